@@ -48,13 +48,10 @@ pub use config::{AuditorConfig, KNOWN_OPTIONS, KeyError, Place, is_base_url};
 pub use link::{Forms, LinkError, Wanted, ask_checking, ask_liabilities, ask_note, ask_report};
 pub use serving::FollowMetrics;
 
-use api::{Api, Service};
+use api::{Service, api};
 use revocations::Revocations;
 use rules::{AuditorRules, Open, Refusal};
 use serving::Running;
-
-/// How long commands of disconnected clients may take at the end.
-const LAST_COMMITS: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// Why the service does not start.
 #[derive(Debug, thiserror::Error)]
@@ -129,13 +126,13 @@ impl RunningAuditor {
         }
         let service = Service::new(config, auditor_pub, lane, revocations, server.stats(), drain.clone());
         let service = Arc::new(service.following(running));
-        service.start_sampling();
+        batzen_service::fill_dashboard(&service);
         if let Some(socket) = socket
             && let Err(error) = link::serve(&service, &socket)
         {
             tracing::warn!(%error, socket = %socket.display(), "programs cannot ask this service");
         }
-        let api = Arc::new(Api::new(Arc::clone(&service)));
+        let api = Arc::new(api(Arc::clone(&service)));
         let serving = tokio::spawn(server.serve(api, options, drain));
         Ok(Self { bound, service, serving, following })
     }
@@ -165,23 +162,8 @@ impl RunningAuditor {
                 tracing::error!("the thread that follows the exchange ended abnormally");
             }
         }
-        if let Err(error) = serving.await {
-            tracing::error!(%error, "HTTP server ended abnormally");
-        }
-        service.end_sampling().await;
-        // Commands of disconnected clients may still be in their batch.
-        let deadline = tokio::time::Instant::now() + LAST_COMMITS;
-        while Arc::strong_count(&service) > 1 && tokio::time::Instant::now() < deadline {
-            tokio::time::sleep(std::time::Duration::from_millis(2)).await;
-        }
         let store = service.store().clone();
-        let lane = Arc::into_inner(service).map(Service::into_lane);
-        let close = move || {
-            if let Some(lane) = lane {
-                lane.close();
-            }
-            store.close()
-        };
-        tokio::task::spawn_blocking(close).await.expect("closing the store does not panic")
+        let lane = batzen_service::end(service, serving).await.map(Service::into_lane);
+        batzen_service::close(lane, store).await
     }
 }

@@ -32,6 +32,7 @@ mod api;
 pub mod books;
 pub mod chart;
 mod config;
+pub mod dashboard;
 mod events;
 mod executor;
 pub mod gateway_client;
@@ -47,12 +48,12 @@ mod wakes;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
 
 use batzen_http::{Bound, Drain, Drained, Listen, Server, ServerOptions, Waiters};
 use batzen_ledger::{Ledger, LedgerError};
 use batzen_ledger_service::store::{DurableLedger, RecoveryError};
 use batzen_protocol::limits;
+use batzen_service::LAST_COMMITS;
 use batzen_store::{Store, StoreError};
 use futures_util::future::BoxFuture;
 use tokio::task::JoinHandle;
@@ -65,7 +66,7 @@ pub use names::IbanBank;
 pub use opening::embedded_books;
 pub use password::PasswordCost;
 
-use api::{Api, Service, Settings, WAITERS_MAX};
+use api::{Service, Settings, WAITERS_MAX, api};
 use chart::Chart;
 use executor::CommandExecutor;
 use lane_rules::{BankLaneRules, JointLedger};
@@ -78,9 +79,6 @@ use wakes::Wakes;
 pub const MAX_BODY_BYTES: usize = limits::TRANSFER_BODY_BYTES_MAX;
 // A transfer to any account fits: apart from account and base URL it needs less than 512 bytes.
 const _: () = assert!(limits::PAYTO_BYTES_MAX + limits::URL_BYTES_MAX + 512 <= MAX_BODY_BYTES);
-
-/// How long the end of the service waits for running commits.
-const LAST_COMMITS: Duration = Duration::from_secs(5);
 
 /// Why a bank cannot start.
 #[derive(Debug, thiserror::Error)]
@@ -207,10 +205,12 @@ impl Bank {
             Settings { base_url: base_url.clone(), password_salt: state.password_salt, chart, config };
         let executor = CommandExecutor { lane, settler, decided };
         let service = Arc::new(Service::new(executor, ledger, store, settings, wakes, server.stats()));
-        service.fill_dashboard();
+        if service.has_dashboard() {
+            batzen_service::fill_dashboard(&service);
+        }
         let drain = Drain::new();
         let sums = tokio::spawn(service.keep_sums(drain.clone()));
-        let api = Arc::new(Api::new(Arc::clone(&service)));
+        let api = Arc::new(api(Arc::clone(&service)));
         let serving = tokio::spawn(server.serve(api, options, drain.clone()));
         tracing::info!(%base_url, %addr, store = %service.place(), "the bank is serving");
         Ok(RunningBank { base_url, addr, service, drain, serving, settling, sums, own_ledger: own })
@@ -295,21 +295,12 @@ impl RunningBank {
     pub async fn shutdown(self) -> Result<(), StoreError> {
         let Self { service, drain, serving, settling, sums, own_ledger, .. } = self;
         drain.trigger();
-        if serving.await.is_err() {
-            tracing::error!("the server did not end cleanly");
-        }
-        sums.abort();
-        // Ended either way: aborted, or done because of the drain.
-        let _ = sums.await;
-        service.end_sampling().await;
-        // Commands of disconnected clients may still be in their batch.
-        let deadline = tokio::time::Instant::now() + LAST_COMMITS;
-        while Arc::strong_count(&service) > 1 && tokio::time::Instant::now() < deadline {
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
         let store = service.store().clone();
-        let lane = Arc::into_inner(service).map(Service::close);
-        settling.end(deadline).await;
+        let lane = batzen_service::end(service, serving).await.map(Service::close);
+        // Ended either way: aborted, or done because of the drain.
+        sums.abort();
+        let _ = sums.await;
+        settling.end(tokio::time::Instant::now() + LAST_COMMITS).await;
         let close = move || {
             if let Some(lane) = lane {
                 lane.close();

@@ -43,7 +43,7 @@ pub struct Core {
     /// Fires when the process must end.
     pub drain: Drain,
     /// Notices between processes on one store.
-    pub notices: Arc<Notices>,
+    pub notices: Notices,
 }
 
 impl Core {
@@ -71,7 +71,7 @@ impl Core {
             sum_money(&rules, &store)?;
         }
         let lane = Lanes::start(Arc::clone(&rules), &store, &clock, LaneOptions::default(), lanes);
-        let notices = Notices::new(&store, config.store.is_database());
+        let notices = Notices::new(&store);
         let (metrics, drain) = (Arc::new(Metrics::default()), Drain::new());
         Ok(Self { config, master_public_key, lane, rules, store, clock, metrics, drain, notices })
     }
@@ -99,11 +99,7 @@ impl Core {
         &self,
         read: impl FnOnce(&Store) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        if !self.store.backend().is_remote() {
-            return read(&self.store);
-        }
-        let store = self.store.clone();
-        tokio::task::spawn_blocking(move || read(&store)).await.expect("reading does not panic")
+        batzen_service::read(&self.store, read).await
     }
 
     /// Recomputes the sums of money of a database from its rows at intervals, until the process ends.

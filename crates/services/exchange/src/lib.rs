@@ -8,6 +8,7 @@ pub mod calendar;
 pub mod config;
 pub mod core;
 pub mod crypto;
+pub mod dashboard;
 pub mod error;
 pub mod keys;
 pub mod kyc;

@@ -28,6 +28,7 @@ pub mod channel;
 pub mod client;
 pub mod config;
 pub mod custody;
+pub mod dashboard;
 pub mod files;
 pub mod frame;
 pub mod fuzz_entry;

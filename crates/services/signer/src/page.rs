@@ -3,9 +3,11 @@
 
 use std::sync::Arc;
 
-use batzen_http::{Checks, ErrorCode, Handler, Method, MetricsPage, Readiness, Request, Response, health};
+use batzen_http::{ErrorCode, Handler, Method, Request, Response};
 use batzen_metrics::Page;
+use batzen_service::{Checks, MetricsPage, Readiness, health};
 
+use crate::dashboard::DASHBOARD;
 use crate::state::Signer;
 
 /// In seconds. A follower whose copy of the primary's keys is older is not ready.
@@ -22,7 +24,7 @@ impl Api {
     /// The pages of this signer. Must be called within a tokio runtime.
     #[must_use]
     pub fn new(signer: Arc<Signer>) -> Self {
-        let metrics_page = MetricsPage::new("signer");
+        let metrics_page = MetricsPage::new("signer", &DASHBOARD);
         let of_signer = Arc::downgrade(&signer);
         metrics_page.sample(move |page| {
             let signer = of_signer.upgrade();

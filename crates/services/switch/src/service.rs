@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use batzen_http::Operations;
 use batzen_ledger::{Account, AccountFlags, CreateAccountStatus};
+use batzen_service::Operations;
 use batzen_store::Store;
 use batzen_tables::switch::{
     AccountKind, HUB, SwitchAccountKey, SwitchStateKey, SwitchStateRow, SwitchStates,

@@ -5,6 +5,7 @@ use crate::{
     crowd::{Polls, Waiting},
     drain::{Drain, Early},
     response::Response,
+    routes::Pattern,
     shares::Hold,
 };
 use base64::alphabet;
@@ -253,6 +254,8 @@ pub struct Request {
     /// Fires when the service shuts down, or when this request must stop waiting because too many are
     /// waiting. The handler then answers with the current state.
     pub drain: Drain,
+    /// The pattern of its endpoint.
+    pub(crate) pattern: Option<Arc<Pattern>>,
     pub(crate) slot: Option<Hold>,
     pub(crate) _body_hold: Option<Hold>,
     pub(crate) place: Option<Place>,
@@ -281,6 +284,7 @@ impl Request {
             head: Head::local(method, target),
             body: body.into(),
             drain: Drain::new(),
+            pattern: None,
             slot: None,
             _body_hold: None,
             place: None,
@@ -298,6 +302,13 @@ impl Request {
         if let Some(place) = &mut self.place {
             place.waiting = place.polls.join(&client, &place.early);
         }
+    }
+
+    /// A parameter of the path, percent-decoded, or `""` if the endpoint has none with this name.
+    #[must_use]
+    pub fn param(&self, name: &str) -> &str {
+        let place = self.pattern.as_ref().and_then(|pattern| pattern.segment_of(name));
+        place.map_or("", |place| self.head.segment(place))
     }
 
     /// Whether it still has its slot.

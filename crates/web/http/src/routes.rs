@@ -1,6 +1,12 @@
 //! A table of endpoints, and the right error for each request that matches none of them.
 
-use crate::{codes::FrameError, request::Head, response::Response};
+use std::sync::Arc;
+
+use crate::{
+    codes::FrameError,
+    request::{Head, Request},
+    response::Response,
+};
 use http::{Method, header};
 
 /// The errors of a table.
@@ -20,7 +26,7 @@ const MAX_PATH_REMAINDER_BYTES: usize = 511;
 #[derive(Debug)]
 struct Route<E> {
     method: Method,
-    pattern: Vec<Part>,
+    pattern: Arc<Pattern>,
     endpoint: E,
 }
 
@@ -35,7 +41,34 @@ struct Family {
 #[derive(Debug, PartialEq, Eq)]
 enum Part {
     Literal(String),
-    Parameter,
+    Parameter(String),
+}
+
+/// The path of an endpoint.
+#[derive(Debug)]
+pub(crate) struct Pattern(Vec<Part>);
+
+impl Pattern {
+    fn of(text: &str) -> Self {
+        let part = |part: &str| match part.strip_prefix(':') {
+            Some(name) => Part::Parameter(name.to_owned()),
+            None => Part::Literal(part.to_owned()),
+        };
+        Self(text.split('/').filter(|part| !part.is_empty()).map(part).collect())
+    }
+
+    /// The index of the segment that is a parameter with this name.
+    pub(crate) fn segment_of(&self, parameter: &str) -> Option<usize> {
+        self.0.iter().position(|part| matches!(part, Part::Parameter(name) if name == parameter))
+    }
+
+    fn matches(&self, head: &Head) -> bool {
+        self.0.len() == head.segment_count()
+            && self.0.iter().zip(head.segments()).all(|(part, segment)| match part {
+                Part::Literal(literal) => literal == segment,
+                Part::Parameter(_) => true,
+            })
+    }
 }
 
 /// The endpoint that a request is for, with the parameters from its path in order.
@@ -83,20 +116,16 @@ impl<E> Routes<E> {
     #[must_use]
     pub fn route(mut self, method: Method, pattern: &str, endpoint: E) -> Self {
         assert!(pattern.starts_with('/'), "a pattern begins with a slash: {pattern}");
-        let pattern: Vec<Part> = pattern
-            .split('/')
-            .filter(|part| !part.is_empty())
-            .map(|part| if part.starts_with(':') { Part::Parameter } else { Part::Literal(part.to_owned()) })
-            .collect();
-        assert!(
-            self.style == Style::ByPath || pattern.first() != Some(&Part::Parameter),
-            "the first segment of an endpoint is a literal"
-        );
-        let first = match pattern.first() {
+        let pattern = Arc::new(Pattern::of(pattern));
+        let first = match pattern.0.first() {
             None => Some(String::new()),
             Some(Part::Literal(literal)) => Some(literal.clone()),
-            Some(Part::Parameter) => None,
+            Some(Part::Parameter(_)) => None,
         };
+        assert!(
+            self.style == Style::ByPath || first.is_some(),
+            "the first segment of an endpoint is a literal"
+        );
         if let Some(first) = first {
             let place = self.routes.len();
             match self.by_first.iter_mut().find(|family| family.first == first) {
@@ -115,13 +144,25 @@ impl<E> Routes<E> {
     /// exists.
     pub fn resolve<'a>(&'a self, head: &'a Head) -> Result<Matched<'a, E>, Response> {
         let route = self.find(head)?;
-        let parts = route.pattern.iter().zip(head.segments());
-        let params =
-            parts.filter(|(part, _)| **part == Part::Parameter).map(|(_, segment)| segment).collect();
+        let parts = route.pattern.0.iter().zip(head.segments());
+        let params = parts
+            .filter(|(part, _)| matches!(part, Part::Parameter(_)))
+            .map(|(_, segment)| segment)
+            .collect();
         Ok(Matched { endpoint: &route.endpoint, params })
     }
 
-    /// As [`Routes::resolve`], without the parameters. Handlers can read those with [`Head::segment`].
+    /// As [`Routes::resolve`]. The handler reads the parameters with [`Request::param`].
+    ///
+    /// # Errors
+    /// As [`Routes::resolve`].
+    pub fn dispatch(&self, request: &mut Request) -> Result<&E, Response> {
+        let route = self.find(&request.head)?;
+        request.pattern = Some(Arc::clone(&route.pattern));
+        Ok(&route.endpoint)
+    }
+
+    /// As [`Routes::resolve`], without the parameters.
     ///
     /// # Errors
     /// As [`Routes::resolve`].
@@ -154,10 +195,10 @@ impl<E> Routes<E> {
         }
         let mut length_seen = false;
         for route in found.filter(|route| route.method == head.method) {
-            if matches(&route.pattern, head) {
+            if route.pattern.matches(head) {
                 return Ok(route);
             }
-            length_seen |= route.pattern.len() == head.segment_count();
+            length_seen |= route.pattern.0.len() == head.segment_count();
         }
         let code = if length_seen { FrameError::OperationUnknown } else { FrameError::WrongNumberOfSegments };
         Err(Response::frame_error(code, &head.path))
@@ -166,7 +207,7 @@ impl<E> Routes<E> {
     fn find_by_path(&self, head: &Head) -> Result<&Route<E>, Response> {
         let mut others = Vec::new();
         for route in &self.routes {
-            if matches(&route.pattern, head) {
+            if route.pattern.matches(head) {
                 if route.method == head.method {
                     return Ok(route);
                 }
@@ -181,15 +222,6 @@ impl<E> Routes<E> {
         }
         Err(method_invalid(others.into_iter()))
     }
-}
-
-/// Whether the path matches the pattern.
-fn matches(pattern: &[Part], head: &Head) -> bool {
-    pattern.len() == head.segment_count()
-        && pattern.iter().zip(head.segments()).all(|(part, segment)| match part {
-            Part::Literal(literal) => literal == segment,
-            Part::Parameter => true,
-        })
 }
 
 fn method_invalid<'a, E: 'a>(routes: impl Iterator<Item = &'a Route<E>>) -> Response {
@@ -263,6 +295,15 @@ mod tests {
         };
         assert_eq!(allow("/reserves/AB"), "GET, HEAD, POST");
         assert_eq!(allow("/keys"), "GET, HEAD");
+    }
+
+    #[test]
+    fn parameters_have_names() {
+        let routes = Routes::new(Style::ByPath).route(Method::GET, "/a/:one/b/:two", ());
+        let mut request = Request::local(Method::GET, "/a/x%20y//b/z/", "");
+        assert_eq!(request.param("one"), "");
+        routes.dispatch(&mut request).unwrap();
+        assert_eq!(["one", "two", "three"].map(|name| request.param(name)), ["x y", "z", ""]);
     }
 
     #[test]

@@ -384,6 +384,7 @@ impl<H: Handler> Frame<H> {
             head,
             body,
             drain: self.drain.for_request(Arc::clone(&early)),
+            pattern: None,
             slot: Some(slot),
             _body_hold: Some(body_hold),
             place: Some(Place { polls: Arc::clone(&self.polls), early: Arc::clone(&early), waiting: None }),

@@ -1,6 +1,32 @@
-//! The kit of every service: opening its store, and the clients of other services.
+//! The kit of every service: its store, routes, metrics, health, notices and shutdown, and clients of other services.
+//!
+//! A service implements [`App`] for its state and lists its endpoints in a [`Table`]: one row and one function each.
+//! [`Api`] dispatches, counts and limits requests, and answers `/health`, `/ready`, `/metrics` and `/dashboard`.
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test that cannot go on fails"))]
 
+mod answers;
+mod app;
+pub mod dashboard;
+mod metrics_page;
+mod operations;
+mod page;
+mod readiness;
+mod reads;
+mod shutdown;
 pub mod storage;
+mod table;
+mod topics;
 pub mod wire_gateway;
+
+pub use answers::{Failures, body, large_body, malformed, path_value};
+pub use app::{App, Monitor, fill_dashboard};
+pub use batzen_http::escape_html;
+pub use metrics_page::MetricsPage;
+pub use operations::{OUTCOMES, Operations, Running};
+pub use page::StaticPage;
+pub use readiness::{Checks, Readiness, health};
+pub use reads::{read, read_aside};
+pub use shutdown::{LAST_COMMITS, close, end};
+pub use table::{Answer, Api, Endpoint, IntoResponse, Row, Table};
+pub use topics::{Poll, Tag, Topic, TopicKey, poll_deadline, tag};

@@ -1,6 +1,7 @@
 //! The shop's pages.
 
-use batzen_http::{Response, escape_html, header};
+use batzen_http::{Response, header};
+use batzen_service::escape_html;
 
 use crate::shop::articles::{ARTICLES, Article};
 

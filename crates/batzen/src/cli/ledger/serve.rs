@@ -10,7 +10,7 @@ use batzen_cli_support::store_args::StoreArgs;
 use batzen_config::Config;
 use batzen_http::{Drain, Listen, Server, ServerOptions};
 use batzen_ledger::{Ledger, MemoryLedger};
-use batzen_ledger_service::net::api::Api;
+use batzen_ledger_service::net::api::LedgerApi;
 use batzen_ledger_service::net::{LedgerServer, NetOptions, NetStats};
 use batzen_ledger_service::store::{DurableLedger, DurableOptions};
 use batzen_metrics::Page;
@@ -222,7 +222,7 @@ async fn serve(args: &ServeArgs) -> anyhow::Result<ExitCode> {
                 stats.write(page);
             }
         });
-        let mut api = Api::new(ledger, server.stats(), write_metrics);
+        let mut api = LedgerApi::new(ledger, server.stats(), write_metrics);
         if let Books::Durable(durable) = &books {
             let durable = Arc::clone(durable);
             api = api.with_store_check(Arc::new(move || {
@@ -230,8 +230,12 @@ async fn serve(args: &ServeArgs) -> anyhow::Result<ExitCode> {
             }));
         }
         let api = Arc::new(api);
-        api.fill_dashboard();
-        http = Some(tokio::spawn(server.serve(api, ServerOptions::default(), drain.clone())));
+        batzen_service::fill_dashboard(&api);
+        http = Some(tokio::spawn(server.serve(
+            Arc::new(api.handler()),
+            ServerOptions::default(),
+            drain.clone(),
+        )));
     }
     eprintln!("ledger ready: {}", ready.join(" "));
     stop.await;

@@ -63,58 +63,67 @@ fn after<'a>(text: &'a str, word: &str) -> Vec<(&'a str, &'a str)> {
         .collect()
 }
 
-/// Tables like `.get("/path", ..)` and `.post_as(Class, "/path", ..)`.
-pub fn exchange() -> Vec<Route> {
-    let mut routes = Vec::new();
-    let files = std::fs::read_dir(crates("services/exchange/src/api")).unwrap();
-    let mut files: Vec<PathBuf> = files.map(|file| file.unwrap().path()).collect();
+/// Rows like `.get("/path", ..)` and `.post(&path("rest"), ..)` in a file, or in the files of a folder.
+fn rows(path: &str) -> Vec<Route> {
+    let path = crates(path);
+    let mut files: Vec<PathBuf> = match path.is_dir() {
+        true => std::fs::read_dir(path).unwrap().map(|file| file.unwrap().path()).collect(),
+        false => vec![path],
+    };
+    files.retain(|file| file.extension().is_some_and(|extension| extension == "rs"));
     files.sort();
-    for file in files.iter().filter(|file| file.extension().is_some_and(|extension| extension == "rs")) {
-        let text = source(file);
-        for (word, method) in [(".get(", "GET"), (".post(", "POST"), (".post_as(", "POST")] {
-            let found = after(&text, word).into_iter();
-            let fits = |(between, pattern): &(&str, &str)| {
-                pattern.starts_with('/') && (between.is_empty() || between.starts_with("RequestClass"))
-            };
-            routes.extend(found.filter(fits).map(|(_, pattern)| Route::new(method, pattern)));
+    let mut routes = Vec::new();
+    for text in files.iter().map(|file| source(file)) {
+        for method in ["get", "post", "put"] {
+            for (between, pattern) in after(&text, &format!(".{method}(")) {
+                match between {
+                    "" if pattern.starts_with('/') => routes.push(Route::new(method, pattern)),
+                    "&path(" => {
+                        let of = |base: &&str| Route::new(method, &format!("{base}/{pattern}"));
+                        routes.extend(GATEWAYS.iter().map(of));
+                    }
+                    _ => {}
+                }
+            }
         }
     }
     routes
+}
+
+/// The endpoints that the kit adds to every service.
+fn pages() -> Vec<Route> {
+    rows("web/service/src/app.rs")
+}
+
+pub fn exchange() -> Vec<Route> {
+    [rows("services/exchange/src/api"), pages()].concat()
+}
+
+/// The two base paths of a gateway.
+const GATEWAYS: [&str; 2] = ["/taler-wire-gateway/:account", "/:account"];
+
+pub fn bank() -> Vec<Route> {
+    let text = source(&crates("services/bank/src/api/gateway.rs"));
+    assert!(
+        text.contains(&format!("[{:?},{:?}]", GATEWAYS[0], GATEWAYS[1])),
+        "the gateway's paths are others"
+    );
+    [rows("services/bank/src/api"), rows("services/bank/src/api/web"), pages()].concat()
+}
+
+pub fn ledger() -> Vec<Route> {
+    [rows("ledger/ledger-service/src/net/api"), pages()].concat()
+}
+
+pub fn switch_operators() -> Vec<Route> {
+    table("services/switch/src/api/admin/mod.rs")
 }
 
 /// Tables like `.route(get.clone(), "/path", ..)`.
 fn table(path: &str) -> Vec<Route> {
     let text = source(&crates(path));
-    let mut routes = Vec::new();
-    for (between, pattern) in after(&text, ".route(") {
-        let method = between.split(['.', ',']).next().unwrap_or_default();
-        let method = if method == "Method" { between.split([':', ',', '.']).nth(2).unwrap() } else { method };
-        if between.ends_with("&path(") {
-            for base in ["/taler-wire-gateway/:account", "/:account"] {
-                routes.push(Route::new(method, &format!("{base}/{pattern}")));
-            }
-        } else {
-            routes.push(Route::new(method, pattern));
-        }
-    }
-    routes
-}
-
-pub fn bank() -> Vec<Route> {
-    let text = source(&crates("services/bank/src/api/mod.rs"));
-    assert!(
-        text.contains("[\"/taler-wire-gateway/:account\",\"/:account\"]"),
-        "the gateway's paths are others"
-    );
-    table("bank/src/api/mod.rs")
-}
-
-pub fn ledger() -> Vec<Route> {
-    table("ledger-net/src/api.rs")
-}
-
-pub fn switch_operators() -> Vec<Route> {
-    table("switch/src/api/admin/mod.rs")
+    let method = |between: &str| between.split(['.', ',']).next().unwrap_or_default().to_owned();
+    after(&text, ".route(").into_iter().map(|(between, path)| Route::new(&method(between), path)).collect()
 }
 
 /// Arms like `("PUT", "transfers", 3, "error") =>`.

@@ -21,6 +21,7 @@ pub mod api;
 pub mod body;
 pub mod client;
 mod connect;
+pub mod dashboard;
 pub mod frame;
 #[doc(hidden)]
 pub mod fuzz_entry;

@@ -4,13 +4,14 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use batzen_crypto::{EddsaPublicKey, ShortHash};
-use batzen_http::{Response, escape_html, header};
+use batzen_http::{Request, Response, escape_html, header};
 use batzen_protocol::{ErrorCode, Timestamp};
+use batzen_service::{Answer, endpoint};
 use serde_json::json;
 use tokio::sync::oneshot;
 
-use super::{Answer, Service};
-use crate::liabilities::{self, Request, Source};
+use super::{Service, Table};
+use crate::liabilities::{self, Source};
 use crate::link::{FOLLOWS_NONE, Forms, Told, Wanted};
 use crate::rules;
 use crate::serving::{Job, LastReport, Running};
@@ -48,6 +49,14 @@ fn not_yet(running: &Running) -> Response {
         .with_header(header::RETRY_AFTER, "5")
 }
 
+pub(super) fn routes(table: Table) -> Table {
+    table.get("/audit", "other", endpoint!(page)).get("/audit.json", "other", endpoint!(json)).get(
+        "/audit.csv",
+        "other",
+        endpoint!(csv),
+    )
+}
+
 impl Service {
     fn running(&self) -> Result<&Running, Response> {
         let hint = "this auditor follows no exchange: [auditor-feed]";
@@ -60,45 +69,6 @@ impl Service {
         let running = self.running()?;
         let last_report = running.last_report().ok_or_else(|| not_yet(running))?;
         Ok((running, last_report))
-    }
-
-    pub(super) fn audit_page(&self) -> Answer {
-        let (running, last_report) = self.last_report()?;
-        let mut live = format!("<p id=\"stream\">{}</p>", escape_html(&stream_text(running)));
-        if let Some(reason) = &last_report.without_bank {
-            let _ = write!(
-                live,
-                "<p class=\"bad\" id=\"bank\">Not compared with the bank: {}</p>",
-                escape_html(reason)
-            );
-        }
-        live.push_str(SCRIPT);
-        let page = last_report.page(&live);
-        Ok(Response::bytes(200, "text/html; charset=utf-8", page)
-            .with_header(header::CONTENT_SECURITY_POLICY, POLICY)
-            .with_header(header::CACHE_CONTROL, "no-store"))
-    }
-
-    pub(super) fn audit_json(&self) -> Answer {
-        let (running, last_report) = self.last_report()?;
-        let mut value = last_report.json();
-        let progress = running.progress().unwrap_or_default();
-        value["stream"] = json!({
-            "text": stream_text(running),
-            "connected": progress.is_connected,
-            "next": progress.next,
-            "lag_commits": progress.lag_commits(),
-            "lag_seconds": progress.behind.as_secs_f64(),
-            "failure": running.failure(),
-        });
-        value["without_bank"] = json!(last_report.without_bank);
-        Ok(Response::json(200, &value).with_header(header::CACHE_CONTROL, "no-store"))
-    }
-
-    pub(super) fn audit_csv(&self) -> Answer {
-        let (_, last_report) = self.last_report()?;
-        Ok(Response::bytes(200, "text/csv; charset=utf-8", last_report.csv().to_owned())
-            .with_header(header::CACHE_CONTROL, "no-store"))
     }
 
     /// The report for a program.
@@ -130,7 +100,7 @@ impl Service {
     ) -> Result<Told, String> {
         let running = self.running.clone().ok_or(FOLLOWS_NONE)?;
         let (store, data_dir) = (running.place(), self.config.data_dir.clone());
-        let request = Request { source, store, is_own_copy: true, master_pub, data_dir, now };
+        let request = liabilities::Request { source, store, is_own_copy: true, master_pub, data_dir, now };
         let runtime = tokio::runtime::Handle::current();
         let work = move || runtime.block_on(liabilities::examine(&request, &running));
         let examined = tokio::task::spawn_blocking(work)
@@ -147,4 +117,43 @@ impl Service {
         told.await.map_err(|_| "the service is ending".to_owned())??;
         Ok(Told::Done(rules::Answer::Done))
     }
+}
+
+async fn page(auditor: &Service, _: &Request) -> Answer {
+    let (running, last_report) = auditor.last_report()?;
+    let mut live = format!("<p id=\"stream\">{}</p>", escape_html(&stream_text(running)));
+    if let Some(reason) = &last_report.without_bank {
+        let _ = write!(
+            live,
+            "<p class=\"bad\" id=\"bank\">Not compared with the bank: {}</p>",
+            escape_html(reason)
+        );
+    }
+    live.push_str(SCRIPT);
+    let page = last_report.page(&live);
+    Ok(Response::bytes(200, "text/html; charset=utf-8", page)
+        .with_header(header::CONTENT_SECURITY_POLICY, POLICY)
+        .with_header(header::CACHE_CONTROL, "no-store"))
+}
+
+async fn json(auditor: &Service, _: &Request) -> Answer {
+    let (running, last_report) = auditor.last_report()?;
+    let mut value = last_report.json();
+    let progress = running.progress().unwrap_or_default();
+    value["stream"] = json!({
+        "text": stream_text(running),
+        "connected": progress.is_connected,
+        "next": progress.next,
+        "lag_commits": progress.lag_commits(),
+        "lag_seconds": progress.behind.as_secs_f64(),
+        "failure": running.failure(),
+    });
+    value["without_bank"] = json!(last_report.without_bank);
+    Ok(Response::json(200, &value).with_header(header::CACHE_CONTROL, "no-store"))
+}
+
+async fn csv(auditor: &Service, _: &Request) -> Answer {
+    let (_, last_report) = auditor.last_report()?;
+    Ok(Response::bytes(200, "text/csv; charset=utf-8", last_report.csv().to_owned())
+        .with_header(header::CACHE_CONTROL, "no-store"))
 }

@@ -13,15 +13,17 @@ use batzen_http::{Request, Response};
 use batzen_protocol::api::auditor::{
     DEPOSIT_CONFIRMATION_OK, DepositConfirmationAnswer, DepositConfirmationRequest,
 };
-use batzen_protocol::api::{field_error, parse_body};
+use batzen_protocol::api::field_error;
+use batzen_protocol::limits::SMALL_BODY_BYTES_MAX;
 use batzen_protocol::signatures::SignedMessage;
 use batzen_protocol::{ErrorCode, Money, Timestamp};
+use batzen_service::{Answer, body, endpoint, malformed};
 use batzen_tables::auditor::{
     DepositConfirmationRow, SigningKeyKey, SigningKeyRevocationKey, SigningKeyRevocationRow,
     SigningKeyRevocations,
 };
 
-use super::{Answer, Service, read_failed, try_later};
+use super::{FAILURES, READ_FAILURES, Service, Table};
 use crate::rules::{self, Record, Refusal, Revoke};
 
 /// Statements of master keys that are known to be valid. An exchange has a few each year; when there are more, all are
@@ -89,36 +91,37 @@ fn not_audited() -> Response {
     Response::error_status(ErrorCode::GENERIC_PARAMETER_MALFORMED, 404, detail)
 }
 
-impl Service {
-    pub(super) async fn confirm(&self, request: &Request) -> Answer {
-        let body: DepositConfirmationRequest =
-            parse_body(&request.body).map_err(|error| Response::json(400, &error.to_error_body()))?;
-        let amount_without_fee = self.money(&body)?;
-        let now = self.now();
-        if now < body.ep_start || body.ep_expire < now {
-            return Err(invalid("master signature expired"));
-        }
-        let is_confirmed = self.verify(&body).await?;
-        // Of a revoked key, nothing else matters.
-        self.not_revoked(&body, is_confirmed, now).await?;
-        if !is_confirmed {
-            return Err(invalid("exchange_sig"));
-        }
-        match self.execute(record(&body, amount_without_fee, now)).await? {
-            Ok(answer) => {
-                let counter = if answer == rules::Answer::Repeated { &self.repeated } else { &self.stored };
-                counter.inc();
-                let status = DEPOSIT_CONFIRMATION_OK.to_owned();
-                Ok(Response::json(200, &DepositConfirmationAnswer { status }))
-            }
-            Err(Refusal::Revoked) => Err(revoked()),
-            Err(Refusal::ExchangeUnknown) => Err(not_audited()),
-            Err(other) => {
-                Err(Response::error(ErrorCode::GENERIC_INTERNAL_INVARIANT_FAILURE, &other.to_string()))
-            }
-        }
-    }
+pub(super) fn routes(table: Table) -> Table {
+    table.put("/deposit-confirmation", SMALL_BODY_BYTES_MAX, "confirmation", endpoint!(confirm))
+}
 
+async fn confirm(auditor: &Service, request: &Request) -> Answer {
+    let body: DepositConfirmationRequest = body(request)?;
+    let amount_without_fee = auditor.money(&body)?;
+    let now = auditor.now();
+    if now < body.ep_start || body.ep_expire < now {
+        return Err(invalid("master signature expired"));
+    }
+    let is_confirmed = auditor.verify(&body).await?;
+    // Of a revoked key, nothing else matters.
+    auditor.not_revoked(&body, is_confirmed, now).await?;
+    if !is_confirmed {
+        return Err(invalid("exchange_sig"));
+    }
+    match auditor.execute(record(&body, amount_without_fee, now)).await? {
+        Ok(answer) => {
+            let counter = if answer == rules::Answer::Repeated { &auditor.repeated } else { &auditor.stored };
+            counter.inc();
+            let status = DEPOSIT_CONFIRMATION_OK.to_owned();
+            Ok(Response::json(200, &DepositConfirmationAnswer { status }))
+        }
+        Err(Refusal::Revoked) => Err(revoked()),
+        Err(Refusal::ExchangeUnknown) => Err(not_audited()),
+        Err(other) => Err(Response::error(ErrorCode::GENERIC_INTERNAL_INVARIANT_FAILURE, &other.to_string())),
+    }
+}
+
+impl Service {
     /// The quantity of the amount, which must be in the auditor's currency, spelt exactly so: its bytes are signed, but
     /// only the quantity is stored.
     fn money(&self, body: &DepositConfirmationRequest) -> Result<Money, Response> {
@@ -128,7 +131,7 @@ impl Service {
         }
         let reason = format!("expected an amount in {}", self.config.currency);
         let error = field_error::<DepositConfirmationRequest>("amount_without_fee", reason);
-        Err(Response::json(400, &error.to_error_body()))
+        Err(malformed(&error))
     }
 
     /// Whether the exchange has signed the confirmation, after checking that its master key has signed the signing key.
@@ -144,7 +147,7 @@ impl Service {
         if !is_known {
             checks.push(Check::new(body.master_pub, &body.validity(), body.master_sig));
         }
-        let verdicts = self.checks.run(checks).await.map_err(|PoolBusy| try_later("busy"))?;
+        let verdicts = self.checks.run(checks).await.map_err(|PoolBusy| FAILURES.busy())?;
         if !is_known {
             if !verdicts[1] {
                 return Err(invalid("master_sig"));
@@ -167,7 +170,7 @@ impl Service {
         let key = SigningKeyRevocationKey { master_pub, exchange_pub };
         let found = found.map_err(|error| {
             tracing::error!(%error, "revocations cannot be looked up");
-            try_later("the exchange's database is not available")
+            FAILURES.try_later("the exchange's database is not available")
         });
         if let Some(master_sig) = found? {
             let row = SigningKeyRevocationRow { master_sig, seen: now };
@@ -179,7 +182,7 @@ impl Service {
         }
         if !is_confirmed {
             let kept = self.read(move |store| store.get::<SigningKeyRevocations>(&key)).await;
-            if kept.map_err(|error| read_failed(&error))?.is_some() {
+            if kept.map_err(|error| READ_FAILURES.store(&error))?.is_some() {
                 return Err(revoked());
             }
         }

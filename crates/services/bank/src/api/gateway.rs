@@ -9,11 +9,13 @@ use batzen_http::{ErrorCode, Request, Response};
 use batzen_protocol::api::bank::{AddIncomingRequest, TransactionResponse, TransferRequest};
 use batzen_protocol::limits;
 use batzen_protocol::{Amount, Currency, Timestamp};
+use batzen_service::{Answer, Poll, endpoint, poll_deadline};
 use batzen_store::{Found, Store, StoreError};
 use batzen_tables::bank::{BankTransactions, TransactionRow};
 use serde::{Deserialize, Serialize};
 
-use super::{Answer, Service, body, poll_deadline, refused, unknown_account, wait, wrong_member};
+use super::{LONG_POLL_MAX, Service, Table, body, refused, unknown_account, wrong_member};
+use crate::MAX_BODY_BYTES;
 use crate::names::{self, Addresses, NoAccount};
 use crate::rules::{AddIncoming, Booking, Transfer};
 use crate::wakes::Direction;
@@ -21,84 +23,106 @@ use crate::wakes::Direction;
 /// Most rows in one answer. To get more, a client asks again from the last row.
 const ROWS_MAX: usize = 16_384;
 
+/// A gateway has two base URLs for each account. Older set-ups, and most tests, use the second, which matches many
+/// paths: these routes come last.
+pub(super) fn routes(table: Table) -> Table {
+    ["/taler-wire-gateway/:account", "/:account"].into_iter().fold(table, |table, base| {
+        let path = |rest: &str| format!("{base}/{rest}");
+        table
+            .get(&path("config"), "config", endpoint!(config))
+            .get(&path("history/incoming"), "history", endpoint!(incoming))
+            .get(&path("history/outgoing"), "history", endpoint!(outgoing))
+            .post(&path("transfer"), MAX_BODY_BYTES, "transfer", endpoint!(transfer))
+            .post(&path("admin/add-incoming"), MAX_BODY_BYTES, "add-incoming", endpoint!(add_incoming))
+    })
+}
+
+async fn config(bank: &Service, _: &Request) -> Response {
+    bank.api_config("taler-wire-gateway")
+}
+
+async fn incoming(bank: &Service, request: &mut Request) -> Answer {
+    history(bank, request, Direction::Incoming).await
+}
+
+async fn outgoing(bank: &Service, request: &mut Request) -> Answer {
+    history(bank, request, Direction::Outgoing).await
+}
+
 impl Service {
-    pub(super) async fn history(&self, mut request: Request, account: &str, direction: Direction) -> Answer {
-        let delta =
-            request.query_with("delta", |text| text.parse::<i64>().ok().filter(|delta| *delta != 0))?;
-        let delta = delta.ok_or_else(|| Response::error(ErrorCode::GENERIC_PARAMETER_MALFORMED, "delta"))?;
-        let start = request.query_with("start", |text| text.parse::<u64>().ok())?;
-        let long_poll_ms = request.query_with("long_poll_ms", |text| text.parse::<u64>().ok())?;
-        self.authorize(&request, account).await?;
-        self.account(account).await?;
-        let deadline = poll_deadline(long_poll_ms).filter(|_| delta > 0);
-        // Registered before the first read, so that no new row is missed between the two.
-        let mut waiter =
-            deadline.and_then(|_| self.wakes.histories.register((direction, account.to_owned())).ok());
-        loop {
-            let name = account.to_owned();
-            let (addresses, currency) = (Arc::clone(&self.addresses), self.settings.config.currency);
-            let page = move |store: &Store| {
-                let rows = page(store, &name, direction, start, delta)?;
-                // Rendered on a blocking thread as well.
-                Ok((!rows.is_empty()).then(|| encode(&rows, direction, &addresses, currency)))
-            };
-            if let Some(body) = self.read(page).await? {
-                return Ok(Response::bytes(200, "application/json", body));
-            }
-            let (Some(deadline), Some(waiter)) = (deadline, waiter.as_mut()) else { break };
-            request.leave_slot();
-            if !wait(waiter, deadline, &request.drain).await {
-                break;
-            }
-        }
-        Ok(Response::empty(204))
-    }
-
-    pub(super) async fn transfer(self: &Arc<Self>, request: &Request, account: &str) -> Answer {
-        self.authorize(request, account).await?;
-        let TransferBody { request_uid, amount, exchange_base_url, wtid, credit_account } =
-            TransferBody::read(request)?;
-        let amount = self.money::<TransferRequest>("amount", &amount)?;
-        if exchange_base_url.len() > limits::URL_BYTES_MAX {
-            return Err(wrong_member::<TransferRequest>("exchange_base_url"));
-        }
-        let credit_account = self.payto_account(&credit_account)?;
-        let debit_account = gateway_account(account)?;
-        let exchange_base_url = exchange_base_url.into_owned();
-        let command =
-            Transfer { request_uid, debit_account, credit_account, amount, wtid, exchange_base_url };
-        match self.execute(command).await? {
-            Ok(booking) => Ok(transferred(booking)),
-            Err(refusal) => Err(refused(&refusal, &request_uid.to_string())),
-        }
-    }
-
-    pub(super) async fn add_incoming(self: &Arc<Self>, request: &Request, account: &str) -> Answer {
-        self.authorize(request, account).await?;
-        if !self.settings.config.allow_add_incoming {
-            return Err(Response::error(ErrorCode::BANK_REJECT_NO_RIGHTS, "this bank has no test transfers"));
-        }
-        let body: AddIncomingRequest = body(request)?;
-        let amount = self.money::<AddIncomingRequest>("amount", &body.amount)?;
-        let debit_account = self.payto_account(&body.debit_account)?;
-        let credit_account = gateway_account(account)?;
-        let mut id = [0; 32];
-        batzen_crypto::fill_random(&mut id);
-        match self
-            .execute(AddIncoming { id, debit_account, credit_account, amount, reserve_pub: body.reserve_pub })
-            .await?
-        {
-            Ok(booking) => Ok(transferred(booking)),
-            Err(refusal) => Err(refused(&refusal, "")),
-        }
-    }
-
     /// The account of a payto URI: 400, code 24 if it has none; 404, code 5106 if it belongs to another bank.
     pub(super) fn payto_account(&self, uri: &str) -> Result<String, Response> {
         self.addresses.account(uri).map(Cow::into_owned).map_err(|no_account| match no_account {
             NoAccount::Malformed => Response::error(ErrorCode::GENERIC_PAYTO_URI_MALFORMED, uri),
             NoAccount::OtherBank => unknown_account("the IBAN is that of another bank"),
         })
+    }
+}
+
+async fn history(bank: &Service, request: &mut Request, direction: Direction) -> Answer {
+    let account = request.param("account").to_owned();
+    let delta = request.query_with("delta", |text| text.parse::<i64>().ok().filter(|delta| *delta != 0))?;
+    let delta = delta.ok_or_else(|| Response::error(ErrorCode::GENERIC_PARAMETER_MALFORMED, "delta"))?;
+    let start = request.query_with("start", |text| text.parse::<u64>().ok())?;
+    let long_poll_ms = request.query_with("long_poll_ms", |text| text.parse::<u64>().ok())?;
+    bank.authorize(request, &account).await?;
+    bank.account(&account).await?;
+    let deadline = poll_deadline(long_poll_ms, LONG_POLL_MAX).filter(|_| delta > 0);
+    // Registered before the first read, so that no new row is missed between the two.
+    let waiter = deadline.and_then(|_| bank.wakes.histories.register((direction, account.clone())).ok());
+    let find = || {
+        let name = account.clone();
+        let (addresses, currency) = (Arc::clone(&bank.addresses), bank.settings.config.currency);
+        bank.read(move |store| {
+            let rows = page(store, &name, direction, start, delta)?;
+            // Rendered on a blocking thread as well.
+            Ok((!rows.is_empty()).then(|| encode(&rows, direction, &addresses, currency)))
+        })
+    };
+    let mut found = find().await?;
+    if let (Some(deadline), Some(waiter)) = (deadline, waiter) {
+        found = Poll::of(waiter).until(request, deadline, found, Option::is_some, find).await?;
+    }
+    Ok(found.map_or_else(|| Response::empty(204), |body| Response::bytes(200, "application/json", body)))
+}
+
+async fn transfer(bank: &Arc<Service>, request: &Request) -> Answer {
+    let account = request.param("account");
+    bank.authorize(request, account).await?;
+    let TransferBody { request_uid, amount, exchange_base_url, wtid, credit_account } =
+        TransferBody::read(request)?;
+    let amount = bank.money::<TransferRequest>("amount", &amount)?;
+    if exchange_base_url.len() > limits::URL_BYTES_MAX {
+        return Err(wrong_member::<TransferRequest>("exchange_base_url"));
+    }
+    let credit_account = bank.payto_account(&credit_account)?;
+    let debit_account = gateway_account(account)?;
+    let exchange_base_url = exchange_base_url.into_owned();
+    let command = Transfer { request_uid, debit_account, credit_account, amount, wtid, exchange_base_url };
+    match bank.execute(command).await? {
+        Ok(booking) => Ok(transferred(booking)),
+        Err(refusal) => Err(refused(&refusal, &request_uid.to_string())),
+    }
+}
+
+async fn add_incoming(bank: &Arc<Service>, request: &Request) -> Answer {
+    let account = request.param("account");
+    bank.authorize(request, account).await?;
+    if !bank.settings.config.allow_add_incoming {
+        return Err(Response::error(ErrorCode::BANK_REJECT_NO_RIGHTS, "this bank has no test transfers"));
+    }
+    let body: AddIncomingRequest = body(request)?;
+    let amount = bank.money::<AddIncomingRequest>("amount", &body.amount)?;
+    let debit_account = bank.payto_account(&body.debit_account)?;
+    let credit_account = gateway_account(account)?;
+    let mut id = [0; 32];
+    batzen_crypto::fill_random(&mut id);
+    match bank
+        .execute(AddIncoming { id, debit_account, credit_account, amount, reserve_pub: body.reserve_pub })
+        .await?
+    {
+        Ok(booking) => Ok(transferred(booking)),
+        Err(refusal) => Err(refused(&refusal, "")),
     }
 }
 

@@ -17,7 +17,7 @@ use subtle::ConstantTimeEq;
 use tokio::sync::{OnceCell, Semaphore};
 
 use super::guesses::{Address, Guesses};
-use super::{Service, try_later};
+use super::{FAILURES, Service};
 use crate::password::{self, PASSWORD_BYTES_MAX, PasswordCost, Verified};
 use crate::rules::SetPassword;
 
@@ -60,7 +60,7 @@ impl Hashers {
     /// Runs work on one of the threads: 503 if the queue is full.
     async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T, Response> {
         let Ok(_place) = self.queue.try_acquire() else {
-            return Err(try_later("too many passwords to check now"));
+            return Err(FAILURES.try_later("too many passwords to check now"));
         };
         let broken = || Response::error(ErrorCode::BANK_UNMANAGED_EXCEPTION, "");
         let thread = Arc::clone(&self.threads).acquire_owned().await.map_err(|_| broken())?;

@@ -31,13 +31,13 @@ const PROLONGATION_MAX: Duration = Duration::from_days(100 * 365);
 
 pub(super) fn routes(table: Table) -> Table {
     table
-        .post("/reserves/:reserve_pub/purse", SMALL_BODY_BYTES_MAX, endpoint!(purse))
-        .post("/reserves/:reserve_pub/open", PURSE_BODY_BYTES_MAX, endpoint!(open))
-        .post("/reserves/:reserve_pub/close", SMALL_BODY_BYTES_MAX, endpoint!(close))
+        .post("/reserves/:reserve_pub/purse", SMALL_BODY_BYTES_MAX, "purse", endpoint!(purse))
+        .post("/reserves/:reserve_pub/open", PURSE_BODY_BYTES_MAX, "reserve", endpoint!(open))
+        .post("/reserves/:reserve_pub/close", SMALL_BODY_BYTES_MAX, "reserve", endpoint!(close))
 }
 
 fn reserve_pub(request: &Request) -> Checked<ReservePub> {
-    path_value(request, 1, ErrorCode::GENERIC_RESERVE_PUB_MALFORMED)
+    path_value(request, "reserve_pub", ErrorCode::GENERIC_RESERVE_PUB_MALFORMED)
 }
 
 async fn purse(app: &Exchange, request: &mut Request) -> Checked<Response> {

@@ -9,17 +9,18 @@ use batzen_protocol::{ErrorCode, hash_text};
 
 use super::check::Checked;
 use super::signing::is_signed;
-use super::{Table, body, endpoint, error, path_value, submit_error};
+use super::{FAILURES, Table, body, endpoint, error, path_value};
 use crate::app::{Exchange, ManageError};
 use crate::rules::management::{Management, Refusal};
 
 pub(super) fn routes(table: Table) -> Table {
-    table.post("/auditors/:auditor_pub/:h_denom_pub", SMALL_BODY_BYTES_MAX, endpoint!(approve))
+    table.post("/auditors/:auditor_pub/:h_denom_pub", SMALL_BODY_BYTES_MAX, "management", endpoint!(approve))
 }
 
 async fn approve(app: &Exchange, request: &Request) -> Checked<Response> {
-    let auditor_pub: EddsaPublicKey = path_value(request, 1, ErrorCode::GENERIC_PARAMETER_MALFORMED)?;
-    let h_denom_pub: HashCode = path_value(request, 2, ErrorCode::GENERIC_PARAMETER_MALFORMED)?;
+    let auditor_pub: EddsaPublicKey =
+        path_value(request, "auditor_pub", ErrorCode::GENERIC_PARAMETER_MALFORMED)?;
+    let h_denom_pub: HashCode = path_value(request, "h_denom_pub", ErrorCode::GENERIC_PARAMETER_MALFORMED)?;
     let AuditorSignatureRequest { auditor_sig } = body(request)?;
     let keys = app.keys();
     let Some(denom) = keys.find_denomination(&h_denom_pub) else {
@@ -70,6 +71,6 @@ async fn approve(app: &Exchange, request: &Request) -> Checked<Response> {
         Err(ManageError::Refused(other)) => {
             Err(error(ErrorCode::GENERIC_INTERNAL_INVARIANT_FAILURE, &other.to_string()))
         }
-        Err(ManageError::Submit(failure)) => Err(submit_error(&failure)),
+        Err(ManageError::Submit(failure)) => Err(FAILURES.submit(&failure)),
     }
 }

@@ -15,9 +15,10 @@ use super::{Table, body, endpoint, error, large_body};
 use crate::app::Exchange;
 
 pub(super) fn routes(table: Table) -> Table {
-    table.post("/csr-withdraw", SMALL_BODY_BYTES_MAX, endpoint!(withdraw)).post(
+    table.post("/csr-withdraw", SMALL_BODY_BYTES_MAX, "csr", endpoint!(withdraw)).post(
         "/csr-melt",
         LIST_BODY_BYTES_MAX,
+        "csr",
         endpoint!(melt),
     )
 }

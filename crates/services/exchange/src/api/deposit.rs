@@ -16,7 +16,6 @@ use super::{Table, body, endpoint, error, in_currency, large_body, malformed, mo
 use super::{signing, text};
 use crate::app::Exchange;
 use crate::crypto::Check;
-use crate::metrics::RequestClass;
 use crate::rules::{Deposit, DepositCoin, Deposited};
 
 /// The hash of "no extension policy".
@@ -25,9 +24,12 @@ const NO_POLICY: HashCode = HashCode::from_bytes([0; 64]);
 const NO_AGE: ShortHash = ShortHash::from_bytes([0; 32]);
 
 pub(super) fn routes(table: Table) -> Table {
-    table
-        .post_as(RequestClass::Deposit, "/coins/:coin_pub/deposit", SMALL_BODY_BYTES_MAX, endpoint!(single))
-        .post_as(RequestClass::Deposit, "/batch-deposit", BATCH_BODY_BYTES_MAX, endpoint!(batch))
+    table.post("/coins/:coin_pub/deposit", SMALL_BODY_BYTES_MAX, "deposit", endpoint!(single)).post(
+        "/batch-deposit",
+        BATCH_BODY_BYTES_MAX,
+        "batch-deposit",
+        endpoint!(batch),
+    )
 }
 
 /// The part of a deposit that all its coins share.
@@ -43,7 +45,7 @@ struct Contract {
 }
 
 async fn single(app: &Exchange, request: &mut Request) -> Checked<Response> {
-    let coin_pub = path_value(request, 1, ErrorCode::EXCHANGE_GENERIC_COINS_INVALID_COIN_PUB)?;
+    let coin_pub = path_value(request, "coin_pub", ErrorCode::EXCHANGE_GENERIC_COINS_INVALID_COIN_PUB)?;
     let body: DepositRequest = body(request)?;
     let contract = Contract {
         merchant_payto_uri: body.merchant_payto_uri,

@@ -13,7 +13,7 @@ use crate::keys::KeysAnswer;
 const WAIT: Duration = Duration::from_secs(60);
 
 pub(super) fn routes(table: Table) -> Table {
-    table.get("/keys", endpoint!(get))
+    table.get("/keys", "keys", endpoint!(get))
 }
 
 async fn get(app: &Exchange, request: &mut Request) -> Response {

@@ -13,7 +13,7 @@ use batzen_protocol::signatures::SignedMessage;
 use batzen_tables::exchange::{DenomKey, Denominations, Reveals, Withdrawals};
 
 use super::signing::sign_messages;
-use super::{Table, endpoint, error, path_value, store_error};
+use super::{FAILURES, Table, endpoint, error, path_value};
 use crate::app::Exchange;
 use crate::workers::liabilities::{file, index, signing_key};
 
@@ -30,10 +30,10 @@ pub(crate) struct LastEpoch(AtomicU64);
 
 pub(super) fn routes(table: Table) -> Table {
     table
-        .get("/liabilities", endpoint!(list))
-        .get("/liabilities/receipt/:h_coin_ev", endpoint!(receipt))
-        .get("/liabilities/:epoch", endpoint!(statement))
-        .get("/liabilities/:epoch/:h_denom_pub/:kind/:prefix", endpoint!(bucket))
+        .get("/liabilities", "other", endpoint!(list))
+        .get("/liabilities/receipt/:h_coin_ev", "other", endpoint!(receipt))
+        .get("/liabilities/:epoch", "other", endpoint!(statement))
+        .get("/liabilities/:epoch/:h_denom_pub/:kind/:prefix", "other", endpoint!(bucket))
 }
 
 fn unknown(what: &str) -> Response {
@@ -61,7 +61,7 @@ async fn list(app: &Exchange, _: &Request) -> Response {
 
 /// An epoch that is published. Its directory may be there before the index names it.
 async fn published(app: &Exchange, request: &Request) -> Result<u64, Response> {
-    let epoch: u64 = path_value(request, 1, ErrorCode::GENERIC_PARAMETER_MALFORMED)?;
+    let epoch: u64 = path_value(request, "epoch", ErrorCode::GENERIC_PARAMETER_MALFORMED)?;
     let known = &app.last_epoch.0;
     if epoch > known.load(Ordering::Acquire)
         && let Some(config) = &app.core.config.liabilities
@@ -96,10 +96,10 @@ async fn statement(app: &Exchange, request: &Request) -> Result<Response, Respon
 async fn bucket(app: &Exchange, request: &Request) -> Result<Response, Response> {
     let Some(config) = &app.core.config.liabilities else { return Err(unknown("")) };
     let epoch = published(app, request).await?;
-    let denom: HashCode = path_value(request, 2, ErrorCode::GENERIC_PARAMETER_MALFORMED)?;
-    let kind = Kind::named(request.segment(3)).ok_or_else(|| unknown("no such tree"))?;
+    let denom: HashCode = path_value(request, "h_denom_pub", ErrorCode::GENERIC_PARAMETER_MALFORMED)?;
+    let kind = Kind::named(request.param("kind")).ok_or_else(|| unknown("no such tree"))?;
     // A bucket's name has only hexadecimal digits, so that no path leads elsewhere.
-    let name = request.segment(4);
+    let name = request.param("prefix");
     let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
     if name.is_empty() || name.len() > 8 || !name.bytes().all(is_hex) {
         return Err(unknown("no such bucket"));
@@ -113,7 +113,7 @@ async fn receipt(app: &Arc<Exchange>, request: &Request) -> Result<Response, Res
     if app.core.config.liabilities.is_none() {
         return Err(unknown(""));
     }
-    let h_coin_ev: HashCode = path_value(request, 2, ErrorCode::GENERIC_PARAMETER_MALFORMED)?;
+    let h_coin_ev: HashCode = path_value(request, "h_coin_ev", ErrorCode::GENERIC_PARAMETER_MALFORMED)?;
     let found = app.core.read(move |store| {
         let withdrawn = store.lookup::<Withdrawals>(Withdrawals::BY_COIN_EV, &h_coin_ev)?;
         let found = match withdrawn.first() {
@@ -131,7 +131,7 @@ async fn receipt(app: &Arc<Exchange>, request: &Request) -> Result<Response, Res
         let denom = store.get::<Denominations>(&DenomKey { serial })?;
         Ok(denom.map(|denom| (denom.row.h_denom_pub, time)))
     });
-    let Some((h_denom_pub, timestamp)) = found.await.map_err(|fault| store_error(&fault))? else {
+    let Some((h_denom_pub, timestamp)) = found.await.map_err(|fault| FAILURES.store(&fault))? else {
         return Err(unknown("no such signature"));
     };
     let keys = app.keys();

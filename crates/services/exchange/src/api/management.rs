@@ -22,7 +22,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::check::Checked;
-use super::{Table, body, endpoint, error, malformed, money, path_value, signed_keys, submit_error};
+use super::{FAILURES, Table, body, endpoint, error, malformed, money, path_value, signed_keys};
 use crate::app::key_destruction;
 use crate::app::{Exchange, ManageError};
 use crate::config::AgeRestrictionConfig;
@@ -30,22 +30,33 @@ use crate::rules::management::{Management, Refusal};
 
 pub(super) fn routes(table: Table) -> Table {
     table
-        .get("/management/keys", endpoint!(future_keys))
-        .post("/management/keys", KEYS_BODY_BYTES_MAX, endpoint!(signed_keys::keys))
+        .get("/management/keys", "management", endpoint!(future_keys))
+        .post("/management/keys", KEYS_BODY_BYTES_MAX, "management", endpoint!(signed_keys::keys))
         .post(
             "/management/denominations/:h_denom_pub/revoke",
             SMALL_BODY_BYTES_MAX,
+            "management",
             endpoint!(revoke_denomination),
         )
-        .post("/management/signkeys/:exchange_pub/revoke", SMALL_BODY_BYTES_MAX, endpoint!(revoke_signkey))
-        .post("/management/auditors", SMALL_BODY_BYTES_MAX, endpoint!(auditor_add))
-        .post("/management/auditors/:auditor_pub/disable", SMALL_BODY_BYTES_MAX, endpoint!(auditor_disable))
-        .post("/management/wire", SMALL_BODY_BYTES_MAX, endpoint!(wire_add))
-        .post("/management/wire/disable", SMALL_BODY_BYTES_MAX, endpoint!(wire_disable))
-        .post("/management/wire-fee", SMALL_BODY_BYTES_MAX, endpoint!(wire_fee))
-        .post("/management/global-fee", SMALL_BODY_BYTES_MAX, endpoint!(global_fee))
-        .post("/management/extensions", LIST_BODY_BYTES_MAX, endpoint!(extensions))
-        .post("/management/drain", SMALL_BODY_BYTES_MAX, endpoint!(drain))
+        .post(
+            "/management/signkeys/:exchange_pub/revoke",
+            SMALL_BODY_BYTES_MAX,
+            "management",
+            endpoint!(revoke_signkey),
+        )
+        .post("/management/auditors", SMALL_BODY_BYTES_MAX, "management", endpoint!(auditor_add))
+        .post(
+            "/management/auditors/:auditor_pub/disable",
+            SMALL_BODY_BYTES_MAX,
+            "management",
+            endpoint!(auditor_disable),
+        )
+        .post("/management/wire", SMALL_BODY_BYTES_MAX, "management", endpoint!(wire_add))
+        .post("/management/wire/disable", SMALL_BODY_BYTES_MAX, "management", endpoint!(wire_disable))
+        .post("/management/wire-fee", SMALL_BODY_BYTES_MAX, "management", endpoint!(wire_fee))
+        .post("/management/global-fee", SMALL_BODY_BYTES_MAX, "management", endpoint!(global_fee))
+        .post("/management/extensions", LIST_BODY_BYTES_MAX, "management", endpoint!(extensions))
+        .post("/management/drain", SMALL_BODY_BYTES_MAX, "management", endpoint!(drain))
 }
 
 /// Checks a signature of the master key.
@@ -83,7 +94,7 @@ pub(super) async fn apply_locked(
     match app.manage(command).await {
         Ok(_) => Ok(Response::empty(204)),
         Err(ManageError::Refused(refusal)) => Err(refused(refusal)),
-        Err(ManageError::Submit(failure)) => Err(submit_error(&failure)),
+        Err(ManageError::Submit(failure)) => Err(FAILURES.submit(&failure)),
     }
 }
 
@@ -106,7 +117,7 @@ async fn future_keys(app: &Exchange, _: &Request) -> Response {
 }
 
 async fn revoke_denomination(app: &Exchange, request: &Request) -> Checked<Response> {
-    let h_denom_pub: HashCode = path_value(request, 2, ErrorCode::GENERIC_PARAMETER_MALFORMED)?;
+    let h_denom_pub: HashCode = path_value(request, "h_denom_pub", ErrorCode::GENERIC_PARAMETER_MALFORMED)?;
     let RevokeRequest { master_sig } = body(request)?;
     let invalid = ErrorCode::EXCHANGE_MANAGEMENT_DENOMINATION_REVOKE_SIGNATURE_INVALID;
     check(app, &MasterDenominationKeyRevoked { h_denom_pub }, &master_sig, invalid)?;
@@ -137,7 +148,8 @@ async fn revoke_denomination(app: &Exchange, request: &Request) -> Checked<Respo
 }
 
 async fn revoke_signkey(app: &Exchange, request: &Request) -> Checked<Response> {
-    let exchange_pub: EddsaPublicKey = path_value(request, 2, ErrorCode::GENERIC_PARAMETER_MALFORMED)?;
+    let exchange_pub: EddsaPublicKey =
+        path_value(request, "exchange_pub", ErrorCode::GENERIC_PARAMETER_MALFORMED)?;
     let RevokeRequest { master_sig } = body(request)?;
     let invalid = ErrorCode::EXCHANGE_MANAGEMENT_SIGNKEY_REVOKE_SIGNATURE_INVALID;
     check(app, &MasterSigningKeyRevoked { signkey_pub: exchange_pub }, &master_sig, invalid)?;
@@ -189,7 +201,8 @@ fn auditor_refused(refusal: Refusal) -> Response {
 }
 
 async fn auditor_disable(app: &Exchange, request: &Request) -> Checked<Response> {
-    let auditor_pub: EddsaPublicKey = path_value(request, 2, ErrorCode::GENERIC_PARAMETER_MALFORMED)?;
+    let auditor_pub: EddsaPublicKey =
+        path_value(request, "auditor_pub", ErrorCode::GENERIC_PARAMETER_MALFORMED)?;
     let request: AuditorDisableRequest = body(request)?;
     // An unknown auditor is reported before the signature is checked, because no signature can disable it.
     if app.keys().auditor(&auditor_pub).is_none() {

@@ -14,15 +14,14 @@ use super::signing;
 use super::{Table, body, endpoint, error, money, path_value};
 use crate::app::Exchange;
 use crate::crypto::Check;
-use crate::metrics::RequestClass;
 use crate::rules::Melt;
 
 pub(super) fn routes(table: Table) -> Table {
-    table.post_as(RequestClass::Melt, "/coins/:coin_pub/melt", SMALL_BODY_BYTES_MAX, endpoint!(melt))
+    table.post("/coins/:coin_pub/melt", SMALL_BODY_BYTES_MAX, "melt", endpoint!(melt))
 }
 
 async fn melt(app: &Exchange, request: &mut Request) -> Checked<Response> {
-    let coin_pub = path_value(request, 1, ErrorCode::EXCHANGE_GENERIC_COINS_INVALID_COIN_PUB)?;
+    let coin_pub = path_value(request, "coin_pub", ErrorCode::EXCHANGE_GENERIC_COINS_INVALID_COIN_PUB)?;
     let body: MeltRequest = body(request)?;
     let amount = money::<MeltRequest>(app, &body.value_with_fee, "value_with_fee")?;
     let keys = app.keys();

@@ -1,10 +1,9 @@
 //! `/purses/…` and `/contracts/…`: payments between people.
 
 use std::sync::Arc;
-use std::time::Duration as StdDuration;
 
 use batzen_crypto::{AgeCommitment, AgeMask, AgeSignature, EddsaSignature, HashCode, ShortHash, hash};
-use batzen_http::{Request, Response, Woken};
+use batzen_http::{Request, Response};
 use batzen_protocol::api::exchange::{
     ContractResponse, EncryptedContract, PurseCoin as CoinBody, PurseConfirmation, PurseCreateRequest,
     PurseDepositConfirmation, PurseDepositRequest, PurseMergeConfirmation, PurseMergeRequest, PurseStatus,
@@ -20,6 +19,7 @@ use batzen_protocol::signatures::{
     WalletPurseMerge,
 };
 use batzen_protocol::{Amount, ErrorCode, Money, ParseError, Timestamp, hash_text};
+use batzen_service::poll_deadline;
 use batzen_tables::exchange::{
     CoinPub, PurseMergeRow, PurseMode, PursePub, PurseRow, PurseState, ReservePub,
 };
@@ -29,18 +29,19 @@ use tokio::time::Instant;
 use super::check::{self, Checked, Presented, Window};
 use super::response::{self, DenomOperation};
 use super::signing;
-use super::{Table, body, endpoint, error, in_currency, large_body, malformed, money, path_value};
+use super::{
+    LONG_POLL_MAX, Table, body, endpoint, error, in_currency, large_body, malformed, money, path_value,
+};
 use crate::app::Exchange;
 use crate::crypto::Check;
 use crate::keys::KeyState;
+use crate::notices::tag;
 use crate::reads::read;
 use crate::rules::{
     Contract, PurseCoin, PurseCreate, PurseDelete, PurseDeposit, PurseMerge, PurseTerms, Refusal,
     TypedCommand,
 };
 
-/// The longest time that a long poll waits.
-pub(super) const LONG_POLL_MAX: StdDuration = StdDuration::from_secs(120);
 /// How often a command is submitted again because the purse has changed since it was read.
 const RACES_MAX: u32 = 8;
 /// The hash of "no age commitment".
@@ -48,16 +49,16 @@ const NO_AGE: ShortHash = ShortHash::from_bytes([0; 32]);
 
 pub(super) fn routes(table: Table) -> Table {
     table
-        .post("/purses/:purse_pub/create", PURSE_BODY_BYTES_MAX, endpoint!(create))
-        .post("/purses/:purse_pub/deposit", PURSE_BODY_BYTES_MAX, endpoint!(deposit))
-        .post("/purses/:purse_pub/merge", SMALL_BODY_BYTES_MAX, endpoint!(merge))
-        .get("/purses/:purse_pub/:target", endpoint!(status))
-        .delete("/purses/:purse_pub", NO_BODY_BYTES_MAX, endpoint!(delete))
-        .get("/contracts/:contract_pub", endpoint!(contract))
+        .post("/purses/:purse_pub/create", PURSE_BODY_BYTES_MAX, "purse", endpoint!(create))
+        .post("/purses/:purse_pub/deposit", PURSE_BODY_BYTES_MAX, "purse", endpoint!(deposit))
+        .post("/purses/:purse_pub/merge", SMALL_BODY_BYTES_MAX, "purse", endpoint!(merge))
+        .get("/purses/:purse_pub/:target", "purse", endpoint!(status))
+        .delete("/purses/:purse_pub", NO_BODY_BYTES_MAX, "purse", endpoint!(delete))
+        .get("/contracts/:contract_pub", "purse", endpoint!(contract))
 }
 
 fn purse_pub(request: &Request) -> Checked<PursePub> {
-    path_value(request, 1, ErrorCode::EXCHANGE_GENERIC_PURSE_PUB_MALFORMED)
+    path_value(request, "purse_pub", ErrorCode::EXCHANGE_GENERIC_PURSE_PUB_MALFORMED)
 }
 
 fn purse_unknown() -> Response {
@@ -481,35 +482,25 @@ enum WaitTarget {
 
 async fn status(app: &Exchange, request: &mut Request) -> Checked<Response> {
     let purse_pub = purse_pub(request)?;
-    let target = match request.segment(2) {
+    let target = match request.param("target") {
         "merge" => WaitTarget::Merge,
         "deposit" => WaitTarget::Deposit,
         other => return Err(error(ErrorCode::EXCHANGE_PURSES_INVALID_WAIT_TARGET, other)),
     };
-    let timeout_ms = request.query_opt::<u64>("timeout_ms")?.unwrap_or(0);
+    let deadline = poll_deadline(request.query_opt("timeout_ms")?, LONG_POLL_MAX);
     // Registered before the look-up, so that no change is missed in between.
-    let waiter = if timeout_ms > 0 { app.core.notices.wait_for_purse(&purse_pub) } else { None };
-    let (mut purse, mut merge) = find_current(app, purse_pub).await?;
-    let is_reached = |purse: &PurseRow, merge: &Option<PurseMergeRow>| match target {
-        WaitTarget::Merge => merge.is_some(),
-        WaitTarget::Deposit => purse.balance >= purse.target,
-    };
-    if let (Some(mut waiter), false) = (waiter, is_reached(&purse, &merge)) {
-        request.leave_slot();
-        let life = purse.expiration.saturating_since(app.core.now()).to_std().unwrap_or(LONG_POLL_MAX);
-        let wait = StdDuration::from_millis(timeout_ms).min(LONG_POLL_MAX).min(life);
-        let end = Instant::now() + wait;
-        let poll_interval = app.core.notices.poll_interval().unwrap_or(LONG_POLL_MAX);
-        loop {
-            let poll_end = end.min(Instant::now() + poll_interval);
-            let woken = waiter.wait_until(Some(poll_end), &request.drain).await;
-            (purse, merge) = find_current(app, purse_pub).await?;
-            // The wake-up may have been for another purse, and notices from other nodes may be lost.
-            if is_reached(&purse, &merge) || woken == Woken::Drain || Instant::now() >= end {
-                break;
-            }
-        }
+    let poll = deadline.and_then(|_| app.core.notices.purses.poll(tag(&purse_pub)));
+    let mut found = find_current(app, purse_pub).await?;
+    if let (Some(poll), Some(deadline)) = (poll, deadline) {
+        let is_reached = |(purse, merge): &(PurseRow, Option<PurseMergeRow>)| match target {
+            WaitTarget::Merge => merge.is_some(),
+            WaitTarget::Deposit => purse.balance >= purse.target,
+        };
+        let life = found.0.expiration.saturating_since(app.core.now()).to_std().unwrap_or(LONG_POLL_MAX);
+        let deadline = deadline.min(Instant::now() + life);
+        found = poll.until(request, deadline, found, is_reached, || find_current(app, purse_pub)).await?;
     }
+    let (purse, merge) = found;
     let merge_timestamp = merge.map_or(Timestamp::NEVER, |merge| merge.merge_time);
     let is_full = purse.balance >= purse.target;
     let deposit_timestamp = if is_full { app.core.now().min(purse.expiration) } else { Timestamp::ZERO };
@@ -559,7 +550,8 @@ async fn delete(app: &Exchange, request: &mut Request) -> Checked<Response> {
 }
 
 async fn contract(app: &Exchange, request: &mut Request) -> Checked<Response> {
-    let contract_pub = path_value(request, 1, ErrorCode::EXCHANGE_CONTRACTS_INVALID_CONTRACT_PUB)?;
+    let contract_pub =
+        path_value(request, "contract_pub", ErrorCode::EXCHANGE_CONTRACTS_INVALID_CONTRACT_PUB)?;
     let found = app.core.read(move |store| read::contract(store, contract_pub)).await;
     let found = found.map_err(response::store)?;
     let (purse_pub, row) = found.ok_or_else(|| error(ErrorCode::EXCHANGE_CONTRACTS_UNKNOWN, ""))?;

@@ -20,9 +20,10 @@ use crate::keys::KeyState;
 use crate::rules::{Recoup, RecoupRefresh};
 
 pub(super) fn routes(table: Table) -> Table {
-    table.post("/coins/:coin_pub/recoup", SMALL_BODY_BYTES_MAX, endpoint!(recoup)).post(
+    table.post("/coins/:coin_pub/recoup", SMALL_BODY_BYTES_MAX, "recoup", endpoint!(recoup)).post(
         "/coins/:coin_pub/recoup-refresh",
         SMALL_BODY_BYTES_MAX,
+        "recoup-refresh",
         endpoint!(recoup_refresh),
     )
 }
@@ -101,7 +102,7 @@ struct Claim {
 }
 
 async fn claim(app: &Exchange, keys: &KeyState, request: &Request, kind: &Kind) -> Checked<Claim> {
-    let coin_pub = path_value(request, 1, ErrorCode::EXCHANGE_GENERIC_COINS_INVALID_COIN_PUB)?;
+    let coin_pub = path_value(request, "coin_pub", ErrorCode::EXCHANGE_GENERIC_COINS_INVALID_COIN_PUB)?;
     let body: RecoupRequest = body(request)?;
     let denom = check::find_denomination(app, keys, &body.denom_pub_hash).await?;
     check::check_window(app, keys, denom, Window::Deposit, kind.operation, app.core.now()).await?;

@@ -27,18 +27,23 @@ use crate::reads::read;
 use crate::rules::Reveal;
 
 pub(super) fn routes(table: Table) -> Table {
-    table
-        .post("/refreshes/:rch/:operation", BATCH_BODY_BYTES_MAX, endpoint!(reveal))
-        .get("/coins/:coin_pub/link", endpoint!(link))
+    table.post("/refreshes/:rch/:operation", BATCH_BODY_BYTES_MAX, "reveal", endpoint!(reveal)).get(
+        "/coins/:coin_pub/link",
+        "link",
+        endpoint!(link),
+    )
 }
 
 async fn reveal(app: &Exchange, request: &mut Request) -> Checked<Response> {
     let rc: HashCode = request
-        .segment(1)
+        .param("rch")
         .parse()
         .map_err(|_| error(ErrorCode::EXCHANGE_REFRESHES_REVEAL_INVALID_RCH, ""))?;
-    if request.segment(2) != "reveal" {
-        return Err(error(ErrorCode::EXCHANGE_REFRESHES_REVEAL_OPERATION_INVALID, request.segment(2)));
+    if request.param("operation") != "reveal" {
+        return Err(error(
+            ErrorCode::EXCHANGE_REFRESHES_REVEAL_OPERATION_INVALID,
+            request.param("operation"),
+        ));
     }
     let body: RevealRequest = large_body(request).await?;
     let ev_sigs = reveal_coins(app, rc, body).await?;
@@ -277,7 +282,7 @@ async fn check_commitment(app: &Exchange, rc: HashCode, opening: &Arc<Opening>) 
 
 async fn link(app: &Exchange, request: &mut Request) -> Checked<Response> {
     let coin_pub: EddsaPublicKey =
-        path_value(request, 1, ErrorCode::EXCHANGE_GENERIC_COINS_INVALID_COIN_PUB)?;
+        path_value(request, "coin_pub", ErrorCode::EXCHANGE_GENERIC_COINS_INVALID_COIN_PUB)?;
     let reveals = app.core.read(move |store| store.lookup::<Reveals>(Reveals::BY_COIN, &coin_pub));
     let reveals = reveals.await.map_err(response::store)?;
     if reveals.is_empty() {

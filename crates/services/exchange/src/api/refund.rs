@@ -15,11 +15,11 @@ use crate::app::Exchange;
 use crate::rules::Refund;
 
 pub(super) fn routes(table: Table) -> Table {
-    table.post("/coins/:coin_pub/refund", SMALL_BODY_BYTES_MAX, endpoint!(refund))
+    table.post("/coins/:coin_pub/refund", SMALL_BODY_BYTES_MAX, "refund", endpoint!(refund))
 }
 
 async fn refund(app: &Exchange, request: &mut Request) -> Checked<Response> {
-    let coin_pub = path_value(request, 1, ErrorCode::EXCHANGE_GENERIC_COINS_INVALID_COIN_PUB)?;
+    let coin_pub = path_value(request, "coin_pub", ErrorCode::EXCHANGE_GENERIC_COINS_INVALID_COIN_PUB)?;
     let body: RefundRequest = body(request)?;
     let amount = money::<RefundRequest>(app, &body.refund_amount, "refund_amount")?;
     let message = MerchantRefund {

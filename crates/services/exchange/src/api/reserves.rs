@@ -1,27 +1,26 @@
 //! `GET /reserves/$RESERVE_PUB`, and `POST …/status` and `…/history`: what a reserve holds, and why.
 
 use std::sync::Arc;
-use std::time::Duration as StdDuration;
 
-use batzen_http::{Request, Response, Woken};
+use batzen_http::{Request, Response};
 use batzen_protocol::api::exchange::{ReserveBalance, ReserveRequest, ReserveStatus};
 use batzen_protocol::limits::SMALL_BODY_BYTES_MAX;
 use batzen_protocol::signatures::{WalletReserveHistory, WalletReserveStatus};
 use batzen_protocol::{Duration, ErrorCode, Money, Timestamp};
-use tokio::time::Instant;
+use batzen_service::poll_deadline;
 
+use super::LONG_POLL_MAX;
 use super::check::Checked;
 use super::histories::{self, reserve_items};
 use super::response::{self, DenomOperation};
 use super::signing;
-use super::{Table, body, endpoint, error, overloaded, path_value};
+use super::{FAILURES, Table, body, endpoint, error, path_value};
 use crate::app::Exchange;
+use crate::notices::tag;
 use crate::reads::read;
 use crate::rules::history::balance_of;
 use crate::rules::{ReserveHistory, ReserveHistoryItem};
 
-/// The longest time that a long poll waits.
-const LONG_POLL_MAX: StdDuration = StdDuration::from_secs(120);
 /// How far a request's time may differ from ours.
 const CLOCK_SKEW_MAX: Duration = Duration::from_secs(15 * 60);
 /// How far back the free status goes.
@@ -29,38 +28,24 @@ const RECENT: Duration = Duration::from_days(5 * 7);
 
 pub(super) fn routes(table: Table) -> Table {
     table
-        .get("/reserves/:reserve_pub", endpoint!(balance))
-        .post("/reserves/:reserve_pub/status", SMALL_BODY_BYTES_MAX, endpoint!(status))
-        .post("/reserves/:reserve_pub/history", SMALL_BODY_BYTES_MAX, endpoint!(history))
+        .get("/reserves/:reserve_pub", "reserve", endpoint!(balance))
+        .post("/reserves/:reserve_pub/status", SMALL_BODY_BYTES_MAX, "reserve", endpoint!(status))
+        .post("/reserves/:reserve_pub/history", SMALL_BODY_BYTES_MAX, "reserve", endpoint!(history))
 }
 
 async fn balance(app: &Exchange, request: &mut Request) -> Checked<Response> {
-    let reserve_pub = path_value(request, 1, ErrorCode::GENERIC_RESERVE_PUB_MALFORMED)?;
-    let timeout_ms = request.query_opt::<u64>("timeout_ms")?.unwrap_or(0);
-    let found =
-        async || app.core.read(move |store| read::reserve(store, reserve_pub)).await.map_err(response::store);
-    if timeout_ms == 0 {
-        return answer_balance(app, found().await?);
-    }
+    let reserve_pub = path_value(request, "reserve_pub", ErrorCode::GENERIC_RESERVE_PUB_MALFORMED)?;
+    let deadline = poll_deadline(request.query_opt("timeout_ms")?, LONG_POLL_MAX);
+    let find = || async move {
+        app.core.read(move |store| read::reserve(store, reserve_pub)).await.map_err(response::store)
+    };
     // Registered before the look-up, so that no credit is missed in between.
-    let waiter = app.core.notices.wait_for(&reserve_pub);
-    let mut known = found().await?;
-    if let (Some(mut waiter), None) = (waiter, &known) {
-        request.leave_slot();
-        let end = Instant::now() + StdDuration::from_millis(timeout_ms).min(LONG_POLL_MAX);
-        let poll_interval = app.core.notices.poll_interval().unwrap_or(LONG_POLL_MAX);
-        while known.is_none() {
-            let poll_end = end.min(Instant::now() + poll_interval);
-            let woken = waiter.wait_until(Some(poll_end), &request.drain).await;
-            known = found().await?;
-            // The wake-up may have been for another reserve, and notices from other nodes may be lost: read
-            // again.
-            if woken == Woken::Drain || Instant::now() >= end {
-                break;
-            }
-        }
+    let poll = deadline.and_then(|_| app.core.notices.reserves.poll(tag(&reserve_pub)));
+    let mut found = find().await?;
+    if let (Some(poll), Some(deadline)) = (poll, deadline) {
+        found = poll.until(request, deadline, found, Option::is_some, find).await?;
     }
-    answer_balance(app, known)
+    answer_balance(app, found)
 }
 
 fn answer_balance(app: &Exchange, reserve: Option<batzen_tables::exchange::ReserveRow>) -> Checked<Response> {
@@ -83,7 +68,7 @@ pub fn check_clock(app: &Exchange, request_time: Timestamp) -> Checked<()> {
 }
 
 async fn status(app: &Exchange, request: &mut Request) -> Checked<Response> {
-    let reserve_pub = path_value(request, 1, ErrorCode::GENERIC_RESERVE_PUB_MALFORMED)?;
+    let reserve_pub = path_value(request, "reserve_pub", ErrorCode::GENERIC_RESERVE_PUB_MALFORMED)?;
     let body: ReserveRequest = body(request)?;
     check_clock(app, body.request_timestamp)?;
     let message = WalletReserveStatus { request_timestamp: body.request_timestamp };
@@ -95,7 +80,7 @@ async fn status(app: &Exchange, request: &mut Request) -> Checked<Response> {
 }
 
 async fn history(app: &Exchange, request: &mut Request) -> Checked<Response> {
-    let reserve_pub = path_value(request, 1, ErrorCode::GENERIC_RESERVE_PUB_MALFORMED)?;
+    let reserve_pub = path_value(request, "reserve_pub", ErrorCode::GENERIC_RESERVE_PUB_MALFORMED)?;
     let body: ReserveRequest = body(request)?;
     check_clock(app, body.request_timestamp)?;
     let keys = app.keys();
@@ -143,7 +128,7 @@ async fn statement(
                 return Ok((Ok(statement), events));
             }
         }
-        Ok((Err(overloaded()), 0))
+        Ok((Err(FAILURES.busy()), 0))
     });
     let statement = reading.await??;
     let (currency, known) = (app.core.config.currency, Arc::clone(&keys));

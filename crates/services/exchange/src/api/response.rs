@@ -22,7 +22,7 @@ use serde::Serialize;
 use super::check::Checked;
 use super::histories::{self, coin_items, reserve_items};
 use super::signing::sign_messages;
-use super::{error, error_status, store_error, submit_error};
+use super::{FAILURES, error, error_status};
 use crate::app::Exchange;
 use crate::keys::KeyState;
 use crate::rules::{self, ConflictReason, DenomProblem, Refusal, TypedCommand};
@@ -108,7 +108,7 @@ pub fn aside<'a, F: Future + Send + 'a>(
 
 /// The answer when the store failed.
 pub fn store(failure: StoreError) -> Response {
-    store_error(&failure)
+    FAILURES.store(&failure)
 }
 
 // --- Signed answers about denominations
@@ -228,7 +228,7 @@ pub async fn outcome_or_response<T>(
     match verdict {
         Ok(Ok(outcome)) => Ok(outcome),
         Ok(Err(refusal)) => Err(aside(|| refused(app, keys, operation, refusal, batch)).await),
-        Err(failure) => Err(submit_error(&failure)),
+        Err(failure) => Err(FAILURES.submit(&failure)),
     }
 }
 
@@ -373,14 +373,14 @@ async fn refused(
             error_extra(Code::EXCHANGE_PURSE_ECONTRACT_CONFLICTING_META_DATA, &stored)
         }
         // Others keep changing it.
-        Refusal::PurseChanged => super::overloaded(),
+        Refusal::PurseChanged => FAILURES.busy(),
         Refusal::PurseUnaffordable => plain(Code::EXCHANGE_RESERVES_PURSE_CREATE_INSUFFICIENT_FUNDS),
         Refusal::PurchaseTooLarge => error(Code::GENERIC_PARAMETER_MALFORMED, "purse_limit"),
         Refusal::CloseTargetUnknown => plain(Code::EXCHANGE_RESERVES_CLOSE_NO_TARGET_ACCOUNT),
         // Only the withdraw handler submits unsigned planchets. It handles this refusal itself.
         Refusal::KycRequired { h_payto, checks } => super::kyc::required(app, h_payto, checks).await,
         // The first money from a bank account arrived in between, as often as was tried.
-        Refusal::OriginOther => super::overloaded(),
+        Refusal::OriginOther => FAILURES.busy(),
         Refusal::KycProcessUnknown => plain(Code::EXCHANGE_KYC_PROOF_REQUEST_UNKNOWN),
 
         Refusal::SignatureMissing

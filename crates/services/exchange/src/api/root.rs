@@ -1,8 +1,7 @@
-//! Small pages: welcome, robots, seed, metrics.
+//! Small pages: welcome, robots, seed.
 
-use std::sync::Arc;
-
-use batzen_http::{Readiness, Request, Response, StaticPage, escape_html, header};
+use batzen_http::{Request, Response, header};
+use batzen_service::{Readiness, StaticPage, escape_html};
 
 use super::{Table, endpoint};
 use crate::app::Exchange;
@@ -12,22 +11,11 @@ use crate::config::ExchangeConfig;
 const WIRE_HINT: &str = "publish accounts and fees with `batzen exchange offline` (enable-account, wire-fee)";
 
 pub(super) fn routes(table: Table) -> Table {
-    table
-        .get("/", endpoint!(greeting))
-        .get("/robots.txt", endpoint!(robots))
-        .get("/seed", endpoint!(seed))
-        .get("/metrics", endpoint!(metrics))
-        .get("/health", endpoint!(health))
-        .get("/ready", endpoint!(ready))
-}
-
-/// Adds the page for people if the configuration enables it.
-pub(super) fn dashboard_route(table: Table) -> Table {
-    table.get("/dashboard", endpoint!(dashboard)).get("/dashboard/:part", endpoint!(dashboard))
-}
-
-async fn dashboard(app: &Exchange, request: &Request) -> Response {
-    app.metrics_page.dashboard(&request.head)
+    table.get("/", "other", endpoint!(greeting)).get("/robots.txt", "other", endpoint!(robots)).get(
+        "/seed",
+        "other",
+        endpoint!(seed),
+    )
 }
 
 /// Browsers get a page; programs get the sentence that the protocol prescribes.
@@ -62,30 +50,19 @@ async fn seed(_: &Exchange, _: &Request) -> Response {
     Response::bytes(200, "", seed)
 }
 
-async fn health(_: &Exchange, _: &Request) -> Response {
-    batzen_http::health()
-}
-
 /// Whether the exchange can serve wallets. This depends on the store or database, the clock, the keys, the
 /// published accounts, and on the signers if they hold the keys.
-async fn ready(app: &Exchange, _: &Request) -> Response {
+pub(super) async fn ready(app: &Exchange) -> Readiness {
     let (core, keys) = (&app.core, app.keys());
-    let store = core.store.clone();
-    let name = if core.config.store.is_database() { "database" } else { "store" };
-    let mut readiness = Readiness::new()
-        .check_within(name, app.checks.blocking(move || store.check_writable()))
+    let readiness = app
+        .monitor
+        .check(&core.store, core.now())
         .await
-        .check("clock", app.checks.clock(core.now().as_micros()))
         .check("keys", app.usable_keys(&keys))
         .check("wire", keys.wire_answer().map_err(|missing| format!("{missing}: {WIRE_HINT}")));
-    if app.custody.modules().is_none() {
-        let signer = app.custody.module_keys().ok_or("no signer answers: see `batzen signer status`");
-        readiness = readiness.check("signer", signer);
+    if app.custody.modules().is_some() {
+        return readiness;
     }
-    readiness.into_response()
-}
-
-async fn metrics(app: &Arc<Exchange>, _: &Request) -> Response {
-    let parts = Arc::clone(app);
-    app.metrics_page.answer(move |page| parts.write_metrics(page)).await
+    readiness
+        .check("signer", app.custody.module_keys().ok_or("no signer answers: see `batzen signer status`"))
 }

@@ -15,7 +15,7 @@ use batzen_signer::client::Unavailable;
 use batzen_tables::exchange::{BlindSignature, DenomSerial};
 
 use super::check::Checked;
-use super::{error, error_status, overloaded};
+use super::{FAILURES, error, error_status};
 use crate::app::Exchange;
 use crate::crypto::{Check, Opening};
 use crate::keys::{KeyState, NoSigningKey, NotSigned};
@@ -32,7 +32,7 @@ pub async fn on_pool<T: Send + 'static>(
 }
 
 pub(super) fn busy(_: PoolBusy) -> Response {
-    overloaded()
+    FAILURES.busy()
 }
 
 /// Checks signatures on the CPU pool, together with those of other requests. The verdicts are in the order of
@@ -78,7 +78,7 @@ pub async fn is_signed(
 /// 503 when no signature could be made: the queue is full, or no process with the key answers. Clients try again.
 fn unavailable(reason: Unavailable) -> Response {
     match reason {
-        Unavailable::Busy => overloaded(),
+        Unavailable::Busy => FAILURES.busy(),
         Unavailable::NoSigner => {
             let code = ErrorCode::EXCHANGE_DENOMINATION_HELPER_UNAVAILABLE;
             error_status(code, 503, "the process with the private key does not answer")

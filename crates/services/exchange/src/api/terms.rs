@@ -24,7 +24,7 @@ Payments with coins do not tell this exchange who pays.
 ";
 
 pub(super) fn routes(table: Table) -> Table {
-    table.get("/terms", endpoint!(terms)).get("/privacy", endpoint!(privacy))
+    table.get("/terms", "other", endpoint!(terms)).get("/privacy", "other", endpoint!(privacy))
 }
 
 async fn terms(app: &Exchange, request: &Request) -> Response {

@@ -19,14 +19,16 @@ use crate::app::Exchange;
 use crate::reads::read::{self, Transfer};
 
 pub(super) fn routes(table: Table) -> Table {
-    table
-        .get("/transfers/:wtid", endpoint!(transfer))
-        .get("/deposits/:h_wire/:merchant_pub/:h_contract_terms/:coin_pub", endpoint!(deposit))
+    table.get("/transfers/:wtid", "tracking", endpoint!(transfer)).get(
+        "/deposits/:h_wire/:merchant_pub/:h_contract_terms/:coin_pub",
+        "tracking",
+        endpoint!(deposit),
+    )
 }
 
 async fn transfer(app: &Exchange, request: &mut Request) -> Checked<Response> {
     let wtid: Wtid = request
-        .segment(1)
+        .param("wtid")
         .parse()
         .map_err(|_| error(ErrorCode::EXCHANGE_TRANSFERS_GET_WTID_MALFORMED, ""))?;
     let (denoms, currency) = (Arc::clone(&app.core.rules.denoms), app.core.config.currency);
@@ -90,18 +92,20 @@ fn confirmation(
 }
 
 async fn deposit(app: &Exchange, request: &mut Request) -> Checked<Response> {
-    let h_wire_asked: HashCode =
-        request.segment(1).parse().map_err(|_| error(ErrorCode::EXCHANGE_DEPOSITS_GET_INVALID_H_WIRE, ""))?;
+    let h_wire_asked: HashCode = request
+        .param("h_wire")
+        .parse()
+        .map_err(|_| error(ErrorCode::EXCHANGE_DEPOSITS_GET_INVALID_H_WIRE, ""))?;
     let merchant_pub: EddsaPublicKey = request
-        .segment(2)
+        .param("merchant_pub")
         .parse()
         .map_err(|_| error(ErrorCode::EXCHANGE_DEPOSITS_GET_INVALID_MERCHANT_PUB, ""))?;
     let h_contract_terms: HashCode = request
-        .segment(3)
+        .param("h_contract_terms")
         .parse()
         .map_err(|_| error(ErrorCode::EXCHANGE_DEPOSITS_GET_INVALID_H_CONTRACT_TERMS, ""))?;
     let coin_pub: EddsaPublicKey = request
-        .segment(4)
+        .param("coin_pub")
         .parse()
         .map_err(|_| error(ErrorCode::EXCHANGE_DEPOSITS_GET_INVALID_COIN_PUB, ""))?;
     let merchant_sig: EddsaSignature = request.query_required("merchant_sig")?;

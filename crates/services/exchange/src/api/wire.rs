@@ -6,7 +6,7 @@ use super::{Table, endpoint, error};
 use crate::app::Exchange;
 
 pub(super) fn routes(table: Table) -> Table {
-    table.get("/wire", endpoint!(get))
+    table.get("/wire", "other", endpoint!(get))
 }
 
 async fn get(app: &Exchange, request: &Request) -> Response {

@@ -19,35 +19,27 @@ use super::{signing, text};
 use crate::app::Exchange;
 use crate::crypto::Check;
 use crate::keys::KeyState;
-use crate::metrics::RequestClass;
 use crate::reads::{kyc, read};
 use crate::rules::{Planchet, Refusal, Withdraw, Withdrawn};
 
 pub(super) fn routes(table: Table) -> Table {
-    table
-        .post_as(
-            RequestClass::Withdraw,
-            "/reserves/:reserve_pub/withdraw",
-            SMALL_BODY_BYTES_MAX,
-            endpoint!(single),
-        )
-        .post_as(
-            RequestClass::Withdraw,
-            "/reserves/:reserve_pub/batch-withdraw",
-            BATCH_BODY_BYTES_MAX,
-            endpoint!(batch),
-        )
+    table.post("/reserves/:reserve_pub/withdraw", SMALL_BODY_BYTES_MAX, "withdraw", endpoint!(single)).post(
+        "/reserves/:reserve_pub/batch-withdraw",
+        BATCH_BODY_BYTES_MAX,
+        "batch-withdraw",
+        endpoint!(batch),
+    )
 }
 
 async fn single(app: &Exchange, request: &mut Request) -> Checked<Response> {
-    let reserve_pub = path_value(request, 1, ErrorCode::GENERIC_RESERVE_PUB_MALFORMED)?;
+    let reserve_pub = path_value(request, "reserve_pub", ErrorCode::GENERIC_RESERVE_PUB_MALFORMED)?;
     let body: WithdrawRequest = body(request)?;
     let signatures = withdraw(app, reserve_pub, vec![body], false).await?;
     Ok(text::blind_signature(signatures.first().expect("one signature a planchet")))
 }
 
 async fn batch(app: &Exchange, request: &mut Request) -> Checked<Response> {
-    let reserve_pub = path_value(request, 1, ErrorCode::GENERIC_RESERVE_PUB_MALFORMED)?;
+    let reserve_pub = path_value(request, "reserve_pub", ErrorCode::GENERIC_RESERVE_PUB_MALFORMED)?;
     let body: BatchWithdrawRequest = large_body(request).await?;
     let malformed = |detail| Err(error(ErrorCode::GENERIC_PARAMETER_MALFORMED, detail));
     if body.planchets.is_empty() {

@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
 use batzen_engine::{CpuPool, Readers, SubmitError};
-use batzen_http::{Bound, Checks, MetricsPage, StaticPage, Stats};
+use batzen_http::Bound;
 use batzen_metrics::Page;
+use batzen_service::{Monitor, StaticPage};
 use batzen_signer::Custody;
 use batzen_store::StoreError;
 use tokio::sync::{Notify, watch};
@@ -57,17 +58,15 @@ pub struct Exchange {
     pub(crate) management: tokio::sync::Mutex<()>,
     /// Held while a key state is built, so that an older one never replaces a newer one.
     pub(crate) building: tokio::sync::Mutex<()>,
-    pub(crate) http_stats: Arc<Stats>,
     /// What auditors have, if changes are shipped to them.
     pub(crate) feed_metrics: Option<Arc<batzen_feed::metrics::ServerMetrics>>,
     /// Where auditors connect.
     pub(crate) feed_urls: Vec<String>,
-    pub(crate) metrics_page: MetricsPage,
+    pub(crate) monitor: Monitor,
     /// The page that browsers get at the root, once one has asked.
     pub(crate) welcome: OnceLock<StaticPage>,
     /// The pages of customers and officers.
     pub(crate) kyc_pages: crate::api::KycPages,
-    pub(crate) checks: Checks,
     /// The last epoch of liabilities that is known to be published.
     pub(crate) last_epoch: crate::api::LastEpoch,
     /// How many requests will be served before the service ends, and the task that waits for that.
@@ -119,7 +118,7 @@ impl Exchange {
             Err(other) => panic!("a change of the key set was refused with {other}"),
         };
         if effect == management::Effect::Changed {
-            self.core.notices.keys_changed();
+            self.core.notices.keys.announce(&[]);
         }
         // Even if nothing changed: the process that made the change may not have rebuilt its key state.
         self.refresh_keys().await.map_err(|error| SubmitError::Store(Arc::new(error)))?;
@@ -226,20 +225,6 @@ impl Exchange {
         &self.keeper
     }
 
-    /// Fills the dashboard, if there is one.
-    pub(crate) fn fill_dashboard(self: &Arc<Self>) {
-        if self.core.config.dashboard {
-            let app = Arc::downgrade(self);
-            self.metrics_page.sample(move |page| {
-                let app = app.upgrade();
-                app.is_some_and(|app| {
-                    app.write_metrics(page);
-                    true
-                })
-            });
-        }
-    }
-
     /// Writes this part of the page `/metrics`.
     pub(crate) fn write_metrics(&self, page: &mut Page) {
         let lane = self.core.lane.metrics();
@@ -250,7 +235,6 @@ impl Exchange {
         self.core.rules.flow.write(page);
         self.write_expiry(page);
         self.core.store.write_metrics(page, batzen_tables::exchange::ALL);
-        self.http_stats.write(page);
         self.feed_metrics.iter().for_each(|feed| feed.write(page));
     }
 }

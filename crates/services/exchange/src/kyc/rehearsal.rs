@@ -115,7 +115,7 @@ impl Stage {
 
     async fn proof(&self, request: &Request) -> Response {
         let Ok(place) = self.results.try_reserve() else {
-            return crate::api::overloaded();
+            return crate::api::FAILURES.busy();
         };
         let result = self.logic.prove(self.process(), &request.head).await;
         let response = match &result {

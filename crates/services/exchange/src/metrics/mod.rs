@@ -4,7 +4,6 @@ pub mod flow;
 mod workers;
 
 use batzen_engine::Count;
-use batzen_http::Operations;
 use batzen_metrics::{Counter, Page};
 
 use crate::rules::{Answer, ConflictReason, Refusal};
@@ -58,21 +57,8 @@ pub struct AlgorithmCounters {
     pub eddsa: Counter,
 }
 
-/// The label of a request in [`Metrics::received`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RequestClass {
-    /// All other kinds.
-    Other,
-    /// Deposits.
-    Deposit,
-    /// Withdrawals.
-    Withdraw,
-    /// Melts.
-    Melt,
-}
-
 /// All counters of one exchange process.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Metrics {
     /// `taler_exchange_success_transactions`
     pub success: SuccessCounters,
@@ -102,34 +88,10 @@ pub struct Metrics {
     pub kyc: KycCounters,
     /// Decisions of the rules.
     pub decisions: Decisions,
-    /// `batzen_operations_total` and `batzen_operation_seconds`.
-    pub(crate) operations: Operations,
 }
 
-impl Default for Metrics {
-    fn default() -> Self {
-        Self {
-            success: SuccessCounters::default(),
-            serialization_failures: RequestCounters::default(),
-            received: RequestCounters::default(),
-            idempotent: IdempotentCounters::default(),
-            kyc: KycCounters::default(),
-            signatures: AlgorithmCounters::default(),
-            verifications: AlgorithmCounters::default(),
-            keyexchanges_ecdh: Counter::default(),
-            batch_withdraw_coins: Counter::default(),
-            denomination_keys_created: Counter::default(),
-            signing_keys_created: Counter::default(),
-            key_state_builds: Counter::default(),
-            workers: WorkerMetrics::default(),
-            decisions: Decisions::default(),
-            operations: Operations::new(&OPERATIONS),
-        }
-    }
-}
-
-/// The label `operation`. The order is that of [`RequestKind`].
-const OPERATIONS: [&str; 18] = [
+/// Values of the label `operation`.
+pub(crate) const OPERATIONS: [&str; 18] = [
     "withdraw",
     "batch-withdraw",
     "csr",
@@ -149,61 +111,6 @@ const OPERATIONS: [&str; 18] = [
     "management",
     "other",
 ];
-
-/// The operation of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RequestKind {
-    Withdraw,
-    BatchWithdraw,
-    Csr,
-    Deposit,
-    BatchDeposit,
-    Refund,
-    Melt,
-    Reveal,
-    Link,
-    Recoup,
-    RecoupRefresh,
-    Purse,
-    Keys,
-    Reserve,
-    Tracking,
-    Kyc,
-    Management,
-    Other,
-}
-
-impl RequestKind {
-    /// The operation of an endpoint, by its pattern in the table.
-    pub(crate) fn of_pattern(pattern: &str) -> Self {
-        let mut segments = pattern.split('/').filter(|segment| !segment.is_empty());
-        let (first, last) = (segments.next().unwrap_or(""), segments.next_back().unwrap_or(""));
-        match (first, last) {
-            ("purses" | "contracts", _) | ("reserves", "purse") => Self::Purse,
-            ("reserves", "withdraw") => Self::Withdraw,
-            ("reserves", "batch-withdraw") => Self::BatchWithdraw,
-            ("reserves", _) => Self::Reserve,
-            ("csr-withdraw" | "csr-melt", _) => Self::Csr,
-            ("batch-deposit", _) => Self::BatchDeposit,
-            ("coins", "deposit") => Self::Deposit,
-            ("coins", "refund") => Self::Refund,
-            ("coins", "melt") => Self::Melt,
-            ("coins", "link") => Self::Link,
-            ("coins", "recoup") => Self::Recoup,
-            ("coins", "recoup-refresh") => Self::RecoupRefresh,
-            ("refreshes", _) => Self::Reveal,
-            ("keys", _) => Self::Keys,
-            ("transfers" | "deposits", _) => Self::Tracking,
-            (
-                "kyc-wallet" | "kyc-check" | "kyc-proof" | "kyc-webhook" | "kyc-form" | "kyc-officer"
-                | "reserves-attest",
-                _,
-            ) => Self::Kyc,
-            ("management" | "auditors", _) => Self::Management,
-            _ => Self::Other,
-        }
-    }
-}
 
 /// Requests that conflict with a coin's or a reserve's history, by kind of conflict.
 #[derive(Debug, Default)]
@@ -317,13 +224,13 @@ impl Decisions {
 }
 
 impl Metrics {
-    /// Counts a request that has been received.
-    pub fn received(&self, class: RequestClass) {
-        match class {
-            RequestClass::Other => self.received.other.inc(),
-            RequestClass::Deposit => self.received.deposit.inc(),
-            RequestClass::Withdraw => self.received.withdraw.inc(),
-            RequestClass::Melt => self.received.melt.inc(),
+    /// Counts a request that has been received, by its operation.
+    pub fn received(&self, operation: &str) {
+        match operation {
+            "deposit" | "batch-deposit" => self.received.deposit.inc(),
+            "withdraw" | "batch-withdraw" => self.received.withdraw.inc(),
+            "melt" => self.received.melt.inc(),
+            _ => self.received.other.inc(),
         }
     }
 
@@ -331,7 +238,6 @@ impl Metrics {
     /// (without `_total`), and `batzen_*`. `lane_conflicts` is the number of batches that the lane ran again.
     pub fn write(&self, page: &mut Page, lane_conflicts: u64) {
         self.write_taler(page, lane_conflicts);
-        self.operations.write(page);
         self.decisions.write(page);
         for (name, help, counter) in [
             (
@@ -422,37 +328,4 @@ pub struct KycCounters {
     pub identified: Counter,
     /// Attempts that failed at the provider.
     pub failed: Counter,
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn operation_names_are_in_the_order_of_their_kinds() {
-        for (pattern, name) in [
-            ("/reserves/:reserve_pub/withdraw", "withdraw"),
-            ("/reserves/:reserve_pub/batch-withdraw", "batch-withdraw"),
-            ("/reserves/:reserve_pub", "reserve"),
-            ("/reserves/:reserve_pub/history", "reserve"),
-            ("/csr-melt", "csr"),
-            ("/coins/:coin_pub/deposit", "deposit"),
-            ("/batch-deposit", "batch-deposit"),
-            ("/coins/:coin_pub/refund", "refund"),
-            ("/coins/:coin_pub/melt", "melt"),
-            ("/refreshes/:rch/:operation", "reveal"),
-            ("/coins/:coin_pub/link", "link"),
-            ("/coins/:coin_pub/recoup", "recoup"),
-            ("/coins/:coin_pub/recoup-refresh", "recoup-refresh"),
-            ("/keys", "keys"),
-            ("/transfers/:wtid", "tracking"),
-            ("/kyc-wallet", "kyc"),
-            ("/management/keys", "management"),
-            ("/", "other"),
-            ("/metrics", "other"),
-        ] {
-            assert_eq!(OPERATIONS[RequestKind::of_pattern(pattern) as usize], name, "{pattern}");
-        }
-        assert_eq!(RequestKind::Other as usize, OPERATIONS.len() - 1);
-    }
 }

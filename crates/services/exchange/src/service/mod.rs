@@ -13,8 +13,9 @@ use std::time::Duration as StdDuration;
 use batzen_engine::{Clock, CpuPool, Readers};
 use batzen_feed::metrics::ServerMetrics as FeedMetrics;
 use batzen_feed::server::FeedServer;
-use batzen_http::{Bound, Checks, Drained, Listen, MetricsPage, Server, ServerOptions};
+use batzen_http::{Bound, Drained, Listen, Server, ServerOptions};
 use batzen_protocol::Timestamp;
+use batzen_service::{Monitor, fill_dashboard};
 use batzen_signer::client::{ClientOptions as SignerOptions, SignerClient};
 use batzen_signer::keyholders::{KeyHelpers, Keyholders};
 use batzen_signer::{Custody, SecurityModules, channel};
@@ -23,7 +24,6 @@ use futures_util::future::BoxFuture;
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
-use crate::api::Api;
 use crate::app::Exchange;
 use crate::app::account_hashes::AccountHashes;
 use crate::app::documents::Documents;
@@ -31,10 +31,12 @@ use crate::app::key_queue::KeyQueue;
 use crate::config::{ConfigError, DocumentsConfig, ExchangeConfig, ListenConfig};
 use crate::core::Core;
 use crate::crypto::Crypto;
+use crate::dashboard::DASHBOARD;
 use crate::error::StartError;
 use crate::keys::keeper::Keeper;
 use crate::keys::{KeyRoundError, KeyState};
 use crate::kyc::Providers;
+use crate::metrics::OPERATIONS;
 
 /// When another process takes over the port, an open connection may send one more request within this time;
 /// the answer closes the connection. A connection that is unused for this time is closed.
@@ -126,7 +128,8 @@ impl RunningExchange {
         let feed = feed(&core).await?;
         // Without a limit, this number is never reached.
         let requests_left = AtomicU64::new(core.config.max_requests.unwrap_or(u64::MAX));
-        let metrics_page = MetricsPage::new("exchange").in_currency(core.config.currency.to_string());
+        let monitor = Monitor::new("exchange", &OPERATIONS, &DASHBOARD, server.stats())
+            .in_currency(core.config.currency);
         let app = Arc::new(Exchange {
             crypto: Crypto::new(&pool),
             readers: Arc::new(Readers::start(if core.store.backend().is_remote() {
@@ -147,13 +150,11 @@ impl RunningExchange {
             keeper: Keeper::default(),
             management: tokio::sync::Mutex::new(()),
             building: tokio::sync::Mutex::new(()),
-            http_stats: server.stats(),
             feed_metrics: feed.as_ref().map(|(_, metrics)| Arc::clone(metrics)),
             feed_urls: feed.as_ref().map(|(server, _)| server.urls()).unwrap_or_default(),
-            metrics_page,
+            monitor,
             welcome: OnceLock::new(),
             kyc_pages: crate::api::KycPages::default(),
-            checks: Checks::default(),
             last_epoch: crate::api::LastEpoch::default(),
             requests_left,
             last_request: Notify::new(),
@@ -169,7 +170,7 @@ impl RunningExchange {
         // The kernel gives a shared port's connections to every listener, so do not listen before the service
         // is ready.
         let server = server.listen().map_err(StartError::Listen)?;
-        let api = Arc::new(Api::new(Arc::clone(&app)));
+        let api = Arc::new(crate::api::api(Arc::clone(&app)));
         let server = tokio::spawn(server.serve(api, http, drain));
         let keeper = tokio::spawn(key_keeper::run(Arc::clone(&app), options.progress));
         let mut followers = vec![keeper, tokio::spawn(follow_keys(Arc::clone(&app)))];
@@ -178,7 +179,9 @@ impl RunningExchange {
             let app = Arc::clone(&app);
             followers.push(tokio::spawn(async move { app.core.sum_shared_money().await }));
         }
-        app.fill_dashboard();
+        if app.core.config.dashboard {
+            fill_dashboard(&app);
+        }
         let running = Self { app, server, followers, workers: std::sync::Mutex::new(None) };
         if options.workers {
             running.start_workers();
@@ -269,7 +272,7 @@ impl RunningExchange {
             // It has ended in any case: it was aborted, or it finished because of the drain.
             let _ = follower.await;
         }
-        app.metrics_page.idle().await;
+        app.monitor.idle().await;
         let (lane, store, readers) =
             (app.core.lane.clone(), app.core.store.clone(), Arc::clone(&app.readers));
         // A task that still holds the exchange (none should) must not keep the process from ending.
@@ -319,7 +322,7 @@ async fn follow_keys(app: Arc<Exchange>) {
         tokio::select! {
             biased;
             () = app.core.drain.draining() => return,
-            () = app.core.notices.keys.notified() => {}
+            () = app.core.notices.keys.announced() => {}
             () = tokio::time::sleep(KEY_SET_INTERVAL) => {}
         }
     }

@@ -184,7 +184,7 @@ impl<'a> Aggregator<'a> {
             tokio::select! {
                 biased;
                 paused = pause(app, wait) => paused?,
-                () = app.notices.kyc_alerts.notified() => {}
+                () = app.notices.kyc.announced() => {}
             }
         }
     }
@@ -358,7 +358,7 @@ impl<'a> Aggregator<'a> {
             }
             let Some((unit_weight, ended)) = in_flight.next().await else {
                 if round.progress.done > before {
-                    self.app.notices.transfers_prepared();
+                    self.app.notices.transfers.announce(&[]);
                 }
                 return Ok(());
             };
@@ -370,7 +370,7 @@ impl<'a> Aggregator<'a> {
                 Fate::Done => {
                     round.progress.done += 1;
                     // One notice for many transfers.
-                    self.app.notices.transfers.notify_one();
+                    self.app.notices.transfers.announce_here(&[]);
                 }
                 // Another worker was faster. The next round pays the rest.
                 Fate::Nothing => {}

@@ -177,7 +177,7 @@ impl Closer<'_> {
                     tracing::debug!(%reserve_pub, %wtid, %amount, %fee, %paid, "reserve closed");
                     self.app.metrics.workers.closings.inc();
                     if !paid.is_zero() {
-                        self.app.notices.transfers_prepared();
+                        self.app.notices.transfers.announce(&[]);
                     }
                     return Ok(Ok(true));
                 }

@@ -114,7 +114,7 @@ impl Orders<'_> {
                 if !drained.repeated {
                     tracing::info!(%wtid, amount = %drained.amount, to = order.payto_uri, "profit is paid out");
                     app.metrics.workers.drains.inc();
-                    app.notices.transfers_prepared();
+                    app.notices.transfers.announce(&[]);
                 }
                 Ok(Ok(!drained.repeated))
             }

@@ -34,14 +34,13 @@ use batzen_crypto::HashCode;
 use batzen_crypto::hash::sha512_parts;
 use batzen_engine::{Collector, CollectorOptions, CpuPool, Lane, SubmitError};
 use batzen_http::client::Client;
-use batzen_http::{
-    Admission, Checks, Handler, Head, MetricsPage, Operations, Readiness, Request, Response, Routes, Stats,
-    header, health,
-};
+use batzen_http::{Admission, Handler, Head, Request, Response, Routes, Stats, header};
 use batzen_metrics::Page;
 use batzen_protocol::api::merchant::{MERCHANT_PROTOCOL_VERSION, MerchantConfig as ConfigAnswer};
 use batzen_protocol::api::parse_body;
 use batzen_protocol::{Amount, ErrorCode, Money, Timestamp};
+use batzen_service::dashboard::{COMMON, Layout};
+use batzen_service::{Checks, MetricsPage, Operations, Readiness, health};
 use batzen_store::{Store, StoreError};
 use batzen_tables::merchant::{
     InstanceAccountKey, InstanceAccountRow, InstanceAccounts, InstanceKey, Instances, MerchantStateRow,
@@ -71,6 +70,8 @@ use crate::urls::{self, DEFAULT};
 const POOL_JOBS_MAX: usize = 1_024;
 /// The longest wait of one long poll. The client may then ask again.
 const LONG_POLL_MAX: Duration = Duration::from_secs(600);
+/// The dashboard.
+const DASHBOARD: Layout = Layout { sections: COMMON, work: &["refund", "transfer"] };
 /// A response, successful or not. Both are sent.
 type Answer = Result<Response, Response>;
 
@@ -155,7 +156,7 @@ impl Service {
         let notices = Notices::new(&store);
         let pool = CpuPool::new(0, POOL_JOBS_MAX);
         let confirmations = pool.collector("confirmation", CollectorOptions::default(), pay::check);
-        let metrics_page = MetricsPage::new("merchant").in_currency(config.currency.to_string());
+        let metrics_page = MetricsPage::new("merchant", &DASHBOARD).in_currency(config.currency.to_string());
         Self {
             config,
             state,

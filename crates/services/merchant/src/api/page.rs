@@ -2,8 +2,9 @@
 
 use std::fmt::Write as _;
 
-use batzen_http::{Response, escape_html, header};
+use batzen_http::{Response, header};
 use batzen_protocol::api::merchant::TemplateContract;
+use batzen_service::escape_html;
 
 /// How often the page about an order that is due looks whether it was paid, in seconds.
 const RELOAD_S: u32 = 3;

@@ -1,17 +1,32 @@
 //! All endpoints except the event stream: decode, ask the ledger, encode.
 
-use batzen_http::{Head, Request, Response};
+use batzen_http::{Request, Response};
 use batzen_ledger::{
-    Account, AccountFilter, CreateAccountStatus, CreateResult, CreateTransferStatus, Ledger, LedgerError,
+    Account, AccountFilter, CreateAccountStatus, CreateResult, CreateTransferStatus, LedgerError,
     QueryFilter, Transfer,
 };
+use batzen_service::{Answer, endpoint};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 
-use super::{Answer, ErrorJson, error, malformed, refused};
+use super::{BODY_BYTES_MAX, ErrorJson, LedgerApi, Table, error, malformed, refused};
 use crate::net::json::{
     AccountFilterJson, AccountJson, BalanceJson, QueryFilterJson, ResultJson, TransferJson, Wide,
 };
+
+pub(super) fn routes(table: Table) -> Table {
+    table
+        .post("/v1/accounts", BODY_BYTES_MAX, "create_accounts", endpoint!(create_accounts))
+        .post("/v1/transfers", BODY_BYTES_MAX, "create_transfers", endpoint!(create_transfers))
+        .post("/v1/accounts/lookup", BODY_BYTES_MAX, "lookup", endpoint!(lookup_accounts))
+        .post("/v1/transfers/lookup", BODY_BYTES_MAX, "lookup", endpoint!(lookup_transfers))
+        .post("/v1/accounts/query", BODY_BYTES_MAX, "query", endpoint!(query_accounts))
+        .post("/v1/transfers/query", BODY_BYTES_MAX, "query", endpoint!(query_transfers))
+        .get("/v1/accounts/:id", "lookup", endpoint!(account))
+        .get("/v1/transfers/:id", "lookup", endpoint!(transfer))
+        .get("/v1/accounts/:id/transfers", "query", endpoint!(account_transfers))
+        .get("/v1/accounts/:id/balances", "query", endpoint!(account_balances))
+}
 
 /// Accounts.
 #[derive(Debug, Serialize, Deserialize, ToSchema)]
@@ -98,10 +113,10 @@ where
     )
 )]
 /// Creates accounts.
-pub(super) async fn create_accounts(ledger: &dyn Ledger, request: &Request) -> Answer {
+pub(super) async fn create_accounts(api: &LedgerApi, request: &Request) -> Answer {
     let body: Accounts = body(request)?;
     let answer: Result<Vec<CreateResult<CreateAccountStatus>>, _> =
-        ledger.create_accounts(events(&body.accounts)?).await;
+        api.ledger.create_accounts(events(&body.accounts)?).await;
     results(answer)
 }
 
@@ -116,10 +131,10 @@ pub(super) async fn create_accounts(ledger: &dyn Ledger, request: &Request) -> A
     )
 )]
 /// Creates transfers.
-pub(super) async fn create_transfers(ledger: &dyn Ledger, request: &Request) -> Answer {
+pub(super) async fn create_transfers(api: &LedgerApi, request: &Request) -> Answer {
     let body: Transfers = body(request)?;
     let answer: Result<Vec<CreateResult<CreateTransferStatus>>, _> =
-        ledger.create_transfers(events(&body.transfers)?).await;
+        api.ledger.create_transfers(events(&body.transfers)?).await;
     results(answer)
 }
 
@@ -128,9 +143,9 @@ pub(super) async fn create_transfers(ledger: &dyn Ledger, request: &Request) -> 
     responses((status = 200, description = "Those that exist, in order", body = Accounts))
 )]
 /// Accounts by id.
-pub(super) async fn lookup_accounts(ledger: &dyn Ledger, request: &Request) -> Answer {
+pub(super) async fn lookup_accounts(api: &LedgerApi, request: &Request) -> Answer {
     let ids = body::<Ids>(request)?.ids;
-    accounts(ledger.lookup_accounts(ids.into_iter().map(|id| id.0).collect()).await)
+    accounts(api.ledger.lookup_accounts(ids.into_iter().map(|id| id.0).collect()).await)
 }
 
 #[utoipa::path(
@@ -138,9 +153,9 @@ pub(super) async fn lookup_accounts(ledger: &dyn Ledger, request: &Request) -> A
     responses((status = 200, description = "Those that exist, in order", body = Transfers))
 )]
 /// Transfers by id.
-pub(super) async fn lookup_transfers(ledger: &dyn Ledger, request: &Request) -> Answer {
+pub(super) async fn lookup_transfers(api: &LedgerApi, request: &Request) -> Answer {
     let ids = body::<Ids>(request)?.ids;
-    transfers(ledger.lookup_transfers(ids.into_iter().map(|id| id.0).collect()).await)
+    transfers(api.ledger.lookup_transfers(ids.into_iter().map(|id| id.0).collect()).await)
 }
 
 #[utoipa::path(
@@ -148,8 +163,9 @@ pub(super) async fn lookup_transfers(ledger: &dyn Ledger, request: &Request) -> 
     responses((status = 200, body = AccountJson), (status = 404, body = ErrorJson))
 )]
 /// One account.
-pub(super) async fn account(ledger: &dyn Ledger, id_text: &str) -> Answer {
-    let found = ledger.lookup_accounts(vec![id(id_text)?]).await.map_err(|error| refused(&error))?;
+pub(super) async fn account(api: &LedgerApi, request: &Request) -> Answer {
+    let id_text = request.param("id");
+    let found = api.ledger.lookup_accounts(vec![id(id_text)?]).await.map_err(|error| refused(&error))?;
     let found =
         found.first().ok_or_else(|| error(404, "not_found", &format!("there is no account {id_text}")))?;
     Ok(Response::json(200, &AccountJson::from(found)))
@@ -160,8 +176,9 @@ pub(super) async fn account(ledger: &dyn Ledger, id_text: &str) -> Answer {
     responses((status = 200, body = TransferJson), (status = 404, body = ErrorJson))
 )]
 /// One transfer.
-pub(super) async fn transfer(ledger: &dyn Ledger, id_text: &str) -> Answer {
-    let found = ledger.lookup_transfers(vec![id(id_text)?]).await.map_err(|error| refused(&error))?;
+pub(super) async fn transfer(api: &LedgerApi, request: &Request) -> Answer {
+    let id_text = request.param("id");
+    let found = api.ledger.lookup_transfers(vec![id(id_text)?]).await.map_err(|error| refused(&error))?;
     let found =
         found.first().ok_or_else(|| error(404, "not_found", &format!("there is no transfer {id_text}")))?;
     Ok(Response::json(200, &TransferJson::from(found)))
@@ -194,21 +211,21 @@ struct HistoryParams {
     reversed: Option<bool>,
 }
 
-fn account_filter(head: &Head, account: &str) -> Result<AccountFilter, Response> {
-    let wide = |name| Ok::<_, Response>(head.query_opt::<Wide>(name)?.unwrap_or_default());
-    let all = AccountFilter::all(id(account)?);
+fn account_filter(request: &Request) -> Result<AccountFilter, Response> {
+    let wide = |name| Ok::<_, Response>(request.query_opt::<Wide>(name)?.unwrap_or_default());
+    let all = AccountFilter::all(id(request.param("id"))?);
     let json = AccountFilterJson {
         account_id: Wide(all.account_id),
         user_data_128: wide("user_data_128")?,
         user_data_64: wide("user_data_64")?,
-        user_data_32: head.query_opt("user_data_32")?.unwrap_or_default(),
-        code: head.query_opt("code")?.unwrap_or_default(),
+        user_data_32: request.query_opt("user_data_32")?.unwrap_or_default(),
+        code: request.query_opt("code")?.unwrap_or_default(),
         timestamp_min: wide("timestamp_min")?,
         timestamp_max: wide("timestamp_max")?,
-        limit: head.query_opt("limit")?.unwrap_or(all.limit),
-        debits: head.query_opt("debits")?.unwrap_or(true),
-        credits: head.query_opt("credits")?.unwrap_or(true),
-        reversed: head.query_opt("reversed")?.unwrap_or(false),
+        limit: request.query_opt("limit")?.unwrap_or(all.limit),
+        debits: request.query_opt("debits")?.unwrap_or(true),
+        credits: request.query_opt("credits")?.unwrap_or(true),
+        reversed: request.query_opt("reversed")?.unwrap_or(false),
     };
     AccountFilter::try_from(&json).map_err(|error| malformed(&error.to_string()))
 }
@@ -219,8 +236,8 @@ fn account_filter(head: &Head, account: &str) -> Result<AccountFilter, Response>
     responses((status = 200, description = "In the order of their timestamps", body = Transfers))
 )]
 /// The transfers of an account.
-pub(super) async fn account_transfers(ledger: &dyn Ledger, head: &Head, account: &str) -> Answer {
-    transfers(ledger.get_account_transfers(account_filter(head, account)?).await)
+pub(super) async fn account_transfers(api: &LedgerApi, request: &Request) -> Answer {
+    transfers(api.ledger.get_account_transfers(account_filter(request)?).await)
 }
 
 #[utoipa::path(
@@ -229,8 +246,8 @@ pub(super) async fn account_transfers(ledger: &dyn Ledger, head: &Head, account:
     responses((status = 200, description = "Of accounts that keep history", body = Balances))
 )]
 /// The balances of an account after each of its transfers.
-pub(super) async fn account_balances(ledger: &dyn Ledger, head: &Head, account: &str) -> Answer {
-    let answer = ledger.get_account_balances(account_filter(head, account)?).await;
+pub(super) async fn account_balances(api: &LedgerApi, request: &Request) -> Answer {
+    let answer = api.ledger.get_account_balances(account_filter(request)?).await;
     let balances = answer.map_err(|error| refused(&error))?;
     Ok(Response::json(200, &Balances { balances: balances.iter().map(Into::into).collect() }))
 }
@@ -245,8 +262,8 @@ fn query_filter(request: &Request) -> Result<QueryFilter, Response> {
     responses((status = 200, description = "In the order of their timestamps", body = Accounts))
 )]
 /// Accounts that match a filter.
-pub(super) async fn query_accounts(ledger: &dyn Ledger, request: &Request) -> Answer {
-    accounts(ledger.query_accounts(query_filter(request)?).await)
+pub(super) async fn query_accounts(api: &LedgerApi, request: &Request) -> Answer {
+    accounts(api.ledger.query_accounts(query_filter(request)?).await)
 }
 
 #[utoipa::path(
@@ -254,6 +271,6 @@ pub(super) async fn query_accounts(ledger: &dyn Ledger, request: &Request) -> An
     responses((status = 200, description = "In the order of their timestamps", body = Transfers))
 )]
 /// Transfers that match a filter.
-pub(super) async fn query_transfers(ledger: &dyn Ledger, request: &Request) -> Answer {
-    transfers(ledger.query_transfers(query_filter(request)?).await)
+pub(super) async fn query_transfers(api: &LedgerApi, request: &Request) -> Answer {
+    transfers(api.ledger.query_transfers(query_filter(request)?).await)
 }

@@ -6,12 +6,12 @@
 use std::time::Duration;
 
 use batzen_http::{Request, Response};
-use batzen_ledger::{BATCH_EVENTS_MAX, ChangeEvent, ChangeFilter, Ledger};
-use tokio::sync::Semaphore;
+use batzen_ledger::{BATCH_EVENTS_MAX, ChangeEvent, ChangeFilter};
+use batzen_service::Answer;
 use tokio::time::Instant;
 use utoipa::IntoParams;
 
-use super::{Answer, ErrorJson, error, malformed, refused};
+use super::{ErrorJson, LedgerApi, error, malformed, refused};
 use crate::net::json::{EventJson, JsonError, Wide};
 
 /// How often the server polls the ledger while a reader waits.
@@ -47,7 +47,7 @@ struct EventParams {
     )
 )]
 /// Changes of balances, in order.
-pub(super) async fn events(ledger: &dyn Ledger, waiters: &Semaphore, request: &mut Request) -> Answer {
+pub(super) async fn events(api: &LedgerApi, request: &mut Request) -> Answer {
     let is_stream = request.header("accept").is_some_and(|accept| accept.contains("text/event-stream"));
     let narrow = |name: &str, value: Wide| {
         u64::try_from(value.0).map_err(|_| malformed(&format!("{name} must be below 2^64")))
@@ -71,13 +71,13 @@ pub(super) async fn events(ledger: &dyn Ledger, waiters: &Semaphore, request: &m
     let deadline = Instant::now() + wait;
     let mut waiting = None;
     let events = loop {
-        let events = ledger.get_change_events(filter).await.map_err(|error| refused(&error))?;
+        let events = api.ledger.get_change_events(filter).await.map_err(|error| refused(&error))?;
         if !events.is_empty() || Instant::now() >= deadline || request.drain.is_draining() {
             break events;
         }
         if waiting.is_none() {
             let busy = || error(503, "busy", "too many readers wait for events");
-            waiting = Some(waiters.try_acquire().map_err(|_| busy())?);
+            waiting = Some(api.waiters.try_acquire().map_err(|_| busy())?);
             request.leave_slot();
         }
         request.drain.sleep(POLL.min(deadline.saturating_duration_since(Instant::now()))).await;

@@ -4,22 +4,24 @@ use std::sync::Arc;
 
 use batzen_http::{Handler, Method, Request, Response, header};
 use batzen_ledger::MemoryLedger;
-use batzen_ledger_service::net::api::{Api, document};
+use batzen_ledger_service::net::api::{LedgerApi, document};
+use batzen_service::Api;
 use serde_json::{Value, json};
 
-fn api() -> Api {
-    Api::new(Arc::new(MemoryLedger::with_system_clock()), Arc::default(), Arc::new(|_| {}))
+fn api() -> Api<LedgerApi> {
+    let ledger = Arc::new(MemoryLedger::with_system_clock());
+    Arc::new(LedgerApi::new(ledger, Arc::default(), Arc::new(|_| {}))).handler()
 }
 
-async fn post(api: &Api, target: &str, body: &Value) -> Response {
+async fn post(api: &Api<LedgerApi>, target: &str, body: &Value) -> Response {
     api.handle(Request::local(Method::POST, target, body.to_string())).await
 }
 
-async fn get(api: &Api, target: &str) -> Response {
+async fn get(api: &Api<LedgerApi>, target: &str) -> Response {
     api.handle(Request::local(Method::GET, target, "")).await
 }
 
-async fn filled() -> Api {
+async fn filled() -> Api<LedgerApi> {
     let api = api();
     let accounts = json!({ "accounts": [
         { "id": 1, "ledger": 700, "code": 10, "flags": ["history"] },

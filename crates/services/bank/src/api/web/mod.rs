@@ -10,10 +10,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use batzen_crypto::EddsaPublicKey;
-use batzen_http::{ErrorCode, Head, Request, Response, StaticPage, escape_html, header};
+use batzen_http::{ErrorCode, Head, Request, Response, header};
 use batzen_ledger::{AccountFilter, Transfer, TransferFlags};
 use batzen_protocol::api::bank::RegisterRequest;
 use batzen_protocol::{Amount, Money};
+use batzen_service::{Answer, StaticPage, endpoint, escape_html};
 use batzen_tables::bank::{
     AccountRow, BankAccounts, BankTransactions, EQUITY_ACCOUNT, Origin, TransactionKey, WithdrawalRow,
 };
@@ -21,7 +22,11 @@ use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq;
 
 use super::access::withdraw_uri;
-use super::{Answer, READ_MAX, Service, body, refused, try_later, unknown_account, wrong_member};
+use super::{
+    FAILURES, READ_MAX, SMALL_BODY_BYTES, Service, Settings, Table, body, refused, unknown_account,
+    wrong_member,
+};
+use crate::MAX_BODY_BYTES;
 use crate::chart::CODE_HEADROOM;
 use crate::config::BankConfig;
 use crate::names::{self, NoAccount};
@@ -145,6 +150,38 @@ struct PaymentWish {
     text: String,
 }
 
+pub(super) fn routes(table: Table) -> Table {
+    table
+        .get("/", "other", endpoint!(home))
+        .post("/web/login", MAX_BODY_BYTES, "account", endpoint!(login))
+        .post("/web/register", MAX_BODY_BYTES, "account", endpoint!(register))
+        .post("/web/logout", SMALL_BODY_BYTES, "account", endpoint!(logout))
+        .get("/web/account", "account", endpoint!(account))
+        .post("/web/payments", MAX_BODY_BYTES, "transfer", endpoint!(pay))
+        .post("/web/withdrawals", SMALL_BODY_BYTES, "withdrawal", endpoint!(withdraw))
+        .get("/web/withdrawals/:wid", "withdrawal", endpoint!(withdrawal))
+        .post("/web/withdrawals/:wid/confirm", SMALL_BODY_BYTES, "withdrawal", endpoint!(confirm))
+        .post("/web/withdrawals/:wid/abort", SMALL_BODY_BYTES, "withdrawal", endpoint!(abort))
+}
+
+/// Browsers get a page, programs a few lines.
+async fn home(bank: &Service, request: &Request) -> Response {
+    if request.header(header::ACCEPT).is_some_and(|kinds| kinds.contains("text/html")) {
+        return bank.page.response().with_header(header::VARY, "accept");
+    }
+    let Settings { base_url, config, .. } = &bank.settings;
+    Response::text(
+        200,
+        format!(
+            "A Batzen bank for {currency}.\n\n\
+             Wire gateway:      {base_url}taler-wire-gateway/ACCOUNT/\n\
+             Bank integration:  {base_url}taler-bank-integration/\n\
+             Bank access:       {base_url}taler-bank-access/\n",
+            currency = config.currency,
+        ),
+    )
+}
+
 impl Service {
     /// The session of the cookie, if it is still valid.
     fn session(&self, head: &Head) -> Option<(String, Session)> {
@@ -182,75 +219,6 @@ impl Service {
         private(Response::json(200, &info)).with_header(header::SET_COOKIE, &self.cookie(&token, 12 * 3600))
     }
 
-    pub(super) async fn web_login(&self, request: &Request) -> Answer {
-        own_site(request)?;
-        let RegisterRequest { username, password } = body(request)?;
-        self.check_password(request, &username, &password).await?;
-        Ok(self.begun(&username))
-    }
-
-    pub(super) async fn web_register(self: &Arc<Self>, request: &Request) -> Answer {
-        own_site(request)?;
-        let RegisterRequest { username: name, password } = body(request)?;
-        if !names::is_account_name(&name) {
-            return Err(wrong_member::<RegisterRequest>("username"));
-        }
-        if password.is_empty() || password.len() > PASSWORD_BYTES_MAX {
-            return Err(wrong_member::<RegisterRequest>("password"));
-        }
-        // A person who knows an account's password is logged in rather than refused, and must not bypass the
-        // limit on guesses.
-        let is_taken = |row: AccountRow| self.settings.config.check_passwords || row.password_hash.is_some();
-        if self.find_account(&name).await?.is_some_and(is_taken) {
-            return Err(Response::error(ErrorCode::BANK_REGISTER_CONFLICT, "username"));
-        }
-        let password_hash = self.hash_password(name.clone(), password).await?;
-        match self.execute(Register { name: name.clone(), password_hash }).await? {
-            Ok(()) => Ok(self.begun(&name)),
-            Err(refusal) => Err(refused(&refusal, "")),
-        }
-    }
-
-    pub(super) fn web_logout(&self, request: &Request) -> Answer {
-        self.acts(request)?;
-        if let Some((token, _)) = self.session(request) {
-            self.sessions.remove(&token);
-        }
-        Ok(private(Response::empty(204)).with_header(header::SET_COOKIE, &self.cookie("", 0)))
-    }
-
-    pub(super) async fn web_account(&self, request: &Request) -> Answer {
-        // Asking whether somebody is logged in is not an error.
-        let Some((_, Session { account: name, csrf })) = self.session(request) else {
-            return Ok(private(Response::empty(204)));
-        };
-        let before = request.query_with("before", |text| text.parse::<u64>().ok())?;
-        let account = self.account(&name).await?;
-        let totals = self.balances(&account).await?;
-        let (is_negative, balance) = totals.balance();
-        let (transactions, older) = match account.is_opened {
-            true => self.statement(account.ledger_id, before).await?,
-            false => (Vec::new(), None),
-        };
-        let reserved = Money::from_units(totals.reserved).unwrap_or(Money::MAX);
-        let currency = self.settings.config.currency.to_string();
-        let payto = self.payto(&name);
-        Ok(private(Response::json(
-            200,
-            &AccountView {
-                account: name,
-                payto,
-                currency,
-                csrf,
-                balance: balance.to_string(),
-                is_negative,
-                reserved: reserved.to_string(),
-                transactions,
-                older,
-            },
-        )))
-    }
-
     /// A page of an account's transfers, latest first, before a given ledger timestamp.
     async fn statement(
         &self,
@@ -265,7 +233,7 @@ impl Service {
         // Reservations and releases move no money and are skipped, so a page may need a second query.
         filter.limit = u32::try_from(2 * STATEMENT_ROWS + 1).expect("a small constant");
         let ask = || self.ledger.get_account_transfers(filter);
-        let late = |_| try_later("the ledger does not answer");
+        let late = |_| FAILURES.try_later("the ledger does not answer");
         let found = tokio::time::timeout(READ_MAX, answered(ask)).await.map_err(late)?;
         let is_whole = found.len() < 2 * STATEMENT_ROWS + 1;
         let last = found.last().map(|transfer| transfer.timestamp);
@@ -308,76 +276,148 @@ impl Service {
         Ok((shown.into_iter().zip(names).zip(texts).map(line).collect(), older))
     }
 
-    pub(super) async fn web_withdraw(self: &Arc<Self>, request: &Request) -> Answer {
-        let Session { account, .. } = self.acts(request)?;
-        let WithdrawalWish { amount } = body(request)?;
-        let amount = self.money::<WithdrawalWish>("amount", &amount)?;
-        if amount.is_zero() {
-            return Err(wrong_member::<WithdrawalWish>("amount"));
-        }
-        let mut wopid = [0; 32];
-        batzen_crypto::fill_random(&mut wopid);
-        let created = self.execute(CreateWithdrawal { wopid, account, amount }).await?;
-        created.map_err(|refusal| refused(&refusal, ""))?;
-        let id = batzen_crypto::base32::encode(&wopid);
-        let uri = withdraw_uri(&self.settings.base_url, &id);
-        let (qr_size, qr_path) = qr(&uri);
-        Ok(private(Response::json(200, &WithdrawalView { id, uri, qr_size, qr_path })))
-    }
-
-    pub(super) async fn web_withdrawal(&self, request: &Request, text: &str) -> Answer {
-        let Session { account, .. } = self.logged_in(request)?;
-        let row = self.own_operation(&account, text).await?;
-        Ok(private(Response::json(
-            200,
-            &WithdrawalState {
-                amount: row.amount.to_string(),
-                selected: row.reserve_pub.is_some(),
-                confirmed: row.row_id.is_some(),
-                aborted: row.aborted,
-                exchange: row.exchange_account,
-            },
-        )))
-    }
-
     async fn own_operation(&self, account: &str, text: &str) -> Result<WithdrawalRow, Response> {
         let (_, row) = self.operation(text).await?;
         let foreign = || Response::error(ErrorCode::BANK_TRANSACTION_NOT_FOUND, text);
         (row.account == account).then_some(row).ok_or_else(foreign)
     }
+}
 
-    pub(super) async fn web_confirm(self: &Arc<Self>, request: &Request, text: &str) -> Answer {
-        let Session { account, .. } = self.acts(request)?;
-        self.confirm(&account, text).await.map(private)
-    }
+async fn login(bank: &Service, request: &Request) -> Answer {
+    own_site(request)?;
+    let RegisterRequest { username, password } = body(request)?;
+    bank.check_password(request, &username, &password).await?;
+    Ok(bank.begun(&username))
+}
 
-    pub(super) async fn web_abort(self: &Arc<Self>, request: &Request, text: &str) -> Answer {
-        let Session { account, .. } = self.acts(request)?;
-        self.abort(&account, text).await.map(private)
+async fn register(bank: &Arc<Service>, request: &Request) -> Answer {
+    own_site(request)?;
+    let RegisterRequest { username: name, password } = body(request)?;
+    if !names::is_account_name(&name) {
+        return Err(wrong_member::<RegisterRequest>("username"));
     }
+    if password.is_empty() || password.len() > PASSWORD_BYTES_MAX {
+        return Err(wrong_member::<RegisterRequest>("password"));
+    }
+    // A person who knows an account's password is logged in rather than refused, and must not bypass the
+    // limit on guesses.
+    let is_taken = |row: AccountRow| bank.settings.config.check_passwords || row.password_hash.is_some();
+    if bank.find_account(&name).await?.is_some_and(is_taken) {
+        return Err(Response::error(ErrorCode::BANK_REGISTER_CONFLICT, "username"));
+    }
+    let password_hash = bank.hash_password(name.clone(), password).await?;
+    match bank.execute(Register { name: name.clone(), password_hash }).await? {
+        Ok(()) => Ok(bank.begun(&name)),
+        Err(refusal) => Err(refused(&refusal, "")),
+    }
+}
 
-    pub(super) async fn web_pay(self: &Arc<Self>, request: &Request) -> Answer {
-        let Session { account: debit_account, .. } = self.acts(request)?;
-        let PaymentWish { id, to, amount, text } = body(request)?;
-        let wrong = wrong_member::<PaymentWish>;
-        let id = batzen_crypto::base32::decode_array::<16>(&id).map_err(|_| wrong("id"))?;
-        let amount = self.money::<PaymentWish>("amount", &amount)?;
-        if amount.is_zero() {
-            return Err(wrong("amount"));
-        }
-        let credit_account = self.addresses.account_named(&to).map_err(|no_account| match no_account {
-            NoAccount::Malformed => wrong("to"),
-            NoAccount::OtherBank => unknown_account("the IBAN is that of another bank"),
-        })?;
-        if text.len() > TEXT_BYTES_MAX || text.chars().any(char::is_control) {
-            return Err(wrong("text"));
-        }
-        // A reserve key in the text makes it a transfer to an exchange, in the form that wallets ask for.
-        let reserve_pub = text.split_whitespace().find_map(|word| word.parse::<EddsaPublicKey>().ok());
-        let command = Pay { id, debit_account, credit_account, amount, text, reserve_pub };
-        self.execute(command).await?.map_err(|refusal| refused(&refusal, ""))?;
-        Ok(private(Response::empty(204)))
+async fn logout(bank: &Service, request: &Request) -> Answer {
+    bank.acts(request)?;
+    if let Some((token, _)) = bank.session(request) {
+        bank.sessions.remove(&token);
     }
+    Ok(private(Response::empty(204)).with_header(header::SET_COOKIE, &bank.cookie("", 0)))
+}
+
+async fn account(bank: &Service, request: &Request) -> Answer {
+    // Asking whether somebody is logged in is not an error.
+    let Some((_, Session { account: name, csrf })) = bank.session(request) else {
+        return Ok(private(Response::empty(204)));
+    };
+    let before = request.query_with("before", |text| text.parse::<u64>().ok())?;
+    let account = bank.account(&name).await?;
+    let totals = bank.balances(&account).await?;
+    let (is_negative, balance) = totals.balance();
+    let (transactions, older) = match account.is_opened {
+        true => bank.statement(account.ledger_id, before).await?,
+        false => (Vec::new(), None),
+    };
+    let reserved = Money::from_units(totals.reserved).unwrap_or(Money::MAX);
+    let currency = bank.settings.config.currency.to_string();
+    let payto = bank.payto(&name);
+    Ok(private(Response::json(
+        200,
+        &AccountView {
+            account: name,
+            payto,
+            currency,
+            csrf,
+            balance: balance.to_string(),
+            is_negative,
+            reserved: reserved.to_string(),
+            transactions,
+            older,
+        },
+    )))
+}
+
+async fn withdraw(bank: &Arc<Service>, request: &Request) -> Answer {
+    let Session { account, .. } = bank.acts(request)?;
+    let WithdrawalWish { amount } = body(request)?;
+    let amount = bank.money::<WithdrawalWish>("amount", &amount)?;
+    if amount.is_zero() {
+        return Err(wrong_member::<WithdrawalWish>("amount"));
+    }
+    let mut wopid = [0; 32];
+    batzen_crypto::fill_random(&mut wopid);
+    let created = bank.execute(CreateWithdrawal { wopid, account, amount }).await?;
+    created.map_err(|refusal| refused(&refusal, ""))?;
+    let id = batzen_crypto::base32::encode(&wopid);
+    let uri = withdraw_uri(&bank.settings.base_url, &id);
+    let (qr_size, qr_path) = qr(&uri);
+    Ok(private(Response::json(200, &WithdrawalView { id, uri, qr_size, qr_path })))
+}
+
+async fn withdrawal(bank: &Service, request: &Request) -> Answer {
+    let text = request.param("wid");
+    let Session { account, .. } = bank.logged_in(request)?;
+    let row = bank.own_operation(&account, text).await?;
+    Ok(private(Response::json(
+        200,
+        &WithdrawalState {
+            amount: row.amount.to_string(),
+            selected: row.reserve_pub.is_some(),
+            confirmed: row.row_id.is_some(),
+            aborted: row.aborted,
+            exchange: row.exchange_account,
+        },
+    )))
+}
+
+async fn confirm(bank: &Arc<Service>, request: &Request) -> Answer {
+    let text = request.param("wid");
+    let Session { account, .. } = bank.acts(request)?;
+    bank.confirm(&account, text).await.map(private)
+}
+
+async fn abort(bank: &Arc<Service>, request: &Request) -> Answer {
+    let text = request.param("wid");
+    let Session { account, .. } = bank.acts(request)?;
+    bank.abort(&account, text).await.map(private)
+}
+
+async fn pay(bank: &Arc<Service>, request: &Request) -> Answer {
+    let Session { account: debit_account, .. } = bank.acts(request)?;
+    let PaymentWish { id, to, amount, text } = body(request)?;
+    let wrong = wrong_member::<PaymentWish>;
+    let id = batzen_crypto::base32::decode_array::<16>(&id).map_err(|_| wrong("id"))?;
+    let amount = bank.money::<PaymentWish>("amount", &amount)?;
+    if amount.is_zero() {
+        return Err(wrong("amount"));
+    }
+    let credit_account = bank.addresses.account_named(&to).map_err(|no_account| match no_account {
+        NoAccount::Malformed => wrong("to"),
+        NoAccount::OtherBank => unknown_account("the IBAN is that of another bank"),
+    })?;
+    if text.len() > TEXT_BYTES_MAX || text.chars().any(char::is_control) {
+        return Err(wrong("text"));
+    }
+    // A reserve key in the text makes it a transfer to an exchange, in the form that wallets ask for.
+    let reserve_pub = text.split_whitespace().find_map(|word| word.parse::<EddsaPublicKey>().ok());
+    let command = Pay { id, debit_account, credit_account, amount, text, reserve_pub };
+    bank.execute(command).await?.map_err(|refusal| refused(&refusal, ""))?;
+    Ok(private(Response::empty(204)))
 }
 
 /// The account that a transfer came from or went to.

@@ -52,9 +52,10 @@ struct Attested {
 }
 
 pub(super) fn routes(table: Table) -> Table {
-    table.get("/reserves-attest/:reserve_pub", endpoint!(names)).post(
+    table.get("/reserves-attest/:reserve_pub", "kyc", endpoint!(names)).post(
         "/reserves-attest/:reserve_pub",
         SMALL_BODY_BYTES_MAX,
+        "kyc",
         endpoint!(attest),
     )
 }
@@ -100,13 +101,14 @@ async fn known(app: &Exchange, reserve_pub: ReservePub) -> Checked<BTreeMap<Stri
 }
 
 async fn names(app: &Exchange, request: &mut Request) -> Checked<Response> {
-    let reserve_pub = path_value(request, 1, ErrorCode::GENERIC_RESERVE_PUB_MALFORMED)?;
+    let reserve_pub = path_value(request, "reserve_pub", ErrorCode::GENERIC_RESERVE_PUB_MALFORMED)?;
     let attributes = known(app, reserve_pub).await?.into_keys().collect();
     Ok(Response::json(200, &Names { attributes }))
 }
 
 async fn attest(app: &Exchange, request: &mut Request) -> Checked<Response> {
-    let reserve_pub: ReservePub = path_value(request, 1, ErrorCode::GENERIC_RESERVE_PUB_MALFORMED)?;
+    let reserve_pub: ReservePub =
+        path_value(request, "reserve_pub", ErrorCode::GENERIC_RESERVE_PUB_MALFORMED)?;
     let body: AttestRequest = body(request)?;
     check_clock(app, body.request_timestamp)?;
     if body.details.len() > DETAILS_MAX {

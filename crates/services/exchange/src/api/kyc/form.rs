@@ -4,9 +4,10 @@
 //! process can fill it in.
 
 use batzen_crypto::ShortHash;
-use batzen_http::{Request, Response, StaticPage, escape_html};
+use batzen_http::{Request, Response};
 use batzen_protocol::ErrorCode;
 use batzen_protocol::limits::SMALL_BODY_BYTES_MAX;
+use batzen_service::{StaticPage, escape_html};
 use batzen_tables::exchange::KycState;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -83,16 +84,15 @@ struct State {
 }
 
 pub(super) fn routes(table: Table) -> Table {
-    table.get("/kyc-form/:provider", endpoint!(page)).get("/kyc-form/:provider/state", endpoint!(state)).post(
-        "/kyc-form/:provider",
-        SMALL_BODY_BYTES_MAX,
-        endpoint!(submit),
-    )
+    table
+        .get("/kyc-form/:provider", "kyc", endpoint!(page))
+        .get("/kyc-form/:provider/state", "kyc", endpoint!(state))
+        .post("/kyc-form/:provider", SMALL_BODY_BYTES_MAX, "kyc", endpoint!(submit))
 }
 
 /// The manual provider that the path names, and its users.
 fn provider<'a>(app: &'a Exchange, request: &Request) -> Checked<(&'a KycProviderConfig, KycUserType)> {
-    let section = request.segment(1);
+    let section = request.param("provider");
     let found = app.kyc.find(section).map(|(config, _)| config);
     let found = found.filter(|config| matches!(config.logic, KycLogicConfig::Manual { .. }));
     let rules = &app.core.rules.config.kyc;

@@ -6,10 +6,9 @@ mod form;
 mod officer;
 
 use std::sync::{Arc, OnceLock};
-use std::time::Duration as StdDuration;
 
 use batzen_crypto::{ShortHash, base32};
-use batzen_http::{Head, Request, Response, StaticPage, Woken, escape_html, header};
+use batzen_http::{Head, Request, Response, header};
 use batzen_protocol::api::errors::KycRequired;
 use batzen_protocol::api::exchange::{KycDone, KycRedirect, KycWalletRequest};
 use batzen_protocol::canonical::plain_hash;
@@ -17,19 +16,19 @@ use batzen_protocol::limits::SMALL_BODY_BYTES_MAX;
 use batzen_protocol::payto::PaytoUri;
 use batzen_protocol::signatures::{ExchangeAccountSetupSuccess, SignedMessage, WalletAccountSetup};
 use batzen_protocol::{ErrorCode, Timestamp};
+use batzen_service::{StaticPage, escape_html, poll_deadline};
 use batzen_tables::exchange::{KycOperation, PaytoHash};
 use serde_json::{Map, Value};
 use tokio::sync::Semaphore;
-use tokio::time::Instant;
 
 use super::check::Checked;
-use super::purses::LONG_POLL_MAX;
 use super::response;
 use super::signing;
-use super::{Table, body, endpoint, error, money, submit_error};
+use super::{FAILURES, LONG_POLL_MAX, Table, body, endpoint, error, money};
 use crate::app::Exchange;
 use crate::config::KycProviderConfig;
 use crate::kyc::{Identity, NotIdentified, Process};
+use crate::notices::account_tag;
 use crate::reads::kyc::{self, Requirement};
 use crate::rules::{FinishKyc, KycUserType, RequireKyc, StartKyc, TypedCommand};
 
@@ -51,17 +50,17 @@ pub(crate) struct Pages {
 
 pub(super) fn routes(table: Table) -> Table {
     let table = table
-        .post("/kyc-wallet", SMALL_BODY_BYTES_MAX, endpoint!(wallet))
-        .get("/kyc-check/:requirement_row/:h_payto/:usertype", endpoint!(check))
-        .get("/kyc-proof/:provider", endpoint!(proof))
-        .get("/kyc-webhook/:provider", endpoint!(webhook))
-        .post("/kyc-webhook/:provider", SMALL_BODY_BYTES_MAX, endpoint!(webhook));
+        .post("/kyc-wallet", SMALL_BODY_BYTES_MAX, "kyc", endpoint!(wallet))
+        .get("/kyc-check/:requirement_row/:h_payto/:usertype", "kyc", endpoint!(check))
+        .get("/kyc-proof/:provider", "kyc", endpoint!(proof))
+        .get("/kyc-webhook/:provider", "kyc", endpoint!(webhook))
+        .post("/kyc-webhook/:provider", SMALL_BODY_BYTES_MAX, "kyc", endpoint!(webhook));
     attest::routes(officer::routes(form::routes(table)))
 }
 
 /// Submits a command that the rules can refuse only if nothing began.
 async fn decide<C: TypedCommand>(app: &Exchange, command: C) -> Checked<C::Answer> {
-    let verdict = app.core.submit(command).await.map_err(|failure| submit_error(&failure))?;
+    let verdict = app.core.submit(command).await.map_err(|failure| FAILURES.submit(&failure))?;
     verdict.map_err(|_| error(ErrorCode::EXCHANGE_KYC_PROOF_REQUEST_UNKNOWN, ""))
 }
 
@@ -127,34 +126,26 @@ fn malformed(name: &str) -> Response {
 }
 
 async fn check(app: &Exchange, request: &mut Request) -> Checked<Response> {
-    let row = request.segment(1).parse::<u64>().map_err(|_| malformed("requirement_row"))?;
-    let h_payto = request.segment(2).parse::<ShortHash>().map_err(|_| malformed("h_payto"))?;
-    let user_type = match request.segment(3) {
+    let row = request.param("requirement_row").parse::<u64>().map_err(|_| malformed("requirement_row"))?;
+    let h_payto = request.param("h_payto").parse::<ShortHash>().map_err(|_| malformed("h_payto"))?;
+    let user_type = match request.param("usertype") {
         text if text.eq_ignore_ascii_case("individual") => KycUserType::Individual,
         text if text.eq_ignore_ascii_case("business") => KycUserType::Business,
         _ => return Err(malformed("usertype")),
     };
-    let timeout_ms = request.query_opt::<u64>("timeout_ms")?.unwrap_or(0);
+    let deadline = poll_deadline(request.query_opt("timeout_ms")?, LONG_POLL_MAX);
     // Registered before the look-up, so that no change is missed in between.
-    let waiter = if timeout_ms > 0 { app.core.notices.wait_for_kyc(h_payto) } else { None };
-    let open = open_requirement(app, h_payto, row).await?.filter(|open| !open.missing.is_empty());
-    let Some(open) = open else { return Ok(Response::empty(204)) };
+    let poll = deadline.and_then(|_| app.core.notices.kyc.poll(account_tag(h_payto)));
+    let missing = || async move {
+        let open = open_requirement(app, h_payto, row).await?;
+        Ok::<_, Response>(open.filter(|open| !open.missing.is_empty()))
+    };
+    let Some(open) = missing().await? else { return Ok(Response::empty(204)) };
     let kyc_url = begin(app, h_payto, &open.missing, user_type).await?;
-    if let Some(mut waiter) = waiter {
-        request.leave_slot();
-        let end = Instant::now() + StdDuration::from_millis(timeout_ms).min(LONG_POLL_MAX);
-        let poll_interval = app.core.notices.poll_interval().unwrap_or(LONG_POLL_MAX);
-        loop {
-            let poll_end = end.min(Instant::now() + poll_interval);
-            let woken = waiter.wait_until(Some(poll_end), &request.drain).await;
-            // The wake-up may have been for another account, and notices from other nodes may be lost.
-            match open_requirement(app, h_payto, row).await? {
-                Some(now) if !now.missing.is_empty() => {}
-                _ => return done(app, h_payto, open.checks).await,
-            }
-            if woken == Woken::Drain || Instant::now() >= end {
-                break;
-            }
+    if let (Some(poll), Some(deadline)) = (poll, deadline) {
+        let checks = open.checks.clone();
+        if poll.until(request, deadline, Some(open), Option::is_none, missing).await?.is_none() {
+            return done(app, h_payto, checks).await;
         }
     }
     Ok(Response::json(202, &KycRedirect { kyc_url }))
@@ -209,7 +200,7 @@ async fn find_process(app: &Exchange, h_payto: PaytoHash, provider: &str) -> Che
 }
 
 async fn proof(app: &Exchange, request: &mut Request) -> Checked<Response> {
-    let section = request.segment(1).to_owned();
+    let section = request.param("provider").to_owned();
     let h_payto = request.query_required::<ShortHash>("state")?;
     let unknown = || error(ErrorCode::EXCHANGE_KYC_GENERIC_LOGIC_UNKNOWN, &section);
     let (provider, logic) = app.kyc.find(&section).ok_or_else(unknown)?;
@@ -218,7 +209,7 @@ async fn proof(app: &Exchange, request: &mut Request) -> Checked<Response> {
         return Ok(Response::empty(204));
     }
     static PROOFS: Semaphore = Semaphore::const_new(PROOFS_MAX);
-    let _turn = PROOFS.try_acquire().map_err(|_| super::overloaded())?;
+    let _turn = PROOFS.try_acquire().map_err(|_| FAILURES.busy())?;
     // The provider may take seconds, which must not keep other requests from being served.
     request.leave_slot();
     let base_url = &app.core.config.base_url;
@@ -226,7 +217,7 @@ async fn proof(app: &Exchange, request: &mut Request) -> Checked<Response> {
     let proven = tokio::select! {
         proven = logic.prove(process, &request.head) => proven,
         // The service ends, or too many requests wait. The provider's code may be used up, so the user logs in again.
-        () = request.drain.draining() => return Err(super::overloaded()),
+        () = request.drain.draining() => return Err(FAILURES.busy()),
     };
     match proven {
         Ok(identity) => identified(app, h_payto, provider, identity).await,
@@ -296,5 +287,5 @@ fn refusal(head: &Head, title: &str, text: &str) -> Response {
 
 /// None of the providers reports results by itself.
 async fn webhook(_: &Exchange, request: &mut Request) -> Checked<Response> {
-    Err(error(ErrorCode::EXCHANGE_KYC_GENERIC_LOGIC_UNKNOWN, request.segment(1)))
+    Err(error(ErrorCode::EXCHANGE_KYC_GENERIC_LOGIC_UNKNOWN, request.param("provider")))
 }

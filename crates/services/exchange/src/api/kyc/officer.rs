@@ -5,16 +5,17 @@
 
 use batzen_crypto::hash::sha512;
 use batzen_crypto::{HashCode, ShortHash};
-use batzen_http::{Request, Response, StaticPage, escape_html, header};
+use batzen_http::{Request, Response, header};
 use batzen_protocol::limits::SMALL_BODY_BYTES_MAX;
 use batzen_protocol::{Amount, ErrorCode, Timestamp};
+use batzen_service::{StaticPage, escape_html};
 use batzen_tables::exchange::KycState;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use subtle::ConstantTimeEq as _;
 
 use super::super::check::Checked;
-use super::super::{Table, body, endpoint, error, error_status, response, submit_error};
+use super::super::{FAILURES, Table, body, endpoint, error, error_status, response};
 use crate::app::Exchange;
 use crate::reads::kyc::{self, Case};
 use crate::rules::{DecideKyc, KycDecided, Refusal};
@@ -26,10 +27,10 @@ const REASON_BYTES_MAX: usize = 1_000;
 
 pub(super) fn routes(table: Table) -> Table {
     table
-        .get("/kyc-officer", endpoint!(page))
-        .get("/kyc-officer/cases", endpoint!(cases))
-        .get("/kyc-officer/accounts/:h_payto", endpoint!(account))
-        .post("/kyc-officer/decisions", SMALL_BODY_BYTES_MAX, endpoint!(decision))
+        .get("/kyc-officer", "kyc", endpoint!(page))
+        .get("/kyc-officer/cases", "kyc", endpoint!(cases))
+        .get("/kyc-officer/accounts/:h_payto", "kyc", endpoint!(account))
+        .post("/kyc-officer/decisions", SMALL_BODY_BYTES_MAX, "kyc", endpoint!(decision))
 }
 
 /// An identification, as officers see it.
@@ -188,7 +189,7 @@ async fn cases(app: &Exchange, request: &mut Request) -> Checked<Response> {
 async fn account(app: &Exchange, request: &mut Request) -> Checked<Response> {
     officer(app, request)?;
     let malformed = |_| error(ErrorCode::GENERIC_PARAMETER_MALFORMED, "h_payto");
-    let h_payto = request.segment(2).parse::<ShortHash>().map_err(malformed)?;
+    let h_payto = request.param("h_payto").parse::<ShortHash>().map_err(malformed)?;
     let found = app.core.read(move |store| kyc::account(store, h_payto)).await.map_err(response::store)?;
     let currency = app.core.config.currency;
     let decisions = found.decisions.into_iter().map(|found| DecisionView {
@@ -232,7 +233,7 @@ async fn decision(app: &Exchange, request: &mut Request) -> Checked<Response> {
         time: app.core.now(),
         validity: provider.validity,
     };
-    let decided = match app.core.submit(command).await.map_err(|failure| submit_error(&failure))? {
+    let decided = match app.core.submit(command).await.map_err(|failure| FAILURES.submit(&failure))? {
         Ok(decided) => decided,
         Err(Refusal::KycSameOfficer) => {
             return Err(refused(403, &Refusal::KycSameOfficer.to_string()));

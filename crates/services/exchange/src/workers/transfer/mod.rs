@@ -209,7 +209,7 @@ impl<'a> Transfers<'a> {
                 biased;
                 () = app.drain.draining() => return Ok(()),
                 true = self.step() => {}
-                () = app.notices.transfers.notified() => {
+                () = app.notices.transfers.announced() => {
                     next.announce(now, self.is_beside_clients());
                 }
                 () = tokio::time::sleep_until(due) => {

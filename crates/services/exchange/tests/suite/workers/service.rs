@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use batzen_http::Woken;
+use batzen_exchange::notices::tag;
 use batzen_protocol::Duration as Span;
 
 use crate::workers::proxy::Action;
@@ -38,13 +38,10 @@ async fn world() -> World {
 async fn money_flows_from_credit_to_transfer() {
     let w = world().await;
     w.exchange.start_workers();
-    let mut waiter = w.app().core.notices.wait_for(&reserve(1)).unwrap();
+    let mut poll = w.app().core.notices.reserves.poll(tag(&reserve(1))).unwrap();
     w.add_incoming(reserve(1), "5", "42").await;
-    assert_eq!(
-        waiter.wait(Duration::from_secs(60), &w.app().core.drain).await,
-        Woken::Event,
-        "waiters are woken"
-    );
+    let deadline = tokio::time::Instant::now() + Duration::from_secs(60);
+    assert!(poll.wait(deadline, &w.app().core.drain).await, "long polls are woken");
     assert_eq!(w.balance(reserve(1)), Some(m("5")));
     w.deposit("B", "43", &["1", "1"], 0).await;
     eventually("the merchant's money", async || w.paid().await == [("43".to_owned(), m("1.79"))]).await;

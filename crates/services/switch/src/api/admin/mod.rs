@@ -4,6 +4,7 @@ mod approvals;
 mod bodies;
 mod books;
 mod changes;
+pub mod dashboard;
 mod funds;
 mod metrics;
 mod reports;
@@ -12,9 +13,8 @@ mod settlements;
 use std::sync::Arc;
 
 use batzen_engine::SubmitError;
-use batzen_http::{
-    Checks, Handler, Method, MetricsPage, Readiness, Request, Response, Routes, Stats, Style, header, health,
-};
+use batzen_http::{Handler, Method, Request, Response, Routes, Stats, Style, header};
+use batzen_service::{Checks, MetricsPage, Readiness, health};
 use serde::de::DeserializeOwned;
 use serde_json::json;
 use sha2::{Digest, Sha256};
@@ -178,7 +178,7 @@ impl AdminApi {
     /// The interface of this service; `stats` are the counters of the participants' server. Must be called
     /// within a tokio runtime.
     pub fn new(service: Arc<Service>, stats: Arc<Stats>) -> Self {
-        let metrics_page = MetricsPage::new("switch");
+        let metrics_page = MetricsPage::new("switch", &dashboard::DASHBOARD);
         let api = Self { service, routes: routes(), stats, metrics_page, checks: Checks::default() };
         api.fill_dashboard();
         api

@@ -8,12 +8,16 @@ const SAMPLES_MAX: usize = 8192;
 
 /// One sample of a metric.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Sample {
+pub struct Sample {
+    /// Its labels.
     pub labels: Vec<(String, String)>,
+    /// Its value.
     pub value: f64,
 }
 
 impl Sample {
+    /// The value of a label.
+    #[must_use]
     pub fn label(&self, name: &str) -> Option<&str> {
         self.labels.iter().find(|(label, _)| label == name).map(|(_, value)| value.as_str())
     }
@@ -25,7 +29,7 @@ impl Sample {
 
 /// A metrics page at one moment.
 #[derive(Clone, Debug)]
-pub(super) struct Reading {
+pub struct Reading {
     /// When it was taken, in seconds since 1970.
     pub unix_s: f64,
     at: Instant,
@@ -61,7 +65,7 @@ impl Reading {
         self.samples.get(name).map_or(&[], Vec::as_slice)
     }
 
-    pub fn has(&self, name: &str) -> bool {
+    pub(super) fn has(&self, name: &str) -> bool {
         self.samples.contains_key(name)
     }
 
@@ -79,7 +83,7 @@ impl Reading {
     }
 
     /// The values of a label, each once, in the page's order.
-    pub fn label_values<'a>(&'a self, name: &str, label: &str) -> Vec<&'a str> {
+    pub(super) fn label_values<'a>(&'a self, name: &str, label: &str) -> Vec<&'a str> {
         let mut values = Vec::new();
         for value in self.samples(name).iter().filter_map(|sample| sample.label(label)) {
             if !values.contains(&value) {
@@ -96,7 +100,7 @@ impl Reading {
     }
 
     /// How fast a counter has grown since `before`, per second. If it has fallen, the service was restarted.
-    pub fn rate(&self, before: Option<&Self>, name: &str, wanted: &[(&str, &str)]) -> Option<f64> {
+    pub(super) fn rate(&self, before: Option<&Self>, name: &str, wanted: &[(&str, &str)]) -> Option<f64> {
         let before = before?;
         let (end, start) = (self.sum(name, wanted)?, before.sum(name, wanted)?);
         let seconds = self.at.saturating_duration_since(before.at).as_secs_f64();
@@ -104,14 +108,14 @@ impl Reading {
     }
 
     /// The mean of what a histogram recorded since `before`.
-    pub fn mean(&self, before: Option<&Self>, name: &str, wanted: &[(&str, &str)]) -> Option<f64> {
+    pub(super) fn mean(&self, before: Option<&Self>, name: &str, wanted: &[(&str, &str)]) -> Option<f64> {
         let count = self.rate(before, &format!("{name}_count"), wanted)?;
         let sum = self.rate(before, &format!("{name}_sum"), wanted)?;
         (count > 0.0).then_some(sum / count)
     }
 
     /// What a histogram recorded since `before`, by upper bound; not cumulative.
-    pub fn buckets(&self, before: Option<&Self>, name: &str, wanted: &[(&str, &str)]) -> Buckets {
+    pub(super) fn buckets(&self, before: Option<&Self>, name: &str, wanted: &[(&str, &str)]) -> Buckets {
         let name = format!("{name}_bucket");
         let end = self.cumulative(&name, wanted);
         let start = before.map(|before| before.cumulative(&name, wanted)).unwrap_or_default();

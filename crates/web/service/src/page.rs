@@ -1,12 +1,8 @@
 //! Web pages that are built into the program and load nothing else.
 
-use crate::codec::deflate;
 use base64::prelude::{BASE64_STANDARD, Engine as _};
-use bytes::Bytes;
-use http::header;
+use batzen_http::{Bytes, Response, deflate, header};
 use sha2::{Digest, Sha256};
-
-use crate::Response;
 
 /// A page with inline style and script. Its policy allows only those two (by their hashes) and requests to
 /// its own server.

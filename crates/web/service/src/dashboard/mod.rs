@@ -5,23 +5,27 @@
 //! The page requests that as JSON and draws it. All files are part of the program. The page's policy allows
 //! nothing from elsewhere, and no inline script or style. It shows no more than `/metrics` does.
 //!
-//! [`layout`] defines the content. Charts are drawn by uPlot (`vendor/`).
+//! A service's [`Layout`] defines the content. Charts are drawn by uPlot (`vendor/`).
 
+mod common;
 mod history;
 mod layout;
 mod reading;
 
 use std::sync::LazyLock;
 
+use batzen_http::{Bytes, Head, Response, deflate, header};
 use batzen_protocol::ErrorCode;
-use bytes::Bytes;
-use http::header;
 use sha2::{Digest, Sha256};
 
-use crate::{Head, Response, deflate};
-
+pub use common::{BATCHES, COMMON, CRYPTOGRAPHY, NOW, OPERATIONS, PROCESS, STORE};
 pub(crate) use history::History;
-pub use history::dashboard_metrics;
+pub use history::{caption, short};
+pub use layout::{
+    Bad, Chart, Extra, Layout, Lines, Of, Only, Section, Table, Tile, Unit, Value, chart, each, gauge,
+    quantile, rate, tile,
+};
+pub use reading::{Reading, Sample};
 
 /// Time between two readings.
 pub(crate) const INTERVAL: std::time::Duration = std::time::Duration::from_secs(history::INTERVAL_S);
@@ -115,12 +119,15 @@ pub(crate) fn answer(head: &Head, history: &std::sync::Mutex<History>) -> Respon
 
 #[cfg(test)]
 mod tests {
-    use http::Method;
+    use batzen_http::Method;
 
     use super::*;
 
     fn get(path: &str) -> Response {
-        answer(&Head::local(Method::GET, path), &std::sync::Mutex::default())
+        answer(
+            &Head::local(Method::GET, path),
+            &std::sync::Mutex::new(History::new(&Layout { sections: COMMON, work: &[] })),
+        )
     }
 
     fn text(response: &Response) -> &str {

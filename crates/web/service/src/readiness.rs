@@ -13,11 +13,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use http::{HeaderValue, header};
+use batzen_http::{HeaderValue, Response, header};
 use serde::Serialize;
 use tokio::sync::Mutex;
-
-use crate::Response;
 
 /// The longest time for one check. A check that takes longer has failed.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(5);

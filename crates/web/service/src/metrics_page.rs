@@ -8,14 +8,14 @@ use std::panic::resume_unwind;
 use std::sync::{Arc, Mutex as SyncMutex, OnceLock, PoisonError};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
+use batzen_http::{Head, Response};
 use batzen_metrics::{CONTENT_TYPE, Page, write_process};
 use batzen_protocol::ErrorCode;
 use tokio::sync::{Mutex, OwnedMutexGuard};
 use tokio::task::AbortHandle;
 use tokio::time::MissedTickBehavior;
 
-use crate::dashboard::{self, History, INTERVAL};
-use crate::{Head, Response};
+use crate::dashboard::{self, History, INTERVAL, Layout};
 
 /// Answers `GET /metrics` for one service, and `/dashboard`, which shows the same to people. Every page
 /// starts with a description of the running program and ends with figures of its process.
@@ -50,11 +50,12 @@ impl About {
 }
 
 impl MetricsPage {
-    /// The page of the service with this name.
+    /// The page of the service with this name, and the layout of its dashboard.
     #[must_use]
-    pub fn new(service: &'static str) -> Self {
+    pub fn new(service: &'static str, layout: &'static Layout) -> Self {
         let about = About { service, currency: None };
-        Self { about, turn: Arc::default(), history: Arc::default(), sampler: OnceLock::new() }
+        let history = Arc::new(SyncMutex::new(History::new(layout)));
+        Self { about, turn: Arc::default(), history, sampler: OnceLock::new() }
     }
 
     /// Sets the currency of the service's amounts.
@@ -164,6 +165,19 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::dashboard::{Bad, Extra, Section, Unit, gauge, tile};
+
+    const LAYOUT: Layout = Layout {
+        sections: &[&Section {
+            id: "bank",
+            title: "Bank",
+            needs: "batzen_bank_accounts",
+            tiles: &[tile("accounts", "accounts", Unit::Count, gauge("batzen_bank_accounts"), Bad::Never)],
+            charts: &[],
+            extra: Extra::None,
+        }],
+        work: &[],
+    };
 
     fn text(response: &Response) -> String {
         String::from_utf8(response.body.to_vec()).unwrap()
@@ -171,7 +185,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_page_has_the_build_the_service_and_the_process() {
-        let page = MetricsPage::new("bank");
+        let page = MetricsPage::new("bank", &LAYOUT);
         let response = page.answer(|page| page.gauge("batzen_bank_coins", "Coins", 7)).await;
         assert_eq!(response.status, 200);
         let text = text(&response);
@@ -182,14 +196,15 @@ mod tests {
 
     #[tokio::test]
     async fn the_dashboard_is_filled_without_anybody_asking() {
-        let page = MetricsPage::new("bank").in_currency("KUDOS".to_owned());
+        let page = MetricsPage::new("bank", &LAYOUT).in_currency("KUDOS".to_owned());
         let part = Arc::new(());
         let held = Arc::downgrade(&part);
         page.sample(move |page| {
             page.gauge("batzen_bank_accounts", "Accounts", 7);
             held.upgrade().is_some()
         });
-        let history = || page.dashboard(&Head::local(http::Method::GET, "/dashboard/history")).json_value();
+        let history =
+            || page.dashboard(&Head::local(batzen_http::Method::GET, "/dashboard/history")).json_value();
         let deadline = Instant::now() + Duration::from_secs(60);
         while history()["service"] != "bank" {
             assert!(Instant::now() < deadline, "{}", history());
@@ -204,7 +219,7 @@ mod tests {
     #[tokio::test]
     async fn a_slow_page_delays_only_other_pages() {
         // This runtime has one thread: if the page were written on it, the test would hang.
-        let page = Arc::new(MetricsPage::new("bank"));
+        let page = Arc::new(MetricsPage::new("bank", &LAYOUT));
         let (go_on, waits) = mpsc::channel();
         let (tell, told) = mpsc::channel();
         let write = move |_: &mut Page| {
@@ -233,7 +248,7 @@ mod tests {
 
     #[tokio::test]
     async fn idle_waits_for_a_page_whose_client_is_gone() {
-        let page = MetricsPage::new("bank");
+        let page = MetricsPage::new("bank", &LAYOUT);
         let part = Arc::new(());
         let held = Arc::clone(&part);
         let (go_on, waits) = mpsc::channel();
@@ -254,6 +269,6 @@ mod tests {
     #[should_panic(expected = "written twice")]
     async fn a_page_that_panics_does_so_in_the_handler() {
         let twice = |page: &mut Page| (0..2).for_each(|_| page.gauge("batzen_twice", "Twice", 1));
-        MetricsPage::new("bank").answer(twice).await;
+        MetricsPage::new("bank", &LAYOUT).answer(twice).await;
     }
 }
