@@ -21,6 +21,8 @@ pub mod hash;
 pub mod kdf;
 mod lanes;
 mod lc;
+#[cfg(feature = "openapi")]
+mod openapi;
 pub mod planchet;
 mod random;
 pub mod refresh;

@@ -14,6 +14,7 @@ pub mod error_code;
 pub mod fuzz_entry;
 pub mod liabilities;
 pub mod limits;
+mod openapi;
 pub mod payto;
 pub mod signatures;
 pub mod taler_uri;

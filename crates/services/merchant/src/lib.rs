@@ -3,10 +3,11 @@
 //! | module | content |
 //! |---|---|
 //! | [`rules`] | the effect of every command on instances and orders; pure |
+//! | `core` | configuration, rows, rules and notices, for all endpoints |
 //! | `contract` | from an order to the terms of a contract |
 //! | `forget` | forgetting members of contracts |
 //! | `exchanges` | what is known of exchanges |
-//! | `notices` | events that requests wait for |
+//! | `notices` | events that requests and tasks wait for |
 //! | `urls` | public URLs, which follow from the request |
 //! | `api` | the HTTP interface |
 //! | `webui` | the back office: files of a web page |
@@ -18,6 +19,7 @@
 mod api;
 mod config;
 mod contract;
+mod core;
 mod exchanges;
 mod forget;
 mod notices;
@@ -37,7 +39,7 @@ use tokio::task::JoinHandle;
 
 pub use config::{ConfirmationShare, KNOWN_OPTIONS, MerchantConfig, Place, TrustedExchange};
 
-use api::{Api, Service};
+use api::Merchant;
 use exchanges::Exchanges;
 use rules::{MerchantRules, Open, Refusal, TypedCommand};
 
@@ -45,8 +47,6 @@ use rules::{MerchantRules, Open, Refusal, TypedCommand};
 pub(crate) const BODY_BYTES_MAX: usize = 1 << 20;
 /// The largest answer of the receiver of a web hook, in bytes. It is not read.
 const HOOK_REPLY_BYTES_MAX: usize = 64 << 10;
-/// How long commands of disconnected clients may take at the end.
-const LAST_COMMITS: std::time::Duration = std::time::Duration::from_secs(5);
 
 /// Why a backend does not start.
 #[derive(Debug, thiserror::Error)]
@@ -71,7 +71,7 @@ pub enum MerchantError {
 /// A running backend.
 pub struct RunningMerchant {
     bound: Bound,
-    service: Arc<Service>,
+    merchant: Arc<Merchant>,
     drain: Drain,
     serving: JoinHandle<Drained>,
 }
@@ -109,14 +109,19 @@ impl RunningMerchant {
             trusted_proxies: config.trusted_proxies.clone(),
             ..ServerOptions::default()
         };
-        let service =
-            Service::new(config, state, lane, instance_changes, exchanges, hook_client, server.stats());
-        let service = Arc::new(service);
+        let merchant =
+            Merchant::new(config, state, lane, instance_changes, exchanges, hook_client, server.stats());
+        let merchant = Arc::new(merchant);
         let drain = Drain::new();
-        service.start_background(&drain);
-        let api = Arc::new(Api::new(Arc::clone(&service)));
-        let serving = tokio::spawn(server.serve(api, options, drain.clone()));
-        Ok(Self { bound, service, drain, serving })
+        api::start_background(&merchant, &drain);
+        let served = server.serve(Arc::new(api::api(Arc::clone(&merchant))), options, drain.clone());
+        let ending = Arc::clone(&merchant);
+        let serving = tokio::spawn(async move {
+            let drained = served.await;
+            ending.end_background().await;
+            drained
+        });
+        Ok(Self { bound, merchant, drain, serving })
     }
 
     /// Where it listens.
@@ -128,7 +133,7 @@ impl RunningMerchant {
     /// The store, for reading.
     #[must_use]
     pub fn store(&self) -> &Store {
-        self.service.store()
+        &self.merchant.core.store
     }
 
     /// Ends the service: no new requests, long polls are answered, requests in flight finish, the store is closed.
@@ -136,26 +141,11 @@ impl RunningMerchant {
     /// # Errors
     /// If the store's last checkpoint cannot be written. Everything answered is durable regardless.
     pub async fn shutdown(self) -> Result<(), StoreError> {
-        let Self { service, drain, serving, .. } = self;
+        let Self { merchant, drain, serving, .. } = self;
         drain.trigger();
-        if let Err(error) = serving.await {
-            tracing::error!(%error, "HTTP server ended abnormally");
-        }
-        service.end_sampling().await;
-        // Commands of disconnected clients may still be in their batch.
-        let deadline = tokio::time::Instant::now() + LAST_COMMITS;
-        while Arc::strong_count(&service) > 1 && tokio::time::Instant::now() < deadline {
-            tokio::time::sleep(std::time::Duration::from_millis(2)).await;
-        }
-        let store = service.store().clone();
-        let lane = Arc::into_inner(service).map(Service::into_lane);
-        let close = move || {
-            if let Some(lane) = lane {
-                lane.close();
-            }
-            store.close()
-        };
-        tokio::task::spawn_blocking(close).await.expect("closing the store does not panic")
+        let store = merchant.core.store.clone();
+        let lane = batzen_service::end(merchant, serving).await.map(|merchant| merchant.core.into_lane());
+        batzen_service::close(lane, store).await
     }
 }
 

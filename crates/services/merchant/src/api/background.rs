@@ -1,22 +1,23 @@
-//! Work that nobody waits for: stock whose time is over, web hooks, reserves that are to be filled.
+//! Work that no request waits for: stock whose time is over, web hooks, reserves that are to be filled.
 
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use batzen_http::Drain;
+use batzen_service::fill_dashboard;
 use tokio::task::JoinSet;
 
-use super::Service;
+use super::{Merchant, products, reserves, webhooks};
 
 /// The maximum number of tasks. Further ones are dropped: all of this work is found again.
 const TASKS_MAX: usize = 4_096;
 /// How often stock is released whose time is over.
 const STOCK_PAUSE: Duration = Duration::from_secs(5);
-/// How often web hooks are looked for that nobody has announced.
+/// How often the store is searched for web hooks without a notice.
 const HOOKS_PAUSE: Duration = Duration::from_secs(5);
 
-/// The tasks.
+/// A bounded set of tasks.
 pub(super) struct Background {
     tasks: Mutex<JoinSet<()>>,
     tasks_max: usize,
@@ -52,44 +53,35 @@ impl Background {
     }
 }
 
-impl Service {
-    /// Starts what runs as long as the service.
-    pub(crate) fn start_background(self: &Arc<Self>, drain: &Drain) {
-        let sampled = Arc::downgrade(self);
-        self.metrics_page.sample(move |page| {
-            let service = sampled.upgrade();
-            service.is_some_and(|service| {
-                service.write_metrics(page);
-                true
-            })
-        });
-        let (service, drain_) = (Arc::clone(self), drain.clone());
-        self.background.spawn(async move {
-            while !drain_.sleep(STOCK_PAUSE).await {
-                // If this fails, it is tried again.
-                while service.release_stock().await.unwrap_or(false) {}
+/// Starts the work that runs as long as the service.
+pub(crate) fn start(app: &Arc<Merchant>, drain: &Drain) {
+    fill_dashboard(app);
+    let (merchant, ending) = (Arc::clone(app), drain.clone());
+    app.background.spawn(async move {
+        while !ending.sleep(STOCK_PAUSE).await {
+            // If this fails, it is tried again.
+            while products::release_stock(&merchant.core).await.unwrap_or(false) {}
+        }
+    });
+    let (merchant, ending) = (Arc::clone(app), drain.clone());
+    app.background.spawn(async move {
+        while !ending.is_draining() {
+            let next = webhooks::send_due(&merchant).await.unwrap_or_default();
+            let is_more = next.is_some_and(|next| next <= merchant.core.now());
+            if is_more {
+                continue;
             }
-        });
-        let (service, drain_) = (Arc::clone(self), drain.clone());
-        self.background.spawn(async move {
-            while !drain_.is_draining() {
-                let next = service.send_webhooks().await.unwrap_or_default();
-                let is_more = next.is_some_and(|next| next <= service.now());
-                if is_more {
-                    continue;
-                }
-                tokio::select! {
-                    () = service.notices.webhooks.notified() => {}
-                    () = tokio::time::sleep(HOOKS_PAUSE) => {}
-                    () = drain_.draining() => {}
-                }
+            tokio::select! {
+                () = merchant.core.notices.webhooks.announced() => {}
+                () = tokio::time::sleep(HOOKS_PAUSE) => {}
+                () = ending.draining() => {}
             }
-        });
-        let service = Arc::clone(self);
-        self.background.spawn(async move {
-            if service.watch_reserves().await.is_err() {
-                tracing::warn!("reserves for tips could not be read");
-            }
-        });
-    }
+        }
+    });
+    let merchant = Arc::clone(app);
+    app.background.spawn(async move {
+        if reserves::watch_all(&merchant).await.is_err() {
+            tracing::warn!("reserves for tips could not be read");
+        }
+    });
 }

@@ -2,14 +2,15 @@
 
 use std::collections::BTreeSet;
 use std::ops::Bound;
+use std::sync::Arc;
 
 use batzen_crypto::{EddsaPrivateKey, HashCode, WireSalt, fill_random};
-use batzen_http::{Head, Request, Response};
+use batzen_http::{Request, Response};
 use batzen_protocol::api::merchant::{
     CreateInstanceRequest, InstanceAccount, InstanceAuth, InstanceAuthMethod, InstanceDetails, InstanceList,
     InstanceSettings, InstanceSummary,
 };
-use batzen_protocol::{Amount, ErrorCode, Money, PaytoUri};
+use batzen_protocol::{ErrorCode, PaytoUri};
 use batzen_store::{Found, Store, StoreError, Table};
 use batzen_tables::merchant::{
     AccessTokens, AccountKycs, InstanceAccounts, InstanceRow, Instances, Orders, PendingWebhooks,
@@ -17,11 +18,68 @@ use batzen_tables::merchant::{
 };
 use serde_json::{Map, Value};
 
-use super::{Answer, Service, Shop, body, refused};
+use super::openapi::YES_NO;
+use super::table::{IMAGE_BYTES_MAX, Rows, SMALL_BODY_BYTES_MAX, endpoint};
+use super::{Answer, Merchant, Shop, body, is_yes, malformed, refused};
+use crate::core::Core;
 use crate::rules::{
     ChangeInstance, CreateInstance, DeleteInstance, NewAccount, PurgeOrders, PurgeRest, Refusal, SetAuth,
     order_range,
 };
+
+/// The parameter `purge` of a deletion.
+const PURGE: &str = "Whether to forget its orders, too.";
+
+pub(super) fn routes() -> Rows {
+    let mut rows = Rows::of("instance");
+    rows.get("/management/instances", endpoint!(list_instances), "List the shops").gives::<InstanceList>();
+    rows.post(
+        "/management/instances",
+        endpoint!(create_instance),
+        "Create a shop. Open to everybody before the shop default exists",
+    )
+    .takes::<CreateInstanceRequest>(IMAGE_BYTES_MAX)
+    .gives_nothing();
+    rows.get("/management/instances/:id", endpoint!(Admin, show_instance), "A shop's settings")
+        .gives::<InstanceDetails>();
+    rows.patch("/management/instances/:id", endpoint!(Admin, change_instance), "Replace a shop's settings")
+        .takes::<InstanceSettings>(IMAGE_BYTES_MAX)
+        .gives_nothing();
+    rows.delete(
+        "/management/instances/:id",
+        endpoint!(Admin, delete_instance),
+        "Destroy a shop's private key, and with purge everything",
+    )
+    .query("purge", YES_NO, PURGE)
+    .gives_nothing();
+    rows.post(
+        "/management/instances/:id/auth",
+        endpoint!(Admin, set_instance_auth),
+        "Change a shop's access",
+    )
+    .takes::<InstanceAuth>(SMALL_BODY_BYTES_MAX)
+    .gives_nothing();
+    rows.get("/private", endpoint!(Reader, show_instance), "The shop's settings")
+        .named("show_self")
+        .gives::<InstanceDetails>();
+    rows.patch("/private", endpoint!(Owner, change_instance), "Replace the shop's settings")
+        .named("change_self")
+        .takes::<InstanceSettings>(IMAGE_BYTES_MAX)
+        .gives_nothing();
+    rows.delete(
+        "/private",
+        endpoint!(Owner, delete_instance),
+        "Destroy the shop's private key, and with purge everything",
+    )
+    .named("delete_self")
+    .query("purge", YES_NO, PURGE)
+    .gives_nothing();
+    rows.post("/private/auth", endpoint!(Owner, set_instance_auth), "Change the shop's access")
+        .named("set_own_auth")
+        .takes::<InstanceAuth>(SMALL_BODY_BYTES_MAX)
+        .gives_nothing();
+    rows
+}
 
 /// The longest id of an instance, in bytes.
 const ID_BYTES_MAX: usize = 64;
@@ -40,197 +98,187 @@ fn is_instance_id(id: &str) -> bool {
         && id.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._~:@+".contains(&b))
 }
 
-fn malformed(name: &str) -> Response {
-    Response::error(ErrorCode::GENERIC_PARAMETER_MALFORMED, name)
+async fn list_instances(app: &Arc<Merchant>, request: &mut Request) -> Answer {
+    app.gate.require_admin(&app.core, request).await?;
+    let read = |store: &Store| Ok((store.all::<Instances>()?, store.all::<InstanceAccounts>()?));
+    let (instances, accounts) = app.core.read(read).await?;
+    let summary = |id: &str, row: &InstanceRow| {
+        let active = accounts.iter().filter(|found| found.key.instance == id && found.row.active);
+        let methods: BTreeSet<String> = active
+            .filter_map(|found| PaytoUri::parse(found.row.payto_uri.as_str()).ok())
+            .map(|payto| payto.method().to_owned())
+            .collect();
+        InstanceSummary {
+            name: row.name.clone(),
+            id: id.to_owned(),
+            merchant_pub: row.merchant_pub,
+            payment_targets: methods.into_iter().collect(),
+            deleted: row.merchant_priv.is_none(),
+        }
+    };
+    let instances = instances.iter().map(|found| summary(&found.key.id, &found.row)).collect();
+    Ok(Response::json(200, &InstanceList { instances }))
 }
 
-impl Service {
-    pub(super) async fn list_instances(&self, head: &Head) -> Answer {
-        self.authorize_management(head).await?;
-        let read = |store: &Store| Ok((store.all::<Instances>()?, store.all::<InstanceAccounts>()?));
-        let (instances, accounts) = self.read(read).await?;
-        let summary = |id: &str, row: &InstanceRow| {
-            let active = accounts.iter().filter(|found| found.key.instance == id && found.row.active);
-            let methods: BTreeSet<String> = active
-                .filter_map(|found| PaytoUri::parse(found.row.payto_uri.as_str()).ok())
-                .map(|payto| payto.method().to_owned())
-                .collect();
-            InstanceSummary {
-                name: row.name.clone(),
-                id: id.to_owned(),
-                merchant_pub: row.merchant_pub,
-                payment_targets: methods.into_iter().collect(),
-                deleted: row.merchant_priv.is_none(),
-            }
-        };
-        let instances = instances.iter().map(|found| summary(&found.key.id, &found.row)).collect();
-        Ok(Response::json(200, &InstanceList { instances }))
+async fn create_instance(app: &Arc<Merchant>, request: &mut Request) -> Answer {
+    app.gate.require_admin(&app.core, request).await?;
+    let CreateInstanceRequest { id, auth, settings } = body(request)?;
+    if !is_instance_id(&id) {
+        return Err(malformed("id"));
     }
+    let code = ErrorCode::MERCHANT_PRIVATE_POST_INSTANCES_BAD_AUTH;
+    let token_hash = hash_of(app, &id, &auth, code)?;
+    let (row, accounts) = rows_of(&app.core, &settings, &EddsaPrivateKey::generate(), token_hash)?;
+    app.core.decide(CreateInstance { id: id.clone(), row, accounts }, &id).await?;
+    Ok(Response::empty(204))
+}
 
-    pub(super) async fn create_instance(&self, request: &Request) -> Answer {
-        self.authorize_management(&request.head).await?;
-        let CreateInstanceRequest { id, auth, settings } = body(request)?;
-        if !is_instance_id(&id) {
-            return Err(malformed("id"));
-        }
-        let code = ErrorCode::MERCHANT_PRIVATE_POST_INSTANCES_BAD_AUTH;
-        let token_hash = self.hash_of(&id, &auth, code)?;
-        let (row, accounts) = self.settings(&settings, &EddsaPrivateKey::generate(), token_hash)?;
-        match self.execute(CreateInstance { id: id.clone(), row, accounts }).await? {
-            Ok(()) => Ok(Response::empty(204)),
-            Err(refusal) => Err(refused(&refusal, &id)),
-        }
+/// The salted hash of a token: 400 with `code` if it has not the form of one.
+fn hash_of(
+    app: &Merchant,
+    id: &str,
+    auth: &InstanceAuth,
+    code: ErrorCode,
+) -> Result<Option<HashCode>, Response> {
+    let InstanceAuth::Token { token } = auth else { return Ok(None) };
+    if token.starts_with(TOKEN_PREFIX) && token.len() <= TEXT_BYTES_MAX {
+        return Ok(Some(app.gate.token_hash(id, token)));
     }
+    Err(Response::error(code, &format!("a token begins with {TOKEN_PREFIX}")))
+}
 
-    /// The salted hash of a token: 400 with `code` if it has not the form of one.
-    fn hash_of(&self, id: &str, auth: &InstanceAuth, code: ErrorCode) -> Result<Option<HashCode>, Response> {
-        let InstanceAuth::Token { token } = auth else { return Ok(None) };
-        if token.starts_with(TOKEN_PREFIX) && token.len() <= TEXT_BYTES_MAX {
-            return Ok(Some(self.token_hash(id, token)));
-        }
-        Err(Response::error(code, &format!("a token begins with {TOKEN_PREFIX}")))
-    }
-
-    /// The row and the accounts that settings describe, with these keys and this token.
-    fn settings(
-        &self,
-        settings: &InstanceSettings,
-        key: &EddsaPrivateKey,
-        token_hash: Option<HashCode>,
-    ) -> Result<(InstanceRow, Vec<NewAccount>), Response> {
-        let money = |name: &str, amount: &Amount| -> Result<Money, Response> {
-            let other = |_| Response::error(ErrorCode::GENERIC_CURRENCY_MISMATCH, name);
-            amount.money_in(self.config.currency).map_err(other)
-        };
-        for (name, text) in [
-            ("name", Some(&settings.name)),
-            ("email", settings.email.as_ref()),
-            ("website", settings.website.as_ref()),
-        ] {
-            if text.is_some_and(|text| text.len() > TEXT_BYTES_MAX) {
-                return Err(malformed(name));
-            }
-        }
-        let place = |name: &str, members: &Map<String, Value>| -> Result<String, Response> {
-            let text = serde_json::to_string(members).expect("members have string keys");
-            if text.len() <= TEXT_BYTES_MAX { Ok(text) } else { Err(malformed(name)) }
-        };
-        let mut accounts = Vec::with_capacity(settings.payto_uris.len());
-        for uri in &settings.payto_uris {
-            let wrong = |_| Response::error(ErrorCode::GENERIC_PAYTO_URI_MALFORMED, uri);
-            // As exchanges accept them, since they pay there.
-            let payto = PaytoUri::parse_strict(uri.as_str()).map_err(wrong)?;
-            let mut salt = [0; 16];
-            fill_random(&mut salt);
-            let salt = WireSalt::from_bytes(salt);
-            accounts.push(NewAccount { payto_uri: uri.clone(), salt, h_wire: payto.wire_hash(&salt) });
-        }
-        let row = InstanceRow {
-            merchant_pub: key.public_key(),
-            merchant_priv: Some(*key.as_bytes()),
-            token_hash,
-            name: settings.name.clone(),
-            address: place("address", &settings.address)?,
-            jurisdiction: place("jurisdiction", &settings.jurisdiction)?,
-            email: settings.email.clone(),
-            website: settings.website.clone(),
-            logo: settings.logo.clone(),
-            default_max_wire_fee: money("default_max_wire_fee", &settings.default_max_wire_fee)?,
-            default_max_deposit_fee: money("default_max_deposit_fee", &settings.default_max_deposit_fee)?,
-            default_wire_fee_amortization: settings.default_wire_fee_amortization.max(1),
-            default_wire_transfer_delay: settings.default_wire_transfer_delay,
-            default_pay_delay: settings.default_pay_delay,
-        };
-        Ok((row, accounts))
-    }
-
-    pub(super) async fn show_instance(&self, shop: &Shop) -> Answer {
-        let accounts = self.accounts(&shop.id).await?.into_iter().map(|(key, row)| InstanceAccount {
-            payto_uri: row.payto_uri,
-            h_wire: key.h_wire,
-            salt: row.salt,
-            active: row.active,
-        });
-        let row = &shop.row;
-        let place = |text: &str| serde_json::from_str(text).unwrap_or_default();
-        let details = InstanceDetails {
-            accounts: accounts.collect(),
-            merchant_pub: row.merchant_pub,
-            auth: match row.token_hash {
-                Some(_) => InstanceAuthMethod::Token,
-                None => InstanceAuthMethod::External,
-            },
-            name: row.name.clone(),
-            address: place(&row.address),
-            jurisdiction: place(&row.jurisdiction),
-            email: row.email.clone(),
-            website: row.website.clone(),
-            logo: row.logo.clone(),
-            default_max_wire_fee: self.amount(row.default_max_wire_fee),
-            default_max_deposit_fee: self.amount(row.default_max_deposit_fee),
-            default_wire_fee_amortization: row.default_wire_fee_amortization,
-            default_wire_transfer_delay: row.default_wire_transfer_delay,
-            default_pay_delay: row.default_pay_delay,
-        };
-        Ok(Response::json(200, &details))
-    }
-
-    pub(super) async fn change_instance(&self, request: &Request, shop: &Shop) -> Answer {
-        let settings: InstanceSettings = body(request)?;
-        // The rules keep the instance's own keys and token.
-        let (row, accounts) = self.settings(&settings, &EddsaPrivateKey::generate(), None)?;
-        match self.execute(ChangeInstance { id: shop.id.clone(), row, accounts }).await? {
-            Ok(()) => Ok(Response::empty(204)),
-            Err(Refusal::InstanceDeleted) => {
-                Err(Response::error(ErrorCode::MERCHANT_PRIVATE_PATCH_INSTANCES_PURGE_REQUIRED, &shop.id))
-            }
-            Err(refusal) => Err(refused(&refusal, &shop.id)),
+/// The row and the accounts that settings describe, with these keys and this token.
+fn rows_of(
+    core: &Core,
+    settings: &InstanceSettings,
+    key: &EddsaPrivateKey,
+    token_hash: Option<HashCode>,
+) -> Result<(InstanceRow, Vec<NewAccount>), Response> {
+    for (name, text) in [
+        ("name", Some(&settings.name)),
+        ("email", settings.email.as_ref()),
+        ("website", settings.website.as_ref()),
+    ] {
+        if text.is_some_and(|text| text.len() > TEXT_BYTES_MAX) {
+            return Err(malformed(name));
         }
     }
-
-    pub(super) async fn set_auth(&self, request: &Request, shop: &Shop) -> Answer {
-        let auth: InstanceAuth = body(request)?;
-        let code = ErrorCode::MERCHANT_PRIVATE_POST_INSTANCE_AUTH_BAD_AUTH;
-        let token_hash = self.hash_of(&shop.id, &auth, code)?;
-        match self.execute(SetAuth { id: shop.id.clone(), token_hash }).await? {
-            Ok(()) => Ok(Response::empty(204)),
-            Err(refusal) => Err(refused(&refusal, &shop.id)),
-        }
+    let place = |name: &str, members: &Map<String, Value>| -> Result<String, Response> {
+        let text = serde_json::to_string(members).expect("members have string keys");
+        if text.len() <= TEXT_BYTES_MAX { Ok(text) } else { Err(malformed(name)) }
+    };
+    let mut accounts = Vec::with_capacity(settings.payto_uris.len());
+    for uri in &settings.payto_uris {
+        let wrong = |_| Response::error(ErrorCode::GENERIC_PAYTO_URI_MALFORMED, uri);
+        // As exchanges accept them, since they pay there.
+        let payto = PaytoUri::parse_strict(uri.as_str()).map_err(wrong)?;
+        let mut salt = [0; 16];
+        fill_random(&mut salt);
+        let salt = WireSalt::from_bytes(salt);
+        accounts.push(NewAccount { payto_uri: uri.clone(), salt, h_wire: payto.wire_hash(&salt) });
     }
+    let row = InstanceRow {
+        merchant_pub: key.public_key(),
+        merchant_priv: Some(*key.as_bytes()),
+        token_hash,
+        name: settings.name.clone(),
+        address: place("address", &settings.address)?,
+        jurisdiction: place("jurisdiction", &settings.jurisdiction)?,
+        email: settings.email.clone(),
+        website: settings.website.clone(),
+        logo: settings.logo.clone(),
+        default_max_wire_fee: core.money(&settings.default_max_wire_fee, "default_max_wire_fee")?,
+        default_max_deposit_fee: core.money(&settings.default_max_deposit_fee, "default_max_deposit_fee")?,
+        default_wire_fee_amortization: settings.default_wire_fee_amortization.max(1),
+        default_wire_transfer_delay: settings.default_wire_transfer_delay,
+        default_pay_delay: settings.default_pay_delay,
+    };
+    Ok((row, accounts))
+}
 
-    pub(super) async fn delete_instance(&self, head: &Head, shop: &Shop) -> Answer {
-        let purge = head.query_text("purge").is_some_and(|text| text.eq_ignore_ascii_case("yes"));
-        let delete = |purge| DeleteInstance { id: shop.id.clone(), purge };
-        // From now on nobody can order. Then the orders are forgotten, and the shop last.
-        self.execute(delete(false)).await?.map_err(|refusal| refused(&refusal, &shop.id))?;
-        if !purge {
-            return Ok(Response::empty(204));
+async fn show_instance(app: &Arc<Merchant>, _: &mut Request, shop: &Shop, _: &str) -> Answer {
+    let accounts = app.core.accounts(&shop.id).await?.into_iter().map(|(key, row)| InstanceAccount {
+        payto_uri: row.payto_uri,
+        h_wire: key.h_wire,
+        salt: row.salt,
+        active: row.active,
+    });
+    let row = &shop.row;
+    let place = |text: &str| serde_json::from_str(text).unwrap_or_default();
+    let details = InstanceDetails {
+        accounts: accounts.collect(),
+        merchant_pub: row.merchant_pub,
+        auth: match row.token_hash {
+            Some(_) => InstanceAuthMethod::Token,
+            None => InstanceAuthMethod::External,
+        },
+        name: row.name.clone(),
+        address: place(&row.address),
+        jurisdiction: place(&row.jurisdiction),
+        email: row.email.clone(),
+        website: row.website.clone(),
+        logo: row.logo.clone(),
+        default_max_wire_fee: app.core.amount(row.default_max_wire_fee),
+        default_max_deposit_fee: app.core.amount(row.default_max_deposit_fee),
+        default_wire_fee_amortization: row.default_wire_fee_amortization,
+        default_wire_transfer_delay: row.default_wire_transfer_delay,
+        default_pay_delay: row.default_pay_delay,
+    };
+    Ok(Response::json(200, &details))
+}
+
+async fn change_instance(app: &Arc<Merchant>, request: &mut Request, shop: &Shop, _: &str) -> Answer {
+    let settings: InstanceSettings = body(request)?;
+    // The rules keep the instance's own keys and token.
+    let (row, accounts) = rows_of(&app.core, &settings, &EddsaPrivateKey::generate(), None)?;
+    match app.core.execute(ChangeInstance { id: shop.id.clone(), row, accounts }).await? {
+        Ok(()) => Ok(Response::empty(204)),
+        Err(Refusal::InstanceDeleted) => {
+            Err(Response::error(ErrorCode::MERCHANT_PRIVATE_PATCH_INSTANCES_PURGE_REQUIRED, &shop.id))
         }
-        loop {
-            let (from, to) = order_range(&shop.id);
-            let read = move |store: &Store| {
-                store.range_bytes::<Orders>(Orders::BY_ROW, from, to, PURGE_ORDERS, false)
-            };
-            let orders: Vec<_> = self.read(read).await?.into_iter().map(|found| found.key.order).collect();
-            if orders.is_empty() {
-                break;
-            }
-            let command = PurgeOrders { id: shop.id.clone(), orders };
-            self.execute(command).await?.map_err(|refusal| refused(&refusal, &shop.id))?;
+        Err(refusal) => Err(refused(&refusal, &shop.id)),
+    }
+}
+
+async fn set_instance_auth(app: &Arc<Merchant>, request: &mut Request, shop: &Shop, _: &str) -> Answer {
+    let auth: InstanceAuth = body(request)?;
+    let code = ErrorCode::MERCHANT_PRIVATE_POST_INSTANCE_AUTH_BAD_AUTH;
+    let token_hash = hash_of(app, &shop.id, &auth, code)?;
+    app.core.decide(SetAuth { id: shop.id.clone(), token_hash }, &shop.id).await?;
+    Ok(Response::empty(204))
+}
+
+async fn delete_instance(app: &Arc<Merchant>, request: &mut Request, shop: &Shop, _: &str) -> Answer {
+    let purge = is_yes(request, "purge");
+    let delete = |purge| DeleteInstance { id: shop.id.clone(), purge };
+    // From now on nobody can order. Then the orders are forgotten, and the shop last.
+    app.core.decide(delete(false), &shop.id).await?;
+    if !purge {
+        return Ok(Response::empty(204));
+    }
+    loop {
+        let (from, to) = order_range(&shop.id);
+        let read =
+            move |store: &Store| store.range_bytes::<Orders>(Orders::BY_ROW, from, to, PURGE_ORDERS, false);
+        let orders: Vec<_> = app.core.read(read).await?.into_iter().map(|found| found.key.order).collect();
+        if orders.is_empty() {
+            break;
         }
-        loop {
-            let id = shop.id.clone();
-            let rest = self.read(move |store| rest_of(store, &id)).await?;
-            if rest.is_empty() {
-                break;
-            }
-            self.execute(rest).await?.map_err(|refusal| refused(&refusal, &shop.id))?;
+        let command = PurgeOrders { id: shop.id.clone(), orders };
+        app.core.decide(command, &shop.id).await?;
+    }
+    loop {
+        let id = shop.id.clone();
+        let rest = app.core.read(move |store| rest_of(store, &id)).await?;
+        if rest.is_empty() {
+            break;
         }
-        match self.execute(delete(true)).await? {
-            // Somebody else has finished it.
-            Ok(()) | Err(Refusal::InstanceUnknown) => Ok(Response::empty(204)),
-            Err(refusal) => Err(refused(&refusal, &shop.id)),
-        }
+        app.core.decide(rest, &shop.id).await?;
+    }
+    match app.core.execute(delete(true)).await? {
+        // Somebody else has finished it.
+        Ok(()) | Err(Refusal::InstanceUnknown) => Ok(Response::empty(204)),
+        Err(refusal) => Err(refused(&refusal, &shop.id)),
     }
 }
 

@@ -1,19 +1,144 @@
-//! The description of the interface: `/openapi.json`.
+//! The description of the interface, `/openapi.json`: made of the rows of the table and the types of the bodies.
 
 use std::sync::LazyLock;
 
 use batzen_http::{Bytes, Response, deflate, header};
+use batzen_protocol::api::merchant::MERCHANT_PROTOCOL_VERSION;
+use serde_json::{Map, Value, json};
 
-const DOCUMENT: &str = include_str!("openapi.json");
+use super::access::Access;
+use super::rows;
+use super::table::{Content, Row, Schemas};
 
-static DEFLATED: LazyLock<Bytes> = LazyLock::new(|| deflate(DOCUMENT.as_bytes()).into());
+/// Schemas of the parameters in queries.
+pub(super) const TEXT: &str = r#"{"type":"string"}"#;
+pub(super) const INTEGER: &str = r#"{"type":"integer"}"#;
+pub(super) const YES_NO: &str = r#"{"type":"string","enum":["yes","no"]}"#;
+pub(super) const YES_NO_ALL: &str = r#"{"type":"string","enum":["yes","no","all"],"default":"all"}"#;
+pub(super) const LIMIT: &str = r#"{"type":"integer","default":-20,"minimum":-1024,"maximum":1024}"#;
+pub(super) const MILLISECONDS: &str = r#"{"type":"integer","minimum":0}"#;
+
+/// The document, plain and compressed.
+static DOCUMENT: LazyLock<(Bytes, Bytes)> = LazyLock::new(|| {
+    let text = document(&rows()).to_string();
+    (text.clone().into(), deflate(text.as_bytes()).into())
+});
 
 /// The document. Pages of other sites may read it, because viewers are such pages.
-pub(super) fn document() -> Response {
-    Response::bytes(200, "application/json", DOCUMENT)
-        .with_deflated(DEFLATED.clone())
+pub(super) fn response() -> Response {
+    let (plain, deflated) = &*DOCUMENT;
+    Response::bytes(200, "application/json", plain.clone())
+        .with_deflated(deflated.clone())
         .with_header(header::ACCESS_CONTROL_ALLOW_ORIGIN, "*")
         .with_header(header::CACHE_CONTROL, "no-cache")
+}
+
+fn document(rows: &[Row]) -> Value {
+    let mut schemas = Schemas::new();
+    let mut paths = Map::new();
+    for row in rows {
+        let item = paths.entry(with_braces(row.path)).or_insert_with(|| path_item(row));
+        item[row.method.as_str().to_lowercase()] = operation(row, &mut schemas);
+    }
+    let schemas: Map<String, Value> =
+        schemas.into_iter().map(|(name, schema)| (name, json!(schema))).collect();
+    let mut document: Value = serde_json::from_str(include_str!("openapi.json")).expect("it is JSON");
+    document["info"]["version"] = json!(MERCHANT_PROTOCOL_VERSION);
+    document["paths"] = Value::Object(paths);
+    document["components"]["schemas"] = Value::Object(schemas);
+    document
+}
+
+/// A pattern of the table as the document writes it: `:order` is `{order}`.
+fn with_braces(pattern: &str) -> String {
+    let named = |part: &str| match part.strip_prefix(':') {
+        Some(name) => format!("{{{name}}}"),
+        None => part.to_owned(),
+    };
+    pattern.split('/').map(named).collect::<Vec<_>>().join("/")
+}
+
+/// The members that all operations of a path share.
+fn path_item(row: &Row) -> Value {
+    let mut item = json!({});
+    if !row.is_of_shops {
+        item["servers"] = json!([{ "url": "/", "description": "Only directly below the backend's URL." }]);
+    }
+    let parameters: Vec<Value> = row
+        .path
+        .split('/')
+        .filter_map(|part| part.strip_prefix(':'))
+        .map(|name| {
+            let description = match name {
+                "id" => "The instance's id.".to_owned(),
+                "reserve" => "The reserve's public key.".to_owned(),
+                "serial" => "Its serial number.".to_owned(),
+                "file" | "part" => "Its name.".to_owned(),
+                _ => format!("The {name}'s id."),
+            };
+            let schema = json!({ "type": "string" });
+            json!({ "name": name, "in": "path", "required": true, "description": description, "schema": schema })
+        })
+        .collect();
+    if !parameters.is_empty() {
+        item["parameters"] = json!(parameters);
+    }
+    item
+}
+
+fn operation(row: &Row, schemas: &mut Schemas) -> Value {
+    let tag = match row.path.split('/').nth(1).unwrap_or_default() {
+        "private" => "private",
+        "management" => "management",
+        "webui" => "back office",
+        _ if row.is_of_shops => "wallets",
+        _ => "service",
+    };
+    let mut operation = json!({ "operationId": camel_case(row.name), "summary": row.summary, "tags": [tag], "responses": {} });
+    let is_closed = row.access.is_some_and(|access| access != Access::Anyone);
+    if is_closed || tag == "management" {
+        operation["security"] = json!([{ "token": [] }]);
+    }
+    let parameters: Vec<Value> = row
+        .query
+        .iter()
+        .map(|(name, schema, description)| {
+            let schema: Value = serde_json::from_str(schema).expect("it is JSON");
+            json!({ "name": name, "in": "query", "description": description, "schema": schema })
+        })
+        .collect();
+    if !parameters.is_empty() {
+        operation["parameters"] = json!(parameters);
+    }
+    if let Some(body) = row.request {
+        operation["requestBody"] = json!({ "required": true, "content": json_content(&body(schemas)) });
+    }
+    for (status, description, content) in &row.answers {
+        let mut response = json!({ "description": description });
+        match content {
+            Content::None => {}
+            Content::Json(body) => response["content"] = json_content(&body(schemas)),
+            Content::Text(kind) => response["content"] = json!({ *kind: { "schema": { "type": "string" } } }),
+        }
+        operation["responses"][status.to_string()] = response;
+    }
+    operation["responses"]["default"] = json!({ "$ref": "#/components/responses/Error" });
+    operation
+}
+
+fn json_content(name: &str) -> Value {
+    json!({ "application/json": { "schema": { "$ref": format!("#/components/schemas/{name}") } } })
+}
+
+/// `show_order` as `showOrder`.
+fn camel_case(name: &str) -> String {
+    let mut out = String::new();
+    for part in name.split('_') {
+        let (first, rest) = part.split_at(usize::from(!out.is_empty()));
+        out.push_str(&first.to_uppercase());
+        out.push_str(rest);
+    }
+    out
 }
 
 #[cfg(test)]
@@ -22,13 +147,13 @@ mod tests {
 
     use serde_json::Value;
 
-    use super::super::routes::table;
+    use super::super::table;
     use super::DOCUMENT;
 
     const METHODS: [&str; 4] = ["get", "post", "patch", "delete"];
 
     fn document() -> Value {
-        serde_json::from_str(DOCUMENT).unwrap()
+        serde_json::from_slice(&DOCUMENT.0).unwrap()
     }
 
     /// Every operation: its path, the path's description, its method and its own description.
@@ -60,15 +185,10 @@ mod tests {
                 bases.iter().map(move |base| (method.to_uppercase(), format!("{base}{path}")))
             })
             .collect();
-        let named = |part: &str| match part.strip_prefix(':') {
-            Some(name) => format!("{{{name}}}"),
-            None => part.to_owned(),
-        };
         let served: BTreeSet<(String, String)> = table()
-            .into_iter()
-            .map(|(method, pattern, _)| {
-                (method.to_string(), pattern.split('/').map(named).collect::<Vec<_>>().join("/"))
-            })
+            .listed()
+            .iter()
+            .map(|(method, pattern, _)| (method.to_string(), super::with_braces(pattern)))
             .collect();
         let missing: Vec<_> = served.difference(&described).collect();
         let gone: Vec<_> = described.difference(&served).collect();

@@ -6,6 +6,8 @@ use batzen_http::{Response, header};
 use batzen_protocol::api::merchant::TemplateContract;
 use batzen_service::escape_html;
 
+use crate::webui::qr;
+
 /// How often the page about an order that is due looks whether it was paid, in seconds.
 const RELOAD_S: u32 = 3;
 const STYLE: &str = ":root{color-scheme:light dark;background:Canvas}body{font-family:system-ui,sans-serif;max-width:32rem;\
@@ -33,7 +35,8 @@ pub(super) fn message(status: u16, text: &str) -> Response {
 
 /// A page about something that a wallet opens. It reloads itself, because then the state changes.
 fn offer(status: u16, summary: &str, what: &str, amount: &str, uri: &str) -> Response {
-    let (size, path) = qr(uri);
+    // If the text is too long for a code, the link below it works anyway.
+    let (size, path) = qr(uri).unwrap_or((1, String::new()));
     let (uri, amount) = (escape_html(uri), escape_html(amount));
     let body = format!(
         "<p>{amount}</p><svg viewBox=\"0 0 {size} {size}\" role=\"img\" aria-label=\"QR code of the {what}\">\
@@ -90,20 +93,6 @@ pub(super) fn paid(summary: &str, fulfillment_url: Option<&str>) -> Response {
         format!("<p><a href=\"{url}\">Continue</a></p>")
     });
     page(200, summary, &format!("<p>Paid. Thank you!</p>{}", link.unwrap_or_default()))
-}
-
-/// A QR code as an SVG path of unit squares, and its size.
-fn qr(text: &str) -> (usize, String) {
-    // Too long for a code: the link below it works anyway.
-    let Ok(code) = qrcode::QrCode::new(text) else { return (1, String::new()) };
-    let size = code.width();
-    let mut path = String::new();
-    for (index, color) in code.to_colors().into_iter().enumerate() {
-        if color == qrcode::Color::Dark {
-            let _ = write!(path, "M{} {}h1v1h-1z", index % size, index / size);
-        }
-    }
-    (size, path)
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use batzen_crypto::eddsa::verify_batch;
 use batzen_crypto::{AgeCommitment, AgeMask, EddsaPublicKey, EddsaSignature, HashCode, ShortHash};
 use batzen_engine::PoolBusy;
-use batzen_http::client::{ClientError, Reply};
+use batzen_http::client::Reply;
 use batzen_http::{Request, Response};
 use batzen_protocol::api::exchange::{
     BatchDepositCoin, BatchDepositConfirmation, BatchDepositRequest, ConfirmationSignature,
@@ -21,15 +21,27 @@ use batzen_tables::merchant::{
 };
 use futures_util::future::{join, join_all};
 use futures_util::{StreamExt as _, stream};
-use serde_json::{Map, Value, json};
+use serde_json::Value;
 
-use super::audits::{Sample, sample};
+use super::auditors::{Sample, sample};
+use super::problems::{exchange_problem, malformed_reply, unanswered, unknown_exchange};
 use super::refunds::OrderMoney;
+use super::table::{Rows, endpoint};
 use super::wallets::session;
 use super::webhooks::Event;
-use super::{Answer, Service, Shop, body, refused, try_later};
-use crate::exchanges::{Denom, Exchange, ExchangeError, is_base_url, is_transient};
+use super::{Answer, FAILURES, Merchant, Shop, body, kyc, malformed, refunds, refused, webhooks};
+use crate::BODY_BYTES_MAX;
+use crate::core::Core;
+use crate::exchanges::{Denom, Exchange, is_base_url, is_transient};
 use crate::rules::{self, Due, Insufficient, Payment, RecordDeposits, Refusal, Settle};
+
+pub(super) fn routes() -> Rows {
+    let mut rows = Rows::of("pay");
+    rows.post("/orders/:order/pay", endpoint!(Anyone, pay_order), "A wallet pays")
+        .takes::<PayRequest>(BODY_BYTES_MAX)
+        .gives::<PayResponse>();
+    rows
+}
 
 /// The maximum number of coins in a payment.
 const COINS_MAX: usize = 1_024;
@@ -68,412 +80,375 @@ pub(super) struct Contract<'a> {
     account: InstanceAccountRow,
 }
 
-/// An answer of an exchange that keeps a payment from being complete.
-pub(super) fn exchange_problem(
-    code: ErrorCode,
-    status: Option<u16>,
-    reply: Option<(u16, Value)>,
-) -> Response {
-    let mut extra = Map::new();
-    if let Some((http_status, reply)) = reply {
-        extra.insert("exchange_http_status".to_owned(), json!(http_status));
-        if let Some(code) = reply.get("code") {
-            extra.insert("exchange_code".to_owned(), code.clone());
-        }
-        extra.insert("exchange_reply".to_owned(), reply);
-    }
-    Response::error_with(code, status, "", extra)
-}
-
-pub(super) fn unknown_exchange(error: &ExchangeError) -> Response {
-    let detail = error.to_string();
-    match error {
-        ExchangeError::Timeout(_) => Response::error(ErrorCode::MERCHANT_GENERIC_EXCHANGE_TIMEOUT, &detail),
-        ExchangeError::Unreachable(_) => {
-            Response::error(ErrorCode::MERCHANT_GENERIC_EXCHANGE_CONNECT_FAILURE, &detail)
-        }
-        ExchangeError::Status { .. } | ExchangeError::Malformed(_) => {
-            Response::error(ErrorCode::MERCHANT_GENERIC_EXCHANGE_KEYS_FAILURE, &detail)
-        }
-    }
-}
-
 fn insufficient(problem: Insufficient) -> Response {
     Response::error(problem.code(), "")
 }
 
-impl Service {
-    pub(super) async fn pay(self: &Arc<Self>, mut request: Request, shop: &Shop, order_id: &str) -> Answer {
-        let PayRequest { coins, session_id } = body(&request)?;
-        let session = session(session_id.as_deref())?;
-        let distinct: BTreeSet<EddsaPublicKey> = coins.iter().map(|coin| coin.coin_pub).collect();
-        if coins.len() > COINS_MAX || distinct.len() != coins.len() {
-            return Err(Response::error(ErrorCode::GENERIC_PARAMETER_MALFORMED, "coins"));
+async fn pay_order(app: &Arc<Merchant>, request: &mut Request, shop: &Shop, order_id: &str) -> Answer {
+    let PayRequest { coins, session_id } = body(request)?;
+    let session = session(session_id.as_deref())?;
+    let distinct: BTreeSet<EddsaPublicKey> = coins.iter().map(|coin| coin.coin_pub).collect();
+    if coins.len() > COINS_MAX || distinct.len() != coins.len() {
+        return Err(malformed("coins"));
+    }
+    let signer = shop.signer()?;
+    let unknown = || Response::error(ErrorCode::MERCHANT_GENERIC_ORDER_UNKNOWN, order_id);
+    let (order, row) = app.core.order(shop, order_id).await?;
+    let h_contract = row.h_contract.ok_or_else(unknown)?;
+    let OrderMoney { deposits, refunds, refunded, .. } = refunds::money_of(&app.core, order).await?;
+    let deposited: BTreeMap<EddsaPublicKey, OrderDepositRow> =
+        deposits.into_iter().map(|(key, row)| (key.coin_pub, row)).collect();
+    let mut accepted = Accepted::default();
+    if row.paid.is_some() {
+        if !distinct.iter().eq(deposited.keys()) {
+            return Err(Response::error(ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_ALREADY_PAID, order_id));
         }
-        let signer = shop.signer()?;
-        let unknown = || Response::error(ErrorCode::MERCHANT_GENERIC_ORDER_UNKNOWN, order_id);
-        let (order, row) = self.order(shop, order_id).await?;
-        let h_contract = row.h_contract.ok_or_else(unknown)?;
-        let OrderMoney { deposits, refunds, refunded, .. } = self.money_of(order).await?;
-        let deposited: BTreeMap<EddsaPublicKey, OrderDepositRow> =
-            deposits.into_iter().map(|(key, row)| (key.coin_pub, row)).collect();
-        let mut accepted = Accepted::default();
-        if row.paid.is_some() {
-            if !distinct.iter().eq(deposited.keys()) {
-                return Err(Response::error(ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_ALREADY_PAID, order_id));
-            }
-        } else {
-            let left: Vec<PayCoin> =
-                coins.into_iter().filter(|coin| !deposited.contains_key(&coin.coin_pub)).collect();
-            // A coin that was given up does not pay, so it is better not deposited.
-            let is_given_up =
-                |coin: &PayCoin| refunds.iter().any(|(refund, _)| refund.coin_pub == coin.coin_pub);
-            if left.iter().any(is_given_up) {
-                return Err(insufficient(Insufficient::Refunded));
-            }
-            if !left.is_empty() {
-                let contract = self.contract(shop, order, &row, h_contract).await?;
-                // Exchanges may take seconds, which must not keep other requests from being served.
-                request.leave_slot();
-                let ready = self.ready_coins(&contract, left).await?;
-                enough(&row, &deposited, &ready, refunded).map_err(insufficient)?;
-                accepted = self.deposit(&contract, ready).await?;
-            }
+    } else {
+        let left: Vec<PayCoin> =
+            coins.into_iter().filter(|coin| !deposited.contains_key(&coin.coin_pub)).collect();
+        // A coin that was given up does not pay, so it is better not deposited.
+        let is_given_up = |coin: &PayCoin| refunds.iter().any(|(refund, _)| refund.coin_pub == coin.coin_pub);
+        if left.iter().any(is_given_up) {
+            return Err(insufficient(Insufficient::Refunded));
         }
-        let (instance, fulfillment_url) = (shop.id.clone(), row.fulfillment_url.clone());
-        let hooks = match row.paid {
-            None => self.hooks(shop, &row, &Event::Pay).await?,
-            Some(_) => Vec::new(),
+        if !left.is_empty() {
+            let contract = contract(&app.core, shop, order, &row, h_contract).await?;
+            // Exchanges may take seconds, which must not keep other requests from being served.
+            request.leave_slot();
+            let ready = ready_coins(app, &contract, left).await?;
+            enough(&row, &deposited, &ready, refunded).map_err(insufficient)?;
+            accepted = deposit(app, &contract, ready).await?;
+        }
+    }
+    let (instance, fulfillment_url) = (shop.id.clone(), row.fulfillment_url.clone());
+    let hooks = match row.paid {
+        None => webhooks::hooks(&app.core, shop, &row, &Event::Pay).await?,
+        Some(_) => Vec::new(),
+    };
+    let products = row.products.0.clone();
+    let has_hooks = !hooks.is_empty();
+    let settle = Settle { order, instance, fulfillment_url, session, products, hooks };
+    book(app, order_id, h_contract, accepted, settle).await?;
+    if has_hooks {
+        app.core.notices.webhooks.announce_here(&[]);
+    }
+    app.core.notices.order_changed(&order);
+    if row.paid.is_none() {
+        kyc::look_for_kyc(app, shop, order, h_contract, &row);
+    }
+    let sig = MerchantPaymentOk { h_contract_terms: h_contract }.sign_with(signer);
+    Ok(Response::json(200, &PayResponse { sig }))
+}
+
+/// Books coins that were accepted, and that they pay the order: usually in one commit.
+async fn book(
+    app: &Arc<Merchant>,
+    order_id: &str,
+    h_contract: HashCode,
+    accepted: Accepted,
+    settle: Settle,
+) -> Result<(), Response> {
+    let refuse = |refusal: Refusal| refused(&refusal, order_id);
+    let Accepted { deposits, samples } = accepted;
+    if deposits.is_empty() {
+        return app.core.execute(settle).await?.map_err(refuse);
+    }
+    let record = RecordDeposits { order: settle.order, h_contract, deposits };
+    // The second command is submitted after the first one, without waiting for it.
+    let (recorded, settled) = join(app.core.execute(record), app.core.execute(settle.clone())).await;
+    recorded?.map_err(refuse)?;
+    app.auditors.show(samples);
+    match settled? {
+        // Another writer came in between, so it was decided before the coins were there.
+        Err(Refusal::Insufficient(_)) => app.core.execute(settle).await?.map_err(refuse),
+        settled => settled.map_err(refuse),
+    }
+}
+
+/// The contract of an order that is to be paid.
+async fn contract<'a>(
+    core: &Core,
+    shop: &'a Shop,
+    order: OrderRef,
+    row: &'a OrderRow,
+    h_contract: HashCode,
+) -> Result<Contract<'a>, Response> {
+    let now = core.now();
+    if row.pay_deadline <= now {
+        return Err(Response::error(ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_OFFER_EXPIRED, &row.order_id));
+    }
+    let terms = refunds::contract_terms(row)?;
+    let key = InstanceAccountKey { instance: shop.id.clone(), h_wire: terms.h_wire };
+    let account = core.read(move |store| store.get::<InstanceAccounts>(&key)).await?;
+    let unknown = || Response::error(ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_WIRE_HASH_UNKNOWN, &row.order_id);
+    let account = account.ok_or_else(unknown)?.row;
+    Ok(Contract { shop, order, row, terms, h_contract, account })
+}
+
+/// Checks coins against what their exchanges say.
+async fn ready_coins(
+    app: &Merchant,
+    contract: &Contract<'_>,
+    coins: Vec<PayCoin>,
+) -> Result<Vec<ReadyCoin>, Response> {
+    let mut by_exchange: BTreeMap<String, Vec<PayCoin>> = BTreeMap::new();
+    for coin in coins {
+        by_exchange.entry(coin.exchange_url.clone()).or_default().push(coin);
+    }
+    let mut ready = Vec::new();
+    for (url, coins) in by_exchange {
+        if !is_base_url(&url) {
+            return Err(malformed("exchange_url"));
+        }
+        let knows =
+            |exchange: &Exchange| coins.iter().all(|coin| exchange.denoms.contains_key(&coin.h_denom));
+        let exchange = app.exchanges.get(&url, knows).await.map_err(|error| unknown_exchange(&error))?;
+        let is_refused = |coin: &PayCoin| {
+            let denom = exchange.denoms.get(&coin.h_denom);
+            denom.is_some_and(|denom| !app.exchanges.accepts_denom(&exchange, denom))
         };
-        let products = row.products.0.clone();
-        let has_hooks = !hooks.is_empty();
-        let settle = Settle { order, instance, fulfillment_url, session, products, hooks };
-        self.book(order_id, h_contract, accepted, settle).await?;
-        if has_hooks {
-            self.notices.webhook_pending();
+        if coins.iter().any(is_refused) {
+            let code = ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_DENOMINATION_KEY_AUDITOR_FAILURE;
+            return Err(Response::error(code, &url));
         }
-        self.notices.order_changed(&order);
-        if row.paid.is_none() {
-            self.look_for_kyc(shop, order, h_contract, &row);
-        }
-        let sig = MerchantPaymentOk { h_contract_terms: h_contract }.sign_with(signer);
-        Ok(Response::json(200, &PayResponse { sig }))
-    }
-
-    /// Books coins that were accepted, and that they pay the order: usually in one commit.
-    async fn book(
-        self: &Arc<Self>,
-        order_id: &str,
-        h_contract: HashCode,
-        accepted: Accepted,
-        settle: Settle,
-    ) -> Result<(), Response> {
-        let refuse = |refusal: Refusal| refused(&refusal, order_id);
-        let Accepted { deposits, samples } = accepted;
-        if deposits.is_empty() {
-            return self.execute(settle).await?.map_err(refuse);
-        }
-        let record = RecordDeposits { order: settle.order, h_contract, deposits };
-        // The second command is submitted after the first one, without waiting for it.
-        let (recorded, settled) = join(self.execute(record), self.execute(settle.clone())).await;
-        recorded?.map_err(refuse)?;
-        self.tell_auditors(samples);
-        match settled? {
-            // Another writer came in between, so it was decided before the coins were there.
-            Err(Refusal::Insufficient(_)) => self.execute(settle).await?.map_err(refuse),
-            settled => settled.map_err(refuse),
-        }
-    }
-
-    /// The contract of an order that is to be paid.
-    async fn contract<'a>(
-        &self,
-        shop: &'a Shop,
-        order: OrderRef,
-        row: &'a OrderRow,
-        h_contract: HashCode,
-    ) -> Result<Contract<'a>, Response> {
-        let now = self.now();
-        if row.pay_deadline <= now {
-            return Err(Response::error(ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_OFFER_EXPIRED, &row.order_id));
-        }
-        let terms = Self::contract_terms(row)?;
-        let key = InstanceAccountKey { instance: shop.id.clone(), h_wire: terms.h_wire };
-        let account = self.read(move |store| store.get::<InstanceAccounts>(&key)).await?;
-        let unknown =
-            || Response::error(ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_WIRE_HASH_UNKNOWN, &row.order_id);
-        let account = account.ok_or_else(unknown)?.row;
-        Ok(Contract { shop, order, row, terms, h_contract, account })
-    }
-
-    /// Checks coins against what their exchanges say.
-    async fn ready_coins(
-        &self,
-        contract: &Contract<'_>,
-        coins: Vec<PayCoin>,
-    ) -> Result<Vec<ReadyCoin>, Response> {
-        let mut by_exchange: BTreeMap<String, Vec<PayCoin>> = BTreeMap::new();
+        let fee = exchange.wire_fee(&contract.terms.wire_method, app.core.now());
+        let fee = fee.and_then(|fee| fee.wire_fee.money_in(app.core.config.currency).ok());
+        let wire_fee = fee.ok_or_else(|| {
+            let code = ErrorCode::MERCHANT_GENERIC_HOLE_IN_WIRE_FEE_STRUCTURE;
+            Response::error(code, &contract.terms.wire_method)
+        })?;
         for coin in coins {
-            by_exchange.entry(coin.exchange_url.clone()).or_default().push(coin);
+            ready.push(ready_coin(&app.core, contract, &exchange, wire_fee, coin)?);
         }
-        let mut ready = Vec::new();
-        for (url, coins) in by_exchange {
-            if !is_base_url(&url) {
-                return Err(Response::error(ErrorCode::GENERIC_PARAMETER_MALFORMED, "exchange_url"));
-            }
-            let knows =
-                |exchange: &Exchange| coins.iter().all(|coin| exchange.denoms.contains_key(&coin.h_denom));
-            let exchange = self.exchanges.get(&url, knows).await.map_err(|error| unknown_exchange(&error))?;
-            let is_refused = |coin: &PayCoin| {
-                let denom = exchange.denoms.get(&coin.h_denom);
-                denom.is_some_and(|denom| !self.exchanges.accepts_denom(&exchange, denom))
-            };
-            if coins.iter().any(is_refused) {
-                let code = ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_DENOMINATION_KEY_AUDITOR_FAILURE;
-                return Err(Response::error(code, &url));
-            }
-            let fee = exchange.wire_fee(&contract.terms.wire_method, self.now());
-            let fee = fee.and_then(|fee| fee.wire_fee.money_in(self.config.currency).ok());
-            let wire_fee = fee.ok_or_else(|| {
-                let code = ErrorCode::MERCHANT_GENERIC_HOLE_IN_WIRE_FEE_STRUCTURE;
-                Response::error(code, &contract.terms.wire_method)
-            })?;
-            for coin in coins {
-                ready.push(self.ready_coin(contract, &exchange, wire_fee, coin)?);
-            }
-        }
-        Ok(ready)
     }
+    Ok(ready)
+}
 
-    fn ready_coin(
-        &self,
-        contract: &Contract<'_>,
-        exchange: &Arc<Exchange>,
-        wire_fee: Money,
-        coin: PayCoin,
-    ) -> Result<ReadyCoin, Response> {
-        let refuse = |code| Response::error(code, &coin.coin_pub.to_string());
-        let denom = exchange.denoms.get(&coin.h_denom);
-        let denom = denom
-            .ok_or_else(|| refuse(ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_DENOMINATION_KEY_NOT_FOUND))?
-            .clone();
-        if denom.expire_deposit <= self.now() {
-            return Err(refuse(ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_DENOMINATION_DEPOSIT_EXPIRED));
-        }
-        let other = |_| Response::error(ErrorCode::GENERIC_CURRENCY_MISMATCH, "contribution");
-        let amount = coin.contribution.money_in(self.config.currency).map_err(other)?;
-        let h_age_commitment = age(contract.terms.minimum_age, &denom, &coin).map_err(refuse)?;
-        let terms = &contract.terms;
-        let request = DepositRequest {
-            merchant_payto_uri: contract.account.payto_uri.clone(),
-            wire_salt: contract.account.salt,
-            contribution: coin.contribution,
-            denom_pub_hash: coin.h_denom,
-            ub_sig: coin.ub_sig,
-            merchant_pub: terms.merchant_pub,
-            h_contract_terms: contract.h_contract,
-            h_age_commitment,
-            coin_sig: coin.coin_sig,
-            timestamp: terms.timestamp,
-            refund_deadline: (terms.refund_deadline != Timestamp::ZERO).then_some(terms.refund_deadline),
-            wire_transfer_deadline: terms.wire_transfer_deadline,
-            policy: None,
+fn ready_coin(
+    core: &Core,
+    contract: &Contract<'_>,
+    exchange: &Arc<Exchange>,
+    wire_fee: Money,
+    coin: PayCoin,
+) -> Result<ReadyCoin, Response> {
+    let refuse = |code| Response::error(code, &coin.coin_pub.to_string());
+    let denom = exchange.denoms.get(&coin.h_denom);
+    let denom = denom
+        .ok_or_else(|| refuse(ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_DENOMINATION_KEY_NOT_FOUND))?
+        .clone();
+    if denom.expire_deposit <= core.now() {
+        return Err(refuse(ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_DENOMINATION_DEPOSIT_EXPIRED));
+    }
+    let amount = core.money(&coin.contribution, "contribution")?;
+    let h_age_commitment = age(contract.terms.minimum_age, &denom, &coin).map_err(refuse)?;
+    let terms = &contract.terms;
+    let request = DepositRequest {
+        merchant_payto_uri: contract.account.payto_uri.clone(),
+        wire_salt: contract.account.salt,
+        contribution: coin.contribution,
+        denom_pub_hash: coin.h_denom,
+        ub_sig: coin.ub_sig,
+        merchant_pub: terms.merchant_pub,
+        h_contract_terms: contract.h_contract,
+        h_age_commitment,
+        coin_sig: coin.coin_sig,
+        timestamp: terms.timestamp,
+        refund_deadline: (terms.refund_deadline != Timestamp::ZERO).then_some(terms.refund_deadline),
+        wire_transfer_deadline: terms.wire_transfer_deadline,
+        policy: None,
+    };
+    Ok(ReadyCoin {
+        exchange: Arc::clone(exchange),
+        exchange_url: coin.exchange_url,
+        coin_pub: coin.coin_pub,
+        amount,
+        denom,
+        wire_fee,
+        request,
+    })
+}
+
+/// Deposits coins. If some are not accepted, the others are recorded.
+async fn deposit(
+    app: &Arc<Merchant>,
+    contract: &Contract<'_>,
+    ready: Vec<ReadyCoin>,
+) -> Result<Accepted, Response> {
+    let mut batches: Vec<Vec<ReadyCoin>> = Vec::new();
+    for coin in ready {
+        let fits = |batch: &&mut Vec<ReadyCoin>| {
+            batch.len() < BATCH_COINS_MAX && batch[0].exchange_url == coin.exchange_url
         };
-        Ok(ReadyCoin {
-            exchange: Arc::clone(exchange),
-            exchange_url: coin.exchange_url,
-            coin_pub: coin.coin_pub,
-            amount,
-            denom,
-            wire_fee,
-            request,
-        })
+        match batches.last_mut().filter(fits) {
+            Some(batch) => batch.push(coin),
+            None => batches.push(vec![coin]),
+        }
     }
-
-    /// Deposits coins. If some are not accepted, the others are recorded.
-    async fn deposit(
-        self: &Arc<Self>,
-        contract: &Contract<'_>,
-        ready: Vec<ReadyCoin>,
-    ) -> Result<Accepted, Response> {
-        let mut batches: Vec<Vec<ReadyCoin>> = Vec::new();
-        for coin in ready {
-            let fits = |batch: &&mut Vec<ReadyCoin>| {
-                batch.len() < BATCH_COINS_MAX && batch[0].exchange_url == coin.exchange_url
-            };
-            match batches.last_mut().filter(fits) {
-                Some(batch) => batch.push(coin),
-                None => batches.push(vec![coin]),
-            }
-        }
-        let mut accepted = Accepted::default();
-        let mut problem: Option<Response> = None;
-        let answers = join_all(batches.into_iter().map(|batch| self.deposit_batch(contract, batch)));
-        for answers in answers.await {
-            for (coin, answer) in answers {
-                match answer {
-                    Ok(confirmation) => {
-                        let (currency, share) = (self.config.currency, self.config.confirmation_share);
-                        accepted.samples.extend(sample(contract, &coin, &confirmation, currency, share));
-                        let DepositConfirmation { exchange_timestamp, exchange_pub, exchange_sig, .. } =
-                            confirmation;
-                        let row = OrderDepositRow {
-                            exchange_url: coin.exchange_url,
-                            amount: coin.amount,
-                            deposit_fee: coin.denom.deposit_fee,
-                            refund_fee: coin.denom.refund_fee,
-                            wire_fee: coin.wire_fee,
-                            exchange_time: exchange_timestamp,
-                            exchange_pub,
-                            exchange_sig,
-                        };
-                        accepted.deposits.push((coin.coin_pub, row));
-                    }
-                    // What goes away by itself gives way to the others, about which the wallet can do something.
-                    Err(other) => {
-                        let gives_way = |problem: &Response| problem.status >= 500 && other.status < 500;
-                        if problem.as_ref().is_none_or(gives_way) {
-                            problem = Some(other);
-                        }
-                    }
-                }
-            }
-        }
-        let Some(problem) = problem else { return Ok(accepted) };
-        if !accepted.deposits.is_empty() {
-            let (order, h_contract) = (contract.order, contract.h_contract);
-            let record = RecordDeposits { order, h_contract, deposits: accepted.deposits };
-            let recorded = self.execute(record).await?;
-            recorded.map_err(|refusal| refused(&refusal, &contract.row.order_id))?;
-            self.tell_auditors(accepted.samples);
-        }
-        Err(problem)
-    }
-
-    /// Deposits coins of one exchange: in one request if it can do that, otherwise one by one.
-    async fn deposit_batch(
-        &self,
-        contract: &Contract<'_>,
-        coins: Vec<ReadyCoin>,
-    ) -> Vec<(ReadyCoin, Result<DepositConfirmation, Response>)> {
-        if coins.len() > 1 && coins[0].exchange.has_batch_deposit.load(Ordering::Relaxed) {
-            match self.deposit_together(contract, &coins).await {
-                Ok(Some(confirmations)) => {
-                    return coins.into_iter().zip(confirmations.into_iter().map(Ok)).collect();
-                }
-                Ok(None) => {}
-                Err(problem) => {
-                    let mut problem = Some(problem);
-                    let failed = |coin| {
-                        // All or none were accepted, so one answer is about all of them.
-                        let answer = problem.take();
-                        answer.map(|answer| (coin, Err(answer)))
+    let mut accepted = Accepted::default();
+    let mut problem: Option<Response> = None;
+    let answers = join_all(batches.into_iter().map(|batch| deposit_batch(app, contract, batch)));
+    for answers in answers.await {
+        for (coin, answer) in answers {
+            match answer {
+                Ok(confirmation) => {
+                    let (currency, share) = (app.core.config.currency, app.core.config.confirmation_share);
+                    accepted.samples.extend(sample(contract, &coin, &confirmation, currency, share));
+                    let DepositConfirmation { exchange_timestamp, exchange_pub, exchange_sig, .. } =
+                        confirmation;
+                    let row = OrderDepositRow {
+                        exchange_url: coin.exchange_url,
+                        amount: coin.amount,
+                        deposit_fee: coin.denom.deposit_fee,
+                        refund_fee: coin.denom.refund_fee,
+                        wire_fee: coin.wire_fee,
+                        exchange_time: exchange_timestamp,
+                        exchange_pub,
+                        exchange_sig,
                     };
-                    return coins.into_iter().map_while(failed).collect();
+                    accepted.deposits.push((coin.coin_pub, row));
+                }
+                // What goes away by itself gives way to the others, about which the wallet can do something.
+                Err(other) => {
+                    let gives_way = |problem: &Response| problem.status >= 500 && other.status < 500;
+                    if problem.as_ref().is_none_or(gives_way) {
+                        problem = Some(other);
+                    }
                 }
             }
         }
-        let answers = stream::iter(coins.into_iter().map(|coin| async move {
-            let answer = self.deposit_one(contract, &coin).await;
-            (coin, answer)
-        }));
-        answers.buffer_unordered(DEPOSITS_AT_ONCE).collect().await
     }
+    let Some(problem) = problem else { return Ok(accepted) };
+    if !accepted.deposits.is_empty() {
+        let (order, h_contract) = (contract.order, contract.h_contract);
+        let record = RecordDeposits { order, h_contract, deposits: accepted.deposits };
+        app.core.decide(record, &contract.row.order_id).await?;
+        app.auditors.show(accepted.samples);
+    }
+    Err(problem)
+}
 
-    /// Deposits coins in one request. `None`: the exchange has to be asked for each coin.
-    async fn deposit_together(
-        &self,
-        contract: &Contract<'_>,
-        coins: &[ReadyCoin],
-    ) -> Result<Option<Vec<DepositConfirmation>>, Response> {
-        let first = &coins[0].request;
-        let coin = |coin: &ReadyCoin| BatchDepositCoin {
-            contribution: coin.request.contribution,
-            denom_pub_hash: coin.request.denom_pub_hash,
-            ub_sig: coin.request.ub_sig.clone(),
-            coin_pub: coin.coin_pub,
-            h_age_commitment: coin.request.h_age_commitment,
-            coin_sig: coin.request.coin_sig,
-        };
-        let request = BatchDepositRequest {
-            merchant_payto_uri: first.merchant_payto_uri.clone(),
-            wire_salt: first.wire_salt,
-            merchant_pub: first.merchant_pub,
-            h_contract_terms: first.h_contract_terms,
-            coins: coins.iter().map(coin).collect(),
-            timestamp: first.timestamp,
-            refund_deadline: first.refund_deadline,
-            wire_transfer_deadline: first.wire_transfer_deadline,
-            policy: None,
-        };
-        let reply =
-            self.exchanges.client.post_json(format!("{}batch-deposit", coins[0].exchange_url), &request);
-        let reply = reply.await.map_err(|error| unanswered(&error))?;
-        let is_unknown = |reply: &Reply| {
-            let code = reply.json::<ErrorDetail>().map(|body| body.code);
-            code.is_ok_and(|code| {
-                code == ErrorCode::GENERIC_ENDPOINT_UNKNOWN || code == ErrorCode::GENERIC_METHOD_INVALID
-            })
-        };
-        match reply.status {
-            200 => {}
-            404 | 405 if is_unknown(&reply) => {
-                coins[0].exchange.has_batch_deposit.store(false, Ordering::Relaxed);
-                return Ok(None);
+/// Deposits coins of one exchange: in one request if it can do that, otherwise one by one.
+async fn deposit_batch(
+    app: &Merchant,
+    contract: &Contract<'_>,
+    coins: Vec<ReadyCoin>,
+) -> Vec<(ReadyCoin, Result<DepositConfirmation, Response>)> {
+    if coins.len() > 1 && coins[0].exchange.has_batch_deposit.load(Ordering::Relaxed) {
+        match deposit_together(app, contract, &coins).await {
+            Ok(Some(confirmations)) => {
+                return coins.into_iter().zip(confirmations.into_iter().map(Ok)).collect();
             }
-            status => return Err(not_deposited(status, &reply)),
+            Ok(None) => {}
+            Err(problem) => {
+                let mut problem = Some(problem);
+                let failed = |coin| {
+                    // All or none were accepted, so one answer is about all of them.
+                    let answer = problem.take();
+                    answer.map(|answer| (coin, Err(answer)))
+                };
+                return coins.into_iter().map_while(failed).collect();
+            }
         }
-        let BatchDepositConfirmation { exchange_timestamp, exchange_pub, exchange_sigs, .. } =
-            reply.json().map_err(|_| malformed())?;
-        let confirmation = |sig: ConfirmationSignature| DepositConfirmation {
-            exchange_timestamp,
-            exchange_pub,
-            exchange_sig: sig.exchange_sig,
-            transaction_base_url: None,
-        };
-        let confirmations: Vec<_> = exchange_sigs.into_iter().map(confirmation).collect();
-        let are_confirmed =
-            confirmations.len() == coins.len() && self.confirm(contract, coins, &confirmations).await?;
-        // If some coins were accepted earlier, at another time, each has its own confirmation.
-        Ok(are_confirmed.then_some(confirmations))
     }
+    let answers = stream::iter(coins.into_iter().map(|coin| async move {
+        let answer = deposit_one(app, contract, &coin).await;
+        (coin, answer)
+    }));
+    answers.buffer_unordered(DEPOSITS_AT_ONCE).collect().await
+}
 
-    async fn deposit_one(
-        &self,
-        contract: &Contract<'_>,
-        coin: &ReadyCoin,
-    ) -> Result<DepositConfirmation, Response> {
-        let url = format!("{}coins/{}/deposit", coin.exchange_url, coin.coin_pub);
-        let reply =
-            self.exchanges.client.post_json(url, &coin.request).await.map_err(|error| unanswered(&error))?;
-        if reply.status != 200 {
-            return Err(not_deposited(reply.status, &reply));
+/// Deposits coins in one request. `None`: the exchange has to be asked for each coin.
+async fn deposit_together(
+    app: &Merchant,
+    contract: &Contract<'_>,
+    coins: &[ReadyCoin],
+) -> Result<Option<Vec<DepositConfirmation>>, Response> {
+    let first = &coins[0].request;
+    let coin = |coin: &ReadyCoin| BatchDepositCoin {
+        contribution: coin.request.contribution,
+        denom_pub_hash: coin.request.denom_pub_hash,
+        ub_sig: coin.request.ub_sig.clone(),
+        coin_pub: coin.coin_pub,
+        h_age_commitment: coin.request.h_age_commitment,
+        coin_sig: coin.request.coin_sig,
+    };
+    let request = BatchDepositRequest {
+        merchant_payto_uri: first.merchant_payto_uri.clone(),
+        wire_salt: first.wire_salt,
+        merchant_pub: first.merchant_pub,
+        h_contract_terms: first.h_contract_terms,
+        coins: coins.iter().map(coin).collect(),
+        timestamp: first.timestamp,
+        refund_deadline: first.refund_deadline,
+        wire_transfer_deadline: first.wire_transfer_deadline,
+        policy: None,
+    };
+    let reply = app.exchanges.client.post_json(format!("{}batch-deposit", coins[0].exchange_url), &request);
+    let reply = reply.await.map_err(|error| unanswered(&error))?;
+    let is_unknown = |reply: &Reply| {
+        let code = reply.json::<ErrorDetail>().map(|body| body.code);
+        code.is_ok_and(|code| {
+            code == ErrorCode::GENERIC_ENDPOINT_UNKNOWN || code == ErrorCode::GENERIC_METHOD_INVALID
+        })
+    };
+    match reply.status {
+        200 => {}
+        404 | 405 if is_unknown(&reply) => {
+            coins[0].exchange.has_batch_deposit.store(false, Ordering::Relaxed);
+            return Ok(None);
         }
-        let confirmation: DepositConfirmation = reply.json().map_err(|_| malformed())?;
-        let (coins, confirmations) = (std::slice::from_ref(coin), std::slice::from_ref(&confirmation));
-        let is_confirmed = self.confirm(contract, coins, confirmations).await?;
-        if is_confirmed { Ok(confirmation) } else { Err(malformed()) }
+        status => return Err(not_deposited(status, &reply)),
     }
+    let BatchDepositConfirmation { exchange_timestamp, exchange_pub, exchange_sigs, .. } =
+        reply.json().map_err(|_| malformed_reply())?;
+    let confirmation = |sig: ConfirmationSignature| DepositConfirmation {
+        exchange_timestamp,
+        exchange_pub,
+        exchange_sig: sig.exchange_sig,
+        transaction_base_url: None,
+    };
+    let confirmations: Vec<_> = exchange_sigs.into_iter().map(confirmation).collect();
+    let are_confirmed =
+        confirmations.len() == coins.len() && confirm(app, contract, coins, &confirmations).await?;
+    // If some coins were accepted earlier, at another time, each has its own confirmation.
+    Ok(are_confirmed.then_some(confirmations))
+}
 
-    /// Whether the exchange has signed that it will pay for these coins.
-    async fn confirm(
-        &self,
-        contract: &Contract<'_>,
-        coins: &[ReadyCoin],
-        confirmations: &[DepositConfirmation],
-    ) -> Result<bool, Response> {
-        let check = |(coin, confirmation): (&ReadyCoin, &DepositConfirmation)| {
-            let DepositConfirmation { exchange_timestamp, exchange_pub, exchange_sig, .. } = *confirmation;
-            let message = confirmed_message(contract, coin, confirmation, self.config.currency).ok()?;
-            let is_known = coin.exchange.signs_with(&exchange_pub, exchange_timestamp);
-            let message = message.message().as_ref().into();
-            is_known.then_some(Confirmation { exchange_pub, message, exchange_sig })
-        };
-        let checks: Option<Vec<_>> = coins.iter().zip(confirmations).map(check).collect();
-        let Some(checks) = checks else { return Ok(false) };
-        let verdicts = self.confirmations.run(checks).await.map_err(|PoolBusy| try_later("busy"))?;
-        Ok(verdicts.into_iter().all(|is_valid| is_valid))
+async fn deposit_one(
+    app: &Merchant,
+    contract: &Contract<'_>,
+    coin: &ReadyCoin,
+) -> Result<DepositConfirmation, Response> {
+    let url = format!("{}coins/{}/deposit", coin.exchange_url, coin.coin_pub);
+    let reply =
+        app.exchanges.client.post_json(url, &coin.request).await.map_err(|error| unanswered(&error))?;
+    if reply.status != 200 {
+        return Err(not_deposited(reply.status, &reply));
     }
+    let confirmation: DepositConfirmation = reply.json().map_err(|_| malformed_reply())?;
+    let (coins, confirmations) = (std::slice::from_ref(coin), std::slice::from_ref(&confirmation));
+    let is_confirmed = confirm(app, contract, coins, confirmations).await?;
+    if is_confirmed { Ok(confirmation) } else { Err(malformed_reply()) }
+}
+
+/// Whether the exchange has signed that it will pay for these coins.
+async fn confirm(
+    app: &Merchant,
+    contract: &Contract<'_>,
+    coins: &[ReadyCoin],
+    confirmations: &[DepositConfirmation],
+) -> Result<bool, Response> {
+    let check = |(coin, confirmation): (&ReadyCoin, &DepositConfirmation)| {
+        let DepositConfirmation { exchange_timestamp, exchange_pub, exchange_sig, .. } = *confirmation;
+        let message = confirmed_message(contract, coin, confirmation, app.core.config.currency).ok()?;
+        let is_known = coin.exchange.signs_with(&exchange_pub, exchange_timestamp);
+        let message = message.message().as_ref().into();
+        is_known.then_some(Confirmation { exchange_pub, message, exchange_sig })
+    };
+    let checks: Option<Vec<_>> = coins.iter().zip(confirmations).map(check).collect();
+    let Some(checks) = checks else { return Ok(false) };
+    let verdicts = app.confirmations.run(checks).await.map_err(|PoolBusy| FAILURES.busy())?;
+    Ok(verdicts.into_iter().all(|is_valid| is_valid))
 }
 
 /// What an exchange has signed, to be checked together with what it and others have signed for other payments.
@@ -490,19 +465,6 @@ pub(super) fn check(confirmations: &[Confirmation]) -> Vec<bool> {
         .map(|Confirmation { exchange_pub, message, exchange_sig }| (exchange_pub, &**message, exchange_sig))
         .collect();
     verify_batch(&items)
-}
-
-/// The exchange did not answer: whether it has accepted the coins is found out by asking again.
-pub(super) fn unanswered(error: &ClientError) -> Response {
-    let code = match error {
-        ClientError::Timeout { .. } => ErrorCode::MERCHANT_GENERIC_EXCHANGE_TIMEOUT,
-        _ => ErrorCode::MERCHANT_GENERIC_EXCHANGE_CONNECT_FAILURE,
-    };
-    exchange_problem(code, None, None)
-}
-
-pub(super) fn malformed() -> Response {
-    exchange_problem(ErrorCode::MERCHANT_GENERIC_EXCHANGE_REPLY_MALFORMED, None, None)
 }
 
 /// The exchange did not accept coins.

@@ -14,7 +14,7 @@ const KEPT_BYTES_MAX: usize = 32 << 20;
 
 /// An instance that exists.
 #[derive(Clone)]
-pub(super) struct Shop {
+pub(crate) struct Shop {
     pub id: String,
     pub row: InstanceRow,
     /// Made for the first signature.

@@ -1,11 +1,11 @@
 //! Templates of orders, for tills and printed codes: `/private/templates`, and `/templates/$ID` for customers.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use batzen_http::{Head, Method, Request, Response, header};
 use batzen_protocol::api::merchant::{
-    CreateOrderRequest, CreateTemplateRequest, TemplateContract, TemplateDetails, TemplateForCustomer,
+    CreateOrderRequest, CreateOrderResponse, CreateTemplateRequest, TemplateContract, TemplateDetails, TemplateForCustomer,
     TemplateList, TemplateSummary, UseTemplateRequest,
 };
 use batzen_protocol::{Amount, ErrorCode, Timestamp};
@@ -16,9 +16,40 @@ use tokio::time::Instant;
 
 use super::products::is_id;
 use super::status::wants_page;
-use super::{Answer, Service, Shop, body, named, page, try_later};
+use super::table::{Rows, TEXTS_BYTES_MAX, endpoint};
+use super::{Answer, FAILURES, Merchant, Shop, base_url, body, malformed, orders, page, refused};
+use crate::core::Core;
 use crate::rules::{Edit, EditTemplate, Refusal};
 use crate::urls;
+
+pub(super) fn routes() -> Rows {
+    let mut rows = Rows::of("instance");
+    rows.get("/private/templates", endpoint!(Reader, list_templates), "List templates of orders")
+        .gives::<TemplateList>();
+    rows.post("/private/templates", endpoint!(Owner, create_template), "Add a template")
+        .takes::<CreateTemplateRequest>(TEXTS_BYTES_MAX)
+        .gives_nothing();
+    rows.get("/private/templates/:template", endpoint!(Reader, show_template), "A template")
+        .gives::<TemplateDetails>();
+    rows.patch("/private/templates/:template", endpoint!(Owner, change_template), "Change a template")
+        .takes::<TemplateDetails>(TEXTS_BYTES_MAX)
+        .gives_nothing();
+    rows.delete("/private/templates/:template", endpoint!(Owner, delete_template), "Delete a template")
+        .gives_nothing();
+    rows.get(
+        "/templates/:template",
+        endpoint!(Anyone, offer_template),
+        "What a template offers: JSON, or a form for browsers",
+    )
+    .counted_as("order")
+    .gives::<TemplateForCustomer>();
+    rows.post("/templates/:template", endpoint!(Anyone, use_template), "A customer makes an order")
+        .counted_as("order")
+        .takes::<UseTemplateRequest>(TEXTS_BYTES_MAX)
+        .gives::<CreateOrderResponse>()
+        .answers_empty(303, "A browser's form: to the order's page.");
+    rows
+}
 
 /// The maximum number of templates of an instance.
 const TEMPLATES_MAX: usize = 1_024;
@@ -27,10 +58,6 @@ const TEXT_BYTES_MAX: usize = 2_048;
 /// Orders that customers of an instance may create at once, and how many more each second: they cost nothing.
 const BURST: u32 = 100;
 const ORDERS_PER_SECOND: u32 = 10;
-
-fn malformed(name: &str) -> Response {
-    Response::error(ErrorCode::GENERIC_PARAMETER_MALFORMED, name)
-}
 
 fn contract_of(row: &TemplateRow) -> Result<TemplateContract, Response> {
     let broken = |_| Response::error(ErrorCode::GENERIC_DB_INVARIANT_FAILURE, "template");
@@ -60,164 +87,169 @@ impl Pace {
     }
 }
 
-impl Service {
-    fn template_row(&self, details: TemplateDetails) -> Result<TemplateRow, Response> {
-        let TemplateDetails { template_description: description, template_contract: contract } = details;
-        if description.len() > TEXT_BYTES_MAX {
-            return Err(malformed("template_description"));
-        }
-        if contract.summary.as_ref().is_some_and(|text| text.is_empty() || text.len() > TEXT_BYTES_MAX) {
-            return Err(malformed("summary"));
-        }
-        let other = |_| Response::error(ErrorCode::GENERIC_CURRENCY_MISMATCH, "amount");
-        contract.amount.map(|amount| amount.money_in(self.config.currency).map_err(other)).transpose()?;
-        let contract = serde_json::to_string(&contract).expect("it has a JSON form");
-        Ok(TemplateRow { description, contract })
+fn template_row(core: &Core, details: TemplateDetails) -> Result<TemplateRow, Response> {
+    let TemplateDetails { template_description: description, template_contract: contract } = details;
+    if description.len() > TEXT_BYTES_MAX {
+        return Err(malformed("template_description"));
     }
-
-    async fn all_templates(&self, shop: &Shop) -> Result<Vec<(TemplateKey, TemplateRow)>, Response> {
-        let id = shop.id.clone();
-        let read = move |store: &Store| store.lookup::<Templates>(Templates::BY_INSTANCE, &id);
-        let mut all: Vec<_> =
-            self.read(read).await?.into_iter().map(|found| (found.key, found.row)).collect();
-        all.sort_by(|(one, _), (other, _)| one.cmp(other));
-        Ok(all)
+    if contract.summary.as_ref().is_some_and(|text| text.is_empty() || text.len() > TEXT_BYTES_MAX) {
+        return Err(malformed("summary"));
     }
+    contract.amount.map(|amount| core.money(&amount, "amount")).transpose()?;
+    let contract = serde_json::to_string(&contract).expect("it has a JSON form");
+    Ok(TemplateRow { description, contract })
+}
 
-    async fn template(&self, shop: &Shop, template_id: &str) -> Result<TemplateRow, Response> {
-        let key = TemplateKey { instance: shop.id.clone(), template_id: template_id.to_owned() };
-        let found = self.read(move |store| store.get::<Templates>(&key)).await?;
-        Ok(found.ok_or_else(|| named(&Refusal::NameUnknown, template_id))?.row)
+async fn all_templates(core: &Core, shop: &Shop) -> Result<Vec<(TemplateKey, TemplateRow)>, Response> {
+    let id = shop.id.clone();
+    let read = move |store: &Store| store.lookup::<Templates>(Templates::BY_INSTANCE, &id);
+    let mut all: Vec<_> = core.read(read).await?.into_iter().map(|found| (found.key, found.row)).collect();
+    all.sort_by(|(one, _), (other, _)| one.cmp(other));
+    Ok(all)
+}
+
+async fn template(core: &Core, shop: &Shop, template_id: &str) -> Result<TemplateRow, Response> {
+    let key = TemplateKey { instance: shop.id.clone(), template_id: template_id.to_owned() };
+    let found = core.read(move |store| store.get::<Templates>(&key)).await?;
+    Ok(found.ok_or_else(|| refused(&Refusal::NameUnknown, template_id))?.row)
+}
+
+async fn list_templates(app: &Arc<Merchant>, _: &mut Request, shop: &Shop, _: &str) -> Answer {
+    let templates = all_templates(&app.core, shop).await?.into_iter().map(|(key, row)| TemplateSummary {
+        template_id: key.template_id,
+        template_description: row.description,
+    });
+    Ok(Response::json(200, &TemplateList { templates: templates.collect() }))
+}
+
+async fn create_template(app: &Arc<Merchant>, request: &mut Request, shop: &Shop, _: &str) -> Answer {
+    let CreateTemplateRequest { template_id, details } = body(request)?;
+    if !is_id(&template_id) || all_templates(&app.core, shop).await?.len() >= TEMPLATES_MAX {
+        return Err(malformed("template_id"));
     }
+    let edit = Edit::Create(template_row(&app.core, details)?);
+    edit_template(&app.core, shop, &template_id, edit).await
+}
 
-    pub(super) async fn list_templates(&self, shop: &Shop) -> Answer {
-        let templates = self.all_templates(shop).await?.into_iter().map(|(key, row)| TemplateSummary {
-            template_id: key.template_id,
-            template_description: row.description,
-        });
-        Ok(Response::json(200, &TemplateList { templates: templates.collect() }))
-    }
+async fn change_template(
+    app: &Arc<Merchant>,
+    request: &mut Request,
+    shop: &Shop,
+    template_id: &str,
+) -> Answer {
+    let edit = Edit::Change(template_row(&app.core, body(request)?)?);
+    edit_template(&app.core, shop, template_id, edit).await
+}
 
-    pub(super) async fn create_template(&self, request: &Request, shop: &Shop) -> Answer {
-        let CreateTemplateRequest { template_id, details } = body(request)?;
-        if !is_id(&template_id) || self.all_templates(shop).await?.len() >= TEMPLATES_MAX {
-            return Err(malformed("template_id"));
-        }
-        let edit = Edit::Create(self.template_row(details)?);
-        self.edit_template(shop, &template_id, edit).await
-    }
+async fn delete_template(app: &Arc<Merchant>, _: &mut Request, shop: &Shop, template_id: &str) -> Answer {
+    edit_template(&app.core, shop, template_id, Edit::Delete).await
+}
 
-    pub(super) async fn change_template(&self, request: &Request, shop: &Shop, template_id: &str) -> Answer {
-        let edit = Edit::Change(self.template_row(body(request)?)?);
-        self.edit_template(shop, template_id, edit).await
-    }
+async fn edit_template(core: &Core, shop: &Shop, template_id: &str, edit: Edit<TemplateRow>) -> Answer {
+    let key = TemplateKey { instance: shop.id.clone(), template_id: template_id.to_owned() };
+    core.decide(EditTemplate { key, edit }, template_id).await?;
+    Ok(Response::empty(204))
+}
 
-    pub(super) async fn delete_template(&self, shop: &Shop, template_id: &str) -> Answer {
-        self.edit_template(shop, template_id, Edit::Delete).await
-    }
+async fn show_template(app: &Arc<Merchant>, _: &mut Request, shop: &Shop, template_id: &str) -> Answer {
+    let row = template(&app.core, shop, template_id).await?;
+    let details =
+        TemplateDetails { template_contract: contract_of(&row)?, template_description: row.description };
+    Ok(Response::json(200, &details))
+}
 
-    async fn edit_template(&self, shop: &Shop, template_id: &str, edit: Edit<TemplateRow>) -> Answer {
-        let key = TemplateKey { instance: shop.id.clone(), template_id: template_id.to_owned() };
-        let verdict = self.execute(EditTemplate { key, edit }).await?;
-        verdict.map_err(|refusal| named(&refusal, template_id))?;
-        Ok(Response::empty(204))
-    }
-
-    pub(super) async fn show_template(&self, shop: &Shop, template_id: &str) -> Answer {
-        let row = self.template(shop, template_id).await?;
-        let details =
-            TemplateDetails { template_contract: contract_of(&row)?, template_description: row.description };
-        Ok(Response::json(200, &details))
-    }
-
-    /// What a template offers, for its customer: as JSON, or as a form.
-    pub(super) async fn template_for_customer(&self, head: &Head, shop: &Shop, template_id: &str) -> Answer {
-        let found = self.template(shop, template_id).await;
-        if wants_page(head) {
-            return match found {
-                Ok(row) => {
-                    let contract = contract_of(&row)?;
-                    let currency = self.config.currency;
-                    Ok(page::template(&shop.row.name, &contract, currency.as_str()))
-                }
-                Err(error) if error.status == 404 => Err(page::message(404, "There is no such offer.")),
-                Err(error) => Err(error),
-            };
-        }
-        let template_contract = contract_of(&found?)?;
-        Ok(Response::json(200, &TemplateForCustomer { template_contract }))
-    }
-
-    /// A customer makes an order: JSON gets the order and its token, a browser is sent to the order's page.
-    pub(super) async fn use_template(&self, request: &Request, shop: &Shop, template_id: &str) -> Answer {
-        let row = self.template(shop, template_id).await?;
-        let contract = contract_of(&row)?;
-        let kind = request.head.header(header::CONTENT_TYPE).unwrap_or_default();
-        let is_form = kind.starts_with("application/x-www-form-urlencoded");
-        let wish = if is_form { self.form(&request.body)? } else { body::<UseTemplateRequest>(request)? };
-        let choose = |name: &str, fixed: bool, given: bool| match (fixed, given) {
-            (true, true) => Err(malformed(name)),
-            (false, false) => Err(Response::error(ErrorCode::GENERIC_PARAMETER_MISSING, name)),
-            _ => Ok(()),
-        };
-        choose("summary", contract.summary.is_some(), wish.summary.is_some())?;
-        choose("amount", contract.amount.is_some(), wish.amount.is_some())?;
-        let amount = contract.amount.or(wish.amount).expect("one of them is there");
-        let summary = contract.summary.or(wish.summary).expect("one of them is there");
-        if summary.is_empty() || summary.len() > TEXT_BYTES_MAX {
-            return Err(malformed("summary"));
-        }
-        if !self.template_pace.take(&shop.id, Instant::now()) {
-            return Err(try_later("too many orders"));
-        }
-        let now = self.now();
-        let until = match contract.pay_duration.is_forever() {
-            true => Timestamp::NEVER,
-            false => Timestamp::from_secs(now.saturating_add(contract.pay_duration).as_micros() / 1_000_000),
-        };
-        let mut order = Map::from_iter([
-            ("amount".to_owned(), json!(amount)),
-            ("summary".to_owned(), json!(summary)),
-            ("pay_deadline".to_owned(), json!(until)),
-        ]);
-        if contract.minimum_age > 0 {
-            order.insert("minimum_age".to_owned(), json!(contract.minimum_age));
-        }
-        let wish = CreateOrderRequest {
-            order,
-            refund_delay: None,
-            payment_target: None,
-            inventory_products: None,
-            lock_uuids: None,
-            create_token: None,
-        };
-        let created = self.make_order(&request.head, wish, shop).await?;
-        if is_form {
-            let base_url = Self::base_url(&request.head, shop)?;
-            let url = urls::status_url(&base_url, &created.order_id, &[("token", created.token.as_deref())]);
-            return Ok(Response::empty(303).with_header(header::LOCATION, &url));
-        }
-        Ok(Response::json(200, &created))
-    }
-
-    /// The fields of the form on a template's page. Its amount has no currency.
-    fn form(&self, bytes: &[u8]) -> Result<UseTemplateRequest, Response> {
-        let mut wish = UseTemplateRequest { summary: None, amount: None };
-        let text = std::str::from_utf8(bytes).map_err(|_| malformed("form"))?;
-        for (name, value) in Head::local(Method::POST, &format!("/?{text}")).query {
-            match name.as_str() {
-                "summary" => wish.summary = Some(value),
-                "amount" => {
-                    // In some countries the comma is the decimal point.
-                    let text = value.trim().replace(',', ".");
-                    let amount = Amount::parse(&format!("{}:{text}", self.config.currency));
-                    wish.amount = Some(amount.map_err(|_| malformed("amount"))?);
-                }
-                _ => {}
+/// What a template offers, for its customer: as JSON, or as a form.
+async fn offer_template(
+    app: &Arc<Merchant>,
+    request: &mut Request,
+    shop: &Shop,
+    template_id: &str,
+) -> Answer {
+    let found = template(&app.core, shop, template_id).await;
+    if wants_page(request) {
+        return match found {
+            Ok(row) => {
+                let contract = contract_of(&row)?;
+                let currency = app.core.config.currency;
+                Ok(page::template(&shop.row.name, &contract, currency.as_str()))
             }
-        }
-        Ok(wish)
+            Err(error) if error.status == 404 => Err(page::message(404, "There is no such offer.")),
+            Err(error) => Err(error),
+        };
     }
+    let template_contract = contract_of(&found?)?;
+    Ok(Response::json(200, &TemplateForCustomer { template_contract }))
+}
+
+/// A customer makes an order: JSON gets the order and its token, a browser is sent to the order's page.
+async fn use_template(app: &Arc<Merchant>, request: &mut Request, shop: &Shop, template_id: &str) -> Answer {
+    let row = template(&app.core, shop, template_id).await?;
+    let contract = contract_of(&row)?;
+    let kind = request.head.header(header::CONTENT_TYPE).unwrap_or_default();
+    let is_form = kind.starts_with("application/x-www-form-urlencoded");
+    let wish = if is_form { form(&app.core, &request.body)? } else { body::<UseTemplateRequest>(request)? };
+    let choose = |name: &str, fixed: bool, given: bool| match (fixed, given) {
+        (true, true) => Err(malformed(name)),
+        (false, false) => Err(Response::error(ErrorCode::GENERIC_PARAMETER_MISSING, name)),
+        _ => Ok(()),
+    };
+    choose("summary", contract.summary.is_some(), wish.summary.is_some())?;
+    choose("amount", contract.amount.is_some(), wish.amount.is_some())?;
+    let amount = contract.amount.or(wish.amount).expect("one of them is there");
+    let summary = contract.summary.or(wish.summary).expect("one of them is there");
+    if summary.is_empty() || summary.len() > TEXT_BYTES_MAX {
+        return Err(malformed("summary"));
+    }
+    if !app.template_pace.take(&shop.id, Instant::now()) {
+        return Err(FAILURES.try_later("too many orders"));
+    }
+    let now = app.core.now();
+    let until = match contract.pay_duration.is_forever() {
+        true => Timestamp::NEVER,
+        false => Timestamp::from_secs(now.saturating_add(contract.pay_duration).as_micros() / 1_000_000),
+    };
+    let mut order = Map::from_iter([
+        ("amount".to_owned(), json!(amount)),
+        ("summary".to_owned(), json!(summary)),
+        ("pay_deadline".to_owned(), json!(until)),
+    ]);
+    if contract.minimum_age > 0 {
+        order.insert("minimum_age".to_owned(), json!(contract.minimum_age));
+    }
+    let wish = CreateOrderRequest {
+        order,
+        refund_delay: None,
+        payment_target: None,
+        inventory_products: None,
+        lock_uuids: None,
+        create_token: None,
+    };
+    let created = orders::make_order(app, &request.head, wish, shop).await?;
+    if is_form {
+        let base_url = base_url(&request.head, shop)?;
+        let url = urls::status_url(&base_url, &created.order_id, &[("token", created.token.as_deref())]);
+        return Ok(Response::empty(303).with_header(header::LOCATION, &url));
+    }
+    Ok(Response::json(200, &created))
+}
+
+/// The fields of the form on a template's page. Its amount has no currency.
+fn form(core: &Core, bytes: &[u8]) -> Result<UseTemplateRequest, Response> {
+    let mut wish = UseTemplateRequest { summary: None, amount: None };
+    let text = std::str::from_utf8(bytes).map_err(|_| malformed("form"))?;
+    for (name, value) in Head::local(Method::POST, &format!("/?{text}")).query {
+        match name.as_str() {
+            "summary" => wish.summary = Some(value),
+            "amount" => {
+                // In some countries the comma is the decimal point.
+                let text = value.trim().replace(',', ".");
+                let amount = Amount::parse(&format!("{}:{text}", core.config.currency));
+                wish.amount = Some(amount.map_err(|_| malformed("amount"))?);
+            }
+            _ => {}
+        }
+    }
+    Ok(wish)
 }
 
 #[cfg(test)]

@@ -17,7 +17,8 @@ use batzen_tables::merchant::{
 use futures_util::{StreamExt as _, stream};
 
 use super::refunds::OrderMoney;
-use super::{Service, Shop, refused};
+use super::{Merchant, Shop, refunds};
+use crate::core::Core;
 use crate::rules::{NoteTransfer, RecordKyc, RecordWires};
 
 /// Coins that one command books.
@@ -59,211 +60,206 @@ fn exchange_code(reply: &Reply) -> u32 {
     reply.json::<ErrorDetail>().map_or(0, |body| body.code.to_u32())
 }
 
-impl Service {
-    /// Asks an exchange which transfer pays for a coin.
-    pub(super) async fn track(
-        &self,
-        shop: &Shop,
-        key: &EddsaPrivateKey,
-        h_contract_terms: HashCode,
-        h_wire: HashCode,
-        coin_pub: EddsaPublicKey,
-        deposit: &OrderDepositRow,
-    ) -> Result<Tracked, NotTracked> {
-        let keys_failed = |_| NotTracked::new(ErrorCode::MERCHANT_GENERIC_EXCHANGE_KEYS_FAILURE);
-        let exchange = self.exchanges.get(&deposit.exchange_url, |_| true).await.map_err(keys_failed)?;
-        let message = MerchantTrackTransaction { h_contract_terms, h_wire, coin_pub };
-        let url = format!(
-            "{}deposits/{h_wire}/{}/{h_contract_terms}/{coin_pub}",
-            deposit.exchange_url, shop.row.merchant_pub
-        );
-        let ask = self.exchanges.client.get(url).query("merchant_sig", message.sign(key));
-        let reply = ask.send().await.map_err(|error| NotTracked::from(&error))?;
-        let malformed = || NotTracked {
-            http_status: reply.status,
-            ..NotTracked::new(ErrorCode::MERCHANT_GENERIC_EXCHANGE_REPLY_MALFORMED)
-        };
-        match reply.status {
-            200 => {
-                let answer: DepositTransfer = reply.json().map_err(|_| malformed())?;
-                let confirmation = ExchangeConfirmWire {
-                    h_wire,
-                    h_contract_terms,
-                    wtid: answer.wtid,
-                    coin_pub,
-                    execution_time: answer.execution_time,
-                    coin_contribution: answer.coin_contribution,
+/// Asks an exchange which transfer pays for a coin.
+pub(super) async fn track(
+    app: &Merchant,
+    shop: &Shop,
+    key: &EddsaPrivateKey,
+    h_contract_terms: HashCode,
+    h_wire: HashCode,
+    coin_pub: EddsaPublicKey,
+    deposit: &OrderDepositRow,
+) -> Result<Tracked, NotTracked> {
+    let keys_failed = |_| NotTracked::new(ErrorCode::MERCHANT_GENERIC_EXCHANGE_KEYS_FAILURE);
+    let exchange = app.exchanges.get(&deposit.exchange_url, |_| true).await.map_err(keys_failed)?;
+    let message = MerchantTrackTransaction { h_contract_terms, h_wire, coin_pub };
+    let url = format!(
+        "{}deposits/{h_wire}/{}/{h_contract_terms}/{coin_pub}",
+        deposit.exchange_url, shop.row.merchant_pub
+    );
+    let ask = app.exchanges.client.get(url).query("merchant_sig", message.sign(key));
+    let reply = ask.send().await.map_err(|error| NotTracked::from(&error))?;
+    let malformed = || NotTracked {
+        http_status: reply.status,
+        ..NotTracked::new(ErrorCode::MERCHANT_GENERIC_EXCHANGE_REPLY_MALFORMED)
+    };
+    match reply.status {
+        200 => {
+            let answer: DepositTransfer = reply.json().map_err(|_| malformed())?;
+            let confirmation = ExchangeConfirmWire {
+                h_wire,
+                h_contract_terms,
+                wtid: answer.wtid,
+                coin_pub,
+                execution_time: answer.execution_time,
+                coin_contribution: answer.coin_contribution,
+            };
+            let is_right = exchange.signs_with(&answer.exchange_pub, answer.execution_time)
+                && confirmation.verify(&answer.exchange_pub, &answer.exchange_sig)
+                && answer.coin_contribution.money_in(app.core.config.currency).is_ok();
+            if is_right { Ok(Tracked::Paid(Box::new(answer))) } else { Err(malformed()) }
+        }
+        202 => Ok(Tracked::Pending(reply.json().map_err(|_| malformed())?)),
+        status => Err(NotTracked {
+            code: ErrorCode::MERCHANT_GET_ORDERS_EXCHANGE_TRACKING_FAILURE,
+            exchange_code: exchange_code(&reply),
+            http_status: status,
+        }),
+    }
+}
+
+/// Asks the exchanges for the transfers of an order's coins of which none is known, and books what they say.
+/// Returns what they did not say.
+pub(super) async fn track_order(
+    app: &Merchant,
+    request: &mut Request,
+    shop: &Shop,
+    order: OrderRef,
+    row: &OrderRow,
+    money: &OrderMoney,
+) -> Result<Vec<WireReport>, Response> {
+    let (Ok(key), Some(h_contract)) = (shop.key(), row.h_contract) else { return Ok(Vec::new()) };
+    let terms = refunds::contract_terms(row)?;
+    let known = wires(&app.core, order).await?;
+    let left = money
+        .deposits
+        .iter()
+        .filter(|(deposit, _)| !known.iter().any(|found| found.key.coin_pub == deposit.coin_pub));
+    request.leave_slot();
+    let key = &key;
+    let questions = left.map(|(deposit, row)| async move {
+        (deposit, row, track(app, shop, key, h_contract, terms.h_wire, deposit.coin_pub, row).await)
+    });
+    let questions: Vec<_> = questions.collect();
+    let answers: Vec<_> = stream::iter(questions).buffered(QUESTIONS_AT_ONCE).collect().await;
+    let mut reports = Vec::new();
+    let mut wires = Vec::new();
+    for (deposit, deposit_row, answer) in answers {
+        match answer {
+            Ok(Tracked::Paid(paid)) => {
+                let transfer =
+                    note_tracked(&app.core, shop, &deposit_row.exchange_url, &paid, &terms.h_wire).await?;
+                let row = OrderWireRow {
+                    transfer,
+                    exchange_url: deposit_row.exchange_url.clone(),
+                    wtid: paid.wtid,
+                    execution_time: paid.execution_time,
+                    amount: paid.coin_contribution.money,
+                    confirmed: false,
                 };
-                let is_right = exchange.signs_with(&answer.exchange_pub, answer.execution_time)
-                    && confirmation.verify(&answer.exchange_pub, &answer.exchange_sig)
-                    && answer.coin_contribution.money_in(self.config.currency).is_ok();
-                if is_right { Ok(Tracked::Paid(Box::new(answer))) } else { Err(malformed()) }
+                wires.push((OrderWireKey { order, coin_pub: deposit.coin_pub }, row));
             }
-            202 => Ok(Tracked::Pending(reply.json().map_err(|_| malformed())?)),
-            status => Err(NotTracked {
-                code: ErrorCode::MERCHANT_GET_ORDERS_EXCHANGE_TRACKING_FAILURE,
-                exchange_code: exchange_code(&reply),
-                http_status: status,
+            Ok(Tracked::Pending(pending)) => {
+                note_kyc(&app.core, shop, terms.h_wire, &deposit_row.exchange_url, &pending).await?;
+            }
+            Err(problem) => reports.push(WireReport {
+                code: problem.code.to_u32(),
+                hint: problem.code.hint().to_owned(),
+                exchange_ec: problem.exchange_code,
+                exchange_hc: problem.http_status.into(),
+                coin_pub: deposit.coin_pub,
             }),
         }
     }
+    record_wires(&app.core, wires).await?;
+    Ok(reports)
+}
 
-    /// Asks the exchanges for the transfers of an order's coins of which none is known, and books what they say.
-    /// Returns what they did not say.
-    pub(super) async fn track_order(
-        &self,
-        request: &mut Request,
-        shop: &Shop,
-        order: OrderRef,
-        row: &OrderRow,
-        money: &OrderMoney,
-    ) -> Result<Vec<WireReport>, Response> {
-        let (Ok(key), Some(h_contract)) = (shop.key(), row.h_contract) else { return Ok(Vec::new()) };
-        let terms = Self::contract_terms(row)?;
-        let known = self.wires(order).await?;
-        let left = money
-            .deposits
-            .iter()
-            .filter(|(deposit, _)| !known.iter().any(|found| found.key.coin_pub == deposit.coin_pub));
-        request.leave_slot();
-        let key = &key;
-        let questions = left.map(|(deposit, row)| async move {
-            (deposit, row, self.track(shop, key, h_contract, terms.h_wire, deposit.coin_pub, row).await)
-        });
-        let questions: Vec<_> = questions.collect();
-        let answers: Vec<_> = stream::iter(questions).buffered(QUESTIONS_AT_ONCE).collect().await;
-        let mut reports = Vec::new();
-        let mut wires = Vec::new();
-        for (deposit, deposit_row, answer) in answers {
-            match answer {
-                Ok(Tracked::Paid(paid)) => {
-                    let transfer =
-                        self.note_tracked(shop, &deposit_row.exchange_url, &paid, &terms.h_wire).await?;
-                    let row = OrderWireRow {
-                        transfer,
-                        exchange_url: deposit_row.exchange_url.clone(),
-                        wtid: paid.wtid,
-                        execution_time: paid.execution_time,
-                        amount: paid.coin_contribution.money,
-                        confirmed: false,
-                    };
-                    wires.push((OrderWireKey { order, coin_pub: deposit.coin_pub }, row));
-                }
-                Ok(Tracked::Pending(pending)) => {
-                    self.note_kyc(shop, terms.h_wire, &deposit_row.exchange_url, &pending).await?;
-                }
-                Err(problem) => reports.push(WireReport {
-                    code: problem.code.to_u32(),
-                    hint: problem.code.hint().to_owned(),
-                    exchange_ec: problem.exchange_code,
-                    exchange_hc: problem.http_status.into(),
-                    coin_pub: deposit.coin_pub,
-                }),
+pub(super) async fn record_wires(
+    core: &Core,
+    wires: Vec<(OrderWireKey, OrderWireRow)>,
+) -> Result<(), Response> {
+    for wires in wires.chunks(WIRES) {
+        core.decide(RecordWires { wires: wires.to_vec() }, "").await?;
+    }
+    Ok(())
+}
+
+/// Books a transfer that an exchange has named, and that the shop may not have seen at its bank.
+async fn note_tracked(
+    core: &Core,
+    shop: &Shop,
+    exchange_url: &str,
+    paid: &DepositTransfer,
+    h_wire: &HashCode,
+) -> Result<TransferRef, Response> {
+    let transfer = transfer_ref(&shop.id, exchange_url, &paid.wtid.to_string());
+    let accounts = core.accounts(&shop.id).await?;
+    let account = accounts.into_iter().find(|(key, _)| key.h_wire == *h_wire);
+    let unknown = || Response::error(ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_WIRE_HASH_UNKNOWN, "");
+    let (_, account) = account.ok_or_else(unknown)?;
+    let mut row = new_transfer(core, shop, exchange_url, paid.wtid, account.payto_uri);
+    row.execution_time = Some(paid.execution_time);
+    core.decide(NoteTransfer { key: TransferKey { transfer }, row }, "").await?;
+    Ok(transfer)
+}
+
+pub(super) fn new_transfer(
+    core: &Core,
+    shop: &Shop,
+    exchange_url: &str,
+    wtid: Wtid,
+    payto_uri: String,
+) -> TransferRow {
+    TransferRow {
+        instance: shop.id.clone(),
+        row_id: core.next_row_id(),
+        exchange_url: exchange_url.to_owned(),
+        wtid,
+        payto_uri,
+        credit_amount: None,
+        total: None,
+        wire_fee: None,
+        execution_time: None,
+        verified: false,
+        problem: 0,
+        exchange_pub: None,
+        exchange_sig: None,
+    }
+}
+
+/// Books whether an exchange asks who owns an account.
+pub(super) async fn note_kyc(
+    core: &Core,
+    shop: &Shop,
+    h_wire: HashCode,
+    exchange_url: &str,
+    pending: &DepositPending,
+) -> Result<(), Response> {
+    let requirement_row = pending.requirement_row.filter(|_| !pending.kyc_ok);
+    let key = AccountKycKey { instance: shop.id.clone(), h_wire, exchange_url: exchange_url.to_owned() };
+    let row = AccountKycRow { requirement_row, checked: core.now(), http_status: 0, exchange_code: 0 };
+    core.decide(RecordKyc { key, row }, "").await
+}
+
+async fn wires(core: &Core, order: OrderRef) -> Result<Vec<Found<OrderWires>>, Response> {
+    core.read(move |store| store.lookup::<OrderWires>(OrderWires::BY_ORDER, &order)).await
+}
+
+/// The transfers that have parts of an order.
+pub(super) async fn wire_details(core: &Core, order: OrderRef) -> Result<Vec<WireDetail>, Response> {
+    let mut details: BTreeMap<TransferRef, WireDetail> = BTreeMap::new();
+    for found in wires(core, order).await? {
+        let row = found.row;
+        match details.get_mut(&row.transfer) {
+            Some(detail) => {
+                let sum = detail.amount.money.checked_add(row.amount);
+                let overflow =
+                    |_| Response::error(ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_AMOUNT_OVERFLOW, "");
+                detail.amount = core.amount(sum.map_err(overflow)?);
+                detail.confirmed &= row.confirmed;
+            }
+            None => {
+                let detail = WireDetail {
+                    exchange_url: row.exchange_url,
+                    wtid: row.wtid,
+                    execution_time: row.execution_time,
+                    amount: core.amount(row.amount),
+                    confirmed: row.confirmed,
+                };
+                details.insert(row.transfer, detail);
             }
         }
-        self.record_wires(wires).await?;
-        Ok(reports)
     }
-
-    pub(super) async fn record_wires(
-        &self,
-        wires: Vec<(OrderWireKey, OrderWireRow)>,
-    ) -> Result<(), Response> {
-        for wires in wires.chunks(WIRES) {
-            let verdict = self.execute(RecordWires { wires: wires.to_vec() }).await?;
-            verdict.map_err(|refusal| refused(&refusal, ""))?;
-        }
-        Ok(())
-    }
-
-    /// Books a transfer that an exchange has named, and that the shop may not have seen at its bank.
-    async fn note_tracked(
-        &self,
-        shop: &Shop,
-        exchange_url: &str,
-        paid: &DepositTransfer,
-        h_wire: &HashCode,
-    ) -> Result<TransferRef, Response> {
-        let transfer = transfer_ref(&shop.id, exchange_url, &paid.wtid.to_string());
-        let accounts = self.accounts(&shop.id).await?;
-        let account = accounts.into_iter().find(|(key, _)| key.h_wire == *h_wire);
-        let unknown = || Response::error(ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_WIRE_HASH_UNKNOWN, "");
-        let (_, account) = account.ok_or_else(unknown)?;
-        let mut row = self.new_transfer(shop, exchange_url, paid.wtid, account.payto_uri);
-        row.execution_time = Some(paid.execution_time);
-        let verdict = self.execute(NoteTransfer { key: TransferKey { transfer }, row }).await?;
-        verdict.map_err(|refusal| refused(&refusal, ""))?;
-        Ok(transfer)
-    }
-
-    pub(super) fn new_transfer(
-        &self,
-        shop: &Shop,
-        exchange_url: &str,
-        wtid: Wtid,
-        payto_uri: String,
-    ) -> TransferRow {
-        TransferRow {
-            instance: shop.id.clone(),
-            row_id: self.next_row_id(),
-            exchange_url: exchange_url.to_owned(),
-            wtid,
-            payto_uri,
-            credit_amount: None,
-            total: None,
-            wire_fee: None,
-            execution_time: None,
-            verified: false,
-            problem: 0,
-            exchange_pub: None,
-            exchange_sig: None,
-        }
-    }
-
-    /// Books whether an exchange asks who owns an account.
-    pub(super) async fn note_kyc(
-        &self,
-        shop: &Shop,
-        h_wire: HashCode,
-        exchange_url: &str,
-        pending: &DepositPending,
-    ) -> Result<(), Response> {
-        let requirement_row = pending.requirement_row.filter(|_| !pending.kyc_ok);
-        let key = AccountKycKey { instance: shop.id.clone(), h_wire, exchange_url: exchange_url.to_owned() };
-        let row = AccountKycRow { requirement_row, checked: self.now(), http_status: 0, exchange_code: 0 };
-        let verdict = self.execute(RecordKyc { key, row }).await?;
-        verdict.map_err(|refusal| refused(&refusal, ""))
-    }
-
-    async fn wires(&self, order: OrderRef) -> Result<Vec<Found<OrderWires>>, Response> {
-        self.read(move |store| store.lookup::<OrderWires>(OrderWires::BY_ORDER, &order)).await
-    }
-
-    /// The transfers that have parts of an order.
-    pub(super) async fn wire_details(&self, order: OrderRef) -> Result<Vec<WireDetail>, Response> {
-        let mut details: BTreeMap<TransferRef, WireDetail> = BTreeMap::new();
-        for found in self.wires(order).await? {
-            let row = found.row;
-            match details.get_mut(&row.transfer) {
-                Some(detail) => {
-                    let sum = detail.amount.money.checked_add(row.amount);
-                    let overflow =
-                        |_| Response::error(ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_AMOUNT_OVERFLOW, "");
-                    detail.amount = self.amount(sum.map_err(overflow)?);
-                    detail.confirmed &= row.confirmed;
-                }
-                None => {
-                    let detail = WireDetail {
-                        exchange_url: row.exchange_url,
-                        wtid: row.wtid,
-                        execution_time: row.execution_time,
-                        amount: self.amount(row.amount),
-                        confirmed: row.confirmed,
-                    };
-                    details.insert(row.transfer, detail);
-                }
-            }
-        }
-        Ok(details.into_values().collect())
-    }
+    Ok(details.into_values().collect())
 }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
+use std::sync::Arc;
 
 use batzen_crypto::HashCode;
 use batzen_http::{Request, Response};
@@ -20,10 +21,39 @@ use batzen_tables::merchant::{
 };
 use serde_json::{Map, Value, json};
 
-use super::orders::yes_or_no;
-use super::{Answer, Service, Shop, body, refused};
+use super::openapi::{INTEGER, LIMIT, TEXT, YES_NO_ALL};
+use super::problems::{exchange_problem, malformed_reply, unanswered, unknown_exchange};
+use super::table::{Rows, SMALL_BODY_BYTES_MAX, endpoint};
+use super::{Answer, Merchant, Shop, body, malformed, refused, tracking, yes_or_no};
+use crate::core::Core;
 use crate::exchanges::{Exchange, is_base_url};
 use crate::rules::{CheckTransfer, DeleteTransfer, NoteTransfer, Refusal, Statement};
+
+pub(super) fn routes() -> Rows {
+    let mut rows = Rows::of("transfer");
+    rows.post(
+        "/private/transfers",
+        endpoint!(Owner, report_transfer),
+        "Report a transfer that the bank has booked",
+    )
+    .takes::<ReportTransferRequest>(SMALL_BODY_BYTES_MAX)
+    .gives::<ReportTransferResponse>();
+    rows.get("/private/transfers", endpoint!(Reader, list_transfers), "List transfers of exchanges")
+        .query("payto_uri", TEXT, "Only to this account.")
+        .query("verified", YES_NO_ALL, "Only verified ones or others.")
+        .query("before", INTEGER, "Only before this time, in seconds.")
+        .query("after", INTEGER, "Only after this time, in seconds.")
+        .query("limit", LIMIT, "How many: the latest first if negative.")
+        .query("offset", INTEGER, "The serial number after which the list begins.")
+        .gives::<TransferList>();
+    rows.delete(
+        "/private/transfers/:serial",
+        endpoint!(Owner, delete_transfer),
+        "Forget a transfer that was not verified",
+    )
+    .gives_nothing();
+    rows
+}
 
 /// The maximum number of coins in a transfer.
 const DEPOSITS_MAX: usize = 65_536;
@@ -56,215 +86,208 @@ fn overflow(_: AmountError) -> Conflict {
     Conflict::new(ErrorCode::MERCHANT_PRIVATE_POST_TRANSFERS_CONFLICTING_TRANSFERS)
 }
 
-impl Service {
-    pub(super) async fn report_transfer(&self, mut request: Request, shop: &Shop) -> Answer {
-        let ReportTransferRequest { credit_amount, wtid, payto_uri, exchange_url } = body(&request)?;
-        let other = |_| Response::error(ErrorCode::GENERIC_CURRENCY_MISMATCH, "credit_amount");
-        let credit = credit_amount.money_in(self.config.currency).map_err(other)?;
-        if !is_base_url(&exchange_url) {
-            return Err(Response::error(ErrorCode::GENERIC_PARAMETER_MALFORMED, "exchange_url"));
-        }
-        let accounts = self.accounts(&shop.id).await?;
-        if !accounts.iter().any(|(_, row)| row.payto_uri == payto_uri) {
-            let code = ErrorCode::MERCHANT_PRIVATE_POST_TRANSFERS_ACCOUNT_NOT_FOUND;
-            return Err(Response::error(code, &payto_uri));
-        }
-        let transfer = transfer_ref(&shop.id, &exchange_url, &wtid.to_string());
-        let key = TransferKey { transfer };
-        let mut row = self.new_transfer(shop, &exchange_url, wtid, payto_uri);
-        row.credit_amount = Some(credit);
-        let row = self.execute(NoteTransfer { key: key.clone(), row }).await?;
-        let row = *row.map_err(|refusal| refused(&refusal, &wtid.to_string()))?;
-        let row = match row.verified {
-            true => row,
-            false => {
-                request.leave_slot();
-                self.verify_transfer(shop, &key, row, credit).await?
-            }
-        };
-        let (Some(total), Some(wire_fee), Some(execution_time)) =
-            (row.total, row.wire_fee, row.execution_time)
-        else {
-            return Err(Response::error(ErrorCode::GENERIC_DB_INVARIANT_FAILURE, "transfer"));
-        };
-        let answer = ReportTransferResponse {
-            total: self.amount(total),
-            wire_fee: self.amount(wire_fee),
-            execution_time,
-            deposits_sums: self.sums(transfer).await?,
-        };
-        Ok(Response::json(200, &answer))
+async fn report_transfer(app: &Arc<Merchant>, request: &mut Request, shop: &Shop, _: &str) -> Answer {
+    let ReportTransferRequest { credit_amount, wtid, payto_uri, exchange_url } = body(request)?;
+    let credit = app.core.money(&credit_amount, "credit_amount")?;
+    if !is_base_url(&exchange_url) {
+        return Err(malformed("exchange_url"));
     }
+    let accounts = app.core.accounts(&shop.id).await?;
+    if !accounts.iter().any(|(_, row)| row.payto_uri == payto_uri) {
+        let code = ErrorCode::MERCHANT_PRIVATE_POST_TRANSFERS_ACCOUNT_NOT_FOUND;
+        return Err(Response::error(code, &payto_uri));
+    }
+    let transfer = transfer_ref(&shop.id, &exchange_url, &wtid.to_string());
+    let key = TransferKey { transfer };
+    let mut row = tracking::new_transfer(&app.core, shop, &exchange_url, wtid, payto_uri);
+    row.credit_amount = Some(credit);
+    let row = app.core.execute(NoteTransfer { key: key.clone(), row }).await?;
+    let row = row.map_err(|refusal| refused(&refusal, &wtid.to_string()))?;
+    let row = match row.verified {
+        true => row,
+        false => {
+            request.leave_slot();
+            verify_transfer(app, shop, &key, row, credit).await?
+        }
+    };
+    let (Some(total), Some(wire_fee), Some(execution_time)) = (row.total, row.wire_fee, row.execution_time)
+    else {
+        return Err(Response::error(ErrorCode::GENERIC_DB_INVARIANT_FAILURE, "transfer"));
+    };
+    let answer = ReportTransferResponse {
+        total: app.core.amount(total),
+        wire_fee: app.core.amount(wire_fee),
+        execution_time,
+        deposits_sums: sums(&app.core, transfer).await?,
+    };
+    Ok(Response::json(200, &answer))
+}
 
-    /// For each order, what a transfer has of it.
-    async fn sums(&self, transfer: TransferRef) -> Result<Vec<OrderSum>, Response> {
-        let read = move |store: &Store| {
-            let mut sums: BTreeMap<OrderRef, (String, Vec<Money>, Vec<Money>)> = BTreeMap::new();
-            for found in store.lookup::<OrderWires>(OrderWires::BY_TRANSFER, &transfer)? {
-                let order = found.key.order;
-                let deposit =
-                    batzen_tables::merchant::OrderDepositKey { order, coin_pub: found.key.coin_pub };
-                let Some(deposit) = store.get::<OrderDeposits>(&deposit)? else { continue };
-                if let std::collections::btree_map::Entry::Vacant(entry) = sums.entry(order) {
-                    let row = store.get::<Orders>(&batzen_tables::merchant::OrderKey { order })?;
-                    let Some(row) = row else { continue };
-                    entry.insert((row.row.order_id, Vec::new(), Vec::new()));
-                }
-                let (_, values, fees) = sums.get_mut(&order).expect("it was just inserted");
-                values.push(deposit.row.amount);
-                fees.push(deposit.row.deposit_fee);
+/// For each order, what a transfer has of it.
+async fn sums(core: &Core, transfer: TransferRef) -> Result<Vec<OrderSum>, Response> {
+    let read = move |store: &Store| {
+        let mut sums: BTreeMap<OrderRef, (String, Vec<Money>, Vec<Money>)> = BTreeMap::new();
+        for found in store.lookup::<OrderWires>(OrderWires::BY_TRANSFER, &transfer)? {
+            let order = found.key.order;
+            let deposit = batzen_tables::merchant::OrderDepositKey { order, coin_pub: found.key.coin_pub };
+            let Some(deposit) = store.get::<OrderDeposits>(&deposit)? else { continue };
+            if let std::collections::btree_map::Entry::Vacant(entry) = sums.entry(order) {
+                let row = store.get::<Orders>(&batzen_tables::merchant::OrderKey { order })?;
+                let Some(row) = row else { continue };
+                entry.insert((row.row.order_id, Vec::new(), Vec::new()));
             }
-            Ok(sums)
-        };
-        let overflow = |_| Response::error(ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_AMOUNT_OVERFLOW, "");
-        let sums = self.read(read).await?.into_values();
-        sums.map(|(order_id, values, fees)| {
-            Ok(OrderSum {
-                order_id,
-                deposit_value: self.amount(Money::checked_sum(values).map_err(overflow)?),
-                deposit_fee: self.amount(Money::checked_sum(fees).map_err(overflow)?),
-            })
+            let (_, values, fees) = sums.get_mut(&order).expect("it was just inserted");
+            values.push(deposit.row.amount);
+            fees.push(deposit.row.deposit_fee);
+        }
+        Ok(sums)
+    };
+    let overflow = |_| Response::error(ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_AMOUNT_OVERFLOW, "");
+    let sums = core.read(read).await?.into_values();
+    sums.map(|(order_id, values, fees)| {
+        Ok(OrderSum {
+            order_id,
+            deposit_value: core.amount(Money::checked_sum(values).map_err(overflow)?),
+            deposit_fee: core.amount(Money::checked_sum(fees).map_err(overflow)?),
         })
-        .collect()
-    }
+    })
+    .collect()
+}
 
-    /// Asks the exchange what a transfer pays for, checks that against the deposits, and books it.
-    async fn verify_transfer(
-        &self,
-        shop: &Shop,
-        key: &TransferKey,
-        row: TransferRow,
-        credit: Money,
-    ) -> Result<TransferRow, Response> {
-        let exchange = self.exchanges.get(&row.exchange_url, |_| true).await;
-        let exchange = match exchange {
-            Ok(exchange) if self.exchanges.accepts_some(&exchange) => exchange,
-            Ok(_) => {
-                let code = ErrorCode::MERCHANT_PRIVATE_POST_TRANSFERS_REQUEST_ERROR;
-                return Err(Response::error(code, "the backend does not accept this exchange"));
-            }
-            Err(error) => return Err(super::pay::unknown_exchange(&error)),
-        };
-        let reply =
-            self.exchanges.keys_client.get_json(format!("{}transfers/{}", row.exchange_url, row.wtid)).await;
-        let reply = reply.map_err(|error| super::pay::unanswered(&error))?;
-        if reply.status != 200 {
-            let code = match reply.status {
-                404 => ErrorCode::MERCHANT_PRIVATE_POST_TRANSFERS_EXCHANGE_UNKNOWN,
-                _ => ErrorCode::MERCHANT_PRIVATE_POST_TRANSFERS_REQUEST_ERROR,
-            };
-            self.book_check(key, Err(code.to_u32())).await?;
-            let body = reply.json::<Value>().ok().map(|body| (reply.status, body));
-            return Err(super::pay::exchange_problem(code, None, body));
+/// Asks the exchange what a transfer pays for, checks that against the deposits, and books it.
+async fn verify_transfer(
+    app: &Merchant,
+    shop: &Shop,
+    key: &TransferKey,
+    row: TransferRow,
+    credit: Money,
+) -> Result<TransferRow, Response> {
+    let exchange = app.exchanges.get(&row.exchange_url, |_| true).await;
+    let exchange = match exchange {
+        Ok(exchange) if app.exchanges.accepts_some(&exchange) => exchange,
+        Ok(_) => {
+            let code = ErrorCode::MERCHANT_PRIVATE_POST_TRANSFERS_REQUEST_ERROR;
+            return Err(Response::error(code, "the backend does not accept this exchange"));
         }
-        let Ok(answer) = reply.json::<TransferResponse>() else { return Err(super::pay::malformed()) };
-        match self.parts(shop, &row, &exchange, &answer, credit).await? {
-            Ok(parts) => {
-                let wires = parts.into_iter().map(|part| {
-                    let wire = OrderWireRow {
-                        transfer: key.transfer,
-                        exchange_url: row.exchange_url.clone(),
-                        wtid: row.wtid,
-                        execution_time: answer.execution_time,
-                        amount: part.amount,
-                        confirmed: true,
-                    };
-                    (part.key, wire)
-                });
-                let wires: Vec<_> = wires.collect();
-                self.record_wires(wires.clone()).await?;
-                let statement = Statement {
-                    total: answer.total.money,
-                    wire_fee: answer.wire_fee.money,
+        Err(error) => return Err(unknown_exchange(&error)),
+    };
+    let reply =
+        app.exchanges.keys_client.get_json(format!("{}transfers/{}", row.exchange_url, row.wtid)).await;
+    let reply = reply.map_err(|error| unanswered(&error))?;
+    if reply.status != 200 {
+        let code = match reply.status {
+            404 => ErrorCode::MERCHANT_PRIVATE_POST_TRANSFERS_EXCHANGE_UNKNOWN,
+            _ => ErrorCode::MERCHANT_PRIVATE_POST_TRANSFERS_REQUEST_ERROR,
+        };
+        book_check(&app.core, key, Err(code.to_u32())).await?;
+        let body = reply.json::<Value>().ok().map(|body| (reply.status, body));
+        return Err(exchange_problem(code, None, body));
+    }
+    let Ok(answer) = reply.json::<TransferResponse>() else { return Err(malformed_reply()) };
+    match parts(&app.core, shop, &row, &exchange, &answer, credit).await? {
+        Ok(parts) => {
+            let wires = parts.into_iter().map(|part| {
+                let wire = OrderWireRow {
+                    transfer: key.transfer,
+                    exchange_url: row.exchange_url.clone(),
+                    wtid: row.wtid,
                     execution_time: answer.execution_time,
-                    exchange_pub: answer.exchange_pub,
-                    exchange_sig: answer.exchange_sig,
+                    amount: part.amount,
+                    confirmed: true,
                 };
-                self.book_check(key, Ok(statement.clone())).await?;
-                wires.iter().for_each(|(wire, _)| self.notices.order_changed(&wire.order));
-                Ok(TransferRow {
-                    total: Some(statement.total),
-                    wire_fee: Some(statement.wire_fee),
-                    execution_time: Some(statement.execution_time),
-                    verified: true,
-                    ..row
-                })
-            }
-            Err(conflict) => {
-                self.book_check(key, Err(conflict.code.to_u32())).await?;
-                Err(Response::error_with(conflict.code, None, &row.wtid.to_string(), conflict.extra))
-            }
+                (part.key, wire)
+            });
+            let wires: Vec<_> = wires.collect();
+            tracking::record_wires(&app.core, wires.clone()).await?;
+            let statement = Statement {
+                total: answer.total.money,
+                wire_fee: answer.wire_fee.money,
+                execution_time: answer.execution_time,
+                exchange_pub: answer.exchange_pub,
+                exchange_sig: answer.exchange_sig,
+            };
+            book_check(&app.core, key, Ok(statement.clone())).await?;
+            wires.iter().for_each(|(wire, _)| app.core.notices.order_changed(&wire.order));
+            Ok(TransferRow {
+                total: Some(statement.total),
+                wire_fee: Some(statement.wire_fee),
+                execution_time: Some(statement.execution_time),
+                verified: true,
+                ..row
+            })
+        }
+        Err(conflict) => {
+            book_check(&app.core, key, Err(conflict.code.to_u32())).await?;
+            Err(Response::error_with(conflict.code, None, &row.wtid.to_string(), conflict.extra))
         }
     }
+}
 
-    async fn book_check(&self, key: &TransferKey, result: Result<Statement, u32>) -> Result<(), Response> {
-        let verdict = self.execute(CheckTransfer { key: key.clone(), result }).await?;
-        verdict.map_err(|refusal| refused(&refusal, ""))
-    }
+async fn book_check(core: &Core, key: &TransferKey, result: Result<Statement, u32>) -> Result<(), Response> {
+    core.decide(CheckTransfer { key: key.clone(), result }, "").await
+}
 
-    /// Checks an exchange's statement about a transfer. Returns the shop's deposits that it pays for.
-    async fn parts(
-        &self,
-        shop: &Shop,
-        row: &TransferRow,
-        exchange: &Exchange,
-        answer: &TransferResponse,
-        credit: Money,
-    ) -> Result<Result<Vec<Part>, Conflict>, Response> {
-        let currency = self.config.currency;
-        let confirmation = ExchangeConfirmWireDeposit {
-            total: answer.total,
-            wire_fee: answer.wire_fee,
-            merchant_pub: answer.merchant_pub,
-            h_payto: answer.h_payto,
-            h_details: wire_details_hash(answer.execution_time, &answer.deposits),
-        };
-        let is_signed = exchange.signs_with(&answer.exchange_pub, answer.execution_time)
-            && confirmation.verify(&answer.exchange_pub, &answer.exchange_sig);
-        let is_ours =
-            answer.merchant_pub == shop.row.merchant_pub && answer.h_payto == h_payto(&row.payto_uri);
-        let is_sane = answer.deposits.len() <= DEPOSITS_MAX
-            && answer.total.money_in(currency).is_ok()
-            && answer.wire_fee.money_in(currency).is_ok();
-        if !is_signed || !is_sane {
-            return Err(super::pay::malformed());
-        }
-        if !is_ours {
-            return Ok(Err(Conflict::new(ErrorCode::MERCHANT_PRIVATE_POST_TRANSFERS_CONFLICTING_TRANSFERS)));
-        }
-        let asked: Vec<_> =
-            answer.deposits.iter().map(|deposit| (deposit.h_contract_terms, deposit.coin_pub)).collect();
-        let instance = shop.id.clone();
-        let read = move |store: &Store| {
-            let mut orders: HashMap<HashCode, Option<OrderRef>> = HashMap::new();
-            let mut found = Vec::with_capacity(asked.len());
-            for (h_contract, coin_pub) in asked {
-                let order = match orders.get(&h_contract) {
-                    Some(order) => *order,
-                    None => {
-                        let rows = store.lookup::<Orders>(Orders::BY_CONTRACT, &h_contract)?;
-                        let ours = rows.into_iter().find(|found| found.row.instance == instance);
-                        let order = ours.map(|found| found.key.order);
-                        orders.insert(h_contract, order);
-                        order
-                    }
-                };
-                let Some(order) = order else {
-                    found.push(None);
-                    continue;
-                };
-                let key = batzen_tables::merchant::OrderDepositKey { order, coin_pub };
-                let deposit = store.get::<OrderDeposits>(&key)?;
-                let refunds = store.lookup::<OrderRefunds>(OrderRefunds::BY_ORDER, &order)?;
-                let of_coin = refunds.into_iter().filter(|refund| refund.key.coin_pub == coin_pub);
-                let refunded: Vec<Money> = of_coin.map(|refund| refund.row.amount).collect();
-                found.push(deposit.map(|deposit| (order, deposit.row, refunded)));
-            }
-            Ok(found)
-        };
-        let known = self.read(read).await?;
-        Ok(check_parts(row, exchange, answer, credit, known, self.config.currency))
+/// Checks an exchange's statement about a transfer. Returns the shop's deposits that it pays for.
+async fn parts(
+    core: &Core,
+    shop: &Shop,
+    row: &TransferRow,
+    exchange: &Exchange,
+    answer: &TransferResponse,
+    credit: Money,
+) -> Result<Result<Vec<Part>, Conflict>, Response> {
+    let currency = core.config.currency;
+    let confirmation = ExchangeConfirmWireDeposit {
+        total: answer.total,
+        wire_fee: answer.wire_fee,
+        merchant_pub: answer.merchant_pub,
+        h_payto: answer.h_payto,
+        h_details: wire_details_hash(answer.execution_time, &answer.deposits),
+    };
+    let is_signed = exchange.signs_with(&answer.exchange_pub, answer.execution_time)
+        && confirmation.verify(&answer.exchange_pub, &answer.exchange_sig);
+    let is_ours = answer.merchant_pub == shop.row.merchant_pub && answer.h_payto == h_payto(&row.payto_uri);
+    let is_sane = answer.deposits.len() <= DEPOSITS_MAX
+        && answer.total.money_in(currency).is_ok()
+        && answer.wire_fee.money_in(currency).is_ok();
+    if !is_signed || !is_sane {
+        return Err(malformed_reply());
     }
+    if !is_ours {
+        return Ok(Err(Conflict::new(ErrorCode::MERCHANT_PRIVATE_POST_TRANSFERS_CONFLICTING_TRANSFERS)));
+    }
+    let asked: Vec<_> =
+        answer.deposits.iter().map(|deposit| (deposit.h_contract_terms, deposit.coin_pub)).collect();
+    let instance = shop.id.clone();
+    let read = move |store: &Store| {
+        let mut orders: HashMap<HashCode, Option<OrderRef>> = HashMap::new();
+        let mut found = Vec::with_capacity(asked.len());
+        for (h_contract, coin_pub) in asked {
+            let order = match orders.get(&h_contract) {
+                Some(order) => *order,
+                None => {
+                    let rows = store.lookup::<Orders>(Orders::BY_CONTRACT, &h_contract)?;
+                    let ours = rows.into_iter().find(|found| found.row.instance == instance);
+                    let order = ours.map(|found| found.key.order);
+                    orders.insert(h_contract, order);
+                    order
+                }
+            };
+            let Some(order) = order else {
+                found.push(None);
+                continue;
+            };
+            let key = batzen_tables::merchant::OrderDepositKey { order, coin_pub };
+            let deposit = store.get::<OrderDeposits>(&key)?;
+            let refunds = store.lookup::<OrderRefunds>(OrderRefunds::BY_ORDER, &order)?;
+            let of_coin = refunds.into_iter().filter(|refund| refund.key.coin_pub == coin_pub);
+            let refunded: Vec<Money> = of_coin.map(|refund| refund.row.amount).collect();
+            found.push(deposit.map(|deposit| (order, deposit.row, refunded)));
+        }
+        Ok(found)
+    };
+    let known = core.read(read).await?;
+    Ok(check_parts(row, exchange, answer, credit, known, core.config.currency))
 }
 
 /// The checks of chapter 9.3 against the deposits that are known.
@@ -372,72 +395,67 @@ impl Wanted {
     }
 }
 
-impl Service {
-    pub(super) async fn list_transfers(&self, request: &Request, shop: &Shop) -> Answer {
-        let limit = request.query_opt::<i64>("limit")?.unwrap_or(LIST_LIMIT);
-        let offset = request.query_opt::<u64>("offset")?;
-        let wanted = Wanted {
-            payto_uri: request.query_text("payto_uri").map(str::to_owned),
-            is_verified: yes_or_no(request, "verified")?,
-            before: request.query_opt::<u64>("before")?.map(Timestamp::from_secs),
-            after: request.query_opt::<u64>("after")?.map(Timestamp::from_secs),
-        };
-        let descending = limit < 0;
-        let limit = usize::try_from(limit.unsigned_abs()).unwrap_or(LIST_MAX).min(LIST_MAX);
-        let id = shop.id.clone();
-        let read = move |store: &Store| {
-            let value = |row_id| Transfers::row_value(&id, Some(row_id));
-            let (mut from, mut found, mut seen) = (offset, Vec::new(), 0);
-            while found.len() < limit && seen < LIST_READ_MAX {
-                let (low, high) = match (from, descending) {
-                    (None, _) => (Bound::Included(value(0)), Bound::Included(value(u64::MAX))),
-                    (Some(row_id), false) => {
-                        (Bound::Excluded(value(row_id)), Bound::Included(value(u64::MAX)))
-                    }
-                    (Some(row_id), true) => (Bound::Included(value(0)), Bound::Excluded(value(row_id))),
-                };
-                let part =
-                    store.range_bytes::<Transfers>(Transfers::BY_ROW, low, high, LIST_MAX, descending)?;
-                let is_last = part.len() < LIST_MAX;
-                seen += part.len();
-                from = part.last().map(|last| last.row.row_id);
-                found.extend(part.into_iter().filter(|one| wanted.has(&one.row)));
-                if is_last {
-                    break;
-                }
+async fn list_transfers(app: &Arc<Merchant>, request: &mut Request, shop: &Shop, _: &str) -> Answer {
+    let limit = request.query_opt::<i64>("limit")?.unwrap_or(LIST_LIMIT);
+    let offset = request.query_opt::<u64>("offset")?;
+    let wanted = Wanted {
+        payto_uri: request.query_text("payto_uri").map(str::to_owned),
+        is_verified: yes_or_no(request, "verified")?,
+        before: request.query_opt::<u64>("before")?.map(Timestamp::from_secs),
+        after: request.query_opt::<u64>("after")?.map(Timestamp::from_secs),
+    };
+    let descending = limit < 0;
+    let limit = usize::try_from(limit.unsigned_abs()).unwrap_or(LIST_MAX).min(LIST_MAX);
+    let id = shop.id.clone();
+    let read = move |store: &Store| {
+        let value = |row_id| Transfers::row_value(&id, Some(row_id));
+        let (mut from, mut found, mut seen) = (offset, Vec::new(), 0);
+        while found.len() < limit && seen < LIST_READ_MAX {
+            let (low, high) = match (from, descending) {
+                (None, _) => (Bound::Included(value(0)), Bound::Included(value(u64::MAX))),
+                (Some(row_id), false) => (Bound::Excluded(value(row_id)), Bound::Included(value(u64::MAX))),
+                (Some(row_id), true) => (Bound::Included(value(0)), Bound::Excluded(value(row_id))),
+            };
+            let part = store.range_bytes::<Transfers>(Transfers::BY_ROW, low, high, LIST_MAX, descending)?;
+            let is_last = part.len() < LIST_MAX;
+            seen += part.len();
+            from = part.last().map(|last| last.row.row_id);
+            found.extend(part.into_iter().filter(|one| wanted.has(&one.row)));
+            if is_last {
+                break;
             }
-            found.truncate(limit);
-            Ok(found)
-        };
-        let transfers = self.read(read).await?.into_iter().map(|found| {
-            let row = found.row;
-            TransferSummary {
-                credit_amount: self.amount(row.credit_amount.or(row.total).unwrap_or(Money::ZERO)),
-                wtid: row.wtid,
-                payto_uri: row.payto_uri,
-                exchange_url: row.exchange_url,
-                transfer_serial_id: row.row_id,
-                execution_time: row.execution_time,
-                verified: Some(row.verified),
-                confirmed: Some(row.credit_amount.is_some()),
-            }
-        });
-        Ok(Response::json(200, &TransferList { transfers: transfers.collect() }))
-    }
-
-    pub(super) async fn delete_transfer(&self, shop: &Shop, serial: &str) -> Answer {
-        let unknown = || Response::error(ErrorCode::MERCHANT_GENERIC_TRANSFER_UNKNOWN, serial);
-        let row_id: u64 = serial.parse().map_err(|_| unknown())?;
-        let value = Transfers::row_value(&shop.id, Some(row_id));
-        let read = move |store: &Store| {
-            let (low, high) = (Bound::Included(value.clone()), Bound::Included(value));
-            store.range_bytes::<Transfers>(Transfers::BY_ROW, low, high, 1, false)
-        };
-        let found = self.read(read).await?.into_iter().next().ok_or_else(unknown)?;
-        match self.execute(DeleteTransfer { key: found.key }).await? {
-            Ok(()) => Ok(Response::empty(204)),
-            Err(Refusal::TransferUnknown) => Err(unknown()),
-            Err(refusal) => Err(refused(&refusal, serial)),
         }
+        found.truncate(limit);
+        Ok(found)
+    };
+    let transfers = app.core.read(read).await?.into_iter().map(|found| {
+        let row = found.row;
+        TransferSummary {
+            credit_amount: app.core.amount(row.credit_amount.or(row.total).unwrap_or(Money::ZERO)),
+            wtid: row.wtid,
+            payto_uri: row.payto_uri,
+            exchange_url: row.exchange_url,
+            transfer_serial_id: row.row_id,
+            execution_time: row.execution_time,
+            verified: Some(row.verified),
+            confirmed: Some(row.credit_amount.is_some()),
+        }
+    });
+    Ok(Response::json(200, &TransferList { transfers: transfers.collect() }))
+}
+
+async fn delete_transfer(app: &Arc<Merchant>, _: &mut Request, shop: &Shop, serial: &str) -> Answer {
+    let unknown = || Response::error(ErrorCode::MERCHANT_GENERIC_TRANSFER_UNKNOWN, serial);
+    let row_id: u64 = serial.parse().map_err(|_| unknown())?;
+    let value = Transfers::row_value(&shop.id, Some(row_id));
+    let read = move |store: &Store| {
+        let (low, high) = (Bound::Included(value.clone()), Bound::Included(value));
+        store.range_bytes::<Transfers>(Transfers::BY_ROW, low, high, 1, false)
+    };
+    let found = app.core.read(read).await?.into_iter().next().ok_or_else(unknown)?;
+    match app.core.execute(DeleteTransfer { key: found.key }).await? {
+        Ok(()) => Ok(Response::empty(204)),
+        Err(Refusal::TransferUnknown) => Err(unknown()),
+        Err(refusal) => Err(refused(&refusal, serial)),
     }
 }

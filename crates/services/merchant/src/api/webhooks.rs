@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use batzen_crypto::hash::sha512_parts;
+use batzen_http::client::Client;
 use batzen_http::{Method, Request, Response};
 use batzen_protocol::api::merchant::{CreateWebhookRequest, WebhookDetails, WebhookList, WebhookSummary};
-use batzen_protocol::{Amount, ErrorCode, Timestamp};
+use batzen_protocol::{Amount, Timestamp};
 use batzen_store::Store;
 use batzen_tables::merchant::{
     OrderRow, PendingWebhookKey, PendingWebhookRow, PendingWebhooks, WebhookKey, WebhookRow, Webhooks,
@@ -15,8 +16,26 @@ use batzen_tables::merchant::{
 
 use super::orders::terms_of;
 use super::products::is_id;
-use super::{Answer, Service, Shop, body, named};
+use super::table::{Rows, TEXTS_BYTES_MAX, endpoint};
+use super::{Answer, Merchant, Shop, body, malformed, refused};
+use crate::core::Core;
 use crate::rules::{Edit, EditWebhook, FinishWebhook, Hook, TakeWebhook};
+
+pub(super) fn routes() -> Rows {
+    let mut rows = Rows::of("instance");
+    rows.get("/private/webhooks", endpoint!(Reader, list_webhooks), "List web hooks").gives::<WebhookList>();
+    rows.post("/private/webhooks", endpoint!(Owner, create_webhook), "Add a web hook")
+        .takes::<CreateWebhookRequest>(TEXTS_BYTES_MAX)
+        .gives_nothing();
+    rows.get("/private/webhooks/:webhook", endpoint!(Reader, show_webhook), "A web hook")
+        .gives::<WebhookDetails>();
+    rows.patch("/private/webhooks/:webhook", endpoint!(Owner, change_webhook), "Change a web hook")
+        .takes::<WebhookDetails>(TEXTS_BYTES_MAX)
+        .gives_nothing();
+    rows.delete("/private/webhooks/:webhook", endpoint!(Owner, delete_webhook), "Delete a web hook")
+        .gives_nothing();
+    rows
+}
 
 /// The maximum number of web hooks of an instance.
 const HOOKS_MAX: usize = 32;
@@ -85,7 +104,6 @@ fn fill(template: &str, values: &[(&str, String)], escapes: bool) -> String {
 const DEFAULT_BODY: &str = r#"{"webhook_type":"{{ webhook_type }}","order_id":"{{ order_id }}","amount":"{{ amount }}","summary":"{{ summary }}","refund_amount":"{{ refund_amount }}","reason":"{{ reason }}"}"#;
 
 fn row_of(details: WebhookDetails) -> Result<WebhookRow, Response> {
-    let malformed = |name: &str| Response::error(ErrorCode::GENERIC_PARAMETER_MALFORMED, name);
     let WebhookDetails { event_type, url, http_method, header_template, body_template } = details;
     if !["pay", "refund"].contains(&event_type.as_str()) {
         return Err(malformed("event_type"));
@@ -112,160 +130,152 @@ fn row_of(details: WebhookDetails) -> Result<WebhookRow, Response> {
     Ok(WebhookRow { event_type, url, http_method, header_template, body_template })
 }
 
-impl Service {
-    async fn all_webhooks(&self, id: &str) -> Result<Vec<(String, WebhookRow)>, Response> {
-        let id = id.to_owned();
-        let read = move |store: &Store| store.lookup::<Webhooks>(Webhooks::BY_INSTANCE, &id);
-        let mut hooks: Vec<_> =
-            self.read(read).await?.into_iter().map(|found| (found.key.webhook_id, found.row)).collect();
-        hooks.sort_by(|(one, _), (other, _)| one.cmp(other));
-        Ok(hooks)
-    }
+async fn all_webhooks(core: &Core, id: &str) -> Result<Vec<(String, WebhookRow)>, Response> {
+    let id = id.to_owned();
+    let read = move |store: &Store| store.lookup::<Webhooks>(Webhooks::BY_INSTANCE, &id);
+    let mut hooks: Vec<_> =
+        core.read(read).await?.into_iter().map(|found| (found.key.webhook_id, found.row)).collect();
+    hooks.sort_by(|(one, _), (other, _)| one.cmp(other));
+    Ok(hooks)
+}
 
-    /// The requests that an event sends.
-    pub(super) async fn hooks(
-        &self,
-        shop: &Shop,
-        row: &OrderRow,
-        event: &Event<'_>,
-    ) -> Result<Vec<Hook>, Response> {
-        let hooks = self.all_webhooks(&shop.id).await?;
-        if hooks.is_empty() {
-            return Ok(Vec::new());
-        }
-        let (total, reason) = match event {
-            Event::Pay => (String::new(), String::new()),
-            Event::Refund { total, reason } => (total.to_string(), (*reason).to_owned()),
+/// The requests that an event sends.
+pub(super) async fn hooks(
+    core: &Core,
+    shop: &Shop,
+    row: &OrderRow,
+    event: &Event<'_>,
+) -> Result<Vec<Hook>, Response> {
+    let hooks = all_webhooks(core, &shop.id).await?;
+    if hooks.is_empty() {
+        return Ok(Vec::new());
+    }
+    let (total, reason) = match event {
+        Event::Pay => (String::new(), String::new()),
+        Event::Refund { total, reason } => (total.to_string(), (*reason).to_owned()),
+    };
+    let summary = terms_of::<serde_json::Value>(row)?["summary"].as_str().unwrap_or_default().to_owned();
+    let values = [
+        ("webhook_type", event.kind().to_owned()),
+        ("order_id", row.order_id.clone()),
+        ("amount", core.amount(row.amount).to_string()),
+        ("summary", summary),
+        ("refund_amount", total.clone()),
+        ("reason", reason),
+    ];
+    let wanted = hooks.into_iter().filter(|(_, hook)| hook.event_type == event.kind());
+    let requests = wanted.map(|(webhook_id, hook)| {
+        let parts = [&*webhook_id, event.kind(), &row.order_id, &total].map(str::as_bytes);
+        let event = sha512_parts(&[parts[0], &[0], parts[1], &[0], parts[2], &[0], parts[3]]);
+        let body = fill(hook.body_template.as_deref().unwrap_or(DEFAULT_BODY), &values, true);
+        let pending = PendingWebhookRow {
+            webhook_id,
+            url: hook.url,
+            header: hook.header_template.map(|header| fill(&header, &values, false)),
+            body: (hook.http_method != "GET" && hook.http_method != "DELETE").then_some(body),
+            http_method: hook.http_method,
+            next: core.now(),
+            failures: 0,
         };
-        let summary = terms_of::<serde_json::Value>(row)?["summary"].as_str().unwrap_or_default().to_owned();
-        let values = [
-            ("webhook_type", event.kind().to_owned()),
-            ("order_id", row.order_id.clone()),
-            ("amount", self.amount(row.amount).to_string()),
-            ("summary", summary),
-            ("refund_amount", total.clone()),
-            ("reason", reason),
-        ];
-        let wanted = hooks.into_iter().filter(|(_, hook)| hook.event_type == event.kind());
-        let requests = wanted.map(|(webhook_id, hook)| {
-            let parts = [&*webhook_id, event.kind(), &row.order_id, &total].map(str::as_bytes);
-            let event = sha512_parts(&[parts[0], &[0], parts[1], &[0], parts[2], &[0], parts[3]]);
-            let body = fill(hook.body_template.as_deref().unwrap_or(DEFAULT_BODY), &values, true);
-            let pending = PendingWebhookRow {
-                webhook_id,
-                url: hook.url,
-                header: hook.header_template.map(|header| fill(&header, &values, false)),
-                body: (hook.http_method != "GET" && hook.http_method != "DELETE").then_some(body),
-                http_method: hook.http_method,
-                next: self.now(),
-                failures: 0,
-            };
-            (PendingWebhookKey { instance: shop.id.clone(), event }, pending)
-        });
-        Ok(requests.collect())
-    }
+        (PendingWebhookKey { instance: shop.id.clone(), event }, pending)
+    });
+    Ok(requests.collect())
+}
 
-    pub(super) async fn list_webhooks(&self, shop: &Shop) -> Answer {
-        let hooks = self.all_webhooks(&shop.id).await?.into_iter();
-        let webhooks = hooks
-            .map(|(webhook_id, row)| WebhookSummary { webhook_id, event_type: row.event_type })
-            .collect();
-        Ok(Response::json(200, &WebhookList { webhooks }))
-    }
+async fn list_webhooks(app: &Arc<Merchant>, _: &mut Request, shop: &Shop, _: &str) -> Answer {
+    let hooks = all_webhooks(&app.core, &shop.id).await?.into_iter();
+    let webhooks =
+        hooks.map(|(webhook_id, row)| WebhookSummary { webhook_id, event_type: row.event_type }).collect();
+    Ok(Response::json(200, &WebhookList { webhooks }))
+}
 
-    pub(super) async fn create_webhook(&self, request: &Request, shop: &Shop) -> Answer {
-        let CreateWebhookRequest { webhook_id, details } = body(request)?;
-        if !is_id(&webhook_id) || self.all_webhooks(&shop.id).await?.len() >= HOOKS_MAX {
-            return Err(Response::error(ErrorCode::GENERIC_PARAMETER_MALFORMED, "webhook_id"));
+async fn create_webhook(app: &Arc<Merchant>, request: &mut Request, shop: &Shop, _: &str) -> Answer {
+    let CreateWebhookRequest { webhook_id, details } = body(request)?;
+    if !is_id(&webhook_id) || all_webhooks(&app.core, &shop.id).await?.len() >= HOOKS_MAX {
+        return Err(malformed("webhook_id"));
+    }
+    edit_webhook(&app.core, shop, &webhook_id, Edit::Create(row_of(details)?)).await
+}
+
+async fn change_webhook(app: &Arc<Merchant>, request: &mut Request, shop: &Shop, webhook_id: &str) -> Answer {
+    let details: WebhookDetails = body(request)?;
+    edit_webhook(&app.core, shop, webhook_id, Edit::Change(row_of(details)?)).await
+}
+
+async fn delete_webhook(app: &Arc<Merchant>, _: &mut Request, shop: &Shop, webhook_id: &str) -> Answer {
+    edit_webhook(&app.core, shop, webhook_id, Edit::Delete).await
+}
+
+async fn edit_webhook(core: &Core, shop: &Shop, webhook_id: &str, edit: Edit<WebhookRow>) -> Answer {
+    let key = WebhookKey { instance: shop.id.clone(), webhook_id: webhook_id.to_owned() };
+    core.decide(EditWebhook { key, edit }, webhook_id).await?;
+    Ok(Response::empty(204))
+}
+
+async fn show_webhook(app: &Arc<Merchant>, _: &mut Request, shop: &Shop, webhook_id: &str) -> Answer {
+    let key = WebhookKey { instance: shop.id.clone(), webhook_id: webhook_id.to_owned() };
+    let found = app.core.read(move |store| store.get::<Webhooks>(&key)).await?;
+    let row = found.ok_or_else(|| refused(&crate::rules::Refusal::NameUnknown, webhook_id))?.row;
+    let details = WebhookDetails {
+        event_type: row.event_type,
+        url: row.url,
+        http_method: row.http_method,
+        header_template: row.header_template,
+        body_template: row.body_template,
+    };
+    Ok(Response::json(200, &details))
+}
+
+/// Sends the requests that are due. Returns when the next is.
+pub(super) async fn send_due(app: &Merchant) -> Result<Option<Timestamp>, Response> {
+    let read = |store: &Store| {
+        store.range_bytes::<PendingWebhooks>(
+            PendingWebhooks::BY_NEXT,
+            Bound::Unbounded,
+            Bound::Unbounded,
+            SENDS,
+            false,
+        )
+    };
+    let found = app.core.read(read).await?;
+    let now = app.core.now();
+    let is_due = |row: &PendingWebhookRow| row.next <= now;
+    let next = found.iter().map(|found| found.row.next).find(|next| *next > now);
+    let sends = found.into_iter().filter(|found| is_due(&found.row)).map(|found| async move {
+        // Of several processes, one sends it. If that ends meanwhile, another one tries again later.
+        let take = TakeWebhook { key: found.key.clone(), until: now.saturating_add(TAKEN) };
+        if app.core.execute(take).await?.is_err() {
+            return Ok(());
         }
-        self.edit_webhook(shop, &webhook_id, Edit::Create(row_of(details)?)).await
-    }
-
-    pub(super) async fn change_webhook(&self, request: &Request, shop: &Shop, webhook_id: &str) -> Answer {
-        let details: WebhookDetails = body(request)?;
-        self.edit_webhook(shop, webhook_id, Edit::Change(row_of(details)?)).await
-    }
-
-    pub(super) async fn delete_webhook(&self, shop: &Shop, webhook_id: &str) -> Answer {
-        self.edit_webhook(shop, webhook_id, Edit::Delete).await
-    }
-
-    async fn edit_webhook(&self, shop: &Shop, webhook_id: &str, edit: Edit<WebhookRow>) -> Answer {
-        let key = WebhookKey { instance: shop.id.clone(), webhook_id: webhook_id.to_owned() };
-        let verdict = self.execute(EditWebhook { key, edit }).await?;
-        verdict.map_err(|refusal| named(&refusal, webhook_id))?;
-        Ok(Response::empty(204))
-    }
-
-    pub(super) async fn show_webhook(&self, shop: &Shop, webhook_id: &str) -> Answer {
-        let key = WebhookKey { instance: shop.id.clone(), webhook_id: webhook_id.to_owned() };
-        let found = self.read(move |store| store.get::<Webhooks>(&key)).await?;
-        let row = found.ok_or_else(|| named(&crate::rules::Refusal::NameUnknown, webhook_id))?.row;
-        let details = WebhookDetails {
-            event_type: row.event_type,
-            url: row.url,
-            http_method: row.http_method,
-            header_template: row.header_template,
-            body_template: row.body_template,
-        };
-        Ok(Response::json(200, &details))
-    }
-
-    /// Sends the requests that are due. Returns when the next is.
-    pub(crate) async fn send_webhooks(self: &Arc<Self>) -> Result<Option<Timestamp>, Response> {
-        let read = |store: &Store| {
-            store.range_bytes::<PendingWebhooks>(
-                PendingWebhooks::BY_NEXT,
-                Bound::Unbounded,
-                Bound::Unbounded,
-                SENDS,
-                false,
-            )
-        };
-        let found = self.read(read).await?;
-        let now = self.now();
-        let is_due = |row: &PendingWebhookRow| row.next <= now;
-        let next = found.iter().map(|found| found.row.next).find(|next| *next > now);
-        let sends = found.into_iter().filter(|found| is_due(&found.row)).map(|found| {
-            let service = Arc::clone(self);
-            async move {
-                // Of several processes, one sends it. If that ends meanwhile, another one tries again later.
-                let take = TakeWebhook { key: found.key.clone(), until: now.saturating_add(TAKEN) };
-                if service.execute(take).await?.is_err() {
-                    return Ok(());
-                }
-                let is_done = service.send_webhook(&found.row).await;
-                let failures = found.row.failures + 1;
-                let again =
-                    (!is_done && failures < FAILURES_MAX).then(|| now.saturating_add(pause(failures)));
-                if !is_done && again.is_none() {
-                    let (instance, webhook) = (&found.key.instance, &found.row.webhook_id);
-                    tracing::warn!(%instance, %webhook, "a web hook is given up");
-                }
-                service.execute(FinishWebhook { key: found.key, again }).await.map(drop)
-            }
-        });
-        let sends: Vec<_> = sends.collect();
-        let more = !sends.is_empty();
-        for result in futures_util::future::join_all(sends).await {
-            result?;
+        let is_done = send(&app.hook_client, &found.row).await;
+        let failures = found.row.failures + 1;
+        let again = (!is_done && failures < FAILURES_MAX).then(|| now.saturating_add(pause(failures)));
+        if !is_done && again.is_none() {
+            let (instance, webhook) = (&found.key.instance, &found.row.webhook_id);
+            tracing::warn!(%instance, %webhook, "a web hook is given up");
         }
-        Ok(if more { Some(now) } else { next })
+        app.core.execute(FinishWebhook { key: found.key, again }).await.map(drop)
+    });
+    let sends: Vec<_> = sends.collect();
+    let more = !sends.is_empty();
+    for result in futures_util::future::join_all(sends).await {
+        result?;
     }
+    Ok(if more { Some(now) } else { next })
+}
 
-    async fn send_webhook(&self, row: &PendingWebhookRow) -> bool {
-        let method = row.http_method.parse::<Method>().unwrap_or(Method::POST);
-        let mut request = self.hook_client.call(method, row.url.clone());
-        if let Some(body) = &row.body {
-            request = request.body("application/json", body.clone());
-        }
-        for line in row.header.iter().flat_map(|header| header.lines()) {
-            if let Some((name, value)) = line.split_once(':') {
-                request = request.header(name.trim(), value.trim());
-            }
-        }
-        request.send().await.is_ok_and(|reply| (200..300).contains(&reply.status))
+async fn send(client: &Client, row: &PendingWebhookRow) -> bool {
+    let method = row.http_method.parse::<Method>().unwrap_or(Method::POST);
+    let mut request = client.call(method, row.url.clone());
+    if let Some(body) = &row.body {
+        request = request.body("application/json", body.clone());
     }
+    for line in row.header.iter().flat_map(|header| header.lines()) {
+        if let Some((name, value)) = line.split_once(':') {
+            request = request.header(name.trim(), value.trim());
+        }
+    }
+    request.send().await.is_ok_and(|reply| (200..300).contains(&reply.status))
 }
 
 fn pause(failures: u32) -> batzen_protocol::Duration {

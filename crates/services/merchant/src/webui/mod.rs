@@ -9,6 +9,7 @@ use std::sync::LazyLock;
 
 use batzen_http::{Bytes, Response, deflate, header};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 const HTML: &str = "text/html; charset=utf-8";
 const CSS: &str = "text/css; charset=utf-8";
@@ -78,16 +79,18 @@ pub(crate) fn with_slash() -> Response {
     Response::empty(301).with_header(header::LOCATION, "webui/")
 }
 
-/// What the page wants a QR code of.
-#[derive(Deserialize)]
+#[derive(Deserialize, ToSchema)]
 pub(crate) struct QrRequest {
+    /// A link for wallets or browsers: taler, taler+http, http or https.
+    #[schema(max_length = 1024)]
     uri: String,
 }
 
-/// A QR code: modules per side, and one path for all dark ones.
-#[derive(Serialize)]
+#[derive(Serialize, ToSchema)]
 pub(crate) struct QrCode {
+    /// Modules per side.
     size: usize,
+    /// An SVG path of all dark modules, one unit each.
     path: String,
 }
 

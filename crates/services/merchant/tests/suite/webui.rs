@@ -79,7 +79,7 @@ async fn only_the_shop_gets_qr_codes() {
 async fn the_interface_describes_itself() {
     let backend = Backend::start().await;
     let document: Value = backend.get("openapi.json").await.ok().unwrap();
-    assert_eq!(document["openapi"], "3.0.3");
+    assert_eq!(document["openapi"], "3.1.0");
     assert!(document["paths"]["/private/orders"]["post"].is_object());
     backend.end().await;
 }

@@ -2,11 +2,12 @@
 //! are not in version 2 of the protocol; their form is that of later versions.
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::{Amount, Duration, Timestamp};
 
 /// What a web hook sends, and when.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct WebhookDetails {
     /// `pay` or `refund`.
     pub event_type: String,
@@ -23,7 +24,7 @@ pub struct WebhookDetails {
 }
 
 /// `POST private/webhooks`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CreateWebhookRequest {
     /// The hook's id within the instance.
     pub webhook_id: String,
@@ -33,23 +34,23 @@ pub struct CreateWebhookRequest {
 }
 
 /// Answer to `GET private/webhooks`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct WebhookList {
     /// All hooks.
     pub webhooks: Vec<WebhookSummary>,
 }
 
 /// A hook in the list.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct WebhookSummary {
     /// The hook.
     pub webhook_id: String,
-    /// See [`WebhookDetails`].
+    /// `pay` or `refund`.
     pub event_type: String,
 }
 
 /// What orders of a template have.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TemplateContract {
     /// One line. `None`: the customer writes it.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -65,7 +66,7 @@ pub struct TemplateContract {
 }
 
 /// A template.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TemplateDetails {
     /// For the shop.
     pub template_description: String,
@@ -74,7 +75,7 @@ pub struct TemplateDetails {
 }
 
 /// `POST private/templates`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CreateTemplateRequest {
     /// The template's id within the instance.
     pub template_id: String,
@@ -84,14 +85,14 @@ pub struct CreateTemplateRequest {
 }
 
 /// Answer to `GET private/templates`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TemplateList {
     /// All templates.
     pub templates: Vec<TemplateSummary>,
 }
 
 /// A template in the list.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TemplateSummary {
     /// The template.
     pub template_id: String,
@@ -100,14 +101,14 @@ pub struct TemplateSummary {
 }
 
 /// Answer to `GET templates/$TEMPLATE_ID`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TemplateForCustomer {
     /// What orders have.
     pub template_contract: TemplateContract,
 }
 
 /// `POST templates/$TEMPLATE_ID`: a customer makes an order.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct UseTemplateRequest {
     /// Only if the template leaves it open.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -118,7 +119,7 @@ pub struct UseTemplateRequest {
 }
 
 /// `POST private/token`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CreateTokenRequest {
     /// `readonly`: read everything; `orders`: also create orders and approve refunds; `all`: everything.
     pub scope: String,
@@ -130,7 +131,7 @@ pub struct CreateTokenRequest {
 }
 
 /// Answer to it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CreateTokenResponse {
     /// The token. It is not shown again.
     pub token: String,
@@ -141,14 +142,14 @@ pub struct CreateTokenResponse {
 }
 
 /// Answer to `GET private/tokens`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TokenList {
     /// The tokens that were created, without those of the instance itself.
     pub tokens: Vec<TokenSummary>,
 }
 
 /// A token in the list.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TokenSummary {
     /// Its number, by which it is deleted.
     pub serial: u64,

@@ -3,12 +3,13 @@
 use batzen_crypto::{EddsaPublicKey, HashCode, WireSalt};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use utoipa::ToSchema;
 
 use crate::limits::{ARRAY_READ_MAX, array};
 use crate::{Amount, Duration};
 
 /// Who may use `private/`.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "method", rename_all = "lowercase")]
 pub enum InstanceAuth {
     /// A proxy in front of the backend decides.
@@ -16,12 +17,13 @@ pub enum InstanceAuth {
     /// Whoever sends this token.
     Token {
         /// Begins with `secret-token:`.
+        #[schema(pattern = "^secret-token:")]
         token: String,
     },
 }
 
 /// The same without the token.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "method", rename_all = "lowercase")]
 pub enum InstanceAuthMethod {
     /// A proxy in front of the backend decides.
@@ -31,7 +33,7 @@ pub enum InstanceAuthMethod {
 }
 
 /// What an instance tells its customers, and its defaults for orders.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct InstanceSettings {
     /// The shop's name.
     pub name: String,
@@ -39,8 +41,10 @@ pub struct InstanceSettings {
     #[serde(deserialize_with = "array::<_, _, ARRAY_READ_MAX>")]
     pub payto_uris: Vec<String>,
     /// Where the shop is.
+    #[schema(value_type = Object)]
     pub address: Map<String, Value>,
     /// Whose law applies.
+    #[schema(value_type = Object)]
     pub jurisdiction: Map<String, Value>,
     /// The shop's e-mail address.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -64,9 +68,10 @@ pub struct InstanceSettings {
 }
 
 /// `POST management/instances`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CreateInstanceRequest {
     /// The instance's id, as in URLs.
+    #[schema(pattern = r"^[A-Za-z0-9\-._~:@+]{1,64}$")]
     pub id: String,
     /// Who may use `private/`.
     pub auth: InstanceAuth,
@@ -76,14 +81,14 @@ pub struct CreateInstanceRequest {
 }
 
 /// Answer to `GET management/instances`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct InstanceList {
     /// All instances.
     pub instances: Vec<InstanceSummary>,
 }
 
 /// An instance in the list.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct InstanceSummary {
     /// The shop's name.
     pub name: String,
@@ -99,7 +104,7 @@ pub struct InstanceSummary {
 }
 
 /// Answer to `GET management/instances/$ID` and `GET private`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct InstanceDetails {
     /// All accounts.
     pub accounts: Vec<InstanceAccount>,
@@ -110,8 +115,10 @@ pub struct InstanceDetails {
     /// The shop's name.
     pub name: String,
     /// Where the shop is.
+    #[schema(value_type = Object)]
     pub address: Map<String, Value>,
     /// Whose law applies.
+    #[schema(value_type = Object)]
     pub jurisdiction: Map<String, Value>,
     /// The shop's e-mail address.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -135,7 +142,7 @@ pub struct InstanceDetails {
 }
 
 /// A bank account of an instance.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct InstanceAccount {
     /// The account.
     pub payto_uri: String,

@@ -17,14 +17,15 @@ pub use transfers::*;
 pub use wallets::*;
 
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 /// The version of the protocol that the backend announces: current, revision, age.
 pub const MERCHANT_PROTOCOL_VERSION: &str = "2:0:1";
 
 /// Answer to `GET config`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct MerchantConfig {
-    /// [`MERCHANT_PROTOCOL_VERSION`].
+    /// The version of the protocol: current, revision, age.
     pub version: String,
     /// `taler-merchant`.
     pub name: String,

@@ -3,14 +3,16 @@
 use batzen_crypto::{EddsaPublicKey, HashCode};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use utoipa::ToSchema;
 
 use super::{InventoryProduct, WireDetail, WireReport};
 use crate::{Amount, Duration, Timestamp};
 
 /// `POST private/orders`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CreateOrderRequest {
     /// Members of the contract; at least `amount` and `summary`.
+    #[schema(value_type = Object)]
     pub order: Map<String, Value>,
     /// How long after the order it can be refunded.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -30,7 +32,7 @@ pub struct CreateOrderRequest {
 }
 
 /// Answer to `POST private/orders`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CreateOrderResponse {
     /// The order.
     pub order_id: String,
@@ -40,14 +42,14 @@ pub struct CreateOrderResponse {
 }
 
 /// Answer to `GET private/orders`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct OrderList {
     /// The orders, in the order asked for.
     pub orders: Vec<OrderSummary>,
 }
 
 /// An order in the list.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct OrderSummary {
     /// The order.
     pub order_id: String,
@@ -66,7 +68,7 @@ pub struct OrderSummary {
 }
 
 /// Answer to `GET private/orders/$ORDER_ID`, with the contract as `T`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "order_status", rename_all = "lowercase")]
 pub enum OrderStatus<T = Value> {
     /// No wallet has claimed it.
@@ -78,7 +80,7 @@ pub enum OrderStatus<T = Value> {
 }
 
 /// An order that no wallet has claimed.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct UnpaidOrder {
     /// What a wallet opens.
     pub taler_pay_uri: String,
@@ -99,7 +101,7 @@ pub struct UnpaidOrder {
 }
 
 /// An order that a wallet has claimed.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ClaimedOrder<T = Value> {
     /// The contract.
     pub contract_terms: T,
@@ -108,7 +110,7 @@ pub struct ClaimedOrder<T = Value> {
 }
 
 /// A paid order.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct PaidOrder<T = Value> {
     /// Whether a refund was approved.
     pub refunded: bool,
@@ -137,7 +139,7 @@ pub struct PaidOrder<T = Value> {
 }
 
 /// The members of a contract that programs act on. There may be others.
-#[derive(Debug, Clone, PartialEq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Deserialize, ToSchema)]
 pub struct ContractTerms {
     /// The order.
     pub order_id: String,
@@ -189,7 +191,7 @@ pub struct ContractTerms {
 }
 
 /// An exchange in a contract.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ContractExchange {
     /// Its base URL.
     pub url: String,
@@ -198,7 +200,7 @@ pub struct ContractExchange {
 }
 
 /// An auditor in a contract.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ContractAuditor {
     /// Its name.
     pub name: String,
@@ -209,7 +211,7 @@ pub struct ContractAuditor {
 }
 
 /// `POST private/orders/$ORDER_ID/refund`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ApproveRefundRequest {
     /// What is to be refunded in total, earlier refunds included.
     pub refund: Amount,
@@ -218,7 +220,7 @@ pub struct ApproveRefundRequest {
 }
 
 /// Answer to it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ApproveRefundResponse {
     /// What the wallet opens.
     pub taler_refund_uri: String,
@@ -227,7 +229,7 @@ pub struct ApproveRefundResponse {
 }
 
 /// An approved refund of an order.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct RefundDetail {
     /// Why.
     pub reason: String,

@@ -2,17 +2,19 @@
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use utoipa::ToSchema;
 
 use crate::limits::{ARRAY_READ_MAX, array};
 use crate::{Amount, Duration, Timestamp};
 
 /// What customers are told of a product.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ProductDetails {
     /// What it is.
     pub description: String,
     /// The same in other languages.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Object)]
     pub description_i18n: Option<Map<String, Value>>,
     /// What is counted, for example `piece`.
     pub unit: String,
@@ -24,6 +26,7 @@ pub struct ProductDetails {
     pub taxes: Option<Vec<Tax>>,
     /// Where it is.
     #[serde(skip_serializing_if = "Option::is_none")]
+    #[schema(value_type = Object)]
     pub address: Option<Map<String, Value>>,
     /// When there will be more. Zero: unknown; never: not planned.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -31,7 +34,7 @@ pub struct ProductDetails {
 }
 
 /// A tax in a price.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Tax {
     /// Its name.
     pub name: String,
@@ -40,7 +43,7 @@ pub struct Tax {
 }
 
 /// `POST private/products`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CreateProductRequest {
     /// The product's id within the instance.
     pub product_id: String,
@@ -57,7 +60,7 @@ pub struct CreateProductRequest {
 }
 
 /// `PATCH private/products/$PRODUCT_ID`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ChangeProductRequest {
     /// What customers are told.
     #[serde(flatten)]
@@ -75,7 +78,7 @@ pub struct ChangeProductRequest {
 }
 
 /// Answer to `GET private/products/$PRODUCT_ID`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ProductAnswer {
     /// What customers are told.
     #[serde(flatten)]
@@ -97,21 +100,21 @@ pub struct ProductAnswer {
 }
 
 /// Answer to `GET private/products`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ProductList {
     /// All products.
     pub products: Vec<ProductSummary>,
 }
 
 /// A product in the list.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ProductSummary {
     /// The product.
     pub product_id: String,
 }
 
 /// `POST private/products/$PRODUCT_ID/lock`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct LockProductRequest {
     /// The lock, which the shop chooses. One lock may hold several products.
     pub lock_uuid: String,
@@ -122,7 +125,7 @@ pub struct LockProductRequest {
 }
 
 /// A product of the inventory in `POST private/orders`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct InventoryProduct {
     /// The product.
     pub product_id: String,
@@ -131,7 +134,7 @@ pub struct InventoryProduct {
 }
 
 /// Answer 410 to an order or a lock for more than there is.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct OutOfStock {
     /// The product.
     pub product_id: String,
@@ -145,7 +148,7 @@ pub struct OutOfStock {
 }
 
 /// `PATCH private/orders/$ORDER_ID/forget`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ForgetRequest {
     /// Paths, for example `$.products[*].image`.
     #[serde(deserialize_with = "array::<_, _, ARRAY_READ_MAX>")]

@@ -2,12 +2,13 @@
 
 use batzen_crypto::{BlindedDenomSignature, BlindedPlanchet, EddsaPublicKey, HashCode};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::limits::{ARRAY_READ_MAX, array};
 use crate::{Amount, Timestamp};
 
 /// `POST private/reserves`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CreateTipReserveRequest {
     /// What the shop is going to pay in.
     pub initial_balance: Amount,
@@ -18,7 +19,7 @@ pub struct CreateTipReserveRequest {
 }
 
 /// Answer to it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CreateTipReserveResponse {
     /// The reserve: the subject of the shop's transfer.
     pub reserve_pub: EddsaPublicKey,
@@ -27,14 +28,14 @@ pub struct CreateTipReserveResponse {
 }
 
 /// Answer to `GET private/reserves`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TipReserveList {
     /// The reserves.
     pub reserves: Vec<TipReserveSummary>,
 }
 
 /// A reserve.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TipReserveSummary {
     /// The reserve.
     pub reserve_pub: EddsaPublicKey,
@@ -44,7 +45,7 @@ pub struct TipReserveSummary {
 }
 
 /// The state of a reserve.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TipReserveState {
     /// When it was created.
     pub creation_time: Timestamp,
@@ -63,7 +64,7 @@ pub struct TipReserveState {
 }
 
 /// Answer to `GET private/reserves/$RESERVE_PUB`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TipReserveDetails {
     /// Its state.
     #[serde(flatten)]
@@ -78,7 +79,7 @@ pub struct TipReserveDetails {
 }
 
 /// A tip of a reserve.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TipOfReserve {
     /// The tip.
     pub tip_id: HashCode,
@@ -89,7 +90,7 @@ pub struct TipOfReserve {
 }
 
 /// `POST private/tips` and `POST private/reserves/$RESERVE_PUB/authorize-tip`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct AuthorizeTipRequest {
     /// The amount.
     pub amount: Amount,
@@ -100,7 +101,7 @@ pub struct AuthorizeTipRequest {
 }
 
 /// Answer to it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct AuthorizeTipResponse {
     /// The tip.
     pub tip_id: HashCode,
@@ -113,14 +114,14 @@ pub struct AuthorizeTipResponse {
 }
 
 /// Answer to `GET private/tips`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TipList {
     /// The tips, in the order asked for.
     pub tips: Vec<TipSummary>,
 }
 
 /// A tip in the list.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TipSummary {
     /// Its number, by which lists continue.
     pub row_id: u64,
@@ -131,7 +132,7 @@ pub struct TipSummary {
 }
 
 /// Answer to `GET private/tips/$TIP_ID`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TipDetails {
     /// The amount.
     pub total_authorized: Amount,
@@ -151,7 +152,7 @@ pub struct TipDetails {
 }
 
 /// A part of a tip that was picked up.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TipPickupSummary {
     /// Hash of the planchets.
     pub pickup_id: HashCode,
@@ -162,7 +163,7 @@ pub struct TipPickupSummary {
 }
 
 /// Answer to `GET tips/$TIP_ID`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TipStatus {
     /// What can be picked up.
     pub tip_amount: Amount,
@@ -176,7 +177,7 @@ pub struct TipStatus {
 }
 
 /// `POST tips/$TIP_ID/pickup`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct PickUpTipRequest {
     /// The planchets.
     #[serde(deserialize_with = "array::<_, _, ARRAY_READ_MAX>")]
@@ -184,7 +185,7 @@ pub struct PickUpTipRequest {
 }
 
 /// A planchet of a tip. The shop signs the withdrawal.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TipPlanchet {
     /// Denomination of the coin.
     pub denom_pub_hash: HashCode,
@@ -193,14 +194,14 @@ pub struct TipPlanchet {
 }
 
 /// Answer to it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct PickUpTipResponse {
     /// For each planchet, in the order of the request.
     pub blind_sigs: Vec<TipBlindSig>,
 }
 
 /// A blind signature.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TipBlindSig {
     /// By the planchet's denomination.
     pub blind_sig: BlindedDenomSignature,

@@ -2,11 +2,12 @@
 
 use batzen_crypto::{EddsaPublicKey, Wtid};
 use serde::{Deserialize, Serialize};
+use utoipa::ToSchema;
 
 use crate::{Amount, Timestamp};
 
 /// `POST private/transfers`: the shop's bank has booked a transfer.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ReportTransferRequest {
     /// What the account got.
     pub credit_amount: Amount,
@@ -19,7 +20,7 @@ pub struct ReportTransferRequest {
 }
 
 /// Answer to it: what the transfer pays for.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ReportTransferResponse {
     /// What the exchange paid.
     pub total: Amount,
@@ -32,7 +33,7 @@ pub struct ReportTransferResponse {
 }
 
 /// What a transfer has of an order.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct OrderSum {
     /// The order.
     pub order_id: String,
@@ -43,14 +44,14 @@ pub struct OrderSum {
 }
 
 /// Answer to `GET private/transfers`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TransferList {
     /// The transfers, in the order asked for.
     pub transfers: Vec<TransferSummary>,
 }
 
 /// A transfer in the list.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TransferSummary {
     /// What the account got; of a transfer that only the exchange has named, what the exchange says.
     pub credit_amount: Amount,
@@ -74,7 +75,7 @@ pub struct TransferSummary {
 }
 
 /// A transfer that has a part of a paid order.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct WireDetail {
     /// The exchange.
     pub exchange_url: String,
@@ -89,7 +90,7 @@ pub struct WireDetail {
 }
 
 /// Why nothing is known of the transfer that pays for a coin.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct WireReport {
     /// The error code.
     pub code: u32,
@@ -104,7 +105,7 @@ pub struct WireReport {
 }
 
 /// Answer 202 to `GET private/kyc`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct KycOpen {
     /// Exchanges that ask who owns an account.
     pub pending_kycs: Vec<PendingKyc>,
@@ -113,7 +114,7 @@ pub struct KycOpen {
 }
 
 /// An identification that an exchange asks for.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct PendingKyc {
     /// Where the owner identifies.
     pub kyc_url: String,
@@ -124,7 +125,7 @@ pub struct PendingKyc {
 }
 
 /// An exchange that did not say whether it asks for an identification.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TimeoutKyc {
     /// The exchange.
     pub exchange_url: String,

@@ -5,12 +5,13 @@ use batzen_crypto::{
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use utoipa::ToSchema;
 
 use crate::limits::{ARRAY_READ_MAX, array};
 use crate::{Amount, Timestamp};
 
 /// `POST orders/$ORDER_ID/claim`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ClaimRequest {
     /// The wallet's fresh public key, in base32.
     pub nonce: String,
@@ -20,7 +21,7 @@ pub struct ClaimRequest {
 }
 
 /// Answer to a claim, with the contract as `T`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ClaimResponse<T = Value> {
     /// The contract, with the wallet's nonce.
     pub contract_terms: T,
@@ -29,7 +30,7 @@ pub struct ClaimResponse<T = Value> {
 }
 
 /// `POST orders/$ORDER_ID/pay`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct PayRequest {
     /// The coins; none if there is nothing to pay.
     #[serde(deserialize_with = "array::<_, _, ARRAY_READ_MAX>")]
@@ -40,7 +41,7 @@ pub struct PayRequest {
 }
 
 /// A coin that pays.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct PayCoin {
     /// The coin.
     pub coin_pub: EddsaPublicKey,
@@ -66,14 +67,14 @@ pub struct PayCoin {
 }
 
 /// Answer to a payment: the receipt.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct PayResponse {
     /// `MERCHANT_PAYMENT_OK`.
     pub sig: EddsaSignature,
 }
 
 /// `POST orders/$ORDER_ID/paid`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct PaidRequest {
     /// Hash of the contract.
     pub h_contract: HashCode,
@@ -84,7 +85,7 @@ pub struct PaidRequest {
 }
 
 /// Answer 402 to `GET orders/$ORDER_ID`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct OrderDue {
     /// What the wallet opens.
     pub taler_pay_uri: String,
@@ -97,14 +98,14 @@ pub struct OrderDue {
 }
 
 /// Answer 202 to `GET orders/$ORDER_ID`, for somebody who does not know the order's secrets.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct OrderReorder {
     /// Where to buy the same.
     pub public_reorder_url: String,
 }
 
 /// Answer 200 to `GET orders/$ORDER_ID`.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct OrderPaid {
     /// Whether a refund was approved.
     pub refunded: bool,
@@ -120,14 +121,14 @@ pub struct OrderPaid {
 }
 
 /// `POST orders/$ORDER_ID/refund`: the wallet picks up what the shop has approved.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct PickUpRefundRequest {
     /// Hash of the contract.
     pub h_contract: HashCode,
 }
 
 /// Answer to it.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct PickUpRefundResponse {
     /// What was approved in total.
     pub refund_amount: Amount,
@@ -140,7 +141,7 @@ pub struct PickUpRefundResponse {
 }
 
 /// A refund of a coin.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct RefundEntry {
     /// What the exchange says.
     #[serde(flatten)]
@@ -156,7 +157,7 @@ pub struct RefundEntry {
 }
 
 /// What an exchange says about a refund.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub enum RefundResult {
     /// The coin has its value back.
@@ -182,7 +183,7 @@ pub enum RefundResult {
 }
 
 /// `POST orders/$ORDER_ID/abort`: the wallet gives up a payment.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct AbortRequest {
     /// Hash of the contract.
     pub h_contract: HashCode,
@@ -192,7 +193,7 @@ pub struct AbortRequest {
 }
 
 /// A coin of an aborted payment.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct AbortCoin {
     /// The coin.
     pub coin_pub: EddsaPublicKey,
@@ -203,7 +204,7 @@ pub struct AbortCoin {
 }
 
 /// Answer to an abort.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct AbortResponse {
     /// For each coin, in the order of the request, what the exchange says.
     pub refunds: Vec<RefundResult>,

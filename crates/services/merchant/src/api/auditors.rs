@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use batzen_crypto::fill_random;
 use batzen_http::Method;
-use batzen_http::client::{ClientError, Reply};
+use batzen_http::client::{Client, ClientError, Reply};
 use batzen_metrics::{Counter, Page};
 use batzen_protocol::Currency;
 use batzen_protocol::api::auditor::DepositConfirmationRequest;
 use batzen_protocol::api::exchange::DepositConfirmation;
 use tokio::sync::Semaphore;
 
-use super::Service;
+use super::background::Background;
 use super::pay::{Contract, ReadyCoin, confirmed_message};
 use crate::config::ConfirmationShare;
 use crate::exchanges::is_transient;
@@ -27,7 +27,7 @@ const WAITING_MAX: usize = 1_024;
 /// The most auditors for which confirmations wait: exchanges name them.
 const AUDITORS_MAX: usize = 64;
 /// The most confirmations that wait for all auditors: a kilobyte each.
-pub(super) const TASKS_MAX: usize = 8 * WAITING_MAX;
+const TASKS_MAX: usize = 8 * WAITING_MAX;
 /// Requests to auditors at the same time.
 const REQUESTS_AT_ONCE: usize = 16;
 /// The pauses before the second and each further request. After these, a confirmation is given up.
@@ -46,8 +46,10 @@ pub(super) struct Sample {
     body: Arc<DepositConfirmationRequest>,
 }
 
-/// What is under way, and how much ended how.
-pub(super) struct Audits {
+/// Sends auditors their share of the confirmations, and counts how that ends.
+pub(super) struct Auditors {
+    client: Client,
+    tasks: Background,
     turns: Semaphore,
     waiting: Mutex<HashMap<String, usize>>,
     shown: Counter,
@@ -56,9 +58,11 @@ pub(super) struct Audits {
     dropped: Counter,
 }
 
-impl Default for Audits {
-    fn default() -> Self {
+impl Auditors {
+    pub fn new(client: Client) -> Self {
         Self {
+            client,
+            tasks: Background::with_limit(TASKS_MAX),
             turns: Semaphore::new(REQUESTS_AT_ONCE),
             waiting: Mutex::default(),
             shown: Counter::default(),
@@ -67,9 +71,7 @@ impl Default for Audits {
             dropped: Counter::default(),
         }
     }
-}
 
-impl Audits {
     /// Makes room for a confirmation. False if too many are waiting.
     fn begin(&self, url: &str) -> bool {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
@@ -82,7 +84,7 @@ impl Audits {
         has_room
     }
 
-    fn end(&self, url: &str) {
+    fn end_one(&self, url: &str) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(count) = waiting.get_mut(url) {
             *count -= 1;
@@ -90,6 +92,54 @@ impl Audits {
                 waiting.remove(url);
             }
         }
+    }
+
+    /// Shows auditors confirmations of coins that are recorded.
+    pub fn show(self: &Arc<Self>, samples: Vec<Sample>) {
+        for Sample { url, body } in samples {
+            if !self.begin(&url) {
+                self.dropped.inc();
+                continue;
+            }
+            let (auditors, auditor) = (Arc::clone(self), url.clone());
+            let is_spawned = self.tasks.spawn(async move {
+                auditors.show_one(&auditor, &body).await;
+                auditors.end_one(&auditor);
+            });
+            if !is_spawned {
+                self.end_one(&url);
+                self.dropped.inc();
+            }
+        }
+    }
+
+    async fn show_one(&self, url: &str, body: &DepositConfirmationRequest) {
+        let mut pauses = PAUSES.into_iter();
+        loop {
+            let turn = self.turns.acquire().await.expect("never closed");
+            let call = self.client.call(Method::PUT, format!("{url}deposit-confirmation"));
+            let answer = call.json(body).send().await;
+            drop(turn);
+            match shown(&answer) {
+                Shown::Taken => return self.shown.inc(),
+                Shown::Refused => {
+                    let status = answer.map(|reply| reply.status).unwrap_or_default();
+                    tracing::warn!(auditor = url, status, "an auditor does not want a confirmation");
+                    return self.refused.inc();
+                }
+                Shown::Later => {}
+            }
+            let Some(pause) = pauses.next() else {
+                tracing::warn!(auditor = url, "an auditor did not answer for minutes");
+                return self.given_up.inc();
+            };
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// Ends all requests.
+    pub async fn end(&self) {
+        self.tasks.end().await;
     }
 
     pub fn write(&self, page: &mut Page) {
@@ -124,51 +174,6 @@ fn shown(answer: &Result<Reply, ClientError>) -> Shown {
         Ok(reply) if is_transient(reply.status) => Shown::Later,
         Ok(_) => Shown::Refused,
         Err(_) => Shown::Later,
-    }
-}
-
-impl Service {
-    /// Shows auditors confirmations of coins that are recorded.
-    pub(super) fn tell_auditors(self: &Arc<Self>, samples: Vec<Sample>) {
-        for Sample { url, body } in samples {
-            if !self.audits.begin(&url) {
-                self.audits.dropped.inc();
-                continue;
-            }
-            let (service, auditor) = (Arc::clone(self), url.clone());
-            let is_spawned = self.audit_tasks.spawn(async move {
-                service.tell_auditor(&auditor, &body).await;
-                service.audits.end(&auditor);
-            });
-            if !is_spawned {
-                self.audits.end(&url);
-                self.audits.dropped.inc();
-            }
-        }
-    }
-
-    async fn tell_auditor(&self, url: &str, body: &DepositConfirmationRequest) {
-        let mut pauses = PAUSES.into_iter();
-        loop {
-            let turn = self.audits.turns.acquire().await.expect("never closed");
-            let call = self.exchanges.client.call(Method::PUT, format!("{url}deposit-confirmation"));
-            let answer = call.json(body).send().await;
-            drop(turn);
-            match shown(&answer) {
-                Shown::Taken => return self.audits.shown.inc(),
-                Shown::Refused => {
-                    let status = answer.map(|reply| reply.status).unwrap_or_default();
-                    tracing::warn!(auditor = url, status, "an auditor does not want a confirmation");
-                    return self.audits.refused.inc();
-                }
-                Shown::Later => {}
-            }
-            let Some(pause) = pauses.next() else {
-                tracing::warn!(auditor = url, "an auditor did not answer for minutes");
-                return self.audits.given_up.inc();
-            };
-            tokio::time::sleep(pause).await;
-        }
     }
 }
 
@@ -215,20 +220,22 @@ fn is_chosen(share: ConfirmationShare) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use batzen_http::client::ClientOptions;
+
     use super::*;
 
     #[test]
     fn an_auditor_that_does_not_answer_takes_no_room_of_others() {
-        let audits = Audits::default();
-        assert!((0..WAITING_MAX).all(|_| audits.begin("http://silent/")));
-        assert!(!audits.begin("http://silent/"));
-        assert!(audits.begin("http://other/"));
-        audits.end("http://silent/");
-        assert!(audits.begin("http://silent/"));
-        assert!((2..AUDITORS_MAX).all(|number| audits.begin(&format!("http://{number}/"))));
-        assert!(!audits.begin("http://one-too-many/"));
-        audits.end("http://other/");
-        assert!(audits.begin("http://one-too-many/"));
+        let auditors = Auditors::new(Client::new(&ClientOptions::default()).unwrap());
+        assert!((0..WAITING_MAX).all(|_| auditors.begin("http://silent/")));
+        assert!(!auditors.begin("http://silent/"));
+        assert!(auditors.begin("http://other/"));
+        auditors.end_one("http://silent/");
+        assert!(auditors.begin("http://silent/"));
+        assert!((2..AUDITORS_MAX).all(|number| auditors.begin(&format!("http://{number}/"))));
+        assert!(!auditors.begin("http://one-too-many/"));
+        auditors.end_one("http://other/");
+        assert!(auditors.begin("http://one-too-many/"));
     }
 
     #[test]

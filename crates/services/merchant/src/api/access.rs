@@ -1,0 +1,143 @@
+//! Who may use a shop: everybody, its tokens by their scope, its owner, or the administrator.
+
+use std::sync::Arc;
+
+use batzen_crypto::HashCode;
+use batzen_crypto::hash::sha512_parts;
+use batzen_http::{Head, Response, header};
+use batzen_protocol::ErrorCode;
+use batzen_tables::merchant::{InstanceKey, Instances};
+use subtle::ConstantTimeEq;
+
+use super::shops::{Shop, Shops};
+use super::table::{instance, parameter};
+use super::tokens;
+use crate::core::Core;
+use crate::urls::DEFAULT;
+
+/// What a token opens. Each opens what the ones before open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Scope {
+    /// Reads.
+    ReadOnly,
+    /// Also creates orders, locks products, and approves refunds.
+    Orders,
+    /// Everything.
+    All,
+}
+
+impl Scope {
+    /// From the name in the API.
+    pub fn parse(text: &str) -> Option<Self> {
+        match text {
+            "readonly" => Some(Self::ReadOnly),
+            "orders" => Some(Self::Orders),
+            "all" => Some(Self::All),
+            _ => None,
+        }
+    }
+}
+
+/// The access that an endpoint of a shop requires.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Access {
+    Anyone,
+    /// A token of any scope.
+    Reader,
+    /// A token that takes orders.
+    Seller,
+    /// A token that opens everything.
+    Owner,
+    /// The administrator's token.
+    Admin,
+}
+
+pub(crate) struct Gate {
+    shops: Shops,
+    token_salt: [u8; 16],
+}
+
+impl Gate {
+    pub fn new(shops: Shops, token_salt: [u8; 16]) -> Self {
+        Self { shops, token_salt }
+    }
+
+    /// Requires a shop, and the access that an endpoint demands.
+    pub async fn require(&self, core: &Core, access: Access, head: &Head) -> Result<Arc<Shop>, Response> {
+        match access {
+            Access::Anyone => self.require_shop(core, instance(head)).await,
+            Access::Reader => self.require_scope(core, Scope::ReadOnly, head).await,
+            Access::Seller => self.require_scope(core, Scope::Orders, head).await,
+            Access::Owner => self.require_owner(core, head).await,
+            Access::Admin => {
+                self.require_admin(core, head).await?;
+                self.require_shop(core, parameter(head)).await
+            }
+        }
+    }
+
+    /// Requires an instance: 404, code 2000 if it does not exist.
+    pub async fn require_shop(&self, core: &Core, id: &str) -> Result<Arc<Shop>, Response> {
+        let unknown = || Response::error(ErrorCode::MERCHANT_GENERIC_INSTANCE_UNKNOWN, id);
+        self.find_shop(core, id).await?.ok_or_else(unknown)
+    }
+
+    /// Requires a token that opens everything: 401, code 2015.
+    async fn require_owner(&self, core: &Core, head: &Head) -> Result<Arc<Shop>, Response> {
+        self.require_scope(core, Scope::All, head).await
+    }
+
+    /// Requires a token that opens a scope: 401, code 2015.
+    async fn require_scope(&self, core: &Core, needed: Scope, head: &Head) -> Result<Arc<Shop>, Response> {
+        let shop = self.require_shop(core, instance(head)).await?;
+        if let Err(refused) = self.authorize(head, &shop) {
+            let Some(token) = head.bearer_token() else { return Err(refused) };
+            let token_hash = self.token_hash(&shop.id, token);
+            let scope = tokens::scope_of(core, &shop, token_hash).await?;
+            if scope.is_none_or(|scope| scope < needed) {
+                return Err(refused);
+            }
+        }
+        Ok(shop)
+    }
+
+    /// Requires the token of the instance `default`. Everybody is administrator before that instance exists.
+    pub async fn require_admin(&self, core: &Core, head: &Head) -> Result<(), Response> {
+        match self.find_shop(core, DEFAULT).await? {
+            Some(shop) => self.authorize(head, &shop),
+            None => Ok(()),
+        }
+    }
+
+    pub fn token_hash(&self, instance: &str, token: &str) -> HashCode {
+        sha512_parts(&[&self.token_salt, instance.as_bytes(), &[0], token.as_bytes()])
+    }
+
+    fn authorize(&self, head: &Head, shop: &Shop) -> Result<(), Response> {
+        let Some(expected) = shop.row.token_hash else { return Ok(()) };
+        let given = head.bearer_token().map(|token| self.token_hash(&shop.id, token));
+        if given.is_some_and(|given| bool::from(given.as_bytes().ct_eq(expected.as_bytes()))) {
+            return Ok(());
+        }
+        let answer = Response::error(ErrorCode::MERCHANT_GENERIC_UNAUTHORIZED, "");
+        Err(answer.with_header(header::WWW_AUTHENTICATE, "Bearer realm=\"merchant\""))
+    }
+
+    async fn find_shop(&self, core: &Core, id: &str) -> Result<Option<Arc<Shop>>, Response> {
+        // Other processes change the rows of a database without notice.
+        let is_shared = core.store.backend().is_remote();
+        if !is_shared && let Some(shop) = self.shops.get(id) {
+            return Ok(Some(shop));
+        }
+        let changes = self.shops.changes();
+        let key = InstanceKey::new(id);
+        let Some(found) = core.read(move |store| store.get::<Instances>(&key)).await? else {
+            return Ok(None);
+        };
+        let shop = Arc::new(Shop::new(id, found.row));
+        if !is_shared {
+            self.shops.keep(&shop, changes);
+        }
+        Ok(Some(shop))
+    }
+}

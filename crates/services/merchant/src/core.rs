@@ -1,0 +1,114 @@
+//! The part that every endpoint uses: configuration, rows, rules and notices.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use batzen_engine::Lane;
+use batzen_http::Response;
+use batzen_protocol::{Amount, ErrorCode, Money, Timestamp};
+use batzen_store::{Store, StoreError};
+use batzen_tables::merchant::{
+    InstanceAccountKey, InstanceAccountRow, InstanceAccounts, OrderKey, OrderRef, OrderRow, Orders, order_ref,
+};
+
+use crate::api::{FAILURES, Shop, refused};
+use crate::config::MerchantConfig;
+use crate::notices::Notices;
+use crate::rules::{MerchantRules, Refusal, TypedCommand};
+
+pub(crate) struct Core {
+    pub config: MerchantConfig,
+    pub store: Store,
+    pub notices: Notices,
+    lane: Lane<MerchantRules>,
+    /// The number of the latest order, transfer, tip or token.
+    last_row_id: AtomicU64,
+}
+
+impl Core {
+    pub fn new(config: MerchantConfig, lane: Lane<MerchantRules>) -> Self {
+        let store = lane.store().clone();
+        let notices = Notices::new(&store);
+        Self { config, store, notices, lane, last_row_id: AtomicU64::new(0) }
+    }
+
+    pub fn lane(&self) -> &Lane<MerchantRules> {
+        &self.lane
+    }
+
+    /// Accepts no more commands. Commands under way end; after that the lane can be closed.
+    pub fn into_lane(self) -> Lane<MerchantRules> {
+        self.lane
+    }
+
+    pub fn now(&self) -> Timestamp {
+        self.config.clock.now()
+    }
+
+    pub fn amount(&self, money: Money) -> Amount {
+        money.of(self.config.currency)
+    }
+
+    /// The quantity of an amount: 400, code 30 if it is in another currency.
+    pub fn money(&self, amount: &Amount, name: &str) -> Result<Money, Response> {
+        let other = |_| Response::error(ErrorCode::GENERIC_CURRENCY_MISMATCH, name);
+        amount.money_in(self.config.currency).map_err(other)
+    }
+
+    /// Executes a command. A refusal is for the caller to answer.
+    pub async fn execute<C: TypedCommand>(
+        &self,
+        command: C,
+    ) -> Result<Result<C::Answer, Refusal>, Response> {
+        let verdict = self.lane.submit(command.into()).await.map_err(|error| FAILURES.submit(&error))?;
+        Ok(verdict.map(C::answer))
+    }
+
+    /// Executes a command. A refusal is answered with its code and `detail`.
+    pub async fn decide<C: TypedCommand>(&self, command: C, detail: &str) -> Result<C::Answer, Response> {
+        self.execute(command).await?.map_err(|refusal| refused(&refusal, detail))
+    }
+
+    pub async fn read<T: Send + 'static>(
+        &self,
+        read: impl FnOnce(&Store) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, Response> {
+        batzen_service::read(&self.store, read).await.map_err(|error| FAILURES.store(&error))
+    }
+
+    /// The accounts of an instance, in the order in which they were added.
+    pub async fn accounts(
+        &self,
+        id: &str,
+    ) -> Result<Vec<(InstanceAccountKey, InstanceAccountRow)>, Response> {
+        let id = id.to_owned();
+        let read = move |store: &Store| store.lookup::<InstanceAccounts>(InstanceAccounts::BY_INSTANCE, &id);
+        let found = self.read(read).await?;
+        let mut accounts: Vec<_> = found.into_iter().map(|found| (found.key, found.row)).collect();
+        accounts.sort_by(|(one, a), (other, b)| (a.added, &one.h_wire).cmp(&(b.added, &other.h_wire)));
+        Ok(accounts)
+    }
+
+    pub async fn find_order(
+        &self,
+        shop: &Shop,
+        order_id: &str,
+    ) -> Result<Option<(OrderRef, OrderRow)>, Response> {
+        let order = order_ref(&shop.id, order_id);
+        let found = self.read(move |store| store.get::<Orders>(&OrderKey { order })).await?;
+        Ok(found.map(|found| (order, found.row)))
+    }
+
+    /// Requires an order: 404, code 2005.
+    pub async fn order(&self, shop: &Shop, order_id: &str) -> Result<(OrderRef, OrderRow), Response> {
+        let unknown = || Response::error(ErrorCode::MERCHANT_GENERIC_ORDER_UNKNOWN, order_id);
+        self.find_order(shop, order_id).await?.ok_or_else(unknown)
+    }
+
+    /// A number for a new row: the time in microseconds, or the next number.
+    pub fn next_row_id(&self) -> u64 {
+        let now = self.now().as_micros();
+        let next = |last: u64| Some(now.max(last + 1));
+        let last = self.last_row_id.fetch_update(Ordering::SeqCst, Ordering::SeqCst, next);
+        now.max(last.unwrap_or_default() + 1)
+    }
+}
