@@ -6,6 +6,7 @@
 //! | [`setup`] | configuration of a bank and an exchange, and requests to them |
 //! | [`browser`] | a headless Chromium |
 //! | [`damage`] | stores with flipped bits |
+//! | `world` | a bank, an exchange and a shop in the test's process, with a clock that the test sets and a network that lies |
 //! | [`postgres`] | temporary PostgreSQL clusters, and proxies that cut connections |
 
 #![allow(clippy::unwrap_used, missing_docs, reason = "a test that cannot go on fails")]
@@ -15,3 +16,5 @@ pub mod damage;
 pub mod postgres;
 pub mod process;
 pub mod setup;
+#[cfg(feature = "world")]
+pub mod world;

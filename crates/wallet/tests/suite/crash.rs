@@ -1,20 +1,17 @@
 //! Goal: a wallet that is killed at any point loses nothing and spends nothing twice.
 //!
-//! Method: play a life of a wallet (withdraw in both ciphers, pay, take a refund, pay out) against an
-//! exchange in memory. The process dies at the n-th point where a request is about to be sent or its answer
+//! Method: play a life of a wallet (withdraw in both ciphers, pay, take a refund, pay out). The process dies at the n-th point where a request is about to be sent or its answer
 //! about to be read; that covers every write, since the wallet writes in one transaction between two
 //! requests. Then the file is opened again and everything pending is finished. Repeat for every n, until the
 //! whole script runs without dying.
-
-use crate::common;
 
 use std::path::Path;
 
 use batzen_crypto::{EddsaPrivateKey, HashCode, WireSalt};
 use batzen_protocol::signatures::{MerchantRefund, SignedMessage};
 use batzen_protocol::{Duration, Money};
+use batzen_testkit::world::{BANK, EXCHANGE, START, World, amount, check_history, check_settled};
 use batzen_wallet::{CipherChoice, DepositAmount, PaymentRequest, RefundPermission, Wallet, WalletError};
-use common::{BANK, EXCHANGE, START, World, amount, check_history};
 
 const PAYTO: &str = "payto://x-taler-bank/bank.test/alice?receiver-name=alice";
 
@@ -78,24 +75,6 @@ async fn live(wallet: &Wallet, merchant: &EddsaPrivateKey) -> Result<(), WalletE
     Ok(())
 }
 
-/// Checks that the books of exchange and wallet agree coin by coin.
-fn check(world: &World, wallet: &Wallet, context: &str) {
-    let exchange = world.exchange.lock().unwrap();
-    exchange.check_conservation();
-    assert_eq!(exchange.conflicts, 0, "{context}: no coin was spent twice");
-    assert!(exchange.unrevealed().is_zero(), "{context}: no melt was left alone");
-    let mut held = Money::ZERO;
-    for coin in wallet.coins() {
-        let value = exchange.denom(&coin.h_denom_pub).unwrap().terms.value.money;
-        held = held.checked_add(value).unwrap();
-        let remaining = exchange.coin_remaining(&coin.coin_pub).unwrap_or(value);
-        assert_eq!(remaining, coin.remaining, "{context}: coin {}", coin.coin_pub);
-    }
-    assert_eq!(held, exchange.issued, "{context}: every coin that was signed is in the wallet");
-    assert!(wallet.pending().is_empty(), "{context}: {:?}", wallet.pending());
-    check_history(wallet);
-}
-
 async fn one_life(file: &Path, world: &World, merchant: &EddsaPrivateKey, seed: u64) -> Option<Wallet> {
     let wallet = Wallet::open_with(file, world.options(seed)).unwrap();
     // Operations that a killed process left open count as well.
@@ -119,7 +98,7 @@ async fn a_kill_at_any_point_loses_nothing() {
         n += 1;
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("wallet.db");
-        let world = World::new();
+        let world = World::new().await;
         // n = 1 runs the script undisturbed. Otherwise the process is killed at point n - 1, and after its
         // restart three points later.
         world.network.set_fuse(n - 1);
@@ -133,7 +112,7 @@ async fn a_kill_at_any_point_loses_nothing() {
             }
         };
         let context = format!("death at point {}", n - 1);
-        check(&world, &wallet, &context);
+        check_settled(&world, &[&wallet], &context);
         let balance = wallet.balance().unwrap()[0].clone();
         let kinds: Vec<_> =
             wallet.transactions(false).unwrap().iter().map(|line| (line.kind, line.status)).collect();
@@ -141,7 +120,7 @@ async fn a_kill_at_any_point_loses_nothing() {
         drop(wallet);
         // Finally, the file itself is checked.
         let reopened = Wallet::open_with(&file, world.options(1)).unwrap();
-        check(&world, &reopened, &context);
+        check_settled(&world, &[&reopened], &context);
         match &reference {
             None => reference = Some(ending),
             // Chance decides which coins pay, and so the fees. The sequence of operations does not depend on
@@ -162,7 +141,7 @@ async fn a_kill_at_any_point_loses_nothing() {
 async fn lost_answers_change_nothing() {
     for lose_every in [2, 3, 5] {
         let merchant = EddsaPrivateKey::from_bytes([3; 32]);
-        let world = World::new();
+        let world = World::new().await;
         let wallet = Wallet::in_memory_with(world.options(lose_every));
         world.network.lose_every.store(lose_every, std::sync::atomic::Ordering::SeqCst);
         // When the attempts are exhausted, the user tries again.
@@ -173,7 +152,7 @@ async fn lost_answers_change_nothing() {
             assert!(tries < 20);
         }
         wallet.run_pending().await.unwrap();
-        check(&world, &wallet, &format!("one answer of {lose_every} lost"));
+        check_settled(&world, &[&wallet], &format!("one answer of {lose_every} lost"));
     }
 }
 
@@ -181,7 +160,7 @@ async fn lost_answers_change_nothing() {
 async fn only_one_process_can_write() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("deep").join("wallet.db");
-    let world = World::new();
+    let world = World::new().await;
     let wallet = Wallet::open_with(&file, world.options(1)).unwrap();
     let second = Wallet::open_with(&file, world.options(2));
     assert!(second.unwrap_err().to_string().contains("in use"));
@@ -201,10 +180,10 @@ async fn only_one_process_can_write() {
     }
 }
 
-#[test]
-fn files_of_other_programs_are_refused() {
+#[tokio::test]
+async fn files_of_other_programs_are_refused() {
     let directory = tempfile::tempdir().unwrap();
-    let world = World::new();
+    let world = World::new().await;
     let text = directory.path().join("notes.txt");
     std::fs::write(
         &text,
@@ -222,7 +201,7 @@ fn files_of_other_programs_are_refused() {
 
 #[tokio::test]
 async fn a_backup_restores_everything() {
-    let world = World::new();
+    let world = World::new().await;
     let merchant = EddsaPrivateKey::from_bytes([3; 32]);
     let wallet = Wallet::in_memory_with(world.options(5));
     live(&wallet, &merchant).await.unwrap();
@@ -231,5 +210,5 @@ async fn a_backup_restores_everything() {
     restored.import(batzen_wallet::backup::open(&file, Some("correct horse")).unwrap()).unwrap();
     assert_eq!(restored.export(), wallet.export());
     assert!(restored.import(wallet.export()).is_err(), "two wallets cannot be made one");
-    check(&world, &restored, "restored");
+    check_settled(&world, &[&restored], "restored");
 }

@@ -1,16 +1,16 @@
 //! Wallets with discretion: change that waits, assortments of coins, common sums. None of it may lose money.
 
-use crate::common;
-
 use std::path::Path;
 
 use batzen_crypto::{EddsaPrivateKey, HashCode, WireSalt};
 use batzen_protocol::{Duration, Money, Timestamp};
+use batzen_testkit::world::{
+    BANK, EXCHANGE, START, World, amount, check_books, check_history, check_settled,
+};
 use batzen_wallet::core::{Change, CoreError, refresh};
 use batzen_wallet::{
     CipherChoice, Coin, CoinStatus, DepositAmount, Discretion, PaymentRequest, Wallet, WalletError,
 };
-use common::{BANK, EXCHANGE, START, World, amount, check_books, check_history};
 
 const PAYTO: &str = "payto://x-taler-bank/bank.test/alice?receiver-name=alice";
 const HALF_DAY: Duration = Duration::from_secs(12 * 3_600);
@@ -61,7 +61,7 @@ fn waiting(wallet: &Wallet) -> Money {
 async fn waiting_change_survives_a_restart_and_is_refreshed_at_its_time() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("wallet.db");
-    let world = World::new();
+    let world = World::new().await;
     let wallet = ready(&file, &world, PATIENT, "KUDOS:8.5").await;
     wallet.pay(&request("KUDOS:2.5", 1)).await.unwrap();
     wallet.run_pending().await.unwrap();
@@ -79,7 +79,7 @@ async fn waiting_change_survives_a_restart_and_is_refreshed_at_its_time() {
     wallet.run_pending().await.unwrap();
     assert_eq!(wallet.with_state(refresh::next_due), Some(due));
     assert_eq!(wallet.with_state(|state| state.exchanges[EXCHANGE].discretion), PATIENT);
-    world.clock.set(due);
+    world.set_time(due).await;
     wallet.run_pending().await.unwrap();
     assert_eq!((refreshes(&wallet), waiting(&wallet)), (1, Money::ZERO));
     assert_eq!(wallet.with_state(refresh::next_due), None);
@@ -90,7 +90,7 @@ async fn waiting_change_survives_a_restart_and_is_refreshed_at_its_time() {
 #[tokio::test]
 async fn a_payment_that_needs_waiting_change_gets_it_at_once() {
     let directory = tempfile::tempdir().unwrap();
-    let world = World::new();
+    let world = World::new().await;
     let wallet = ready(&directory.path().join("wallet.db"), &world, PATIENT, "KUDOS:8.5").await;
     wallet.pay(&request("KUDOS:2.5", 1)).await.unwrap();
     wallet.run_pending().await.unwrap();
@@ -114,7 +114,7 @@ async fn a_payment_that_needs_waiting_change_gets_it_at_once() {
 #[tokio::test]
 async fn options_are_checked_and_can_be_taken_back() {
     let directory = tempfile::tempdir().unwrap();
-    let world = World::new();
+    let world = World::new().await;
     let wallet = ready(&directory.path().join("wallet.db"), &world, PATIENT, "KUDOS:8.5").await;
     let year = Discretion { refresh_delay: Duration::from_days(365), ..PATIENT };
     let refused = wallet.set_discretion(EXCHANGE, year);
@@ -134,18 +134,12 @@ async fn options_are_checked_and_can_be_taken_back() {
 #[tokio::test]
 async fn change_of_a_coin_that_expires_soon_does_not_wait() {
     let directory = tempfile::tempdir().unwrap();
-    let world = World::new();
+    let world = World::new().await;
     let week = Discretion { refresh_delay: Duration::from_days(7), ..PATIENT };
     let wallet = ready(&directory.path().join("wallet.db"), &world, week, "KUDOS:8.5").await;
     // The coins are to be refreshed when three quarters of the time from day 7 to day 100 are over, on day 76.
     let day = |n| START.saturating_add(Duration::from_days(n));
-    world.clock.set(day(76));
-    {
-        let mut exchange = world.exchange.lock().unwrap();
-        for value in [800, 400, 200, 100, 10] {
-            exchange.add_denom(batzen_crypto::DenomPrivateKey::generate_cs(), value, day(76));
-        }
-    }
+    world.set_time(day(76)).await;
     wallet.add_exchange(EXCHANGE).await.unwrap();
     wallet.pay(&request_at("KUDOS:2.5", 1, day(76))).await.unwrap();
     wallet.run_pending().await.unwrap();
@@ -160,7 +154,7 @@ async fn change_of_a_coin_that_expires_soon_does_not_wait() {
     wallet.import(records).unwrap();
     wallet.run_pending().await.unwrap();
     assert_eq!(wallet.with_state(refresh::next_due), Some(late));
-    world.clock.set(day(77));
+    world.set_time(day(77)).await;
     wallet.run_pending().await.unwrap();
     assert!(waiting(&wallet).is_zero() && refreshes(&wallet) > 0);
     check_books(&world, &[&wallet]);
@@ -189,7 +183,7 @@ async fn live(wallet: &Wallet, world: &World) -> Result<(), WalletError> {
         }
     }
     wallet.run_pending().await?;
-    world.clock.set(START.saturating_add(HALF_DAY));
+    world.set_time(START.saturating_add(HALF_DAY)).await;
     wallet.run_pending().await?;
     Ok(())
 }
@@ -201,7 +195,7 @@ async fn a_kill_at_any_point_loses_nothing_of_a_discreet_wallet() {
         n += 1;
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("wallet.db");
-        let world = World::new();
+        let world = World::new().await;
         world.network.set_fuse(n - 1);
         let mut lives = 0;
         let wallet = loop {
@@ -220,13 +214,9 @@ async fn a_kill_at_any_point_loses_nothing_of_a_discreet_wallet() {
             }
             world.network.set_fuse(if lives == 1 { 3 } else { 0 });
         };
-        check_books(&world, &[&wallet]);
-        {
-            let exchange = world.exchange.lock().unwrap();
-            assert_eq!(exchange.conflicts, 0, "death at point {}: no coin was spent twice", n - 1);
-            assert!(exchange.unrevealed().is_zero(), "death at point {}: no melt was left alone", n - 1);
-        }
-        assert!(wallet.pending().is_empty() && waiting(&wallet).is_zero(), "death at point {}", n - 1);
+        let context = format!("death at point {}", n - 1);
+        check_settled(&world, &[&wallet], &context);
+        assert!(waiting(&wallet).is_zero(), "{context}");
         if n > 1 && lives == 1 {
             break;
         }

@@ -1,17 +1,17 @@
-//! Complete life cycles of coins against an exchange in memory.
-
-use crate::common;
+//! Complete life cycles of coins.
 
 use batzen_crypto::{EddsaPrivateKey, HashCode, WireSalt};
 use batzen_protocol::signatures::{MerchantRefund, SignedMessage};
 use batzen_protocol::{Duration, Money, Timestamp};
+use batzen_testkit::world::{
+    BANK, EXCHANGE, START, Terms, World, amount, check_books, check_history, require_identification,
+};
 use batzen_wallet::core::http::Context;
 use batzen_wallet::core::{CoreError, withdraw};
 use batzen_wallet::{
     CipherChoice, CoinStatus, DepositAmount, PaymentReceipt, PaymentRequest, RefundPermission, RunUntil,
     Status, Wallet, WalletError,
 };
-use common::{BANK, EXCHANGE, FakeTerms, START, World, amount, check_books, check_history};
 
 const PAYTO: &str = "payto://x-taler-bank/bank.test/alice?receiver-name=alice";
 
@@ -49,7 +49,7 @@ fn request(merchant: &EddsaPrivateKey, sum: &str, contract: u8) -> PaymentReques
 
 #[tokio::test]
 async fn withdrawals_require_accepted_terms() {
-    let world = World::new();
+    let world = World::new().await;
     let wallet = Wallet::in_memory_with(world.options(1));
     let exchange = wallet.add_exchange("http://Exchange.test").await.unwrap();
     assert_eq!((exchange.base_url.as_str(), exchange.denoms.len()), (EXCHANGE, 10));
@@ -65,7 +65,7 @@ async fn withdrawals_require_accepted_terms() {
 #[tokio::test]
 async fn withdraws_both_ciphers_in_batches_and_one_by_one() {
     for has_batch in [true, false] {
-        let world = World::with(FakeTerms { has_batch, ..FakeTerms::default() });
+        let world = World::with(Terms { has_batch, ..Terms::default() }).await;
         let wallet = ready(&world).await;
         withdraw_some(&wallet, "KUDOS:20", CipherChoice::Rsa).await;
         withdraw_some(&wallet, "KUDOS:7", CipherChoice::Cs).await;
@@ -74,31 +74,27 @@ async fn withdraws_both_ciphers_in_batches_and_one_by_one() {
         let is_cs = |coin: &batzen_wallet::Coin| coin.cs.is_some();
         assert_eq!(wallet.coins().iter().filter(|coin| is_cs(coin)).count(), 10);
         check_books(&world, &[&wallet]);
-        let exchange = world.exchange.lock().unwrap();
-        let batches = exchange.requests.iter().filter(|path| path.ends_with("batch-withdraw")).count();
-        let singles = exchange.requests.iter().filter(|path| path.ends_with("/withdraw")).count();
-        assert_eq!((batches, singles), if has_batch { (2, 0) } else { (2, 22) });
+        let counts = (world.network.count("batch-withdraw"), world.network.count("/withdraw"));
+        assert_eq!(counts, if has_batch { (2, 0) } else { (2, 22) });
     }
 }
 
 #[tokio::test]
 async fn an_exchange_that_refuses_repeated_batches_is_asked_coin_by_coin() {
-    let world = World::with(FakeTerms { refuses_batch_repetition: true, ..FakeTerms::default() });
+    let world = World::with(Terms { refuses_batch_repetition: true, ..Terms::default() }).await;
     let wallet = ready(&world).await;
     // The answer to the batch is the ninth of this withdrawal; it is lost.
     let before = world.network.sent.load(std::sync::atomic::Ordering::SeqCst);
     world.network.lose_every.store(before + 9, std::sync::atomic::Ordering::SeqCst);
     withdraw_some(&wallet, "KUDOS:7.5", CipherChoice::Rsa).await;
     world.network.lose_every.store(0, std::sync::atomic::Ordering::SeqCst);
-    let singles =
-        world.exchange.lock().unwrap().requests.iter().filter(|path| path.ends_with("/withdraw")).count();
-    assert!(singles > 0, "it went one by one");
+    assert!(world.network.count("/withdraw") > 0, "it went one by one");
     check_books(&world, &[&wallet]);
 }
 
 #[tokio::test]
 async fn manual_withdrawals_wait_for_the_transfer() {
-    let world = World::new();
+    let world = World::new().await;
     let wallet = ready(&world).await;
     let manual = wallet.withdraw_manual(EXCHANGE, amount("KUDOS:5"), CipherChoice::Any).await.unwrap();
     assert_eq!(
@@ -116,7 +112,7 @@ async fn manual_withdrawals_wait_for_the_transfer() {
     );
     assert_eq!(wallet.balance().unwrap()[0].pending_incoming, amount("KUDOS:5"));
     // More money arrives than announced: all of it becomes coins.
-    world.exchange.lock().unwrap().credit_reserve(manual.reserve_pub, amount("KUDOS:6"));
+    world.credit(manual.reserve_pub, amount("KUDOS:6")).await;
     let report = wallet.run(RunUntil::Finished(None)).await.unwrap();
     assert_eq!((report.finished, report.pending.len()), (vec![manual.operation], 0));
     assert_eq!(available(&wallet), "KUDOS:5.8");
@@ -125,16 +121,16 @@ async fn manual_withdrawals_wait_for_the_transfer() {
 
 #[tokio::test]
 async fn bank_withdrawals_wait_for_confirmation() {
-    let world = World::new();
+    let world = World::new().await;
     let wallet = ready(&world).await;
-    let uri = world.exchange.lock().unwrap().create_bank_operation(amount("KUDOS:10"));
+    let uri = world.create_bank_operation(amount("KUDOS:10")).await;
     let offer = wallet.inspect_withdrawal(&uri).await.unwrap();
     assert_eq!((offer.amount, offer.suggested_exchange.as_deref()), (amount("KUDOS:10"), Some(EXCHANGE)));
     let id = wallet.accept_withdrawal(&offer, None, CipherChoice::Any, None).await.unwrap();
     let again = wallet.accept_withdrawal(&offer, None, CipherChoice::Any, None).await.unwrap();
     assert_eq!(id, again, "accepting twice is one withdrawal");
     assert!(matches!(wallet.finish(id).await, Err(WalletError::Pending { .. })));
-    world.exchange.lock().unwrap().confirm_at_bank();
+    world.confirm_at_bank(&uri).await;
     wallet.finish(id).await.unwrap();
     check_books(&world, &[&wallet]);
     let other = Wallet::in_memory_with(world.options(2));
@@ -152,7 +148,7 @@ async fn bank_withdrawals_wait_for_confirmation() {
 #[tokio::test]
 async fn pays_and_makes_change() {
     for cipher in [CipherChoice::Rsa, CipherChoice::Cs] {
-        let world = World::new();
+        let world = World::new().await;
         let wallet = ready(&world).await;
         withdraw_some(&wallet, "KUDOS:8.01", cipher).await;
         assert_eq!(available(&wallet), "KUDOS:8");
@@ -166,7 +162,7 @@ async fn pays_and_makes_change() {
         // not fit, so 8 of them, and a dust of 0.08 stays on the old coin.
         let balance = &wallet.balance().unwrap()[0];
         assert_eq!((balance.available, balance.dust), (amount("KUDOS:4.8"), amount("KUDOS:0.09")));
-        assert_eq!(world.exchange.lock().unwrap().conflicts, 0);
+        assert_eq!(world.network.conflicts(), 0);
         let used = wallet.coins().into_iter().filter(|coin| coin.status == CoinStatus::Used).count();
         assert_eq!(used, 1);
         let history = wallet.transactions(true).unwrap();
@@ -179,7 +175,7 @@ async fn pays_and_makes_change() {
 
 #[tokio::test]
 async fn too_little_money_changes_nothing() {
-    let world = World::new();
+    let world = World::new().await;
     let wallet = ready(&world).await;
     withdraw_some(&wallet, "KUDOS:8.01", CipherChoice::Any).await;
     let before = wallet.export();
@@ -191,7 +187,7 @@ async fn too_little_money_changes_nothing() {
 
 #[tokio::test]
 async fn deposits_everything_into_a_bank_account() {
-    let world = World::new();
+    let world = World::new().await;
     let wallet = ready(&world).await;
     withdraw_some(&wallet, "KUDOS:20", CipherChoice::Any).await;
     let receipt = wallet.deposit(EXCHANGE, DepositAmount::All, PAYTO).await.unwrap();
@@ -205,7 +201,7 @@ async fn deposits_everything_into_a_bank_account() {
 
 #[tokio::test]
 async fn refunds_come_back_as_fresh_coins() {
-    let world = World::new();
+    let world = World::new().await;
     let wallet = ready(&world).await;
     withdraw_some(&wallet, "KUDOS:20", CipherChoice::Any).await;
     let merchant = EddsaPrivateKey::generate();
@@ -255,7 +251,7 @@ async fn refunds_come_back_as_fresh_coins() {
 
 #[tokio::test]
 async fn a_copy_of_the_wallet_finds_out_and_pays_with_other_coins() {
-    let world = World::new();
+    let world = World::new().await;
     let wallet = ready(&world).await;
     withdraw_some(&wallet, "KUDOS:60", CipherChoice::Rsa).await;
     let copy = Wallet::in_memory_with(world.options(9));
@@ -266,8 +262,8 @@ async fn a_copy_of_the_wallet_finds_out_and_pays_with_other_coins() {
     // The copy tries coins that are already spent, gets the proof, and pays with others.
     copy.pay(&request(&merchant, "KUDOS:15.9", 2)).await.unwrap();
     copy.run_pending().await.unwrap();
-    world.exchange.lock().unwrap().check_conservation();
-    assert!(world.exchange.lock().unwrap().conflicts > 0);
+    world.exchange.check_conservation();
+    assert!(world.network.conflicts() > 0);
     let lost = copy.coins().into_iter().filter(|coin| coin.status == CoinStatus::Lost).count();
     assert!(lost > 0);
     let broke = copy.pay(&request(&merchant, "KUDOS:40", 3)).await;
@@ -280,7 +276,7 @@ async fn a_copy_of_the_wallet_finds_out_and_pays_with_other_coins() {
 
 #[tokio::test]
 async fn expired_coins_have_a_row_in_the_history() {
-    let world = World::new();
+    let world = World::new().await;
     let wallet = ready(&world).await;
     withdraw_some(&wallet, "KUDOS:20", CipherChoice::Rsa).await;
     let history = wallet.history(false).unwrap();
@@ -294,7 +290,7 @@ async fn expired_coins_have_a_row_in_the_history() {
 
 #[tokio::test]
 async fn pending_operations_say_what_they_wait_for_and_until_when() {
-    let world = World::new();
+    let world = World::new().await;
     let wallet = ready(&world).await;
     wallet.withdraw_manual(EXCHANGE, amount("KUDOS:5"), CipherChoice::Any).await.unwrap();
     let pending = wallet.pending();
@@ -307,7 +303,7 @@ async fn pending_operations_say_what_they_wait_for_and_until_when() {
 #[tokio::test]
 async fn revoked_coins_are_paid_back() {
     for cipher in [CipherChoice::Rsa, CipherChoice::Cs] {
-        let world = World::new();
+        let world = World::new().await;
         let wallet = ready(&world).await;
         withdraw_some(&wallet, "KUDOS:20", cipher).await;
         let merchant = EddsaPrivateKey::generate();
@@ -315,15 +311,12 @@ async fn revoked_coins_are_paid_back() {
         wallet.pay(&request(&merchant, "KUDOS:3.9", 1)).await.unwrap();
         wallet.run_pending().await.unwrap();
         let before = wallet.balance().unwrap()[0].available;
-        {
-            let mut exchange = world.exchange.lock().unwrap();
-            for denom in &mut exchange.denoms {
-                let value = denom.terms.value.to_string();
-                denom.revoked |= value == "KUDOS:0.1" || value == "KUDOS:2";
-            }
-            let start = exchange.start;
-            exchange.add_denom(batzen_crypto::DenomPrivateKey::generate_cs(), 10, start);
-        }
+        world
+            .exchange
+            .revoke(|denom| {
+                [amount("KUDOS:0.1"), amount("KUDOS:2")].map(|sum| sum.money).contains(&denom.value)
+            })
+            .await;
         wallet.add_exchange(EXCHANGE).await.unwrap();
         let report = wallet.run_pending().await.unwrap();
         assert!(report.pending.is_empty(), "{report:?}");
@@ -336,27 +329,21 @@ async fn revoked_coins_are_paid_back() {
             before.checked_sub(&after).unwrap().money <= amount("KUDOS:1").money,
             "{before} became {after}"
         );
-        assert_eq!(world.exchange.lock().unwrap().conflicts, 0);
+        assert_eq!(world.network.conflicts(), 0);
     }
 }
 
 #[tokio::test]
 async fn coins_are_refreshed_before_they_expire() {
-    let world = World::new();
+    let world = World::new().await;
     let wallet = ready(&world).await;
     withdraw_some(&wallet, "KUDOS:10", CipherChoice::Any).await;
     let later = START.saturating_add(Duration::from_days(90));
-    world.clock.set(later);
-    {
-        let mut exchange = world.exchange.lock().unwrap();
-        for value in [800, 400, 200, 100, 10] {
-            exchange.add_denom(batzen_crypto::DenomPrivateKey::generate_cs(), value, later);
-        }
-    }
+    world.set_time(later).await;
     wallet.add_exchange(EXCHANGE).await.unwrap();
     wallet.run_pending().await.unwrap();
     let after = START.saturating_add(Duration::from_days(101));
-    world.clock.set(after);
+    world.set_time(after).await;
     let balance = &wallet.balance().unwrap()[0];
     assert!(balance.available.money > amount("KUDOS:8").money, "{balance:?}");
     check_books(&world, &[&wallet]);
@@ -364,9 +351,9 @@ async fn coins_are_refreshed_before_they_expire() {
 
 #[tokio::test]
 async fn identity_checks_are_reported_and_passed() {
-    let world = World::new();
+    let world = World::new().await;
     let wallet = ready(&world).await;
-    world.exchange.lock().unwrap().kyc = true;
+    require_identification(&world, true);
     let id = wallet
         .withdraw_from_bank(BANK, "alice", "pw", amount("KUDOS:5"), None, CipherChoice::Any)
         .await
@@ -374,7 +361,7 @@ async fn identity_checks_are_reported_and_passed() {
     let _ = wallet.finish(id).await;
     let report = wallet.run_pending().await.unwrap();
     assert!(report.pending[0].message.as_deref().unwrap().contains("http://kyc.test/"), "{report:?}");
-    world.exchange.lock().unwrap().kyc = false;
+    require_identification(&world, false);
     wallet.run_pending().await.unwrap();
     assert!(wallet.pending().is_empty());
     check_books(&world, &[&wallet]);
@@ -382,16 +369,11 @@ async fn identity_checks_are_reported_and_passed() {
 
 #[tokio::test]
 async fn denominations_that_vanish_are_replaced() {
-    let world = World::new();
+    let world = World::new().await;
     let wallet = ready(&world).await;
     let manual = wallet.withdraw_manual(EXCHANGE, amount("KUDOS:15"), CipherChoice::Any).await.unwrap();
-    {
-        let mut exchange = world.exchange.lock().unwrap();
-        exchange.credit_reserve(manual.reserve_pub, amount("KUDOS:15"));
-        for denom in &mut exchange.denoms {
-            denom.revoked |= denom.terms.value == amount("KUDOS:8");
-        }
-    }
+    world.credit(manual.reserve_pub, amount("KUDOS:15")).await;
+    world.exchange.revoke(|denom| denom.value == amount("KUDOS:8").money).await;
     wallet.finish(manual.operation).await.unwrap();
     check_books(&world, &[&wallet]);
     assert_eq!(available(&wallet), "KUDOS:14.8");
@@ -399,10 +381,10 @@ async fn denominations_that_vanish_are_replaced() {
 
 #[tokio::test]
 async fn new_signing_keys_are_looked_up() {
-    let world = World::new();
+    let world = World::new().await;
     let wallet = ready(&world).await;
     withdraw_some(&wallet, "KUDOS:8.01", CipherChoice::Any).await;
-    world.exchange.lock().unwrap().signer = EddsaPrivateKey::generate();
+    world.exchange.revoke_signing_key().await;
     let merchant = EddsaPrivateKey::generate();
     wallet.pay(&request(&merchant, "KUDOS:3", 1)).await.unwrap();
     wallet.run_pending().await.unwrap();
@@ -411,19 +393,18 @@ async fn new_signing_keys_are_looked_up() {
 
 #[tokio::test]
 async fn another_master_key_is_refused() {
-    let world = World::new();
+    let mut world = World::new().await;
     let wallet = ready(&world).await;
-    let impostor = common::FakeExchange::new(START, FakeTerms::default());
-    *world.exchange.lock().unwrap() = impostor;
+    world.replace_exchange().await;
     let refused = wallet.add_exchange(EXCHANGE).await;
     assert!(matches!(refused, Err(WalletError::Core(CoreError::MasterKeyChanged { .. }))), "{refused:?}");
 }
 
 #[tokio::test]
 async fn overload_is_waited_out_and_reported() {
-    let world = World::new();
+    let world = World::new().await;
     let wallet = ready(&world).await;
-    world.exchange.lock().unwrap().broken = Some(("reserves".to_owned(), 503));
+    world.network.break_path("reserves", 503);
     let id = wallet
         .withdraw_from_bank(BANK, "alice", "pw", amount("KUDOS:5"), None, CipherChoice::Any)
         .await
@@ -431,14 +412,14 @@ async fn overload_is_waited_out_and_reported() {
     let stuck = wallet.finish(id).await;
     assert!(matches!(stuck, Err(WalletError::Unavailable { status: 503, .. })), "{stuck:?}");
     assert!(wallet.pending()[0].message.as_deref().unwrap().contains("503"));
-    world.exchange.lock().unwrap().broken = None;
+    world.network.repair();
     wallet.finish(id).await.unwrap();
     check_books(&world, &[&wallet]);
 }
 
 #[tokio::test]
 async fn cancelled_withdrawals_do_not_come_back() {
-    let world = World::new();
+    let world = World::new().await;
     let wallet = ready(&world).await;
     let manual = wallet.withdraw_manual(EXCHANGE, amount("KUDOS:5"), CipherChoice::Any).await.unwrap();
     wallet.cancel(manual.operation).unwrap();
@@ -449,7 +430,7 @@ async fn cancelled_withdrawals_do_not_come_back() {
 
 #[tokio::test]
 async fn withdrawing_and_paying_do_not_share_a_context() {
-    let world = World::new();
+    let world = World::new().await;
     let wallet = ready(&world).await;
     let manual = wallet.withdraw_manual(EXCHANGE, amount("KUDOS:8.01"), CipherChoice::Any).await.unwrap();
     let context = |id| {
@@ -459,9 +440,9 @@ async fn withdrawing_and_paying_do_not_share_a_context() {
         })
     };
     assert_eq!(context(manual.operation), Context::Withdraw);
-    world.exchange.lock().unwrap().credit_reserve(manual.reserve_pub, amount("KUDOS:8.01"));
+    world.credit(manual.reserve_pub, amount("KUDOS:8.01")).await;
     wallet.finish(manual.operation).await.unwrap();
-    world.exchange.lock().unwrap().broken = Some(("deposit".to_owned(), 503));
+    world.network.break_path("deposit", 503);
     let merchant = EddsaPrivateKey::generate();
     let _ = wallet.pay(&request(&merchant, "KUDOS:3", 1)).await;
     assert_eq!(context(wallet.pending()[0].id), Context::Deposit);

@@ -9,21 +9,20 @@
 //!
 //! `BATZEN_SOAK_FACTOR=100` plays 100 times as many lives.
 
-use crate::common;
-
 use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex};
 
 use batzen_crypto::{EddsaPrivateKey, HashCode, WireSalt};
 use batzen_protocol::signatures::{MerchantRefund, SignedMessage};
-use batzen_protocol::{Duration, Money};
+use batzen_protocol::{Duration, Money, MoneySum};
+use batzen_testkit::world::{BANK, EXCHANGE, START, World, check_history};
 use batzen_wallet::core::coin::CoinSource;
-use batzen_wallet::core::http::{HttpRequest, HttpResponse};
+use batzen_wallet::core::http::HttpResponse;
 use batzen_wallet::core::purse::{PartState, PursePart};
 use batzen_wallet::core::state::OpKind;
 use batzen_wallet::{
     CipherChoice, DepositAmount, PaymentReceipt, PaymentRequest, PeerRequest, RefundPermission, Wallet,
 };
-use common::{BANK, EXCHANGE, START, World, check_history};
 use proptest::prelude::*;
 use serde_json::Value;
 
@@ -242,26 +241,45 @@ fn falsified(lie: &Lie, response: &HttpResponse, earlier_answers: &[HttpResponse
     }
 }
 
+/// What the proxy remembers.
+#[derive(Default)]
+struct Memory {
+    requests: usize,
+    told_so_far: usize,
+    /// Genuine answers so far.
+    earlier: Vec<HttpResponse>,
+    /// Lie about the next answer.
+    next: Option<Lie>,
+}
+
 /// Alters about one in `rate` answers of the exchange.
 fn proxy(world: &World, lies: &[Lie], rate: usize) {
     let lies = lies.to_vec();
-    let mut told_so_far = 0;
-    let mut earlier: Vec<HttpResponse> = Vec::new();
-    let mut count = 0usize;
-    world.network.lie(move |request: &HttpRequest, exchange, now| {
-        count += 1;
-        if !request.url.starts_with(EXCHANGE) {
+    let memory = Arc::new(Mutex::new(Memory::default()));
+    let of_requests = Arc::clone(&memory);
+    world.network.answer_instead(move |request| {
+        let mut memory = of_requests.lock().unwrap();
+        memory.requests += 1;
+        if !request.url.starts_with(EXCHANGE) || !memory.requests.is_multiple_of(rate) {
             return None;
         }
-        let lie = if count.is_multiple_of(rate) { lies.get(told_so_far).cloned() } else { None };
-        told_so_far += usize::from(lie.is_some());
-        if let (Some(lie @ Lie::Invent { .. }), false) = (&lie, earlier.is_empty()) {
-            return Some(falsified(lie, &HttpResponse::default(), &earlier));
+        let lie = lies.get(memory.told_so_far).cloned();
+        memory.told_so_far += usize::from(lie.is_some());
+        if let (Some(lie @ Lie::Invent { .. }), false) = (&lie, memory.earlier.is_empty()) {
+            return Some(falsified(lie, &HttpResponse::default(), &memory.earlier));
         }
-        let response = exchange.handle(request, now);
-        let answer = lie.map_or_else(|| response.clone(), |lie| falsified(&lie, &response, &earlier));
-        earlier.push(response);
-        Some(answer)
+        memory.next = lie;
+        None
+    });
+    world.network.change_answers(move |request, response| {
+        if !request.url.starts_with(EXCHANGE) {
+            return response;
+        }
+        let mut memory = memory.lock().unwrap();
+        let lie = memory.next.take();
+        let answer = lie.map_or_else(|| response.clone(), |lie| falsified(&lie, &response, &memory.earlier));
+        memory.earlier.push(response);
+        answer
     });
 }
 
@@ -292,7 +310,7 @@ async fn answer(wallet: &Wallet, id: u64, takes_back: bool) {
 }
 
 async fn play(deeds: &[Deed], lies: &[Lie], rate: usize, seed: u64) {
-    let world = World::new();
+    let world = World::new().await;
     let wallet = Wallet::in_memory_with(world.options(seed));
     wallet.add_exchange(EXCHANGE).await.unwrap();
     wallet.accept_terms(EXCHANGE).unwrap();
@@ -354,7 +372,7 @@ async fn play(deeds: &[Deed], lies: &[Lie], rate: usize, seed: u64) {
                 refunds.push((*h_contract_terms, permissions));
             }
             Deed::Revoke { denomination } => {
-                world.exchange.lock().unwrap().denoms[*denomination].revoked = true;
+                world.exchange.revoke_coin(*denomination).await;
                 let _ = wallet.add_exchange(EXCHANGE).await;
             }
             Deed::Send { cents: sum, takes_back } => {
@@ -391,12 +409,11 @@ async fn play(deeds: &[Deed], lies: &[Lie], rate: usize, seed: u64) {
 
 /// Every coin and every reserve agrees with the exchange, or is in a dispute that the wallet shows.
 fn check(world: &World, wallet: &Wallet) {
-    let exchange = world.exchange.lock().unwrap();
-    exchange.check_conservation();
+    let totals = world.exchange.check_conservation();
     let evidence = wallet.evidence();
     let shown: BTreeSet<u64> =
         evidence.iter().filter(|item| item.settled.is_none()).map(|item| item.id).collect();
-    let mut held = Money::ZERO;
+    let mut held = MoneySum::ZERO;
     let transactions = wallet.transactions(true).unwrap();
     wallet.with_state(|state| {
         let open: Vec<_> = state.open_operations().collect();
@@ -443,9 +460,9 @@ fn check(world: &World, wallet: &Wallet) {
             })
         };
         for coin in state.coins.values() {
-            let value = exchange.denom(&coin.h_denom_pub).unwrap().terms.value.money;
+            let value = world.exchange.value(&coin.h_denom_pub);
             held = held.checked_add(value).unwrap();
-            let remaining = exchange.coin_remaining(&coin.coin_pub).unwrap_or(value);
+            let remaining = world.exchange.coin_remaining(&coin.coin_pub).unwrap_or(value);
             assert!(
                 remaining == coin.remaining
                     || in_work(coin.coin_pub)
@@ -459,11 +476,11 @@ fn check(world: &World, wallet: &Wallet) {
             );
         }
         if open.is_empty() {
-            assert_eq!(held, exchange.issued, "every coin that was signed is in the wallet");
+            assert_eq!(held, totals.issued, "every coin that was signed is in the wallet");
             assert!(shown.is_empty(), "nothing is disputed");
         }
         // The wallet knows the remainder of a reserve and shows it.
-        for (reserve_pub, balance) in &exchange.reserves {
+        for (reserve_pub, balance) in &world.exchange.reserves() {
             let of_reserve = state.operations.values().filter_map(|operation| match &operation.kind {
                 OpKind::Withdrawal(record) if record.reserve_pub == *reserve_pub => Some((operation, record)),
                 _ => None,

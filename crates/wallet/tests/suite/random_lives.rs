@@ -1,17 +1,14 @@
 //! Goal: no sequence of user actions, over a network that loses answers, loses or creates money.
 //!
-//! Method: random sequences of withdrawals, payments, deposits, refunds and revocations against an exchange
-//! in memory; afterwards the books of both sides agree coin by coin.
-
-use crate::common;
+//! Method: random sequences of withdrawals, payments, deposits, refunds and revocations; afterwards the books of both sides agree coin by coin.
 
 use std::sync::atomic::Ordering;
 
 use batzen_crypto::{EddsaPrivateKey, HashCode, WireSalt};
 use batzen_protocol::signatures::{MerchantRefund, SignedMessage};
-use batzen_protocol::{Duration, Money};
+use batzen_protocol::{Duration, Money, MoneySum};
+use batzen_testkit::world::{BANK, EXCHANGE, START, World, check_history, check_no_loss};
 use batzen_wallet::{CipherChoice, DepositAmount, PaymentReceipt, PaymentRequest, RefundPermission, Wallet};
-use common::{BANK, EXCHANGE, START, World, check_history, check_no_loss};
 use proptest::prelude::*;
 
 const PAYTO: &str = "payto://x-taler-bank/bank.test/alice?receiver-name=alice";
@@ -36,7 +33,7 @@ fn deed() -> impl Strategy<Value = Deed> {
 }
 
 async fn play(deeds: &[Deed], lose_every: u64, seed: u64) {
-    let world = World::new();
+    let world = World::new().await;
     let wallet = Wallet::in_memory_with(world.options(seed));
     wallet.add_exchange(EXCHANGE).await.unwrap();
     wallet.accept_terms(EXCHANGE).unwrap();
@@ -100,7 +97,7 @@ async fn play(deeds: &[Deed], lose_every: u64, seed: u64) {
                 let _ = wallet.refund(h_contract_terms, &permissions).await;
             }
             Deed::Revoke { denomination } => {
-                world.exchange.lock().unwrap().denoms[*denomination].revoked = true;
+                world.exchange.revoke_coin(*denomination).await;
                 let _ = wallet.add_exchange(EXCHANGE).await;
             }
         }
@@ -114,20 +111,19 @@ async fn play(deeds: &[Deed], lose_every: u64, seed: u64) {
     let report = wallet.run_pending().await.unwrap();
     check_history(&wallet);
     check_no_loss(&wallet);
-    let exchange = world.exchange.lock().unwrap();
-    exchange.check_conservation();
-    assert_eq!(exchange.conflicts, 0, "nothing was spent twice");
-    let mut held = Money::ZERO;
+    let totals = world.exchange.check_conservation();
+    assert_eq!(world.network.conflicts(), 0, "nothing was spent twice");
+    let mut held = MoneySum::ZERO;
     for coin in wallet.coins() {
-        let value = exchange.denom(&coin.h_denom_pub).unwrap().terms.value.money;
+        let value = world.exchange.value(&coin.h_denom_pub);
         held = held.checked_add(value).unwrap();
-        let remaining = exchange.coin_remaining(&coin.coin_pub).unwrap_or(value);
+        let remaining = world.exchange.coin_remaining(&coin.coin_pub).unwrap_or(value);
         // The wallet has already debited what an open operation will spend; the exchange has not.
         if report.pending.is_empty() {
             assert_eq!(remaining, coin.remaining, "coin {} ({:?})", coin.coin_pub, coin.status);
         }
     }
-    assert_eq!(held, exchange.issued, "every coin that was signed is in the wallet");
+    assert_eq!(held, totals.issued, "every coin that was signed is in the wallet");
 }
 
 proptest! {

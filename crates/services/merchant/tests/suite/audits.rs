@@ -19,12 +19,12 @@ async fn exchange(urls: &[&str]) -> Exchange {
         let auditor_pub = EddsaPrivateKey::generate().public_key();
         json!({ "auditor_pub": auditor_pub, "auditor_url": url, "auditor_name": "a", "denomination_keys": [] })
     };
-    Exchange::with_auditors(EddsaPrivateKey::generate(), |_| urls.iter().map(auditor).collect()).await
+    Exchange::with_auditors(&[1000, 500], |_| urls.iter().map(auditor).collect()).await
 }
 
 async fn backend(exchange: &Exchange, share: &str) -> Backend {
     let share: ConfirmationShare = share.parse().unwrap();
-    let (url, master_pub) = (exchange.url.clone(), exchange.books.master.public_key());
+    let (url, master_pub) = (exchange.url.clone(), exchange.master_pub());
     let backend = Backend::with(|config| {
         config.exchanges = vec![TrustedExchange { url, master_pub }];
         config.confirmation_share = share;
@@ -85,7 +85,8 @@ async fn with_a_share_of_all_each_auditor_sees_every_confirmation() {
     // What is no base URL is left out, and what is there twice counts once.
     let exchange = exchange(&[one, two, one, "http://localhost:1", "file:///tmp/"]).await;
     let backend = backend(&exchange, "100").await;
-    let coins = [Coin::new("KUDOS:4"), Coin::new("KUDOS:3"), Coin::new("KUDOS:3")];
+    let coins =
+        [exchange.coin("KUDOS:4").await, exchange.coin("KUDOS:3").await, exchange.coin("KUDOS:3").await];
     assert_eq!(pay(&backend, &exchange, &coins).await, 200);
     for got in [&first, &second] {
         wait_for(got, coins.len()).await;
@@ -103,7 +104,7 @@ async fn with_a_share_of_none_auditors_see_nothing() {
     let (hook, got, drain) = receiver(0).await;
     let exchange = exchange(&[hook.strip_suffix("hook").unwrap()]).await;
     let backend = backend(&exchange, "0").await;
-    let coins: Vec<Coin> = (0..20).map(|_| Coin::new("KUDOS:0.52")).collect();
+    let coins = exchange.coins(20, "KUDOS:0.52").await;
     assert_eq!(pay(&backend, &exchange, &coins).await, 200);
     let page = backend.page("metrics").await;
     let page = String::from_utf8_lossy(&page.body).into_owned();
@@ -123,7 +124,7 @@ async fn an_auditor_that_fails_is_asked_again_and_no_payment_waits_for_it() {
     // One does not listen.
     let exchange = exchange(&[hook.strip_suffix("hook").unwrap(), "http://127.0.0.1:1/"]).await;
     let backend = backend(&exchange, "100").await;
-    let coins = [Coin::new("KUDOS:10")];
+    let coins = [exchange.coin("KUDOS:10").await];
     assert_eq!(pay(&backend, &exchange, &coins).await, 200);
     wait_for(&got, 1).await;
     assert_eq!(coins_seen(&got), public_keys(&coins));
@@ -141,7 +142,7 @@ async fn auditors_see_coins_of_payments_that_were_not_completed() {
     let (hook, got, drain) = receiver(0).await;
     let exchange = exchange(&[hook.strip_suffix("hook").unwrap()]).await;
     let backend = backend(&exchange, "100").await;
-    let coins = [Coin::new("KUDOS:5"), Coin::new("KUDOS:5")];
+    let coins = [exchange.coin("KUDOS:5").await, exchange.coin("KUDOS:5").await];
     // Coins are deposited one by one, and the exchange refuses one of them.
     exchange.answer("POST /batch-deposit", 404, json!({ "code": 21 }));
     let refused = format!("POST /coins/{}", coins[1].coin_pub());

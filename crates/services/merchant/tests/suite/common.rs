@@ -13,7 +13,8 @@ use serde_json::{Value, json};
 
 use crate::exchange::{Coin, Exchange};
 
-pub const NOW_S: u64 = 1_800_000_000;
+/// The time at which the world of the exchanges begins.
+pub const NOW_S: u64 = 1_700_000_000;
 
 /// A running backend and its clock.
 pub struct Backend {
@@ -61,7 +62,7 @@ impl Backend {
 
     /// With a shop, and an exchange that is accepted.
     pub async fn with_exchange(exchange: &Exchange) -> Self {
-        let (url, master_pub) = (exchange.url.clone(), exchange.books.master.public_key());
+        let (url, master_pub) = (exchange.url.clone(), exchange.master_pub());
         let backend = Self::with(|config| config.exchanges = vec![TrustedExchange { url, master_pub }]).await;
         assert_eq!(backend.post("management/instances", &shop("default", None)).await.status, 204);
         backend

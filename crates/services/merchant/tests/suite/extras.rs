@@ -7,7 +7,7 @@ use batzen_http::{Drain, Handler, Listen, Request, Response, Server, ServerOptio
 use serde_json::{Value, json};
 
 use crate::common::{Backend, free, is_error, shop};
-use crate::exchange::{Coin, Exchange};
+use crate::exchange::Exchange;
 
 /// What a receiver of web hooks got: headers and body.
 pub type Got = Arc<Mutex<Vec<(String, Value)>>>;
@@ -87,7 +87,7 @@ async fn web_hooks_say_what_has_happened() {
     assert_eq!(seen["url"], url);
     is_error(&backend.get("private/webhooks/none").await, 404, 26);
 
-    let coin = Coin::new("KUDOS:5");
+    let coin = exchange.coin("KUDOS:5").await;
     let (id, claimed) = backend.sale(&exchange, &coin).await;
     // A repeated payment is no event.
     assert_eq!(backend.pay_with(&exchange, &id, &claimed, &[&coin]).await.status, 200);

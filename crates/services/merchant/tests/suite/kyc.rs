@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::common::{Backend, is_error};
-use crate::exchange::{Coin, Exchange};
+use crate::exchange::Exchange;
 
 #[tokio::test]
 async fn identifications_are_asked_for() {
@@ -17,7 +17,7 @@ async fn identifications_are_asked_for() {
     let pending = json!({ "execution_time": { "t_s": 1 }, "kyc_ok": false, "requirement_row": 7 });
     exchange.answer("GET /deposits/", 202, pending);
     exchange.answer("GET /kyc-check/7/", 202, json!({ "kyc_url": "http://id.example/" }));
-    backend.sale(&exchange, &Coin::new("KUDOS:5")).await;
+    backend.sale(&exchange, &exchange.coin("KUDOS:5").await).await;
     let mut seen = backend.get("private/kyc").await;
     for _ in 0..100 {
         if seen.status == 202 {

@@ -24,21 +24,21 @@ async fn several_coins_go_to_the_exchange_in_one_request() {
     let exchange = Exchange::start().await;
     let backend = Backend::with_exchange(&exchange).await;
     let (id, claimed) = offer(&backend).await;
-    let coins = [Coin::new("KUDOS:5"), Coin::new("KUDOS:5")];
+    let coins = [exchange.coin("KUDOS:5").await, exchange.coin("KUDOS:5").await];
     let all: Vec<&Coin> = coins.iter().collect();
     for _ in 0..2 {
         assert_eq!(backend.pay_with(&exchange, &id, &claimed, &all).await.status, 200);
     }
     assert_eq!((exchange.count("POST /batch-deposit"), exchange.count("POST /coins/")), (1, 0));
     // Other coins do not pay it a second time.
-    let other = Coin::new("KUDOS:5");
+    let other = exchange.coin("KUDOS:5").await;
     is_error(&backend.pay_with(&exchange, &id, &claimed, &[&other]).await, 409, 2160);
 
     // An exchange that does not know this endpoint is asked for each coin, and remembered.
     exchange.answer("POST /batch-deposit", 404, json!({ "code": 21 }));
     for expected in [1, 2] {
         let (id, claimed) = offer(&backend).await;
-        let coins = [Coin::new("KUDOS:5"), Coin::new("KUDOS:5")];
+        let coins = [exchange.coin("KUDOS:5").await, exchange.coin("KUDOS:5").await];
         let all: Vec<&Coin> = coins.iter().collect();
         assert_eq!(backend.pay_with(&exchange, &id, &claimed, &all).await.status, 200);
         assert_eq!(
@@ -55,7 +55,7 @@ async fn what_an_exchange_refuses_is_passed_on() {
     let exchange = Exchange::start().await;
     let backend = Backend::with_exchange(&exchange).await;
     let (id, claimed) = offer(&backend).await;
-    let coins = [Coin::new("KUDOS:5"), Coin::new("KUDOS:5")];
+    let coins = [exchange.coin("KUDOS:5").await, exchange.coin("KUDOS:5").await];
     let all: Vec<&Coin> = coins.iter().collect();
     for path in ["POST /batch-deposit", "POST /coins/"] {
         for (status, body, expected, code) in [
@@ -84,14 +84,14 @@ async fn what_an_exchange_refuses_is_passed_on() {
     exchange.answer("POST /batch-deposit", 405, json!({ "code": 20 }));
     exchange.answer(&format!("POST /coins/{}/", coins[1].coin_pub()), 409, json!({ "code": 1012 }));
     is_error(&backend.pay_with(&exchange, &id, &claimed, &all).await, 409, 2150);
-    let fresh = Coin::new("KUDOS:5");
+    let fresh = exchange.coin("KUDOS:5").await;
     let before = exchange.count("POST /coins/");
     assert_eq!(backend.pay_with(&exchange, &id, &claimed, &[&coins[0], &fresh]).await.status, 200);
     assert_eq!(exchange.count("POST /coins/") - before, 1);
 
     // Or the wallet gives up: the coin that was accepted has its value back, the other one was never there.
     let (id, claimed) = offer(&backend).await;
-    let coins = [Coin::new("KUDOS:5"), Coin::new("KUDOS:5")];
+    let coins = [exchange.coin("KUDOS:5").await, exchange.coin("KUDOS:5").await];
     let all: Vec<&Coin> = coins.iter().collect();
     exchange.answer(&format!("POST /coins/{}/", coins[1].coin_pub()), 409, json!({ "code": 1012 }));
     is_error(&backend.pay_with(&exchange, &id, &claimed, &all).await, 409, 2150);
@@ -108,7 +108,7 @@ async fn what_an_exchange_refuses_is_passed_on() {
     assert_eq!((&again["refunds"][1], exchange.count("POST /coins/") - asked), (&answer["refunds"][1], 1));
     // What was given up does not pay, whether it was there or not.
     is_error(
-        &backend.pay_with(&exchange, &id, &claimed, &[&coins[0], &Coin::new("KUDOS:5")]).await,
+        &backend.pay_with(&exchange, &id, &claimed, &[&coins[0], &exchange.coin("KUDOS:5").await]).await,
         402,
         2167,
     );
@@ -123,7 +123,7 @@ async fn bad_payments_are_refused() {
     let backend = Backend::with_exchange(&exchange).await;
     let (id, claimed) = offer(&backend).await;
     let path = format!("orders/{id}/pay");
-    let coin = Coin::new("KUDOS:10");
+    let coin = exchange.coin("KUDOS:10").await;
     let good = coin.pay(&exchange, &claimed.terms, claimed.h_contract);
     let with = |name: &str, value: Value| {
         let mut bad = good.clone();
@@ -140,7 +140,7 @@ async fn bad_payments_are_refused() {
     let coin_of_stranger = coin.pay(&stranger, &claimed.terms, claimed.h_contract);
     is_error(&backend.post(&path, &json!({ "coins": [coin_of_stranger] })).await, 400, 2152);
     for (contribution, status, code) in [("KUDOS:9.99", 406, 2156), ("KUDOS:0.001", 400, 2154)] {
-        let coin = Coin::new(contribution);
+        let coin = exchange.coin(contribution).await;
         is_error(&backend.pay_with(&exchange, &id, &claimed, &[&coin]).await, status, code);
     }
     assert_eq!(exchange.count("POST /coins/"), 0, "no coin was deposited");
@@ -150,7 +150,11 @@ async fn bad_payments_are_refused() {
     });
     let (poor, token) = backend.order(&wish).await;
     let contract = backend.claim(&poor, token.as_deref()).await;
-    is_error(&backend.pay_with(&exchange, &poor, &contract, &[&Coin::new("KUDOS:10")]).await, 406, 2155);
+    is_error(
+        &backend.pay_with(&exchange, &poor, &contract, &[&exchange.coin("KUDOS:10").await]).await,
+        406,
+        2155,
+    );
     // The offer ends.
     backend.now.fetch_add(3_600, std::sync::atomic::Ordering::SeqCst);
     is_error(&backend.post(&path, &json!({ "coins": [good] })).await, 410, 2161);
@@ -159,8 +163,12 @@ async fn bad_payments_are_refused() {
         json!({ "order": { "amount": "KUDOS:10", "summary": "x", "pay_deadline": { "t_s": "never" } } });
     let (late, token) = backend.order(&wish).await;
     let contract = backend.claim(&late, token.as_deref()).await;
-    backend.now.fetch_add(61 * 86_400, std::sync::atomic::Ordering::SeqCst);
-    is_error(&backend.pay_with(&exchange, &late, &contract, &[&Coin::new("KUDOS:10")]).await, 410, 2165);
+    backend.now.fetch_add(101 * 86_400, std::sync::atomic::Ordering::SeqCst);
+    is_error(
+        &backend.pay_with(&exchange, &late, &contract, &[&exchange.coin("KUDOS:10").await]).await,
+        410,
+        2165,
+    );
     stranger.end();
     backend.end().await;
     exchange.end();
@@ -170,9 +178,10 @@ async fn bad_payments_are_refused() {
 async fn an_auditor_vouches_for_an_exchange() {
     let auditor = EddsaPrivateKey::generate();
     let url = "http://auditor.example/";
-    let exchange = Exchange::with_auditors(EddsaPrivateKey::generate(), |books| {
-        let denom_pub_h = books.denom_pub().h_denom_pub();
-        let message = books.terms().terms().auditor_approval(url, books.master.public_key(), denom_pub_h);
+    let exchange = Exchange::with_auditors(&[1000], |exchange| {
+        let denom = exchange.denom();
+        let denom_pub_h = denom.denom_pub.h_denom_pub();
+        let message = denom.terms().auditor_approval(url, exchange.master_pub(), denom_pub_h);
         vec![json!({
             "auditor_pub": auditor.public_key(), "auditor_url": url, "auditor_name": "a",
             "denomination_keys": [{ "denom_pub_h": denom_pub_h, "auditor_sig": message.sign(&auditor) }],
@@ -187,7 +196,7 @@ async fn an_auditor_vouches_for_an_exchange() {
         assert_eq!(backend.post("management/instances", &shop("default", None)).await.status, 204);
         let (id, claimed) = offer(&backend).await;
         assert_eq!(claimed.terms["auditors"], json!([{ "name": "a", "auditor_pub": key, "url": url }]));
-        let reply = backend.pay_with(&exchange, &id, &claimed, &[&Coin::new("KUDOS:10")]).await;
+        let reply = backend.pay_with(&exchange, &id, &claimed, &[&exchange.coin("KUDOS:10").await]).await;
         if is_accepted {
             assert_eq!(reply.status, 200, "{:?}", reply.json::<Value>());
         } else {
@@ -202,7 +211,7 @@ async fn an_auditor_vouches_for_an_exchange() {
 async fn auditors_see_a_sample_of_confirmations() {
     let (hook, got, drain) = receiver(0).await;
     let url = hook.strip_suffix("hook").unwrap().to_owned();
-    let exchange = Exchange::with_auditors(EddsaPrivateKey::generate(), |_| {
+    let exchange = Exchange::with_auditors(&[10], |_| {
         let auditor_pub = EddsaPrivateKey::generate().public_key();
         vec![json!({
             "auditor_pub": auditor_pub, "auditor_url": url, "auditor_name": "a", "denomination_keys": [],
@@ -212,7 +221,7 @@ async fn auditors_see_a_sample_of_confirmations() {
     let backend = Backend::with_exchange(&exchange).await;
     let (id, claimed) = offer(&backend).await;
     // One of sixteen: that none of 200 is seen happens once in 400,000 runs.
-    let coins: Vec<Coin> = (0..200).map(|_| Coin::new("KUDOS:0.07")).collect();
+    let coins = exchange.coins(200, "KUDOS:0.07").await;
     let all: Vec<&Coin> = coins.iter().collect();
     assert_eq!(backend.pay_with(&exchange, &id, &claimed, &all).await.status, 200);
     wait_for(&got, 1).await;

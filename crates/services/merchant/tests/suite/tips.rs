@@ -12,10 +12,10 @@ use crate::exchange::{ACCOUNT, Exchange};
 
 /// A planchet of a new coin.
 fn planchet(exchange: &Exchange) -> Value {
-    let denom = exchange.books.denom_pub();
+    let denom = &exchange.denom().denom_pub;
     let coin_pub = EddsaPrivateKey::generate().public_key();
     let blinding = BlindingSecret::from_bytes([7; 32]);
-    let made = prepare_planchet(&denom, &ExchangeWithdrawValues::Rsa, None, &coin_pub, &blinding, None);
+    let made = prepare_planchet(denom, &ExchangeWithdrawValues::Rsa, None, &coin_pub, &blinding, None);
     json!({ "denom_pub_hash": denom.h_denom_pub(), "coin_ev": made.unwrap().0 })
 }
 
@@ -51,7 +51,7 @@ async fn reserves_are_filled_and_tips_are_picked_up_once() {
     is_error(&backend.post(&format!("{path}/authorize-tip"), &tip("KUDOS:5")).await, 412, 2752);
 
     // The transfer arrives, and nobody tells the backend.
-    exchange.answer(&format!("GET /reserves/{reserve_pub}"), 200, json!({ "balance": "KUDOS:20" }));
+    exchange.credit(&reserve_pub, "KUDOS:20").await;
     let first: Value = backend.post("private/tips", &tip("KUDOS:10.04")).await.ok().unwrap();
     let seen: Value = backend.get(&format!("{path}?tips=yes")).await.ok().unwrap();
     assert_eq!(seen["exchange_initial_amount"], seen["merchant_initial_amount"]);
@@ -137,9 +137,10 @@ async fn reserves_are_filled_and_tips_are_picked_up_once() {
 async fn a_reserve_is_watched_until_it_is_filled() {
     let exchange = Exchange::start().await;
     let backend = Backend::with_exchange(&exchange).await;
-    exchange.answer("GET /reserves/", 200, json!({ "balance": "KUDOS:20" }));
     let made: Value = backend.post("private/reserves", &reserve(&exchange)).await.ok().unwrap();
-    let path = format!("private/reserves/{}", made["reserve_pub"].as_str().unwrap());
+    let reserve_pub = made["reserve_pub"].as_str().unwrap();
+    let path = format!("private/reserves/{reserve_pub}");
+    exchange.credit(reserve_pub, "KUDOS:20").await;
     for _ in 0..100 {
         let seen: Value = backend.get(&path).await.ok().unwrap();
         if seen["active"] == true {

@@ -27,7 +27,7 @@ impl Sold {
     async fn new() -> Self {
         let exchange = Exchange::start().await;
         let backend = Backend::with_exchange(&exchange).await;
-        let coin = Coin::new("KUDOS:5");
+        let coin = exchange.coin("KUDOS:5").await;
         let (id, claimed) = backend.sale(&exchange, &coin).await;
         let h_wire = claimed.terms["h_wire"].as_str().unwrap().parse().unwrap();
         let (h_contract, merchant_pub) = (claimed.h_contract, claimed.merchant_pub);
@@ -37,7 +37,7 @@ impl Sold {
     /// The exchange names what transfer 1 pays for.
     fn says(&self, value: &str, fee: &str, wire_fee: &str, total: &str) {
         let deposits = [(self.h_contract, self.coin.coin_pub(), value, fee)];
-        let answer = self.exchange.books.transfer(self.merchant_pub, PAYTO, &deposits, wire_fee, total);
+        let answer = self.exchange.transfer(self.merchant_pub, PAYTO, &deposits, wire_fee, total);
         self.exchange.answer(&format!("GET /transfers/{}", wtid(1)), 200, answer);
     }
 
@@ -138,12 +138,11 @@ async fn transfers_that_do_not_add_up_are_refused() {
     // An answer for somebody else, one that is not signed, and none at all.
     let path = format!("GET /transfers/{}", wtid(1));
     let deposits = [(sold.h_contract, sold.coin.coin_pub(), "KUDOS:5", "KUDOS:0.01")];
-    let books = &sold.exchange.books;
     let stranger = EddsaPublicKey::from_bytes([9; 32]);
-    let answer = books.transfer(stranger, PAYTO, &deposits, "KUDOS:0.02", "KUDOS:4.97");
+    let answer = sold.exchange.transfer(stranger, PAYTO, &deposits, "KUDOS:0.02", "KUDOS:4.97");
     sold.exchange.answer(&path, 200, answer);
     is_error(&backend.post("private/transfers", &report).await, 409, 2552);
-    let mut answer = books.transfer(sold.merchant_pub, PAYTO, &deposits, "KUDOS:0.02", "KUDOS:4.97");
+    let mut answer = sold.exchange.transfer(sold.merchant_pub, PAYTO, &deposits, "KUDOS:0.02", "KUDOS:4.97");
     answer["total"] = json!("KUDOS:4.96");
     sold.exchange.answer(&path, 200, answer);
     is_error(&backend.post("private/transfers", &report).await, 502, 2013);
@@ -190,7 +189,7 @@ async fn exchanges_are_asked_what_pays_for_an_order() {
     );
     assert_eq!((&seen["exchange_ec"], &seen["exchange_hc"]), (&json!(1104), &json!(404)));
     assert_eq!(report["coin_pub"], json!(sold.coin.coin_pub()));
-    let answer = sold.exchange.books.tracked(sold.h_wire, sold.h_contract, sold.coin.coin_pub(), wtid(1));
+    let answer = sold.exchange.tracked(sold.h_wire, sold.h_contract, sold.coin.coin_pub(), wtid(1));
     let mut forged = answer.clone();
     forged["coin_contribution"] = json!("KUDOS:5");
     sold.exchange.answer("GET /deposits/", 200, forged);

@@ -10,20 +10,21 @@ async fn false_refusals_cost_no_coins() {
         for (signed, code) in
             [(false, 1009), (true, 1009), (false, 1010), (false, 1005), (false, 1305), (false, 1006)]
         {
-            let world = World::new();
+            let world = World::new().await;
             let wallet = ready(&world, "KUDOS:8.01").await;
             let merchant = EddsaPrivateKey::generate();
             if step == "melt" {
                 wallet.pay(&request(&merchant, "KUDOS:3", 1)).await.unwrap();
             }
             let before = holdings(&wallet);
-            world.network.lie(move |request, exchange, now| {
+            let (signer, now) = (world.exchange.signer(), START);
+            world.network.answer_instead(move |request| {
                 if !request.url.ends_with(step) {
                     return None;
                 }
                 let h_denom = body(request)["denom_pub_hash"].as_str().unwrap().parse().unwrap();
                 Some(if signed {
-                    exchange.unusable(&h_denom, &step.to_uppercase(), code, now)
+                    signer.unusable(&h_denom, &step.to_uppercase(), code, now)
                 } else {
                     let status = if code == 1005 {
                         404
@@ -32,7 +33,7 @@ async fn false_refusals_cost_no_coins() {
                     } else {
                         400
                     };
-                    error(status, code, json!({ "h_denom_pub": h_denom }))
+                    error(status, code, &json!({ "h_denom_pub": h_denom }))
                 })
             });
             if step == "deposit" && !matches!(code, 1005 | 1009 | 1010) {
@@ -53,13 +54,13 @@ async fn false_refusals_cost_no_coins() {
 #[tokio::test]
 async fn false_refusals_cost_no_change() {
     for (status, code) in [(410, 1009), (410, 1010), (404, 1355), (409, 1353)] {
-        let world = World::new();
+        let world = World::new().await;
         let wallet = ready(&world, "KUDOS:8.01").await;
         let merchant = EddsaPrivateKey::generate();
         wallet.pay(&request(&merchant, "KUDOS:3", 1)).await.unwrap();
         let before = holdings(&wallet);
-        world.network.lie(move |request, _, _| {
-            request.url.ends_with("/reveal").then(|| error(status, code, json!({})))
+        world.network.answer_instead(move |request| {
+            request.url.ends_with("/reveal").then(|| error(status, code, &json!({})))
         });
         wallet.run_pending().await.unwrap();
         check_disputed(&wallet, before, "");
@@ -69,22 +70,23 @@ async fn false_refusals_cost_no_change() {
 
 /// Revokes the denomination of the one coin in the wallet.
 async fn revoke(world: &World, wallet: &Wallet) {
-    {
-        let mut exchange = world.exchange.lock().unwrap();
-        let h_denom = wallet.coins()[0].h_denom_pub;
-        exchange.denom_mut(&h_denom).revoked = true;
-    }
+    revoke_coins(world, wallet).await;
     wallet.add_exchange(EXCHANGE).await.unwrap();
+}
+
+async fn revoke_coins(world: &World, wallet: &Wallet) {
+    let h_denom_pub = wallet.coins()[0].h_denom_pub;
+    world.exchange.revoke(|denom| denom.h_denom_pub == h_denom_pub).await;
 }
 
 #[tokio::test]
 async fn recoups_are_believed_only_with_the_right_owner_and_proof() {
     let other = EddsaPrivateKey::generate().public_key();
     for lie in ["owner", "own signature", "expired", "not found"] {
-        let world = World::new();
+        let world = World::new().await;
         let wallet = ready(&world, "KUDOS:8.01").await;
         let before = holdings(&wallet);
-        world.network.lie(move |request, _, _| {
+        world.network.answer_instead(move |request| {
             if !request.url.ends_with("/recoup") {
                 return None;
             }
@@ -101,10 +103,10 @@ async fn recoups_are_believed_only_with_the_right_owner_and_proof() {
                         "coin_blind": sent["coin_blind_key_secret"], "timestamp": { "t_s": 1_700_000_000 },
                     });
                     let h_denom = sent["denom_pub_hash"].clone();
-                    error(409, 1012, json!({ "coin_pub": coin, "h_denom_pub": h_denom, "history": [item] }))
+                    error(409, 1012, &json!({ "coin_pub": coin, "h_denom_pub": h_denom, "history": [item] }))
                 }
-                "expired" => error(410, 1009, json!({ "h_denom_pub": sent["denom_pub_hash"] })),
-                _ => error(404, 1551, json!({})),
+                "expired" => error(410, 1009, &json!({ "h_denom_pub": sent["denom_pub_hash"] })),
+                _ => error(404, 1551, &json!({})),
             })
         });
         revoke(&world, &wallet).await;
@@ -119,11 +121,11 @@ async fn recoups_are_believed_only_with_the_right_owner_and_proof() {
 /// recoup, and then withdraws the money from there.
 #[tokio::test]
 async fn a_recoup_is_repeated_until_the_history_shows_it() {
-    let world = World::new();
+    let world = World::new().await;
     let wallet = ready(&world, "KUDOS:8.01").await;
-    let (_, _, before) = world.exchange.lock().unwrap().only_reserve();
+    let before = world.exchange.recoups();
     let owner = wallet.transactions(true).unwrap()[0].reserve_pub.clone().unwrap();
-    world.network.lie(move |request, _, _| {
+    world.network.answer_instead(move |request| {
         let is_recoup = request.url.ends_with("/recoup");
         let done = HttpResponse { status: 200, ..HttpResponse::default() };
         is_recoup.then(|| with_json(&done, &json!({ "reserve_pub": owner })))
@@ -135,7 +137,7 @@ async fn a_recoup_is_repeated_until_the_history_shows_it() {
         assert_eq!(line.status, Status::Pending);
         assert!(line.message.unwrap().contains("its history does not show it"));
     }
-    assert_eq!(world.exchange.lock().unwrap().only_reserve().2, before, "nothing was paid back yet");
+    assert_eq!(world.exchange.recoups(), before, "nothing was paid back yet");
     check_recovered(&world, &wallet).await;
     assert!(wallet.balance().unwrap()[0].available.money > amount("KUDOS:7.6").money);
 }
@@ -144,48 +146,44 @@ async fn a_recoup_is_repeated_until_the_history_shows_it() {
 async fn a_revocation_is_final() {
     // The exchange tells melts that the denomination is revoked, and tells recoups that it is not. The wallet
     // must not loop.
-    let world = World::new();
+    let world = World::new().await;
     let wallet = ready(&world, "KUDOS:8.01").await;
     let merchant = EddsaPrivateKey::generate();
     wallet.pay(&request(&merchant, "KUDOS:3", 1)).await.unwrap();
     let before = holdings(&wallet);
-    world.network.lie(|request, exchange, now| {
+    let signer = world.exchange.signer();
+    world.network.answer_instead(move |request| {
         let (oper, code) = match request.url.rsplit('/').next() {
             Some("melt") => ("MELT", 1010),
             Some("recoup") => ("RECOUP", 1555),
             _ => return None,
         };
         let h_denom = body(request)["denom_pub_hash"].as_str().unwrap().parse().unwrap();
-        Some(exchange.unusable(&h_denom, oper, code, now))
+        Some(signer.unusable(&h_denom, oper, code, START))
     });
     wallet.run_pending().await.unwrap();
     check_disputed(&wallet, before, "signed earlier that it is");
-    world.exchange.lock().unwrap().denom_mut(&wallet.coins()[0].h_denom_pub).revoked = true;
+    revoke_coins(&world, &wallet).await;
     check_recovered(&world, &wallet).await;
 }
 
 #[tokio::test]
 async fn a_recoup_by_a_copy_is_fetched_from_the_reserve() {
     // A copy recoups the coin, so that this wallet's melt fails with a valid proof.
-    let world = World::new();
+    let world = World::new().await;
     let wallet = ready(&world, "KUDOS:8.01").await;
     let merchant = EddsaPrivateKey::generate();
     wallet.pay(&request(&merchant, "KUDOS:3", 1)).await.unwrap();
     let copy = Wallet::in_memory_with(world.options(9));
     copy.import(wallet.export()).unwrap();
     // The copy completes the recoup and is then lost.
-    world.network.lie(|request, _, _| {
+    world.network.answer_instead(|request| {
         let about_reserve = request.url.contains("/reserves/");
         about_reserve.then(|| HttpResponse { status: 503, ..HttpResponse::default() })
     });
     revoke(&world, &copy).await;
     copy.run_pending().await.unwrap();
     world.network.be_honest();
-    {
-        let mut exchange = world.exchange.lock().unwrap();
-        let h_denom = wallet.coins()[0].h_denom_pub;
-        exchange.denom_mut(&h_denom).revoked = false;
-    }
     wallet.run_pending().await.unwrap();
     check_recovered(&world, &wallet).await;
     assert!(wallet.evidence().is_empty());

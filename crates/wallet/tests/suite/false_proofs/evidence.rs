@@ -4,17 +4,17 @@ use super::*;
 
 #[tokio::test]
 async fn signatures_by_unpublished_keys_are_evidence() {
-    let world = World::new();
+    let world = World::new().await;
     let wallet = ready(&world, "KUDOS:8.01").await;
     let before = holdings(&wallet);
     let other = EddsaPrivateKey::generate().public_key();
-    world.network.lie(move |request, exchange, now| {
-        is_deposit(request).then(|| {
-            let response = exchange.handle(request, now);
-            let mut value = json_of(&response);
-            value["exchange_pub"] = other.to_string().into();
-            with_json(&response, &value)
-        })
+    world.network.change_answers(move |request, response| {
+        if !is_deposit(request) {
+            return response;
+        }
+        let mut value = json_of(&response);
+        value["exchange_pub"] = other.to_string().into();
+        with_json(&response, &value)
     });
     let merchant = EddsaPrivateKey::generate();
     let disputed = wallet.pay(&request(&merchant, "KUDOS:3", 1)).await;
@@ -32,16 +32,16 @@ async fn false_listings_are_evidence_and_change_nothing() {
         |it| it["master_public_key"] = it["eddsa_pub"].clone(),
     ];
     for alter in alterations {
-        let world = World::new();
+        let world = World::new().await;
         let wallet = ready(&world, "KUDOS:8.01").await;
         let before = wallet.with_state(|state| (state.exchanges.clone(), state.coins.clone()));
-        world.network.lie(move |request, exchange, now| {
-            request.url.ends_with("keys").then(|| {
-                let response = exchange.handle(request, now);
-                let mut value = json_of(&response);
-                alter(&mut value);
-                with_json(&response, &value)
-            })
+        world.network.change_answers(move |request, response| {
+            if !request.url.ends_with("keys") {
+                return response;
+            }
+            let mut value = json_of(&response);
+            alter(&mut value);
+            with_json(&response, &value)
         });
         assert!(wallet.add_exchange(EXCHANGE).await.is_err());
         assert_eq!(wallet.with_state(|state| (state.exchanges.clone(), state.coins.clone())), before);
@@ -56,7 +56,7 @@ async fn false_listings_are_evidence_and_change_nothing() {
 async fn evidence_is_durable_counted_and_free_of_secrets() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("wallet.db");
-    let world = World::new();
+    let world = World::new().await;
     let wallet = Wallet::open_with(&file, world.options(1)).unwrap();
     fill(&wallet, "KUDOS:8.01").await;
     lie_with_own_deposit(&world, 1);

@@ -12,7 +12,7 @@ async fn a_refused_deposit_does_not_prove_that_it_was_made() {
         (2, "KUDOS:3", "the very deposit that it refuses"),
         (1, "KUDOS:14", "the very deposit that it refuses"),
     ] {
-        let world = World::new();
+        let world = World::new().await;
         let wallet = ready(&world, "KUDOS:20").await;
         let before = holdings(&wallet);
         lie_with_own_deposit(&world, times);
@@ -21,9 +21,9 @@ async fn a_refused_deposit_does_not_prove_that_it_was_made() {
         assert!(matches!(refused, Err(WalletError::Disputed { evidence: 1, .. })), "{refused:?}");
         check_disputed(&wallet, before, reason);
         // The operation rests: the same request is not sent again at once.
-        let sent = world.exchange.lock().unwrap().requests.len();
+        let sent = world.network.requests().len();
         assert_eq!(wallet.run_pending().await.unwrap().pending.len(), 1);
-        assert_eq!(world.exchange.lock().unwrap().requests.len(), sent);
+        assert_eq!(world.network.requests().len(), sent);
         check_recovered(&world, &wallet).await;
         let paid =
             wallet.transactions(false).unwrap().into_iter().find(|line| line.kind == "payment").unwrap();
@@ -34,20 +34,20 @@ async fn a_refused_deposit_does_not_prove_that_it_was_made() {
 #[tokio::test]
 async fn a_refused_melt_does_not_prove_that_it_was_made() {
     for times in [1, 2] {
-        let world = World::new();
+        let world = World::new().await;
         let wallet = ready(&world, "KUDOS:8.01").await;
         let merchant = EddsaPrivateKey::generate();
         wallet.pay(&request(&merchant, "KUDOS:3", 1)).await.unwrap();
         let before = holdings(&wallet);
-        world.network.lie(move |request, exchange, _| {
+        // The history up to now is genuine: it proves the refusal of a second payment with the whole coin.
+        let genuine = world.coin_history(&wallet.coins()[0]).await;
+        world.network.answer_instead(move |request| {
             if !request.url.ends_with("/melt") {
                 return None;
             }
             let sent = body(request);
             let coin_pub = coin_in_url(request);
-            // The history up to now is genuine: it proves the refusal of a second payment with the whole
-            // coin.
-            let mut history = exchange.history_of(&coin_pub.parse().unwrap());
+            let mut history = genuine.clone();
             let melt = json!({
                 "type": "MELT", "amount": sent["value_with_fee"], "melt_fee": "KUDOS:0.01", "rc": sent["rc"],
                 "coin_sig": sent["confirm_sig"],
@@ -55,7 +55,7 @@ async fn a_refused_melt_does_not_prove_that_it_was_made() {
             history.extend(vec![melt; times]);
             let extra =
                 json!({ "coin_pub": coin_pub, "h_denom_pub": sent["denom_pub_hash"], "history": history });
-            Some(error(409, 1012, extra))
+            Some(error(409, 1012, &extra))
         });
         let report = wallet.run_pending().await.unwrap();
         assert!(report.pending[0].evidence.is_some(), "{report:?}");
@@ -102,17 +102,16 @@ async fn a_genuine_history_is_believed_only_unaltered() {
         (|it| drop(it.as_object_mut().unwrap().remove("history")), "cannot be read"),
     ];
     for (alter, reason) in alterations {
-        let world = World::new();
+        let world = World::new().await;
         let (wallet, _copy) = wallet_with_busy_copy(&world).await;
         let before = holdings(&wallet);
-        world.network.lie(move |request, exchange, now| {
-            let response = exchange.handle(request, now);
+        world.network.change_answers(move |request, response| {
             if !is_deposit(request) || response.status != 409 {
-                return Some(response);
+                return response;
             }
             let mut value = json_of(&response);
             alter(&mut value);
-            Some(with_json(&response, &value))
+            with_json(&response, &value)
         });
         let merchant = EddsaPrivateKey::generate();
         let refused = wallet.pay(&request(&merchant, "KUDOS:7.5", 9)).await;
@@ -128,15 +127,15 @@ async fn a_genuine_history_is_believed_only_unaltered() {
 
 #[tokio::test]
 async fn a_proof_must_show_too_little_value_for_the_request() {
-    let world = World::new();
+    let world = World::new().await;
     let (wallet, _copy) = wallet_with_busy_copy(&world).await;
     let before = holdings(&wallet);
     // The history that comes with the refusal of 3.01 leaves 4.99 on the coin.
-    world.network.lie(|request, exchange, _| {
+    let history = world.coin_history(&wallet.coins()[0]).await;
+    world.network.answer_instead(move |request| {
         is_deposit(request).then(|| {
             let (coin, h_denom) = (coin_in_url(request), body(request)["denom_pub_hash"].clone());
-            let history = exchange.history_of(&coin.parse().unwrap());
-            error(409, 1012, json!({ "coin_pub": coin, "h_denom_pub": h_denom, "history": history }))
+            error(409, 1012, &json!({ "coin_pub": coin, "h_denom_pub": h_denom, "history": history }))
         })
     });
     let merchant = EddsaPrivateKey::generate();
@@ -148,7 +147,7 @@ async fn a_proof_must_show_too_little_value_for_the_request() {
 
 #[tokio::test]
 async fn a_history_without_a_confirmed_refund_is_no_proof() {
-    let world = World::new();
+    let world = World::new().await;
     let wallet = ready(&world, "KUDOS:8.01").await;
     let merchant = EddsaPrivateKey::generate();
     let pay = request(&merchant, "KUDOS:7.99", 1);
@@ -167,12 +166,12 @@ async fn a_history_without_a_confirmed_refund_is_no_proof() {
     };
     wallet.refund(&pay.h_contract_terms, &[permission]).await.unwrap();
     let before = holdings(&wallet);
-    world.network.lie(|request, exchange, _| {
+    let mut history = world.coin_history(&wallet.coins()[0]).await;
+    history.retain(|item| item["type"] == "DEPOSIT");
+    world.network.answer_instead(move |request| {
         request.url.ends_with("/melt").then(|| {
             let (coin, h_denom) = (coin_in_url(request), body(request)["denom_pub_hash"].clone());
-            let mut history = exchange.history_of(&coin.parse().unwrap());
-            history.retain(|item| item["type"] == "DEPOSIT");
-            error(409, 1012, json!({ "coin_pub": coin, "h_denom_pub": h_denom, "history": history }))
+            error(409, 1012, &json!({ "coin_pub": coin, "h_denom_pub": h_denom, "history": history }))
         })
     });
     wallet.run_pending().await.unwrap();
@@ -182,15 +181,16 @@ async fn a_history_without_a_confirmed_refund_is_no_proof() {
 
 #[tokio::test]
 async fn refused_operations_do_not_count_as_spent() {
-    let world = World::new();
+    let world = World::new().await;
     let wallet = ready(&world, "KUDOS:8.01").await;
     let before = holdings(&wallet);
     // The exchange books the payment, denies it, and lists it later.
-    world.network.lie(|request, exchange, now| {
-        is_deposit(request).then(|| {
-            assert_eq!(exchange.handle(request, now).status, 200);
-            error(400, 26, json!({}))
-        })
+    world.network.change_answers(|request, response| {
+        if !is_deposit(request) {
+            return response;
+        }
+        assert_eq!(response.status, 200);
+        error(400, 26, &json!({}))
     });
     let merchant = EddsaPrivateKey::generate();
     let refused = wallet.pay(&request(&merchant, "KUDOS:3", 1)).await;
@@ -212,7 +212,7 @@ async fn refused_operations_do_not_count_as_spent() {
 
 #[tokio::test]
 async fn disputed_payments_can_be_cancelled() {
-    let world = World::new();
+    let world = World::new().await;
     let wallet = ready(&world, "KUDOS:20").await;
     let before = holdings(&wallet);
     lie_with_own_deposit(&world, 1);

@@ -6,15 +6,13 @@ mod evidence;
 mod histories;
 mod reserves;
 
-use crate::common;
-
 use batzen_crypto::{EddsaPrivateKey, HashCode, WireSalt};
-use batzen_protocol::{Duration, ErrorBody, ErrorCode, Money, payto};
+use batzen_protocol::{Duration, Money, payto};
+use batzen_testkit::world::{BANK, EXCHANGE, START, World, amount, check_history, error};
 use batzen_wallet::core::http::{HttpRequest, HttpResponse};
 use batzen_wallet::{
     CipherChoice, CoinStatus, PaymentRequest, RefundPermission, Status, Wallet, WalletError,
 };
-use common::{BANK, EXCHANGE, START, World, amount, check_history};
 use serde_json::{Value, json};
 
 const PAYTO: &str = "payto://x-taler-bank/bank.test/alice?receiver-name=alice";
@@ -59,11 +57,6 @@ fn holdings(wallet: &Wallet) -> Money {
         .unwrap()
 }
 
-fn error(status: u16, code: u32, extra: Value) -> HttpResponse {
-    let body = ErrorBody::with(ErrorCode::from_u32(code), extra);
-    HttpResponse { status, body: serde_json::to_vec(&body).unwrap(), ..HttpResponse::default() }
-}
-
 fn body(request: &HttpRequest) -> Value {
     serde_json::from_slice(request.body.as_ref().unwrap()).unwrap()
 }
@@ -102,7 +95,7 @@ fn is_deposit(request: &HttpRequest) -> bool {
 
 /// Refuses deposits with a proof that lists the wallet's own new signature this many times.
 fn lie_with_own_deposit(world: &World, times: usize) {
-    world.network.lie(move |request, _, _| {
+    world.network.answer_instead(move |request| {
         if !is_deposit(request) {
             return None;
         }
@@ -114,7 +107,7 @@ fn lie_with_own_deposit(world: &World, times: usize) {
         let history = vec![own_deposit(&sent, &coin); times];
         let extra =
             json!({ "coin_pub": coin_pub, "h_denom_pub": coin["denom_pub_hash"], "history": history });
-        Some(error(409, 1012, extra))
+        Some(error(409, 1012, &extra))
     });
 }
 
@@ -142,11 +135,10 @@ async fn check_recovered(world: &World, wallet: &Wallet) {
     assert!(report.pending.is_empty(), "{report:?}");
     assert!(wallet.evidence().iter().all(|item| item.settled.is_some()));
     assert!(wallet.balance().unwrap()[0].disputed.is_zero());
-    let exchange = world.exchange.lock().unwrap();
-    exchange.check_conservation();
+    world.exchange.check_conservation();
     for coin in wallet.coins() {
-        let value = exchange.denom(&coin.h_denom_pub).unwrap().terms.value.money;
-        let remaining = exchange.coin_remaining(&coin.coin_pub).unwrap_or(value);
+        let value = world.exchange.value(&coin.h_denom_pub);
+        let remaining = world.exchange.coin_remaining(&coin.coin_pub).unwrap_or(value);
         assert_eq!(remaining, coin.remaining, "coin {} in state {:?}", coin.coin_pub, coin.status);
     }
 }

@@ -20,23 +20,25 @@ async fn false_balances_cost_no_money_in_reserves() {
         (|_| {}, "holds enough"),
     ];
     for (alter, reason) in alterations {
-        let world = World::new();
+        let world = World::new().await;
         let wallet = Wallet::in_memory_with(world.options(1));
         wallet.add_exchange(EXCHANGE).await.unwrap();
         wallet.accept_terms(EXCHANGE).unwrap();
-        world.network.lie(move |request, exchange, _| {
+        world.network.answer_instead(move |request| {
             if request.url.contains("/reserves/") && request.body.is_none() {
                 let value = json!({ "balance": "KUDOS:0" });
                 return Some(with_json(&HttpResponse { status: 200, ..HttpResponse::default() }, &value));
             }
             request.url.ends_with("withdraw").then(|| {
-                let (reserve, balance, history) = exchange.only_reserve();
-                assert!(request.url.contains(&reserve));
+                let credit = json!({
+                    "type": "CREDIT", "amount": "KUDOS:20", "timestamp": START, "wire_reference": 1,
+                    "sender_account_url": "payto://x-taler-bank/bank.test/alice?receiver-name=alice",
+                });
                 let mut value = json!({
-                    "balance": balance, "requested_amount": "KUDOS:19.92", "history": history,
+                    "balance": "KUDOS:20", "requested_amount": "KUDOS:19.92", "history": [credit],
                 });
                 alter(&mut value);
-                error(409, 1150, value)
+                error(409, 1150, &value)
             })
         });
         let id = wallet
@@ -53,19 +55,18 @@ async fn false_balances_cost_no_money_in_reserves() {
 
 #[tokio::test]
 async fn a_transfer_below_the_amount_waits_for_the_rest() {
-    let world = World::new();
+    let world = World::new().await;
     let wallet = Wallet::in_memory_with(world.options(1));
     wallet.add_exchange(EXCHANGE).await.unwrap();
     wallet.accept_terms(EXCHANGE).unwrap();
     let manual = wallet.withdraw_manual(EXCHANGE, amount("KUDOS:10"), CipherChoice::Rsa).await.unwrap();
-    let credit = |sum| world.exchange.lock().unwrap().credit_reserve(manual.reserve_pub, amount(sum));
-    credit("KUDOS:4.01");
+    world.credit(manual.reserve_pub, amount("KUDOS:4.01")).await;
     let report = wallet.run_pending().await.unwrap();
     let message = report.pending[0].message.clone().unwrap();
     assert!(message.contains("KUDOS:5.99 of your transfer have not reached"), "{message}");
     assert_eq!(wallet.balance().unwrap()[0].available, amount("KUDOS:4"));
     assert!(wallet.evidence().is_empty());
-    credit("KUDOS:5.99");
+    world.credit(manual.reserve_pub, amount("KUDOS:5.99")).await;
     wallet.run_pending().await.unwrap();
     check_recovered(&world, &wallet).await;
     assert_eq!(wallet.balance().unwrap()[0].available, amount("KUDOS:9.8"));

@@ -1,17 +1,12 @@
 //! Age-restricted coins, and payments that require an age.
 
 use super::*;
-use batzen_crypto::AgeMask;
+use batzen_testkit::world::Ages;
 use batzen_wallet::CoinWish;
 use batzen_wallet::core::CoreError;
-use common::FakeTerms;
 
-fn groups() -> AgeMask {
-    "8:10:12:14:16:18:21".parse().unwrap()
-}
-
-fn ages() -> World {
-    World::with(FakeTerms { age_mask: groups().bits(), ..FakeTerms::default() })
+async fn world_with(ages: Ages) -> World {
+    World::with(Terms { ages, ..Terms::default() }).await
 }
 
 async fn withdraw(wallet: &Wallet, sum: &str, cipher: CipherChoice, age_limit: Option<u8>) {
@@ -28,7 +23,7 @@ fn from(age: u32, sum: &str) -> PeerRequest {
 #[tokio::test]
 async fn a_child_pays_only_what_her_age_allows() {
     for cipher in [CipherChoice::Rsa, CipherChoice::Cs] {
-        let world = ages();
+        let world = world_with(Ages::Beside).await;
         let child = person(&world, 1, "KUDOS:0").await;
         let shop = person(&world, 2, "KUDOS:0").await;
         withdraw(&child, "KUDOS:9.1", cipher, Some(14)).await;
@@ -68,7 +63,7 @@ async fn a_child_pays_only_what_her_age_allows() {
 /// Merchants and bank accounts get age-restricted coins like others, and revoked ones are paid back.
 #[tokio::test]
 async fn age_restricted_coins_do_what_others_do() {
-    let world = ages();
+    let world = world_with(Ages::Beside).await;
     let child = person(&world, 1, "KUDOS:0").await;
     withdraw(&child, "KUDOS:5", CipherChoice::Rsa, Some(10)).await;
     let payto = "payto://x-taler-bank/bank.test/child?receiver-name=child";
@@ -76,13 +71,8 @@ async fn age_restricted_coins_do_what_others_do() {
     child.deposit(EXCHANGE, part, payto).await.unwrap();
     settle(&[&child]).await;
     check_books(&world, &[&child]);
-    {
-        let mut exchange = world.exchange.lock().unwrap();
-        for denom in &mut exchange.denoms {
-            let is_small = ["KUDOS:0.1", "KUDOS:1"].contains(&denom.terms.value.to_string().as_str());
-            denom.revoked |= is_small && denom.public.age_mask != 0;
-        }
-    }
+    let small = [money("KUDOS:0.1"), money("KUDOS:1")];
+    world.exchange.revoke(|denom| denom.public.age_mask != 0 && small.contains(&denom.value)).await;
     child.add_exchange(EXCHANGE).await.unwrap();
     child.run_pending().await.unwrap();
     assert!(child.transactions(false).unwrap().iter().any(|row| row.kind == "recoup"));
@@ -93,8 +83,7 @@ async fn age_restricted_coins_do_what_others_do() {
 /// gets a commitment that can prove any age.
 #[tokio::test]
 async fn coins_without_limit_can_prove_any_age() {
-    let world = ages();
-    world.exchange.lock().unwrap().denoms.retain(|denom| denom.public.age_mask != 0);
+    let world = world_with(Ages::Only).await;
     let alice = person(&world, 1, "KUDOS:5").await;
     let bob = person(&world, 2, "KUDOS:0").await;
     let id = alice.send_money(&from(21, "KUDOS:2")).await.unwrap();
@@ -108,7 +97,7 @@ async fn coins_without_limit_can_prove_any_age() {
 
 #[tokio::test]
 async fn an_exchange_without_age_groups_cannot_limit_ages() {
-    let world = World::new();
+    let world = World::new().await;
     let wallet = person(&world, 1, "KUDOS:0").await;
     let wish = CoinWish { cipher: CipherChoice::Any, age_limit: Some(12) };
     let error = wallet.withdraw_manual(EXCHANGE, amount("KUDOS:5"), wish).await.unwrap_err();

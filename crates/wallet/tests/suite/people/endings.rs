@@ -2,6 +2,7 @@
 
 use super::*;
 use batzen_protocol::Timestamp;
+use batzen_protocol::signatures::{SignedMessage, WalletPurseDelete};
 use batzen_wallet::core::http::HttpResponse;
 use batzen_wallet::{Coin, CoinStatus};
 
@@ -10,7 +11,7 @@ const LATER: Timestamp = START.saturating_add(Duration::from_days(3));
 /// Money that nobody has accepted can be taken back, and its coins can be spent again.
 #[tokio::test]
 async fn sent_money_can_be_taken_back() {
-    let world = World::new();
+    let world = World::new().await;
     let alice = person(&world, 1, "KUDOS:10").await;
     let bob = person(&world, 2, "KUDOS:0").await;
     let before = available(&alice);
@@ -35,13 +36,13 @@ async fn sent_money_can_be_taken_back() {
     settle(&[&bob, &alice]).await;
     check_books(&world, &[&alice, &bob]);
     check_no_loss(&alice);
-    assert_eq!(world.exchange.lock().unwrap().conflicts, 0);
+    assert_eq!(world.network.conflicts(), 0);
 }
 
 /// The exchange has seen the coins of a purse together, so none of them pays again as it is.
 #[tokio::test]
 async fn coins_that_come_back_are_refreshed() {
-    let world = World::new();
+    let world = World::new().await;
     let alice = person(&world, 1, "KUDOS:10").await;
     let id = alice.send_money(&of("KUDOS:9")).await.unwrap();
     let is_shown = |coin: &Coin| coin.status != CoinStatus::Fresh;
@@ -59,7 +60,7 @@ async fn coins_that_come_back_are_refreshed() {
 /// The smallest coins could not be refreshed, so they pay again as they are.
 #[tokio::test]
 async fn the_smallest_coins_come_back_without_loss() {
-    let world = World::new();
+    let world = World::new().await;
     let alice = person(&world, 1, "KUDOS:0.22").await;
     assert_eq!(available(&alice), amount("KUDOS:0.2"));
     let id = alice.send_money(&of("KUDOS:0.18")).await.unwrap();
@@ -72,7 +73,7 @@ async fn the_smallest_coins_come_back_without_loss() {
 
 #[tokio::test]
 async fn accepted_money_cannot_be_taken_back() {
-    let world = World::new();
+    let world = World::new().await;
     let alice = person(&world, 1, "KUDOS:10").await;
     let bob = person(&world, 2, "KUDOS:0").await;
     let id = alice.send_money(&of("KUDOS:2.5")).await.unwrap();
@@ -88,7 +89,7 @@ async fn accepted_money_cannot_be_taken_back() {
 
 #[tokio::test]
 async fn a_request_can_be_withdrawn_until_it_is_paid() {
-    let world = World::new();
+    let world = World::new().await;
     let alice = person(&world, 1, "KUDOS:10").await;
     let bob = person(&world, 2, "KUDOS:0").await;
     let first = bob.request_money(&of("KUDOS:1")).await.unwrap();
@@ -111,7 +112,7 @@ async fn a_request_can_be_withdrawn_until_it_is_paid() {
 
 #[tokio::test]
 async fn offers_and_requests_can_be_declined() {
-    let world = World::new();
+    let world = World::new().await;
     let alice = person(&world, 1, "KUDOS:10").await;
     let bob = person(&world, 2, "KUDOS:5").await;
     let id = alice.send_money(&of("KUDOS:1")).await.unwrap();
@@ -136,15 +137,15 @@ async fn offers_and_requests_can_be_declined() {
 #[tokio::test]
 async fn expired_money_comes_back() {
     for worker_was_quick in [false, true] {
-        let world = World::new();
+        let world = World::new().await;
         let alice = person(&world, 1, "KUDOS:10").await;
         let bob = person(&world, 2, "KUDOS:0").await;
         let before = available(&alice);
         let id = alice.send_money(&of("KUDOS:2.5")).await.unwrap();
         let uri = uri(&alice, id);
-        world.clock.set(LATER);
+        world.set_time(LATER).await;
         if worker_was_quick {
-            world.exchange.lock().unwrap().expire_purses(LATER);
+            world.expire_purses().await;
         }
         let error = bob.inspect_peer(&uri).await.unwrap_err().to_string();
         assert!(error.contains("expired") || error.contains("taken back"), "{error}");
@@ -155,7 +156,7 @@ async fn expired_money_comes_back() {
         assert!(available(&alice).money >= before.money.checked_sub(money("KUDOS:0.5")).unwrap());
         check_books(&world, &[&alice, &bob]);
         check_no_loss(&alice);
-        assert_eq!(world.exchange.lock().unwrap().conflicts, 0);
+        assert_eq!(world.network.conflicts(), 0);
     }
 }
 
@@ -163,12 +164,12 @@ async fn expired_money_comes_back() {
 /// exchange says no more than that the purse has expired. The coins' history then proves it.
 #[tokio::test]
 async fn money_that_was_accepted_in_time_is_not_counted_as_back() {
-    let world = World::new();
+    let world = World::new().await;
     let alice = person(&world, 1, "KUDOS:10").await;
     let bob = person(&world, 2, "KUDOS:0").await;
     let id = alice.send_money(&of("KUDOS:2.5")).await.unwrap();
     accept(&bob, &uri(&alice, id)).await;
-    world.clock.set(LATER);
+    world.set_time(LATER).await;
     settle(&[&alice, &bob]).await;
     let sent = row(&alice, "send");
     assert_eq!(sent.status, Status::Done, "{sent:?}");
@@ -182,21 +183,18 @@ async fn money_that_was_accepted_in_time_is_not_counted_as_back() {
 /// repeated.
 #[tokio::test]
 async fn a_request_paid_in_time_with_a_lost_answer_is_not_counted_as_back() {
-    let world = World::new();
+    let world = World::new().await;
     let alice = person(&world, 1, "KUDOS:10").await;
     let bob = person(&world, 2, "KUDOS:0").await;
     let id = bob.request_money(&of("KUDOS:2")).await.unwrap();
     let asked = alice.inspect_peer(&uri(&bob, id)).await.unwrap();
-    world.network.lie(|request, exchange, now| {
+    world.network.change_answers(|request, answer| {
         let is_deposit = request.url.ends_with("/deposit") && request.body.is_some();
-        is_deposit.then(|| {
-            exchange.handle(request, now);
-            HttpResponse { status: 502, ..HttpResponse::default() }
-        })
+        if is_deposit { HttpResponse { status: 502, ..HttpResponse::default() } } else { answer }
     });
     assert!(alice.accept_peer(&asked).await.is_err());
     world.network.be_honest();
-    world.clock.set(LATER);
+    world.set_time(LATER).await;
     settle(&[&alice, &bob]).await;
     let paid = row(&alice, "pay-request");
     assert_eq!(paid.status, Status::Done, "{paid:?}");
@@ -209,10 +207,10 @@ async fn a_request_paid_in_time_with_a_lost_answer_is_not_counted_as_back() {
 
 #[tokio::test]
 async fn requests_that_nobody_pays_end() {
-    let world = World::new();
+    let world = World::new().await;
     let bob = person(&world, 2, "KUDOS:0").await;
     bob.request_money(&of("KUDOS:2")).await.unwrap();
-    world.clock.set(LATER);
+    world.set_time(LATER).await;
     settle(&[&bob]).await;
     let line = row(&bob, "request");
     assert_eq!(line.status, Status::Failed);
@@ -222,7 +220,7 @@ async fn requests_that_nobody_pays_end() {
 
 #[tokio::test]
 async fn only_the_first_who_accepts_or_pays_counts() {
-    let world = World::new();
+    let world = World::new().await;
     let alice = person(&world, 1, "KUDOS:10").await;
     let (bob, carol) = (person(&world, 2, "KUDOS:10").await, person(&world, 3, "KUDOS:10").await);
     let id = alice.send_money(&of("KUDOS:2")).await.unwrap();
@@ -253,23 +251,22 @@ async fn only_the_first_who_accepts_or_pays_counts() {
 /// False answers pause a payment and are kept. Nothing is written off, and honest answers continue it.
 #[tokio::test]
 async fn false_confirmations_are_kept_as_evidence() {
-    let world = World::new();
+    let world = World::new().await;
     let alice = person(&world, 1, "KUDOS:10").await;
     let bob = person(&world, 2, "KUDOS:0").await;
     let forge = || {
-        world.network.lie(|request, exchange, now| {
+        world.network.change_answers(|request, answer| {
             let of_purse = request.url.contains("/purses/") || request.url.ends_with("/purse");
-            if !of_purse {
-                return None;
+            let Ok(mut body) = serde_json::from_slice::<serde_json::Value>(&answer.body) else {
+                return answer;
+            };
+            if !of_purse || body["exchange_sig"].is_null() {
+                return answer;
             }
-            // Signed by a key that is not among those of the exchange.
-            let honest = std::mem::replace(&mut exchange.signer, batzen_crypto::EddsaPrivateKey::generate());
-            let mut answer = exchange.handle(request, now);
-            let forged = exchange.signer.public_key().to_string();
-            exchange.signer = honest;
-            let text = String::from_utf8(answer.body).unwrap();
-            answer.body = text.replace(&forged, &exchange.signer.public_key().to_string()).into_bytes();
-            Some(answer)
+            // Not a signature of the key that it names.
+            let other = batzen_crypto::EddsaPrivateKey::generate();
+            body["exchange_sig"] = serde_json::json!(WalletPurseDelete {}.sign(&other));
+            HttpResponse { body: serde_json::to_vec(&body).unwrap(), ..answer }
         });
     };
     forge();
@@ -294,7 +291,7 @@ async fn false_confirmations_are_kept_as_evidence() {
     assert_eq!(available(&bob), amount("KUDOS:1.9"));
     // An exchange that has confirmed a purse cannot say later that there is none.
     let id = alice.send_money(&of("KUDOS:1")).await.unwrap();
-    world.network.lie(|request, _, _| {
+    world.network.answer_instead(|request| {
         request.url.contains("/purses/").then(|| HttpResponse {
             status: 404,
             body: br#"{"code":1025,"hint":""}"#.to_vec(),

@@ -1,14 +1,14 @@
-//! Payments between people, against an exchange in memory.
+//! Payments between people.
 
 mod ages;
 mod endings;
 mod restarts;
 
-use crate::common;
-
 use batzen_protocol::{Amount, Duration, Money};
+use batzen_testkit::world::{
+    BANK, EXCHANGE, START, Terms, World, amount, check_books, check_no_loss, require_identification,
+};
 use batzen_wallet::{CipherChoice, PeerRequest, RunUntil, Status, Transaction, Wallet, WalletError};
-use common::{BANK, EXCHANGE, START, World, amount, check_books, check_no_loss};
 
 /// A wallet with this much money.
 async fn person(world: &World, seed: u64, sum: &str) -> Wallet {
@@ -64,7 +64,7 @@ async fn settle(wallets: &[&Wallet]) {
 
 #[tokio::test]
 async fn money_is_sent_to_somebody() {
-    let world = World::new();
+    let world = World::new().await;
     let alice = person(&world, 1, "KUDOS:10").await;
     let bob = person(&world, 2, "KUDOS:0").await;
     let before = available(&alice);
@@ -88,11 +88,11 @@ async fn money_is_sent_to_somebody() {
     // 2 + 4 * 0.1 with five withdrawal fees; 0.05 stay in the reserve.
     assert_eq!(available(&bob), amount("KUDOS:2.4"));
     assert!(available(&alice).money >= before.money.checked_sub(money("KUDOS:2.7")).unwrap());
-    let batches = |world: &World| {
-        let exchange = world.exchange.lock().unwrap();
-        exchange.requests.iter().filter(|path| path.ends_with("batch-withdraw")).count()
-    };
-    assert_eq!(batches(&world), 1, "a reserve that only purses have paid into serves no batches");
+    assert_eq!(
+        world.network.count("batch-withdraw"),
+        1,
+        "a reserve that only purses have paid into serves no batches"
+    );
     let (sent, received) = (row(&alice, "send"), row(&bob, "receive"));
     assert_eq!((sent.status, received.status), (Status::Done, Status::Done));
     assert_eq!(received.effect, "+KUDOS:2.5");
@@ -108,7 +108,7 @@ async fn money_is_sent_to_somebody() {
 
 #[tokio::test]
 async fn money_is_requested_from_somebody() {
-    let world = World::new();
+    let world = World::new().await;
     let alice = person(&world, 1, "KUDOS:10").await;
     let bob = person(&world, 2, "KUDOS:0").await;
     let request = PeerRequest { exchange: Some(EXCHANGE.to_owned()), ..of("KUDOS:2") };
@@ -140,7 +140,7 @@ async fn money_is_requested_from_somebody() {
 /// payments that come at the same time are withdrawn together.
 #[tokio::test]
 async fn all_received_money_goes_through_one_reserve() {
-    let world = World::new();
+    let world = World::new().await;
     let alice = person(&world, 1, "KUDOS:20").await;
     let bob = person(&world, 2, "KUDOS:0").await;
     let mut uris = Vec::new();
@@ -166,15 +166,15 @@ async fn all_received_money_goes_through_one_reserve() {
     assert_eq!(available(&bob), amount("KUDOS:3.2"), "the rest of the first withdrawal helped");
     assert_eq!(withdrawals(&bob), 2);
     // Besides the reserve of the withdrawal at the bank.
-    assert_eq!(world.exchange.lock().unwrap().reserves.len(), 2);
+    assert_eq!(world.exchange.reserves().len(), 2);
     check_books(&world, &[&alice, &bob]);
 }
 
 #[tokio::test]
 async fn too_little_money_is_an_error_before_anything_is_sent() {
-    let world = World::new();
+    let world = World::new().await;
     let alice = person(&world, 1, "KUDOS:3").await;
-    let before = world.exchange.lock().unwrap().requests.len();
+    let before = world.network.requests().len();
     let error = alice.send_money(&of("KUDOS:5")).await.unwrap_err();
     assert!(error.to_string().contains("not enough money"), "{error}");
     for bad in [
@@ -184,13 +184,13 @@ async fn too_little_money_is_an_error_before_anything_is_sent() {
     ] {
         assert!(matches!(alice.send_money(&bad).await, Err(WalletError::Core(_))), "{bad:?}");
     }
-    assert_eq!(world.exchange.lock().unwrap().requests.len(), before);
+    assert_eq!(world.network.requests().len(), before);
     check_books(&world, &[&alice]);
 }
 
 #[tokio::test]
 async fn an_exchange_with_a_fee_for_requests_is_not_asked() {
-    let world = World::with(common::FakeTerms { fee_purse: 5, ..common::FakeTerms::default() });
+    let world = World::with(Terms { fee_purse: 5, ..Terms::default() }).await;
     let bob = person(&world, 2, "KUDOS:0").await;
     let error = bob.request_money(&of("KUDOS:1")).await.unwrap_err().to_string();
     assert!(error.contains("charges KUDOS:0.05 for each request"), "{error}");
@@ -205,12 +205,12 @@ async fn an_exchange_with_a_fee_for_requests_is_not_asked() {
 /// An exchange may ask who its customer is before it credits a reserve, and again before it issues coins.
 #[tokio::test]
 async fn identity_checks_hold_payments_up_and_lose_nothing() {
-    let world = World::new();
+    let world = World::new().await;
     let alice = person(&world, 1, "KUDOS:10").await;
     let bob = person(&world, 2, "KUDOS:0").await;
     let id = alice.send_money(&of("KUDOS:2")).await.unwrap();
     let offer = bob.inspect_peer(&uri(&alice, id)).await.unwrap();
-    let kyc = |on: bool| world.exchange.lock().unwrap().kyc = on;
+    let kyc = |on: bool| require_identification(&world, on);
     let is_asked = |message: &str| {
         message.contains("your provider asks you to identify yourself here: http://kyc.test/")
     };

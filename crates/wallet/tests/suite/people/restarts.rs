@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use super::*;
+use batzen_testkit::world::{check_history, check_settled};
 
 /// The script. Each part is skipped if an earlier run got that far, as people would do.
 async fn live(alice: &Wallet, bob: &Wallet) -> Result<(), WalletError> {
@@ -68,14 +69,8 @@ fn open(world: &World, directory: &Path, seed: u64) -> (Wallet, Wallet) {
 }
 
 fn check(world: &World, wallets: &[&Wallet], context: &str) {
-    check_books(world, wallets);
-    for wallet in wallets {
-        check_no_loss(wallet);
-        assert!(wallet.pending().is_empty(), "{context}: {:?}", wallet.pending());
-    }
-    let exchange = world.exchange.lock().unwrap();
-    assert_eq!(exchange.conflicts, 0, "{context}: no coin was spent twice");
-    assert!(exchange.unrevealed().is_zero(), "{context}: no melt was left alone");
+    check_settled(world, wallets, context);
+    wallets.iter().for_each(|wallet| check_no_loss(wallet));
 }
 
 #[tokio::test]
@@ -85,7 +80,7 @@ async fn a_kill_at_any_point_loses_nothing() {
     loop {
         n += 1;
         let directory = tempfile::tempdir().unwrap();
-        let world = World::new();
+        let world = World::new().await;
         // n = 1 runs the script undisturbed. Otherwise both wallets are killed at point n - 1, and after
         // their restart three points later.
         world.network.set_fuse(n - 1);
@@ -93,8 +88,8 @@ async fn a_kill_at_any_point_loses_nothing() {
         let (alice, bob) = loop {
             lives += 1;
             let (alice, bob) = open(&world, directory.path(), 100 * n as u64 + lives);
-            common::check_history(&alice);
-            common::check_history(&bob);
+            check_history(&alice);
+            check_history(&bob);
             let is_alive = tokio::select! {
                 result = live(&alice, &bob) => { result.unwrap(); true }
                 () = world.network.died() => false,
@@ -125,7 +120,7 @@ async fn a_kill_at_any_point_loses_nothing() {
 #[tokio::test]
 async fn lost_answers_change_nothing() {
     for lose_every in [2, 3, 5] {
-        let world = World::new();
+        let world = World::new().await;
         let (alice, bob) = (
             Wallet::in_memory_with(world.options(lose_every)),
             Wallet::in_memory_with(world.options(100 + lose_every)),

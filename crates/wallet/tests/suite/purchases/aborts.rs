@@ -6,34 +6,34 @@ use super::*;
 use batzen_wallet::core::http::HttpResponse;
 
 /// An order of which the shop has deposited a part of the coins. Returns the operation.
-async fn half_paid(world: &World, wallet: &Wallet, shop: &Shop, id: &str) -> u64 {
-    let uri = order(world, shop, id, "KUDOS:8.5");
-    shop.lock().unwrap().stop_after = Some(1);
+async fn half_paid(wallet: &Wallet, shop: &Shop, id: &str) -> u64 {
+    let uri = order(shop, id, "KUDOS:8.5").await;
+    shop.set_stop_after(Some(1));
     buy(wallet, &uri).await.unwrap_err();
     assert!(deposited(shop, id) > 0 && !is_paid(shop, id));
-    shop.lock().unwrap().stop_after = None;
+    shop.set_stop_after(None);
     wallet.pending().iter().find(|operation| operation.kind == "payment").unwrap().id
 }
 
 /// Changes the answers to aborts.
 fn answer_aborts(shop: &Shop, mut change: impl FnMut(&mut Value) + Send + 'static) {
-    shop.lock().unwrap().lie = Some(Box::new(move |request, answer| {
+    shop.lie(move |request, answer| {
         if !request.url.ends_with("/abort") || answer.status != 200 {
             return answer;
         }
         let mut body: Value = serde_json::from_slice(&answer.body).unwrap();
         change(&mut body["refunds"]);
         HttpResponse { body: serde_json::to_vec(&body).unwrap(), ..answer }
-    }));
+    });
 }
 
 #[tokio::test]
 async fn the_shop_gives_back_what_it_has_deposited() {
-    let world = World::new();
+    let world = World::new().await;
     let alice = customer(&world, 1, "KUDOS:10").await;
     let before = available(&alice);
-    let shop = FakeMerchant::open(&world);
-    let id = half_paid(&world, &alice, &shop, "chair").await;
+    let shop = Shop::open(&world).await;
+    let id = half_paid(&alice, &shop, "chair").await;
     alice.abort_purchase(id).await.unwrap();
     settle(&alice).await;
     let failed = row(&alice, id);
@@ -55,11 +55,11 @@ async fn the_shop_gives_back_what_it_has_deposited() {
 /// Offers expire, and money runs short: the wallet gives up by itself.
 #[tokio::test]
 async fn a_refused_payment_is_given_up_without_being_asked() {
-    let world = World::new();
+    let world = World::new().await;
     let alice = customer(&world, 1, "KUDOS:10").await;
-    let shop = FakeMerchant::open(&world);
-    let id = half_paid(&world, &alice, &shop, "chair").await;
-    world.clock.set(START.saturating_add(Duration::from_days(2)));
+    let shop = Shop::open(&world).await;
+    let id = half_paid(&alice, &shop, "chair").await;
+    world.set_time(START.saturating_add(Duration::from_days(2))).await;
     settle(&alice).await;
     let failed = row(&alice, id);
     assert_eq!(failed.status, Status::Failed);
@@ -71,13 +71,13 @@ async fn a_refused_payment_is_given_up_without_being_asked() {
 
 #[tokio::test]
 async fn a_copy_of_the_wallet_may_have_spent_the_rest() {
-    let world = World::new();
+    let world = World::new().await;
     let alice = customer(&world, 1, "KUDOS:13").await;
-    let shop = FakeMerchant::open(&world);
+    let shop = Shop::open(&world).await;
     let copy = Wallet::in_memory_with(world.options(2));
     copy.import(alice.export()).unwrap();
-    buy(&copy, &order(&world, &shop, "first", "KUDOS:3.5")).await.unwrap();
-    let error = buy(&alice, &order(&world, &shop, "second", "KUDOS:12")).await.unwrap_err();
+    buy(&copy, &order(&shop, "first", "KUDOS:3.5").await).await.unwrap();
+    let error = buy(&alice, &order(&shop, "second", "KUDOS:12").await).await.unwrap_err();
     assert!(error.to_string().contains("not enough money"), "{error}");
     settle(&alice).await;
     assert!(!is_paid(&shop, "second"));
@@ -85,25 +85,20 @@ async fn a_copy_of_the_wallet_may_have_spent_the_rest() {
         let kinds: Vec<_> = alice.transactions(false).unwrap().iter().map(|row| row.kind).collect();
         assert!(kinds.contains(&"refund"), "{kinds:?}");
     }
-    common::check_history(&alice);
-    world.exchange.lock().unwrap().check_conservation();
+    check_history(&alice);
+    world.exchange.check_conservation();
 }
 
 #[tokio::test]
 async fn a_paid_order_is_not_given_up() {
-    let world = World::new();
+    let world = World::new().await;
     let alice = customer(&world, 1, "KUDOS:10").await;
-    let shop = FakeMerchant::open(&world);
-    let uri = order(&world, &shop, "chair", "KUDOS:3");
+    let shop = Shop::open(&world).await;
+    let uri = order(&shop, "chair", "KUDOS:3").await;
     // The receipt is lost.
-    shop.lock().unwrap().lie =
-        Some(Box::new(
-            |request, answer| {
-                if request.url.ends_with("/pay") { common::with_status(answer, 502) } else { answer }
-            },
-        ));
+    shop.lie(|request, answer| if request.url.ends_with("/pay") { with_status(answer, 502) } else { answer });
     buy(&alice, &uri).await.unwrap_err();
-    shop.lock().unwrap().lie = None;
+    shop.be_honest();
     assert!(is_paid(&shop, "chair"));
     let id = alice.pending()[0].id;
     alice.abort_purchase(id).await.unwrap();
@@ -119,16 +114,16 @@ async fn a_paid_order_is_not_given_up() {
 /// An exchange that does not answer the shop is asked again, and then the wallet knows the rest.
 #[tokio::test]
 async fn coins_without_answer_are_asked_for_again() {
-    let world = World::new();
+    let world = World::new().await;
     let alice = customer(&world, 1, "KUDOS:10").await;
-    let shop = FakeMerchant::open(&world);
-    let id = half_paid(&world, &alice, &shop, "chair").await;
-    shop.lock().unwrap().is_exchange_away = true;
+    let shop = Shop::open(&world).await;
+    let id = half_paid(&alice, &shop, "chair").await;
+    shop.set_exchange_away(true);
     let error = alice.abort_purchase(id).await.unwrap_err();
     assert!(matches!(&error, WalletError::Pending { .. }), "{error}");
-    common::check_history(&alice);
+    check_history(&alice);
     // The exchange answers about all but the first coin.
-    shop.lock().unwrap().is_exchange_away = false;
+    shop.set_exchange_away(false);
     answer_aborts(&shop, |refunds| {
         if refunds.as_array().unwrap().len() > 1 {
             refunds[0] = json!({ "type": "failure", "exchange_status": 503 });
@@ -136,7 +131,7 @@ async fn coins_without_answer_are_asked_for_again() {
     });
     let error = alice.abort_purchase(id).await.unwrap_err();
     assert!(matches!(&error, WalletError::Pending { .. }), "{error}");
-    common::check_history(&alice);
+    check_history(&alice);
     settle(&alice).await;
     assert_eq!(row(&alice, id).status, Status::Failed);
     assert!(row(&alice, id).refunded.is_some());
@@ -147,33 +142,29 @@ async fn coins_without_answer_are_asked_for_again() {
 /// Shops that claim to have deposited nothing are found out by the exchange, and can be asked again.
 #[tokio::test]
 async fn shops_cannot_keep_what_they_deny() {
-    let world = World::new();
+    let world = World::new().await;
     let alice = customer(&world, 1, "KUDOS:10").await;
-    let shop = FakeMerchant::open(&world);
-    let id = half_paid(&world, &alice, &shop, "chair").await;
+    let shop = Shop::open(&world).await;
+    let id = half_paid(&alice, &shop, "chair").await;
     let taken = deposited(&shop, "chair");
     // The shop keeps the money: it does not even ask the exchange.
-    world.network.lie({
-        let shop = std::sync::Arc::clone(&shop);
-        move |request, exchange, now| {
-            let path = request.url.strip_prefix(MERCHANT)?;
-            if path.ends_with("/abort") {
-                let body: Value = serde_json::from_slice(request.body.as_ref().unwrap()).unwrap();
-                let coins = body["coins"].as_array().unwrap().len();
-                let nothing = vec![json!({ "type": "failure", "exchange_status": 404 }); coins];
-                let body = serde_json::to_vec(&json!({ "refunds": nothing })).unwrap();
-                return Some(HttpResponse { status: 200, body, ..HttpResponse::default() });
-            }
-            Some(shop.lock().unwrap().answer(path, request, exchange, now))
-        }
+    world.network.answer_instead(|request| {
+        let path = request.url.strip_prefix(MERCHANT)?;
+        path.ends_with("/abort").then(|| {
+            let body: Value = serde_json::from_slice(request.body.as_ref().unwrap()).unwrap();
+            let coins = body["coins"].as_array().unwrap().len();
+            let nothing = vec![json!({ "type": "failure", "exchange_status": 404 }); coins];
+            let body = serde_json::to_vec(&json!({ "refunds": nothing })).unwrap();
+            HttpResponse { status: 200, body, ..HttpResponse::default() }
+        })
     });
     alice.abort_purchase(id).await.unwrap();
     settle(&alice).await;
     assert_eq!(paid(&row(&alice, id)), taken);
     assert!(row(&alice, id).message.unwrap().contains("the shop had deposited coins of it before"));
-    common::check_history(&alice);
+    check_history(&alice);
     // Asked again, it gives it back.
-    FakeMerchant::reopen(&world, &shop);
+    shop.be_honest();
     alice.abort_purchase(id).await.unwrap();
     settle(&alice).await;
     let refunded = row(&alice, id).refunded.unwrap().money.units() as i128;
@@ -201,16 +192,16 @@ async fn false_answers_to_an_abort_change_nothing() {
         (|refunds| drop(refunds.as_array_mut().unwrap().pop()), "answers for"),
     ];
     for (forge, reason) in cases {
-        let world = World::new();
+        let world = World::new().await;
         let alice = customer(&world, 1, "KUDOS:10").await;
-        let shop = FakeMerchant::open(&world);
-        let id = half_paid(&world, &alice, &shop, "chair").await;
+        let shop = Shop::open(&world).await;
+        let id = half_paid(&alice, &shop, "chair").await;
         let before = alice.balance().unwrap()[0].available;
         answer_aborts(&shop, forge);
         let error = alice.abort_purchase(id).await.unwrap_err().to_string();
         assert!(error.contains(reason), "{error}");
         assert_eq!(available(&alice), before);
-        shop.lock().unwrap().lie = None;
+        shop.be_honest();
         alice.retry_disputed().unwrap();
         settle(&alice).await;
         assert_eq!(row(&alice, id).status, Status::Failed);
@@ -219,7 +210,7 @@ async fn false_answers_to_an_abort_change_nothing() {
     }
 }
 
-async fn live(alice: &Wallet) -> Result<(), WalletError> {
+async fn live(alice: &Wallet, shop: &Shop) -> Result<(), WalletError> {
     alice.run_pending().await?;
     if alice.with_state(|state| state.exchanges.is_empty()) {
         alice.add_exchange(EXCHANGE).await?;
@@ -233,7 +224,7 @@ async fn live(alice: &Wallet) -> Result<(), WalletError> {
     }
     if alice.transactions(false)?.iter().all(|row| row.kind != "payment") {
         // The shop's exchange fails after the first coin.
-        let _ = buy(alice, &FakeMerchant::uri("chair", "")).await;
+        let _ = buy(alice, &shop.uri("chair", "")).await;
     }
     let rows = alice.transactions(false)?;
     let row = rows.iter().find(|row| row.kind == "payment");
@@ -256,18 +247,18 @@ async fn a_kill_at_any_point_of_an_abort_loses_nothing() {
     loop {
         n += 1;
         let directory = tempfile::tempdir().unwrap();
-        let world = World::new();
-        let shop = FakeMerchant::open(&world);
-        order(&world, &shop, "chair", "KUDOS:8.5");
-        shop.lock().unwrap().stop_after = Some(1);
+        let world = World::new().await;
+        let shop = Shop::open(&world).await;
+        order(&shop, "chair", "KUDOS:8.5").await;
+        shop.set_stop_after(Some(1));
         world.network.set_fuse(n - 1);
         let mut lives = 0;
         let alice = loop {
             lives += 1;
             let alice = open(&world, directory.path(), 100 * n as u64 + lives);
-            common::check_history(&alice);
+            check_history(&alice);
             let is_alive = tokio::select! {
-                result = live(&alice) => { result.unwrap(); true }
+                result = live(&alice, &shop) => { result.unwrap(); true }
                 () = world.network.died() => false,
             };
             if is_alive {

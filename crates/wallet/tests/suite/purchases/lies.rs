@@ -17,20 +17,19 @@ fn altered(answer: HttpResponse, change: impl FnOnce(&mut Value)) -> HttpRespons
 
 /// Lies about every answer to a request whose URL ends so.
 fn lie(shop: &Shop, end: &'static str, mut change: impl FnMut(&mut Value) + Send + 'static) {
-    shop.lock().unwrap().lie =
-        Some(Box::new(
-            move |request, answer| {
-                if request.url.ends_with(end) { altered(answer, &mut change) } else { answer }
-            },
-        ));
+    shop.lie(
+        move |request, answer| {
+            if request.url.ends_with(end) { altered(answer, &mut change) } else { answer }
+        },
+    );
 }
 
 #[tokio::test]
 async fn false_contracts_are_refused() {
-    let world = World::new();
+    let world = World::new().await;
     let alice = customer(&world, 1, "KUDOS:5").await;
     let before = alice.balance().unwrap();
-    let shop = FakeMerchant::open(&world);
+    let shop = Shop::open(&world).await;
     // Altered after the merchant signed.
     let altered: Vec<(&str, Lie)> = vec![
         ("signature", |body| body["sig"] = json!(EddsaSignature::ZERO)),
@@ -38,11 +37,11 @@ async fn false_contracts_are_refused() {
         ("email", |body| body["contract_terms"]["merchant"]["email"] = json!("other@shop.test")),
     ];
     for (id, change) in altered {
-        let uri = order(&world, &shop, id, "KUDOS:1");
+        let uri = order(&shop, id, "KUDOS:1").await;
         lie(&shop, "claim", change);
         let error = buy(&alice, &uri).await.unwrap_err().to_string();
         assert!(error.contains("the shop's signature of its contract: invalid signature"), "{id}: {error}");
-        shop.lock().unwrap().lie = None;
+        shop.be_honest();
     }
     // Signed, but not what was asked for.
     let strange = json!(EddsaPrivateKey::generate().public_key());
@@ -54,7 +53,7 @@ async fn false_contracts_are_refused() {
             "but the URI is about",
         ),
         ("order", Box::new(|c| c["order_id"] = json!("other")), "about another order"),
-        ("nonce", Box::new(move |c| c["nonce"] = strange), "for another wallet"),
+        ("nonce", Box::new(move |c| c["nonce"] = strange.clone()), "for another wallet"),
         ("currency", Box::new(|c| c["max_fee"] = json!("EUR:1")), "another currency"),
         (
             "auditors",
@@ -80,32 +79,34 @@ async fn false_contracts_are_refused() {
         ),
     ];
     for (id, change, reason) in bad {
-        let uri = order_with(&world, &shop, id, "KUDOS:1", change);
+        let uri = order(&shop, id, "KUDOS:1").await;
+        shop.forge_contracts(change);
         let error = buy(&alice, &uri).await.unwrap_err().to_string();
         assert!(error.contains(reason), "{id}: {error}");
     }
+    shop.be_honest();
     // A member twice: which of them was signed?
-    let uri = order(&world, &shop, "twice", "KUDOS:1");
-    shop.lock().unwrap().lie = Some(Box::new(|request, answer| {
+    let uri = order(&shop, "twice", "KUDOS:1").await;
+    shop.lie(|request, answer| {
         if !request.url.ends_with("claim") {
             return answer;
         }
         let text = String::from_utf8(answer.body.clone()).unwrap();
         let text = text.replacen("\"amount\":", "\"amount\":\"KUDOS:9\",\"amount\":", 1);
         HttpResponse { body: text.into_bytes(), ..answer }
-    }));
+    });
     let error = buy(&alice, &uri).await.unwrap_err().to_string();
     assert!(error.contains("member named twice"), "{error}");
-    assert_eq!(shop.lock().unwrap().pays, 0);
+    assert_eq!(shop.pays(), 0);
     assert_eq!(alice.balance().unwrap(), before);
 }
 
 #[tokio::test]
 async fn a_backend_of_another_version_is_refused() {
-    let world = World::new();
+    let world = World::new().await;
     let alice = customer(&world, 1, "KUDOS:5").await;
-    let shop = FakeMerchant::open(&world);
-    let uri = order(&world, &shop, "coffee", "KUDOS:1");
+    let shop = Shop::open(&world).await;
+    let uri = order(&shop, "coffee", "KUDOS:1").await;
     lie(&shop, "config", |body| body["version"] = json!("17:0:3"));
     let error = buy(&alice, &uri).await.unwrap_err().to_string();
     assert!(error.contains("speaks protocol 17:0:3"), "{error}");
@@ -114,10 +115,10 @@ async fn a_backend_of_another_version_is_refused() {
 
 #[tokio::test]
 async fn a_false_receipt_is_kept_as_evidence_and_asked_for_again() {
-    let world = World::new();
+    let world = World::new().await;
     let alice = customer(&world, 1, "KUDOS:5").await;
-    let shop = FakeMerchant::open(&world);
-    let uri = order(&world, &shop, "coffee", "KUDOS:1");
+    let shop = Shop::open(&world).await;
+    let uri = order(&shop, "coffee", "KUDOS:1").await;
     lie(&shop, "pay", |body| body["sig"] = json!(EddsaSignature::ZERO));
     let error = buy(&alice, &uri).await.unwrap_err();
     assert!(matches!(&error, WalletError::Disputed { .. }), "{error}");
@@ -131,8 +132,8 @@ async fn a_false_receipt_is_kept_as_evidence_and_asked_for_again() {
         let secret = serde_json::to_value(&coin.coin_priv).unwrap();
         assert!(!text.contains(secret.as_str().unwrap()), "no secrets in evidence");
     }
-    common::check_history(&alice);
-    shop.lock().unwrap().lie = None;
+    check_history(&alice);
+    shop.be_honest();
     alice.retry_disputed().unwrap();
     settle(&alice).await;
     assert!(alice.evidence()[0].settled.is_some());
@@ -156,24 +157,19 @@ async fn a_spent_coin_must_be_proved() {
         (json!({ "exchange_reply": { "code": 1012 } }), "does not say which coin"),
         (json!({ "exchange_reply": { "code": 1012, "coin_pub": strange } }), "not in the request"),
     ] {
-        let world = World::new();
+        let world = World::new().await;
         let alice = customer(&world, 1, "KUDOS:5").await;
         let total = alice.balance().unwrap()[0].total;
-        let shop = FakeMerchant::open(&world);
-        let uri = order(&world, &shop, "coffee", "KUDOS:1");
+        let shop = Shop::open(&world).await;
+        let uri = order(&shop, "coffee", "KUDOS:1").await;
         let answer = conflict(extra);
-        shop.lock().unwrap().lie =
-            Some(Box::new(
-                move |request, honest| {
-                    if request.url.ends_with("pay") { answer.clone() } else { honest }
-                },
-            ));
+        shop.lie(move |request, honest| if request.url.ends_with("pay") { answer.clone() } else { honest });
         let error = buy(&alice, &uri).await.unwrap_err();
         assert!(matches!(&error, WalletError::Disputed { .. }), "{error}");
         assert!(error.to_string().contains(reason), "{error}");
         assert_eq!(alice.balance().unwrap()[0].total, total, "nothing is written off");
-        common::check_history(&alice);
-        shop.lock().unwrap().lie = None;
+        check_history(&alice);
+        shop.be_honest();
         alice.retry_disputed().unwrap();
         settle(&alice).await;
         assert!(is_paid(&shop, "coffee"));
@@ -193,24 +189,24 @@ async fn other_refusals_are_shown_and_the_purchase_stays_open() {
         (500, json!({ "code": 2158 })),
         (504, json!({})),
     ] {
-        let world = World::new();
+        let world = World::new().await;
         let alice = customer(&world, 1, "KUDOS:5").await;
-        let shop = FakeMerchant::open(&world);
-        let uri = order(&world, &shop, "coffee", "KUDOS:1");
+        let shop = Shop::open(&world).await;
+        let uri = order(&shop, "coffee", "KUDOS:1").await;
         let bytes = serde_json::to_vec(&body).unwrap();
-        shop.lock().unwrap().lie = Some(Box::new(move |request, honest| {
+        shop.lie(move |request, honest| {
             if request.url.ends_with("pay") {
                 HttpResponse { status, body: bytes.clone(), ..HttpResponse::default() }
             } else {
                 honest
             }
-        }));
+        });
         let error = buy(&alice, &uri).await.unwrap_err();
         assert!(!matches!(error, WalletError::Failed { .. }), "{status}: {error}");
         let [pending] = &alice.pending()[..] else { panic!("{status}: it is pending") };
         assert_eq!((pending.kind, pending.waits_for), ("payment", "waits for the shop's receipt"));
         assert!(pending.message.is_some());
-        shop.lock().unwrap().lie = None;
+        shop.be_honest();
         settle(&alice).await;
         assert_eq!(row(&alice, 2).status, Status::Done, "{status}");
         check_books(&world, &[&alice]);
@@ -221,14 +217,14 @@ async fn other_refusals_are_shown_and_the_purchase_stays_open() {
 /// An order that was paid with other coins cannot be paid.
 #[tokio::test]
 async fn an_order_paid_by_a_copy_of_the_wallet_is_not_paid_again() {
-    let world = World::new();
+    let world = World::new().await;
     let alice = customer(&world, 1, "KUDOS:20").await;
-    let shop = FakeMerchant::open(&world);
-    let uri = order(&world, &shop, "coffee", "KUDOS:1");
+    let shop = Shop::open(&world).await;
+    let uri = order(&shop, "coffee", "KUDOS:1").await;
     alice.inspect_purchase(&uri).await.unwrap();
     let copy = Wallet::in_memory_with(world.options(2));
     copy.import(alice.export()).unwrap();
-    let spent = buy(&copy, &order(&world, &shop, "other", "KUDOS:1")).await.unwrap();
+    let spent = buy(&copy, &order(&shop, "other", "KUDOS:1").await).await.unwrap();
     settle(&copy).await;
     assert_eq!(row(&copy, spent).status, Status::Done);
     // The copy has the same claim, but not the coin any more that both would have chosen.
@@ -236,6 +232,6 @@ async fn an_order_paid_by_a_copy_of_the_wallet_is_not_paid_again() {
     let error = buy(&alice, &uri).await.unwrap_err();
     assert!(error.to_string().contains("paid with other coins"), "{error}");
     alice.run_pending().await.unwrap();
-    common::check_history(&alice);
-    world.exchange.lock().unwrap().check_conservation();
+    check_history(&alice);
+    world.exchange.check_conservation();
 }

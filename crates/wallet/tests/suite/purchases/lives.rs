@@ -22,9 +22,9 @@ struct Life {
 
 impl Life {
     async fn new(seed: u64) -> Self {
-        let world = World::new();
+        let world = World::new().await;
         let alice = customer(&world, seed, "KUDOS:20").await;
-        let shop = FakeMerchant::open(&world);
+        let shop = Shop::open(&world).await;
         Self { world, shop, alice, dice: SeededEntropy::new(1000 + seed), orders: 0, seconds: 0 }
     }
 
@@ -44,36 +44,36 @@ impl Life {
         self.orders += 1;
         let price = self.cents(400);
         let is_promised = self.dice.below(3) == 0;
-        let uri = order_with(&self.world, &self.shop, &id, &price, |contract| {
+        let uri = order_with(&self.shop, &id, &price, |contract| {
             if is_promised {
                 contract["auto_refund"] = json!({ "d_us": 3_600_000_000_u64 });
             }
-        });
+        })
+        .await;
         let _ = buy(&self.alice, &uri).await;
     }
 
-    fn approve(&mut self) {
+    async fn approve(&mut self) {
         let Some(id) = self.order() else { return };
         let left = {
-            let shop = self.shop.lock().unwrap();
-            let order = &shop.orders[&id];
-            if !order.is_paid {
+            if !self.shop.is_paid(&id) {
                 return;
             }
-            let paid: i128 = order.deposited.values().map(|(contribution, _)| contribution).sum();
-            let refunded: i128 = order.refunds.iter().map(|refund| refund.amount.money.units() as i128).sum();
+            let paid = self.shop.deposited(&id);
+            let refunded: i128 =
+                self.shop.refunds(&id).iter().map(|refund| refund.amount.units() as i128).sum();
             usize::try_from((paid - refunded) / 1_000_000).unwrap()
         };
         if left > 0 {
             let sum = self.cents(left);
             let time = START.saturating_add(Duration::from_secs(self.seconds));
-            self.shop.lock().unwrap().approve(&id, &sum, time);
+            self.shop.approve(&id, &sum, time).await;
         }
     }
 
     async fn pick_up(&mut self) {
         let Some(id) = self.order() else { return };
-        if let Ok(purchase) = self.alice.purchase_of_refund(&FakeMerchant::refund_uri(&id)) {
+        if let Ok(purchase) = self.alice.purchase_of_refund(&Shop::refund_uri(&id)) {
             let _ = self.alice.pick_up_refunds(purchase).await;
         }
     }
@@ -88,10 +88,7 @@ impl Life {
     async fn take_tip(&mut self) {
         let sum = self.cents(300);
         let id = format!("tip{}", self.dice.below(usize::MAX));
-        let uri = {
-            let mut exchange = self.world.exchange.lock().unwrap();
-            self.shop.lock().unwrap().tip(&mut exchange, &id, &sum)
-        };
+        let uri = self.shop.tip(&self.world, &id, &sum).await;
         if let Ok(offer) = self.alice.inspect_tip(&TipUri::parse(&uri).unwrap()).await {
             let _ = self.alice.accept_tip(&offer).await;
         }
@@ -100,17 +97,15 @@ impl Life {
     async fn step(&mut self) {
         match self.dice.below(14) {
             0..=3 => self.buy().await,
-            4 | 5 => self.approve(),
+            4 | 5 => self.approve().await,
             6 | 7 => self.pick_up().await,
             8 => self.abort().await,
             9 => {
-                let mut shop = self.shop.lock().unwrap();
-                shop.is_exchange_away = !shop.is_exchange_away;
+                self.shop.set_exchange_away(!self.shop.is_exchange_away());
             }
             10 => {
                 let after = self.dice.below(3);
-                let mut shop = self.shop.lock().unwrap();
-                shop.stop_after = if shop.stop_after.is_some() { None } else { Some(after) };
+                self.shop.set_stop_after(if self.shop.stop_after().is_some() { None } else { Some(after) });
             }
             11 => self.take_tip().await,
             12 => {
@@ -120,25 +115,23 @@ impl Life {
             _ => drop(self.alice.run_pending().await.unwrap()),
         }
         self.seconds += self.dice.below(300) as u64;
-        self.world.clock.set(START.saturating_add(Duration::from_secs(self.seconds)));
-        common::check_history(&self.alice);
+        self.world.set_time(START.saturating_add(Duration::from_secs(self.seconds))).await;
+        check_history(&self.alice);
     }
 
     /// Everything works again, and the promised times are over.
     async fn end(self) -> Vec<Transaction> {
         self.world.network.lose_every.store(0, Ordering::SeqCst);
-        {
-            let mut shop = self.shop.lock().unwrap();
-            (shop.is_exchange_away, shop.stop_after) = (false, None);
-        }
+        self.shop.set_exchange_away(false);
+        self.shop.set_stop_after(None);
         // What is paid now may promise a refund for another hour.
         for hours in [19, 20, 22] {
-            self.world.clock.set(START.saturating_add(Duration::from_secs(hours * 3600)));
+            self.world.set_time(START.saturating_add(Duration::from_secs(hours * 3600))).await;
             self.alice.run_pending().await.unwrap();
         }
         settle(&self.alice).await;
         for order in 0..self.orders {
-            let uri = FakeMerchant::refund_uri(&format!("order{order}"));
+            let uri = Shop::refund_uri(&format!("order{order}"));
             if let Ok(purchase) = self.alice.purchase_of_refund(&uri) {
                 self.alice.pick_up_refunds(purchase).await.unwrap();
             }
@@ -147,12 +140,11 @@ impl Life {
         check_books(&self.world, &[&self.alice]);
         check_no_loss(&self.alice);
         assert!(self.alice.evidence().is_empty(), "nobody has lied");
-        let shop = self.shop.lock().unwrap();
-        for (id, order) in &shop.orders {
-            assert!(
-                order.refunds.iter().all(|refund| refund.confirmation.is_some() || !order.is_paid),
-                "{id}"
-            );
+        for order in 0..self.orders {
+            let id = format!("order{order}");
+            let is_paid = self.shop.is_paid(&id);
+            let refunds = self.shop.refunds(&id);
+            assert!(refunds.iter().all(|refund| refund.exchange_sig.is_some() || !is_paid), "{id}");
         }
         self.alice.transactions(false).unwrap()
     }

@@ -1,4 +1,4 @@
-//! Purchases, from a merchant in memory that deposits the coins at an exchange in memory.
+//! Purchases, at a merchant backend that deposits the coins at an exchange.
 
 mod aborts;
 mod exchanges;
@@ -9,18 +9,17 @@ mod refunds;
 mod restarts;
 mod tips;
 
-use crate::common;
-
 use batzen_crypto::EddsaPrivateKey;
 use batzen_protocol::{Amount, Duration};
-use batzen_wallet::{CipherChoice, CoinWish, RunUntil, Status, Transaction, Wallet, WalletError};
-use common::{
-    BANK, EXCHANGE, FakeMerchant, FakeTerms, MERCHANT, START, Shop, World, amount, check_books, check_no_loss,
+use batzen_testkit::world::{
+    Ages, BANK, EXCHANGE, MERCHANT, START, Shop, Terms, World, amount, check_books, check_history,
+    check_no_loss, with_status,
 };
+use batzen_wallet::{CipherChoice, CoinWish, RunUntil, Status, Transaction, Wallet, WalletError};
 use serde_json::{Value, json};
 
 /// Changes a contract before it is signed.
-type Change = Box<dyn FnOnce(&mut Value)>;
+type Change = Box<dyn FnMut(&mut Value) + Send>;
 
 /// A wallet with this much money.
 async fn customer(world: &World, seed: u64, sum: &str) -> Wallet {
@@ -35,13 +34,12 @@ async fn customer(world: &World, seed: u64, sum: &str) -> Wallet {
 }
 
 /// An order with changed members. Returns its URI.
-fn order_with(world: &World, shop: &Shop, id: &str, sum: &str, change: impl FnOnce(&mut Value)) -> String {
-    let exchange = world.exchange.lock().unwrap();
-    shop.lock().unwrap().order(&exchange, id, sum, change)
+async fn order_with(shop: &Shop, id: &str, sum: &str, change: impl FnOnce(&mut Value)) -> String {
+    shop.order(id, sum, change).await
 }
 
-fn order(world: &World, shop: &Shop, id: &str, sum: &str) -> String {
-    order_with(world, shop, id, sum, |_| {})
+async fn order(shop: &Shop, id: &str, sum: &str) -> String {
+    shop.order(id, sum, |_| {}).await
 }
 
 async fn buy(wallet: &Wallet, uri: &str) -> Result<u64, WalletError> {
@@ -63,12 +61,12 @@ async fn settle(wallet: &Wallet) {
 }
 
 fn is_paid(shop: &Shop, id: &str) -> bool {
-    shop.lock().unwrap().orders[id].is_paid
+    shop.is_paid(id)
 }
 
 /// What the exchange has taken from coins for an order, in units.
 fn deposited(shop: &Shop, id: &str) -> i128 {
-    shop.lock().unwrap().orders[id].deposited.values().map(|(contribution, _)| contribution).sum()
+    shop.deposited(id)
 }
 
 /// What a row of the history says that was paid, in units.
@@ -76,16 +74,16 @@ fn paid(row: &Transaction) -> i128 {
     amount(row.effect.trim_start_matches('-')).money.units() as i128
 }
 
-fn sessions(shop: &Shop, id: &str) -> Vec<String> {
-    shop.lock().unwrap().orders[id].sessions.clone()
+fn sessions(shop: &Shop, id: &str) -> Vec<&'static str> {
+    ["A", "B", "C", "D"].into_iter().filter(|session| shop.is_paid_in(id, session)).collect()
 }
 
 #[tokio::test]
 async fn an_order_is_claimed_shown_paid_and_receipted() {
-    let world = World::new();
+    let world = World::new().await;
     let alice = customer(&world, 1, "KUDOS:10").await;
-    let shop = FakeMerchant::open(&world);
-    let uri = order(&world, &shop, "coffee", "KUDOS:2.5");
+    let shop = Shop::open(&world).await;
+    let uri = order(&shop, "coffee", "KUDOS:2.5").await;
     let offer = alice.inspect_purchase(&uri).await.unwrap();
     let terms = offer.terms();
     assert!(offer.is_new());
@@ -109,13 +107,13 @@ async fn an_order_is_claimed_shown_paid_and_receipted() {
     // The merchant bears up to 0.05 of the fees.
     assert_eq!((paid.effect.as_str(), paid.fees), ("-KUDOS:2.5", amount("KUDOS:0")));
     let receipt = alice.purchase_receipt(id).unwrap();
-    assert_eq!(receipt.proof.merchant_pub, shop.lock().unwrap().key.public_key());
+    assert_eq!(receipt.proof.merchant_pub, shop.key().public_key());
     assert!(receipt.proof.receipt.is_some());
     assert_eq!(receipt.proof.contract_terms["summary"], "a coffee");
 
     // The order is not paid again, and nobody else can claim it.
     assert_eq!(buy(&alice, &uri).await.unwrap(), id);
-    assert_eq!(shop.lock().unwrap().pays, 1);
+    assert_eq!(shop.pays(), 1);
     let bob = customer(&world, 2, "KUDOS:10").await;
     let error = buy(&bob, &uri).await.unwrap_err().to_string();
     assert!(error.contains("another wallet has claimed this order"), "{error}");
@@ -125,11 +123,11 @@ async fn an_order_is_claimed_shown_paid_and_receipted() {
 
 #[tokio::test]
 async fn orders_and_purchases_survive_a_restart_and_a_backup() {
-    let world = World::new();
+    let world = World::new().await;
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("wallet.db");
-    let shop = FakeMerchant::open(&world);
-    let (uri, later) = (order(&world, &shop, "coffee", "KUDOS:1"), order(&world, &shop, "tea", "KUDOS:1"));
+    let shop = Shop::open(&world).await;
+    let (uri, later) = (order(&shop, "coffee", "KUDOS:1").await, order(&shop, "tea", "KUDOS:1").await);
     let id = {
         let alice = Wallet::open_with(&path, world.options(1)).unwrap();
         alice.add_exchange(EXCHANGE).await.unwrap();
@@ -156,13 +154,13 @@ async fn orders_and_purchases_survive_a_restart_and_a_backup() {
 
 #[tokio::test]
 async fn a_free_order_needs_no_coins() {
-    let world = World::new();
-    let shop = FakeMerchant::open(&world);
-    let uri = order_with(&world, &shop, "flyer", "KUDOS:0", |contract| {
-        contract["exchanges"][0]["url"] = json!(EXCHANGE);
+    let world = World::new().await;
+    let shop = Shop::open(&world).await;
+    let uri = order_with(&shop, "flyer", "KUDOS:0", |contract| {
         contract["max_fee"] = json!("KUDOS:0");
         contract["max_wire_fee"] = json!("KUDOS:0");
-    });
+    })
+    .await;
     // Not even an exchange that it knows.
     let alice = Wallet::in_memory_with(world.options(1));
     let id = buy(&alice, &uri).await.unwrap();
@@ -174,9 +172,9 @@ async fn a_free_order_needs_no_coins() {
 
 #[tokio::test]
 async fn what_cannot_be_paid_is_refused_before_anything_is_sent() {
-    let world = World::new();
+    let world = World::new().await;
     let alice = customer(&world, 1, "KUDOS:3").await;
-    let shop = FakeMerchant::open(&world);
+    let shop = Shop::open(&world).await;
     let never_mind = |_: &mut Value| {};
     let strange = EddsaPrivateKey::generate().public_key();
     let cases: Vec<(&str, &str, Change, &str)> = vec![
@@ -196,8 +194,9 @@ async fn what_cannot_be_paid_is_refused_before_anything_is_sent() {
         ),
         (
             "euro",
-            "EUR:1",
+            "KUDOS:1",
             Box::new(|c| {
+                c["amount"] = json!("EUR:1");
                 c["max_fee"] = json!("EUR:0");
                 c["max_wire_fee"] = json!("EUR:0");
             }),
@@ -205,56 +204,58 @@ async fn what_cannot_be_paid_is_refused_before_anything_is_sent() {
         ),
     ];
     for (id, sum, change, reason) in cases {
-        let uri = order_with(&world, &shop, id, sum, change);
+        let uri = order(&shop, id, sum).await;
+        shop.forge_contracts(change);
         let error = buy(&alice, &uri).await.unwrap_err();
         assert!(error.to_string().contains(reason), "{id}: {error}");
     }
+    shop.be_honest();
     for (uri, reason) in [
-        (FakeMerchant::uri("nothing", ""), "knows no such order"),
-        (order(&world, &shop, "secret", "KUDOS:1").replace("TOKEN", "WRONG"), "knows no such order"),
+        (shop.uri("nothing", ""), "knows no such order"),
+        (order(&shop, "secret", "KUDOS:1").await + "0", "knows no such order"),
         ("taler://pay-push/exchange.test/KEY".to_owned(), "not about an order of a shop"),
         ("taler+http://pay/shop.test/../x/".to_owned(), "must not contain"),
     ] {
         let error = buy(&alice, &uri).await.unwrap_err();
         assert!(error.to_string().contains(reason), "{uri}: {error}");
     }
-    assert_eq!(shop.lock().unwrap().pays, 0);
+    assert_eq!(shop.pays(), 0);
     assert_eq!(available(&alice), amount("KUDOS:2.9"));
     // The right token helps.
-    buy(&alice, &FakeMerchant::uri("secret", "")).await.unwrap();
+    buy(&alice, &shop.uri("secret", "")).await.unwrap();
     settle(&alice).await;
     check_books(&world, &[&alice]);
 }
 
 #[tokio::test]
 async fn a_receipt_is_shown_again_in_another_session() {
-    let world = World::new();
+    let world = World::new().await;
     let alice = customer(&world, 1, "KUDOS:10").await;
-    let shop = FakeMerchant::open(&world);
+    let shop = Shop::open(&world).await;
     let page = |contract: &mut Value| contract["fulfillment_url"] = json!("https://shop.test/article");
-    order_with(&world, &shop, "article", "KUDOS:1", page);
-    let id = buy(&alice, &FakeMerchant::uri("article", "A")).await.unwrap();
+    order_with(&shop, "article", "KUDOS:1", page).await;
+    let id = buy(&alice, &shop.uri("article", "A")).await.unwrap();
     assert_eq!(sessions(&shop, "article"), ["A"]);
     // The same order in another browser.
-    assert_eq!(buy(&alice, &FakeMerchant::uri("article", "B")).await.unwrap(), id);
+    assert_eq!(buy(&alice, &shop.uri("article", "B")).await.unwrap(), id);
     assert_eq!(sessions(&shop, "article"), ["A", "B"]);
     // Another order of the same page.
-    order_with(&world, &shop, "again", "KUDOS:1", page);
-    let offer = alice.inspect_purchase(&FakeMerchant::uri("again", "C")).await.unwrap();
+    order_with(&shop, "again", "KUDOS:1", page).await;
+    let offer = alice.inspect_purchase(&shop.uri("again", "C")).await.unwrap();
     assert_eq!((offer.known, offer.paid_before, offer.is_new()), (None, Some(id), false));
     assert_eq!(alice.pay_purchase(&offer).await.unwrap(), id);
     assert_eq!(sessions(&shop, "article"), ["A", "B", "C"]);
     assert!(!is_paid(&shop, "again"));
-    assert_eq!(shop.lock().unwrap().pays, 1);
+    assert_eq!(shop.pays(), 1);
     // Only 204 counts.
-    shop.lock().unwrap().lie = Some(Box::new(|_, answer| common::with_status(answer, 200)));
+    shop.lie(|_, answer| with_status(answer, 200));
     let error = alice.replay_purchase(id, "D").await.unwrap_err();
     assert!(error.to_string().contains("showing the shop its receipt was refused"), "{error}");
-    shop.lock().unwrap().lie = None;
+    shop.be_honest();
     // Messages are no pages: each order is paid.
     for id in ["one", "two"] {
         let note = |contract: &mut Value| contract["fulfillment_url"] = json!("note:thanks");
-        let uri = order_with(&world, &shop, id, "KUDOS:0.5", note);
+        let uri = order_with(&shop, id, "KUDOS:0.5", note).await;
         buy(&alice, &uri).await.unwrap();
         assert!(is_paid(&shop, id));
     }
@@ -265,21 +266,21 @@ async fn a_receipt_is_shown_again_in_another_session() {
 
 #[tokio::test]
 async fn ages_are_proved_only_where_they_are_required() {
-    let mask: batzen_crypto::AgeMask = "8:10:12:14:16:18:21".parse().unwrap();
-    let world = World::with(FakeTerms { age_mask: mask.bits(), ..FakeTerms::default() });
+    let world = World::with(Terms { ages: Ages::Beside, ..Terms::default() }).await;
     let child = Wallet::in_memory_with(world.options(1));
     child.add_exchange(EXCHANGE).await.unwrap();
     child.accept_terms(EXCHANGE).unwrap();
     let wish = CoinWish { cipher: CipherChoice::Any, age_limit: Some(14) };
     let id = child.withdraw_from_bank(BANK, "child", "pw", amount("KUDOS:5"), None, wish).await.unwrap();
     child.finish(id).await.unwrap();
-    let shop = FakeMerchant::open(&world);
+    let shop = Shop::open(&world).await;
     for (id, age, may) in [("sweets", 0, true), ("book", 12, true), ("film", 15, true), ("wine", 16, false)] {
-        let uri = order_with(&world, &shop, id, "KUDOS:1", |contract| {
+        let uri = order_with(&shop, id, "KUDOS:1", |contract| {
             if age > 0 {
                 contract["minimum_age"] = json!(age);
             }
-        });
+        })
+        .await;
         match buy(&child, &uri).await {
             Ok(_) => assert!(may, "{id}"),
             Err(error) => {
@@ -295,18 +296,18 @@ async fn ages_are_proved_only_where_they_are_required() {
 /// The clock moves, and the offer expires while the request is under way.
 #[tokio::test]
 async fn an_expired_offer_fails_for_good_and_its_coins_are_refreshed() {
-    let world = World::new();
+    let world = World::new().await;
     let alice = customer(&world, 1, "KUDOS:10").await;
     let before = available(&alice);
-    let shop = FakeMerchant::open(&world);
-    let uri = order(&world, &shop, "coffee", "KUDOS:4");
-    shop.lock().unwrap().stop_after = Some(0);
+    let shop = Shop::open(&world).await;
+    let uri = order(&shop, "coffee", "KUDOS:4").await;
+    shop.set_stop_after(Some(0));
     let error = buy(&alice, &uri).await.unwrap_err();
     assert!(matches!(error, WalletError::Unavailable { status: 502, .. }), "{error}");
     let balance = alice.balance().unwrap()[0].clone();
     assert!(balance.pending_outgoing.money >= amount("KUDOS:4").money, "{balance:?}");
-    shop.lock().unwrap().stop_after = None;
-    world.clock.set(START.saturating_add(Duration::from_days(2)));
+    shop.set_stop_after(None);
+    world.set_time(START.saturating_add(Duration::from_days(2))).await;
     settle(&alice).await;
     let failed = alice.transactions(false).unwrap().into_iter().find(|row| row.kind == "payment").unwrap();
     assert_eq!((failed.status, failed.effect.as_str()), (Status::Failed, "+KUDOS:0"));
@@ -322,15 +323,15 @@ async fn an_expired_offer_fails_for_good_and_its_coins_are_refreshed() {
 /// A merchant whose exchange fails in the middle of a payment gets the same request again.
 #[tokio::test]
 async fn a_payment_interrupted_between_two_coins_continues() {
-    let world = World::new();
+    let world = World::new().await;
     let alice = customer(&world, 1, "KUDOS:10").await;
-    let shop = FakeMerchant::open(&world);
-    let uri = order(&world, &shop, "coffee", "KUDOS:8.5");
-    shop.lock().unwrap().stop_after = Some(1);
+    let shop = Shop::open(&world).await;
+    let uri = order(&shop, "coffee", "KUDOS:8.5").await;
+    shop.set_stop_after(Some(1));
     buy(&alice, &uri).await.unwrap_err();
     let taken = deposited(&shop, "coffee");
     assert!(taken > 0 && !is_paid(&shop, "coffee"));
-    shop.lock().unwrap().stop_after = None;
+    shop.set_stop_after(None);
     let id = buy(&alice, &uri).await.unwrap();
     assert!(is_paid(&shop, "coffee") && deposited(&shop, "coffee") > taken);
     assert_eq!(paid(&row(&alice, id)), deposited(&shop, "coffee"));
@@ -342,11 +343,11 @@ async fn a_payment_interrupted_between_two_coins_continues() {
 /// A merchant that deposits some of the coins and then refuses has their money, as the exchange proves.
 #[tokio::test]
 async fn coins_deposited_before_a_failure_are_found_by_their_refresh() {
-    let world = World::new();
+    let world = World::new().await;
     let alice = customer(&world, 1, "KUDOS:10").await;
-    let shop = FakeMerchant::open(&world);
-    let uri = order(&world, &shop, "coffee", "KUDOS:8.5");
-    shop.lock().unwrap().stop_after = Some(1);
+    let shop = Shop::open(&world).await;
+    let uri = order(&shop, "coffee", "KUDOS:8.5").await;
+    shop.set_stop_after(Some(1));
     buy(&alice, &uri).await.unwrap_err();
     let taken = deposited(&shop, "coffee");
     assert!(taken > 0);
@@ -367,26 +368,26 @@ async fn coins_deposited_before_a_failure_are_found_by_their_refresh() {
 /// those that the merchant has deposited, and replaces the others.
 #[tokio::test]
 async fn coins_spent_by_a_copy_of_the_wallet_are_replaced() {
-    let world = World::new();
+    let world = World::new().await;
     let alice = customer(&world, 1, "KUDOS:20").await;
-    let shop = FakeMerchant::open(&world);
+    let shop = Shop::open(&world).await;
     let copy = Wallet::in_memory_with(world.options(2));
     copy.import(alice.export()).unwrap();
-    buy(&copy, &order(&world, &shop, "first", "KUDOS:3")).await.unwrap();
-    let id = buy(&alice, &order(&world, &shop, "second", "KUDOS:9")).await.unwrap();
+    buy(&copy, &order(&shop, "first", "KUDOS:3").await).await.unwrap();
+    let id = buy(&alice, &order(&shop, "second", "KUDOS:9").await).await.unwrap();
     assert!(is_paid(&shop, "second"));
-    let conflicts = world.exchange.lock().unwrap().conflicts;
+    let conflicts = world.network.conflicts();
     assert!(conflicts > 0, "the copy spent coins that this purchase wanted");
     settle(&alice).await;
     let done = row(&alice, id);
     assert_eq!((done.status, paid(&done)), (Status::Done, deposited(&shop, "second")));
     assert!(alice.evidence().is_empty(), "the proof was right");
-    common::check_history(&alice);
+    check_history(&alice);
     // And if the rest does not suffice, the purchase fails, and what is left is refreshed.
     copy.run_pending().await.unwrap();
-    let error = buy(&copy, &order(&world, &shop, "third", "KUDOS:14")).await.unwrap_err();
+    let error = buy(&copy, &order(&shop, "third", "KUDOS:14").await).await.unwrap_err();
     assert!(matches!(&error, WalletError::Failed { .. }), "{error}");
     settle(&copy).await;
-    common::check_history(&copy);
-    world.exchange.lock().unwrap().check_conservation();
+    check_history(&copy);
+    world.exchange.check_conservation();
 }

@@ -11,17 +11,17 @@ fn refunds(wallet: &Wallet) -> Vec<Transaction> {
     rows.into_iter().rev().filter(|row| row.kind == "refund").collect()
 }
 
-fn approve(shop: &Shop, id: &str, sum: &str, seconds: u64) {
-    shop.lock().unwrap().approve(id, sum, START.saturating_add(Duration::from_secs(seconds)));
+async fn approve(shop: &Shop, id: &str, sum: &str, seconds: u64) {
+    shop.approve(id, sum, START.saturating_add(Duration::from_secs(seconds))).await;
 }
 
 async fn pick_up(wallet: &Wallet, id: &str) -> Result<Vec<u64>, WalletError> {
-    let purchase = wallet.purchase_of_refund(&FakeMerchant::refund_uri(id))?;
+    let purchase = wallet.purchase_of_refund(&Shop::refund_uri(id))?;
     wallet.pick_up_refunds(purchase).await
 }
 
 fn picks(shop: &Shop, id: &str) -> usize {
-    shop.lock().unwrap().orders[id].refunds.iter().filter(|refund| refund.confirmation.is_some()).count()
+    shop.refunds(id).iter().filter(|refund| refund.exchange_sig.is_some()).count()
 }
 
 async fn run_once(wallet: &Wallet) -> RunReport {
@@ -30,20 +30,20 @@ async fn run_once(wallet: &Wallet) -> RunReport {
 
 #[tokio::test]
 async fn refunds_come_back_and_those_of_one_time_are_one() {
-    let world = World::new();
+    let world = World::new().await;
     let alice = customer(&world, 1, "KUDOS:10").await;
-    let shop = FakeMerchant::open(&world);
-    let id = buy(&alice, &order(&world, &shop, "chair", "KUDOS:8.5")).await.unwrap();
+    let shop = Shop::open(&world).await;
+    let id = buy(&alice, &order(&shop, "chair", "KUDOS:8.5").await).await.unwrap();
     settle(&alice).await;
     let before = available(&alice);
     assert_eq!(pick_up(&alice, "chair").await.unwrap(), Vec::<u64>::new(), "nothing is approved");
 
     // One refund of two coins, then another one.
-    approve(&shop, "chair", "KUDOS:8.2", 10);
+    approve(&shop, "chair", "KUDOS:8.2", 10).await;
     let first = pick_up(&alice, "chair").await.unwrap();
     assert_eq!(first.len(), 1);
     assert_eq!(pick_up(&alice, "chair").await.unwrap(), first, "a refund is credited once");
-    approve(&shop, "chair", "KUDOS:0.2", 20);
+    approve(&shop, "chair", "KUDOS:0.2", 20).await;
     assert_eq!(pick_up(&alice, "chair").await.unwrap().len(), 2);
     assert!(picks(&shop, "chair") >= 3);
     settle(&alice).await;
@@ -67,10 +67,10 @@ async fn refunds_come_back_and_those_of_one_time_are_one() {
 
 #[tokio::test]
 async fn what_was_not_paid_is_not_refunded() {
-    let world = World::new();
+    let world = World::new().await;
     let alice = customer(&world, 1, "KUDOS:10").await;
-    let shop = FakeMerchant::open(&world);
-    order(&world, &shop, "chair", "KUDOS:1");
+    let shop = Shop::open(&world).await;
+    order(&shop, "chair", "KUDOS:1").await;
     let error = pick_up(&alice, "chair").await.unwrap_err().to_string();
     assert!(error.contains("this wallet has not paid that order"), "{error}");
     let error = alice.purchase_of_refund("taler://pay/shop.test/x/").unwrap_err().to_string();
@@ -79,8 +79,10 @@ async fn what_was_not_paid_is_not_refunded() {
     let error = alice.pick_up_refunds(withdrawal).await.unwrap_err().to_string();
     assert!(error.contains("is no purchase"), "{error}");
     // The shop forgets the order.
-    let id = buy(&alice, &FakeMerchant::uri("chair", "")).await.unwrap();
-    shop.lock().unwrap().orders.clear();
+    let id = buy(&alice, &shop.uri("chair", "")).await.unwrap();
+    world.network.answer_instead(|request| {
+        request.url.starts_with(MERCHANT).then(|| batzen_testkit::world::error(404, 2005, &json!({})))
+    });
     let error = alice.pick_up_refunds(id).await.unwrap_err().to_string();
     assert!(error.contains("code 2005"), "{error}");
     settle(&alice).await;
@@ -90,32 +92,32 @@ async fn what_was_not_paid_is_not_refunded() {
 /// An exchange that does not answer is asked again; one that refuses is not.
 #[tokio::test]
 async fn open_refunds_are_retried_and_refused_ones_are_final() {
-    let world = World::new();
+    let world = World::new().await;
     let alice = customer(&world, 1, "KUDOS:10").await;
-    let shop = FakeMerchant::open(&world);
-    buy(&alice, &order(&world, &shop, "chair", "KUDOS:3")).await.unwrap();
+    let shop = Shop::open(&world).await;
+    buy(&alice, &order(&shop, "chair", "KUDOS:3").await).await.unwrap();
     settle(&alice).await;
-    approve(&shop, "chair", "KUDOS:2", 10);
-    shop.lock().unwrap().is_exchange_away = true;
+    approve(&shop, "chair", "KUDOS:2", 10).await;
+    shop.set_exchange_away(true);
     pick_up(&alice, "chair").await.unwrap();
     let report = run_once(&alice).await;
     let waits = "the exchange has not confirmed the refund to the shop yet";
     assert_eq!(report.pending[0].message.as_deref(), Some(waits), "{report:?}");
     assert_eq!((refunds(&alice)[0].status, refunds(&alice).len()), (Status::Pending, 1));
-    common::check_history(&alice);
+    check_history(&alice);
     // The user asks twice.
     for _ in 0..2 {
         assert_eq!(pick_up(&alice, "chair").await.unwrap().len(), 1);
     }
-    shop.lock().unwrap().is_exchange_away = false;
+    shop.set_exchange_away(false);
     run_once(&alice).await;
     assert_eq!(refunds(&alice)[0].status, Status::Done);
     settle(&alice).await;
     check_books(&world, &[&alice]);
 
     // Too late: the shop has been paid.
-    approve(&shop, "chair", "KUDOS:0.5", 20);
-    shop.lock().unwrap().lie = Some(Box::new(|request, answer| {
+    approve(&shop, "chair", "KUDOS:0.5", 20).await;
+    shop.lie(|request, answer| {
         if !request.url.ends_with("/refund") {
             return answer;
         }
@@ -124,15 +126,15 @@ async fn open_refunds_are_retried_and_refused_ones_are_final() {
         last["type"] = json!("failure");
         last["exchange_status"] = json!(410);
         batzen_wallet::core::http::HttpResponse { body: serde_json::to_vec(&body).unwrap(), ..answer }
-    }));
+    });
     pick_up(&alice, "chair").await.unwrap();
     let failed = refunds(&alice).pop().unwrap();
     assert_eq!((failed.status, failed.effect.as_str()), (Status::Failed, "+KUDOS:0"));
     assert!(failed.message.unwrap().contains("too late"));
     settle(&alice).await;
     // The exchange has refunded after all: its word counts.
-    shop.lock().unwrap().lie = None;
-    approve(&shop, "chair", "KUDOS:0.1", 30);
+    shop.be_honest();
+    approve(&shop, "chair", "KUDOS:0.1", 30).await;
     pick_up(&alice, "chair").await.unwrap();
     assert!(refunds(&alice).iter().all(|row| row.status == Status::Done), "{:#?}", refunds(&alice));
     settle(&alice).await;
@@ -153,28 +155,28 @@ async fn false_refunds_are_kept_as_evidence() {
         (|entry| entry["rtransaction_id"] = json!(77), "invalid signature"),
     ];
     for (n, (forge, reason)) in cases.into_iter().enumerate() {
-        let world = World::new();
+        let world = World::new().await;
         let alice = customer(&world, n as u64, "KUDOS:10").await;
-        let shop = FakeMerchant::open(&world);
-        buy(&alice, &order(&world, &shop, "chair", "KUDOS:3")).await.unwrap();
+        let shop = Shop::open(&world).await;
+        buy(&alice, &order(&shop, "chair", "KUDOS:3").await).await.unwrap();
         settle(&alice).await;
-        approve(&shop, "chair", "KUDOS:0.5", 10);
+        approve(&shop, "chair", "KUDOS:0.5", 10).await;
         let before = alice.balance().unwrap();
-        shop.lock().unwrap().lie = Some(Box::new(move |request, answer| {
+        shop.lie(move |request, answer| {
             if !request.url.ends_with("/refund") {
                 return answer;
             }
             let mut body: Value = serde_json::from_slice(&answer.body).unwrap();
             forge(&mut body["refunds"][0]);
             batzen_wallet::core::http::HttpResponse { body: serde_json::to_vec(&body).unwrap(), ..answer }
-        }));
+        });
         let error = pick_up(&alice, "chair").await.unwrap_err();
         assert!(matches!(&error, WalletError::Disputed { .. }), "{error}");
         assert!(error.to_string().contains(reason), "{reason}: {error}");
         assert!(alice.evidence()[0].purchase.is_some(), "the contract is part of the evidence");
         assert_eq!((alice.balance().unwrap(), refunds(&alice).len()), (before, 0));
         // It is asked again later, and the truth counts.
-        shop.lock().unwrap().lie = None;
+        shop.be_honest();
         alice.retry_disputed().unwrap();
         run_once(&alice).await;
         assert_eq!(refunds(&alice).len(), 1);
@@ -186,64 +188,66 @@ async fn false_refunds_are_kept_as_evidence() {
 
 #[tokio::test]
 async fn promised_refunds_are_picked_up_without_being_asked_for() {
-    let world = World::new();
+    let world = World::new().await;
     let alice = customer(&world, 1, "KUDOS:10").await;
-    let shop = FakeMerchant::open(&world);
+    let shop = Shop::open(&world).await;
     let promise = |contract: &mut Value| contract["auto_refund"] = json!({ "d_us": 600_000_000_u64 });
-    buy(&alice, &order_with(&world, &shop, "drink", "KUDOS:3", promise)).await.unwrap();
+    buy(&alice, &order_with(&shop, "drink", "KUDOS:3", promise).await).await.unwrap();
     let report = run_once(&alice).await;
     assert_eq!((report.pending.len(), report.pending[0].kind), (1, "pick-up"), "{report:?}");
     assert_eq!(report.pending[0].until, Some(START.saturating_add(Duration::from_secs(600))));
     assert!(refunds(&alice).is_empty());
     // The machine is empty; then it finds something after all, twice.
     for (sum, seconds) in [("KUDOS:1", 10), ("KUDOS:0.5", 20)] {
-        approve(&shop, "drink", sum, seconds);
-        world.clock.set(START.saturating_add(Duration::from_secs(seconds)));
+        approve(&shop, "drink", sum, seconds).await;
+        world.set_time(START.saturating_add(Duration::from_secs(seconds))).await;
         assert!(!run_once(&alice).await.pending.is_empty());
     }
     assert_eq!(refunds(&alice).len(), 2);
     // A refund that the exchange confirms later does not end with the period.
-    shop.lock().unwrap().is_exchange_away = true;
-    approve(&shop, "drink", "KUDOS:0.2", 30);
+    shop.set_exchange_away(true);
+    approve(&shop, "drink", "KUDOS:0.2", 30).await;
     run_once(&alice).await;
-    world.clock.set(START.saturating_add(Duration::from_secs(601)));
+    world.set_time(START.saturating_add(Duration::from_secs(601))).await;
     let pending = run_once(&alice).await.pending;
     assert_eq!((pending.len(), pending[0].kind), (1, "refund"), "{pending:?}");
-    shop.lock().unwrap().is_exchange_away = false;
+    shop.set_exchange_away(false);
     settle(&alice).await;
     assert_eq!(refunds(&alice).len(), 3);
     check_books(&world, &[&alice]);
     check_no_loss(&alice);
 
     // Without refund period there is nothing to wait for.
-    let uri = order_with(&world, &shop, "snack", "KUDOS:1", |contract| {
+    let uri = order_with(&shop, "snack", "KUDOS:1", |contract| {
         promise(contract);
         contract["refund_deadline"] = contract["timestamp"].clone();
-    });
+    })
+    .await;
     buy(&alice, &uri).await.unwrap();
     settle(&alice).await;
-    let uri = order_with(&world, &shop, "odd", "KUDOS:1", |c| c["auto_refund"] = json!("ten minutes"));
+    let uri = order(&shop, "odd", "KUDOS:1").await;
+    shop.forge_contracts(|contract| contract["auto_refund"] = json!("ten minutes"));
     let error = buy(&alice, &uri).await.unwrap_err().to_string();
     assert!(error.contains("auto_refund is malformed"), "{error}");
 }
 
 #[tokio::test]
 async fn pick_ups_and_open_refunds_can_be_given_up() {
-    let world = World::new();
+    let world = World::new().await;
     let alice = customer(&world, 1, "KUDOS:10").await;
-    let shop = FakeMerchant::open(&world);
+    let shop = Shop::open(&world).await;
     let promise = |contract: &mut Value| contract["auto_refund"] = json!({ "d_us": "forever" });
-    buy(&alice, &order_with(&world, &shop, "drink", "KUDOS:3", promise)).await.unwrap();
+    buy(&alice, &order_with(&shop, "drink", "KUDOS:3", promise).await).await.unwrap();
     let pending = run_once(&alice).await.pending;
     assert_eq!(pending[0].until, Some(START.saturating_add(Duration::from_days(1))), "the refund period");
-    approve(&shop, "drink", "KUDOS:1", 10);
-    shop.lock().unwrap().is_exchange_away = true;
+    approve(&shop, "drink", "KUDOS:1", 10).await;
+    shop.set_exchange_away(true);
     for operation in run_once(&alice).await.pending {
         alice.cancel(operation.id).unwrap();
     }
     // The user may still ask.
-    shop.lock().unwrap().is_exchange_away = false;
-    approve(&shop, "drink", "KUDOS:0.1", 20);
+    shop.set_exchange_away(false);
+    approve(&shop, "drink", "KUDOS:0.1", 20).await;
     pick_up(&alice, "drink").await.unwrap();
     assert!(refunds(&alice).iter().all(|row| row.status == Status::Done));
     settle(&alice).await;
@@ -262,16 +266,15 @@ async fn live(alice: &Wallet, shop: &Shop) -> Result<(), WalletError> {
         let id = alice.withdraw_from_bank(BANK, "alice", "pw", sum, None, CipherChoice::Any).await?;
         alice.finish(id).await?;
     }
-    buy(alice, &FakeMerchant::uri("chair", "")).await?;
+    buy(alice, &shop.uri("chair", "")).await?;
     alice.run_pending().await?;
     for (seconds, sum) in [(10, "KUDOS:2"), (20, "KUDOS:1.5")] {
         let is_new = {
-            let shop = shop.lock().unwrap();
             let time = START.saturating_add(Duration::from_secs(seconds));
-            shop.orders["chair"].refunds.iter().all(|refund| refund.time != time)
+            shop.refunds("chair").iter().all(|refund| refund.time != time)
         };
         if is_new {
-            approve(shop, "chair", sum, seconds);
+            approve(shop, "chair", sum, seconds).await;
         }
         pick_up(alice, "chair").await?;
         alice.run_pending().await?;
@@ -288,16 +291,16 @@ async fn a_kill_at_any_point_of_a_refund_loses_nothing() {
     loop {
         n += 1;
         let directory = tempfile::tempdir().unwrap();
-        let world = World::new();
-        let shop = FakeMerchant::open(&world);
-        order(&world, &shop, "chair", "KUDOS:5.2");
+        let world = World::new().await;
+        let shop = Shop::open(&world).await;
+        order(&shop, "chair", "KUDOS:5.2").await;
         // n = 1 runs the script undisturbed.
         world.network.set_fuse(n - 1);
         let mut lives = 0;
         let alice = loop {
             lives += 1;
             let alice = open(&world, directory.path(), 100 * n as u64 + lives);
-            common::check_history(&alice);
+            check_history(&alice);
             let is_alive = tokio::select! {
                 result = live(&alice, &shop) => { result.unwrap(); true }
                 () = world.network.died() => false,
@@ -313,7 +316,7 @@ async fn a_kill_at_any_point_of_a_refund_loses_nothing() {
         assert!(alice.pending().is_empty(), "death at point {}: {:?}", n - 1, alice.pending());
         check_books(&world, &[&alice]);
         check_no_loss(&alice);
-        assert_eq!(world.exchange.lock().unwrap().conflicts, 0, "no coin was spent twice");
+        assert_eq!(world.network.conflicts(), 0, "no coin was spent twice");
         if n > 1 && lives == 1 {
             break;
         }

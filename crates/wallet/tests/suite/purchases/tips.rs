@@ -6,9 +6,8 @@ use super::*;
 use batzen_wallet::TipUri;
 use batzen_wallet::core::http::HttpResponse;
 
-fn tip(world: &World, shop: &Shop, id: &str, sum: &str) -> TipUri {
-    let mut exchange = world.exchange.lock().unwrap();
-    TipUri::parse(&shop.lock().unwrap().tip(&mut exchange, id, sum)).unwrap()
+async fn tip(world: &World, shop: &Shop, id: &str, sum: &str) -> TipUri {
+    TipUri::parse(&shop.tip(world, id, sum).await).unwrap()
 }
 
 async fn ready(world: &World, seed: u64) -> Wallet {
@@ -29,15 +28,15 @@ async fn accept(wallet: &Wallet, uri: &TipUri) -> Result<u64, WalletError> {
 }
 
 fn pickups(shop: &Shop, id: &str) -> usize {
-    shop.lock().unwrap().tips[id].pickups.len()
+    shop.pickups(id)
 }
 
 #[tokio::test]
 async fn a_tip_becomes_coins_that_can_be_spent() {
-    let world = World::new();
-    let shop = FakeMerchant::open(&world);
+    let world = World::new().await;
+    let shop = Shop::open(&world).await;
     let alice = ready(&world, 1).await;
-    let uri = tip(&world, &shop, "thanks", "KUDOS:3.17");
+    let uri = tip(&world, &shop, "thanks", "KUDOS:3.17").await;
     let offer = alice.inspect_tip(&uri).await.unwrap();
     assert_eq!((offer.amount, offer.exchange_url.as_str()), (amount("KUDOS:3.17"), EXCHANGE));
     let id = accept(&alice, &uri).await.unwrap();
@@ -48,10 +47,11 @@ async fn a_tip_becomes_coins_that_can_be_spent() {
     assert_eq!(done.effect, "+KUDOS:3.1");
     assert_eq!(done.merchant.as_deref(), Some(MERCHANT));
     assert_eq!(available(&alice), amount("KUDOS:3.1"));
-    assert_eq!(shop.lock().unwrap().tips["thanks"].left, amount("KUDOS:0.04").money);
+    let given = shop.tip_row("thanks");
+    assert_eq!(given.amount.checked_sub(given.picked_up).unwrap(), amount("KUDOS:0.04").money);
     assert_eq!(accept(&alice, &uri).await.unwrap(), id, "a tip is picked up once");
     assert_eq!(pickups(&shop, "thanks"), 1);
-    buy(&alice, &order(&world, &shop, "coffee", "KUDOS:2.5")).await.unwrap();
+    buy(&alice, &order(&shop, "coffee", "KUDOS:2.5").await).await.unwrap();
     settle(&alice).await;
     check_books(&world, &[&alice]);
     check_no_loss(&alice);
@@ -59,8 +59,8 @@ async fn a_tip_becomes_coins_that_can_be_spent() {
 
 #[tokio::test]
 async fn what_is_no_tip_any_more_is_refused() {
-    let world = World::new();
-    let shop = FakeMerchant::open(&world);
+    let world = World::new().await;
+    let shop = Shop::open(&world).await;
     let alice = ready(&world, 1).await;
     for (uri, reason) in
         [("taler://tip/", "taler URI"), ("taler://pay/shop.test/x/", "it is not about a tip")]
@@ -71,22 +71,25 @@ async fn what_is_no_tip_any_more_is_refused() {
     let unknown = TipUri::parse("taler+http://tip/shop.test/instances/kiosk/never").unwrap();
     let error = accept(&alice, &unknown).await.unwrap_err().to_string();
     assert!(error.contains("the shop knows no such tip"), "{error}");
-    let small = tip(&world, &shop, "small", "KUDOS:0.1");
+    let small = tip(&world, &shop, "small", "KUDOS:0.1").await;
     let error = accept(&alice, &small).await.unwrap_err().to_string();
     assert!(error.contains("is too little"), "{error}");
     // Two wallets see it, one gets it.
-    let uri = tip(&world, &shop, "thanks", "KUDOS:2");
+    let uri = tip(&world, &shop, "thanks", "KUDOS:2").await;
     let bob = ready(&world, 2).await;
     let (first, second) = (alice.inspect_tip(&uri).await.unwrap(), bob.inspect_tip(&uri).await.unwrap());
     alice.accept_tip(&first).await.unwrap();
     let error = bob.accept_tip(&second).await.unwrap_err();
     assert!(matches!(&error, WalletError::Failed { .. }), "{error}");
     assert!(error.to_string().contains("code 2406"), "{error}");
-    // It expires while the request is under way.
-    let uri = tip(&world, &shop, "late", "KUDOS:2");
+    // It expires with its reserve, while the request is under way.
+    let uri = tip(&world, &shop, "late", "KUDOS:2").await;
     let offer = alice.inspect_tip(&uri).await.unwrap();
-    world.clock.set(START.saturating_add(Duration::from_days(1)));
-    let error = alice.accept_tip(&offer).await.unwrap_err().to_string();
+    world.network.break_path("/pickup", 503);
+    alice.accept_tip(&offer).await.unwrap_err();
+    world.set_time(START.saturating_add(Duration::from_days(29))).await;
+    world.network.repair();
+    let error = accept(&alice, &uri).await.unwrap_err().to_string();
     assert!(error.contains("code 2405"), "{error}");
     let error = accept(&alice, &uri).await.unwrap_err().to_string();
     assert!(error.contains("the tip has expired"), "{error}");
@@ -96,10 +99,10 @@ async fn what_is_no_tip_any_more_is_refused() {
 
 #[tokio::test]
 async fn the_terms_of_the_exchange_come_first() {
-    let world = World::new();
-    let shop = FakeMerchant::open(&world);
+    let world = World::new().await;
+    let shop = Shop::open(&world).await;
     let alice = Wallet::in_memory_with(world.options(1));
-    let uri = tip(&world, &shop, "thanks", "KUDOS:2");
+    let uri = tip(&world, &shop, "thanks", "KUDOS:2").await;
     let error = accept(&alice, &uri).await.unwrap_err().to_string();
     assert!(error.contains("does not know the exchange"), "{error}");
     alice.add_exchange(EXCHANGE).await.unwrap();
@@ -113,18 +116,18 @@ async fn the_terms_of_the_exchange_come_first() {
 /// An exchange that does not answer the shop is asked again, with the same planchets.
 #[tokio::test]
 async fn a_tip_without_answer_is_asked_for_again() {
-    let world = World::new();
-    let shop = FakeMerchant::open(&world);
+    let world = World::new().await;
+    let shop = Shop::open(&world).await;
     let alice = ready(&world, 1).await;
-    let uri = tip(&world, &shop, "thanks", "KUDOS:5");
-    shop.lock().unwrap().is_exchange_away = true;
+    let uri = tip(&world, &shop, "thanks", "KUDOS:5").await;
+    shop.set_exchange_away(true);
     accept(&alice, &uri).await.unwrap_err();
     assert_eq!(alice.pending()[0].kind, "tip");
-    common::check_history(&alice);
-    shop.lock().unwrap().is_exchange_away = false;
+    check_history(&alice);
+    shop.set_exchange_away(false);
     // The answer is lost, and then false.
     for _ in 0..2 {
-        shop.lock().unwrap().lie = Some(Box::new(|request, answer| {
+        shop.lie(|request, answer| {
             if !request.url.ends_with("/pickup") {
                 return answer;
             }
@@ -132,13 +135,13 @@ async fn a_tip_without_answer_is_asked_for_again() {
             let signatures = body["blind_sigs"].as_array_mut().unwrap();
             signatures.swap(0, 1);
             HttpResponse { body: serde_json::to_vec(&body).unwrap(), ..answer }
-        }));
+        });
         let error = accept(&alice, &uri).await.unwrap_err();
         assert!(matches!(&error, WalletError::Disputed { .. }), "{error}");
         assert!(alice.coins().is_empty());
-        common::check_history(&alice);
+        check_history(&alice);
     }
-    shop.lock().unwrap().lie = None;
+    shop.be_honest();
     alice.retry_disputed().unwrap();
     settle(&alice).await;
     assert_eq!(pickups(&shop, "thanks"), 1);
@@ -150,15 +153,15 @@ async fn a_tip_without_answer_is_asked_for_again() {
 /// Nobody but the shop could have the money back of a revoked denomination.
 #[tokio::test]
 async fn revoked_coins_of_a_tip_are_lost() {
-    let world = World::new();
-    let shop = FakeMerchant::open(&world);
+    let world = World::new().await;
+    let shop = Shop::open(&world).await;
     let alice = ready(&world, 1).await;
-    accept(&alice, &tip(&world, &shop, "thanks", "KUDOS:2.02")).await.unwrap();
+    accept(&alice, &tip(&world, &shop, "thanks", "KUDOS:2.02").await).await.unwrap();
     let h_denom_pub = alice.coins()[0].h_denom_pub;
-    world.exchange.lock().unwrap().denom_mut(&h_denom_pub).revoked = true;
+    world.exchange.revoke(|denom| denom.h_denom_pub == h_denom_pub).await;
     alice.add_exchange(EXCHANGE).await.unwrap();
     settle(&alice).await;
-    common::check_history(&alice);
+    check_history(&alice);
     let lost = alice.history(false).unwrap().transactions;
     assert!(lost.iter().any(|row| row.kind == "expired"), "{lost:#?}");
     assert!(lost.iter().all(|row| row.kind != "recoup"), "{lost:#?}");
@@ -183,15 +186,15 @@ async fn a_kill_at_any_point_of_a_tip_loses_nothing() {
     loop {
         n += 1;
         let directory = tempfile::tempdir().unwrap();
-        let world = World::new();
-        let shop = FakeMerchant::open(&world);
-        let uri = tip(&world, &shop, "thanks", "KUDOS:3.2");
+        let world = World::new().await;
+        let shop = Shop::open(&world).await;
+        let uri = tip(&world, &shop, "thanks", "KUDOS:3.2").await;
         world.network.set_fuse(n - 1);
         let mut lives = 0;
         let alice = loop {
             lives += 1;
             let alice = open(&world, directory.path(), 100 * n as u64 + lives);
-            common::check_history(&alice);
+            check_history(&alice);
             let is_alive = tokio::select! {
                 result = live(&alice, &uri) => { result.unwrap(); true }
                 () = world.network.died() => false,
