@@ -55,10 +55,7 @@ impl Core {
     }
 
     /// Executes a command. A refusal is for the caller to answer.
-    pub async fn execute<C: TypedCommand>(
-        &self,
-        command: C,
-    ) -> Result<Result<C::Answer, Refusal>, Response> {
+    pub async fn execute<C: TypedCommand>(&self, command: C) -> Result<Result<C::Answer, Refusal>, Response> {
         let verdict = self.lane.submit(command.into()).await.map_err(|error| FAILURES.submit(&error))?;
         Ok(verdict.map(C::answer))
     }

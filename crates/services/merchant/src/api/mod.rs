@@ -98,7 +98,8 @@ impl Merchant {
     ) -> Self {
         let pool = CpuPool::new(0, POOL_JOBS_MAX);
         let confirmations = pool.collector("confirmation", CollectorOptions::default(), pay::check);
-        let monitor = Monitor::new("merchant", &OPERATIONS, &DASHBOARD, http_stats).in_currency(config.currency);
+        let monitor =
+            Monitor::new("merchant", &OPERATIONS, &DASHBOARD, http_stats).in_currency(config.currency);
         Self {
             core: Core::new(config, lane),
             gate: Gate::new(Shops::new(instance_changes), state.token_salt),

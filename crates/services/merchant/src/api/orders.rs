@@ -7,8 +7,8 @@ use batzen_crypto::hash::sha512;
 use batzen_crypto::{base32, fill_random};
 use batzen_http::{Head, Request, Response};
 use batzen_protocol::api::merchant::{
-    ClaimedOrder, ContractExchange, ContractTerms, CreateOrderRequest, CreateOrderResponse, ForgetRequest, OrderList,
-    OrderStatus, OrderSummary, OutOfStock, PaidOrder, UnpaidOrder,
+    ClaimedOrder, ContractExchange, ContractTerms, CreateOrderRequest, CreateOrderResponse, ForgetRequest,
+    OrderList, OrderStatus, OrderSummary, OutOfStock, PaidOrder, UnpaidOrder,
 };
 use batzen_protocol::canonical::to_canonical;
 use batzen_protocol::{ErrorCode, Money, PaytoUri, Timestamp};

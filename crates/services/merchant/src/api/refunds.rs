@@ -191,8 +191,7 @@ async fn pick_up_refund(app: &Arc<Merchant>, request: &mut Request, shop: &Shop,
     request.leave_slot();
     let approvals: Vec<Refund> = money.approvals().cloned().collect();
     let (key, all) = (&key, &money);
-    let approvals =
-        approvals.into_iter().map(|approval| refund(app, shop, key, h_contract, approval, all));
+    let approvals = approvals.into_iter().map(|approval| refund(app, shop, key, h_contract, approval, all));
     // All at once would open too many connections, and the wallet shows them in the order of approval.
     let refunds: Vec<RefundEntry> = stream::iter(approvals).buffered(REFUNDS_AT_ONCE).collect().await;
     app.core.notices.order_changed(&order);

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use batzen_http::{Head, Method, Request, Response, header};
 use batzen_protocol::api::merchant::{
-    CreateOrderRequest, CreateOrderResponse, CreateTemplateRequest, TemplateContract, TemplateDetails, TemplateForCustomer,
-    TemplateList, TemplateSummary, UseTemplateRequest,
+    CreateOrderRequest, CreateOrderResponse, CreateTemplateRequest, TemplateContract, TemplateDetails,
+    TemplateForCustomer, TemplateList, TemplateSummary, UseTemplateRequest,
 };
 use batzen_protocol::{Amount, ErrorCode, Timestamp};
 use batzen_store::Store;

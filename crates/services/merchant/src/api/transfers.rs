@@ -102,7 +102,7 @@ async fn report_transfer(app: &Arc<Merchant>, request: &mut Request, shop: &Shop
     let mut row = tracking::new_transfer(&app.core, shop, &exchange_url, wtid, payto_uri);
     row.credit_amount = Some(credit);
     let row = app.core.execute(NoteTransfer { key: key.clone(), row }).await?;
-    let row = row.map_err(|refusal| refused(&refusal, &wtid.to_string()))?;
+    let row = *row.map_err(|refusal| refused(&refusal, &wtid.to_string()))?;
     let row = match row.verified {
         true => row,
         false => {
