@@ -3,12 +3,12 @@
 use std::sync::LazyLock;
 
 use batzen_http::{Bytes, Response, deflate, header};
-use batzen_protocol::api::merchant::MERCHANT_PROTOCOL_VERSION;
+use batzen_protocol::api::merchant::{ContractTerms, MERCHANT_PROTOCOL_VERSION};
 use serde_json::{Map, Value, json};
 
 use super::access::Access;
 use super::rows;
-use super::table::{Content, Row, Schemas};
+use super::table::{Content, Row, Schemas, describe};
 
 /// Schemas of the parameters in queries.
 pub(super) const TEXT: &str = r#"{"type":"string"}"#;
@@ -40,6 +40,8 @@ fn document(rows: &[Row]) -> Value {
         let item = paths.entry(with_braces(row.path)).or_insert_with(|| path_item(row));
         item[row.method.as_str().to_lowercase()] = operation(row, &mut schemas);
     }
+    // A type that is only a parameter of others, which these do not add.
+    describe::<ContractTerms>(&mut schemas);
     let schemas: Map<String, Value> =
         schemas.into_iter().map(|(name, schema)| (name, json!(schema))).collect();
     let mut document: Value = serde_json::from_str(include_str!("openapi.json")).expect("it is JSON");

@@ -90,7 +90,7 @@ pub(super) type Schemas = Vec<(String, RefOr<Schema>)>;
 /// Adds a type and those that it consists of to a document. Returns its name.
 pub(super) type Describe = fn(&mut Schemas) -> String;
 
-fn describe<T: ToSchema>(schemas: &mut Schemas) -> String {
+pub(super) fn describe<T: ToSchema>(schemas: &mut Schemas) -> String {
     schemas.push((T::name().into_owned(), T::schema()));
     T::schemas(schemas);
     T::name().into_owned()
