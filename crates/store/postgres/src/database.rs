@@ -171,7 +171,7 @@ impl Database {
             horizon: self.texts.horizon.clone(),
             transactions: self.texts.transactions.clone(),
             writer: self.texts.writer.clone(),
-            fence: format!("UPDATE {schema}.{} SET epoch = epoch + 1, seen = now()", WRITERS),
+            fence: format!("UPDATE {schema}.{WRITERS} SET epoch = epoch + 1, seen = now()"),
             of_writer: format!("vshard = {} AND ", direct.vshard),
         };
         Some(Arc::new(Self {

@@ -211,7 +211,7 @@ pub(super) async fn make_order(
     }
     match verdict {
         Ok(row) => {
-            app.core.notices.lists.announce(&[shop.id.clone()]);
+            app.core.notices.lists.announce(std::slice::from_ref(&shop.id));
             Ok(CreateOrderResponse { order_id, token: token_of(&row) })
         }
         Err(refusal) => Err(products::out_of_stock(&app.core, shop, refusal, &order_id).await),

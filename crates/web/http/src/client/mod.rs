@@ -5,11 +5,11 @@
 //!
 //! Nothing here is global, and nothing reads the environment.
 
-mod client;
+mod requests;
 mod retry;
 
 pub use crate::codec::correlation;
 pub use bytes::Bytes;
-pub use client::{Call, Client, ClientError, ClientOptions, Reply, basic_auth, url_encoded};
 pub use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
+pub use requests::{Call, Client, ClientError, ClientOptions, Reply, basic_auth, url_encoded};
 pub use retry::Backoff;

@@ -330,6 +330,9 @@ pub struct WorkerRun<'a> {
     context: &'a Context,
 }
 
+/// Prepares the store of a bank in a directory.
+type FillBank<'a> = &'a dyn Fn(&Path) -> Result<(), BenchError>;
+
 impl<'a> WorkerRun<'a> {
     /// Starts an exchange, and before it a bank whose store `fill_bank` prepares, unless the worker needs none.
     ///
@@ -339,12 +342,12 @@ impl<'a> WorkerRun<'a> {
         scenario: &str,
         options: &WorkerOptions,
         context: &'a Context,
-        fill_bank: Option<&dyn Fn(&Path) -> Result<(), BenchError>>,
+        fill_bank: Option<FillBank<'_>>,
     ) -> Result<Self, BenchError> {
         options.store.check()?;
         let run_dir = RunDirectory::new(scenario, &options.run)?;
         let database = Database::start(&options.store, &run_dir.placement)?;
-        let start_bank = |fill_bank: &dyn Fn(&Path) -> Result<(), BenchError>| {
+        let start_bank = |fill_bank: FillBank<'_>| {
             let data = run_dir.world.join("bank");
             fill_bank(&data)?;
             BankProcess::start(context, &run_dir, &data)
