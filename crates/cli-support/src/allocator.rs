@@ -6,7 +6,7 @@ use libmimalloc_sys::mi_option_t;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// How long memory is free before it goes back to the kernel, in milliseconds.
+/// Time that memory is free before it goes back to the kernel, in milliseconds.
 ///
 /// Each batch takes some buffers of up to a few MiB. With the allocator's own second, they often went back and were
 /// taken again, for which the kernel clears pages of 2 MiB (docs/internals/lab/2026-11-26-lanes-on-two-cores.md).

@@ -22,9 +22,9 @@ use tracing_subscriber::layer::{Context, Layer};
 const SPANS_MAX: usize = 8_192;
 /// The most spans in one request to the collector.
 const BATCH_MAX: usize = 512;
-/// How often spans are sent.
+/// Interval at which spans are sent.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// How often a failure is reported.
+/// Interval at which a failure is reported.
 const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 /// `SPAN_KIND_SERVER` and `SPAN_KIND_CLIENT`.
 const SERVER: u8 = 2;

@@ -115,7 +115,7 @@ impl Bank {
         self.running.as_ref().map(|running| (&running.store, &running.chart))
     }
 
-    /// How many movements are undecided.
+    /// Number of movements that are undecided.
     #[must_use]
     pub fn open_intents(&self) -> usize {
         self.open.len()

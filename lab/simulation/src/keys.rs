@@ -33,7 +33,7 @@ pub const BANK_URL: &str = "http://bank.test/";
 pub const EXCHANGE_ACCOUNT: &str = "exchange";
 /// Wire method of all accounts.
 pub const METHOD: &str = "x-taler-bank";
-/// How long coins of the first generation can be withdrawn.
+/// Time that coins of the first generation can be withdrawn.
 pub const FIRST_GENERATION: Duration = Duration::from_secs(FIRST_GENERATION_S);
 const FIRST_GENERATION_S: u64 = 2 * 3600;
 
@@ -103,9 +103,9 @@ struct Spec {
     fee_withdraw: u64,
     /// Fee for melts in cents.
     fee_refresh: u64,
-    /// How long coins can be withdrawn, in seconds.
+    /// Time that coins can be withdrawn, in seconds.
     issue_s: u64,
-    /// How long coins can be spent, in days.
+    /// Time that coins can be spent, in days.
     spend_days: u64,
 }
 

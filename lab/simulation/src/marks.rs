@@ -56,7 +56,7 @@ pub const RARE: &[&str] = &[
     "withdraw.after_expiry",
 ];
 
-/// How many seeds must reach [`RARE`].
+/// Number of seeds that must reach [`RARE`].
 pub const SEEDS_FOR_RARE: u64 = 5_000;
 
 /// How often each mark was reached.

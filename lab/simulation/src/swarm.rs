@@ -91,7 +91,7 @@ pub struct Swarm {
     pub thieves: usize,
     /// Merchants.
     pub merchants: u64,
-    /// How long customers act and faults happen.
+    /// Time that customers act and faults happen.
     pub active: u64,
     /// Time between two acts of a customer.
     pub act_gap: u64,
@@ -119,7 +119,7 @@ pub struct Swarm {
     pub worker_gap: u64,
     /// How many rows of bank history the exchange requests at once.
     pub page_rows: u64,
-    /// How long the exchange gathers requests for a batch, at most.
+    /// Time that the exchange gathers requests for a batch, at most.
     pub gather: u64,
 }
 

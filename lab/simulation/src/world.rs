@@ -15,7 +15,7 @@ use crate::message::{Context, Event, Place};
 use crate::random::Random;
 use crate::swarm::{Bug, HOUR, SECOND, Swarm};
 
-/// How long a run continues after the last fault: until refund deadlines have passed, merchants are paid,
+/// Time that a run continues after the last fault: until refund deadlines have passed, merchants are paid,
 /// reservations have ended and reserves are closed.
 const REST: u64 = 52 * HOUR;
 /// The largest number of events in a run; more means a loop.

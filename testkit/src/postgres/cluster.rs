@@ -16,7 +16,7 @@ use crate::postgres::{ClusterError, Installation};
 
 /// The superuser of every cluster.
 pub(crate) const SUPERUSER: &str = "postgres";
-/// How many ports are tried when another program takes the chosen one first.
+/// Number of ports that are tried when another program takes the chosen one first.
 const PORT_ATTEMPTS: u32 = 5;
 
 /// Default settings: small, ready for standbys and publications, and without checkpoints in the middle of a

@@ -64,7 +64,7 @@ pub enum ClusterError {
     /// A file or process operation failed.
     #[error("{path}: {error}")]
     Io {
-        /// Which one.
+        /// Its name.
         path: PathBuf,
         /// The reason.
         error: std::io::Error,

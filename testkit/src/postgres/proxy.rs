@@ -102,7 +102,7 @@ impl Proxy {
         lock(&self.shared.state).plan.take().is_some()
     }
 
-    /// How many planned cuts have happened.
+    /// Number of planned cuts that have happened.
     pub fn cuts(&self) -> u32 {
         lock(&self.shared.state).cuts
     }
@@ -137,12 +137,12 @@ impl Proxy {
         lock(&self.shared.state).refuses = refuses;
     }
 
-    /// How many connections are open.
+    /// Number of connections that are open.
     pub fn open(&self) -> usize {
         lock(&self.shared.state).open.len()
     }
 
-    /// How many connections there have been.
+    /// Number of connections that there have been.
     pub fn accepted(&self) -> u64 {
         lock(&self.shared.state).accepted
     }

@@ -1,4 +1,4 @@
-//! What can be wrong with a configuration.
+//! Errors of a configuration.
 
 use crate::Source;
 use std::{fmt, path::PathBuf};
@@ -19,7 +19,7 @@ pub enum ConfigError {
     Syntax {
         /// Where.
         at: Source,
-        /// What is wrong.
+        /// The fault.
         reason: String,
     },
     /// A required option is missing.
@@ -29,7 +29,7 @@ pub enum ConfigError {
         section: Box<str>,
         /// The option, in upper case.
         option: Box<str>,
-        /// What is expected.
+        /// The expected form.
         expected: Box<str>,
     },
     /// A value is invalid.
@@ -41,7 +41,7 @@ pub enum ConfigError {
         section: Box<str>,
         /// The option, in upper case.
         option: Box<str>,
-        /// What is expected.
+        /// The expected form.
         expected: Box<str>,
         /// The found value, in quotes and shortened, or what is wrong with it.
         found: Box<str>,
@@ -53,7 +53,7 @@ pub enum ConfigError {
         section: String,
         /// The option as given.
         option: String,
-        /// What is wrong.
+        /// The fault.
         reason: &'static str,
     },
 }

@@ -7,9 +7,9 @@ use std::{fmt::Write as _, ops::RangeInclusive, path::PathBuf};
 /// The expected value, and perhaps what is wrong with the found one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expected {
-    /// What is expected, to complete "expected …".
+    /// The expected form, to complete "expected …".
     pub expected: String,
-    /// What is wrong, unless the value itself shows it.
+    /// The fault, unless the value itself shows it.
     pub found: Option<String>,
 }
 
@@ -23,7 +23,7 @@ impl Expected {
 
 /// A type that an option can have.
 pub trait FromConfig: Sized {
-    /// What is expected, in words.
+    /// The expected form, in words.
     const EXPECTED: &'static str;
 
     /// Parses a value; `config` is available for expansion.

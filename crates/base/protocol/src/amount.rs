@@ -18,7 +18,7 @@ pub const MAX_VALUE: u64 = 1 << 52;
 /// Longest currency name, in bytes.
 pub const MAX_CURRENCY_LEN: usize = 11;
 
-/// What can go wrong with amounts.
+/// Errors of amounts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum AmountError {
     /// The text is not an amount (`CUR:VAL` or `CUR:VAL.FRAC`).
@@ -569,7 +569,7 @@ impl Amount {
         Ok(Self { money: self.money.checked_div(divisor)?, ..*self })
     }
 
-    /// Which of two amounts of the same currency is larger.
+    /// Compares two amounts of the same currency.
     ///
     /// # Errors
     /// [`AmountError::CurrencyMismatch`].

@@ -171,7 +171,7 @@ pub fn body_management(data: &[u8]) {
     body::<exchange::DrainRequest>(data);
 }
 
-/// What wallets and shops send to a merchant backend, and its answers.
+/// Bodies that wallets and shops send to a merchant backend, and its answers.
 pub fn body_merchant(data: &[u8]) {
     body::<merchant::ClaimRequest>(data);
     body::<merchant::PayRequest>(data);

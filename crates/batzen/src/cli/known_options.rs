@@ -49,7 +49,7 @@ pub fn all() -> Vec<Known> {
     .concat()
 }
 
-/// What is most likely misspelled, one line each.
+/// Options that are most likely misspelled, one line each.
 pub fn unknown(ini: &Config) -> Vec<String> {
     let known = all();
     let sections = ini.unknown_sections(&known).into_iter().map(|section| section.to_string());

@@ -34,12 +34,12 @@ use crate::crash::log::{Entry, Kind};
 use crate::crash::run::{self, watch};
 
 const CUSTOMERS: usize = 4;
-/// How long purses and refunds last.
+/// Time that purses and refunds last.
 const LIFETIME: batzen_protocol::Duration = batzen_protocol::Duration::from_secs(3);
-/// How long reserves last.
+/// Time that reserves last.
 const RESERVE_LIFETIME: &str = "5 s";
 
-/// What is killed.
+/// The process to kill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Victim {
     Bank,
@@ -417,7 +417,7 @@ fn shuffle<T>(items: &mut [T], dice: &mut Dice) {
     }
 }
 
-/// What a shop shows the auditor of a payment.
+/// The confirmation that a shop shows the auditor.
 fn confirmation(load: &Load, keys: &Value, entry: &Entry<Effect>) -> Option<DepositConfirmationRequest> {
     let Effect::Deposit { coins, .. } = &entry.effect else { return None };
     if entry.request.kind != Kind::Deposit {
@@ -527,7 +527,7 @@ async fn soak(number: u64, seed: u64) -> Done {
     done
 }
 
-/// What happened in a run, or in all.
+/// The events of a run, or of all.
 #[derive(Debug, Default)]
 struct Done {
     kills: BTreeMap<&'static str, u64>,

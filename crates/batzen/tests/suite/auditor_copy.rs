@@ -61,7 +61,7 @@ fn start_sync(deployment: &Deployment, config: &str) -> Service {
     Service::start(Path::new(&deployment.path("")), "auditor", &["auditor", "sync", "-c", config])
 }
 
-/// What was checked change by change is what a check of all rows gives.
+/// Checks that increments equal a check of all rows.
 #[track_caller]
 fn increments_equal_the_whole(config: &str) {
     let [followed, whole] =

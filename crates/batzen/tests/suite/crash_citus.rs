@@ -24,7 +24,7 @@ use batzen_crypto::HashCode;
 use batzen_testkit::postgres::{CITUS_MISSING, CitusCluster, ClusterOptions};
 use tokio::task::JoinSet;
 
-/// How many workers and coordinators are killed, unless `BATZEN_CITUS_KILLS` says otherwise.
+/// Number of workers and coordinators that are killed, unless `BATZEN_CITUS_KILLS` says otherwise.
 const KILLS: [usize; 2] = [4, 2];
 /// How often the exchange is killed after that.
 const EXCHANGE_KILLS: usize = 4;
@@ -63,7 +63,7 @@ fn coordinators_are_spread_over_the_workers() {
     }
 }
 
-/// What was found after kills.
+/// The findings after kills.
 #[derive(Default)]
 struct Found {
     deposits: usize,

@@ -34,7 +34,7 @@ use crate::crash::shoppers::{Bought, End, Street, TOKEN};
 
 /// The number of concurrent customers.
 const SHOPPERS: usize = 8;
-/// What each of them pays into a reserve.
+/// The amount that each of them pays into a reserve.
 const PAID_IN: &str = "100000";
 /// Orders of each kind that must have been completed.
 const ORDERS_MIN: usize = 3;

@@ -16,7 +16,7 @@ const DAY_US: u64 = 86_400_000_000;
 const DAYS_40: u64 = 40 * DAY_US;
 /// After this time, reserves need not be kept any more, and denominations are forgotten.
 const YEARS_9: u64 = 9 * 365 * DAY_US;
-/// How many reserves are closed.
+/// Number of reserves that are closed.
 const CLOSED: u16 = 30;
 
 /// An exchange that is not running, with a withdrawal and reserves that were closed.

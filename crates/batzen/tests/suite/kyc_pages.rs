@@ -12,7 +12,7 @@ use common::setup::{config_with, wait_for};
 use common::{PATIENCE, Service, batzen, free_port, run, stderr, stdout};
 use serde_json::{Value, json};
 
-/// What customers may do before they are known: withdraw less than 5.
+/// The limits of unidentified customers: they withdraw less than 5.
 const LIMITS: &str = "\
 [kyc-legitimization-coins]
 OPERATION_TYPE = withdraw

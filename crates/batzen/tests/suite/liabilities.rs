@@ -146,7 +146,7 @@ impl World {
         command.output().unwrap()
     }
 
-    /// What an auditor says who finds nothing.
+    /// An auditor's words without findings.
     #[track_caller]
     fn found_nothing(&self, words: &[&str]) -> Value {
         let output = self.auditor(words);

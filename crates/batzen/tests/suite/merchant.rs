@@ -135,7 +135,7 @@ impl World {
         answer
     }
 
-    /// What the customer sees of the refunds.
+    /// The refunds that the customer sees.
     async fn refunds(&self, contract: &Contract, query: &str) -> Value {
         let mut seen = self.get(&format!("orders/{}?h_contract={}{query}", contract.id, contract.hash)).await;
         seen.as_object_mut().unwrap().remove("fulfillment_url");

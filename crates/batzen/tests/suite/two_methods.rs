@@ -22,7 +22,7 @@ fn payto(iban: &str, owner: &str) -> String {
     format!("payto://iban/{iban}?receiver-name={owner}")
 }
 
-/// What a gateway's history says: amount and the other side's account, the newest first.
+/// The rows of a gateway's history: amount and the other side's account, the newest first.
 fn rows(history: &str) -> Vec<(String, String)> {
     let columns = |line: &str| {
         let columns: Vec<_> = line.split(' ').collect();

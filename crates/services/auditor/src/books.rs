@@ -269,7 +269,7 @@ pub(crate) fn confirmations_after(
     }
 }
 
-/// What was forgotten.
+/// The rows that were forgotten.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Forgotten {
     /// Signing keys.

@@ -33,7 +33,7 @@ const TOLD_BYTES_MAX: u64 = 256 << 20;
 const _: () = assert!(CONFIRMATIONS_MAX as u64 * (2 << 10) < TOLD_BYTES_MAX);
 /// Programs that are answered at the same time.
 const PROGRAMS_MAX: usize = 8;
-/// How long either side waits for the other.
+/// Time that either side waits for the other.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// How much longer a program waits than the service, so that it gets a refusal.
 const GRACE: Duration = Duration::from_secs(5);
@@ -61,7 +61,7 @@ pub enum LinkError {
     Nonsense,
 }
 
-/// What a program asks for.
+/// A program's request.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Ask {
@@ -88,7 +88,7 @@ pub(crate) enum Ask {
     },
     /// How far a check of all rows is.
     Checking,
-    /// What an exchange has published about its debts, against the copy.
+    /// Compares the liabilities that an exchange has published with the copy.
     Liabilities {
         source: Source,
         master_pub: EddsaPublicKey,
@@ -102,14 +102,14 @@ pub(crate) enum Ask {
 }
 
 impl Ask {
-    /// How long the answer may take; `None`: as long as it takes.
+    /// Time that the answer may take; `None`: as long as it takes.
     fn patience(&self) -> Option<Duration> {
         let is_long = matches!(self, Self::Report { wanted: Wanted::Whole } | Self::Liabilities { .. });
         (!is_long).then_some(PATIENCE)
     }
 }
 
-/// Which report a program wants.
+/// The report that a program wants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Wanted {
@@ -121,7 +121,7 @@ pub enum Wanted {
     Whole,
 }
 
-/// What it gets.
+/// The answer to it.
 #[derive(Clone, Debug)]
 pub(crate) enum Told {
     Done(Answer),

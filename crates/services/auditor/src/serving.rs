@@ -21,7 +21,7 @@ use crate::live::{
     self, BREATH, FollowConfig, Following, FollowingError, NoteError, Outside, SourceError, Status,
 };
 
-/// How long one wait for changes lasts; jobs and the end are noticed after it.
+/// Time that one wait for changes lasts; jobs and the end are noticed after it.
 const WAIT: Duration = Duration::from_millis(200);
 /// The pause before another attempt.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -30,7 +30,7 @@ const REST: Duration = Duration::from_secs(5);
 /// Jobs that may wait.
 const JOBS_MAX: usize = 8;
 
-/// What a program asks the thread to do between two batches.
+/// A job for the thread between two batches.
 pub(crate) enum Job {
     /// Compare now; `is_whole`: after a check of all rows.
     Compare { is_whole: bool, answer: oneshot::Sender<Result<Arc<LastReport>, String>> },
@@ -73,7 +73,7 @@ impl LastReport {
     }
 }
 
-/// What the service knows of the thread.
+/// The service's handle of the thread.
 #[derive(Clone)]
 pub(crate) struct Running {
     jobs: SyncSender<Job>,
@@ -159,7 +159,7 @@ impl Running {
         get(&self.state.status).map(|status| status.feed.get())
     }
 
-    /// How many rows a check of all rows has read, if one is going on.
+    /// Number of rows that a check of all rows has read, if one is going on.
     pub fn checking_all(&self) -> Option<u64> {
         let status = get(&self.state.status)?;
         let is_checking = status.is_checking_all.load(Ordering::Relaxed);

@@ -77,7 +77,7 @@ pub enum BooksError {
     /// The ledger cannot be read.
     #[error("the bank's ledger: {0}")]
     Ledger(#[from] LedgerError),
-    /// What is wrong.
+    /// The fault.
     #[error("the bank's books do not add up: {0}")]
     Wrong(String),
 }

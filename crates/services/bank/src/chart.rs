@@ -16,7 +16,7 @@ use batzen_ledger::{Account, AccountFlags, CreateTransferStatus, Transfer, Trans
 use batzen_protocol::Currency;
 use batzen_tables::bank::{BankStateRow, IntentRow, Origin, TransactionKey};
 
-/// How long the money of a selected withdrawal operation stays reserved, in seconds: a day. A customer who
+/// Time that the money of a selected withdrawal operation stays reserved, in seconds: a day. A customer who
 /// has not confirmed by then has abandoned it and can spend the money again. A later confirmation reserves it
 /// again if it is still there.
 pub const RESERVATION_S: u32 = 86_400;

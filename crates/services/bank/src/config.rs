@@ -92,7 +92,7 @@ pub struct BankConfig {
     pub listen_host: Option<String>,
     /// The host name in payto and withdraw URIs.
     pub hostname: String,
-    /// Which IBANs are accounts of this bank.
+    /// The IBANs that are accounts of this bank.
     pub iban_bank: Option<IbanBank>,
     /// Base URL for clients, with a final slash. `None`: `http://HOSTNAME:PORT/`.
     pub base_url: Option<String>,

@@ -12,7 +12,7 @@ use crate::lane_rules::BankLaneRules;
 use crate::rules::{Answer, Command, Refusal};
 use crate::settler::{Settler, Unsettled, moves_money};
 
-/// How long a client waits for the ledger. After that it has to try again later; its command continues.
+/// Time that a client waits for the ledger. After that it has to try again later; its command continues.
 const ANSWER_MAX: Duration = Duration::from_secs(20);
 
 /// How often a command is retried after concurrent changes.

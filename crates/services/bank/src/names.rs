@@ -20,7 +20,7 @@ pub(crate) fn is_account_name(name: &str) -> bool {
         && name.bytes().all(|byte| byte.is_ascii_graphic() && !b"/?#%&\"\\<>".contains(&byte))
 }
 
-/// Which IBANs belong to the bank: a country, and how the part after the check digits begins.
+/// The IBANs of the bank: a country, and the beginning of the part after the check digits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IbanBank {
     country: String,

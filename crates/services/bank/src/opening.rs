@@ -17,7 +17,7 @@ use crate::config::BankConfig;
 use crate::rules::{BankRules, HEADROOM_MAX, Open, TypedCommand};
 use crate::settler::{RecoveryError, Settler, create_accounts};
 
-/// How long a start waits for the ledger's answers.
+/// Time that a start waits for the ledger's answers.
 const LEDGER_WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// Store and ledger of a bank.

@@ -53,7 +53,7 @@ pub struct Period {
     pub is_signed: bool,
 }
 
-/// How long the signed periods of one item follow each other without a gap.
+/// Time that the signed periods of one item follow each other without a gap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Coverage {
     /// What it belongs to.

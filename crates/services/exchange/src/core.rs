@@ -21,7 +21,7 @@ use crate::notices::Notices;
 use crate::rules::{DenomTable, ExchangeRules, Refusal, RulesConfig, TypedCommand, leases};
 use crate::storage;
 
-/// How often the sums of money on a database are recomputed.
+/// Interval at which the sums of money on a database are recomputed.
 const SUM_INTERVAL: Duration = Duration::from_secs(600);
 
 /// The parts that all processes of an exchange have in common.

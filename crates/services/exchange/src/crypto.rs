@@ -78,7 +78,7 @@ pub struct Crypto {
     pub openings: Collector<Arc<Opening>, Option<HashCode>>,
 }
 
-/// How many items may wait: at most a second of work on one core.
+/// Number of items that may wait: at most a second of work on one core.
 const QUEUE_ITEMS_MAX: usize = 16_384;
 
 impl Crypto {

@@ -15,11 +15,11 @@ use batzen_service::{Tag, Topic};
 use batzen_store::Store;
 use batzen_tables::exchange::{PaytoHash, PursePub, ReservePub};
 
-/// How many clients may wait for a reserve to be filled. Each holds a connection.
+/// Number of clients that may wait for a reserve to be filled. Each holds a connection.
 const RESERVE_WAITERS_MAX: usize = 65_536;
-/// How many clients may wait for a purse to be paid or merged.
+/// Number of clients that may wait for a purse to be paid or merged.
 const PURSE_WAITERS_MAX: usize = 65_536;
-/// How many clients may wait until an account's owner is identified.
+/// Number of clients that may wait until an account's owner is identified.
 const KYC_WAITERS_MAX: usize = 65_536;
 
 /// The topics of an exchange.

@@ -9,7 +9,7 @@ use batzen_signer::config::ConfigError;
 
 /// How much is kept for an auditor that is away, unless the configuration says otherwise, in MiB.
 pub const HOLD_MIB_DEFAULT: u64 = 16 << 10;
-/// How many auditors an exchange may have.
+/// Number of auditors that an exchange may have.
 pub const AUDITORS_MAX: usize = 8;
 
 const SERVER: &str = "exchange-feed";

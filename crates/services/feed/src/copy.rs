@@ -8,7 +8,7 @@ use batzen_store::{FrozenRows, StoreError, TableDef};
 /// All rows of some tables, as a number and a hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RowsDigest {
-    /// How many there are.
+    /// Their number.
     pub rows: u64,
     /// The hash of the set of table, key and row, in the current layout. Serials differ between stores.
     pub digest: HashCode,

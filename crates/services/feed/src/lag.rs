@@ -1,9 +1,9 @@
-//! How long the oldest commit has waited that an auditor does not have.
+//! Time that the oldest commit has waited that an auditor does not have.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// How many moments are remembered.
+/// Number of moments that are remembered.
 const MOMENTS_MAX: usize = 512;
 
 /// When the journal had reached which number.

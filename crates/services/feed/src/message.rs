@@ -95,7 +95,7 @@ pub enum Answer {
     Idle {
         /// The number of the exchange's next frame.
         end: u64,
-        /// How long the oldest change has waited that the auditor does not have, in microseconds.
+        /// Time that the oldest change has waited that the auditor does not have, in microseconds.
         behind_micros: u64,
     },
     /// The digest of all rows at the position of the last mark.
@@ -116,7 +116,7 @@ pub struct Mark {
     pub head: SignedHead,
     /// The number of the exchange's next frame.
     pub end: u64,
-    /// How long the oldest change has waited that the auditor has not acknowledged, in microseconds.
+    /// Time that the oldest change has waited that the auditor has not acknowledged, in microseconds.
     pub behind_micros: u64,
 }
 

@@ -15,7 +15,7 @@ pub struct AuditorState {
     pub next: u64,
     /// The number of the exchange's next frame.
     pub end: u64,
-    /// How long the oldest frame has waited that it has not acknowledged.
+    /// Time that the oldest frame has waited that it has not acknowledged.
     pub behind: Duration,
     /// Whether its chain differs from the exchange's.
     pub is_contradicted: bool,
@@ -82,18 +82,18 @@ pub struct Progress {
     pub next: u64,
     /// The number of the exchange's next frame, as far as is known.
     pub end: u64,
-    /// How long the oldest frame has waited that the copy does not have.
+    /// Time that the oldest frame has waited that the copy does not have.
     pub behind: Duration,
-    /// How many batches were applied since the start.
+    /// Number of batches that were applied since the start.
     pub batches: u64,
-    /// How many changes of rows they had.
+    /// Number of changes of rows that they had.
     pub changes: u64,
-    /// How many snapshots were taken, ever.
+    /// Number of snapshots that were taken, ever.
     pub snapshots: u32,
 }
 
 impl Progress {
-    /// How many frames the copy is behind.
+    /// Number of frames that the copy is behind.
     #[must_use]
     pub fn lag_commits(&self) -> u64 {
         self.end.saturating_sub(self.next)

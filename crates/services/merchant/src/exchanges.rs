@@ -19,7 +19,7 @@ use tokio::time::Instant;
 
 use crate::config::TrustedExchange;
 
-/// How long an exchange may take for one answer. The wallet's own limit is 15 s and 3 s a coin.
+/// Time that an exchange may take for one answer. The wallet's own limit is 15 s and 3 s a coin.
 const EXCHANGE_TIMEOUT: StdDuration = StdDuration::from_secs(10);
 /// After this time, what is known is fetched again.
 const FRESH: StdDuration = StdDuration::from_secs(3_600);

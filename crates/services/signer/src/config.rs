@@ -110,7 +110,7 @@ impl ModuleKind {
 /// A section `[taler-exchange-secmod-*]`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModuleConfig {
-    /// How long two consecutive keys are valid at the same time.
+    /// Time that two consecutive keys are valid at the same time.
     pub overlap_duration: Duration,
     /// How far ahead keys are created.
     pub lookahead_sign: Duration,
@@ -127,7 +127,7 @@ pub struct SectionConfig {
     pub section: String,
     /// The cipher.
     pub cipher: CipherConfig,
-    /// How long one key is used for signing.
+    /// Time that one key is used for signing.
     pub duration: Duration,
 }
 
@@ -142,7 +142,7 @@ pub struct KeysConfig {
     pub cs: ModuleConfig,
     /// Online signing keys.
     pub eddsa: ModuleConfig,
-    /// How long one online signing key is used.
+    /// Time that one online signing key is used.
     pub signkey_duration: Duration,
 }
 

@@ -32,7 +32,7 @@ pub enum KeyKind {
 pub struct StoredKey {
     /// The start of its use, in whole seconds, which is the file's name.
     pub anchor: Timestamp,
-    /// How long it is used.
+    /// Time that it is used.
     pub duration: Duration,
     /// The private key in the encoding of its kind.
     pub secret: Zeroizing<Vec<u8>>,

@@ -19,11 +19,11 @@ use crate::state::{Signer, lock};
 const KEY_REFRESH_INTERVAL_MAX: Duration = Duration::from_secs(60);
 /// Pause after a failure.
 const RETRY: Duration = Duration::from_secs(1);
-/// How often a primary checks whether another signer was promoted.
+/// Interval at which a primary checks whether another signer was promoted.
 const PEER_INTERVAL: Duration = Duration::from_secs(2);
 /// Timeout for a peer's answer.
 const STEP_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often finished keys are published while many keys are made.
+/// Interval at which finished keys are published while many keys are made.
 const PUBLISH_INTERVAL: Duration = Duration::from_millis(250);
 /// The maximum number of keys that a follower fetches at once.
 const FETCH_MAX: usize = 32;

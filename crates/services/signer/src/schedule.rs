@@ -9,9 +9,9 @@ pub const KEYS_PER_SECTION_MAX: u64 = 10_000;
 /// Schedule of the keys of one section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Schedule {
-    /// How long one key is used, from its start (the anchor).
+    /// Time that one key is used, from its start (the anchor).
     pub duration: Duration,
-    /// How long two consecutive keys are valid at the same time. Shorter than `duration`.
+    /// Time that two consecutive keys are valid at the same time. Shorter than `duration`.
     pub overlap: Duration,
     /// How far ahead of now keys must exist.
     pub lookahead: Duration,

@@ -4,5 +4,5 @@ use std::time::Duration;
 
 /// The maximum number of requests under way on one connection.
 pub const REQUESTS_MAX: usize = 1024;
-/// How long a request for the listing waits for a change. Its answer also shows that the signer is alive.
+/// Time that a request for the listing waits for a change. Its answer also shows that the signer is alive.
 pub const LISTING_WAIT: Duration = Duration::from_secs(10);

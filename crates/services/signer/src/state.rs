@@ -24,7 +24,7 @@ use crate::persisted_role::PersistedRole;
 use crate::service_config::{HelperConfig, PeerConfig, Role, SignerConfig};
 use crate::status::StatusReport;
 
-/// How many single jobs may wait for the CPU pool. Most of a signer's work goes through collectors.
+/// Number of single jobs that may wait for the CPU pool. Most of a signer's work goes through collectors.
 const POOL_JOBS_MAX: usize = 64;
 /// The maximum number of concurrent connections to a key helper: one for each service of the exchange on this
 /// machine, and one for each revocation.

@@ -20,7 +20,7 @@ use crate::rules::{ApprovalState, Change, Command, Refusal};
 use crate::service::{ATTEMPTS_MAX, Service};
 use crate::treasury::{Funds, OperatorError};
 
-/// How often unfinished approvals are checked.
+/// Interval at which unfinished approvals are checked.
 const LOOK: Duration = Duration::from_secs(5);
 /// The prefix of the result of an approved settlement; its number follows.
 const SETTLEMENT: &str = "settlement ";

@@ -45,7 +45,7 @@ pub struct SwitchConfig {
     /// Whether each change that operators make requires two of them: participants, accounts, limits,
     /// addresses, models, funds, windows and settlements.
     pub four_eyes: bool,
-    /// How long a proposal waits for a decision.
+    /// Time that a proposal waits for a decision.
     pub approval_patience: Duration,
     /// Whether a participant may pay itself.
     pub allow_on_us: bool,

@@ -80,7 +80,7 @@ use treasury::Treasury;
 pub const MAX_BODY_BYTES: usize = 5 << 20;
 /// The largest header, in bytes.
 pub const MAX_HEADER_BYTES: usize = 64 << 10;
-/// How long shutdown waits for work under way.
+/// Time that shutdown waits for work under way.
 const LAST_ANSWERS: Duration = Duration::from_secs(5);
 
 /// Why a switch cannot start.

@@ -30,11 +30,11 @@ use crate::rules::windows::WindowState;
 use crate::rules::{Command, Outcome};
 use crate::values::{currency_text, format_signed};
 
-/// How often participants over their limit are checked.
+/// Interval at which participants over their limit are checked.
 const RETRY: Duration = Duration::from_millis(100);
-/// How many checks of positions are made between two counts of windows and approvals.
+/// Number of checks of positions that are made between two counts of windows and approvals.
 const LOOKS_A_COUNT: u32 = 5;
-/// How often all positions are compared with their alarm thresholds.
+/// Interval at which all positions are compared with their alarm thresholds.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Why an operator's request failed.

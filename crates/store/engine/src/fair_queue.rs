@@ -6,18 +6,18 @@
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-/// How many jobs may wait for one owner with a long history. Each answer costs as much as thousands of
+/// Number of jobs that may wait for one owner with a long history. Each answer costs as much as thousands of
 /// others.
 pub(crate) const LONG_WAITING_MAX: usize = 8;
 
-/// How many owners are remembered to have long histories. One more, and all are forgotten and must be learned
+/// Number of owners that are remembered to have long histories. One more, and all are forgotten and must be learned
 /// again.
 const LONG_OWNERS_MAX: usize = 4_096;
 
 /// The owner of a history: the shard key of a command. All commands without one count as one owner.
 pub(crate) type Owner = Option<Box<[u8]>>;
 
-/// How long the history of an owner takes to read. Each thread takes jobs of one length.
+/// Time that the history of an owner takes to read. Each thread takes jobs of one length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Length {
     /// No longer than usual. An unknown owner counts as short.

@@ -34,7 +34,7 @@ const READS_BESIDE_MAX: u32 = 3;
 /// Limits of a lane.
 #[derive(Clone, Copy, Debug)]
 pub struct LaneOptions {
-    /// How many commands may wait, and how many refused ones may wait for their evidence. Further ones of
+    /// Number of commands that may wait, and how many refused ones may wait for their evidence. Further ones of
     /// either kind are answered with [`SubmitError::Overloaded`].
     pub queue_commands_max: usize,
     /// Commands in one batch.

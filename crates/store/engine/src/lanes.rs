@@ -8,7 +8,7 @@ use batzen_store::Store;
 use crate::lane::{Lane, Verdict};
 use crate::{Clock, LaneMetrics, LaneOptions, Rules, SubmitError};
 
-/// How many lanes a service can have. Each has one bit of the metrics and at least one virtual shard.
+/// Number of lanes that a service can have. Each has one bit of the metrics and at least one virtual shard.
 pub const LANES_MAX: usize = 64;
 
 /// Lanes over one store. Each serves a part of the virtual shards ([`batzen_store::Backend::lane`]), so that the commands of
@@ -18,7 +18,7 @@ pub const LANES_MAX: usize = 64;
 pub struct Lanes<R: Rules> {
     rules: Arc<R>,
     lanes: Vec<Lane<R>>,
-    /// How many lanes serve a part each.
+    /// Number of lanes serve that a part each.
     parts: usize,
 }
 

@@ -147,10 +147,10 @@ impl<M: LaneMachine> Drop for MachineLane<M> {
     }
 }
 
-/// How long a machine without work of its own waits for requests before it checks the clock again.
+/// Time that a machine without work of its own waits for requests before it checks the clock again.
 const IDLE_MAX: Duration = Duration::from_secs(1);
 
-/// How long the machine's own work waits after a failed batch unless a request comes. Without the wait it
+/// Time that the machine's own work waits after a failed batch unless a request comes. Without the wait it
 /// would just fail again.
 const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 

@@ -1,4 +1,4 @@
-//! How much of a lane background work gets while clients are served: a rule without clock or queue.
+//! Share of a lane that background work gets while clients are served: a rule without clock or queue.
 //!
 //! A lane runs one batch at a time, so clients wait for as long as a batch of workers takes. The problem is
 //! not how much workers do in a second but that they do it in bursts: while a burst occupies a part of the

@@ -46,7 +46,7 @@ impl BatchLimits {
     }
 }
 
-/// How long [`Submissions::take`] waits while the queue is empty.
+/// Time that [`Submissions::take`] waits while the queue is empty.
 #[derive(Clone, Copy, Debug)]
 pub enum Wait {
     /// Not at all.

@@ -11,7 +11,7 @@ pub use crate::fair_queue::Length;
 use crate::pool::PoolBusy;
 use crate::slot::{Responder, lock};
 
-/// How many reads may wait. The limits on a client's requests apply first, so this one is rarely reached.
+/// Number of reads that may wait. The limits on a client's requests apply first, so this one is rarely reached.
 const WAITING_MAX: usize = 1_024;
 
 /// A read. Returns how long it was, or none if its request was given up.

@@ -27,9 +27,9 @@ struct Step<'a> {
     statement: StepStatement<'a>,
     /// On Citus, the place of the shard that has its rows; `None` if they are on every node.
     place: Option<u16>,
-    /// How many rows it must affect. For inserts, the base of the serials.
+    /// Number of rows that it must affect. For inserts, the base of the serials.
     first: i64,
-    /// How many rows it must affect.
+    /// Number of rows that it must affect.
     rows: usize,
     arrays: Vec<Array>,
 }

@@ -54,7 +54,7 @@ fn skip_bytes(bytes: &mut &[u8], column: &'static str) -> Result<(), DecodeError
     }
 }
 
-/// How many database columns a column of a record occupies.
+/// Number of database columns that a column of a record occupies.
 pub(crate) fn width(def: &ColumnDef) -> usize {
     if def.column.kind == ColumnKind::Amount { 2 } else { 1 }
 }

@@ -40,7 +40,7 @@ const RETRIES_MAX: u32 = 20;
 /// How many commits at a time may go through the coordinator of a Citus cluster.
 const CITUS_WRITERS: usize = 16;
 
-/// How long a statement that normally takes milliseconds may take.
+/// Time that a statement that normally takes milliseconds may take.
 const ANSWER_MAX: Duration = Duration::from_secs(60);
 
 /// Statements that belong to no table.

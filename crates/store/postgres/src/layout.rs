@@ -330,7 +330,7 @@ fn sql_columns(def: &ColumnDef, name: &str) -> Vec<SqlColumn> {
     }
 }
 
-/// How many database columns the first `bytes` of the key fill; none if they end within a column.
+/// Number of database columns that the first `bytes` of the key fill; none if they end within a column.
 fn columns_within(def: &TableDef, bytes: usize) -> Option<usize> {
     let (mut left, mut columns) = (bytes, 0);
     for column in def.key_columns {

@@ -21,19 +21,19 @@ use crate::layout::{SqlType, quoted};
 use crate::schema::lock_key;
 use crate::{PgError, Sharing};
 
-/// How many topics may wait to be sent; more are dropped.
+/// Number of topics that may wait to be sent; more are dropped.
 const TOPICS_MAX: usize = 4_096;
 
 /// The longest topic that the server passes on, in bytes.
 const TOPIC_BYTES_MAX: usize = 7_900;
 
-/// How often an idle connection is checked.
+/// Interval at which an idle connection is checked.
 const PING: Duration = Duration::from_secs(15);
 
-/// How long to wait before reconnecting.
+/// Time to wait before reconnecting.
 const AGAIN: Duration = Duration::from_millis(500);
 
-/// How long closing the store waits for the thread, and the thread for the server.
+/// Time that closing the store waits for the thread, and the thread for the server.
 const END_MAX: Duration = Duration::from_secs(1);
 
 type Subscribers = Arc<Mutex<Vec<Subscriber>>>;

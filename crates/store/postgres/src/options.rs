@@ -28,7 +28,7 @@ pub struct PgOptions {
     pub writers: usize,
     /// Connections that read.
     pub readers: usize,
-    /// How long reads and commits wait for an unreachable server before they fail with
+    /// Time that reads and commits wait for an unreachable server before they fail with
     /// [`StoreError::Unavailable`](batzen_store::StoreError::Unavailable).
     pub away_max: Duration,
     /// The application name in the server's list of sessions.

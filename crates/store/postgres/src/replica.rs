@@ -30,7 +30,7 @@ use crate::{Layout, PgError, Target};
 const ROWS_AT_ONCE: i32 = 2_000;
 /// The most bytes of changes that are read at once: more than an exchange commits at once.
 const BATCH_BYTES_MAX: usize = 1 << 30;
-/// How long an answer may take: decoding begins with the oldest transaction that was not confirmed.
+/// Time that an answer may take: decoding begins with the oldest transaction that was not confirmed.
 const PATIENCE: Duration = Duration::from_secs(600);
 /// Microseconds between 1970 and 2000, the epoch of PostgreSQL.
 const EPOCH_MICROS: u64 = 946_684_800_000_000;

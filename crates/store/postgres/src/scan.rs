@@ -12,10 +12,10 @@ use crate::database::Database;
 use crate::layout::quoted;
 use crate::read::{bounds, pull_record};
 
-/// How many rows are fetched at once: enough to make round trips negligible, and few enough for memory.
+/// Number of rows that are fetched at once: enough to make round trips negligible, and few enough for memory.
 const ROWS_AT_ONCE: i32 = 2_000;
 
-/// How many positions are read at once.
+/// Number of positions that are read at once.
 const POSITIONS_AT_ONCE: usize = 10_000;
 
 /// A transaction on its own connection, whose snapshot contains the rows.

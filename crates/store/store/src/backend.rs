@@ -276,7 +276,7 @@ impl ChangeSet {
         &self.changes
     }
 
-    /// How many changes there are.
+    /// Number of changes that there are.
     #[must_use]
     pub fn len(&self) -> usize {
         self.changes.len()
@@ -503,7 +503,7 @@ pub trait Backend: Send + Sync + 'static {
     /// As [`Backend::get_many`].
     fn freeze(&self, tables: &[&'static TableDef]) -> Result<Box<dyn FrozenRows>>;
 
-    /// How many rows the table has.
+    /// Number of rows that the table has.
     ///
     /// # Errors
     /// As [`Backend::get_many`].
@@ -576,7 +576,7 @@ pub trait Backend: Send + Sync + 'static {
     /// Counts since the store was opened.
     fn stats(&self) -> StoreStats;
 
-    /// How long commits waited for the disk; `None` if the backend has no disk.
+    /// Time that commits waited for the disk; `None` if the backend has no disk.
     fn sync_times(&self) -> Option<&Histogram> {
         None
     }

@@ -19,7 +19,7 @@ pub enum DecodeError {
     /// Bytes are left after the last column.
     #[error("{left} bytes follow the last column")]
     Trailing {
-        /// How many bytes are left.
+        /// Number of bytes that are left.
         left: usize,
     },
     /// A column holds a value outside its domain.

@@ -10,7 +10,7 @@ use crate::{DecodeError, FrozenRows, Result, StoreError, TableDef};
 pub const HOLD_NAME_BYTES_MAX: usize = 64;
 /// The longest note of a hold, in bytes.
 pub const HOLD_NOTE_BYTES_MAX: usize = 1_024;
-/// How many holds a store has at most.
+/// Number of holds that a store has at most.
 pub const HOLDS_MAX: usize = 16;
 
 /// The new state of a row.

@@ -398,7 +398,7 @@ impl Store {
         Ok(answers)
     }
 
-    /// How many rows the table has.
+    /// Number of rows that the table has.
     ///
     /// # Errors
     /// As [`Store::get`].

@@ -560,11 +560,11 @@ record! {
     pub struct NetRow {
         /// Sum of the amounts sent.
         pub sent: u128,
-        /// How many.
+        /// Their number.
         pub sent_count: u64,
         /// Sum of the amounts received.
         pub received: u128,
-        /// How many.
+        /// Their number.
         pub received_count: u64,
         /// The settlement that includes it; 0: none.
         pub settlement: u64,

@@ -1,4 +1,4 @@
-//! How many bytes a payment takes in the embedded store's journal.
+//! Number of bytes that a payment takes in the embedded store's journal.
 
 use std::path::Path;
 use std::sync::Arc;

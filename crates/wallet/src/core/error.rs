@@ -34,7 +34,7 @@ pub enum CoreError {
     FalseProof {
         /// Name of the statement.
         what: &'static str,
-        /// What is wrong.
+        /// The fault.
         reason: String,
     },
     /// The peer refused the request.
@@ -54,7 +54,7 @@ pub enum CoreError {
     BadUrl {
         /// The text as given.
         url: String,
-        /// What is wrong.
+        /// The fault.
         reason: String,
     },
     /// The exchange speaks a version of the protocol that this wallet does not know.

@@ -72,7 +72,7 @@ pub struct HttpRequest {
     pub purse_sig: Option<EddsaSignature>,
     /// Decides which connections may carry it.
     pub context: Context,
-    /// How long the server may delay its answer (long poll), in milliseconds. The driver waits that much
+    /// Time that the server may delay its answer (long poll), in milliseconds. The driver waits that much
     /// longer.
     pub poll_ms: u64,
 }

@@ -183,7 +183,7 @@ pub fn expected(state: &WalletState, exchange: &str) -> Result<Vec<Expected>, Co
 pub struct Chain {
     /// The statements, without gaps.
     pub statements: Vec<Statement>,
-    /// How many epochs there are.
+    /// Number of epochs that there are.
     pub epochs: u64,
 }
 
@@ -318,7 +318,7 @@ pub struct Item {
 pub struct Report {
     /// The exchange.
     pub exchange: String,
-    /// How many epochs there are.
+    /// Number of epochs that there are.
     pub epochs: u64,
     /// The end of the last one.
     pub end: Option<Timestamp>,
@@ -343,7 +343,7 @@ pub struct Report {
     /// The fewest leaves among which one that was looked for is hidden. None if whole epochs were fetched.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hidden_among: Option<u64>,
-    /// How many bytes of buckets were fetched.
+    /// Number of bytes of buckets that were fetched.
     pub bytes: u64,
     /// Frauds that can be proved.
     pub frauds: Vec<String>,

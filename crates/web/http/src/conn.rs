@@ -32,7 +32,7 @@ pub(crate) enum Phase {
     Writing = 3,
 }
 
-/// How long each phase may take.
+/// Time that each phase may take.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadlines {
     pub header: Duration,

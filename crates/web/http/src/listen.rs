@@ -13,9 +13,9 @@ use std::{
 };
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream};
 
-/// How many connections the kernel completes before they are accepted.
+/// Number of connections that the kernel completes before they are accepted.
 const BACKLOG: u32 = 1024;
-/// How long half-open connections may take to complete after the listener stops answering new ones: one round
+/// Time that half-open connections may take to complete after the listener stops answering new ones: one round
 /// trip.
 const HANDSHAKE: Duration = Duration::from_millis(200);
 

@@ -11,7 +11,7 @@ const MARKS: u32 = 16;
 #[derive(Debug)]
 pub(crate) struct Pace {
     window: Duration,
-    /// How many bytes each window requires.
+    /// Number of bytes that each window requires.
     window_bytes: u64,
     total_bytes: u64,
     /// Times and the bytes received until then, in order. Marks that can no longer start a window that is too

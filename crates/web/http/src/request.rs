@@ -123,7 +123,7 @@ impl Head {
         self.segments.get(&self.path, index).unwrap_or("")
     }
 
-    /// How many segments the path has.
+    /// Number of segments that the path has.
     #[must_use]
     pub fn segment_count(&self) -> usize {
         self.segments.places.len()

@@ -37,7 +37,7 @@ const LINGER_PAUSE: Duration = Duration::from_millis(5);
 /// The maximum number of connections that are read like this at the same time. One client gets half; further
 /// ones are closed soon.
 pub(crate) const LINGER_CLOSES_MAX: usize = 16;
-/// How long the others have to read the refusal.
+/// Time that the others have to read the refusal.
 const CLOSE_DELAY: Duration = Duration::from_millis(250);
 /// The maximum number of connections beyond the limit that get a 503 at the same time. Further ones are
 /// closed without a response.

@@ -78,13 +78,13 @@ impl Admission {
 /// bounded only by the limits themselves.
 #[derive(Clone, Debug)]
 pub struct ServerOptions {
-    /// How long the header of a request may take, from its first byte (or from the start of the connection).
+    /// Time that the header of a request may take, from its first byte (or from the start of the connection).
     pub header_timeout: Duration,
-    /// How long a connection may be idle between requests.
+    /// Time that a connection may be idle between requests.
     pub idle_timeout: Duration,
     /// The window over which the rate of a body is measured against `min_rate_bytes_per_s`.
     pub body_grace: Duration,
-    /// How long a body of any size may take.
+    /// Time that a body of any size may take.
     pub body_timeout: Duration,
     /// The window over which the rate at which the client reads responses is measured.
     pub write_timeout: Duration,
@@ -113,12 +113,12 @@ pub struct ServerOptions {
     /// reserved for responses up to 64 KiB. Near the limit, connections whose clients have read nothing for
     /// `stall_timeout` are closed.
     pub max_answer_bytes: usize,
-    /// How long a client may stop reading a response while memory for responses is running out.
+    /// Time that a client may stop reading a response while memory for responses is running out.
     pub stall_timeout: Duration,
     /// The proxies whose `X-Forwarded-For` names the client. All clients of another proxy count as one
     /// client. The connections of these proxies are bounded only by `max_connections`.
     pub trusted_proxies: TrustedProxies,
-    /// How long requests in flight may take to finish once the drain has fired.
+    /// Time that requests in flight may take to finish once the drain has fired.
     pub drain_timeout: Duration,
     /// How long connections without a request stay open once the drain has fired, so that a client that is
     /// just sending its next request gets a response. For services that hand over to another process. At most

@@ -11,7 +11,7 @@ use tokio::sync::Semaphore;
 
 /// Bodies up to this size are decoded on the thread that serves the request.
 const INLINE_BODY_BYTES_MAX: usize = 32 << 10;
-/// How many larger bodies may be decoded at the same time.
+/// Number of larger bodies that may be decoded at the same time.
 const LARGE_BODY_READERS: usize = 2;
 
 /// Reads a request's body.

@@ -19,7 +19,7 @@ use tokio::sync::Mutex;
 
 /// The longest time for one check. A check that takes longer has failed.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a blocking check that passed is not repeated.
+/// Time that a blocking check that passed is not repeated.
 const RECHECK_AFTER: Duration = Duration::from_secs(1);
 /// The longest hint, in characters.
 const HINT_CHARS_MAX: usize = 300;

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::App;
 
-/// How long commands of disconnected clients may take at the end.
+/// Time that commands of disconnected clients may take at the end.
 pub const LAST_COMMITS: Duration = Duration::from_secs(5);
 
 /// Waits until the HTTP server has ended and no page is being written, then until the commands of disconnected clients

@@ -12,9 +12,9 @@ use batzen_store::{Notice, Store};
 use tokio::sync::{Notify, futures::Notified};
 use tokio::time::Instant;
 
-/// How often waiters read a store that other processes share, without a notice.
+/// Interval at which waiters read a store that other processes share, without a notice.
 const POLL_INTERVAL: Duration = Duration::from_secs(10);
-/// How many keys one notice names: it must fit into the 8,000 bytes that PostgreSQL allows.
+/// Number of keys that one notice names: it must fit into the 8,000 bytes that PostgreSQL allows.
 const KEYS_MAX: usize = 400;
 
 /// The first bytes of a hash or key. Several rows may share one; a woken waiter reads its row.
@@ -132,7 +132,7 @@ impl<K: TopicKey> Topic<K> {
         Some(Poll { waiter, is_shared: self.shared.is_some() })
     }
 
-    /// How many long polls wait.
+    /// Number of long polls that wait.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.waiters.len()

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::participants::MESSAGE_LIMITS;
 use crate::participants::text::{self, TransferId};
 
-/// How long the switch may take to answer.
+/// Time that the switch may take to answer.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// The pause between two polls.
 const PAUSE: Duration = Duration::from_millis(10);

@@ -85,7 +85,7 @@ pub struct Order {
     pub cents: u64,
     /// How they behave.
     pub behaviour: Behaviour,
-    /// How long the transfer may take.
+    /// Time that the transfer may take.
     pub expiration: Duration,
 }
 
@@ -162,7 +162,7 @@ pub struct Load {
     pub mix: Mix,
     /// Amounts are 1 to this many hundredths of the currency.
     pub cents_max: u64,
-    /// How long a transfer may take.
+    /// Time that a transfer may take.
     pub expiration: Duration,
 }
 

@@ -32,7 +32,7 @@ const LOOK_INTERVAL: Timespec = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
 const READ_BYTES: usize = 64 << 10;
 /// Connections that the switch may open to one participant.
 const INBOUND_MAX: usize = 1024;
-/// How long the switch may take to answer, and how often that is checked.
+/// Time that the switch may take to answer, and how often that is checked.
 const ANSWER_NS: u64 = 30_000_000_000;
 const LOOK_FOR_HUNG_NS: u64 = 1_000_000_000;
 /// Transfers that begin before callbacks are checked again.

@@ -21,7 +21,7 @@ use crate::message::{Context, Place, Timer};
 use crate::random::Random;
 use crate::swarm::Bug;
 
-/// How many items a worker handles in one round.
+/// Number of items that a worker handles in one round.
 const PAGE: usize = 64;
 
 /// The exchange's account.

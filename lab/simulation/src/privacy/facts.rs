@@ -51,7 +51,7 @@ pub struct Payment {
     pub cents: u64,
     /// Its coins.
     pub coins: Vec<PaidCoin>,
-    /// How many reserves were known before.
+    /// Number of reserves that were known before.
     pub reserves: usize,
     /// Its place in the order of commits.
     pub serial: u64,

@@ -104,7 +104,7 @@ impl Similarity {
         self.variance += other.variance;
     }
 
-    /// How many standard deviations there are more hits than expected.
+    /// Number of standard deviations that there are more hits than expected.
     #[must_use]
     pub fn deviation(&self) -> f64 {
         if self.variance > 0.0 { (self.hits as f64 - self.expected) / self.variance.sqrt() } else { 0.0 }

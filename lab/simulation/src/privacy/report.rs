@@ -19,11 +19,11 @@ pub const TRAINING_SEED: u64 = 1 << 32;
 pub struct Games {
     /// The towns. Their seeds determine everything else.
     pub town: TownOptions,
-    /// How many towns are attacked.
+    /// Number of towns that are attacked.
     pub towns: u64,
     /// The seed of the first one.
     pub from: u64,
-    /// How many towns the operator learns from.
+    /// Number of towns that the operator learns from.
     pub training: u64,
 }
 
@@ -62,13 +62,13 @@ pub struct Result {
     pub guessing: Figure,
     /// The advantage over guessing.
     pub advantage: Figure,
-    /// How many equally likely withdrawals would leave the operator as uncertain.
+    /// Number of equally likely withdrawals that would leave the operator as uncertain.
     pub anonymity_set: Figure,
     /// The advantage in guessing the bank account.
     pub account_advantage: Figure,
     /// How often the guessed account is the true one.
     pub account_success: Figure,
-    /// How many equally likely accounts would leave the operator as uncertain.
+    /// Number of equally likely accounts that would leave the operator as uncertain.
     pub account_anonymity_set: Figure,
 }
 

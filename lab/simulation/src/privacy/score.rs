@@ -38,13 +38,13 @@ impl Score {
         advantage(self.account_success, self.account_guessing)
     }
 
-    /// How many equally likely reserves would leave the operator as uncertain.
+    /// Number of equally likely reserves that would leave the operator as uncertain.
     #[must_use]
     pub fn anonymity_set(&self) -> f64 {
         self.entropy.exp2()
     }
 
-    /// How many equally likely accounts would leave the operator as uncertain.
+    /// Number of equally likely accounts that would leave the operator as uncertain.
     #[must_use]
     pub fn account_anonymity_set(&self) -> f64 {
         self.account_entropy.exp2()
@@ -64,7 +64,7 @@ pub struct Scorer<'a> {
     scratch: Vec<f64>,
     sums: Score,
     by_account: Vec<f64>,
-    /// How many reserves each account has had so far.
+    /// Number of reserves that each account has had so far.
     counts: Vec<f64>,
 }
 

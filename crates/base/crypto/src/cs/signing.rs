@@ -194,7 +194,7 @@ fn base_multiples(choice: Choice, integers: &[[u8; 32]]) -> Vec<[u8; 32]> {
 #[cfg(target_arch = "x86_64")]
 const LANES_FROM: usize = 3;
 
-/// Which claims hold. All their values are public: the wallet knows them, or learns them from the answer.
+/// The claims that hold. All their values are public: the wallet knows them, or learns them from the answer.
 fn hold(choice: Choice, claims: &[Claim<'_>]) -> Vec<bool> {
     #[cfg(target_arch = "x86_64")]
     if choice.may_take_lanes() {

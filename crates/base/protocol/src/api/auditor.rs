@@ -53,7 +53,7 @@ pub struct DepositConfirmationRequest {
     pub refund_deadline: Timestamp,
     /// The time until which the exchange must pay it.
     pub wire_deadline: Timestamp,
-    /// What the exchange owes for it.
+    /// The exchange's debt for it.
     pub amount_without_fee: Amount,
     /// The coin.
     pub coin_pub: EddsaPublicKey,
@@ -76,7 +76,7 @@ pub struct DepositConfirmationRequest {
 }
 
 impl DepositConfirmationRequest {
-    /// What the exchange has signed.
+    /// The message that the exchange has signed.
     #[must_use]
     pub const fn confirmation(&self) -> ExchangeConfirmDeposit {
         ExchangeConfirmDeposit {
@@ -92,7 +92,7 @@ impl DepositConfirmationRequest {
         }
     }
 
-    /// What the exchange's master key has signed.
+    /// The message that the exchange's master key has signed.
     #[must_use]
     pub const fn validity(&self) -> MasterSigningKeyValidity {
         MasterSigningKeyValidity {

@@ -21,7 +21,7 @@ pub struct ParseError {
     pub index: usize,
     /// Within an array: the element, and its member.
     pub element: Option<(usize, String)>,
-    /// What is wrong.
+    /// The fault.
     pub message: String,
 }
 

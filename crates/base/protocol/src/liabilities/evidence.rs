@@ -35,9 +35,9 @@ pub struct Omitted {
 /// Two statements of one epoch.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Rewritten {
-    /// What was signed of one.
+    /// The signed head of one.
     pub one: Head,
-    /// What was signed of the other.
+    /// The signed head of the other.
     pub other: Head,
 }
 
@@ -50,7 +50,7 @@ pub struct Broken {
     pub statement: Statement,
 }
 
-/// What the exchange did.
+/// The exchange's fraud.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Fraud {
@@ -69,11 +69,11 @@ pub struct Evidence {
     pub batzen_liabilities_evidence: u32,
     /// The exchange's master key.
     pub master_pub: EddsaPublicKey,
-    /// What it did.
+    /// Its fraud.
     pub fraud: Fraud,
 }
 
-/// What checked evidence proves.
+/// The fraud that checked evidence proves.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Judgement {
     /// A signature of this time is not counted by the end of this epoch.

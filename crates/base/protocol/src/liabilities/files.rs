@@ -21,7 +21,7 @@ pub struct Published {
     pub h_statement: HashCode,
 }
 
-/// What has been published, the first epoch first.
+/// The published statements, the first epoch first.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Index {
     /// The exchange's master key.

@@ -1,4 +1,4 @@
-//! What is counted: one leaf for each blind signature, and for each use of a coin.
+//! The leaves: one for each blind signature, and for each use of a coin.
 //!
 //! A leaf's hash covers something that only the exchange, the wallet and, for a payment, its receiver know: the
 //! blinded planchet, the contract, the refresh commitment. So the public learns nothing from it, and a merchant who
@@ -11,14 +11,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::liabilities::sum::Sum;
 
-/// What a tree counts.
+/// The kind of leaves in a tree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
     /// Blind signatures, each with its denomination's value.
     Issued,
-    /// What coins paid, fees included.
+    /// Payments of coins, fees included.
     Redeemed,
-    /// What came back to coins: refunds, purses that were not paid, recouped change.
+    /// Money returned to coins: refunds, purses that were not paid, recouped change.
     Returned,
 }
 
@@ -47,7 +47,7 @@ impl Kind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(from = "(ShortHash, Sum)", into = "(ShortHash, Sum)")]
 pub struct Leaf {
-    /// What it is.
+    /// Its description.
     pub hash: ShortHash,
     /// How much it counts.
     pub sum: MoneySum,
@@ -126,13 +126,13 @@ pub fn refund(
     hash("refund", &[coin.as_bytes(), merchant.as_bytes(), h_contract_terms.as_bytes(), &id])
 }
 
-/// What a coin got back from a purse that was not paid.
+/// The sum that a coin got back from a purse that was not paid.
 #[must_use]
 pub fn purse_refund(coin: &EddsaPublicKey, purse: &EddsaPublicKey) -> ShortHash {
     hash("purse-refund", &[coin.as_bytes(), purse.as_bytes()])
 }
 
-/// What the old coin got back when a coin of its refresh was recouped.
+/// The sum that the old coin got back when a coin of its refresh was recouped.
 #[must_use]
 pub fn recoup_credit(
     old_coin: &EddsaPublicKey,

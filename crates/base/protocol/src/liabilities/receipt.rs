@@ -26,7 +26,7 @@ pub struct Receipt {
 }
 
 impl Receipt {
-    /// What the exchange signs.
+    /// The message that the exchange signs.
     #[must_use]
     pub fn message(&self) -> ExchangeConfirmIssued {
         ExchangeConfirmIssued {

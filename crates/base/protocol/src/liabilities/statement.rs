@@ -19,7 +19,7 @@ pub const VERSION: u32 = 1;
 /// The most denominations in one statement.
 pub const DENOMINATIONS_MAX: usize = 1 << 14;
 
-/// What is wrong with a statement.
+/// Faults of a statement.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     /// It has a version that this program does not know.
@@ -64,7 +64,7 @@ pub struct Part {
     pub bits: u8,
     /// The tree's root.
     pub root: Node,
-    /// How many leaves there are in all epochs.
+    /// Number of leaves that there are in all epochs.
     pub total_count: u64,
     /// Their sum.
     #[serde(with = "crate::liabilities::sum")]
@@ -107,7 +107,7 @@ impl Part {
     }
 }
 
-/// What a statement says about a denomination.
+/// A denomination's entry in a statement.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
     /// Hash of the denomination key.
@@ -119,9 +119,9 @@ pub struct Entry {
     pub until: Timestamp,
     /// Blind signatures.
     pub issued: Part,
-    /// What coins paid.
+    /// Payments of coins.
     pub redeemed: Part,
-    /// What came back to coins.
+    /// Money returned to coins.
     pub returned: Part,
 }
 
@@ -136,7 +136,7 @@ impl Entry {
         }
     }
 
-    /// What is owed for its coins. `None` if more was redeemed than issued.
+    /// The debt for its coins. `None` if more was redeemed than issued.
     #[must_use]
     pub fn outstanding(&self) -> Option<MoneySum> {
         let there = self.issued.total.checked_add(self.returned.total).ok()?;
@@ -144,7 +144,7 @@ impl Entry {
     }
 }
 
-/// What a statement says, before it is signed.
+/// The body of a statement, before it is signed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Body {
     /// The version of its form.
@@ -200,7 +200,7 @@ impl Body {
         finish(hasher)
     }
 
-    /// What the exchange signs.
+    /// The message that the exchange signs.
     #[must_use]
     pub fn message(&self) -> ExchangeLiabilities {
         ExchangeLiabilities {
@@ -211,14 +211,14 @@ impl Body {
         }
     }
 
-    /// What it says about a denomination.
+    /// The entry of a denomination.
     #[must_use]
     pub fn entry(&self, h_denom_pub: &HashCode) -> Option<&Entry> {
         let found = self.denominations.binary_search_by_key(h_denom_pub, |entry| entry.h_denom_pub).ok()?;
         Some(&self.denominations[found])
     }
 
-    /// What is owed for all coins. `None` if more was redeemed than issued.
+    /// The debt for all coins. `None` if more was redeemed than issued.
     #[must_use]
     pub fn outstanding(&self) -> Option<MoneySum> {
         let mut sum = MoneySum::ZERO;
@@ -329,7 +329,7 @@ impl SigningKey {
 /// A signed statement.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Statement {
-    /// What it says.
+    /// Its body.
     pub statement: Body,
     /// The exchange's signature.
     pub exchange_sig: EddsaSignature,
@@ -338,7 +338,7 @@ pub struct Statement {
 }
 
 impl Statement {
-    /// What was signed of it.
+    /// Its signed head.
     #[must_use]
     pub fn head(&self) -> Head {
         let ExchangeLiabilities { epoch, end, previous, h_statement } = self.statement.message();
@@ -362,7 +362,7 @@ impl Statement {
     }
 }
 
-/// What was signed of a statement: enough to continue the chain, and to prove that there is another one.
+/// The signed head of a statement: enough to continue the chain, and to prove that there is another one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Head {
     /// The epoch.
@@ -415,7 +415,7 @@ pub struct Confirmation {
 }
 
 impl Confirmation {
-    /// What the auditor signs.
+    /// The message that the auditor signs.
     #[must_use]
     pub fn message(body: &Body, time: Timestamp) -> AuditorConfirmLiabilities {
         AuditorConfirmLiabilities {

@@ -26,9 +26,9 @@ pub enum BucketFault {
     /// Its path is as long as another tree's.
     #[error("the path has {found} levels, the tree {expected}")]
     Levels {
-        /// What the path has.
+        /// The value in the path.
         found: usize,
-        /// What the statement says.
+        /// The value in the statement.
         expected: u8,
     },
     /// Its leaves do not ascend, or one is there twice.

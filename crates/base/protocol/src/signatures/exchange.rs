@@ -32,7 +32,7 @@ signed_messages! {
     1034 ExchangeConfirmMelt(76) {
         /// The refresh commitment.
         refresh_commitment: HashCode,
-        /// Which candidate need not be revealed.
+        /// The index of the candidate that need not be revealed.
         noreveal_index: u32,
     }
     /// Key set (by the exchange signing key): the set of denomination keys in the key listing (used twice).

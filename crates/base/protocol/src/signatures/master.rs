@@ -107,9 +107,9 @@ signed_messages! {
         start_date: Timestamp,
         /// End of the validity.
         end_date: Timestamp,
-        /// How long an expired purse stays readable.
+        /// Time that an expired purse stays readable.
         purse_timeout: Duration,
-        /// How long histories reach back.
+        /// Time that histories reach back.
         history_expiration: Duration,
         /// Fee for a complete history.
         history_fee: Amount,
@@ -133,7 +133,7 @@ signed_messages! {
         start_date: Timestamp,
         /// End of the validity.
         end_date: Timestamp,
-        /// How often transfers are made.
+        /// Interval at which transfers are made.
         wad_frequency: Duration,
         /// Fee for a transfer.
         wad_fee: Amount,

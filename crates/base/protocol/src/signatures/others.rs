@@ -15,7 +15,7 @@ signed_messages! {
         h_section_name: HashCode,
         /// Start of the period in which the key is used.
         anchor_time: Timestamp,
-        /// How long coins can be withdrawn.
+        /// Time that coins can be withdrawn.
         duration_withdraw: Duration,
     }
     /// CS key announcement (by the CS security module key): a fresh CS denomination key of a coin section.
@@ -26,7 +26,7 @@ signed_messages! {
         h_section_name: HashCode,
         /// Start of the period in which the key is used.
         anchor_time: Timestamp,
-        /// How long coins can be withdrawn.
+        /// Time that coins can be withdrawn.
         duration_withdraw: Duration,
     }
     /// Signing key announcement (by the EdDSA security module key): a fresh online signing key.
@@ -35,7 +35,7 @@ signed_messages! {
         exchange_pub: EddsaPublicKey,
         /// Start of the period in which the key is used.
         anchor_time: Timestamp,
-        /// How long the key is used.
+        /// Time that the key is used.
         duration: Duration,
     }
     /// Auditor approval of a denomination (by the auditor key): the auditor audits this denomination.

@@ -109,7 +109,7 @@ signed_messages! {
         request_timestamp: Timestamp,
         /// The time until which the reserve stays open.
         reserve_expiration: Timestamp,
-        /// How many purses it shall have.
+        /// Number of purses that it shall have.
         purse_limit: u32,
     }
     /// Reserve open payment by coin (by the coin key): paying a part of a reserve-open operation with a

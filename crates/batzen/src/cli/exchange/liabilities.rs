@@ -11,7 +11,7 @@ use batzen_exchange::workers::link;
 
 use super::{WorkerArgs, set_data, start_beside};
 
-/// How often a running service is asked whether an epoch is due.
+/// Interval at which a running service is asked whether an epoch is due.
 const ASK: std::time::Duration = std::time::Duration::from_secs(30);
 
 fn tell(published: Option<(u64, u64)>) {

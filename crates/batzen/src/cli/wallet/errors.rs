@@ -41,7 +41,7 @@ impl std::error::Error for MissingWallet {}
 pub struct ErrorReport {
     /// The problem.
     pub error: String,
-    /// What to do next.
+    /// The next step.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
     /// The protocol's error code, if a peer sent one.

@@ -107,7 +107,7 @@ async fn look_up(wallet: &Wallet, uri: &str, yes: bool, output: &Output) -> anyh
     Ok(peer)
 }
 
-/// What a link is about, in plain words.
+/// Describes a link in plain words.
 fn describe(wallet: &Wallet, peer: &PeerPayment) -> anyhow::Result<String> {
     let exchange =
         wallet.with_state(|state| state.exchange(&peer.exchange).cloned()).map_err(WalletError::from)?;

@@ -11,7 +11,7 @@ use super::errors::{EXIT_PENDING, EXIT_REFUSED};
 use super::inputs::{self, PurchaseName};
 use super::output::{Output, date};
 
-/// What an offer is about and costs, in plain words.
+/// Describes an offer and its costs in plain words.
 fn describe(wallet: &Wallet, offer: &PurchaseOffer, output: &Output) -> anyhow::Result<String> {
     let terms = offer.terms();
     let now = wallet.now();

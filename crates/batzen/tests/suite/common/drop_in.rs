@@ -71,7 +71,7 @@ impl DropIn {
         self.path("taler.conf").to_str().unwrap().to_owned()
     }
 
-    /// What a service has written so far.
+    /// The output of a service so far.
     pub fn log(&self, name: &str) -> String {
         std::fs::read_to_string(self.path(&format!("{name}.log"))).unwrap_or_default()
     }

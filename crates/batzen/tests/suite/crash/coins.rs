@@ -222,7 +222,7 @@ impl Coin {
         }
     }
 
-    /// What the coin pays at a merchant backend.
+    /// The coin's payment at a merchant backend.
     pub fn pay(
         &self,
         terms: &ContractTerms,
@@ -255,7 +255,7 @@ impl Coin {
         }
     }
 
-    /// What the coin pays into a purse.
+    /// The coin's payment into a purse.
     pub fn purse_deposit(&self, purse_pub: EddsaPublicKey, amount: Money, base_url: &str) -> PurseCoin {
         let message = WalletPurseDeposit {
             coin_amount: amount.of(CURRENCY),

@@ -114,13 +114,13 @@ pub struct Load {
     pub log: Log<Effect>,
     /// Reserves that the bank has credited, and with how much.
     pub credits: Mutex<Vec<(EddsaPublicKey, Money)>>,
-    /// What purses may have paid into each reserve.
+    /// The sums that purses may have paid into each reserve.
     pub asked: Mutex<HashMap<EddsaPublicKey, Money>>,
     /// All coins that were ever held.
     pub coins: Mutex<HashMap<EddsaPublicKey, Arc<Coin>>>,
-    /// What the exchange could not do.
+    /// Operations that failed at the exchange.
     pub failures: Failures,
-    /// How long purses last, and how long shops may give refunds. Unless it is long, requests may come too late.
+    /// Time that purses last, and how long shops may give refunds. Unless it is long, requests may come too late.
     pub lifetime: Lifetime,
     is_over: AtomicBool,
 }

@@ -81,7 +81,7 @@ pub struct Deployment {
     starts: usize,
     /// More of the exchange's configuration.
     more: String,
-    /// What was written of it, and into which file.
+    /// The parts of it that were written, and the file.
     config: Option<(String, String)>,
 }
 
@@ -140,7 +140,7 @@ impl Deployment {
         self.database.as_ref().expect("a deployment on a database").server().log()
     }
 
-    /// What a query of the database returns.
+    /// The result of a query of the database.
     pub fn sql(&self, sql: &str) -> String {
         tokio::task::block_in_place(|| self.database.as_ref().expect("a deployment on a database").sql(sql))
     }

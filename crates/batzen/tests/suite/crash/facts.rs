@@ -263,7 +263,7 @@ fn reserves(claims: &Claims<'_>, store: &Store, findings: &mut Findings) {
     findings.unless(booked == credited, || format!("{booked} credits booked, {credited} made"));
 }
 
-/// What counts against limits is exactly what happened: counters change in the commit of the operation.
+/// Checks that counters of limits equal the operations: they change in the same commit.
 fn limits(claims: &Claims<'_>, store: &Store, findings: &mut Findings) {
     let mut moved: BTreeMap<(PaytoHash, KycOperation), Money> = BTreeMap::new();
     let mut count = |account: PaytoHash, operation: KycOperation, amount: Money| {

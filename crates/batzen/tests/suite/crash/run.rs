@@ -20,7 +20,7 @@ use crate::crash::proof;
 /// The number of concurrent customers.
 const CUSTOMERS: usize = 8;
 
-/// What is killed under load.
+/// The process to kill under load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kill {
     /// `kill -9` of the exchange, and its restart.
@@ -38,7 +38,7 @@ pub fn cycles() -> u64 {
     number("BATZEN_SOAK_CYCLES").unwrap_or(5)
 }
 
-/// What decides what happens in a run. `BATZEN_SOAK_SEED` repeats the choices of an earlier run.
+/// The random choices of a run. `BATZEN_SOAK_SEED` repeats those of an earlier run.
 pub fn dice() -> Dice {
     let seed = seed();
     println!("BATZEN_SOAK_SEED={seed}");

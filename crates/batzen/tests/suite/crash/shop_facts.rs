@@ -127,7 +127,7 @@ fn differences<K: Ord + std::fmt::Debug, V: PartialEq + std::fmt::Debug>(
     }
 }
 
-/// What is left on each coin is what its owner thinks.
+/// Checks that each coin has the value that its owner expects.
 fn remaining(bought: &[Bought], coins: &[Arc<Coin>], exchange: &Store) -> Vec<String> {
     let mut sums: BTreeMap<EddsaPublicKey, (Money, Money)> = BTreeMap::new();
     for order in bought {

@@ -42,7 +42,7 @@ pub enum End {
     Aborted { refunds: Vec<Refund> },
 }
 
-/// What a customer knows about an order.
+/// A customer's knowledge of an order.
 #[derive(Clone)]
 pub struct Bought {
     pub id: String,
@@ -77,14 +77,14 @@ struct Purse {
     left: Money,
 }
 
-/// What all customers share.
+/// The state that all customers use.
 pub struct Street {
     pub client: Client,
     pub backend_url: String,
     pub exchange_url: String,
     pub denoms: Vec<Arc<Denom>>,
     pub customer: Customer,
-    /// What the customers know at the end.
+    /// The customers' knowledge at the end.
     pub bought: Mutex<Vec<Bought>>,
     /// Orders that hasty customers have given up. What came back is known only when nothing is under way any more.
     pub hasty: Mutex<Vec<Bought>>,

@@ -8,7 +8,7 @@ use crate::crash::customers::Dice;
 
 /// A service completes its recovery within this time after its start.
 const START_US: u64 = 50_000;
-/// How long to wait for a disk sync. A service that makes none in this time is killed regardless.
+/// Time to wait for a disk sync. A service that makes none in this time is killed regardless.
 const SYNC_MAX: Duration = Duration::from_millis(100);
 /// The pause between two checks of the threads.
 const POLL_PAUSE: Duration = Duration::from_micros(50);
@@ -48,7 +48,7 @@ impl KillPoint {
     }
 }
 
-/// What the service was doing when it was killed.
+/// The service's work at the moment of the kill.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KillReport {
     /// The service had not acknowledged anything since its start.

@@ -1,4 +1,4 @@
-//! What the campaign has done and found, by service.
+//! The campaign's results, by service.
 
 use std::sync::Mutex;
 use std::time::Instant;

@@ -6,7 +6,7 @@ use crate::mutate::dice::Dice;
 use crate::mutate::seeds::{Body, Seed};
 use crate::mutate::text::Pool;
 
-/// What must happen after a request.
+/// The expected end of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
     /// It is answered, and the connection stays open unless the answer says otherwise.

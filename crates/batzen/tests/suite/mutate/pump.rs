@@ -19,7 +19,7 @@ const DEPTH: usize = 16;
 const BATCH_BYTES: usize = 96 << 10;
 /// Connections to each listener.
 const CONNECTIONS: usize = 6;
-/// How long an answer may take; longer than the longest long poll.
+/// Time that an answer may take; longer than the longest long poll.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A listener of a service, and the requests for it.
@@ -50,7 +50,7 @@ struct Connection {
     waits_since: Instant,
 }
 
-/// What went wrong, and the bytes sent.
+/// The failure, and the bytes sent.
 pub struct Failure {
     pub what: String,
     pub listener: usize,

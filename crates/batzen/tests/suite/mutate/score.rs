@@ -1,4 +1,4 @@
-//! What a run has done so far.
+//! The progress of a run.
 
 use std::collections::BTreeMap;
 use std::time::Instant;

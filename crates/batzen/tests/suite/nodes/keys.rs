@@ -1,4 +1,4 @@
-//! Whatever the master key signs at one service shows at the other.
+//! Checks that everything the master key signs at one service shows at the other.
 
 use std::time::{Duration, Instant};
 

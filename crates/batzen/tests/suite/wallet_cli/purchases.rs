@@ -190,7 +190,7 @@ impl Shop {
     }
 }
 
-/// What the wallet holds, by its own books and by the exchange's.
+/// Compares the wallet's money by its own books and by the exchange's.
 fn check_outstanding(mut world: World) {
     let held = holdings(&world.ok("w.db", &["balance"]));
     assert_eq!(held, check_history(&world, "w.db"));

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use crate::net::address::{AddressError, LedgerAddress};
 use crate::net::client::{ClientOptions, LedgerClient};
 
-/// How long [`connect_when_ready`] tries.
+/// Time that [`connect_when_ready`] tries.
 const WAIT_MAX: Duration = Duration::from_secs(30);
 /// Its pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(500);

@@ -130,7 +130,7 @@ pub struct DurableMachine {
     frozen: Option<u64>,
 }
 
-/// What a state takes in a snapshot for each account and pending transfer, in bytes, about.
+/// The size of an account or pending transfer in a snapshot, in bytes, about.
 const SNAPSHOT_BYTES_EACH: u64 = 64;
 
 impl DurableMachine {

@@ -91,7 +91,7 @@ fn new_key() -> [u8; 16] {
     key
 }
 
-/// How many decoded rows may wait for the machine.
+/// Number of decoded rows that may wait for the machine.
 const ROWS_AHEAD: usize = 64;
 
 /// An open ledger.

@@ -145,7 +145,7 @@ impl Generation {
 /// Index from the hash of a transfer id to the numbers of the records that may have used the id.
 pub(super) struct IdIndex {
     young: Generation,
-    /// What a snapshot is moving to a disk.
+    /// The generation that a snapshot is moving to the disk.
     frozen: Option<Generation>,
     /// Used ids, also those that were forgotten.
     count: u64,

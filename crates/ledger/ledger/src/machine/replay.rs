@@ -11,11 +11,11 @@ use crate::{Account, AccountFlags, ChangeKind, Transfer, TransferFlags};
 pub struct Divergence {
     /// The record's number; for sums, the number of records.
     pub number: u64,
-    /// What is wrong.
+    /// The fault.
     pub fault: Fault,
 }
 
-/// What is wrong with a log, or with the state that it leads to.
+/// Faults of a log, or of the state that it leads to.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     /// The record cannot follow the state before it.

@@ -85,7 +85,7 @@ impl Service {
         Ok(Told::Report(Box::new(Forms::from(&last_report.report))))
     }
 
-    /// How many rows a check of all rows has read, if one is going on.
+    /// Number of rows that a check of all rows has read, if one is going on.
     pub(super) fn checking(&self) -> Result<Told, String> {
         let running = self.running.as_ref().ok_or(FOLLOWS_NONE)?;
         Ok(Told::Checking(running.checking_all()))

@@ -50,7 +50,7 @@ pub(super) fn check(checks: &[Check]) -> Vec<bool> {
     verify_batch(&items)
 }
 
-/// What a master key has said about a signing key, with its signature.
+/// A master key's statement about a signing key, with its signature.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Statement {
     master_pub: EddsaPublicKey,

@@ -59,7 +59,7 @@ pub(crate) struct Service {
     pool: CpuPool,
     /// Checks of signatures. The answer is whether the signature is valid.
     checks: Collector<Check, bool>,
-    /// What master keys have said about signing keys.
+    /// The statements of master keys about signing keys.
     statements: Statements,
     revocations: Revocations,
     drain: Drain,

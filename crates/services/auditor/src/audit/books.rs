@@ -88,7 +88,7 @@ impl<K: Sharded + Clone, V: Default> Shards<K, V> {
         lock(&self.0[usize::from(key.shard())]).get(key).map(read)
     }
 
-    /// How many keys there are.
+    /// Number of keys that there are.
     pub fn len(&self) -> usize {
         self.0.iter().map(|part| lock(part).len()).sum()
     }
@@ -110,7 +110,7 @@ pub(crate) struct Fact<T> {
     pub row: T,
 }
 
-/// Which way a row is posted.
+/// The direction in which a row is posted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Way {
     /// It is there, and new: its signatures and fields are checked.
@@ -174,9 +174,9 @@ pub(crate) struct CoinBook {
 /// A deposit with refunds.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct RefundBook {
-    /// What the deposit says.
+    /// The sum by the deposit.
     pub claimed: i128,
-    /// What the refunds say.
+    /// The sum by the refunds.
     pub refunded: i128,
     pub serial: u64,
 }
@@ -196,7 +196,7 @@ pub(crate) struct RecoupName {
     pub is_refresh: bool,
 }
 
-/// What a recoup and its credit must agree on.
+/// The facts on which a recoup and its credit must agree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RecoupFacts {
     /// The reserve or the old coin.
@@ -241,7 +241,7 @@ pub(crate) struct TransferBook {
     pub closing: Option<Box<Fact<(ClosingKey, ClosingRow)>>>,
     pub drain: Option<Box<Fact<DrainRow>>>,
     pub aggregate: Option<Box<Fact<(AggregateKey, AggregateRow)>>>,
-    /// How many sums wait under its identifier.
+    /// Number of sums that wait under its identifier.
     pub aggregates: i64,
     pub archived: Option<Box<Fact<ArchiveTransferRow>>>,
 }
@@ -287,7 +287,7 @@ pub(crate) struct PurseBook {
 #[derive(Debug, Default, Clone)]
 pub(crate) struct OpenBook {
     pub open: Option<Fact<ReserveOpenRow>>,
-    /// What coins paid, less deposit fees.
+    /// Payments of coins, less deposit fees.
     pub coins: i128,
     /// A payment, and the signature that it names.
     pub payment: Option<(u64, EddsaSignature)>,
@@ -295,7 +295,7 @@ pub(crate) struct OpenBook {
     pub mixed: bool,
 }
 
-/// What rows of one denomination add up to.
+/// Sums over the rows of one denomination.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct DenomTally {
     /// Coins withdrawn.
@@ -352,7 +352,7 @@ pub(crate) struct SumTally {
     pub withdraw_fees: i128,
     /// Removed rows, by term of the balance sheet.
     pub collected: [i128; 22],
-    /// What archives say that archived coins have spent, and archived transfers have paid.
+    /// The sums, by the archives, that archived coins have spent and archived transfers have paid.
     pub archived_coins: i128,
     pub archived_transfers: i128,
 }

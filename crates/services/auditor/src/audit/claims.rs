@@ -79,7 +79,7 @@ impl Claims {
         self.coin_claims.push((claim, coin_pub));
     }
 
-    /// How many there are.
+    /// Their number.
     pub fn len(&self) -> u64 {
         (self.messages.len() + self.coins.len()) as u64
     }

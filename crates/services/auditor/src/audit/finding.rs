@@ -1,4 +1,4 @@
-//! What an audit finds, and the rules that find it.
+//! Findings of an audit, and the rules that find them.
 
 use batzen_crypto::base32;
 use batzen_store::TableDef;
@@ -23,7 +23,7 @@ pub enum Check {
     Wire,
     /// The master key signed all keys, fees and accounts.
     Keys,
-    /// What was seen before has not been changed or removed, and the balance sheet adds up.
+    /// Rows seen before have not been changed or removed, and the balance sheet adds up.
     Books,
 }
 
@@ -118,7 +118,7 @@ pub enum Severity {
     Finding,
 }
 
-/// What there is to know about a rule.
+/// The description of a rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RuleInfo {
     /// Its stable name.
@@ -133,9 +133,9 @@ pub struct RuleInfo {
     pub operation: &'static str,
     /// The sign of `profitable` if the exchange's figure is the larger one.
     pub profit: i8,
-    /// What a finding means.
+    /// The meaning of a finding.
     pub meaning: &'static str,
-    /// What to do about it.
+    /// Advice to the auditor.
     pub advice: &'static str,
 }
 
@@ -150,7 +150,7 @@ macro_rules! rules {
             /// All rules.
             pub const ALL: &[Self] = &[$(Self::$variant,)*];
 
-            /// What there is to know about it.
+            /// Its description.
             #[must_use]
             pub const fn info(self) -> RuleInfo {
                 match self {
@@ -533,7 +533,7 @@ pub struct Finding {
     pub auditor: i128,
     /// The amount at risk, in units of 10⁻⁸.
     pub at_risk: u128,
-    /// What differs, in words.
+    /// The difference, in words.
     pub detail: String,
 }
 
@@ -594,7 +594,7 @@ impl Finding {
             && self.subject == other.subject
     }
 
-    /// What orders findings in reports: check, table, serial, key.
+    /// The sort key of findings in reports: check, table, serial, key.
     pub(crate) fn order(&self) -> (Check, Rule, &'static str, u64, &str) {
         (self.rule.info().check, self.rule, self.row.table, self.row.serial, &self.row.key)
     }

@@ -14,7 +14,7 @@ use batzen_tables::exchange::ReservePub;
 use crate::audit::books::{Books, Receiver, ReserveBook, TransferBook};
 use crate::audit::scope::Scope;
 
-/// How many rows a history may have without being long.
+/// Number of rows that a history may have without being long.
 pub const SHORT_HISTORY_ROWS: i64 = 256;
 
 /// The sums of a reserve's account, in units of 10⁻⁸.
@@ -22,9 +22,9 @@ pub const SHORT_HISTORY_ROWS: i64 = 256;
 pub struct ReserveSums {
     /// Rows that added to them.
     pub entries: i64,
-    /// What came in.
+    /// The sum that came in.
     pub into: i128,
-    /// What went out.
+    /// The sum that went out.
     pub out: i128,
     /// Open purses that use its quota.
     pub quota: i64,
@@ -33,7 +33,7 @@ pub struct ReserveSums {
 /// The sums of a transfer's deposits, in units of 10⁻⁸.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TransferSums {
-    /// How many there are.
+    /// Their number.
     pub deposits: i64,
     /// Contributions less refunds.
     pub contributed: i128,
@@ -41,7 +41,7 @@ pub struct TransferSums {
     pub fees: i128,
     /// Deposits of which less is left than their fee.
     pub small: i64,
-    /// Who receives them all.
+    /// The receiver of them all.
     pub receiver: Receiver,
 }
 
@@ -56,7 +56,7 @@ pub struct Forward {
 
 /// Where sums are kept.
 pub trait ForwardSource: Sync {
-    /// Those of these reserves and transfers that are there.
+    /// Reads these reserves and transfers, as far as they are there.
     ///
     /// # Errors
     /// If they cannot be read.

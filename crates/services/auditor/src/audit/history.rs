@@ -1,4 +1,4 @@
-//! What was seen before must still be there: rows that never change have not changed, others have only changed as the
+//! History: rows that never change must not have changed, and others must only have changed as the
 //! rules allow, and nothing was removed that garbage collection or an archive does not explain.
 
 use std::ops::ControlFlow;
@@ -137,7 +137,7 @@ pub struct History<'a> {
     pub now: Timestamp,
 }
 
-/// How long garbage collection waits at least.
+/// Time that garbage collection waits at least.
 const DELAY: Duration = Duration::from_days(1);
 /// Rows that are compared at once.
 const PAGE: usize = 1_024;
@@ -213,7 +213,7 @@ impl History<'_> {
     }
 }
 
-/// What says whether a row that is gone was no longer needed.
+/// The facts that decide whether a removed row was no longer needed.
 pub(crate) struct Removals<'a> {
     /// The rows before.
     pub seen: &'a Store,

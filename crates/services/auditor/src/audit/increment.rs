@@ -49,7 +49,7 @@ pub struct Increment {
     pub signatures: u64,
 }
 
-/// What the auditor has: the rows that were audited, in tables like the exchange's.
+/// The auditor's copy: the rows that were audited, in tables like the exchange's.
 pub struct Auditor<'a> {
     /// The exchange.
     pub subject: &'a Subject,
@@ -65,11 +65,11 @@ pub struct Auditor<'a> {
     pub short_history_rows: i64,
     /// The time.
     pub now: Timestamp,
-    /// How many threads read, verify and conclude.
+    /// Number of threads that read, verify and conclude.
     pub threads: usize,
 }
 
-/// What parts need to know of all changes.
+/// Facts about all changes that every part needs.
 struct Whole<'a> {
     /// The sums before.
     before: &'a Totals,
@@ -85,7 +85,7 @@ struct Whole<'a> {
 
 /// The result of a part.
 struct Part {
-    /// What its objects add to the sums, before and after.
+    /// The sums over its objects, before and after.
     before: Totals,
     after: Totals,
     increment: Increment,
@@ -476,9 +476,9 @@ impl Auditor<'_> {
 struct Drawn {
     totals: Totals,
     findings: Vec<Finding>,
-    /// What was brought forward.
+    /// The sums brought forward.
     rest: BroughtForward,
-    /// What is to be brought forward the next time, if the changes have been posted.
+    /// The sums to bring forward the next time, if the changes have been posted.
     forward: Forward,
     rows: u64,
     signatures: u64,
@@ -487,7 +487,7 @@ struct Drawn {
 /// Rows of one table that are posted the same way: whether they are no coins, the table's number, and whether they are new.
 type Group = ((bool, u16, bool), (&'static TableDef, Vec<RawRecord>));
 
-/// What posting has found.
+/// The results of posting.
 #[derive(Default)]
 struct Posted {
     findings: Vec<Finding>,

@@ -18,7 +18,7 @@ use batzen_tables::exchange::{
 use crate::audit::books::RecoupName;
 use crate::audit::scope::Scope;
 
-/// What rows belong to.
+/// The object that rows belong to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Object {
     Coin(CoinPub),
@@ -62,7 +62,7 @@ impl Touched {
     }
 }
 
-/// What a row belongs to.
+/// The objects that a row belongs to.
 #[derive(Debug, Default)]
 pub(crate) struct Belonging {
     pub objects: Vec<Object>,
@@ -166,7 +166,7 @@ pub(crate) fn belonging(table: &'static TableDef, key: &[u8], row: &[u8]) -> Res
     Ok(Belonging { objects, receiver })
 }
 
-/// Which numbers belong together.
+/// Numbers that belong together.
 #[derive(Debug, Default)]
 struct Groups {
     parents: Vec<usize>,

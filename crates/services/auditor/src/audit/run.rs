@@ -37,11 +37,11 @@ pub struct Options {
     pub internal: bool,
     /// Whether the rows' serials say in which order the exchange stored them. Those of a copy that follows an exchange do not.
     pub in_order: bool,
-    /// How many threads verify and post.
+    /// Number of threads that verify and post.
     pub threads: usize,
-    /// What the bank has, of the accounts that are compared.
+    /// The bank's records of the accounts that are compared.
     pub bank: Vec<BankAccount>,
-    /// What merchants have shown.
+    /// The confirmations that merchants have shown.
     pub confirmations: Vec<Confirmation>,
     /// When the rows were copied, if the exchange went on since. What bank and merchants have seen after that is not judged.
     pub copied: Option<Timestamp>,
@@ -99,7 +99,7 @@ pub struct DenomResult {
     pub serial: DenomSerial,
     /// Its terms.
     pub denom: Denom,
-    /// What its rows add up to.
+    /// The sums over its rows.
     pub tally: DenomTally,
 }
 
@@ -108,7 +108,7 @@ pub struct DenomResult {
 pub struct Outcome {
     /// Everything that was found, in the order of reports.
     pub findings: Vec<Finding>,
-    /// What was found, too, and suppressed by a person.
+    /// Further findings, suppressed by a person.
     pub suppressed: Vec<Finding>,
     /// The part of it that holds until rows change, and the sums.
     pub base: Base,
@@ -120,7 +120,7 @@ pub struct Outcome {
     pub overdue: Overdue,
     /// The exchange's accounts that were compared with the bank's.
     pub accounts: Vec<AccountResult>,
-    /// What agreed of what was compared with bank and merchants.
+    /// The part of the comparison with bank and merchants that agreed.
     pub settled: Settled,
     /// The open purses.
     pub purses_open: u64,
@@ -130,7 +130,7 @@ pub struct Outcome {
     pub rows: u64,
     /// Signatures verified, those of the master key not counted.
     pub signatures: u64,
-    /// How long it took.
+    /// Time that it took.
     pub elapsed: Duration,
 }
 
@@ -203,12 +203,12 @@ struct Chunk {
     records: Vec<RawRecord>,
 }
 
-/// What increments go on from: the sums of all rows, and what was found about single objects.
+/// The base of increments: the sums of all rows, and the findings about single objects.
 #[derive(Debug, Clone, Default)]
 pub struct Base {
     /// The sums.
     pub totals: Totals,
-    /// What was found about the small tables, and about coins, reserves, transfers and purses.
+    /// Findings about the small tables, and about coins, reserves, transfers and purses.
     pub findings: Vec<Finding>,
     /// The sums of reserves and transfers with long histories.
     pub forward: Forward,
@@ -357,7 +357,7 @@ fn conclude(
     })
 }
 
-/// What the rows of each denomination add up to, by number.
+/// The sums over the rows of each denomination, by number.
 fn denominations(terms: &Terms, totals: &Totals) -> Vec<DenomResult> {
     let mut denoms: Vec<DenomResult> = terms
         .denoms()
@@ -367,7 +367,7 @@ fn denominations(terms: &Terms, totals: &Totals) -> Vec<DenomResult> {
     denoms
 }
 
-/// What the threads share.
+/// The state that the threads share.
 struct Posting<'a> {
     frozen: &'a dyn FrozenRows,
     subject: &'a Subject,

@@ -46,7 +46,7 @@ pub struct Sheet {
     pub reserves: Net,
     /// Values of all coins signed.
     pub issued: Net,
-    /// What known coins have spent.
+    /// The sum that known coins have spent.
     pub redeemed: Net,
     /// issued − redeemed: what coins in wallets are worth.
     pub outstanding: Net,
@@ -67,7 +67,7 @@ pub struct Sheet {
 }
 
 impl Sheet {
-    /// What the exchange owes to others: everything but its own income.
+    /// The exchange's liability: everything but its own income.
     #[must_use]
     pub fn liability(&self) -> Net {
         let owed = [
@@ -82,7 +82,7 @@ impl Sheet {
         Net { units: owed.iter().map(|term| term.units).sum(), currency: self.wired_in.currency }
     }
 
-    /// What the bank should hold for the exchange.
+    /// The balance that the bank should hold for the exchange.
     #[must_use]
     pub fn expected_balance(&self) -> Net {
         Net { units: self.wired_in.units - self.wired_out.units, ..self.wired_in }
@@ -103,13 +103,13 @@ pub(crate) struct ObjectSums {
     pub unrevealed: i128,
     /// Melt fees.
     pub melt_fees: i128,
-    /// What refreshes did not use.
+    /// The value that refreshes did not use.
     pub surplus: i128,
-    /// What open purses hold.
+    /// The money in open purses.
     pub purses: i128,
-    /// How many purses are open.
+    /// Number of purses that are open.
     pub purses_open: i128,
-    /// What paid purses left.
+    /// The income from paid purses.
     pub purse_income: i128,
     /// Contributions to paid purses whose deposits are archived.
     pub purses_moved: i128,
@@ -119,7 +119,7 @@ pub(crate) struct ObjectSums {
     pub deposit_fees: i128,
     /// Wire fees.
     pub wire_fees: i128,
-    /// What transfers were rounded down by.
+    /// The sum by which transfers were rounded down.
     pub wire_rounding: i128,
     /// Decided transfers without an order, by kind.
     pub unordered: [i128; 3],

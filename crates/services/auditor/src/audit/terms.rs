@@ -1,4 +1,4 @@
-//! What the master key signed, and the accounts that rows name: small tables, held in memory during an audit.
+//! Statements of the master key, and the accounts that rows name: small tables, held in memory during an audit.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::ControlFlow;
@@ -197,7 +197,7 @@ impl Terms {
         self.global_fees.range(..=time).next_back().map(|(_, row)| row).filter(|row| time < row.end)
     }
 
-    /// What was found while they were read.
+    /// Findings from reading them.
     #[must_use]
     pub fn findings(&self) -> &[Finding] {
         &self.findings

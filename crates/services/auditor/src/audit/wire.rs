@@ -64,14 +64,14 @@ pub struct BankAccount {
     pub read: Timestamp,
 }
 
-/// What the check of an account adds up to, in units of 10⁻⁸.
+/// Sums of an account's check, in units of 10⁻⁸.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AccountResult {
     /// The section of the account.
     pub section: String,
-    /// What came in, by the bank.
+    /// The sum that came in, by the bank.
     pub bank_in: i128,
-    /// What went out, by the bank.
+    /// The sum that went out, by the bank.
     pub bank_out: i128,
     /// Profit paid out.
     pub drained: i128,
@@ -88,9 +88,9 @@ pub struct OpenPairs {
     pub transfers: BTreeSet<Wtid>,
     /// The reserves of those transfers that close one and do not have the reserve's own key as identifier.
     pub closings: Vec<ReservePub>,
-    /// What agreed before the exchange removed its row, in units of 10⁻⁸: incoming, outgoing.
+    /// The sums that agreed before the exchange removed its row, in units of 10⁻⁸: incoming, outgoing.
     pub gone: [i128; 2],
-    /// What the bank has of each account in all.
+    /// The bank's totals of each account.
     pub accounts: HashMap<AccountId, AccountResult>,
 }
 
@@ -107,7 +107,7 @@ pub struct Settled {
     pub gone: [i128; 2],
 }
 
-/// What the comparison has given so far.
+/// The comparison so far.
 #[derive(Default)]
 struct Compared<'a> {
     settled: Settled,
@@ -455,7 +455,7 @@ impl Conclusion<'_> {
 }
 
 impl AccountResult {
-    /// What the bank has of an account.
+    /// The bank's totals of an account.
     fn of(account: &BankAccount) -> Self {
         let (credits, debits) = (account.credits.iter().flatten(), account.debits.iter().flatten());
         Self {

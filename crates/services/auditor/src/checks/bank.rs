@@ -11,7 +11,7 @@ use batzen_tables::exchange::AccountId;
 use super::config::{Account, CheckConfig};
 use crate::live::Since;
 
-/// How many rows are asked for at once.
+/// Number of rows that are asked for at once.
 const PAGE: i64 = 1_024;
 
 /// Why a bank's history could not be read.

@@ -1,4 +1,4 @@
-//! What the checks need of the configuration: the exchange's identity, its store, and its accounts at banks.
+//! The configuration of the checks: the exchange's identity, its store, and its accounts at banks.
 
 use std::path::PathBuf;
 
@@ -29,7 +29,7 @@ pub struct Account {
     pub auth: GatewayAuth,
 }
 
-/// What the checks need.
+/// The configuration of the checks.
 #[derive(Debug, Clone)]
 pub struct CheckConfig {
     /// The exchange.

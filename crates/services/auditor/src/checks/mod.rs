@@ -27,7 +27,7 @@ pub use bank::BankError;
 pub use config::{Account, CheckConfig};
 pub use report::{Report, Timeline, text_of};
 
-/// What to check.
+/// The checks to make.
 #[derive(Debug, Clone)]
 pub struct Request {
     /// Where the exchange's rows are, or a copy of them.
@@ -38,7 +38,7 @@ pub struct Request {
     pub whole: bool,
     /// Whether balances that the exchange stores are checked, too.
     pub internal: bool,
-    /// How many threads verify; `None`: one for each core.
+    /// Number of threads that verify; `None`: one for each core.
     pub threads: Option<NonZeroUsize>,
     /// The time.
     pub now: Timestamp,
@@ -165,7 +165,7 @@ fn own_copy(
     })
 }
 
-/// What a report says about itself. `internal`: whether stored balances were checked, too.
+/// The context of a report. `internal`: whether stored balances were checked, too.
 #[must_use]
 pub fn context(config: &CheckConfig, (started, ended): (Timestamp, Timestamp), internal: bool) -> Context {
     Context { currency: config.subject.currency, started, ended, internal, tiny: config.tiny }

@@ -13,14 +13,14 @@ use crate::live::{self, CopyPosition, Hour, TrackedFinding};
 /// How far back figures over time go.
 const HOURS_SHOWN: Duration = Duration::from_days(31);
 
-/// What only an auditor who follows the exchange knows.
+/// The timeline that only an auditor who follows the exchange has.
 #[derive(Debug, Clone, Default)]
 pub struct Timeline {
     /// All findings, also those that were resolved or suppressed.
     pub findings: Vec<TrackedFinding>,
-    /// What was issued, redeemed and owed over time.
+    /// The sums issued, redeemed and owed over time.
     pub hours: Vec<Hour>,
-    /// Which frame of the exchange's journal is the first that was not checked.
+    /// The first frame of the exchange's journal that was not checked.
     pub next: u64,
     /// When all rows were last checked at once.
     pub checked_all: Option<Timestamp>,
@@ -44,13 +44,13 @@ impl Timeline {
 /// The result of the checks.
 #[derive(Debug)]
 pub struct Report {
-    /// What the checks gave.
+    /// The result of the checks.
     pub outcome: Outcome,
     /// When, and in which currency.
     pub context: Context,
     /// The exchange.
     pub exchange_url: String,
-    /// What came before, if the exchange is followed.
+    /// The timeline, if the exchange is followed.
     pub timeline: Option<Timeline>,
 }
 

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use crate::audit::report::Context;
 use crate::audit::{Finding, Net, Outcome, Severity};
 
-/// How many findings a text lists in full.
+/// Number of findings that a text lists in full.
 const LISTED_MAX: usize = 50;
 
 fn net(units: i128, context: &Context) -> Net {

@@ -29,7 +29,7 @@ pub(crate) use rows::Rows;
 
 /// The subdirectory of the auditor's data for what this check keeps.
 const PART: &str = "liabilities";
-/// What was seen in the last check.
+/// The key of what the last check saw.
 const SEEN: &str = "seen";
 /// The longest document that is read, in bytes.
 const DOCUMENT_BYTES_MAX: usize = 64 << 20;
@@ -40,7 +40,7 @@ pub enum LiabilitiesError {
     /// A document cannot be fetched.
     #[error("{document}: {reason}")]
     Fetch {
-        /// Which one.
+        /// Its name.
         document: String,
         /// Why.
         reason: String,
@@ -64,7 +64,7 @@ pub enum LiabilitiesError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault.
         reason: String,
     },
 }
@@ -136,7 +136,7 @@ pub enum Broke {
     Row,
 }
 
-/// What was found.
+/// The findings.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Found {
     /// The rule.
@@ -153,15 +153,15 @@ pub struct Found {
 /// The result of a check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Outcome {
-    /// How many epochs there are.
+    /// Number of epochs that there are.
     pub epochs: u64,
     /// The end of the last one that was judged.
     pub end: Option<Timestamp>,
-    /// What the exchange owes for its coins by the last statement.
+    /// The exchange's debt for its coins by the last statement.
     pub outstanding: Option<String>,
-    /// How many leaves there are.
+    /// Number of leaves that there are.
     pub leaves: u64,
-    /// What was found. Nothing is confirmed unless this is empty.
+    /// The findings. Nothing is confirmed unless this is empty.
     pub findings: Vec<Found>,
     /// Epochs that are newer than the copy of the rows, and were not judged.
     pub too_new: Vec<u64>,
@@ -172,7 +172,7 @@ pub struct Outcome {
     pub evidence: Vec<Evidence>,
 }
 
-/// What to check.
+/// The checks to make.
 #[derive(Debug, Clone)]
 pub struct Request {
     /// Where the published files are.
@@ -189,7 +189,7 @@ pub struct Request {
     pub now: Timestamp,
 }
 
-/// What is kept from check to check.
+/// The state that is kept from check to check.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 struct Seen {
     heads: Vec<Head>,

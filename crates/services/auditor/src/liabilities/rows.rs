@@ -1,4 +1,4 @@
-//! What must be counted, by the auditor's own reading of the exchange's rows. It shares nothing with the exchange's
+//! The expected leaves, by the auditor's own reading of the exchange's rows. It shares nothing with the exchange's
 //! worker but the definition of a leaf.
 
 use std::collections::{BTreeMap, HashMap};
@@ -29,7 +29,7 @@ pub(crate) struct Due {
 /// All leaves by denomination and kind.
 pub(crate) type Ledger = HashMap<(HashCode, Kind), HashMap<ShortHash, Due>>;
 
-/// What the rows say.
+/// The sums by the rows.
 pub(crate) struct Rows {
     pub(super) denoms: BTreeMap<HashCode, DenomRow>,
     pub(super) ledger: Ledger,

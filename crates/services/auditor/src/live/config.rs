@@ -30,11 +30,11 @@ pub struct FollowConfig {
     pub store: StoreConfig,
     /// The exchange and its accounts.
     pub checks: CheckConfig,
-    /// How often bank and merchants are asked.
+    /// Interval at which bank and merchants are asked.
     pub compare_interval: Duration,
-    /// How often all rows are checked again; `None`: when somebody asks for it.
+    /// Interval at which all rows are checked again; `None`: when somebody asks for it.
     pub check_all_interval: Option<batzen_protocol::Duration>,
-    /// How many threads verify; 0: one for each core.
+    /// Number of threads that verify; 0: one for each core.
     pub threads: usize,
 }
 
@@ -135,7 +135,7 @@ impl SourceConfig {
         Ok(Self::Database { url, schema, slot })
     }
 
-    /// What it is called in messages.
+    /// Its name in messages.
     #[must_use]
     pub fn name(&self) -> String {
         match self {
@@ -145,7 +145,7 @@ impl SourceConfig {
         }
     }
 
-    /// What is needed to follow it.
+    /// The options to follow it.
     ///
     /// # Errors
     /// If the key cannot be read, or the address is invalid.

@@ -20,11 +20,11 @@ const OTHER_FIGURES: &str = "found again with other figures";
 pub struct TrackedFinding {
     /// Its number, with which a person names it.
     pub id: ShortHash,
-    /// What was found.
+    /// The findings.
     pub finding: Finding,
     /// Its row.
     pub row: AuditFindingRow,
-    /// What people have decided about it, the oldest first.
+    /// Decisions of people about it, the oldest first.
     pub notes: Vec<AuditNoteRow>,
 }
 
@@ -83,7 +83,7 @@ pub(super) fn is_event(rule: Rule) -> bool {
     matches!(rule, Rule::RowRewritten | Rule::RowRemoved | Rule::HistoryForked)
 }
 
-/// How many rows are read at once.
+/// Number of rows that are read at once.
 const PAGE: usize = 4_096;
 
 /// All findings that hold, or all that no longer do; suppressed ones included. At most `limit`, the newest first if

@@ -17,7 +17,7 @@ use super::reach::Reach;
 use super::replica::{self, ReplicaFollower, ReplicaOptions};
 use super::{CopyPosition, Live, Outside};
 
-/// How often a database is asked whether it is still this process's, while there is nothing to store.
+/// Interval at which a database is asked whether it is still this process's, while there is nothing to store.
 const STORE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Why following stopped.
@@ -50,7 +50,7 @@ impl FollowingError {
     }
 }
 
-/// What a step has brought.
+/// The result of a step.
 #[derive(Debug)]
 pub enum Followed {
     /// Changes, stored and checked.
@@ -376,7 +376,7 @@ struct Checking<'a> {
 }
 
 impl Checking<'_> {
-    /// What is to be stored about changes, which lead to a state at `next`.
+    /// The rows to store about changes, which lead to a state at `next`.
     fn results(
         self,
         changes: Vec<RowChange>,

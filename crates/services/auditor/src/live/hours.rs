@@ -1,4 +1,4 @@
-//! What was issued, redeemed and owed over time: a row for each hour in which something changed.
+//! Sums issued, redeemed and owed over time: a row for each hour in which something changed.
 
 use crate::audit::{Subject, Terms, Totals};
 use batzen_protocol::Timestamp;
@@ -21,13 +21,13 @@ pub struct Hour {
     pub denom: Option<DenomSerial>,
     /// The value of all coins issued.
     pub issued: i128,
-    /// What has been redeemed.
+    /// The sum redeemed.
     pub redeemed: i128,
-    /// What the exchange owes; zero for one denomination.
+    /// The exchange's debt; zero for one denomination.
     pub liability: i128,
-    /// What its accounts should hold; zero for one denomination.
+    /// The balance that its accounts should hold; zero for one denomination.
     pub expected: i128,
-    /// What they hold, if the bank was asked.
+    /// The balance that they hold, if the bank was asked.
     pub bank: Option<i128>,
 }
 

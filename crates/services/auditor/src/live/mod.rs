@@ -56,7 +56,7 @@ const ROWS_AT_ONCE: usize = 4_096;
 pub struct CopyPosition {
     /// The number of the exchange's next frame.
     pub next: u64,
-    /// How many snapshots the copy has taken.
+    /// Number of snapshots that the copy has taken.
     pub snapshots: u32,
 }
 
@@ -133,7 +133,7 @@ pub fn require_rows(store: &Store) -> Result<(), StoreError> {
     }
 }
 
-/// What was found while the exchange was followed: that it has changed what it had shipped.
+/// Findings from following the exchange: it has changed what it had shipped.
 fn forks(store: &Store) -> Result<Vec<Finding>, AuditError> {
     let found = store.all::<FeedFindings>()?.into_iter().map(|found| {
         let name = RowName::new(FeedFindings::DEF, found.serial, &found.key.to_bytes());
@@ -444,7 +444,7 @@ impl Live {
         Ok(fresh)
     }
 
-    /// What has been read of bank and merchants before.
+    /// The positions to which bank and merchants have been read.
     ///
     /// # Errors
     /// If the store cannot be read.

@@ -1,4 +1,4 @@
-//! What bank and merchants say, against the copy, a step at a time.
+//! Compares bank and merchants with the copy, a step at a time.
 //!
 //! The bank's rows are kept beside the copy. A pair of rows, the exchange's and the bank's, is open from when one of them
 //! comes or changes until both are found to agree; only open pairs are compared. So a comparison costs what is new, and
@@ -27,18 +27,18 @@ use batzen_tables::exchange::{
 
 use super::{Asked, ROWS_AT_ONCE, clear, committed};
 
-/// What is known from others than the exchange.
+/// Records of others than the exchange.
 #[derive(Debug, Default)]
 pub struct Outside {
-    /// What the bank has.
+    /// The bank's records.
     pub bank: Vec<BankAccount>,
-    /// What merchants have shown.
+    /// The confirmations that merchants have shown.
     pub confirmations: Vec<Confirmation>,
-    /// Which of them were asked.
+    /// The parties that were asked.
     pub asked: Asked,
 }
 
-/// What has been read of bank and merchants before.
+/// The positions to which bank and merchants have been read.
 #[derive(Debug, Clone, Default)]
 pub struct Since {
     /// The last rows of each account at the bank: incoming, outgoing.
@@ -48,7 +48,7 @@ pub struct Since {
 }
 
 impl Since {
-    /// What a copy's store has.
+    /// The contents of a copy's store.
     ///
     /// # Errors
     /// If it cannot be read.
@@ -287,7 +287,7 @@ fn put<T: Table>(
     }
 }
 
-/// Which of an account's two histories a row is in.
+/// The history, of an account's two, that a row is in.
 struct History<T: Table<Key = AuditBankKey>> {
     /// The last row and the sum of those that were kept, in the account's row.
     end: fn(&mut AuditBankAccountRow) -> (&mut u64, &mut u128),

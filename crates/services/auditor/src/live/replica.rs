@@ -33,13 +33,13 @@ const CHANGES_MAX: usize = 32_768;
 const DELETED_AT_ONCE: u32 = 4_096;
 /// The pause between two questions while there is nothing new.
 const PAUSE: Duration = Duration::from_millis(50);
-/// How often a database without changes is told that the copy has everything.
+/// Interval at which a database without changes is told that the copy has everything.
 const IDLE_CONFIRM: Duration = Duration::from_secs(10);
 
 const POSITION: FeedPositionKey = FeedPositionKey { id: 0 };
 const REPLICA: ReplicaPositionKey = ReplicaPositionKey { id: 0 };
 
-/// What is needed to follow a database.
+/// Options to follow a database.
 #[derive(Clone)]
 pub struct ReplicaOptions {
     /// The exchange's database.
@@ -50,7 +50,7 @@ pub struct ReplicaOptions {
     pub slot: String,
     /// The clock.
     pub clock: Clock,
-    /// How many rows are stored in one commit, about: transactions stay whole. `None`: as many as is quickest.
+    /// Number of rows that are stored in one commit, about: transactions stay whole. `None`: as many as is quickest.
     pub rows_at_once: Option<NonZeroU32>,
 }
 
@@ -88,7 +88,7 @@ impl Taken {
     }
 }
 
-/// What comes next.
+/// The next step.
 pub(super) enum Next {
     Taken(Taken),
     Idle,
@@ -102,7 +102,7 @@ struct Copying {
     hasher: RandomState,
     /// The hashes of the keys that it has, if the store had rows before.
     seen: Option<HashSet<u64>>,
-    /// What the database no longer has.
+    /// The rows that the database no longer has.
     missing: Option<Vec<RowChange>>,
 }
 
@@ -259,7 +259,7 @@ impl ReplicaFollower {
         }
     }
 
-    /// What transactions mean for the rows of the copy.
+    /// Applies transactions to the rows of the copy.
     fn take(&self, transactions: Vec<Transaction>, position: ReplicaPositionRow) -> Result<Taken, FeedError> {
         let last = transactions.last().expect("there is one");
         let (lsn, time) = (last.end, last.time_micros);

@@ -56,7 +56,7 @@ struct Mortal {
 
 #[derive(Default)]
 struct Life {
-    /// How many commits succeed before it ends; `None`: all.
+    /// Number of commits that succeed before it ends; `None`: all.
     commits_left: Mutex<Option<(u64, bool)>>,
 }
 
@@ -326,7 +326,7 @@ impl Town {
         }
     }
 
-    /// What the bank has after these rows.
+    /// The bank's totals after these rows.
     fn bank(&self, [credit, debit]: [u64; 2]) -> BankAccount {
         BankAccount {
             section: "exchange-account-1".to_owned(),

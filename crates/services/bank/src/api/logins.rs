@@ -32,7 +32,7 @@ const CHECKS_MAX: usize = 64;
 const REGISTRATIONS_MAX: usize = 64;
 /// Most credentials remembered.
 const REMEMBERED_MAX: usize = 4_096;
-/// How long credentials are remembered.
+/// Time that credentials are remembered.
 const REMEMBERED_FOR: Duration = Duration::from_secs(600);
 /// Wrong passwords after which remembered credentials are forgotten, because this comparison is not limited.
 const MISSES_MAX: u32 = 100;

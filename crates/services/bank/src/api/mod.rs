@@ -50,7 +50,7 @@ const SMALL_BODY_BYTES: usize = 1024;
 /// Longest wait of one long poll. The client may then ask again.
 const LONG_POLL_MAX: Duration = Duration::from_secs(600);
 
-/// How long a client waits for a balance.
+/// Time that a client waits for a balance.
 const READ_MAX: Duration = Duration::from_secs(5);
 
 /// The bank's route table.

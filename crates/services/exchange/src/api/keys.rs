@@ -9,7 +9,7 @@ use super::{Table, endpoint, error, error_status};
 use crate::app::Exchange;
 use crate::keys::KeysAnswer;
 
-/// How long a request waits for keys.
+/// Time that a request waits for keys.
 const WAIT: Duration = Duration::from_secs(60);
 
 pub(super) fn routes(table: Table) -> Table {

@@ -8,7 +8,7 @@ use batzen_crypto::{EddsaPublicKey, EddsaSignature};
 use super::Exchange;
 use crate::keys::KeyError;
 
-/// How long a signer may take to destroy a key and make another.
+/// Time that a signer may take to destroy a key and make another.
 pub(crate) const REVOKE_WAIT: StdDuration = StdDuration::from_secs(60);
 
 /// The reasons why a private key was not destroyed everywhere.

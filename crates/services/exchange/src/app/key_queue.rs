@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use tokio::sync::oneshot;
 
-/// How many requests may wait for the first keys. One more ends the wait of the oldest.
+/// Number of requests that may wait for the first keys. One more ends the wait of the oldest.
 const WAITING_MAX: usize = 32;
 /// The requests that wait for keys, oldest first.
 #[derive(Debug, Default)]

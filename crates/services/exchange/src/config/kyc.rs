@@ -57,7 +57,7 @@ pub enum KycLogicConfig {
 pub struct KycProviderConfig {
     /// The section's name, in lower case as in URLs.
     pub section: String,
-    /// How long an identification is valid.
+    /// Time that an identification is valid.
     pub validity: Duration,
     /// How it works.
     pub logic: KycLogicConfig,

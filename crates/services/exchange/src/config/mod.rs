@@ -28,7 +28,7 @@ pub use kyc::{KycConfig, KycLogicConfig, KycOfficerConfig, KycProviderConfig, OA
 /// and server on one core, one lane was faster than three, because three split the work into smaller batches:
 /// docs/internals/lab/2026-11-21-postgresql.md.
 const LANES_ON_DATABASE: usize = 1;
-/// How long archives are kept by default, as wire fees are.
+/// Time that archives are kept by default, as wire fees are.
 const ARCHIVE_RETENTION: Duration = Duration::from_days(10 * 365);
 /// On a store in the service's own process there is one lane for this many cores. The other cores do
 /// cryptography and HTTP, which cost several times as much as the lanes.
@@ -79,7 +79,7 @@ pub struct CoinConfig {
     pub section: String,
     /// What a coin is worth.
     pub value: Money,
-    /// How long one key is offered for withdrawal.
+    /// Time that one key is offered for withdrawal.
     pub duration_withdraw: Duration,
     /// How long coins can be spent after that.
     pub duration_spend: Duration,
@@ -210,11 +210,11 @@ impl AgeRestrictionConfig {
 pub struct LiabilitiesConfig {
     /// Where the files are.
     pub dir: PathBuf,
-    /// How long an epoch lasts.
+    /// Time that an epoch lasts.
     pub epoch: Duration,
     /// How long after an epoch's end all its rows are committed.
     pub settling: Duration,
-    /// How many leaves a bucket has at least, on average.
+    /// Number of leaves that a bucket has at least, on average.
     pub bucket: u64,
 }
 
@@ -235,7 +235,7 @@ pub struct WorkersConfig {
     pub transfer_idle_sleep: Duration,
     /// Pause of the import of incoming transfers.
     pub wirewatch_idle_sleep: Duration,
-    /// How long a worker's lease lasts without renewal.
+    /// Time that a worker's lease lasts without renewal.
     pub lease: Duration,
 }
 
@@ -267,11 +267,11 @@ pub struct StandaloneFees {
     pub account: Money,
     /// For a purse beyond the free ones.
     pub purse: Money,
-    /// How long a purse may stay open.
+    /// Time that a purse may stay open.
     pub purse_timeout: Duration,
-    /// How long histories are kept.
+    /// Time that histories are kept.
     pub history_expiration: Duration,
-    /// How many free purses an account may have open at once.
+    /// Number of free purses that an account may have open at once.
     pub purse_account_limit: u32,
 }
 
@@ -329,9 +329,9 @@ pub struct ExchangeConfig {
     pub max_keys_caching: Duration,
     /// Shown in `/keys`.
     pub asset_type: String,
-    /// How long signatures of an online key remain valid after the key's use.
+    /// Time that signatures of an online key remain valid after the key's use.
     pub signkey_legal_duration: Duration,
-    /// How long one online signing key is used.
+    /// Time that one online signing key is used.
     pub signkey_duration: Duration,
     /// Terms of service.
     pub terms: DocumentsConfig,
@@ -339,13 +339,13 @@ pub struct ExchangeConfig {
     pub privacy: DocumentsConfig,
     /// A reserve without withdrawals is closed after this time.
     pub idle_reserve_expiration: Duration,
-    /// How long reserves are kept.
+    /// Time that reserves are kept.
     pub legal_reserve_expiration: Duration,
     /// Where the archives are.
     pub archive_dir: PathBuf,
-    /// How long an archive must be kept after the run that made it.
+    /// Time that an archive must be kept after the run that made it.
     pub archive_retention: Duration,
-    /// How many free purses a paid account may have open at once.
+    /// Number of free purses that a paid account may have open at once.
     pub default_purse_limit: u32,
     /// The denominations.
     pub coins: Vec<CoinConfig>,
@@ -373,11 +373,11 @@ pub struct ExchangeConfig {
     pub workers: WorkersConfig,
     /// Stand-alone set-up, if configured.
     pub standalone: Option<StandaloneConfig>,
-    /// How long a connection may stay idle.
+    /// Time that a connection may stay idle.
     pub connection_timeout: Duration,
     /// Threads for cryptography; 0 for one on each core.
     pub crypto_threads: usize,
-    /// How many batches may be in progress at the same time: while one waits for its commit, another executes.
+    /// Number of batches that may be in progress at the same time: while one waits for its commit, another executes.
     /// 0 for a number that suits the store and the machine.
     pub lanes: usize,
     /// Whether this service computes the sums of money on a database. That reads all rows that hold money, so

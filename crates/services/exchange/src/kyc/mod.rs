@@ -25,7 +25,7 @@ pub use rehearsal::{Rehearsal, RehearsalError};
 
 /// The largest reply of a provider, in bytes.
 const REPLY_BYTES_MAX: usize = 256 << 10;
-/// How long a provider may take for one reply. The user's browser waits.
+/// Time that a provider may take for one reply. The user's browser waits.
 const PROVIDER_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
 /// The size of the key that encrypts attributes, in bytes.
 const KEY_BYTES: usize = 64;

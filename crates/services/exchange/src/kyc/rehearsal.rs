@@ -16,7 +16,7 @@ use super::{Identity, KycLogic, NotIdentified, Process, make_logic, provider_cli
 use crate::config::{ExchangeConfig, KycLogicConfig};
 use crate::service::{listen, with_port};
 
-/// How many results may wait to be fetched. Further ones are refused.
+/// Number of results that may wait to be fetched. Further ones are refused.
 const RESULTS_MAX: usize = 16;
 
 /// Why a rehearsal cannot begin.

@@ -71,7 +71,7 @@ pub struct Sums {
     pub reserves: i128,
     /// Values of all coins signed.
     pub issued: i128,
-    /// What known coins have spent.
+    /// The sum that known coins have spent.
     pub redeemed: i128,
     /// Deposits not aggregated yet, less refunds.
     pub deposits: i128,

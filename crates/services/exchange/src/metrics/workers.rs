@@ -23,7 +23,7 @@ pub struct WorkerMetrics {
     pub transients: Counter,
     /// Targets that could not be paid.
     pub targets_set_aside: Gauge,
-    /// How long the most urgent deposit had been due when the aggregator's last round began, in seconds.
+    /// Time that the most urgent deposit had been due when the aggregator's last round began, in seconds.
     pub aggregation_lag_s: Gauge,
     /// Transfers that the bank accepted.
     pub transfers: Counter,

@@ -41,9 +41,9 @@ pub struct GlobalFeeTerms {
     pub account_fee: Amount,
     /// For a purse beyond the free ones.
     pub purse_fee: Amount,
-    /// How long purses stay open.
+    /// Time that purses stay open.
     pub purse_timeout: Duration,
-    /// How long histories are kept.
+    /// Time that histories are kept.
     pub history_expiration: Duration,
     /// Free purses of an account.
     pub purse_account_limit: u32,

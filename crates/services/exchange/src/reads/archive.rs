@@ -18,7 +18,7 @@ use crate::rules::{ArchiveUnit, CoinFile, PurseCoins, Stays, TransferPart};
 pub struct Examined {
     /// The units, in the order in which they must leave.
     pub units: Vec<ArchiveUnit>,
-    /// How many transfers, purses or coins stay.
+    /// Number of transfers, purses or coins that stay.
     pub stay: BTreeMap<Stays, u64>,
 }
 

@@ -51,7 +51,7 @@ pub struct Totals {
     pub reserves: MoneySum,
     /// Values of all coins signed.
     pub issued: MoneySum,
-    /// What known coins have spent.
+    /// The sum that known coins have spent.
     pub redeemed: MoneySum,
     /// issued − redeemed.
     pub outstanding: MoneySum,

@@ -18,7 +18,7 @@ use super::{ExchangeRules, PurseCoin, Refusal, ReserveShortage, ReserveStatement
 /// The unit in which a reserve's life is sold.
 const YEAR_SECS: u64 = 365 * 24 * 3_600;
 
-/// How many purses the owner of a reserve may ask for.
+/// Number of purses that the owner of a reserve may ask for.
 const PURSES_ALLOWED_MAX: u32 = 1 << 16;
 
 /// Prolongs a reserve, or buys purses for it. Each time of a request counts once.

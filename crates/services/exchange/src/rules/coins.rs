@@ -152,7 +152,7 @@ pub struct DepositedCoin {
 pub struct Refund {
     /// The deposit and the merchant's number of the refund.
     pub key: RefundKey,
-    /// How much, including the refund fee.
+    /// Amount, including the refund fee.
     pub amount: Money,
     /// The merchant's signature, verified.
     pub merchant_sig: EddsaSignature,

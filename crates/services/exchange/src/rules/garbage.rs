@@ -37,7 +37,7 @@ use batzen_tables::exchange::{
 
 use super::{ExchangeRules, Refusal};
 
-/// How long everything must be over before it is removed: much longer than any request, lease or page of a
+/// Time that everything must be over before it is removed: much longer than any request, lease or page of a
 /// worker lives, and than clocks differ.
 pub const COLLECT_DELAY: Duration = Duration::from_days(1);
 
@@ -45,7 +45,7 @@ pub const COLLECT_DELAY: Duration = Duration::from_days(1);
 /// with more are kept.
 pub const COLLECT_ROWS_MAX: usize = 5_000;
 
-/// How long a KYC requirement or an identification that was begun waits for the customer.
+/// Time that a KYC requirement or an identification that was begun waits for the customer.
 pub const KYC_PATIENCE: Duration = Duration::from_days(90);
 
 /// Removes rows that are no longer needed. Whoever submits it has only found candidates: the rules decide on

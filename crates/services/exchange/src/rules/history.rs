@@ -86,7 +86,7 @@ pub enum CoinHistoryItem {
     },
     /// Its value went back to its reserve. Taken from the coin.
     Recoup {
-        /// How much.
+        /// Amount.
         amount: Money,
         /// The reserve.
         reserve_pub: ReservePub,
@@ -99,7 +99,7 @@ pub enum CoinHistoryItem {
     },
     /// Recoup-refresh: its value went back to the old coin. Taken from the coin.
     RecoupRefresh {
-        /// How much.
+        /// Amount.
         amount: Money,
         /// The old coin.
         old_coin_pub: CoinPub,
@@ -112,7 +112,7 @@ pub enum CoinHistoryItem {
     },
     /// Recoup-refresh: the value of a fresh coin came back. Added to the coin.
     OldCoinRecoup {
-        /// How much.
+        /// Amount.
         amount: Money,
         /// The fresh coin.
         coin_pub: CoinPub,
@@ -192,7 +192,7 @@ pub enum ReserveHistoryItem {
         payto_uri: String,
         /// Its row at the bank.
         bank_row: u64,
-        /// How much.
+        /// Amount.
         amount: Money,
     },
     /// A coin was withdrawn. Taken.
@@ -216,7 +216,7 @@ pub enum ReserveHistoryItem {
         time: Timestamp,
         /// The coin.
         coin_pub: CoinPub,
-        /// How much.
+        /// Amount.
         amount: Money,
     },
     /// The reserve was closed. Taken.

@@ -146,7 +146,7 @@ pub struct FinishKyc {
     pub provider_user_id: String,
     /// The attributes, encrypted; empty if there are none.
     pub attributes: Vec<u8>,
-    /// How long the identification is valid.
+    /// Time that the identification is valid.
     pub validity: Duration,
 }
 
@@ -261,7 +261,7 @@ pub struct DecideKyc {
     pub reason: String,
     /// When.
     pub time: Timestamp,
-    /// How long the identification is valid.
+    /// Time that the identification is valid.
     pub validity: Duration,
 }
 

@@ -94,7 +94,7 @@ pub struct RangeClaim {
     pub now: Timestamp,
     /// The lease's duration. None: the worker leaves.
     pub lease: Option<Duration>,
-    /// How many rows a new range has, measured as the distance of their ids.
+    /// Number of rows that a new range has, measured as the distance of their ids.
     pub size: u64,
 }
 
@@ -105,7 +105,7 @@ pub struct RangeProgress {
     pub holder: u64,
     /// The watcher's time, without any shift of the clock.
     pub now: Timestamp,
-    /// How long it continues to hold the range.
+    /// Time that it continues to hold the range.
     pub lease: Duration,
     /// Where the range starts.
     pub start: u64,
@@ -329,7 +329,7 @@ impl Slots {
         self.0 & !others.0 == 0
     }
 
-    /// How many there are.
+    /// Their number.
     #[must_use]
     pub const fn count(self) -> u32 {
         self.0.count_ones()

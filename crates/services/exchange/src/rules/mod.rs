@@ -119,7 +119,7 @@ pub const HISTORY_EVENTS_LONG: usize = 256;
 pub struct RulesConfig {
     /// A reserve is closed after this time without a credit (`IDLE_RESERVE_EXPIRATION_TIME`).
     pub idle_reserve_expiration: Duration,
-    /// How long reserves are kept (`LEGAL_RESERVE_EXPIRATION_TIME`).
+    /// Time that reserves are kept (`LEGAL_RESERVE_EXPIRATION_TIME`).
     pub legal_reserve_expiration: Duration,
     /// The smallest amount that a bank transfers (`CURRENCY_ROUND_UNIT`); zero for no rounding.
     pub round_unit: Money,
@@ -127,7 +127,7 @@ pub struct RulesConfig {
     pub aggregator_shift: Duration,
     /// The exchange's base URL, which is part of each transfer's subject.
     pub exchange_base_url: String,
-    /// How many purses come with each account fee (`DEFAULT_PURSE_LIMIT`).
+    /// Number of purses that come with each account fee (`DEFAULT_PURSE_LIMIT`).
     pub default_purse_limit: u32,
     /// Limits on customers who are not identified, and who identifies them.
     pub kyc: KycRules,

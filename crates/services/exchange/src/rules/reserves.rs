@@ -243,7 +243,7 @@ pub struct Credit {
     pub bank_row: u64,
     /// The reserve named in its subject.
     pub reserve_pub: ReservePub,
-    /// How much.
+    /// Amount.
     pub amount: Money,
     /// The sender's payto URI.
     pub payto_uri: String,
@@ -272,7 +272,7 @@ pub struct Credits {
 pub struct Credited {
     /// The reserves credited now, each once. Their waiters must be woken.
     pub reserves: Vec<ReservePub>,
-    /// How many transfers were booked now.
+    /// Number of transfers that were booked now.
     pub booked: usize,
     /// The state of the range, if the command named one.
     pub range: Option<RangeState>,

@@ -42,20 +42,20 @@ use crate::rules::{Aggregate, Aggregated, ClearKycAlert, Refusal, RequireKyc, Tr
 /// The maximum number of deposits in one transfer, so that its list stays readable for the merchant. The next
 /// transfer pays the rest.
 const UNIT_DEPOSITS_MAX: usize = 10_000;
-/// How many due deposits are read at once: the second value applies in the service, whose clients wait for
+/// Number of due deposits that are read at once: the second value applies in the service, whose clients wait for
 /// the processor meanwhile.
 const PAGE_DEPOSITS: usize = 4_096;
 const PAGE_DEPOSITS_BESIDE_CLIENTS: usize = 1_024;
-/// How many targets' accounts are read at once.
+/// Number of targets' accounts that are read at once.
 const ACCOUNTS_AT_ONCE: usize = 16;
 /// The longest wire method that is read, in characters. Configured accounts have shorter ones.
 const METHOD_CHARS_MAX: usize = 256;
-/// How many deposits may be on their way through the lane, and half as many units. This is about two commits
+/// Number of deposits that may be on their way through the lane, and half as many units. This is about two commits
 /// of a few milliseconds: one runs while the other one waits.
 const IN_FLIGHT_DEPOSITS: usize = 3_000;
 /// What a unit costs besides its deposits, in deposits: it writes a transfer and a prepared request.
 const UNIT_WEIGHT: usize = 2;
-/// How many customers' held payouts are looked at in one round after they were identified.
+/// Number of customers' held payouts that are looked at in one round after they were identified.
 const ALERTS_MAX: usize = 256;
 /// How often a part that conflicts with another worker is attempted.
 const RACES_MAX: u32 = 8;

@@ -20,7 +20,7 @@ use crate::reads::read;
 use crate::rules::transfers::payto_method;
 use crate::rules::{CloseReserve, Closed, Refusal};
 
-/// How many reserves are read at once.
+/// Number of reserves that are read at once.
 const PAGE: usize = 256;
 /// How often a closing is attempted when its transfer's identifier is taken.
 const RACES_MAX: u32 = 8;

@@ -18,7 +18,7 @@ use crate::core::Core;
 use crate::rules::ExecuteDrain;
 use crate::rules::transfers::payto_method;
 
-/// How many orders are read at once.
+/// Number of orders that are read at once.
 const PAGE: usize = 256;
 
 /// Executes all orders that can be executed.

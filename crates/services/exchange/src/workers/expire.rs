@@ -15,7 +15,7 @@ use crate::core::Core;
 use crate::reads::read;
 use crate::rules::{PurseExpire, PurseExpired, Refusal};
 
-/// How many purses are read at once.
+/// Number of purses that are read at once.
 const PAGE: usize = 256;
 /// How often a purse is read again because it has changed.
 const RACES_MAX: u32 = 8;

@@ -18,7 +18,7 @@ use crate::rules::{Lease, Leased, SlotsClaim, SlotsShare};
 /// A lease is renewed after this part of it, because workers may have started or ended. For the same time, a
 /// worker that waits for the end of all work leaves idle items to the workers that hold them.
 const RENEWALS: u32 = 3;
-/// How often a waiting worker checks.
+/// Interval at which a waiting worker checks.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
 /// The duration of a lease.

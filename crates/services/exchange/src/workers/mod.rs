@@ -149,12 +149,12 @@ pub struct WorkerOptions {
     /// How much a worker takes at once, at least 1: bank rows, as the distance of their ids (wirewatch), or
     /// transfers (transfer). None: the default.
     pub shard_size: Option<u64>,
-    /// How many workers are planned. 0: no leases; workers may process the same items, which are then counted
+    /// Number of workers that are planned. 0: no leases; workers may process the same items, which are then counted
     /// once. None: the default.
     pub workers: Option<u32>,
     /// The account to watch (wirewatch); none: all of them.
     pub account: Option<AccountId>,
-    /// How long the bank may wait for a first row (wirewatch), in milliseconds. None: a minute.
+    /// Time that the bank may wait for a first row (wirewatch), in milliseconds. None: a minute.
     pub long_poll_ms: Option<u64>,
     /// Whether a failure of the bank ends the watch (wirewatch). Otherwise the bank is asked again.
     pub exits_on_error: bool,
@@ -355,7 +355,7 @@ struct Aside<K> {
     now: std::collections::HashSet<K>,
 }
 
-/// How many items are logged in one round; more are only counted.
+/// Number of items that are logged in one round; more are only counted.
 const ALARMS_MAX: usize = 20;
 
 impl<K: Eq + std::hash::Hash + Clone> Aside<K> {

@@ -10,11 +10,11 @@ use crate::chain::SignedHead;
 use crate::io::{Half, IoError, Receiver, send};
 use crate::message::{Answer, Hello, Request, VERSION};
 
-/// How long the exchange may take to accept a connection or a message.
+/// Time that the exchange may take to accept a connection or a message.
 const STEP_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long it may take to check what was seen.
+/// Time that it may take to check what was seen.
 const WELCOME_TIMEOUT: Duration = Duration::from_secs(300);
-/// How often the exchange is told that the connection lives.
+/// Interval at which the exchange is told that the connection lives.
 const ALIVE_INTERVAL: Duration = Duration::from_secs(5);
 
 pub struct Link {

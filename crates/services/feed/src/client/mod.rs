@@ -44,7 +44,7 @@ type KnownRow = (Vec<u8>, Option<RowVersion>);
 const BATCH_BYTES_MAX: usize = 256 << 20;
 /// How many rows that a snapshot lacks are deleted in one commit.
 const DELETED_ROWS_MAX: usize = 4_096;
-/// How long the exchange may be silent. It sends something every second.
+/// Time that the exchange may be silent. It sends something every second.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 
 /// What is needed to follow an exchange.
@@ -125,7 +125,7 @@ pub enum FeedError {
     /// A finding, which is recorded in the auditor's store.
     #[error("{text}")]
     Finding {
-        /// What was found.
+        /// The findings.
         kind: FindingKind,
         /// In words.
         text: String,
@@ -216,7 +216,7 @@ impl Batch {
 pub struct Comparison {
     /// The number of the frame before which both were read.
     pub next: u64,
-    /// How many audited rows the auditor has.
+    /// Number of audited rows that the auditor has.
     pub rows: u64,
     /// How many the exchange has.
     pub exchange_rows: u64,
@@ -224,7 +224,7 @@ pub struct Comparison {
     pub is_equal: bool,
 }
 
-/// What comes next.
+/// The next step.
 #[derive(Debug)]
 pub enum Next {
     /// Changes to be committed.

@@ -21,19 +21,19 @@ use crate::lag::Lag;
 use crate::message::{Answer, Hello, Mark, Reason, Request};
 use crate::note::Note;
 
-/// How long a step of the other side may take.
+/// Time that a step of the other side may take.
 const STEP_TIMEOUT: Duration = Duration::from_secs(60);
-/// How long an auditor may take to check and store a batch.
+/// Time that an auditor may take to check and store a batch.
 const ACK_TIMEOUT: Duration = Duration::from_secs(600);
 /// About how many bytes of journal a batch has.
 const BATCH_BYTES: usize = 1 << 20;
 /// About how many bytes of changes a message has.
 const PART_BYTES: usize = 256 << 10;
-/// How often new commits are looked for.
+/// Interval at which new commits are looked for.
 const POLL: Duration = Duration::from_millis(10);
 /// How often an auditor without news gets a message. Frames without audited changes move its position as often.
 const IDLE_INTERVAL: Duration = Duration::from_secs(1);
-/// How often the hold moves. That syncs a file.
+/// Interval at which the hold moves. That syncs a file.
 const HOLD_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Why a connection ends.
@@ -249,7 +249,7 @@ impl Session {
         Ok((FeedCursor::before(next), head))
     }
 
-    /// How long the auditor is behind a number, and the number of the next frame.
+    /// Time that the auditor is behind a number, and the number of the next frame.
     fn behind(&mut self, next: u64) -> (u64, u64) {
         let end = match self.shared.store.feed() {
             Ok(feed) => feed.end(),

@@ -12,9 +12,9 @@ use super::{Merchant, products, reserves, webhooks};
 
 /// The maximum number of tasks. Further ones are dropped: all of this work is found again.
 const TASKS_MAX: usize = 4_096;
-/// How often stock is released whose time is over.
+/// Interval at which stock is released whose time is over.
 const STOCK_PAUSE: Duration = Duration::from_secs(5);
-/// How often the store is searched for web hooks without a notice.
+/// Interval at which the store is searched for web hooks without a notice.
 const HOOKS_PAUSE: Duration = Duration::from_secs(5);
 
 /// A bounded set of tasks.

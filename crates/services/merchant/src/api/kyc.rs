@@ -44,7 +44,7 @@ pub(super) fn routes() -> Rows {
 
 /// After this time, an exchange is asked again whether it wants to know who owns an account.
 const ASK_AGAIN: batzen_protocol::Duration = batzen_protocol::Duration::from_secs(3_600);
-/// How often the payments of an instance are a reason to look whether an exchange was asked.
+/// Interval at which the payments of an instance are a reason to look whether an exchange was asked.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
 /// The maximum number of instances of which something is remembered.
 const INSTANCES_MAX: usize = 65_536;

@@ -76,7 +76,7 @@ impl OrderMoney {
         self.refunds.iter().filter(|(key, _)| key.rtransaction_id != ABORTED)
     }
 
-    /// What the coins paid, less their deposit fees.
+    /// The sum that the coins paid, less their deposit fees.
     pub fn deposited(&self) -> Result<Money, Response> {
         let sums = self.deposits.iter().map(|(_, row)| row.amount.checked_sub(row.deposit_fee));
         let sums: Vec<Money> = sums.map(|sum| sum.unwrap_or(Money::ZERO)).collect();

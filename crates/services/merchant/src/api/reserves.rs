@@ -43,7 +43,7 @@ pub(super) fn routes() -> Rows {
 
 /// The maximum number of reserves of an instance.
 const RESERVES_MAX: usize = 1_024;
-/// How long an exchange is asked to wait for a reserve's money.
+/// Time that an exchange is asked to wait for a reserve's money.
 const FUNDING_POLL: StdDuration = StdDuration::from_secs(8);
 /// The pause after an exchange gave no answer about a reserve.
 const FUNDING_PAUSE: StdDuration = StdDuration::from_secs(5);

@@ -47,7 +47,7 @@ const FAILURES_MAX: u32 = 16;
 const FIRST_PAUSE: batzen_protocol::Duration = batzen_protocol::Duration::from_secs(2);
 /// The longest pause between two attempts.
 const PAUSE_MAX: batzen_protocol::Duration = batzen_protocol::Duration::from_secs(3 * 3_600);
-/// How long a process may take to send a request.
+/// Time that a process may take to send a request.
 const TAKEN: batzen_protocol::Duration = batzen_protocol::Duration::from_secs(60);
 /// Requests that are sent at the same time.
 const SENDS: usize = 32;
@@ -283,7 +283,7 @@ fn pause(failures: u32) -> batzen_protocol::Duration {
     batzen_protocol::Duration::from_micros(doubled).min(PAUSE_MAX)
 }
 
-/// How long a receiver may take.
+/// Time that a receiver may take.
 pub(crate) const HOOK_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[cfg(test)]

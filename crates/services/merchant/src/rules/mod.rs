@@ -277,7 +277,7 @@ pub struct MerchantRules {
 }
 
 impl MerchantRules {
-    /// How many batches have changed instances. It rises after the commit and before the answers.
+    /// Number of batches that have changed instances. It rises after the commit and before the answers.
     #[must_use]
     pub fn instance_changes(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.instance_changes)

@@ -231,7 +231,7 @@ fn add(rows: &mut WorkingSet, key: &OrderRefundKey, amount: Money, reason: &str,
     rows.insert::<OrderRefunds>(key, row);
 }
 
-/// How many refunds an order has.
+/// Number of refunds that an order has.
 fn count(rows: &WorkingSet, order: OrderRef) -> usize {
     rows.group::<OrderRefunds>(OrderRefunds::BY_ORDER, &order).len()
 }

@@ -181,7 +181,7 @@ impl Command<MerchantRules> for DeleteTransfer {
 pub struct RecordKyc {
     /// The account at the exchange.
     pub key: AccountKycKey,
-    /// What the exchange says.
+    /// The exchange's answer.
     pub row: AccountKycRow,
 }
 

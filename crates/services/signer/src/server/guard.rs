@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use crate::state::lock;
 
-/// How many consecutive failures an address may have before it is slowed down.
+/// Number of consecutive failures that an address may have before it is slowed down.
 const FREE_FAILURES: u32 = 10;
-/// How often a slow address may try. One failure is forgotten per interval.
+/// Interval at which a slow address may try. One failure is forgotten per interval.
 const PAUSE: Duration = Duration::from_secs(1);
 /// The maximum number of addresses remembered. If there are more, all are slowed down together.
 const ADDRESSES_MAX: usize = 4096;

@@ -18,7 +18,7 @@ use crate::state::{Access, Signer};
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The maximum number of concurrent handshakes. Further connections are closed.
 const HANDSHAKES_MAX: usize = 64;
-/// How long connections may take to end when the process ends.
+/// Time that connections may take to end when the process ends.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 /// Pause after a failed accept; most likely the process has run out of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);

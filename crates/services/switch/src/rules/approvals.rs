@@ -106,7 +106,7 @@ pub enum ApprovalCommand {
         change: String,
         /// The operator who proposes it.
         operator: String,
-        /// How long it stays open, in microseconds.
+        /// Time that it stays open, in microseconds.
         patience_micros: u64,
     },
     /// A decision, and the change that takes effect with it.

@@ -126,7 +126,7 @@ pub struct Intent {
     pub window: u64,
     /// When it expires, in milliseconds since 1970.
     pub expiration: u64,
-    /// How long the ledger holds it, in whole seconds. Only a backstop: the switch decides earlier.
+    /// Time that the ledger holds it, in whole seconds. Only a backstop: the switch decides earlier.
     pub timeout_s: u32,
     /// The bulk transfer that it is part of.
     pub bulk: Option<u128>,

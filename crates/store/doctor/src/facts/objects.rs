@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::look::Look;
 
-/// How many tables and indexes are read, largest first.
+/// Number of tables and indexes that are read, largest first.
 const MOST_OBJECTS: usize = 10_000;
 
 /// A table, a partition, or a materialised view.

@@ -126,7 +126,7 @@ type OnCommit = dyn Fn(&MemoryBackend, &ChangeSet) -> Option<Result<CommitOutcom
 struct Willful {
     inner: MemoryBackend,
     on_commit: Box<OnCommit>,
-    /// How many parts it has.
+    /// Number of parts that it has.
     parts: Option<usize>,
 }
 

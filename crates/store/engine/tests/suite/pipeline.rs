@@ -50,7 +50,7 @@ record! {
 record! {
     /// A payment.
     pub struct PaymentRow {
-        /// How much.
+        /// Amount.
         pub amount: u64,
     }
 }

@@ -12,7 +12,7 @@ use crate::citus::{self, Citus};
 use crate::client::Connection;
 use crate::schema::citus::CLOCK_SHIFT;
 
-/// How many statements come before those that return the clocks' numbers.
+/// Number of statements that come before those that return the clocks' numbers.
 const BEFORE_CLOCKS: usize = 3;
 
 /// How an attempt ended.

@@ -25,7 +25,7 @@ const NOT_HERE: &str = "BZ003";
 /// The place in a commit of the statement that returns the clock's number.
 const CLOCK: usize = 2;
 
-/// How many statements bring a further shard of the node into a commit; the last returns its clock's number.
+/// Number of statements bring that a further shard of the node into a commit; the last returns its clock's number.
 const STATEMENTS_OF_ANOTHER: usize = 2;
 
 /// `ShareLock` of PostgreSQL, in the numbers of Citus' function.

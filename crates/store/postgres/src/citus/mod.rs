@@ -42,7 +42,7 @@ const PLACE_EVERYWHERE: u16 = (1 << PLACE_BITS) - 1;
 /// How many rows a commit may insert, so that their places fit.
 pub(crate) const INSERTS_MAX: usize = 1 << ROW_BITS;
 
-/// How many shards can have a place.
+/// Number of shards that can have a place.
 const SHARDS_MAX: usize = PLACE_EVERYWHERE as usize;
 
 /// What the serials of a shard have in addition to number and row.

@@ -12,7 +12,7 @@ use crate::schema::shape::literal;
 use crate::schema::{SchemaError, Sql, lock_key};
 use crate::{Connection, PgError};
 
-/// How often it is looked for.
+/// Interval at which it is looked for.
 const PERIOD: Duration = Duration::from_secs(1);
 
 /// How many times less often by way of the coordinator, which opens a connection to each node.

@@ -54,7 +54,7 @@ pub(crate) type Sink<'a> = &'a mut dyn FnMut(usize, Columns<'_>) -> Result<(), P
 struct Noted<'a> {
     /// Whether a portal has more rows.
     suspended: bool,
-    /// How many rows each statement has returned or changed, if that is wanted.
+    /// Number of rows that each statement has returned or changed, if that is wanted.
     counts: Option<&'a mut Vec<u64>>,
 }
 
@@ -71,7 +71,7 @@ pub struct Connection {
     unsynced: bool,
     /// Whether Citus committed the last pipeline, but lost a node that has prepared its part.
     is_partial: bool,
-    /// How long an answer may take.
+    /// Time that an answer may take.
     timeout: Duration,
     process_id: i32,
     notifications: VecDeque<String>,

@@ -16,7 +16,7 @@ use rustls::ClientConnection;
 use rustls::pki_types::ServerName;
 use socket2::{SockRef, TcpKeepalive};
 
-/// How many bytes are read at once.
+/// Number of bytes that are read at once.
 const READ_BYTES: usize = 64 << 10;
 
 /// A server that disappears without closing the connection (power loss, network failure) is noticed by three

@@ -51,7 +51,7 @@ pub struct Target {
     pub(crate) options: Option<String>,
     pub(crate) application: String,
     pub(crate) connect_timeout: Duration,
-    /// How long each answer may take; by default as long as connecting.
+    /// Time that each answer may take; by default as long as connecting.
     pub(crate) answer_timeout: Option<Duration>,
     pub(crate) read_write: bool,
     pub(crate) tls: Tls,

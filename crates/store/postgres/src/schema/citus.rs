@@ -71,7 +71,7 @@ pub fn place_table(schema: &str, table: &str, placement: Placement, beside: Opti
 /// The oldest supported version of the extension, which is the oldest that was tested.
 const OLDEST_CITUS: (i64, i64) = (13, 2);
 
-/// How many shards each worker gets if nobody says.
+/// Number of shards that each worker gets if nobody says.
 const SHARDS_PER_WORKER: i64 = 2;
 
 /// Checks that tables can be distributed, and returns the number of nodes that take shards.

@@ -25,7 +25,7 @@ pub const APPLICATION: &str = "batzen-dbinit";
 /// `NULLS NOT DISTINCT` keys were added after 14.
 const OLDEST_SERVER: i64 = 150_000;
 
-/// How long to wait for another dbinit.
+/// Time to wait for another dbinit.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Options for a schema.

@@ -8,7 +8,7 @@ use super::shape::literal;
 use super::sql::Sql;
 use crate::layout::quoted;
 
-/// How long a part of a commit is prepared before another process ends it. This takes the writer's row from
+/// Time that a part of a commit is prepared before another process ends it. This takes the writer's row from
 /// a process that is only slow, which has to register another.
 pub(crate) const AFTER: Duration = Duration::from_secs(2);
 

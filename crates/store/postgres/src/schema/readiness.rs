@@ -280,7 +280,7 @@ fn value(of: &str, shards: &[u16]) -> String {
     }
 }
 
-/// How many tasks, each on one node, Citus makes of a statement.
+/// Number of tasks, each on one node, that Citus makes of a statement.
 fn tasks(sql: &mut Connection, text: &str, shards: &[u16]) -> i64 {
     sql.script(&format!("PREPARE probe AS {text}")).unwrap_or_else(|error| panic!("{error}: {text}"));
     let given: Vec<String> = types(text).iter().map(|of| value(of, shards)).collect();

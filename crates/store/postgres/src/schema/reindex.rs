@@ -10,7 +10,7 @@ use super::shape::quoted_list;
 use super::sql::{Row, Sql};
 use crate::layout::{IndexForm, Layout, SqlColumn, quoted};
 
-/// How many rows are handled at a time.
+/// Number of rows that are handled at a time.
 const CHUNK: usize = 1000;
 
 /// Recomputes the index entries of every row in one transaction. Returns the number of rows.

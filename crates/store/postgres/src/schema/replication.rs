@@ -161,7 +161,7 @@ pub struct SlotLag {
     pub slot: String,
     /// Whether the subscriber is connected.
     pub active: bool,
-    /// How much of the log it has not confirmed, in bytes. The server keeps this part.
+    /// Part of the log it that has not confirmed, in bytes. The server keeps this part.
     pub bytes: u64,
     /// How long ago the last confirmed data was written, in milliseconds; 0 if the subscriber has everything.
     /// None if it is not connected.

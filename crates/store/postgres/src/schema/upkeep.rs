@@ -13,13 +13,13 @@ use super::maintain::{MaintainOptions, maintain};
 use super::replication::{self, LagMetrics};
 use crate::{Connection, Target};
 
-/// How often the lag is read.
+/// Interval at which the lag is read.
 const LAG_PERIOD: Duration = Duration::from_secs(10);
 
-/// How often the tables are maintained, by one of the nodes.
+/// Interval at which the tables are maintained, by one of the nodes.
 const MAINTAIN_PERIOD: Duration = Duration::from_secs(600);
 
-/// How long shutdown waits for the thread. It does not wait for the statistics of a large table.
+/// Time that shutdown waits for the thread. It does not wait for the statistics of a large table.
 const END_MAX: Duration = Duration::from_secs(1);
 
 /// The thread. It ends when this is dropped.

@@ -21,7 +21,7 @@ const COUNTED_BYTES: i64 = 1 << 20;
 /// of its time; but no longer than [`GOOD_MAX`].
 const GOOD_FACTOR: u32 = 100;
 const GOOD_MAX: Duration = Duration::from_secs(300);
-/// How long to wait after a failure.
+/// Time to wait after a failure.
 const AGAIN: Duration = Duration::from_secs(5);
 
 /// The latest sizes. If they are old, they are read again in the background; only the first caller waits. So

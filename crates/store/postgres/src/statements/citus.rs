@@ -10,7 +10,7 @@ use super::{equal, unnest};
 use crate::client::Statement;
 use crate::layout::{IndexForm, IndexLayout, Layout, SqlType, quoted};
 
-/// How many rows one statement may insert, the largest first.
+/// Number of rows that one statement may insert, the largest first.
 pub(crate) const ROWS: [usize; 7] = [64, 32, 16, 8, 4, 2, 1];
 
 /// The inserts of a table, for each number of [`ROWS`].

@@ -11,7 +11,7 @@ use batzen_store::{ColumnDef, ColumnKind, TableDef};
 use batzen_tables::{bank, exchange, ledger, switch};
 use batzen_testkit::postgres::fresh_database;
 
-/// How many different values each column gets, including the extremes.
+/// Number of different values that each column gets, including the extremes.
 const VARIANTS: usize = 5;
 
 /// A number that differs by column and by variant, including the extremes of its type.

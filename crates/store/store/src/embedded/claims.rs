@@ -51,7 +51,7 @@ impl Claims {
         Claim { claims: self, rows }
     }
 
-    /// How many threads wait.
+    /// Number of threads that wait.
     #[cfg(any(test, feature = "testing"))]
     pub fn waiting(&self) -> usize {
         lock(&self.held).waiting

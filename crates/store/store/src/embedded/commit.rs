@@ -132,7 +132,7 @@ pub(crate) struct Prepared {
     ops: Vec<TableOp>,
     /// The entries of serial indexes among `ops` that end with a provisional serial.
     serial_ops: Vec<usize>,
-    /// How many serials it uses.
+    /// Number of serials that it uses.
     serials: u64,
 }
 
@@ -154,7 +154,7 @@ struct PreparedRecord {
 }
 
 impl Prepared {
-    /// How many records it has.
+    /// Number of records that it has.
     pub fn len(&self) -> usize {
         self.records.len()
     }
@@ -335,7 +335,7 @@ impl<'a> Named<'a> {
 enum Resolved<'a> {
     Effects {
         effects: Vec<Effect<'a>>,
-        /// How many serials it uses.
+        /// Number of serials that it uses.
         serials: u64,
     },
     /// Inserts that met existing rows.

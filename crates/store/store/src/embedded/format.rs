@@ -246,7 +246,7 @@ impl FrameHeader {
     }
 }
 
-/// How many bytes are left in a sector from an offset in the file.
+/// Number of bytes that are left in a sector from an offset in the file.
 pub(crate) fn sector_rest(place: u64) -> usize {
     SECTOR_BYTES - usize::try_from(place % SECTOR_BYTES as u64).expect("less than a sector")
 }

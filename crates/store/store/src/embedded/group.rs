@@ -95,7 +95,7 @@ impl Group {
         lock(&self.buffers).pop().unwrap_or_default()
     }
 
-    /// How many commits wait.
+    /// Number of commits that wait.
     #[cfg(any(test, feature = "testing"))]
     pub fn waiting(&self) -> usize {
         lock(&self.queue).waiting.len()

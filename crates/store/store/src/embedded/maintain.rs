@@ -525,7 +525,7 @@ pub(crate) struct Wake {
     busy_since: Mutex<Option<Instant>>,
 }
 
-/// How often the background thread runs without being woken.
+/// Interval at which the background thread runs without being woken.
 const LOOK_AROUND: Duration = Duration::from_secs(5);
 /// How often it checks whether commits have stopped, so that the journal's end should be marked.
 const QUIET: Duration = Duration::from_millis(500);

@@ -76,7 +76,7 @@ use runs::{Cold, KnownMarks};
 use shared::Dictionary;
 use writer::Writer;
 
-/// How many bytes [`Backend::check_writable`] writes: a block of the file system.
+/// Number of bytes that [`Backend::check_writable`] writes: a block of the file system.
 const PROBE_BYTES: usize = 4096;
 
 /// Called when the store cannot continue; see [`Options::on_fatal`].
@@ -95,7 +95,7 @@ pub struct Options {
     pub compaction_dead_percent: u64,
     /// The maximum number of bytes that one step of compaction copies. Commits wait meanwhile.
     pub compaction_step_bytes: usize,
-    /// How many bytes of rows are migrated to a new layout at once. Only while the store is being opened.
+    /// Number of bytes of rows that are migrated to a new layout at once. Only while the store is being opened.
     pub migration_batch_bytes: usize,
     /// A checkpoint is written after this many bytes of journal.
     pub checkpoint_bytes: u64,
@@ -104,7 +104,7 @@ pub struct Options {
     pub index_hot_bytes: u64,
     /// How many locations of rows a reader of a whole table holds at once.
     pub scan_rows_at_once: usize,
-    /// How long commits that need a new segment are refused without another attempt after the disk was found
+    /// Time that commits that need a new segment are refused without another attempt after the disk was found
     /// to be full.
     pub full_pause: Duration,
     /// Whether a background thread does maintenance. Otherwise [`EmbeddedStore::maintain`] does it.
@@ -407,14 +407,14 @@ impl EmbeddedStore {
         self.core.identity.key
     }
 
-    /// How many commits wait for the frame that is being written, for tests.
+    /// Number of commits that wait for the frame that is being written, for tests.
     #[cfg(any(test, feature = "testing"))]
     #[must_use]
     pub fn commits_waiting(&self) -> usize {
         self.core.group.waiting()
     }
 
-    /// How many commits wait for rows that others are changing, for tests.
+    /// Number of commits that wait for rows that others are changing, for tests.
     #[cfg(any(test, feature = "testing"))]
     #[must_use]
     pub fn claims_waiting(&self) -> usize {

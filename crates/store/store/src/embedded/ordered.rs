@@ -27,7 +27,7 @@ pub(crate) struct PositionOp {
 /// A change of an ordered index.
 type PositionChange = (Position, PositionOp);
 
-/// How many changes a chunk of a log has.
+/// Number of changes that a chunk of a log has.
 const CHUNK: usize = 1024;
 
 /// The positions that were added and removed since the index was last written to a run, in their order in
@@ -132,7 +132,7 @@ impl OrderedIndex {
         }
     }
 
-    /// How many changes are not in the tree.
+    /// Number of changes that are not in the tree.
     #[cfg(test)]
     fn unsettled(&self) -> usize {
         let log = lock(&self.log);

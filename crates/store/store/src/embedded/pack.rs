@@ -73,7 +73,7 @@ const fn unzigzag(n: u64) -> i64 {
     (n >> 1).cast_signed() ^ -((n & 1).cast_signed())
 }
 
-/// How many bytes the bits of these columns take.
+/// Number of bytes that the bits of these columns take.
 fn bits_bytes(columns: &[ColumnDef]) -> usize {
     let bits = |def: &ColumnDef| {
         usize::from(def.column.nullable) + usize::from(matches!(def.column.kind, ColumnKind::Bool))
@@ -221,7 +221,7 @@ pub(crate) fn unpack(columns: &[ColumnDef], packed: &[u8], out: &mut Vec<u8>) ->
     if input.is_empty() { Ok(()) } else { Err(DecodeError::Trailing { left: input.len() }) }
 }
 
-/// How many bytes the value at the front has without its escapes. `None` if it has no end.
+/// Number of bytes that the value at the front has without its escapes. `None` if it has no end.
 fn unescaped_bytes(bytes: &[u8]) -> Option<usize> {
     let (mut at, mut escapes) = (0, 0);
     loop {

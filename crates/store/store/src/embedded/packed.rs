@@ -155,7 +155,7 @@ impl Header {
 /// A part of the body that lies elsewhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Reference {
-    /// How many stored bytes come before it, since the last one.
+    /// Number of stored bytes that come before it, since the last one.
     skip: usize,
     bytes: usize,
     place: Place,

@@ -214,7 +214,7 @@ pub(crate) struct RecordCache {
 
 type Slot = Mutex<Option<(Location, Arc<StoredRecord>)>>;
 
-/// How many records the cache has, at most.
+/// Number of records that the cache has, at most.
 const CACHE_SLOTS: usize = 8 << 10;
 /// The largest record in the cache, in bytes.
 const CACHED_BYTES_MAX: u64 = 1 << 10;

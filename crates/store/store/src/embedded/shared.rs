@@ -15,7 +15,7 @@ pub(crate) const SHARED_UNIT: usize = 16;
 pub(crate) const SHARED_MAX: usize = 64;
 /// How many places with a lock of their own the dictionary has.
 const DICTIONARY_PLACES: usize = 4 << 10;
-/// How many values each remembers. Each takes some 80 bytes.
+/// Number of values that each remembers. Each takes some 80 bytes.
 const PLACE_VALUES: usize = 4;
 /// The most values that are remembered within a commit.
 const RECENT_SLOTS_MAX: usize = 4 << 10;

@@ -234,13 +234,13 @@ impl SimDisk {
         self.lock().fault.is_some()
     }
 
-    /// How many calls have changed something so far.
+    /// Number of calls that have changed something so far.
     #[must_use]
     pub fn calls(&self) -> u64 {
         self.lock().calls
     }
 
-    /// How many bytes have been written so far.
+    /// Number of bytes that have been written so far.
     #[must_use]
     pub fn written(&self) -> u64 {
         self.lock().written

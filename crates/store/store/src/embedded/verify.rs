@@ -58,9 +58,9 @@ pub struct SegmentReport {
     pub file: PathBuf,
     /// Where its frames end, in bytes.
     pub used_bytes: u64,
-    /// How many frames it has.
+    /// Number of frames that it has.
     pub frames: u64,
-    /// How many records they have.
+    /// Number of records that they have.
     pub records: u64,
     /// The first and last frame's numbers.
     pub sequences: Option<(u64, u64)>,

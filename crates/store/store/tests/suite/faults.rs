@@ -23,7 +23,7 @@ fn session(disk: &SimDisk, history: &mut History, seed: u64) -> Result<EmbeddedS
     Ok(store)
 }
 
-/// How many disk calls the workload makes without a fault.
+/// Number of disk calls that the workload makes without a fault.
 fn calls_of_a_session(seed: u64) -> u64 {
     let disk = SimDisk::new(seed);
     let mut history = History::new();

@@ -28,9 +28,9 @@ record! {
         pub is_whole: bool,
         /// The numbers of the tables that are copied.
         pub tables: List<u16>,
-        /// How many snapshots were taken. Each leaves out what happened between the position before it and it.
+        /// Number of snapshots that were taken. Each leaves out what happened between the position before it and it.
         pub snapshots: u32,
-        /// How many batches of changes were applied.
+        /// Number of batches of changes that were applied.
         pub batches: u64,
         /// When the auditor signed the head.
         pub time: Timestamp,

@@ -30,7 +30,7 @@ record! {
         pub form: u32,
         /// The position up to which everything has been checked: the number of the stream's next frame.
         pub next: u64,
-        /// How many snapshots the copy had taken then.
+        /// Number of snapshots that the copy had taken then.
         pub snapshots: u32,
         /// Sums that belong to no denomination, in the order of the form; two's complement.
         pub sums: List<u128>,
@@ -134,7 +134,7 @@ record! {
         pub auditor: u128,
         /// The amount at risk.
         pub at_risk: u128,
-        /// What differs, in words.
+        /// The difference, in words.
         pub detail: String,
         /// Whether it follows from the whole, such as what is overdue, and is looked for again in each comparison.
         pub is_whole: bool,
@@ -146,7 +146,7 @@ record! {
         pub resolved: Option<Timestamp>,
         /// When a person suppressed it.
         pub suppressed: Option<Timestamp>,
-        /// How many notes people have made about it ([`AuditNotes`]).
+        /// Number of notes people that have made about it ([`AuditNotes`]).
         pub notes: u32,
     }
 }
@@ -319,9 +319,9 @@ record! {
     pub struct AuditReserveSumsRow {
         /// Rows that add to them.
         pub entries: i64,
-        /// What came in.
+        /// The sum that came in.
         pub into: u128,
-        /// What went out.
+        /// The sum that went out.
         pub out: u128,
         /// Open purses that use its quota.
         pub quota: i64,
@@ -345,7 +345,7 @@ record! {
 record! {
     /// What the deposits of a transfer add up to; sums in units of 10⁻⁸, two's complement.
     pub struct AuditTransferSumsRow {
-        /// How many there are.
+        /// Their number.
         pub deposits: i64,
         /// Contributions less refunds.
         pub contributed: u128,
@@ -502,7 +502,7 @@ record! {
         pub refund_deadline: Timestamp,
         /// When the exchange accepted it.
         pub time: Timestamp,
-        /// What the exchange owes for it, in units of 10⁻⁸.
+        /// The exchange's debt for it, in units of 10⁻⁸.
         pub units: u128,
     }
 }

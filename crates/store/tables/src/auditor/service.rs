@@ -173,7 +173,7 @@ record! {
         pub refund_deadline: Timestamp,
         /// The time until which the exchange must pay it.
         pub wire_deadline: Timestamp,
-        /// What the exchange owes for it.
+        /// The exchange's debt for it.
         pub amount_without_fee: Money,
         /// The coin.
         pub coin_pub: EddsaPublicKey,

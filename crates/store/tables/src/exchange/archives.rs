@@ -24,7 +24,7 @@ record! {
         pub started: Timestamp,
         /// Why, in the operator's words.
         pub reason: String,
-        /// How many rows it took.
+        /// Number of rows that it took.
         pub rows: u64,
         /// Their bytes, keys included.
         pub bytes: u64,

@@ -201,7 +201,7 @@ impl RefundKey {
 record! {
     /// A refund.
     pub struct RefundRow {
-        /// How much, refund fee included.
+        /// Amount, refund fee included.
         pub amount: Money,
         /// The merchant's signature (`MERCHANT_REFUND`).
         pub merchant_sig: EddsaSignature,

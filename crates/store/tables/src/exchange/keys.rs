@@ -193,11 +193,11 @@ record! {
         pub account_fee: Money,
         /// Fee of a purse beyond the free ones.
         pub purse_fee: Money,
-        /// How long a purse waits to be merged.
+        /// Time that a purse waits to be merged.
         pub purse_timeout: Duration,
-        /// How long histories are kept.
+        /// Time that histories are kept.
         pub history_expiration: Duration,
-        /// How many purses an open reserve has for free.
+        /// Number of purses that an open reserve has for free.
         pub purse_account_limit: u32,
         /// The master key's signature (`MASTER_GLOBAL_FEES`).
         pub master_sig: EddsaSignature,

@@ -289,7 +289,7 @@ byte_enum! {
 pub struct KycEvent {
     /// When.
     pub time: Timestamp,
-    /// How much.
+    /// Amount.
     pub amount: Money,
 }
 

@@ -161,7 +161,7 @@ record! {
         pub row_id: u64,
         /// What it opens: `readonly`, `orders` or `all`.
         pub scope: String,
-        /// What it is for.
+        /// Its purpose.
         pub description: String,
         /// When it was created.
         pub created: Timestamp,

@@ -27,11 +27,11 @@ record! {
         pub created: Timestamp,
         /// When the exchange closes it.
         pub expires: Timestamp,
-        /// What the shop said it would pay in.
+        /// The sum that the shop announced.
         pub merchant_initial: Money,
-        /// What the exchange got; zero until it got something.
+        /// The sum that the exchange received; zero until then.
         pub exchange_initial: Money,
-        /// What was promised in tips.
+        /// The sum promised in tips.
         pub committed: Money,
         /// What customers picked up of it.
         pub picked_up: Money,
@@ -85,7 +85,7 @@ record! {
         pub reserve_pub: EddsaPublicKey,
         /// The amount.
         pub amount: Money,
-        /// What was picked up.
+        /// The sum picked up.
         pub picked_up: Money,
         /// Why it was given.
         pub justification: String,
@@ -157,7 +157,7 @@ record! {
     }
 }
 
-/// What customers picked up.
+/// The sum that customers picked up.
 pub struct TipPickups;
 
 impl TipPickups {

@@ -22,7 +22,7 @@ pub use update::ExchangeUpdate;
 /// The protocol version this wallet speaks, libtool style.
 pub const PROTOCOL_VERSION: &str = "14:0:2";
 
-/// How long published data is used before the wallet asks again.
+/// Time that published data is used before the wallet asks again.
 pub const CACHE_DURATION: Duration = Duration::from_secs(3600);
 
 /// Preferred kind of blind signature. If the exchange offers none of this kind, the other kind is used.
@@ -198,7 +198,7 @@ pub struct Exchange {
     pub wire_fees: BTreeMap<String, Vec<WireFee>>,
     /// Fees for reserves and purses.
     pub global_fees: Vec<GlobalFee>,
-    /// How long an unused reserve stays open before the money returns to the sender.
+    /// Time that an unused reserve stays open before the money returns to the sender.
     pub reserve_closing_delay: Duration,
     /// The terms of service.
     pub terms: Terms,

@@ -18,13 +18,13 @@ use std::{fmt, time::Duration};
 /// How a [`Client`] behaves.
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
-    /// How long a TCP connection may take to open.
+    /// Time that a TCP connection may take to open.
     pub connect_timeout: Duration,
-    /// How long request and response may take together, unless a call has its own timeout.
+    /// Time that request and response may take together, unless a call has its own timeout.
     pub timeout: Duration,
-    /// How long an idle connection is kept.
+    /// Time that an idle connection is kept.
     pub pool_idle_timeout: Duration,
-    /// How many idle connections are kept per server.
+    /// Number of idle connections that are kept per server.
     pub pool_max_idle: usize,
     /// The largest body of a response, in bytes, before and after inflation.
     pub max_reply_bytes: usize,
@@ -62,7 +62,7 @@ pub enum ClientError {
     Invalid {
         /// The URL as given.
         url: String,
-        /// What is wrong.
+        /// The fault.
         reason: String,
     },
     /// There is no connection, so the server did not see the request.
@@ -232,7 +232,7 @@ impl Reply {
         self.headers.get(name)?.to_str().ok()
     }
 
-    /// How long the server asks to wait (`Retry-After` in seconds).
+    /// Time that the server asks to wait (`Retry-After` in seconds).
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         self.header("retry-after")?.trim().parse().ok().map(Duration::from_secs)

@@ -13,7 +13,7 @@ use super::reading::{Buckets, Reading};
 /// Seconds between two readings.
 pub(super) const INTERVAL_S: u64 = 3;
 
-/// How many readings back a tile's rates and quantiles go: with only one they would jump.
+/// Number of readings back that a tile's rates and quantiles go: with only one they would jump.
 const TILE_READINGS: usize = 5;
 
 /// Lines of one chart; more are left out.

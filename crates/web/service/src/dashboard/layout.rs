@@ -91,7 +91,7 @@ pub enum Value {
     WorkRate,
     /// A quantile of their response times.
     WorkTime(f64),
-    /// How many of them failed since the start.
+    /// Number of them that failed since the start.
     WorkFailed,
 }
 

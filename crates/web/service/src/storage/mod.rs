@@ -39,7 +39,7 @@ pub struct Service {
     pub schema: &'static str,
     /// Its tables.
     pub tables: &'static [&'static TableDef],
-    /// How many processes may have them open in a database.
+    /// Number of processes that may have them open in a database.
     pub sharing: Sharing,
 }
 

@@ -18,7 +18,7 @@ use tokio::sync::Semaphore;
 const POLL_MARGIN: Duration = Duration::from_secs(10);
 /// The largest response to a transfer, in bytes.
 const TRANSFER_REPLY_BYTES_MAX: usize = 64 << 10;
-/// How many transfers may be under way unless the owner says otherwise.
+/// Number of transfers that may be under way unless the owner says otherwise.
 const TRANSFERS_MAX: usize = 256;
 /// How much of an unusable row an error shows, in characters.
 const ROW_TEXT_MAX: usize = 1_000;
@@ -31,7 +31,7 @@ pub struct HistoryQuery {
     pub start: Option<u64>,
     /// Positive: that many rows after the start, ascending. Negative: that many before it, descending. Not 0.
     pub delta: i64,
-    /// How long the bank may wait for a first row, in milliseconds. Only used with a positive delta.
+    /// Time that the bank may wait for a first row, in milliseconds. Only used with a positive delta.
     pub long_poll_ms: u64,
 }
 

@@ -116,13 +116,13 @@ impl Placement {
         Ok(Self { server, client, all, remark })
     }
 
-    /// How many cores the server has.
+    /// Number of cores that the server has.
     #[must_use]
     pub fn server_count(&self) -> usize {
         if self.server.is_empty() { self.all.len() } else { self.server.len() }.max(1)
     }
 
-    /// How many cores the load generator has.
+    /// Number of cores that the load generator has.
     #[must_use]
     pub fn client_count(&self) -> usize {
         if self.client.is_empty() { self.all.len() } else { self.client.len() }.max(1)

@@ -17,7 +17,7 @@ pub fn thread_cpu_time() -> Duration {
     Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))
 }
 
-/// How long to measure.
+/// Time to measure.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
     /// The number of turns of each rival.

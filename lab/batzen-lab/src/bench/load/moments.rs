@@ -4,7 +4,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-/// How long a [`Moment`] is.
+/// Time that a [`Moment`] is.
 pub const MOMENT: Duration = Duration::from_millis(10);
 /// The most moments kept: ten minutes.
 const MOMENTS_MAX: usize = 60_000;

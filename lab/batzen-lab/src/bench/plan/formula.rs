@@ -50,7 +50,7 @@ pub struct Demand {
     pub deposits_per_transfer: f64,
     /// Mean load ÷ peak load.
     pub mean_share: f64,
-    /// How long rows are kept.
+    /// Time that rows are kept.
     pub years: f64,
     /// How busy cores are at the peak, at most 1.
     pub utilisation: f64,

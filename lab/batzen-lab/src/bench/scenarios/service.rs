@@ -18,9 +18,9 @@ use crate::bench::scenarios::world::WorldPlan;
 /// The pause between two polls.
 pub(super) const PAUSE: Duration = Duration::from_millis(20);
 
-/// How long a service may take to end after a signal. Writing a checkpoint of large indexes takes a moment.
+/// Time that a service may take to end after a signal. Writing a checkpoint of large indexes takes a moment.
 const END_TIME: Duration = Duration::from_secs(60);
-/// How much of a service's last output is shown.
+/// Part of a service's last output that is shown.
 const LAST_WORDS_BYTES: usize = 1_000;
 
 /// The directory for the sockets of an exchange. Socket paths must be short, however long the result

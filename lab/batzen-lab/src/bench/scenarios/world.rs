@@ -29,7 +29,7 @@ const ACCOUNT: &str = "exchange";
 pub(super) const PAYTO: &str = "payto://x-taler-bank/localhost/exchange?receiver-name=exchange";
 /// The currency.
 pub(super) const CURRENCY: &str = "KUDOS";
-/// How long a service may take to start. Generating large RSA keys takes time.
+/// Time that a service may take to start. Generating large RSA keys takes time.
 pub(super) const PATIENCE: Duration = Duration::from_secs(600);
 /// Connections for the set-up.
 const SET_UP_CLIENTS: usize = 16;

@@ -33,7 +33,7 @@ use batzen_exchange::reads::sheet::BalanceSheet;
 
 /// Time limit for anything that should be quick.
 pub(super) const PATIENCE: StdDuration = StdDuration::from_secs(120);
-/// How often the bank is asked for new money while the round is played.
+/// Interval at which the bank is asked for new money while the round is played.
 const WATCH_PAUSE: StdDuration = StdDuration::from_millis(30);
 /// The refund period of the round's sales, short so that the transfers come soon.
 const REFUNDABLE: Duration = Duration::from_secs(1);

@@ -21,7 +21,7 @@ const CUSTOMERS_MAX: u64 = 8;
 const WITHDRAWAL: &str = "20";
 /// The prices, in turn. Some need change.
 const PRICES: [&str; 5] = ["0.37", "1.2", "0.5", "0.83", "0.1"];
-/// How long a withdrawal may take.
+/// Time that a withdrawal may take.
 const PATIENCE: StdDuration = StdDuration::from_secs(60);
 /// The pause of a customer after a failure.
 const PAUSE: StdDuration = StdDuration::from_secs(1);

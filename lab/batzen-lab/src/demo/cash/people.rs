@@ -11,9 +11,9 @@ use super::cycle::{PATIENCE, Person, Round, make_change};
 use super::report::StepSummary;
 use super::world::CHILD;
 
-/// How long most links are valid.
+/// Time that most links are valid.
 const VALID: Duration = Duration::from_days(1);
-/// How long the link is valid that nobody accepts: in whole seconds, as short as its payment allows.
+/// Time that the link is valid that nobody accepts: in whole seconds, as short as its payment allows.
 const VALID_BRIEFLY: Duration = Duration::from_secs(3);
 /// The age limit of the child's coins.
 const AGE_LIMIT: u8 = 14;

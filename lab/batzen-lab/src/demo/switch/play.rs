@@ -15,9 +15,9 @@ use super::{CURRENCY, DataDir};
 
 /// The settlement model.
 const MODEL: &str = "deferred-net";
-/// How long a participant waits for a callback.
+/// Time that a participant waits for a callback.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long transfers may take; the second value is for those that must expire.
+/// Time that transfers may take; the second value is for those that must expire.
 const EXPIRATION: Duration = Duration::from_secs(60);
 const SHORT_EXPIRATION: Duration = Duration::from_secs(1);
 /// Each participant's net debit cap, in hundredths.

@@ -148,7 +148,7 @@ pub struct MeltRequest {
 /// Answer to a melt.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct MeltConfirmation {
-    /// Which of the three candidates need not be revealed.
+    /// The index of the candidate, of three, that need not be revealed.
     pub noreveal_index: u32,
     /// `EXCHANGE_CONFIRM_MELT`.
     pub exchange_sig: EddsaSignature,

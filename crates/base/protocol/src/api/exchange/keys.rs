@@ -26,7 +26,7 @@ pub struct KeysResponse {
     pub asset_type: String,
     /// The offline key that signs everything below.
     pub master_public_key: EddsaPublicKey,
-    /// How long an unused reserve stays open.
+    /// Time that an unused reserve stays open.
     pub reserve_closing_delay: Duration,
     /// Online signing keys.
     pub signkeys: Vec<SignKey>,
@@ -208,9 +208,9 @@ pub struct GlobalFee {
     pub purse_fee: Amount,
     /// How far histories reach back.
     pub history_expiration: Duration,
-    /// How long an expired purse stays readable.
+    /// Time that an expired purse stays readable.
     pub purse_timeout: Duration,
-    /// How many purses an open reserve may have.
+    /// Number of purses that an open reserve may have.
     pub purse_account_limit: u32,
     /// `MASTER_GLOBAL_FEES`.
     pub master_sig: EddsaSignature,

@@ -212,11 +212,11 @@ pub struct GlobalFeeRequest {
     pub account_fee: Amount,
     /// Fee for creating a purse.
     pub purse_fee: Amount,
-    /// How long an expired purse stays readable.
+    /// Time that an expired purse stays readable.
     pub purse_timeout: Duration,
     /// How far histories reach back.
     pub history_expiration: Duration,
-    /// How many purses an open reserve may have.
+    /// Number of purses that an open reserve may have.
     pub purse_account_limit: u32,
     /// `MASTER_GLOBAL_FEES`.
     pub master_sig: EddsaSignature,

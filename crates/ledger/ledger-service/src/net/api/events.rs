@@ -14,7 +14,7 @@ use utoipa::IntoParams;
 use super::{ErrorJson, LedgerApi, error, malformed, refused};
 use crate::net::json::{EventJson, JsonError, Wide};
 
-/// How often the server polls the ledger while a reader waits.
+/// Interval at which the server polls the ledger while a reader waits.
 const POLL: Duration = Duration::from_millis(20);
 /// Longest wait.
 const WAIT_MAX: Duration = Duration::from_secs(60);

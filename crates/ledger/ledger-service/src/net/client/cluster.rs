@@ -19,7 +19,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use super::state::{Inner, Request};
 use crate::net::frame::Kind;
 
-/// How often the task checks for a silent cluster.
+/// Interval at which the task checks for a silent cluster.
 const TICK: Duration = Duration::from_millis(500);
 /// A cluster that owes an answer for this long is reported as away.
 const REPORT_AFTER: Duration = Duration::from_secs(3);
@@ -57,7 +57,7 @@ pub enum SessionError {
     Failed(LedgerError),
 }
 
-/// What ended a session.
+/// The end of a session.
 enum End {
     /// The client was dropped.
     Closed,

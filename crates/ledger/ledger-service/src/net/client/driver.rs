@@ -17,7 +17,7 @@ use crate::net::frame::{self, FrameError, HEADER_BYTES, Hello, Kind, Parsed, Sta
 
 /// Initial size of a buffer.
 const BUFFER_BYTES: usize = 4 << 10;
-/// How often the task checks for a silent server.
+/// Interval at which the task checks for a silent server.
 const TICK: Duration = Duration::from_secs(1);
 
 /// An open connection, after the hellos.

@@ -45,7 +45,7 @@ pub struct ClientOptions {
     pub connect_timeout: Duration,
     /// A server that owes answers and is silent for this long counts as lost. The client reconnects.
     pub answer_timeout: Duration,
-    /// How long the client tries to reach a server before it fails its callers' requests.
+    /// Time that the client tries to reach a server before it fails its callers' requests.
     pub retry_for: Duration,
     /// The first pause between attempts. Each further one is twice as long.
     pub backoff_min: Duration,

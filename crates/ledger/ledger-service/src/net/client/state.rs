@@ -41,7 +41,7 @@ impl Frame {
         matches!(self.kind, Kind::CreateAccounts | Kind::CreateTransfers)
     }
 
-    /// What counts as [`LinkState::waiting_read_bytes`].
+    /// The size that counts as [`LinkState::waiting_read_bytes`].
     fn waiting_read_bytes(&self) -> usize {
         if self.is_create() { 0 } else { self.bytes.len() - HEADER_BYTES }
     }

@@ -66,7 +66,7 @@ pub(super) struct Conn {
 #[derive(Default)]
 struct Out {
     bytes: Vec<u8>,
-    /// How much of `bytes` is already written.
+    /// Part of `bytes` that is already written.
     written: usize,
     /// Whether a task waits until the socket accepts more.
     is_flushing: bool,

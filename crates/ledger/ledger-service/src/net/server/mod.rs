@@ -37,7 +37,7 @@ pub struct NetOptions {
     pub batches_in_flight: usize,
     /// Full create batches that the ledger works on at once. Nothing more fits into these.
     pub full_batches_in_flight: usize,
-    /// How long a create batch waits for further requests while it contains fewer than half of the active
+    /// Time that a create batch waits for further requests while it contains fewer than half of the active
     /// connections.
     pub gather: Duration,
     /// Reads that the ledger works on at once. Further requests are answered `busy`.

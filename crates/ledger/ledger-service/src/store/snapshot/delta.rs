@@ -1,4 +1,4 @@
-//! What a part of the log changes in a snapshot.
+//! Changes of a snapshot by a part of the log.
 
 use batzen_ledger::machine::{
     Balances, HeldAccount, IdHasher, IdStatus, LogRecord, MARK_EVERY, Movement, Pending, Side, Summary,
@@ -41,9 +41,9 @@ pub(crate) struct Delta {
     numbers: Vec<u32>,
     /// All movements, as if each were a mark.
     movements: Vec<Mark>,
-    /// What was reserved and is not resolved, with the position of its id.
+    /// Open reservations, with the position of their ids.
     added: HashMap<u128, (Pending, usize)>,
-    /// What was resolved and had been reserved before.
+    /// Resolved reservations from before.
     pub resolved: HashSet<u128>,
     /// Ids that were used, and new statuses of earlier ones.
     pub ids: Vec<IdEntry>,
@@ -271,7 +271,7 @@ impl Delta {
         marks
     }
 
-    /// What was reserved and is not resolved at the end.
+    /// The reservations that are open at the end.
     pub fn added(&self) -> impl Iterator<Item = &Pending> {
         self.added.values().map(|(pending, _)| pending)
     }

@@ -31,7 +31,7 @@ const PENDING_ROWS_AT_ONCE: u64 = 16;
 /// Rows of ids that one step makes.
 const ID_ROWS_AT_ONCE: usize = 64;
 
-/// What is done next.
+/// The next phase.
 enum Phase {
     /// Reading the log.
     Log,

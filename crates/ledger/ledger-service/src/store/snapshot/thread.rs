@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::work::Snapshots;
 use crate::store::log::Log;
 
-/// How long the thread waits if there is nothing to do. A request wakes it.
+/// Time that the thread waits if there is nothing to do. A request wakes it.
 const IDLE_MAX: Duration = Duration::from_secs(10);
 
 /// Pause after an error of the store.

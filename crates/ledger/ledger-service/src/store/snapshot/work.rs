@@ -30,7 +30,7 @@ pub(crate) struct Snapshots {
     pub(super) ids: Ids,
     /// The unresolved pending transfers of the snapshot.
     pub(super) unresolved: Unresolved,
-    /// What the last process was taking.
+    /// The snapshot that the last process was taking.
     left: Option<Left>,
     taking: Option<Taking>,
     /// At most one of each level, lowest first.
@@ -253,7 +253,7 @@ impl Snapshots {
     }
 }
 
-/// How many rows there are, which are numbered from 0 without gaps.
+/// Number of rows that there are, which are numbered from 0 without gaps.
 fn count(exists: impl Fn(u32) -> Result<bool, StoreError>) -> Result<u32, StoreError> {
     let mut beyond = 1;
     while exists(beyond - 1)? {

@@ -22,7 +22,7 @@ use tokio::sync::watch;
 
 const NAME: &str = "the cluster at 127.0.0.1:9";
 
-/// What tests see and change of a cluster.
+/// The state of a cluster, for tests.
 struct State {
     ledger: MemoryLedger,
     answers: watch::Sender<bool>,
@@ -71,7 +71,7 @@ impl Fake {
         Arc::new(client)
     }
 
-    /// What account 1 paid.
+    /// The sum that account 1 paid.
     async fn paid(&self) -> u128 {
         self.0.ledger.lookup_accounts(vec![1]).await.unwrap()[0].debits_posted
     }

@@ -61,7 +61,7 @@ impl Conclusion<'_> {
         });
     }
 
-    /// What coins were used for that their denominations did not sign.
+    /// The uses of coins that their denominations did not sign.
     pub(super) fn forged_coins(&mut self) -> Result<()> {
         let is_forged = |finding: &&Finding| finding.rule == Rule::CoinSignature;
         let forged = self.findings.iter().filter(is_forged).take(FORGED_MAX);

@@ -22,7 +22,7 @@ pub struct Confirmation {
     pub refund_deadline: Timestamp,
     /// When the exchange accepted it.
     pub time: Timestamp,
-    /// What the exchange owes for it, in units of 10⁻⁸.
+    /// The exchange's debt for it, in units of 10⁻⁸.
     pub units: u128,
 }
 

@@ -1,4 +1,4 @@
-//! What must hold once every row has been posted.
+//! Conclusions, once every row has been posted.
 //!
 //! | file | objects |
 //! |---|---|
@@ -53,7 +53,7 @@ pub(crate) struct Conclusion<'a> {
     pub copied: Option<Timestamp>,
     /// The objects whose accounts are complete; `None`: all.
     pub scope: Option<&'a Scope>,
-    /// What reserves and transfers bring forward, until it is added to the books.
+    /// Sums that reserves and transfers bring forward, until they are added to the books.
     pub forward: BroughtForward,
     pub findings: Vec<Finding>,
     pub overdue: Overdue,
@@ -63,7 +63,7 @@ pub(crate) struct Conclusion<'a> {
     pub tally: Tally,
 }
 
-/// What completes accounts of which not all rows are posted.
+/// The sums that complete accounts of which not all rows are posted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum BroughtForward {
     /// Their sums, posted rows included.
@@ -213,7 +213,7 @@ impl Conclusion<'_> {
         self.copied.is_some_and(|copied| time.saturating_add(TOLERANCE) >= copied)
     }
 
-    /// What removed rows added to a term.
+    /// The sum that removed rows added to a term.
     pub(crate) fn collected(&self, term: CollectedTerm) -> i128 {
         self.tally.sums.collected[term as usize]
     }

@@ -1,4 +1,4 @@
-//! What should have been paid, closed or decided by now.
+//! Payments, closings and decisions that are overdue.
 
 use std::ops::Bound;
 
@@ -16,9 +16,9 @@ const DEPOSIT_GRACE: Duration = Duration::from_secs(3_600);
 const RESERVE_GRACE: Duration = Duration::from_days(1);
 /// How long after its expiration a purse should be decided.
 const PURSE_GRACE: Duration = Duration::from_secs(3_600);
-/// How many rows are read at once.
+/// Number of rows that are read at once.
 const PAGE: usize = 4_096;
-/// How many overdue deposits a report lists. All of them are counted.
+/// Number of overdue deposits that a report lists. All of them are counted.
 const LISTED_MAX: usize = 10_000;
 
 /// An overdue deposit.
@@ -41,7 +41,7 @@ pub struct OverdueDeposit {
 pub struct Overdue {
     /// The sum of their amounts.
     pub units: u128,
-    /// How many there are.
+    /// Their number.
     pub count: u64,
     /// The first of them.
     pub deposits: Vec<OverdueDeposit>,

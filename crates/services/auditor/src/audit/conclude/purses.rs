@@ -138,7 +138,7 @@ impl Conclusion<'_> {
         }
     }
 
-    /// What a merged purse adds to its reserve.
+    /// Credits a merged purse to its reserve.
     fn credit_reserve(&self, purse: &PurseRow, merge: &Fact<PurseMergeRow>) {
         self.books.reserves.change(&merge.row.reserve_pub, |book| {
             book.entries += 1;

@@ -13,7 +13,7 @@ use super::coins::units;
 use crate::audit::books::{Receiver, TransferBook};
 use crate::audit::finding::{Finding, RowName, Rule};
 
-/// What a decision and its order agree on.
+/// The facts on which a decision and its order agree.
 struct Decision {
     kind: TransferKind,
     table: &'static TableDef,

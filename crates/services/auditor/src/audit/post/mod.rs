@@ -1,4 +1,4 @@
-//! What each row adds to the books, and which signatures it needs.
+//! Posting: each row's sums in the books, and the signatures that it needs.
 //!
 //! | file | tables |
 //! |---|---|

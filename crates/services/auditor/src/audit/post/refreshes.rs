@@ -133,7 +133,7 @@ impl Poster<'_> {
         self.claims.signature(rule, row.origin(), amount, key.coin_pub, &message, signature);
     }
 
-    /// What both kinds of recoup have in common: the denomination is revoked, and the coin comes from the planchet.
+    /// The common checks of both kinds of recoup: the denomination is revoked, and the coin comes from the planchet.
     /// Returns the denomination whose key the coin's signature names, if it is to be checked.
     fn recouped<T: Table>(
         &mut self,

@@ -19,7 +19,7 @@ use super::super::{Table, body, endpoint, error, path_value, response, signing};
 use crate::app::Exchange;
 use crate::reads::kyc;
 
-/// How many attributes one request may name.
+/// Number of attributes that one request may name.
 const DETAILS_MAX: usize = 64;
 
 /// `POST`: the attributes to confirm.

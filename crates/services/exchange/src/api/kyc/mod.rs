@@ -32,7 +32,7 @@ use crate::notices::account_tag;
 use crate::reads::kyc::{self, Requirement};
 use crate::rules::{FinishKyc, KycUserType, RequireKyc, StartKyc, TypedCommand};
 
-/// How many browsers' requests may wait for providers at the same time. Each holds a connection to one.
+/// Number of browsers' requests that may wait for providers at the same time. Each holds a connection to one.
 const PROOFS_MAX: usize = 64;
 /// Random bytes of the secret of a user's page.
 const TOKEN_BYTES: usize = 20;

@@ -20,7 +20,7 @@ use crate::app::Exchange;
 use crate::reads::kyc::{self, Case};
 use crate::rules::{DecideKyc, KycDecided, Refusal};
 
-/// How many cases one answer lists.
+/// Number of cases that one answer lists.
 const CASES_MAX: usize = 100;
 /// The longest reason of a decision, in bytes.
 const REASON_BYTES_MAX: usize = 1_000;

@@ -132,7 +132,7 @@ impl ArchiveUnit {
         }
     }
 
-    /// How many rows it has.
+    /// Number of rows that it has.
     #[must_use]
     pub fn count(&self) -> usize {
         match self {
@@ -208,7 +208,7 @@ impl CoinFile {
         rows
     }
 
-    /// How many rows it has.
+    /// Number of rows that it has.
     #[must_use]
     pub fn count(&self) -> usize {
         1 + self.melts.len()

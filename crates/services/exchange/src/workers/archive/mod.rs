@@ -55,7 +55,7 @@ impl Report {
         [("transfers", &self.transfers), ("purses", &self.purses), ("coins", &self.coins)]
     }
 
-    /// How many units were examined.
+    /// Number of units that were examined.
     #[must_use]
     pub fn seen(&self) -> u64 {
         self.named().iter().map(|(_, moved)| moved.seen).sum()
@@ -74,7 +74,7 @@ pub enum ArchiveError {
     /// A store could not be read or written.
     #[error("{place}: {source}")]
     Store {
-        /// Which one.
+        /// Its name.
         place: &'static str,
         /// The error.
         source: StoreError,

@@ -19,7 +19,7 @@ use crate::rules::{Archive, ArchiveUnit, Archived, ExchangeRules, Stays};
 
 /// How many rows of a table are examined together.
 const PAGE_ROWS: usize = 256;
-/// How many keys are looked up together when an interrupted run is continued.
+/// Number of keys that are looked up together when an interrupted run is continued.
 const KEYS_AT_ONCE: usize = 1_024;
 
 /// What an archiver is to do.

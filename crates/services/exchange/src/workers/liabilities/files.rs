@@ -32,7 +32,7 @@ pub enum FilesError {
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The fault.
         reason: String,
     },
     /// Another process builds an epoch.

@@ -69,7 +69,7 @@ pub enum Round {
     Published {
         /// The epoch.
         epoch: u64,
-        /// How many leaves it has.
+        /// Number of leaves that it has.
         leaves: u64,
     },
     /// The next epoch is published at this time, or later.

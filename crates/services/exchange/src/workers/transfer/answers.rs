@@ -17,7 +17,7 @@ use crate::workers::{Mode, WorkerError, growing};
 /// An account pauses after this many failures in a row.
 const FAILURES_IN_A_ROW: u32 = 8;
 
-/// How much of a refusal is recorded, in characters.
+/// Part of a refusal that is recorded, in characters.
 const REASON_CHARS_MAX: usize = 1_000;
 
 /// The bank's answer to one attempt.

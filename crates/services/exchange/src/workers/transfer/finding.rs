@@ -19,7 +19,7 @@ use crate::workers::{Mode, WorkerError, check_drain, queues, read};
 /// How many transfers are requested at the same time: twice the size of a bank's batch, so that the bank
 /// never waits for requests.
 const IN_FLIGHT_MAX: usize = 512;
-/// How many open transfers a service with clients reads and claims at once, unless configured otherwise ...
+/// Number of open transfers that a service with clients reads and claims at once, unless configured otherwise ...
 const PAGE: usize = 1_024;
 const PAGE_BESIDE_CLIENTS: usize = 128;
 /// ... and at most.

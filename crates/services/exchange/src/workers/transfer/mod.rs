@@ -50,10 +50,10 @@ use schedule::{NextPass, Pass};
 const CONNECTIONS_MAX: usize = 256;
 /// How many answers one command records, so that payments behind it in the lane do not wait long.
 const RECORD_MAX: usize = 512;
-/// How many answers are recorded at once; fewer when they have waited for [`RECORD_AFTER`] or nothing else is
+/// Number of answers that are recorded at once; fewer when they have waited for [`RECORD_AFTER`] or nothing else is
 /// in flight.
 const RECORD_SOON: usize = 128;
-/// How long an answer may wait to be recorded together with others.
+/// Time that an answer may wait to be recorded together with others.
 const RECORD_AFTER: Duration = Duration::from_millis(5);
 
 /// Executes all open transfers.

@@ -14,7 +14,7 @@ use crate::workers::queues::{self, Position};
 pub(super) const PAYTO_BYTES_MAX: usize = 32 << 10;
 /// Bytes of payto URIs after which a page ends.
 const PAGE_BYTES_MAX: usize = 1 << 20;
-/// How many accounts are read at once. A page exceeds its bytes by no more than these.
+/// Number of accounts that are read at once. A page exceeds its bytes by no more than these.
 const ACCOUNTS_AT_ONCE: usize = 16;
 
 /// The receiver of a transfer.

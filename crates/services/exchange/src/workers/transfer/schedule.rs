@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How many transfers a service requests at the same time while it serves clients: the requests share its
+/// Number of transfers that a service requests at the same time while it serves clients: the requests share its
 /// threads with payments, which would wait behind a burst. The number grows with the seconds that the next
 /// transfer has been waiting, so that the queue does not grow for ever.
 const IN_FLIGHT_BESIDE_CLIENTS: [(u64, usize); 3] = [(0, 8), (3, 32), (10, usize::MAX)];

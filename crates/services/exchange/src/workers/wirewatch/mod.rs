@@ -31,11 +31,11 @@ use pages::Imported;
 
 /// The size of a range that a watcher claims, as a distance of row ids, unless configured otherwise.
 pub const SHARD_ROWS: u64 = 65_536;
-/// How often an idle watcher checks the progress of others.
+/// Interval at which an idle watcher checks the progress of others.
 const STANDBY_LOOK: Duration = Duration::from_millis(500);
-/// How often an idle watcher renews its lease.
+/// Interval at which an idle watcher renews its lease.
 const STANDBY_RENEW: Duration = Duration::from_secs(20);
-/// How many rows are requested at once.
+/// Number of rows that are requested at once.
 const PAGE_ROWS: usize = 8_192;
 /// A page counts as full if it has at least this many rows and as many as the page before: the bank's limit
 /// is then smaller than ours.
@@ -407,7 +407,7 @@ impl<'a> Watch<'a> {
         ahead.take().filter(|ahead| ahead.after == held.range.latest).map(|ahead| ahead.answer)
     }
 
-    /// How many rows fit into a page: at most as many as the range has.
+    /// Number of rows that fit into a page: at most as many as the range has.
     fn page_rows(held: &Held) -> usize {
         usize::try_from(held.range.end.saturating_sub(held.range.latest))
             .map_or(PAGE_ROWS, |rows| rows.clamp(1, PAGE_ROWS))

@@ -13,7 +13,7 @@ use crate::workers::{ItemError, WorkerError, decide, leases};
 
 /// How many credits one command books, so that payments behind it in the lane do not wait long.
 const COMMAND_CREDITS: usize = 1_024;
-/// How many commands are in flight: one is executed while the other one waits.
+/// Number of commands that are in flight: one is executed while the other one waits.
 const COMMANDS_IN_FLIGHT: usize = 2;
 
 /// The part of a page that belongs to a range.

@@ -25,7 +25,7 @@ use crate::replay::stage::{self, Stage};
 const AT_ONCE: StdDuration = StdDuration::from_millis(100);
 /// The longest poll that ends before the next request is sent.
 const SHORT_POLL_MS: u64 = 1_000;
-/// How long the last long polls may take after all requests were sent.
+/// Time that the last long polls may take after all requests were sent.
 const LAST_ANSWERS: StdDuration = StdDuration::from_secs(15);
 
 /// The result of a line.

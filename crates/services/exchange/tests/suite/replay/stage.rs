@@ -121,7 +121,7 @@ fn section_names(scenario: &Scenario) -> BTreeMap<SectionKey, String> {
         .collect()
 }
 
-/// How long neighbouring keys overlap.
+/// Time that neighbouring keys overlap.
 fn overlap(recorded: &Side) -> Duration {
     let pairs = sections(recorded).into_values().find_map(|keys| {
         let next = keys.get(1)?.terms.stamp_start;

@@ -25,7 +25,7 @@ use crate::rules::compare::{check, with_coins};
 use crate::rules::generate::ops;
 use crate::rules::world::*;
 
-/// How long reserves are kept, in seconds.
+/// Time that reserves are kept, in seconds.
 const KEPT_S: u64 = 4_000;
 
 fn kept_for(seconds: u64) -> RulesConfig {

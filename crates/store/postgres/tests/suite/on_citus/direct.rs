@@ -282,7 +282,7 @@ fn the_tables_of_a_shard_are_not_planned_by_citus() {
     assert!(!of_shard.contains("Citus") && of_shard.contains("Delete on"), "{of_shard}");
 }
 
-/// How many shards a table of this schema has.
+/// Number of shards that a table of this schema has.
 fn shard_count(url: &str, schema: &str) -> usize {
     let text =
         format!("SELECT count(*) FROM pg_dist_shard WHERE logicalrelid = '{schema}.shard_clocks'::regclass");

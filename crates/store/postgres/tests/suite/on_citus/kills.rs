@@ -15,7 +15,7 @@ use super::direct::groups_by_shard;
 use super::distribute;
 use crate::common::{connect, open};
 
-/// How many workers and coordinators are killed, unless `BATZEN_CITUS_KILLS=50,20` says otherwise.
+/// Number of workers and coordinators that are killed, unless `BATZEN_CITUS_KILLS=50,20` says otherwise.
 const KILLS: [usize; 2] = [4, 2];
 /// A prepared part of a commit is recovered after about a second. This is for a busy machine.
 const RECOVERED_WITHIN: Duration = Duration::from_secs(60);

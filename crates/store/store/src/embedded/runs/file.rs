@@ -20,11 +20,11 @@ pub(super) const VERSION: u32 = 1;
 pub(super) const BLOCK_BYTES: usize = 4096;
 pub(super) const CRC_BYTES: usize = 4;
 pub(super) const PAIR_BYTES: usize = 16;
-/// How many pairs a block has: with a bit for each, and the checksum.
+/// Number of pairs that a block has: with a bit for each, and the checksum.
 pub(super) const PAIRS_PER_BLOCK: usize = (BLOCK_BYTES - CRC_BYTES) * 8 / (PAIR_BYTES * 8 + 1);
 /// How many bytes of a stream a block has.
 pub(super) const STREAM_PER_BLOCK: usize = BLOCK_BYTES - CRC_BYTES;
-/// How many blocks share a filter. So the memory to build a filter is bounded, whatever the size of a run.
+/// Number of blocks share that a filter. So the memory to build a filter is bounded, whatever the size of a run.
 pub(super) const SECTION_BLOCKS: usize = 512;
 /// The bit of an entry's length that says that the position was removed.
 pub(super) const REMOVED: u32 = 1 << 31;

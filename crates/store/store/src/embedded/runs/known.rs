@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use super::{Cold, Marks, PartKey};
 use crate::embedded::lock;
 
-/// How many answers are remembered: more than a few lanes need between a read and its commit.
+/// Number of answers that are remembered: more than a few lanes need between a read and its commit.
 const SLOTS: usize = 32 << 10;
 /// With fewer runs, the filters answer as quickly.
 const RUNS_MIN: usize = 3;

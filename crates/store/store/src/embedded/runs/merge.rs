@@ -19,9 +19,9 @@ use crate::embedded::{Core, lock};
 const FANOUT: usize = 4;
 /// Runs up to this size are of similar size, in bytes.
 const SMALL_BYTES: u64 = 1 << 20;
-/// How many entries a round of maintenance merges: some tens of MiB.
+/// Number of entries that a round of maintenance merges: some tens of MiB.
 const ROUND_ENTRIES: usize = 4 << 20;
-/// How many entries are merged between two looks at whether the store is stopping.
+/// Number of entries that are merged between two looks at whether the store is stopping.
 const STEP_ENTRIES: usize = 64 << 10;
 
 /// The level of a run: runs of a level differ by less than [`FANOUT`] in size.

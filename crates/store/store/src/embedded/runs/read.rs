@@ -16,10 +16,10 @@ use crate::embedded::ordered::{Position, PositionOp};
 use crate::filter::{Filter, Probe};
 use crate::{Result, StoreError};
 
-/// How many blocks are read at once by readers of all entries.
+/// Number of blocks that are read at once by readers of all entries.
 const BLOCKS_AT_ONCE: u64 = 64;
 
-/// How many fingerprints are looked for in filters at once: more than a processor fetches at a time.
+/// Number of fingerprints that are looked for in filters at once: more than a processor fetches at a time.
 const PROBES_AT_ONCE: usize = 32;
 
 /// What a checkpoint says about a run, so that no other file can take its place.
@@ -177,7 +177,7 @@ impl Run {
         self.parts.get(&key).map(|part| part.kind)
     }
 
-    /// How many entries a part has.
+    /// Number of entries that a part has.
     pub fn entries(&self, key: PartKey) -> u64 {
         self.parts.get(&key).map_or(0, |part| part.entries)
     }

@@ -29,7 +29,7 @@ pub enum Endpoint {
 pub struct Toy {
     routes: Routes<Endpoint>,
     pub waiters: Arc<Waiters<String>>,
-    /// How many `/hold` requests have started.
+    /// Number of `/hold` requests that have started.
     pub held: Arc<Semaphore>,
     pub release: Arc<Notify>,
 }

@@ -24,7 +24,7 @@ mod client;
 
 /// The largest latency recorded, in microseconds; longer ones count as this.
 const LATENCY_MAX_US: u64 = 600_000_000;
-/// How long to wait for answers after the load ends.
+/// Time to wait for answers after the load ends.
 const DRAIN_TIME: Duration = Duration::from_secs(60);
 
 /// A request to send.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use super::{LIMITS_FILE, RESULT_FILE, ResultError};
 use crate::bench::BenchError;
 
-/// How many levels below a directory are searched for results: `bench partitions` creates a directory of
+/// Number of levels below that a directory are searched for results: `bench partitions` creates a directory of
 /// results among other results.
 const LEVELS: u32 = 2;
 /// Creates the directory of a result. It never overwrites an existing result, since the user may have meant

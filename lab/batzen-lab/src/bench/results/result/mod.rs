@@ -120,7 +120,7 @@ pub struct BytesPerOp {
     pub ram: f64,
 }
 
-/// How many items were handled together, as a histogram.
+/// Number of items that were handled together, as a histogram.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct BatchSizes {
     /// Number of batches.

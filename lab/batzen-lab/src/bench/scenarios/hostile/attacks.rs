@@ -27,9 +27,9 @@ pub(super) const ATTACKS: [&str; 10] = [
     "junk-connections",
 ];
 
-/// How long a connection pauses before it reconnects.
+/// Time that a connection pauses before it reconnects.
 const PAUSE: Duration = Duration::from_millis(50);
-/// How long a slow client pauses between two bytes.
+/// Time that a slow client pauses between two bytes.
 const DRIP: Duration = Duration::from_secs(1);
 /// The largest body that any version of the exchange accepted.
 pub(super) const BODY_BYTES: usize = 15 << 20;

@@ -16,7 +16,7 @@ use crate::bench::load::wire;
 use crate::bench::scenarios::Context;
 use crate::bench::scenarios::workers::RunDirectory;
 
-/// How long the server may take to start.
+/// Time that the server may take to start.
 const PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(10);
 

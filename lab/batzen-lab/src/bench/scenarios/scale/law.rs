@@ -37,7 +37,7 @@ struct CoreTime {
 /// Whether contention and coherence are free.
 const CANDIDATES: [[bool; 2]; 4] = [[false, false], [true, false], [false, true], [true, true]];
 
-/// How many constants some points determine.
+/// Number of constants that some points determine.
 #[must_use]
 pub fn identified(points: &[Point]) -> usize {
     let mut cores: Vec<f64> = points.iter().map(|point| point.cores).collect();

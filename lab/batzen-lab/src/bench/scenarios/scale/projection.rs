@@ -72,7 +72,7 @@ pub struct Model {
     pub rounds: Vec<Law>,
     /// The stages.
     pub stages: Vec<Stage>,
-    /// How many lanes an exchange has on a number of cores.
+    /// Number of lanes that an exchange has on a number of cores.
     pub lanes_on: fn(usize) -> usize,
 }
 

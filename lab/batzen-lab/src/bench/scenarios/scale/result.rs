@@ -89,7 +89,7 @@ pub struct Goal {
     pub ceiling: Option<Ceiling>,
     /// Whether the projection reaches the goal.
     pub is_reached: bool,
-    /// How many cores reach it: by the law, by the lowest and by the highest figure.
+    /// Number of cores that reach it: by the law, by the lowest and by the highest figure.
     pub cores_needed: [Option<u32>; 3],
 }
 

@@ -11,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::bench::BenchError;
 use crate::bench::load::affinity;
 
-/// How long it may take to start and to end.
+/// Time that it may take to start and to end.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The pause between two polls.
 const PAUSE: Duration = Duration::from_millis(20);

@@ -148,7 +148,7 @@ pub struct Model {
     transients: BTreeMap<(ShortHash, EddsaPublicKey), (Units, Wtid)>,
     transfers: BTreeMap<Wtid, (Units, Sent)>,
     purses: BTreeMap<EddsaPublicKey, Purse>,
-    /// How many purses each reserve may have.
+    /// Number of purses that each reserve may have.
     quotas: BTreeMap<EddsaPublicKey, u32>,
     opens: BTreeMap<(EddsaPublicKey, Timestamp), ReserveOpened>,
     /// The most that is paid, to whom, and whether it was.
