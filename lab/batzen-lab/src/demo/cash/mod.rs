@@ -46,11 +46,11 @@ use report::{DataAtEnd, Report};
 /// Play a round of digital cash on this machine, and prove that every balance is right.
 #[derive(Args)]
 #[command(after_help = "Examples:
-  batzen demo                          play, then serve until Ctrl-C
-  batzen demo --load 5                 the same, with five payments per second until Ctrl-C
-  batzen demo --once --json            for scripts
-  batzen demo --store postgres         the books in a PostgreSQL server started for the demo
-  batzen demo --data ./demo-data       keep everything; the next run continues the books
+  batzen-lab demo                          play, then serve until Ctrl-C
+  batzen-lab demo --load 5                 the same, with five payments per second until Ctrl-C
+  batzen-lab demo --once --json            for scripts
+  batzen-lab demo --store postgres         the books in a PostgreSQL server started for the demo
+  batzen-lab demo --data ./demo-data       keep everything; the next run continues the books
 
 Exit code 0 only if every step succeeded and every balance is right.")]
 pub struct DemoArgs {
