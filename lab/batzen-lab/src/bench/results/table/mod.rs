@@ -534,7 +534,7 @@ mod tests {
         let renewed = renew(document, &results()).unwrap();
         assert!(
             renewed.starts_with(
-                "# Title\n\n<!-- bench: commands -->\n\n```sh\nbatzen bench withdraw --rsa 2048\n"
+                "# Title\n\n<!-- bench: commands -->\n\n```sh\nbatzen-lab bench withdraw --rsa 2048\n"
             ),
             "{renewed}"
         );
