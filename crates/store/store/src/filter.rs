@@ -146,7 +146,7 @@ mod tests {
         assert!(others < others_max, "{others} of 200,000 others are in a filter of {count} keys");
         if count > 100_000 {
             assert!(
-                filter.bytes() as u64 * 80 < count * tenth_bits,
+                filter.bytes() as u64 * 80 < count.saturating_mul(tenth_bits),
                 "{} bytes for {count} keys",
                 filter.bytes()
             );
