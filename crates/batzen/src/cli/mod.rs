@@ -111,15 +111,15 @@ fn demo() -> anyhow::Result<ExitCode> {
     })
 }
 
-/// The commands that only the laboratory has. The second word, if any, is below a command that this program has, too.
+/// The commands that only the laboratory has, first those below a command that this program has, too.
 const IN_THE_LABORATORY: [&[&str]; 7] = [
-    &["bench"],
-    &["plan"],
-    &["shop"],
     &["ledger", "bench"],
     &["switch", "demo"],
     &["switch", "fsps"],
     &["switch", "bench"],
+    &["bench"],
+    &["plan"],
+    &["shop"],
 ];
 
 /// The command of the laboratory for which somebody asked this program, if that is what is wrong with the arguments.

@@ -19,7 +19,6 @@
 mod api;
 mod config;
 mod contract;
-mod core;
 mod exchanges;
 mod forget;
 mod notices;

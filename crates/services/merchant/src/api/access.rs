@@ -9,10 +9,10 @@ use batzen_protocol::ErrorCode;
 use batzen_tables::merchant::{InstanceKey, Instances};
 use subtle::ConstantTimeEq;
 
+use super::core::Core;
 use super::shops::{Shop, Shops};
 use super::table::{instance, parameter};
 use super::tokens;
-use crate::core::Core;
 use crate::urls::DEFAULT;
 
 /// What a token opens. Each opens what the ones before open.

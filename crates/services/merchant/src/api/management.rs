@@ -18,10 +18,10 @@ use batzen_tables::merchant::{
 };
 use serde_json::{Map, Value};
 
+use super::core::Core;
 use super::openapi::YES_NO;
 use super::table::{IMAGE_BYTES_MAX, Rows, SMALL_BODY_BYTES_MAX, endpoint};
 use super::{Answer, Merchant, Shop, body, is_yes, malformed, refused};
-use crate::core::Core;
 use crate::rules::{
     ChangeInstance, CreateInstance, DeleteInstance, NewAccount, PurgeOrders, PurgeRest, Refusal, SetAuth,
     order_range,

@@ -6,6 +6,7 @@
 mod access;
 mod auditors;
 mod background;
+mod core;
 mod kyc;
 mod management;
 mod openapi;
@@ -53,8 +54,8 @@ use self::table::{BASES, OPERATIONS, Row};
 use self::templates::Pace;
 pub(crate) use self::webhooks::HOOK_TIMEOUT;
 
+use self::core::Core;
 use crate::config::MerchantConfig;
-use crate::core::Core;
 use crate::exchanges::Exchanges;
 use crate::rules::{MerchantRules, Refusal};
 use crate::urls;

@@ -18,6 +18,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
+use super::core::Core;
 use super::openapi::{INTEGER, LIMIT, TEXT, YES_NO, YES_NO_ALL};
 use super::table::{Rows, TEXTS_BYTES_MAX, endpoint};
 use super::{
@@ -26,7 +27,6 @@ use super::{
 };
 use crate::BODY_BYTES_MAX;
 use crate::contract::{self, BadOrder, Frame, is_order_id, random_order_id};
-use crate::core::Core;
 use crate::forget::forget_paths;
 use crate::rules::{CreateOrder, DeleteOrder, Forget, Refusal};
 use crate::urls;

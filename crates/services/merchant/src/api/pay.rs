@@ -24,6 +24,7 @@ use futures_util::{StreamExt as _, stream};
 use serde_json::Value;
 
 use super::auditors::{Sample, sample};
+use super::core::Core;
 use super::problems::{exchange_problem, malformed_reply, unanswered, unknown_exchange};
 use super::refunds::OrderMoney;
 use super::table::{Rows, endpoint};
@@ -31,7 +32,6 @@ use super::wallets::session;
 use super::webhooks::Event;
 use super::{Answer, FAILURES, Merchant, Shop, body, kyc, malformed, refunds, refused, webhooks};
 use crate::BODY_BYTES_MAX;
-use crate::core::Core;
 use crate::exchanges::{Denom, Exchange, is_base_url, is_transient};
 use crate::rules::{self, Due, Insufficient, Payment, RecordDeposits, Refusal, Settle};
 

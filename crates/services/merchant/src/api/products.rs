@@ -16,9 +16,9 @@ use batzen_tables::merchant::{
 };
 use serde_json::{Map, Value, json};
 
+use super::core::Core;
 use super::table::{IMAGE_BYTES_MAX, Rows, SMALL_BODY_BYTES_MAX, endpoint};
 use super::{Answer, Merchant, Shop, body, malformed, refused};
-use crate::core::Core;
 use crate::rules::{
     ChangeProduct, CreateProduct, DeleteProduct, GRACE, Held, LockProduct, Refusal, ReleaseStock,
 };

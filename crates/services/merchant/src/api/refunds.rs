@@ -22,11 +22,11 @@ use batzen_tables::merchant::{
 use futures_util::{StreamExt as _, stream};
 use serde_json::Value;
 
+use super::core::Core;
 use super::table::{Rows, SMALL_BODY_BYTES_MAX, endpoint};
 use super::webhooks::Event;
 use super::{Answer, Merchant, Shop, base_url, body, malformed, refused, webhooks};
 use crate::BODY_BYTES_MAX;
-use crate::core::Core;
 use crate::exchanges::is_base_url;
 use crate::rules::{ABORTED, Abort, ApproveRefund, Coins, RecordRefund, Refusal};
 use crate::urls;

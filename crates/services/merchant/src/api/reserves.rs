@@ -14,11 +14,11 @@ use batzen_protocol::{Amount, ErrorCode, Money, PaytoUri, Timestamp};
 use batzen_store::Store;
 use batzen_tables::merchant::{TipReserveKey, TipReserveRow, TipReserves};
 
+use super::core::Core;
 use super::openapi::{INTEGER, YES_NO, YES_NO_ALL};
 use super::problems::unknown_exchange;
 use super::table::{Rows, SMALL_BODY_BYTES_MAX, endpoint};
 use super::{Answer, Merchant, Shop, body, is_yes, malformed, refused, tips, yes_or_no};
-use crate::core::Core;
 use crate::exchanges::{Exchange, is_base_url};
 use crate::rules::{CreateTipReserve, DeleteTipReserve, FundTipReserve, Refusal};
 

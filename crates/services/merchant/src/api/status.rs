@@ -13,13 +13,13 @@ use batzen_tables::merchant::{
 use serde_json::Value;
 use tokio::time::Instant;
 
+use super::core::Core;
 use super::openapi::{TEXT, YES_NO};
 use super::orders::{terms_of, token_of};
 use super::refunds::OrderMoney;
 use super::table::{Rows, endpoint};
 use super::wallets::is_token;
 use super::{Answer, LONG_POLL_MAX, Merchant, Shop, base_url, is_yes, page, poll_deadline, refunds};
-use crate::core::Core;
 use crate::urls;
 
 pub(super) fn routes() -> Rows {

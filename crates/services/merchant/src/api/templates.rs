@@ -14,11 +14,11 @@ use batzen_tables::merchant::{TemplateKey, TemplateRow, Templates};
 use serde_json::{Map, json};
 use tokio::time::Instant;
 
+use super::core::Core;
 use super::products::is_id;
 use super::status::wants_page;
 use super::table::{Rows, TEXTS_BYTES_MAX, endpoint};
 use super::{Answer, FAILURES, Merchant, Shop, base_url, body, malformed, orders, page, refused};
-use crate::core::Core;
 use crate::rules::{Edit, EditTemplate, Refusal};
 use crate::urls;
 

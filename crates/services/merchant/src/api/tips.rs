@@ -17,12 +17,12 @@ use batzen_store::{Found, Store};
 use batzen_tables::merchant::{TipKey, TipPickupKey, TipPickups, TipReserveKey, TipReserves, TipRow, Tips};
 use serde_json::Value;
 
+use super::core::Core;
 use super::openapi::{INTEGER, LIMIT, YES_NO};
 use super::problems::{exchange_problem, malformed_reply, unanswered, unknown_exchange};
 use super::status::{TALER, wants_page};
 use super::table::{Rows, TEXTS_BYTES_MAX, endpoint};
 use super::{Answer, Merchant, Shop, base_url, body, malformed, page, refused, reserves, yes_or_no};
-use crate::core::Core;
 use crate::exchanges::Exchange;
 use crate::rules::{AuthorizeTip, PickUpTip, RecordTipPickup, Refusal};
 use crate::urls;

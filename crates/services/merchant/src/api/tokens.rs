@@ -10,9 +10,9 @@ use batzen_store::{Found, Store};
 use batzen_tables::merchant::{AccessTokenKey, AccessTokenRow, AccessTokens};
 
 use super::access::Scope;
+use super::core::Core;
 use super::table::{Rows, SMALL_BODY_BYTES_MAX, endpoint};
 use super::{Answer, Merchant, Shop, body, malformed, refused};
-use crate::core::Core;
 use crate::rules::{Edit, EditToken, Refusal};
 
 pub(super) fn routes() -> Rows {

@@ -16,9 +16,9 @@ use batzen_tables::merchant::{
 };
 use futures_util::{StreamExt as _, stream};
 
+use super::core::Core;
 use super::refunds::OrderMoney;
 use super::{Merchant, Shop, refunds};
-use crate::core::Core;
 use crate::rules::{NoteTransfer, RecordKyc, RecordWires};
 
 /// Coins that one command books.

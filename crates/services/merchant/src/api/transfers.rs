@@ -21,11 +21,11 @@ use batzen_tables::merchant::{
 };
 use serde_json::{Map, Value, json};
 
+use super::core::Core;
 use super::openapi::{INTEGER, LIMIT, TEXT, YES_NO_ALL};
 use super::problems::{exchange_problem, malformed_reply, unanswered, unknown_exchange};
 use super::table::{Rows, SMALL_BODY_BYTES_MAX, endpoint};
 use super::{Answer, Merchant, Shop, body, malformed, refused, tracking, yes_or_no};
-use crate::core::Core;
 use crate::exchanges::{Exchange, is_base_url};
 use crate::rules::{CheckTransfer, DeleteTransfer, NoteTransfer, Refusal, Statement};
 

@@ -14,11 +14,11 @@ use batzen_tables::merchant::{
     OrderRow, PendingWebhookKey, PendingWebhookRow, PendingWebhooks, WebhookKey, WebhookRow, Webhooks,
 };
 
+use super::core::Core;
 use super::orders::terms_of;
 use super::products::is_id;
 use super::table::{Rows, TEXTS_BYTES_MAX, endpoint};
 use super::{Answer, Merchant, Shop, body, malformed, refused};
-use crate::core::Core;
 use crate::rules::{Edit, EditWebhook, FinishWebhook, Hook, TakeWebhook};
 
 pub(super) fn routes() -> Rows {

@@ -10,7 +10,7 @@ use batzen_tables::merchant::{
     InstanceAccountKey, InstanceAccountRow, InstanceAccounts, OrderKey, OrderRef, OrderRow, Orders, order_ref,
 };
 
-use crate::api::{FAILURES, Shop, refused};
+use super::{FAILURES, Shop, refused};
 use crate::config::MerchantConfig;
 use crate::notices::Notices;
 use crate::rules::{MerchantRules, Refusal, TypedCommand};
