@@ -324,7 +324,7 @@ fn the_generator_reaches_every_outcome() {
                 "Nothing",
                 "TransientOther",
                 "TransferUnknown",
-                "Transfer(",
+                "TransferMarked",
                 "SignatureMissing",
                 "PurseCreate(",
                 "PurseDeposit(",
