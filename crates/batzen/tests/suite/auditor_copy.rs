@@ -141,6 +141,12 @@ async fn a_copy_in_a_database_survives_kills_of_auditor_exchange_and_server() {
         customers.spawn(Arc::clone(&load).customer(dice.child()));
     }
     watch_payments(&mut deployment, &load, &mut customers).await;
+    // The first check of all rows ends before anything is killed.
+    let deadline = Instant::now() + PATIENCE;
+    while server.sql(AUDIT, "SELECT count(*) FROM auditor_copy.audit_state").unwrap().trim() == "0" {
+        assert!(Instant::now() < deadline, "the rows are not checked");
+        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    }
     let first_kill = Timestamp::from_system_time(std::time::SystemTime::now()).as_secs().unwrap() + 1;
     for cycle in 0..cycles().max(3) {
         watch(&mut deployment, &mut customers, dice.below(1_500)).await;

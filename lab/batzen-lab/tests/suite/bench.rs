@@ -6,7 +6,7 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use common::{PATIENCE, Service, lab, run_lab, stderr, stdout};
+use common::{PATIENCE, Service, lab, run, run_lab, stderr, stdout};
 use serde_json::Value;
 
 /// Runs a scenario, checks the fields that every result must have, and returns the result.
@@ -61,7 +61,7 @@ fn measured(dir: &Path, words: &[&str]) -> Value {
     }
     // The exchange's books balance.
     let config = out.join("world/taler.conf");
-    let totals = run_lab(&["exchange", "totals", "--json", "-c", config.to_str().unwrap()]);
+    let totals = run(&["exchange", "totals", "--json", "-c", config.to_str().unwrap()]);
     assert!(totals.status.success(), "{words:?}: {}", stderr(&totals));
     written
 }

@@ -144,8 +144,7 @@ impl Report {
         if self.json {
             return Ok(());
         }
-        let program = std::env::current_exe()
-            .map_or_else(|_| "batzen".to_owned(), |path| quoted(&path.to_string_lossy()));
+        let program = quoted(&batzen_cli_support::program::sibling("batzen").to_string_lossy());
         let wallet = quoted(&world.wallet_file("zoe").to_string_lossy());
         let (bank, exchange, currency) = (&world.bank.base_url, world.exchange.base_url(), world.currency);
         let [exchange_page, bank_page] = dashboards(world);
