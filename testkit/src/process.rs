@@ -55,7 +55,7 @@ pub fn run_lab(arguments: &[&str]) -> Output {
     lab().args(arguments).output().unwrap()
 }
 
-/// What a command prints that must succeed.
+/// The output of a command that must succeed.
 #[track_caller]
 pub fn must(words: &[&str]) -> String {
     let output = run(words);

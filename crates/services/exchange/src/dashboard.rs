@@ -156,7 +156,7 @@ const WORKERS: Section = Section {
     extra: Extra::None,
 };
 
-/// What expires, the next first. A gauge has either the seconds that are left or a time in seconds since 1970.
+/// Expirations, the next first. A gauge has either the seconds that are left or a time in seconds since 1970.
 fn expiries(now: &Reading) -> Table {
     let mut rows: Vec<(f64, String)> = Vec::new();
     for name in now.names("batzen_expiry_") {

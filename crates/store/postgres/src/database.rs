@@ -227,7 +227,7 @@ impl Database {
         batzen_store::vshard(&self.sip_key, shard_key)
     }
 
-    /// What is needed at a shard, to which this is the way.
+    /// The statements for the shard to which this connection leads.
     pub fn direct(&self) -> &Direct {
         self.direct.as_ref().expect("it is the way to a shard")
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use batzen_store::TableDef;
 
-/// Which other processes may use the store at the same time.
+/// The other processes that may use the store at the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sharing {
     /// Any number of processes.
@@ -22,7 +22,7 @@ pub struct PgOptions {
     pub schema: String,
     /// The program's tables.
     pub tables: &'static [&'static TableDef],
-    /// Which other processes may use it.
+    /// The other processes that may use it.
     pub sharing: Sharing,
     /// Connections that commit: one per lane, and one for tools.
     pub writers: usize,

@@ -45,7 +45,7 @@ pub struct Transaction {
     pub coins: usize,
     /// Description in plain words.
     pub description: String,
-    /// What is wrong, or what the operation waits for, in plain words.
+    /// The fault, or the event that the operation waits for, in plain words.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
     /// Number of the evidence, if the exchange's latest answer was false.
@@ -60,7 +60,7 @@ pub struct Transaction {
     /// The shop that a payment is for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub merchant: Option<String>,
-    /// What the shop has refunded of a payment, without the refund fees.
+    /// The sum that the shop has refunded of a payment, without the refund fees.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refunded: Option<Amount>,
     /// The contract of a payment.
@@ -87,7 +87,7 @@ impl Transaction {
     }
 }
 
-/// What an open operation waits for.
+/// The event that an open operation waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wait {
     /// The next step, in plain words.

@@ -70,7 +70,7 @@ pub enum WalletError {
         operation: OpId,
         /// Number of the evidence.
         evidence: EvidenceId,
-        /// What is false, and why.
+        /// The false answer, and the reason.
         message: String,
     },
     /// An operation failed for good.

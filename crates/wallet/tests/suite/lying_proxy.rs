@@ -241,7 +241,7 @@ fn falsified(lie: &Lie, response: &HttpResponse, earlier_answers: &[HttpResponse
     }
 }
 
-/// What the proxy remembers.
+/// The proxy's memory.
 #[derive(Default)]
 struct Memory {
     requests: usize,

@@ -17,7 +17,7 @@ use crate::table::{Row, Table};
 
 /// The state behind the endpoints of a service.
 pub trait App: Sized + Send + Sync + 'static {
-    /// What watches the service.
+    /// The observation of the service.
     fn monitor(&self) -> &Monitor;
 
     /// Whether the service can do its work now, for `/ready`.
@@ -43,7 +43,7 @@ pub trait App: Sized + Send + Sync + 'static {
     }
 }
 
-/// What watches a service: counters of its operations, its metrics page and dashboard, and the state of its checks.
+/// The observation of a service: counters of its operations, its metrics page and dashboard, and the state of its checks.
 #[derive(Debug)]
 pub struct Monitor {
     page: MetricsPage,

@@ -118,7 +118,7 @@ pub struct Lived {
     pub view: View,
     /// What happened.
     pub truth: Truth,
-    /// What it cost.
+    /// Its cost.
     pub price: Price,
 }
 

@@ -32,7 +32,7 @@ pub struct ReserveOpen {
     pub reserve_expiration: Timestamp,
     /// The wanted number of purses.
     pub purse_limit: u32,
-    /// What the reserve itself pays.
+    /// The amount that the reserve itself pays.
     pub payment: Money,
     /// The account fee at the request's time.
     pub account_fee: Money,
@@ -47,7 +47,7 @@ pub struct ReserveOpen {
 pub struct ReserveOpened {
     /// When it expires.
     pub expiration: Timestamp,
-    /// What it cost.
+    /// Its cost.
     pub cost: Money,
 }
 
@@ -160,7 +160,7 @@ pub struct RequestClose {
 /// A reserve will be closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CloseRequested {
-    /// What will be paid. Zero: less than the fee is there, and nothing will happen.
+    /// The amount to pay. Zero: less than the fee is there, and nothing will happen.
     pub wired: Money,
 }
 

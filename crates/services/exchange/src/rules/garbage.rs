@@ -97,12 +97,12 @@ pub struct PurseCandidate {
     pub reserve_pub: Option<ReservePub>,
 }
 
-/// What a [`Collect`] removed.
+/// The rows that a [`Collect`] removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Collected {
-    /// How many of the candidates.
+    /// Number of the candidates.
     pub removed: u64,
-    /// How many rows, with those that belonged to the candidates.
+    /// Number of rows, with those that belonged to the candidates.
     pub rows: u64,
 }
 

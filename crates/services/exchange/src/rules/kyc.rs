@@ -204,7 +204,7 @@ pub struct SubmitKyc {
     pub attributes: Vec<u8>,
 }
 
-/// What the user entered waits for officers.
+/// The user's entries wait for officers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KycSubmitted;
 
@@ -253,7 +253,7 @@ pub struct DecideKyc {
     /// The attributes that the officer saw, encrypted as stored: if the user has changed them since, the
     /// decision is refused.
     pub submitted: Vec<u8>,
-    /// Who decides.
+    /// The officer who decides.
     pub officer: String,
     /// Whether the owner is identified.
     pub approved: bool,
@@ -275,7 +275,7 @@ pub enum KycDecided {
     },
     /// The decision releases money, so another officer must approve as well.
     NeedsAnother {
-        /// What is held.
+        /// The money held.
         held: Money,
     },
     /// The owner is not identified.
@@ -408,7 +408,7 @@ pub enum KycUserType {
 /// A limit: section `[kyc-legitimization-*]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KycRule {
-    /// What it limits.
+    /// The operation that it limits.
     pub operation: KycOperation,
     /// The checks that are required from the threshold on.
     pub checks: Vec<String>,
@@ -418,12 +418,12 @@ pub struct KycRule {
     pub timeframe: Duration,
 }
 
-/// Who provides checks: section `[kyc-provider-*]`.
+/// A provider of checks: section `[kyc-provider-*]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KycProvider {
     /// The section's name.
     pub section: String,
-    /// What a process costs; only compared with others.
+    /// The cost of a process; only compared with others.
     pub cost: u64,
     /// The users that it identifies.
     pub user_type: KycUserType,
@@ -460,7 +460,7 @@ impl KycRules {
         self.rules.iter().filter(move |rule| rule.operation == operation)
     }
 
-    /// Which of `checks` no valid identification has provided, sorted and without repetitions.
+    /// The `checks` that no valid identification has provided, sorted and without repetitions.
     #[must_use]
     pub fn unsatisfied<'c>(
         &self,

@@ -33,7 +33,7 @@ pub struct PurseTerms {
     pub h_contract_terms: HashCode,
     /// The minimum age of the payer; 0 for none.
     pub min_age: u32,
-    /// What its reserve gets, after deposit fees.
+    /// The amount that its reserve gets, after deposit fees.
     pub target: Money,
     /// When it expires.
     pub expiration: Timestamp,
@@ -115,7 +115,7 @@ pub struct PurseCreate {
 pub struct PurseCreated {
     /// When it expires: as it was created first.
     pub expiration: Timestamp,
-    /// What the coins of the request add up to, deposit fees taken off.
+    /// The sum of the request's coins, less deposit fees.
     pub deposited: Money,
     /// Whether it was created now.
     pub is_new: bool,
@@ -185,7 +185,7 @@ pub struct PurseDeposit {
 pub struct PurseDeposited {
     /// The purse.
     pub purse: PurseRow,
-    /// What it contains, deposit fees taken off.
+    /// Its contents, less deposit fees.
     pub total: Money,
     /// The reserve that got its target now.
     pub credited: Option<ReservePub>,

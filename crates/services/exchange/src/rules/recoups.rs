@@ -33,7 +33,7 @@ pub struct Recoup {
 pub struct Recouped {
     /// The reserve.
     pub reserve_pub: ReservePub,
-    /// How much went back. For a repetition: how much went back the last time.
+    /// The amount that went back; for a repetition, the amount of the last time.
     pub amount: Money,
     /// When.
     pub time: Timestamp,
@@ -142,7 +142,7 @@ pub struct RecoupRefresh {
 pub struct RecoupRefreshed {
     /// The old coin.
     pub old_coin_pub: CoinPub,
-    /// How much went back. For a repetition: how much went back the last time.
+    /// The amount that went back; for a repetition, the amount of the last time.
     pub amount: Money,
     /// When.
     pub time: Timestamp,

@@ -1,4 +1,4 @@
-//! Who may use a shop: everybody, its tokens by their scope, its owner, or the administrator.
+//! Access to a shop: everybody, its tokens by their scope, its owner, or the administrator.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use super::table::{instance, parameter};
 use super::tokens;
 use crate::urls::DEFAULT;
 
-/// What a token opens. Each opens what the ones before open.
+/// The endpoints that a token opens. Each opens those of the ones before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Scope {
     /// Reads.

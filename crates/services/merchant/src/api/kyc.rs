@@ -53,7 +53,7 @@ const QUESTIONS_AT_ONCE: usize = 16;
 /// The longest that an exchange is asked to wait for an identification.
 const WAIT_MAX: Duration = Duration::from_secs(8);
 
-/// What an exchange says about an account.
+/// An exchange's answer about an account.
 enum Kyc {
     /// The owner shall identify there.
     Open(PendingKyc),

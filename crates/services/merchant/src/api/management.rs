@@ -85,7 +85,7 @@ pub(super) fn routes() -> Rows {
 const ID_BYTES_MAX: usize = 64;
 /// The longest text of a setting other than the logo, in bytes.
 const TEXT_BYTES_MAX: usize = 4 << 10;
-/// What every access token begins with.
+/// The beginning of every access token.
 const TOKEN_PREFIX: &str = "secret-token:";
 /// Orders that one command forgets.
 const PURGE_ORDERS: usize = 128;

@@ -191,7 +191,7 @@ fn is_yes(request: &Request, name: &str) -> bool {
     request.query_text(name).is_some_and(|text| text.eq_ignore_ascii_case("yes"))
 }
 
-/// What a parameter of the query chooses; none if it says `all` or is missing.
+/// The choice of a parameter of the query; none if it says `all` or is missing.
 fn yes_or_no(request: &Request, name: &str) -> Result<Option<bool>, Response> {
     match request.query_text(name).map(str::to_ascii_lowercase).as_deref() {
         None | Some("all") => Ok(None),

@@ -1,4 +1,4 @@
-//! What the shop's own programs ask: `/private/orders` (merchant chapters 6.1 to 6.3).
+//! Orders for the shop's own programs: `/private/orders` (merchant chapters 6.1 to 6.3).
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -80,7 +80,7 @@ const LIST_READ_MAX: usize = 64 * LIST_PAGE;
 /// Random bytes of a claim token.
 const TOKEN_BYTES: usize = 16;
 
-/// Which orders a list shows.
+/// The orders that a list shows.
 struct Wanted {
     paid: Option<bool>,
     refunded: Option<bool>,

@@ -70,7 +70,7 @@ struct Accepted {
     samples: Vec<Sample>,
 }
 
-/// What a payment is for.
+/// The contract that a payment is for.
 pub(super) struct Contract<'a> {
     shop: &'a Shop,
     order: OrderRef,
@@ -451,7 +451,7 @@ async fn confirm(
     Ok(verdicts.into_iter().all(|is_valid| is_valid))
 }
 
-/// What an exchange has signed, to be checked together with what it and others have signed for other payments.
+/// A signature of an exchange, to be checked together with those of other payments.
 pub(super) struct Confirmation {
     exchange_pub: EddsaPublicKey,
     message: Box<[u8]>,
@@ -482,7 +482,7 @@ fn not_deposited(status: u16, reply: &Reply) -> Response {
     exchange_problem(code, None, body)
 }
 
-/// What an exchange signs when it accepts a coin.
+/// The message that an exchange signs when it accepts a coin.
 pub(super) fn confirmed_message(
     contract: &Contract<'_>,
     coin: &ReadyCoin,

@@ -74,7 +74,7 @@ fn details_of(row: &ProductRow) -> Result<ProductDetails, Response> {
     serde_json::from_str(&row.details).map_err(broken)
 }
 
-/// What an order takes from the inventory.
+/// The products that an order takes from the inventory.
 #[derive(Default)]
 pub(super) struct Taken {
     /// For the contract's `products`.
@@ -217,7 +217,7 @@ pub(super) async fn out_of_stock(core: &Core, shop: &Shop, refusal: Refusal, det
     Response::error_with(refusal.code(), None, product_id, extra)
 }
 
-/// What an order takes from the inventory: 404, code 2006 if there is no such product.
+/// Takes an order's products from the inventory: 404, code 2006 if there is no such product.
 pub(super) async fn taken(
     core: &Core,
     shop: &Shop,

@@ -53,7 +53,7 @@ const REFUNDS_AT_ONCE: usize = 16;
 const REASON_BYTES_MAX: usize = 2_048;
 /// The longest answer of an exchange that the wallet gets to see, in bytes: it may be one of a thousand.
 const SHOWN_BYTES_MAX: usize = 16 << 10;
-/// What is said instead of the status of an exchange that did not answer.
+/// The status shown for an exchange that did not answer.
 const NO_ANSWER: u16 = 502;
 
 type Refund = (OrderRefundKey, OrderRefundRow);
@@ -62,16 +62,16 @@ type Refund = (OrderRefundKey, OrderRefundRow);
 pub(super) struct OrderMoney {
     pub deposits: Vec<(OrderDepositKey, OrderDepositRow)>,
     pub refunds: Vec<Refund>,
-    /// What the shop has approved.
+    /// The sum that the shop has approved.
     pub approved: Money,
-    /// What the wallet has got of it.
+    /// The part of it that the wallet has got.
     pub taken: Money,
-    /// What was refunded of the coins, aborted payments included.
+    /// The sum refunded of the coins, aborted payments included.
     pub refunded: Money,
 }
 
 impl OrderMoney {
-    /// What the shop has approved, and not what was given up.
+    /// The refunds that the shop has approved, without payments that were given up.
     pub fn approvals(&self) -> impl Iterator<Item = &Refund> {
         self.refunds.iter().filter(|(key, _)| key.rtransaction_id != ABORTED)
     }
@@ -107,7 +107,7 @@ fn failed(code: ErrorCode) -> RefundResult {
     }
 }
 
-/// What an order got and gave back.
+/// The sums that an order got and gave back.
 pub(super) async fn money_of(core: &Core, order: OrderRef) -> Result<OrderMoney, Response> {
     let read = move |store: &Store| {
         let deposits = store.lookup::<OrderDeposits>(OrderDeposits::BY_ORDER, &order)?;
@@ -340,7 +340,7 @@ async fn ask_exchange(
     }
 }
 
-/// What an exchange has confirmed before.
+/// The refund that an exchange has confirmed before.
 fn confirmed(row: &OrderRefundRow) -> Option<RefundResult> {
     let (exchange_pub, exchange_sig) = (row.exchange_pub?, row.exchange_sig?);
     Some(RefundResult::Success { exchange_status: 200, exchange_sig, exchange_pub })

@@ -64,7 +64,7 @@ fn contract_of(row: &TemplateRow) -> Result<TemplateContract, Response> {
     serde_json::from_str(&row.contract).map_err(broken)
 }
 
-/// How many orders customers of each instance may still create.
+/// Number of orders that customers of each instance may still create.
 #[derive(Default)]
 pub(super) struct Pace {
     left: Mutex<HashMap<String, (f64, Instant)>>,
@@ -158,7 +158,7 @@ async fn show_template(app: &Arc<Merchant>, _: &mut Request, shop: &Shop, templa
     Ok(Response::json(200, &details))
 }
 
-/// What a template offers, for its customer: as JSON, or as a form.
+/// Shows a template to its customer: as JSON, or as a form.
 async fn offer_template(
     app: &Arc<Merchant>,
     request: &mut Request,

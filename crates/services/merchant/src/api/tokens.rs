@@ -40,7 +40,7 @@ async fn tokens(core: &Core, shop: &Shop) -> Result<Vec<Found<AccessTokens>>, Re
     Ok(all)
 }
 
-/// What a further token opens; none if it is unknown or has ended.
+/// The scope of a further token; none if it is unknown or has ended.
 pub(super) async fn scope_of(
     core: &Core,
     shop: &Shop,

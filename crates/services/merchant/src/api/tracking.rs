@@ -1,4 +1,4 @@
-//! Which transfers pay for an order, as its exchanges say (merchant chapter 9.3).
+//! Tracking: the transfers that pay for an order, by its exchanges (merchant chapter 9.3).
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ const WIRES: usize = 128;
 /// Questions about an order's coins that are under way at the same time.
 const QUESTIONS_AT_ONCE: usize = 16;
 
-/// What an exchange says about a coin that it owes.
+/// An exchange's answer about a coin that it owes.
 pub(super) enum Tracked {
     /// It was paid by this transfer.
     Paid(Box<DepositTransfer>),

@@ -377,7 +377,7 @@ const ROUNDING: Money = match Money::new(0, 1_000_000) {
     Err(_) => unreachable!(),
 };
 
-/// Which transfers a list shows.
+/// The transfers that a list shows.
 struct Wanted {
     payto_uri: Option<String>,
     is_verified: Option<bool>,

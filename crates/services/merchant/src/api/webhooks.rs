@@ -52,7 +52,7 @@ const TAKEN: batzen_protocol::Duration = batzen_protocol::Duration::from_secs(60
 /// Requests that are sent at the same time.
 const SENDS: usize = 32;
 
-/// What has happened to an order.
+/// An event of an order.
 pub(super) enum Event<'a> {
     /// It was paid.
     Pay,

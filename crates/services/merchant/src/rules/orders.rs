@@ -186,7 +186,7 @@ pub struct Settle {
     pub session: Option<Session>,
     /// Products from the inventory. See `instance`.
     pub products: Vec<String>,
-    /// What is sent when the order becomes paid.
+    /// The web hooks sent when the order becomes paid.
     pub hooks: Vec<Hook>,
 }
 

@@ -25,7 +25,7 @@ const REFUNDS_MAX: usize = 4_096;
 pub struct ApproveRefund {
     /// The order.
     pub order: OrderRef,
-    /// What is refunded in total afterwards.
+    /// The total refunded afterwards.
     pub total: Money,
     /// Why.
     pub reason: String,
@@ -33,7 +33,7 @@ pub struct ApproveRefund {
     pub since: Timestamp,
     /// The refund deadline of the contract. Not after `since`: it allows no refunds.
     pub until: Timestamp,
-    /// What is sent when more is approved than before.
+    /// The web hooks sent when more is approved than before.
     pub hooks: Vec<Hook>,
 }
 
@@ -147,14 +147,14 @@ impl Command<MerchantRules> for RecordRefund {
     }
 }
 
-/// What an order got, and what it gave back.
+/// The coins of an order: paid, and given back.
 #[derive(Clone, Debug, Default)]
 pub struct Coins {
     /// The coins, in the order of their deposits.
     left: Vec<Left>,
-    /// What was refunded of the deposited coins, aborted payments included.
+    /// The sum refunded of the deposited coins, aborted payments included.
     pub refunded: Money,
-    /// What the shop has approved.
+    /// The sum that the shop has approved.
     pub approved: Money,
 }
 
@@ -220,7 +220,7 @@ impl Coins {
     }
 }
 
-/// What was given back of the coins of an order.
+/// The sum given back of the coins of an order.
 pub(super) fn refunded(rows: &WorkingSet, order: OrderRef) -> Result<Money, Refusal> {
     Ok(Coins::of(rows, order)?.refunded)
 }

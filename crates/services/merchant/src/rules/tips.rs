@@ -75,7 +75,7 @@ pub struct DeleteTipReserve {
     pub key: TipReserveKey,
     /// Whether to forget it.
     pub purge: bool,
-    /// What customers picked up of its tips, which is forgotten with it.
+    /// Pickups of its tips, which are forgotten with it.
     pub pickups: Vec<TipPickupKey>,
 }
 

@@ -64,7 +64,7 @@ impl Command<MerchantRules> for NoteTransfer {
 pub struct CheckTransfer {
     /// The transfer.
     pub key: TransferKey,
-    /// What the exchange said.
+    /// The exchange's answer.
     pub result: Result<Statement, u32>,
 }
 
@@ -102,7 +102,7 @@ impl Command<MerchantRules> for CheckTransfer {
 /// An exchange's statement about a transfer that adds up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Statement {
-    /// What it paid.
+    /// The sum that it paid.
     pub total: Money,
     /// The wire fee that it took.
     pub wire_fee: Money,

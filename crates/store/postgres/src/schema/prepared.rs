@@ -22,7 +22,7 @@ pub(crate) fn name(schema: &str, vshard: u16, writer: i64, batch: i64) -> String
     literal(&format!("{}{vshard}:{writer}:{batch}", names_of(schema)))
 }
 
-/// What stores of this schema have prepared on a node for at least so long.
+/// The transactions that stores of this schema have prepared on a node for at least so long.
 pub(crate) fn prepared_here(schema: &str, age: Duration) -> String {
     format!(
         "FROM pg_prepared_xacts WHERE database = current_database() AND starts_with(gid, {}) \

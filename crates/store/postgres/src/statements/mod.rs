@@ -20,7 +20,7 @@ use crate::codec::width;
 use crate::layout::{IndexForm, IndexLayout, Layout, SqlColumn, SqlType, quoted};
 use citus::Inserts;
 
-/// Which server the statements are for.
+/// The kind of server that the statements are for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Dialect {
     /// PostgreSQL.

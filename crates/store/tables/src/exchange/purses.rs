@@ -31,7 +31,7 @@ record! {
         pub min_age: u32,
         /// How it was created.
         pub mode: PurseMode,
-        /// What its reserve gets, after deposit fees.
+        /// The amount that its reserve gets, after deposit fees.
         pub target: Money,
         /// What its reserve paid for it.
         pub purse_fee: Money,
@@ -230,7 +230,7 @@ record! {
         pub requested_purses: u32,
         /// What the reserve paid; coins may have paid more.
         pub payment: Money,
-        /// What it cost.
+        /// Its cost.
         pub cost: Money,
         /// The reserve's expiration since then.
         pub expiration: Timestamp,

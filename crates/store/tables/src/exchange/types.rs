@@ -275,7 +275,7 @@ byte_enum! {
     KycState {
         /// The user was sent to the provider.
         Started = 1,
-        /// What the user entered waits for officers.
+        /// The user's entries wait for officers.
         Submitted = 2,
         /// The provider or the officers approved.
         Approved = 3,

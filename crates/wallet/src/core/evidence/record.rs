@@ -61,7 +61,7 @@ pub struct Evidence {
     /// The contract that it is about, if a merchant gave the answer.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub purchase: Option<PurchaseProof>,
-    /// What is false, and why.
+    /// The false answer, and the reason.
     pub reason: String,
     /// The request that was sent.
     pub request: RequestRecord,
@@ -103,12 +103,12 @@ impl Dispute {
     }
 }
 
-/// What a step reports about a false answer.
+/// A step's report of a false answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Disputed {
     /// Number of the evidence.
     pub evidence: EvidenceId,
-    /// What is false, and why.
+    /// The false answer, and the reason.
     pub reason: String,
 }
 

@@ -60,7 +60,7 @@ pub struct ContractTerms {
     pub merchant_pub: EddsaPublicKey,
     /// The shop's name.
     pub merchant_name: String,
-    /// What it is about, in one line.
+    /// Its subject, in one line.
     pub summary: String,
     /// The price.
     pub amount: Amount,

@@ -28,7 +28,7 @@ pub struct Tip {
     pub merchant_base_url: String,
     /// Identifies the tip there.
     pub tip_id: String,
-    /// What is taken of it: the coins and their withdraw fees.
+    /// The amount taken of it: the coins and their withdraw fees.
     #[serde(with = "text")]
     pub amount: Money,
     /// Sum of the withdraw fees in it.

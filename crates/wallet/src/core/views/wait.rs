@@ -4,7 +4,7 @@ use super::super::CoreError;
 use super::super::row::Wait;
 use super::super::state::{WalletOperation, WalletState};
 
-/// What an open operation waits for.
+/// The event that an open operation waits for.
 ///
 /// # Errors
 /// If records contradict each other.

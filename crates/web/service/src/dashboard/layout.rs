@@ -95,7 +95,7 @@ pub enum Value {
     WorkFailed,
 }
 
-/// Which values need attention.
+/// The values that need attention.
 #[derive(Clone, Copy, Debug)]
 pub enum Bad {
     /// None.
@@ -142,7 +142,7 @@ pub enum Lines {
     Largest(&'static str, &'static str, usize),
 }
 
-/// Which label values have a line.
+/// The label values that have a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Only {
     /// All.

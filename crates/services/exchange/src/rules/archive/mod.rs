@@ -67,7 +67,7 @@ pub enum Archive {
         id: ShortHash,
         /// The time at which everything must be over, if it is before now: a wrong clock alone removes nothing.
         until: Timestamp,
-        /// What to remove.
+        /// The units to remove.
         units: Vec<ArchiveUnit>,
     },
     /// Ends a run.
@@ -92,7 +92,7 @@ pub enum Archive {
     },
 }
 
-/// What an [`Archive`] did.
+/// The result of an [`Archive`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Archived {
     /// The run that is under way.

@@ -1,4 +1,4 @@
-//! What leaves for an archive: units of rows that belong together.
+//! Units of rows that leave for an archive together.
 
 use batzen_crypto::Wtid;
 use batzen_store::{Change, Record, Table, TableDef};

@@ -46,7 +46,7 @@ pub enum ResultError {
     Json {
         /// The file.
         path: PathBuf,
-        /// What is wrong, and where.
+        /// The fault, and its place.
         source: serde_json::Error,
     },
     /// The result was written by another version of Batzen.

@@ -1,4 +1,4 @@
-//! What `batzen-lab bench scale` prints with `--json`.
+//! The output of `batzen-lab bench scale --json`.
 
 use std::collections::BTreeMap;
 
