@@ -19,8 +19,8 @@ use clap::{CommandFactory, FromArgMatches, Parser};
     arg_required_else_help = true
 )]
 #[command(
-    after_help = "Examples:\n  batzen-lab demo                          a whole round of digital cash on this machine\n  \
-                  batzen-lab bench deposit --duration 10   payments per second of this machine"
+    after_help = "Examples:\n  batzen-lab demo                           a whole round of digital cash on this machine\n  \
+                  batzen-lab bench deposit --duration 10    payments per second of this machine"
 )]
 struct Cli {
     #[command(flatten)]

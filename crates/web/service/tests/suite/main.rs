@@ -4,3 +4,5 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod storage;
+mod table;
+mod topics;
