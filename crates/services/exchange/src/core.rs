@@ -2,11 +2,14 @@
 //! lane through which money state changes.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use batzen_crypto::EddsaPublicKey;
-use batzen_engine::{Clock, LaneOptions, Lanes, SubmitError};
+use batzen_engine::{
+    Clock, Entropy, InlineQueue, LaneOptions, Lanes, RuntimeTimers, SubmitError, Timers, run_blocking,
+};
 use batzen_http::Drain;
+use batzen_http::client::Transport;
 use batzen_protocol::Timestamp;
 use batzen_protocol::signatures::{MasterDenominationKeyValidity, SignedMessage};
 use batzen_store::{Store, StoreError};
@@ -24,6 +27,33 @@ use crate::storage;
 /// Interval at which the sums of money on a database are recomputed.
 const SUM_INTERVAL: Duration = Duration::from_secs(600);
 
+/// The surroundings of a process: the machine, or a simulator.
+pub struct Surroundings {
+    /// The clock.
+    pub clock: Arc<dyn Clock>,
+    /// The clock by which leases end, which all processes on one store share.
+    pub lease_clock: Arc<dyn Clock>,
+    /// The timers.
+    pub timers: Arc<dyn Timers>,
+    /// Random bytes.
+    pub entropy: Arc<dyn Entropy>,
+    /// Carries the requests of workers to banks; none: connections.
+    pub transport: Option<Arc<dyn Transport>>,
+}
+
+impl Surroundings {
+    /// The machine, with this clock.
+    pub fn machine(clock: Arc<dyn Clock>) -> Self {
+        Self {
+            clock,
+            lease_clock: Arc::new(|| Timestamp::from_system_time(SystemTime::now())),
+            timers: Arc::new(RuntimeTimers),
+            entropy: Arc::new(batzen_crypto::fill_random),
+            transport: None,
+        }
+    }
+}
+
 /// The parts that all processes of an exchange have in common.
 pub struct Core {
     /// The configuration. In a service, the base URL contains the real port.
@@ -38,6 +68,14 @@ pub struct Core {
     pub store: Store,
     /// The clock.
     pub clock: Arc<dyn Clock>,
+    /// The clock by which leases end, which all processes on one store share.
+    pub lease_clock: Arc<dyn Clock>,
+    /// The timers.
+    pub timers: Arc<dyn Timers>,
+    /// Random bytes.
+    pub entropy: Arc<dyn Entropy>,
+    /// Carries the requests of workers to banks; none: connections.
+    pub transport: Option<Arc<dyn Transport>>,
     /// Counters.
     pub metrics: Arc<Metrics>,
     /// Fires when the process must end.
@@ -60,20 +98,72 @@ impl Core {
         // A lane for each part of the store and one for commands over several, unless the operator has decided.
         let wanted = store.backend().lanes_wanted().filter(|_| config.lanes == 0);
         let lanes = wanted.map_or(lanes, |wanted| (wanted + 1).min(batzen_engine::LANES_MAX));
-        if !config.store.is_database() {
-            // No other process uses this store, so all holders of leases have ended.
-            leases::remove_all(&store)?;
-        }
-        check_master(&store, master_public_key, &config)?;
-        let denoms = DenomTable::load(&store)?;
-        let rules = Arc::new(ExchangeRules::new(Arc::new(denoms), rules_config(&config)));
+        let rules = rules(&store, master_public_key, &config)?;
         if !config.store.is_database() {
             sum_money(&rules, &store)?;
         }
         let lane = Lanes::start(Arc::clone(&rules), &store, &clock, LaneOptions::default(), lanes);
+        Ok(Self::new(config, master_public_key, store, rules, lane, Surroundings::machine(clock)))
+    }
+
+    /// The same over an open store, without threads: commands wait in the queue until its holder answers them.
+    ///
+    /// # Errors
+    /// As [`Core::open`].
+    pub fn inline(
+        config: ExchangeConfig,
+        store: Store,
+        surroundings: Surroundings,
+    ) -> Result<(Self, InlineQueue<ExchangeRules>), StartError> {
+        config.validate()?;
+        let master_public_key = master_public_key(&config)?;
+        let rules = rules(&store, master_public_key, &config)?;
+        let (lane, queue) = Lanes::inline(Arc::clone(&rules), &store);
+        Ok((Self::new(config, master_public_key, store, rules, lane, surroundings), queue))
+    }
+
+    fn new(
+        config: ExchangeConfig,
+        master_public_key: EddsaPublicKey,
+        store: Store,
+        rules: Arc<ExchangeRules>,
+        lane: Lanes<ExchangeRules>,
+        surroundings: Surroundings,
+    ) -> Self {
         let notices = Notices::new(&store);
+        let Surroundings { clock, lease_clock, timers, entropy, transport } = surroundings;
         let (metrics, drain) = (Arc::new(Metrics::default()), Drain::new());
-        Ok(Self { config, master_public_key, lane, rules, store, clock, metrics, drain, notices })
+        Self {
+            config,
+            master_public_key,
+            lane,
+            rules,
+            store,
+            clock,
+            lease_clock,
+            timers,
+            entropy,
+            transport,
+            metrics,
+            drain,
+            notices,
+        }
+    }
+
+    /// Sleeps, unless the process ends; true if it ends.
+    pub(crate) async fn sleep(&self, duration: Duration) -> bool {
+        tokio::select! {
+            biased;
+            () = self.drain.draining() => true,
+            () = self.timers.sleep_until(self.timers.now() + duration) => false,
+        }
+    }
+
+    /// Random bytes.
+    pub fn random<const N: usize>(&self) -> [u8; N] {
+        let mut bytes = [0; N];
+        self.entropy.fill(&mut bytes);
+        bytes
     }
 
     /// The time in microseconds.
@@ -140,6 +230,21 @@ fn rules_config(config: &ExchangeConfig) -> RulesConfig {
         default_purse_limit: config.default_purse_limit,
         kyc: config.kyc.rules.clone(),
     }
+}
+
+/// The rules over a store, which must belong to this exchange.
+fn rules(
+    store: &Store,
+    master_public_key: EddsaPublicKey,
+    config: &ExchangeConfig,
+) -> Result<Arc<ExchangeRules>, StartError> {
+    if !config.store.is_database() {
+        // No other process uses this store, so all holders of leases have ended.
+        leases::remove_all(store)?;
+    }
+    check_master(store, master_public_key, config)?;
+    let denoms = DenomTable::load(store)?;
+    Ok(Arc::new(ExchangeRules::new(Arc::new(denoms), rules_config(config))))
 }
 
 /// Refuses a store whose denominations belong to another master key or another currency: every coin would be

@@ -10,6 +10,7 @@ use batzen_store::{CommitOutcome, Store, StoreError};
 use crate::evidence::EvidenceReader;
 use crate::fair_queue::{CloseOnDrop, FairQueue, Length};
 use crate::inbox::Inbox;
+use crate::inline::InlineQueue;
 use crate::queue::{QueueLimits, SubmissionQueue};
 use crate::slot::{NoResults, Responder, ResultSlot, lock, waiting};
 use crate::turn_end::{Deferred, TurnEndTask};
@@ -56,7 +57,7 @@ pub struct Batcher<R: Rules> {
 }
 
 /// The decision on one command.
-pub(crate) type Verdict<R> = Result<<R as Rules>::Answer, <R as Rules>::Refusal>;
+pub type Verdict<R> = Result<<R as Rules>::Answer, <R as Rules>::Refusal>;
 
 impl<R: Rules> Batcher<R> {
     /// A pipeline of these rules over this store.
@@ -252,9 +253,9 @@ pub(crate) enum Answer<R: Rules> {
 
 pub(crate) type Answered<R> = Result<Answer<R>, SubmitError>;
 
-struct Job<R: Rules> {
-    command: R::Command,
-    answer: Responder<Answered<R>>,
+pub(crate) struct Job<R: Rules> {
+    pub(crate) command: R::Command,
+    pub(crate) answer: Responder<Answered<R>>,
     /// How often its evidence was overtaken.
     reads: u32,
 }
@@ -358,6 +359,19 @@ impl<R: Rules> Lane<R> {
         let gathered_max = options.queue_commands_max;
         let door = Arc::new(Door { queue, gathered: Mutex::default(), gathered_max, metrics });
         Self { door, turn_end, store, threads: Arc::new(Threads(Mutex::new(threads))) }
+    }
+
+    /// A lane without threads, and its queue, which a simulator empties.
+    pub(crate) fn inline(store: Store, options: LaneOptions) -> (Self, InlineQueue<R>) {
+        let metrics = Arc::<LaneMetrics>::default();
+        metrics.limits(options.queue_commands_max, options.batch_commands_max);
+        let limits = QueueLimits::commands(options.queue_commands_max);
+        let (queue, submissions) = SubmissionQueue::new(limits, Arc::clone(&metrics));
+        let gathered_max = options.queue_commands_max;
+        let door =
+            Arc::new(Door { queue, gathered: Mutex::default(), gathered_max, metrics: Arc::clone(&metrics) });
+        let threads = Arc::new(Threads(Mutex::default()));
+        (Self { door, turn_end: Arc::default(), store, threads }, InlineQueue::new(submissions, metrics))
     }
 
     /// Executes one command. Returns after its batch is durable: `Ok(Ok(_))` if it took effect, `Ok(Err(_))`

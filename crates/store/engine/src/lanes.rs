@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use batzen_store::Store;
 
+use crate::inline::InlineQueue;
 use crate::lane::{Lane, Verdict};
 use crate::{Clock, LaneMetrics, LaneOptions, Rules, SubmitError};
 
@@ -50,6 +51,12 @@ impl<R: Rules> Lanes<R> {
         let lanes = (0..count).map(start).collect();
         let has_parts = count > 1 && store.backend().lanes_wanted().is_some();
         Self { rules, lanes, parts: count - usize::from(has_parts) }
+    }
+
+    /// One lane without threads: its commands wait until the holder of the queue answers them.
+    pub fn inline(rules: Arc<R>, store: &Store) -> (Self, InlineQueue<R>) {
+        let (lane, queue) = Lane::inline(store.clone(), LaneOptions::default());
+        (Self { rules, lanes: vec![lane], parts: 1 }, queue)
     }
 
     /// As [`Lane::submit`], in the lane of the command's owner.

@@ -29,6 +29,7 @@ mod continued;
 mod evidence;
 mod fair_queue;
 mod inbox;
+mod inline;
 mod lane;
 mod lanes;
 mod machine_lane;
@@ -44,19 +45,25 @@ mod working_set;
 
 pub use command::{Command, Count};
 pub use continued::Continued;
-pub use lane::{Batcher, Lane, LaneOptions};
+pub use inline::{InlineQueue, PendingAnswer};
+pub use lane::{Batcher, Lane, LaneOptions, Verdict};
 pub use lanes::{LANES_MAX, Lanes};
 pub use machine_lane::{LaneMachine, MachineLane, MachineLaneOptions};
 pub use metrics::{LaneMetrics, LaneSnapshot, Stage};
-pub use pool::{Collector, CollectorOptions, CpuPool, PoolBusy, TURN_NS, WorkSnapshot, run_long};
+pub use pool::{
+    Collector, CollectorOptions, CpuPool, PoolBusy, TURN_NS, WorkSnapshot, run_blocking, run_long,
+};
 pub use queue::{BatchLimits, QueueLimits, SubmissionQueue, Submissions, Taken, Wait};
 pub use readers::{Length, Readers};
 pub use slot::Ticket;
 pub use submit::SubmitError;
 pub use working_set::{Plan, WorkingSet};
 
+use std::pin::Pin;
+
 use batzen_protocol::Timestamp;
 use batzen_store::{ChangeSet, Store, StoreError};
+use tokio::time::Instant;
 
 /// The money rules of one service: pure, deterministic functions over rows. A service with many kinds of commands lets
 /// each [carry its rule](trait@Command).
@@ -181,5 +188,40 @@ pub trait Clock: Send + Sync + 'static {
 impl<F: Fn() -> Timestamp + Send + Sync + 'static> Clock for F {
     fn now(&self) -> Timestamp {
         self()
+    }
+}
+
+/// Source of random bytes, so that tests and simulators can supply their own.
+pub trait Entropy: Send + Sync + 'static {
+    /// Fills a buffer with random bytes.
+    fn fill(&self, bytes: &mut [u8]);
+}
+
+impl<F: Fn(&mut [u8]) + Send + Sync + 'static> Entropy for F {
+    fn fill(&self, bytes: &mut [u8]) {
+        self(bytes);
+    }
+}
+
+/// The passing of time on a clock that never steps, so that simulators can supply their own.
+pub trait Timers: Send + Sync + 'static {
+    /// The current time.
+    fn now(&self) -> Instant;
+
+    /// Resolves at this time.
+    fn sleep_until(&self, end: Instant) -> Pin<Box<dyn Future<Output = ()> + Send>>;
+}
+
+/// The timers of the tokio runtime.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RuntimeTimers;
+
+impl Timers for RuntimeTimers {
+    fn now(&self) -> Instant {
+        Instant::now()
+    }
+
+    fn sleep_until(&self, end: Instant) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(tokio::time::sleep_until(end))
     }
 }

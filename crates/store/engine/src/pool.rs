@@ -103,19 +103,30 @@ impl CpuPool {
             0 => std::thread::available_parallelism().map_or(1, usize::from),
             threads => threads,
         };
+        let pool = Self::without_threads(threads, jobs_max);
+        for index in 0..threads {
+            let shared = Arc::clone(&pool.owner.shared);
+            std::thread::Builder::new()
+                .name(format!("cpu-{index}"))
+                .spawn(move || shared.work())
+                .expect("the operating system starts the threads of the CPU pool");
+        }
+        pool
+    }
+
+    /// A pool without threads: submitted items are executed at once, on the submitter's thread. For simulators,
+    /// which run everything on one thread.
+    pub fn inline(jobs_max: usize) -> Self {
+        Self::without_threads(0, jobs_max)
+    }
+
+    fn without_threads(threads: usize, jobs_max: usize) -> Self {
         let shared = Arc::new(Shared {
             threads,
             turns: Mutex::default(),
             work_waits: Condvar::new(),
             kinds: Mutex::default(),
         });
-        for index in 0..threads {
-            let shared = Arc::clone(&shared);
-            std::thread::Builder::new()
-                .name(format!("cpu-{index}"))
-                .spawn(move || shared.work())
-                .expect("the operating system starts the threads of the CPU pool");
-        }
         let owner = Arc::new(Owner { shared, turn_end: Arc::default() });
         let limits = CollectorOptions { queue_items_max: jobs_max, batch_items_max: 1, lanes: 1 };
         let jobs = collector(&owner, "job", limits, |jobs: &[Mutex<Option<Job>>]| {
@@ -247,6 +258,20 @@ pub async fn run_long<T: Send + 'static>(name: &str, job: impl FnOnce() -> T + S
     }
 }
 
+/// Runs work that blocks, on a thread of the runtime for such work. Outside of a runtime, as in a simulator, the work
+/// runs at once on the caller's thread. None: the runtime is shutting down.
+///
+/// # Panics
+/// When the work panicked.
+pub async fn run_blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Option<T> {
+    let Ok(runtime) = tokio::runtime::Handle::try_current() else { return Some(work()) };
+    match runtime.spawn_blocking(work).await {
+        Ok(value) => Some(value),
+        Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
+        Err(_) => None,
+    }
+}
+
 fn collector<I: Send + Sync + 'static, O: Send + 'static>(
     owner: &Arc<Owner>,
     kind: &'static str,
@@ -332,7 +357,11 @@ struct Turn {
 
 impl Deferred for Turn {
     fn run(&self) {
-        self.owner.shared.join_turns(Arc::clone(&self.kind));
+        let shared = &self.owner.shared;
+        shared.join_turns(Arc::clone(&self.kind));
+        if shared.threads == 0 {
+            shared.run_turns();
+        }
     }
 }
 
@@ -435,7 +464,7 @@ impl<I: Send + Sync + 'static, O: Send + 'static> Queue<I, O> {
         let CollectorOptions { batch_items_max, lanes, .. } = self.options;
         let row_ns = self.counters.row_ns.load(Relaxed).max(1);
         let rows = usize::try_from(TURN_NS / row_ns).unwrap_or(usize::MAX).clamp(1, batch_items_max / lanes);
-        let share = waiting.div_ceil(threads).next_multiple_of(lanes);
+        let share = waiting.div_ceil(threads.max(1)).next_multiple_of(lanes);
         let take = share.min(rows * lanes).min(waiting);
         if take > lanes { take - take % lanes } else { take }
     }
@@ -590,6 +619,14 @@ impl Shared {
             turns.sleeping -= 1;
             drop(turns);
             self.work_waits.notify_one();
+        }
+    }
+
+    /// Executes everything that waits, on the caller's thread.
+    fn run_turns(&self) {
+        loop {
+            let Some(kind) = lock(&self.turns).row.pop_front() else { return };
+            kind.turn(self);
         }
     }
 

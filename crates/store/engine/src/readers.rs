@@ -32,6 +32,7 @@ type Job = Box<dyn FnOnce() -> Option<Length> + Send>;
 pub struct Readers {
     queue: Arc<FairQueue<Job>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    is_inline: bool,
 }
 
 impl Readers {
@@ -50,7 +51,13 @@ impl Readers {
             std::thread::Builder::new().name(name.into()).spawn(run).expect("the system starts a thread")
         };
         let threads = lengths.map(spawn).collect();
-        Self { queue, threads: Mutex::new(threads) }
+        Self { queue, threads: Mutex::new(threads), is_inline: false }
+    }
+
+    /// Readers without threads: every read runs at once, on its caller's thread. For simulators.
+    #[must_use]
+    pub fn inline() -> Self {
+        Self { queue: Arc::new(FairQueue::new(WAITING_MAX)), threads: Mutex::default(), is_inline: true }
     }
 
     /// Reads for an owner and waits for the result. The read returns how long it was.
@@ -65,6 +72,9 @@ impl Readers {
         owner: &[u8],
         read: impl FnOnce() -> (T, Length) + Send + 'static,
     ) -> Result<T, PoolBusy> {
+        if self.is_inline {
+            return Ok(read().0);
+        }
         let (responder, ticket) = Responder::new();
         let job = move || {
             if responder.is_abandoned() {

@@ -2,7 +2,7 @@
 
 use std::str::FromStr;
 
-use batzen_engine::SubmitError;
+use batzen_engine::{SubmitError, run_blocking};
 use batzen_http::{Request, Response, header};
 use batzen_protocol::{ErrorCode, ParseError, parse_body};
 use batzen_store::StoreError;
@@ -34,8 +34,8 @@ pub async fn large_body<T: DeserializeOwned + Send + 'static>(request: &Request)
     }
     let _turn = READERS.acquire().await.expect("never closed");
     let bytes = request.body.clone();
-    let read = tokio::task::spawn_blocking(move || parse_body(&bytes)).await;
-    read.expect("reading a body does not panic").map_err(|error| malformed(&error))
+    let read = run_blocking(move || parse_body(&bytes)).await;
+    read.expect("reading a body does not outlive the runtime").map_err(|error| malformed(&error))
 }
 
 /// The answer to a body that cannot be read.

@@ -1,5 +1,6 @@
 //! Reads of committed rows outside of any batch.
 
+use batzen_engine::run_blocking;
 use batzen_store::{Store, StoreError};
 
 /// Reads rows. Reads of a database block, so they run on threads that may block.
@@ -22,5 +23,5 @@ pub async fn read_aside<T: Send + 'static>(
     read: impl FnOnce(&Store) -> Result<T, StoreError> + Send + 'static,
 ) -> Result<T, StoreError> {
     let store = store.clone();
-    tokio::task::spawn_blocking(move || read(&store)).await.expect("reading does not panic")
+    run_blocking(move || read(&store)).await.expect("reading does not outlive the runtime")
 }

@@ -1,6 +1,7 @@
 //! `POST /coins/$COIN_PUB/melt`: the first half of changing a coin.
 
 use batzen_crypto::{CsNonce, ShortHash};
+use batzen_engine::Entropy;
 use batzen_http::{Request, Response};
 use batzen_protocol::ErrorCode;
 use batzen_protocol::api::exchange::{MeltConfirmation, MeltRequest};
@@ -61,7 +62,7 @@ async fn melt(app: &Exchange, request: &mut Request) -> Checked<Response> {
         amount,
         rc: body.rc,
         coin_sig,
-        noreveal_index: draw_noreveal_index(),
+        noreveal_index: draw_noreveal_index(app.core.entropy.as_ref()),
         rms: body.rms.map(|rms| CsNonce::from_bytes(*rms.as_bytes())),
     };
     let melted = app.decide(&keys, DenomOperation::Melt, command, false).await?;
@@ -76,10 +77,10 @@ async fn melt(app: &Exchange, request: &mut Request) -> Checked<Response> {
 }
 
 /// 0, 1 or 2, each equally likely: bytes from 255 up are drawn again.
-fn draw_noreveal_index() -> u8 {
+fn draw_noreveal_index(entropy: &dyn Entropy) -> u8 {
     loop {
         let mut byte = [0];
-        batzen_crypto::fill_random(&mut byte);
+        entropy.fill(&mut byte);
         if byte[0] < u8::MAX {
             return byte[0] % 3;
         }
@@ -92,7 +93,7 @@ mod tests {
     fn all_indexes_are_drawn() {
         let mut seen = [0_u32; 3];
         for _ in 0..3_000 {
-            seen[usize::from(super::draw_noreveal_index())] += 1;
+            seen[usize::from(super::draw_noreveal_index(&batzen_crypto::fill_random))] += 1;
         }
         // Six standard deviations around 1,000.
         assert!(seen.iter().all(|count| (845..=1_155).contains(count)), "{seen:?}");

@@ -44,10 +44,8 @@ async fn robots(_: &Exchange, _: &Request) -> Response {
 }
 
 /// Randomness for wallets that do not rely on their own alone. Every answer differs, so nothing may cache it.
-async fn seed(_: &Exchange, _: &Request) -> Response {
-    let mut seed = vec![0; 32];
-    batzen_crypto::fill_random(&mut seed);
-    Response::bytes(200, "", seed)
+async fn seed(app: &Exchange, _: &Request) -> Response {
+    Response::bytes(200, "", app.core.random::<32>().to_vec())
 }
 
 /// Whether the exchange can serve wallets. This depends on the store or database, the clock, the keys, the

@@ -5,28 +5,36 @@ pub mod documents;
 pub(crate) mod key_destruction;
 pub(crate) mod key_queue;
 
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
-use batzen_engine::{CpuPool, Readers, SubmitError};
-use batzen_http::Bound;
+use batzen_engine::{CpuPool, InlineQueue, Readers, SubmitError, run_blocking};
+use batzen_http::{Bound, Stats};
 use batzen_metrics::Page;
 use batzen_service::{Monitor, StaticPage};
 use batzen_signer::Custody;
-use batzen_store::StoreError;
+use batzen_signer::SecurityModules;
+use batzen_store::{Store, StoreError};
 use tokio::sync::{Notify, watch};
 
 use self::account_hashes::AccountHashes;
 use self::documents::Documents;
 use self::key_queue::KeyQueue;
-use crate::config::CoinConfig;
-use crate::core::Core;
+use crate::config::{CoinConfig, ExchangeConfig};
+use crate::core::{Core, Surroundings};
 use crate::crypto::Crypto;
+use crate::dashboard::DASHBOARD;
+use crate::error::StartError;
 use crate::keys::KeyState;
 use crate::keys::keeper::Keeper;
 use crate::kyc::Providers;
+use crate::metrics::OPERATIONS;
 use crate::reads::read;
-use crate::rules::{Management, Refusal, TypedCommand, management};
+use crate::rules::{ExchangeRules, Management, Refusal, TypedCommand, management};
+
+/// Jobs that may wait for the CPU pool before requests are refused.
+pub(crate) const POOL_JOBS_MAX: usize = 8_192;
 
 /// Everything that the parts of one service share. The parts that all processes of an exchange have are in
 /// [`Core`].
@@ -97,7 +105,102 @@ pub(crate) enum ManageError {
     Submit(SubmitError),
 }
 
+/// The parts of an exchange that depend on where it runs.
+pub(crate) struct Parts {
+    pub(crate) core: Core,
+    pub(crate) pool: CpuPool,
+    pub(crate) readers: Readers,
+    pub(crate) custody: Arc<Custody>,
+    pub(crate) keys: KeyState,
+    pub(crate) kyc: Providers,
+    pub(crate) terms: Documents,
+    pub(crate) privacy: Documents,
+    pub(crate) bound: Bound,
+    pub(crate) http_stats: Arc<Stats>,
+    pub(crate) feed_metrics: Option<Arc<batzen_feed::metrics::ServerMetrics>>,
+    pub(crate) feed_urls: Vec<String>,
+}
+
 impl Exchange {
+    /// Puts an exchange together.
+    pub(crate) fn new(parts: Parts) -> Arc<Self> {
+        let Parts {
+            core,
+            pool,
+            readers,
+            custody,
+            keys,
+            kyc,
+            terms,
+            privacy,
+            bound,
+            http_stats,
+            feed_metrics,
+            feed_urls,
+        } = parts;
+        Arc::new(Self {
+            crypto: Crypto::new(&pool),
+            readers: Arc::new(readers),
+            account_hashes: AccountHashes::default(),
+            pool,
+            kyc,
+            custody,
+            bound,
+            terms,
+            privacy,
+            keys: watch::Sender::new(Arc::new(keys)),
+            key_queue: KeyQueue::default(),
+            keeper: Keeper::default(),
+            management: tokio::sync::Mutex::new(()),
+            building: tokio::sync::Mutex::new(()),
+            feed_metrics,
+            feed_urls,
+            monitor: Monitor::new("exchange", &OPERATIONS, &DASHBOARD, http_stats)
+                .in_currency(core.config.currency),
+            welcome: OnceLock::new(),
+            kyc_pages: crate::api::KycPages::default(),
+            last_epoch: crate::api::LastEpoch::default(),
+            // Without a limit, this number is never reached.
+            requests_left: AtomicU64::new(core.config.max_requests.unwrap_or(u64::MAX)),
+            last_request: Notify::new(),
+            core: Arc::new(core),
+        })
+    }
+
+    /// An exchange without threads, runtime and network, over an open store: for simulators and tests. Its API is called
+    /// directly ([`crate::api::Api::answer`]), and commands wait in the queue until its holder answers them.
+    ///
+    /// # Errors
+    /// An invalid configuration, or a store that cannot be used or belongs to another exchange.
+    pub fn inline(
+        config: ExchangeConfig,
+        store: Store,
+        modules: Arc<SecurityModules>,
+        surroundings: Surroundings,
+    ) -> Result<(Arc<Self>, InlineQueue<ExchangeRules>), StartError> {
+        let (core, queue) = Core::inline(config, store, surroundings)?;
+        let pool = CpuPool::inline(POOL_JOBS_MAX);
+        let custody = Arc::new(Custody::local(modules, &pool));
+        let keys = KeyState::build(&core.store, &custody, &core.config, core.now(), &core.metrics)?;
+        let kyc = Providers::new(&core.config.kyc).map_err(StartError::Kyc)?;
+        let exchange = Self::new(Parts {
+            terms: Documents::built_in(&core.config.terms.etag, crate::api::BUILT_IN_TERMS),
+            privacy: Documents::built_in(&core.config.privacy.etag, crate::api::BUILT_IN_PRIVACY),
+            core,
+            pool,
+            readers: Readers::inline(),
+            custody,
+            keys,
+            kyc,
+            // Nothing listens.
+            bound: Bound::Unix(PathBuf::new()),
+            http_stats: Arc::default(),
+            feed_metrics: None,
+            feed_urls: Vec::new(),
+        });
+        Ok((exchange, queue))
+    }
+
     /// The current key state, an immutable snapshot.
     pub fn keys(&self) -> Arc<KeyState> {
         Arc::clone(&self.keys.borrow())
@@ -141,7 +244,7 @@ impl Exchange {
             denoms.reload(&store)?;
             KeyState::build(&store, &custody, &config, now, &metrics)
         };
-        let keys = tokio::task::spawn_blocking(build).await.expect("building a key state does not panic")?;
+        let keys = run_blocking(build).await.expect("building does not outlive the runtime")?;
         let version_changed = keys.version() != self.keys().version();
         self.keys.send_replace(Arc::new(keys));
         if version_changed {

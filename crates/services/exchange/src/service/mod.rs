@@ -6,8 +6,7 @@ mod standalone;
 pub use standalone::SetupError;
 
 use std::future::Future;
-use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration as StdDuration;
 
 use batzen_engine::{Clock, CpuPool, Readers};
@@ -15,36 +14,27 @@ use batzen_feed::metrics::ServerMetrics as FeedMetrics;
 use batzen_feed::server::FeedServer;
 use batzen_http::{Bound, Drained, Listen, Server, ServerOptions};
 use batzen_protocol::Timestamp;
-use batzen_service::{Monitor, fill_dashboard};
+use batzen_service::fill_dashboard;
 use batzen_signer::client::{ClientOptions as SignerOptions, SignerClient};
 use batzen_signer::keyholders::{KeyHelpers, Keyholders};
 use batzen_signer::{Custody, SecurityModules, channel};
 use batzen_store::StoreError;
 use futures_util::future::BoxFuture;
-use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
-use crate::app::Exchange;
-use crate::app::account_hashes::AccountHashes;
 use crate::app::documents::Documents;
-use crate::app::key_queue::KeyQueue;
+use crate::app::{Exchange, POOL_JOBS_MAX, Parts};
 use crate::config::{ConfigError, DocumentsConfig, ExchangeConfig, ListenConfig};
 use crate::core::Core;
-use crate::crypto::Crypto;
-use crate::dashboard::DASHBOARD;
 use crate::error::StartError;
-use crate::keys::keeper::Keeper;
 use crate::keys::{KeyRoundError, KeyState};
 use crate::kyc::Providers;
-use crate::metrics::OPERATIONS;
 
 /// When another process takes over the port, an open connection may send one more request within this time;
 /// the answer closes the connection. A connection that is unused for this time is closed.
 const HANDOVER_IDLE_GRACE: StdDuration = StdDuration::from_secs(2);
 /// The time within which requests in flight must be answered.
 const HANDOVER_TIMEOUT: StdDuration = StdDuration::from_secs(10);
-/// Jobs that may wait for the CPU pool before requests are refused.
-const POOL_JOBS_MAX: usize = 8_192;
 /// Threads that read short histories from a database. They mostly wait for it.
 const READERS_REMOTE: usize = 8;
 
@@ -126,38 +116,20 @@ impl RunningExchange {
         let (core, pool, custody, keys, kyc) = opened.expect("opening the store does not panic")?;
         let drain = core.drain.clone();
         let feed = feed(&core).await?;
-        // Without a limit, this number is never reached.
-        let requests_left = AtomicU64::new(core.config.max_requests.unwrap_or(u64::MAX));
-        let monitor = Monitor::new("exchange", &OPERATIONS, &DASHBOARD, server.stats())
-            .in_currency(core.config.currency);
-        let app = Arc::new(Exchange {
-            crypto: Crypto::new(&pool),
-            readers: Arc::new(Readers::start(if core.store.backend().is_remote() {
-                READERS_REMOTE
-            } else {
-                1
-            })),
-            core: Arc::new(core),
-            account_hashes: AccountHashes::default(),
+        let readers = if core.store.backend().is_remote() { READERS_REMOTE } else { 1 };
+        let app = Exchange::new(Parts {
+            core,
             pool,
-            kyc,
+            readers: Readers::start(readers),
             custody,
-            bound,
+            keys,
+            kyc,
             terms,
             privacy,
-            keys: watch::Sender::new(Arc::new(keys)),
-            key_queue: KeyQueue::default(),
-            keeper: Keeper::default(),
-            management: tokio::sync::Mutex::new(()),
-            building: tokio::sync::Mutex::new(()),
+            bound,
+            http_stats: server.stats(),
             feed_metrics: feed.as_ref().map(|(_, metrics)| Arc::clone(metrics)),
             feed_urls: feed.as_ref().map(|(server, _)| server.urls()).unwrap_or_default(),
-            monitor,
-            welcome: OnceLock::new(),
-            kyc_pages: crate::api::KycPages::default(),
-            last_epoch: crate::api::LastEpoch::default(),
-            requests_left,
-            last_request: Notify::new(),
         });
         let mut http = options.http;
         http.trusted_proxies = app.core.config.trusted_proxies.clone();

@@ -223,7 +223,7 @@ impl<'a> Aggregator<'a> {
                         target,
                         account,
                         method,
-                        wtid: transient.as_ref().map_or_else(Wtid::random, |row| row.wtid),
+                        wtid: wtid_of(self.app, transient.as_ref()),
                         kyc_hold: transient.and_then(|row| row.kyc_row),
                         trigger: Trigger::Due,
                         taken: 0,
@@ -262,12 +262,12 @@ impl<'a> Aggregator<'a> {
     /// have been killed. The search reads all transient aggregates.
     fn is_to_resume(&mut self) -> bool {
         let pause = if self.mode == Mode::UntilIdle { Duration::ZERO } else { RESUME_PAUSE };
-        self.resumed.is_none_or(|resumed| resumed.elapsed() >= pause) && self.share.has_gained()
+        self.resumed.is_none_or(|resumed| self.app.timers.now() - resumed >= pause) && self.share.has_gained()
     }
 
     /// Pays interrupted units.
     async fn resume(&mut self, round: &mut Round) -> Result<(), WorkerError> {
-        self.resumed = Some(Instant::now());
+        self.resumed = Some(self.app.timers.now());
         let units = self.interrupted_units().await?;
         // The search covers all slots that the worker holds now.
         self.share.has_gained();
@@ -380,6 +380,11 @@ impl<'a> Aggregator<'a> {
     }
 }
 
+/// The identifier of the transfer that a transient aggregate belongs to, or a new one.
+fn wtid_of(app: &Core, transient: Option<&AggregateRow>) -> Wtid {
+    transient.map_or_else(|| Wtid::from_bytes(app.random()), |row| row.wtid)
+}
+
 fn is_ours(slots: Slots, target: &DepositTarget) -> bool {
     slots.has(target.h_payto.as_bytes()[0], target.merchant_pub.as_bytes()[0])
 }
@@ -449,7 +454,7 @@ async fn part(app: &Core, mode: Mode, mut unit: Unit) -> Result<(Unit, Fate), Wo
             trigger: unit.trigger,
             complete: unit.taken + AGGREGATE_DEPOSITS_MAX >= UNIT_DEPOSITS_MAX,
             wtid: unit.wtid,
-            request_uid: HashCode::random(),
+            request_uid: HashCode::from_bytes(app.random()),
             kyc_hold: unit.kyc_hold,
         };
         let fate = match decide(app, mode, command).await? {
@@ -484,7 +489,7 @@ async fn part(app: &Core, mode: Mode, mut unit: Unit) -> Result<(Unit, Fate), Wo
                 races += 1;
                 let (target, account) = (unit.target, unit.account);
                 let row = read(app, move |store| read::transient(store, target, account)).await?;
-                unit.wtid = row.map_or_else(Wtid::random, |row| row.wtid);
+                unit.wtid = wtid_of(app, row.as_ref());
                 continue;
             }
             Err(refusal) => Fate::Aside(refusal.into()),

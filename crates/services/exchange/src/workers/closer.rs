@@ -168,8 +168,8 @@ impl Closer<'_> {
                 h_payto,
                 method: account.method.to_owned(),
                 account: account.id,
-                wtid: Wtid::random(),
-                request_uid: HashCode::random(),
+                wtid: Wtid::from_bytes(self.app.random()),
+                request_uid: HashCode::from_bytes(self.app.random()),
             };
             match decide(self.app, self.mode, command).await? {
                 Ok(Closed::NotDue | Closed::Empty) => return Ok(Ok(false)),

@@ -107,7 +107,7 @@ impl Orders<'_> {
             wtid,
             h_payto: message.h_payto,
             account: account.id,
-            request_uid: HashCode::random(),
+            request_uid: HashCode::from_bytes(app.random()),
         };
         match decide(app, self.mode, command).await? {
             Ok(drained) => {

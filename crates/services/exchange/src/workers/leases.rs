@@ -4,7 +4,7 @@
 //! ([`crate::rules::leases`]). A worker claims its share when there is work, renews it while there is work,
 //! and returns it at the end. A killed worker's lease expires. Correctness never depends on leases.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use batzen_protocol::Timestamp;
 use batzen_tables::exchange::LeaseJob;
@@ -26,17 +26,14 @@ pub(super) fn lease(app: &Core) -> Duration {
     super::idle_interval(app.config.workers.lease)
 }
 
-/// The machine's time, without the worker's clock shift: leases are shared between processes.
-pub(super) fn now() -> Timestamp {
-    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    Timestamp::from_micros(u64::try_from(since.as_micros()).unwrap_or(0))
+/// The time of leases, without the worker's clock shift: leases are shared between processes.
+pub(super) fn now(app: &Core) -> Timestamp {
+    app.lease_clock.now()
 }
 
 /// A unique number for a worker.
-pub(super) fn holder() -> u64 {
-    let mut bytes = [0; 8];
-    batzen_crypto::fill_random(&mut bytes);
-    (u64::from_le_bytes(bytes) >> 1).max(1)
+pub(super) fn holder(app: &Core) -> u64 {
+    (u64::from_le_bytes(app.random()) >> 1).max(1)
 }
 
 /// A lease's length in the protocol's terms.
@@ -69,7 +66,7 @@ impl<'a> Share<'a> {
             app,
             mode,
             job,
-            holder: holder(),
+            holder: holder(app),
             share: SlotsShare::default(),
             claimed: None,
             renews: false,
@@ -117,13 +114,13 @@ impl<'a> Share<'a> {
 
     async fn renewed(&mut self, gives: bool) -> Result<SlotsShare, WorkerError> {
         let lease = lease(self.app);
-        let age = self.claimed.map(|claimed| claimed.elapsed());
+        let age = self.claimed.map(|claimed| self.app.timers.now() - claimed);
         let lasted = self.takes_all || age.is_some_and(|age| age < lease);
         let before = if lasted { self.share.slots } else { Slots::default() };
         if self.takes_all {
             self.share = SlotsShare { slots: Slots::ALL, has_excess: false };
         } else if self.renews || age.is_none_or(|age| age >= lease / RENEWALS) {
-            let claimed = Instant::now();
+            let claimed = self.app.timers.now();
             self.share = self.claim(Some(lease), gives).await?;
             (self.claimed, self.renews) = (Some(claimed), false);
         }
@@ -137,12 +134,12 @@ impl<'a> Share<'a> {
     /// # Errors
     /// When the service ends.
     pub async fn wait_for_others(&mut self, items: usize) -> Result<(), WorkerError> {
-        let now = Instant::now();
+        let now = self.app.timers.now();
         let (_, since) = *self.waits_for.insert(match self.waits_for {
             Some((before, since)) if items >= before => (before, since),
             _ => (items, now),
         });
-        self.takes_all |= since.elapsed() >= lease(self.app) / RENEWALS;
+        self.takes_all |= now - since >= lease(self.app) / RENEWALS;
         super::pause(self.app, LOOK_AGAIN).await?;
         // They may have ended.
         self.renews = true;
@@ -161,7 +158,7 @@ impl<'a> Share<'a> {
 
     async fn claim(&self, lease: Option<Duration>, gives: bool) -> Result<SlotsShare, WorkerError> {
         let (job, holder) = (self.job, self.holder);
-        let claim = SlotsClaim { job, holder, now: now(), lease: lease.map(length), gives };
+        let claim = SlotsClaim { job, holder, now: now(self.app), lease: lease.map(length), gives };
         match decide(self.app, self.mode, Lease::Slots(claim)).await? {
             Ok(Leased::Slots(share)) => Ok(share),
             other => panic!("a claim of slots was answered with {other:?}"),

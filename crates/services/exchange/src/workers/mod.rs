@@ -40,7 +40,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use batzen_engine::SubmitError;
+use batzen_engine::{SubmitError, run_blocking};
 use batzen_http::client::{Backoff, Client, ClientError, ClientOptions};
 use batzen_protocol::Amount;
 use batzen_service::wire_gateway::{GatewayAuth, WireGatewayClient};
@@ -177,18 +177,19 @@ impl Mode {
     }
 
     /// The pause after this number of failures of the bank or the store.
-    fn pause(self, attempts: u32) -> Duration {
+    fn pause(self, app: &Core, attempts: u32) -> Duration {
         let (first, max) = match self {
             Self::UntilIdle => (20, 1_000),
             Self::Service => (200, 30_000),
         };
-        growing(first, max).pause(attempts)
+        growing(app, first, max, attempts)
     }
 }
 
-/// Pauses that double from `first_ms` to `max_ms`, the upper half of each at random.
-fn growing(first_ms: u64, max_ms: u64) -> Backoff {
-    Backoff { first_pause: Duration::from_millis(first_ms), max_pause: Duration::from_millis(max_ms) }
+/// The pause after so many failures: it doubles from `first_ms` to `max_ms`, and its upper half is random.
+fn growing(app: &Core, first_ms: u64, max_ms: u64, attempts: u32) -> Duration {
+    let (first_pause, max_pause) = (Duration::from_millis(first_ms), Duration::from_millis(max_ms));
+    Backoff { first_pause, max_pause }.pause(attempts, u32::from_le_bytes(app.random()))
 }
 
 /// The running workers. They stop by themselves when `Exchange::drain` fires.
@@ -225,7 +226,7 @@ impl Workers {
                     }
                 }
                 app.metrics.workers.restarts.inc();
-                if app.drain.sleep(RESTART_PAUSE).await {
+                if app.sleep(RESTART_PAUSE).await {
                     return;
                 }
             }
@@ -274,7 +275,7 @@ async fn decide<C: TypedCommand + Clone>(
                     return Err(WorkerError::Submit(error));
                 }
                 tracing::warn!(%error, attempts, "a worker's command was not decided, trying again");
-                pause(app, mode.pause(attempts)).await?;
+                pause(app, mode.pause(app, attempts)).await?;
             }
         }
     }
@@ -286,16 +287,12 @@ async fn read<T: Send + 'static>(
     read: impl FnOnce(&Store) -> Result<T, StoreError> + Send + 'static,
 ) -> Result<T, WorkerError> {
     let store = app.store.clone();
-    match tokio::task::spawn_blocking(move || read(&store)).await {
-        Ok(result) => Ok(result?),
-        Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-        Err(_) => Err(WorkerError::Stopped),
-    }
+    Ok(run_blocking(move || read(&store)).await.ok_or(WorkerError::Stopped)??)
 }
 
 /// Sleeps, unless the service ends.
 async fn pause(app: &Core, duration: Duration) -> Result<(), WorkerError> {
-    if app.drain.sleep(duration).await { Err(WorkerError::Stopped) } else { Ok(()) }
+    if app.sleep(duration).await { Err(WorkerError::Stopped) } else { Ok(()) }
 }
 
 /// Stops a worker between two items when the service ends.
@@ -341,12 +338,15 @@ fn gateway(client: &Client, config: &GatewayConfig) -> WireGatewayClient {
 }
 
 /// An HTTP client for gateways.
-fn client(section: &str, connections: usize) -> Result<Client, WorkerError> {
+fn client(app: &Core, section: &str, connections: usize) -> Result<Client, WorkerError> {
     // Banks are usually near: compressing pages of history would take longer than sending them.
     let options =
         ClientOptions { pool_max_idle: connections, accept_deflate: false, ..ClientOptions::default() };
-    Client::new(&options)
-        .map_err(|source| WorkerError::Bank { section: section.to_owned(), source: source.into() })
+    let client = match &app.transport {
+        Some(transport) => Client::over(Arc::clone(transport), &options),
+        None => Client::new(&options),
+    };
+    client.map_err(|source| WorkerError::Bank { section: section.to_owned(), source: source.into() })
 }
 
 /// The items set aside in the last round, so that each is logged only once.

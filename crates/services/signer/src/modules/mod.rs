@@ -214,11 +214,35 @@ impl SecurityModules {
         Self::open_as(config, &ModuleKind::ALL, false)
     }
 
-    fn open_as(config: &KeysConfig, kinds: &[ModuleKind], creates: bool) -> Result<Self, KeyError> {
+    /// The modules with these keys, in memory only: for simulators. `own` is the key of every module; `denominations`
+    /// has a key for each of the configured sections, in their order. All keys are used from `anchor` on.
+    ///
+    /// # Panics
+    /// When there are more or fewer keys than sections.
+    pub fn in_memory(
+        config: &KeysConfig,
+        own: &EddsaPrivateKey,
+        denominations: Vec<DenomPrivateKey>,
+        signing: &EddsaPrivateKey,
+        anchor: Timestamp,
+    ) -> Result<Self, KeyError> {
+        assert_eq!(denominations.len(), config.sections.len(), "one key a section");
+        let modules = Self::without_keys(config, &ModuleKind::ALL);
+        let own = || Some(ExpandedSigner::new(own));
+        let _ = modules.own.set(OwnKeys([own(), own(), own()]));
+        for (section, secret) in config.sections.iter().zip(denominations) {
+            modules.insert_secret(&section.section, anchor, section.duration, secret);
+        }
+        let secret = Zeroizing::new(signing.as_bytes().to_vec());
+        modules.insert_signing(&StoredKey { anchor, duration: config.signkey_duration, secret })?;
+        Ok(modules)
+    }
+
+    fn without_keys(config: &KeysConfig, kinds: &[ModuleKind]) -> Self {
         let sections = config.sections.iter();
         let sections =
             sections.filter(|section| kinds.contains(&ModuleKind::of_cipher(section.cipher.cipher())));
-        let modules = Self {
+        Self {
             kinds: kinds.to_vec(),
             sections: sections.map(|section| (section.clone(), config.section_schedule(section))).collect(),
             signkey_schedule: config.signkey_schedule(),
@@ -227,7 +251,11 @@ impl SecurityModules {
             own: OnceLock::new(),
             state: Mutex::default(),
             key_file_lock: KeyFileLock::default(),
-        };
+        }
+    }
+
+    fn open_as(config: &KeysConfig, kinds: &[ModuleKind], creates: bool) -> Result<Self, KeyError> {
+        let modules = Self::without_keys(config, kinds);
         for directory in modules.held_directories() {
             files::create_private_directory(directory)?;
         }

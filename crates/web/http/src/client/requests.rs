@@ -4,7 +4,7 @@ use crate::codec::{InflateError, deflate, inflate};
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use batzen_protocol::ErrorCode;
 use bytes::{Bytes, BytesMut};
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Uri, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Uri, header};
 use http_body_util::{BodyExt as _, Full};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::{Client as HyperClient, connect::HttpConnector};
@@ -243,12 +243,28 @@ impl Reply {
 /// identity that must not be linked with others.
 #[derive(Clone)]
 pub struct Client {
-    inner: HyperClient<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    carrier: Carrier,
     timeout: Duration,
     max_reply_bytes: usize,
     deflate_from_bytes: Option<usize>,
     accept_deflate: bool,
     user_agent: HeaderValue,
+}
+
+/// Carries requests in place of connections: to a service in the same process, or over a simulated network. It decides
+/// itself how long an answer may take.
+pub trait Transport: Send + Sync + 'static {
+    /// Sends a request and receives its response. The error is the reason why there is none.
+    fn carry(
+        &self,
+        request: Request<Bytes>,
+    ) -> Pin<Box<dyn Future<Output = Result<Response<Bytes>, String>> + Send>>;
+}
+
+#[derive(Clone)]
+enum Carrier {
+    Connections(HyperClient<HttpsConnector<HttpConnector>, Full<Bytes>>),
+    Transport(Arc<dyn Transport>),
 }
 
 /// The certificates that the machine trusts. Reading them takes milliseconds, so all clients share them.
@@ -288,13 +304,26 @@ impl Client {
             .https_or_http()
             .enable_http1()
             .wrap_connector(tcp);
-        let inner = HyperClient::builder(TokioExecutor::new())
+        let connections = HyperClient::builder(TokioExecutor::new())
             .pool_timer(TokioTimer::new())
             .pool_idle_timeout(options.pool_idle_timeout)
             .pool_max_idle_per_host(options.pool_max_idle)
             .build(connector);
+        Self::with(Carrier::Connections(connections), options)
+    }
+
+    /// A client whose requests this transport carries.
+    ///
+    /// # Errors
+    /// [`ClientError::Setup`] if the `User-Agent` is not a header value.
+    pub fn over(transport: Arc<dyn Transport>, options: &ClientOptions) -> Result<Self, ClientError> {
+        Self::with(Carrier::Transport(transport), options)
+    }
+
+    fn with(carrier: Carrier, options: &ClientOptions) -> Result<Self, ClientError> {
+        let setup = |error: &dyn std::error::Error| ClientError::Setup(error.to_string());
         Ok(Self {
-            inner,
+            carrier,
             timeout: options.timeout,
             max_reply_bytes: options.max_reply_bytes,
             deflate_from_bytes: options.deflate_from_bytes,
@@ -462,7 +491,11 @@ impl Call<'_> {
         let timeout = self.timeout.unwrap_or(self.client.timeout);
         let url = self.url.clone();
         // Boxed, so that the machinery of a request is compiled once, here, and not in each of its callers.
+        let has_transport = matches!(self.client.carrier, Carrier::Transport(_));
         let exchange: Pin<Box<dyn Future<Output = _> + Send + '_>> = Box::pin(self.exchange());
+        if has_transport {
+            return exchange.await;
+        }
         match tokio::time::timeout(timeout, exchange).await {
             Ok(result) => result,
             Err(_) => Err(ClientError::Timeout { url }),
@@ -487,41 +520,63 @@ impl Call<'_> {
         }
         headers.entry(header::ACCEPT).or_insert(HeaderValue::from_static("*/*"));
         headers.entry(header::USER_AGENT).or_insert_with(|| client.user_agent.clone());
-        let mut request = Request::new(Full::new(body));
+        let mut request = Request::new(body);
         *request.method_mut() = method;
         *request.uri_mut() = uri;
         *request.headers_mut() = headers;
-        let response = match client.inner.request(request).await {
-            Ok(response) => response,
-            Err(error) if error.is_connect() => {
-                return Err(ClientError::Connect { url, reason: chain(&error) });
+        let response = match &client.carrier {
+            Carrier::Connections(connections) => {
+                read_whole(connections, max_reply_bytes, &url, request).await?
             }
-            Err(error) => return Err(ClientError::Broken { url, reason: chain(&error) }),
+            Carrier::Transport(transport) => {
+                let sent = transport.carry(request).await;
+                sent.map_err(|reason| ClientError::Broken { url: url.clone(), reason })?
+            }
         };
         let status = response.status().as_u16();
-        let (parts, mut incoming) = response.into_parts();
+        let (parts, mut body) = response.into_parts();
         let headers = parts.headers;
-        let bad = |reason: String| ClientError::BadReply { url: url.clone(), status, reason };
-        let mut body = BytesMut::new();
-        while let Some(frame) = incoming.frame().await {
-            let frame =
-                frame.map_err(|error| ClientError::Broken { url: url.clone(), reason: chain(&error) })?;
-            let Ok(chunk) = frame.into_data() else { continue };
-            if body.len().saturating_add(chunk.len()) > max_reply_bytes {
-                return Err(bad(format!("the body is larger than {max_reply_bytes} bytes")));
-            }
-            body.extend_from_slice(&chunk);
-        }
-        let mut body = body.freeze();
         let deflated = headers
             .get(header::CONTENT_ENCODING)
             .is_some_and(|v| v.as_bytes().eq_ignore_ascii_case(b"deflate"));
         if deflated && !body.is_empty() {
-            body =
-                inflate(&body, max_reply_bytes).map_err(|error: InflateError| bad(error.to_string()))?.into();
+            let bad = |error: InflateError| bad_reply(&url, status, error.to_string());
+            body = inflate(&body, max_reply_bytes).map_err(bad)?.into();
         }
         Ok(Reply { url, status, headers, body })
     }
+}
+
+fn bad_reply(url: &str, status: u16, reason: String) -> ClientError {
+    ClientError::BadReply { url: url.to_owned(), status, reason }
+}
+
+/// Sends a request over a connection and reads the whole response.
+async fn read_whole(
+    connections: &HyperClient<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    max_reply_bytes: usize,
+    url: &str,
+    request: Request<Bytes>,
+) -> Result<Response<Bytes>, ClientError> {
+    let broken = |reason: String| ClientError::Broken { url: url.to_owned(), reason };
+    let response = match connections.request(request.map(Full::new)).await {
+        Ok(response) => response,
+        Err(error) if error.is_connect() => {
+            return Err(ClientError::Connect { url: url.to_owned(), reason: chain(&error) });
+        }
+        Err(error) => return Err(broken(chain(&error))),
+    };
+    let (parts, mut incoming) = response.into_parts();
+    let mut body = BytesMut::new();
+    while let Some(frame) = incoming.frame().await {
+        let Ok(chunk) = frame.map_err(|error| broken(chain(&error)))?.into_data() else { continue };
+        if body.len().saturating_add(chunk.len()) > max_reply_bytes {
+            let reason = format!("the body is larger than {max_reply_bytes} bytes");
+            return Err(bad_reply(url, parts.status.as_u16(), reason));
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(Response::from_parts(parts, body.freeze()))
 }
 
 /// An absolute URL of HTTP (RFC 9110, 4.2), without its fragment. User names in URLs are refused: they would

@@ -165,9 +165,8 @@ async fn begin(
         let detail = format!("no provider for: {}", missing.join(" "));
         return Err(error(ErrorCode::EXCHANGE_KYC_GENERIC_LOGIC_GONE, &detail));
     };
-    let mut token = [0; TOKEN_BYTES];
-    batzen_crypto::fill_random(&mut token);
-    let command = StartKyc { h_payto, provider: provider.section.clone(), token: base32::encode(&token) };
+    let token = base32::encode(&app.core.random::<TOKEN_BYTES>());
+    let command = StartKyc { h_payto, provider: provider.section.clone(), token };
     let token = decide(app, command).await?.token;
     let base_url = &app.core.config.base_url;
     Ok(logic.user_url(Process { base_url, section: &provider.section, h_payto, token: &token }))

@@ -244,11 +244,11 @@ pub async fn run(app: Arc<Exchange>) {
             }
             Err(LiabilitiesError::NotConfigured | LiabilitiesError::Stopped) => return,
             // Another process on the same directory publishes it.
-            Err(LiabilitiesError::Files(FilesError::InUse(_))) => Mode::Service.pause(8),
+            Err(LiabilitiesError::Files(FilesError::InUse(_))) => Mode::Service.pause(&app.core, 8),
             Err(error) => {
                 failures += 1;
                 tracing::error!(%error, "liabilities are not published, trying again");
-                Mode::Service.pause(failures)
+                Mode::Service.pause(&app.core, failures)
             }
         };
         if let Err(WorkerError::Stopped) = pause(&app.core, wait).await {

@@ -93,7 +93,7 @@ impl Transfers<'_> {
         match answered.verdict {
             Verdict::Done | Verdict::Failed(_) => {
                 if self.answered.is_empty() {
-                    self.answered_since = Instant::now();
+                    self.answered_since = self.app.timers.now();
                 }
                 self.answered.push(answered);
             }
@@ -106,7 +106,9 @@ impl Transfers<'_> {
                         self.progress.deferred += 1;
                         None
                     }
-                    Mode::Service => Some(Instant::now() + growing(2_000, 300_000).pause(attempts)),
+                    Mode::Service => {
+                        Some(self.app.timers.now() + growing(self.app, 2_000, 300_000, attempts))
+                    }
                 };
                 self.retries.insert(wtid, Retry { account, attempts, not_before });
             }
@@ -165,10 +167,10 @@ impl Transfers<'_> {
             None
         } else {
             let pause = match self.mode {
-                Mode::UntilIdle => self.mode.pause(attempts),
-                Mode::Service => growing(200, 300_000).pause(attempts),
+                Mode::UntilIdle => self.mode.pause(self.app, attempts),
+                Mode::Service => growing(self.app, 200, 300_000, attempts),
             };
-            Some(Instant::now() + pause)
+            Some(self.app.timers.now() + pause)
         };
         self.retries.insert(wtid, Retry { account, attempts, not_before });
     }
@@ -177,19 +179,19 @@ impl Transfers<'_> {
     /// open transfer is tried.
     fn pause_account(&mut self, account: AccountId) {
         let health = self.health.entry(account).or_default();
-        let now = Instant::now();
+        let now = self.app.timers.now();
         if self.mode == Mode::UntilIdle || health.paused_until.is_some_and(|time| now < time) {
             return;
         }
         health.failures = health.failures.saturating_add(1);
         if let Some(rests @ 1..) = health.failures.checked_sub(FAILURES_IN_A_ROW - 1) {
-            health.paused_until = Some(now + self.mode.pause(rests));
+            health.paused_until = Some(now + self.mode.pause(self.app, rests));
         }
     }
 
     /// The time of the next retry.
     pub(super) fn next_attempt(&self) -> Option<Instant> {
-        let now = Instant::now();
+        let now = self.app.timers.now();
         let rest = |account: &AccountId| self.health.get(account)?.paused_until.filter(|time| now < *time);
         let waiting = self.retries.iter().filter(|(wtid, _)| !self.in_flight.contains(wtid));
         let attempts = waiting.filter_map(|(_, retry)| {

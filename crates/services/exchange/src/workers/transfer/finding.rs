@@ -6,7 +6,6 @@ use batzen_crypto::Wtid;
 use batzen_protocol::Timestamp;
 use batzen_service::wire_gateway::TransferRequest;
 use batzen_store::StoreError;
-use tokio::time::Instant;
 
 use super::Transfers;
 use super::answers::{Answered, Retry, Verdict, classify};
@@ -133,7 +132,7 @@ impl Transfers<'_> {
     }
 
     fn is_due(&self, wtid: Wtid) -> bool {
-        let waits = |retry: &Retry| retry.not_before.is_none_or(|time| Instant::now() < time);
+        let waits = |retry: &Retry| retry.not_before.is_none_or(|time| self.app.timers.now() < time);
         !self.in_flight.contains(&wtid)
             && !self.just_ended.contains(&wtid)
             && !self.retries.get(&wtid).is_some_and(waits)
@@ -141,7 +140,7 @@ impl Transfers<'_> {
 
     /// Requests a transfer, if its account is configured.
     fn launch(&mut self, open: Open) -> bool {
-        let (wtid, row, now) = (open.found.key.wtid, open.found.row, Instant::now());
+        let (wtid, row, now) = (open.found.key.wtid, open.found.row, self.app.timers.now());
         let account = row.account;
         let paused_until = self.health.get(&account).and_then(|health| health.paused_until);
         if paused_until.is_some_and(|time| now < time) {

@@ -132,8 +132,11 @@ impl<'a> Transfers<'a> {
         for account in debit_accounts(app) {
             if let Some(config) = &account.config.gateway {
                 let section = account.config.section.clone();
-                let client = client(&section, CONNECTIONS_MAX)?;
-                let gateway = || gateway(&client, config).with_transfer_connections(CONNECTIONS_MAX);
+                let client = client(app, &section, CONNECTIONS_MAX)?;
+                let gateway = || match app.transport {
+                    Some(_) => gateway(&client, config),
+                    None => gateway(&client, config).with_transfer_connections(CONNECTIONS_MAX),
+                };
                 gateways.entry(account.id).or_insert_with(|| (section, gateway()));
             }
         }
@@ -149,7 +152,7 @@ impl<'a> Transfers<'a> {
             gateways,
             asking: FuturesUnordered::new(),
             answered: Vec::new(),
-            answered_since: Instant::now(),
+            answered_since: app.timers.now(),
             recording: None,
             in_flight: HashSet::new(),
             just_ended: HashSet::new(),
@@ -170,7 +173,7 @@ impl<'a> Transfers<'a> {
             let launched = self.pass(Pass::All).await?;
             while self.step_or_end().await? {}
             match self.next_attempt() {
-                Some(next) => pause(self.app, next.saturating_duration_since(Instant::now())).await?,
+                Some(next) => pause(self.app, next.saturating_duration_since(self.app.timers.now())).await?,
                 None if launched > 0 => {}
                 None if self.others == 0 => return Ok(()),
                 // The caller expects that all transfers are executed in the end, including those of other
@@ -189,10 +192,10 @@ impl<'a> Transfers<'a> {
     async fn serve(&mut self) -> Result<(), WorkerError> {
         let app = self.app;
         let idle = idle_interval(app.config.workers.transfer_idle_sleep);
-        let mut next = NextPass { all: Instant::now(), announced: None };
-        let mut full_pass_at = Instant::now();
+        let mut next = NextPass { all: app.timers.now(), announced: None };
+        let mut full_pass_at = app.timers.now();
         loop {
-            let began = Instant::now();
+            let began = app.timers.now();
             if let Some(pass) = next.due(began, full_pass_at) {
                 next.announced = None;
                 self.pass(pass).await?;
@@ -200,10 +203,10 @@ impl<'a> Transfers<'a> {
                     full_pass_at = began;
                     // By then, the leases of killed workers have expired.
                     let pause = if self.others > 0 { idle.min(leases::lease(app)) } else { idle };
-                    next.all = Instant::now() + pause;
+                    next.all = app.timers.now() + pause;
                 }
             }
-            let now = Instant::now();
+            let now = app.timers.now();
             let due = self.next_attempt().map_or(next.at(), |attempt| attempt.min(next.at()));
             tokio::select! {
                 biased;
@@ -212,10 +215,10 @@ impl<'a> Transfers<'a> {
                 () = app.notices.transfers.announced() => {
                     next.announce(now, self.is_beside_clients());
                 }
-                () = tokio::time::sleep_until(due) => {
+                () = app.timers.sleep_until(due) => {
                     // Retries can be anywhere in the queue.
-                    if next.due(Instant::now(), full_pass_at).is_none() {
-                        next.all = Instant::now();
+                    if next.due(app.timers.now(), full_pass_at).is_none() {
+                        next.all = app.timers.now();
                     }
                 }
             }
@@ -235,7 +238,7 @@ impl<'a> Transfers<'a> {
     /// Waits until a request is answered or answers are recorded. False: nothing is in flight.
     async fn step(&mut self) -> bool {
         if self.recording.is_none() && !self.answered.is_empty() {
-            let waited = self.answered_since.elapsed() >= RECORD_AFTER;
+            let waited = self.app.timers.now() - self.answered_since >= RECORD_AFTER;
             if waited || self.answered.len() >= RECORD_SOON || self.asking.is_empty() {
                 let rest = self.answered.split_off(self.answered.len().min(RECORD_MAX));
                 let page = std::mem::replace(&mut self.answered, rest);
@@ -259,7 +262,7 @@ impl<'a> Transfers<'a> {
                 self.handle_recorded(recorded);
             }
             Some(answered) = self.asking.next() => self.handle_answer(answered),
-            () = tokio::time::sleep_until(self.answered_since + RECORD_AFTER), if waits => {}
+            () = self.app.timers.sleep_until(self.answered_since + RECORD_AFTER), if waits => {}
         }
         let in_flight = self.asking.len() as u64;
         self.app.metrics.workers.transfers_in_flight.set(in_flight);

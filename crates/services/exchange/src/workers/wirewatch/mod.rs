@@ -142,8 +142,8 @@ struct Held {
 
 impl Held {
     /// Whether others may take it over.
-    fn is_over(&self) -> bool {
-        self.until <= Instant::now()
+    fn is_over(&self, now: Instant) -> bool {
+        self.until <= now
     }
 }
 
@@ -167,7 +167,7 @@ impl<'a> Watch<'a> {
         mode: Mode,
         options: WorkerOptions,
     ) -> Result<Self, WorkerError> {
-        let client: Client = client(&account.section, 1)?;
+        let client: Client = client(app, &account.section, 1)?;
         let config = account.gateway.as_ref().expect("watched accounts have a gateway");
         let id = AccountId::of_payto(&account.payto_uri);
         let gateway = gateway(&client, config);
@@ -178,7 +178,7 @@ impl<'a> Watch<'a> {
             gateway,
             mode,
             options,
-            holder: leases::holder(),
+            holder: leases::holder(app),
             is_missing: AtomicBool::new(false),
             last_rows: AtomicUsize::new(0),
         })
@@ -209,16 +209,15 @@ impl<'a> Watch<'a> {
             return Duration::ZERO;
         }
         let longest = leases::lease(self.app);
-        let mut random = [0; 4];
-        batzen_crypto::fill_random(&mut random);
-        longest / 2 + (longest / 2).mul_f64(f64::from(u32::from_le_bytes(random)) / f64::from(u32::MAX))
+        let random = u32::from_le_bytes(self.app.random());
+        longest / 2 + (longest / 2).mul_f64(f64::from(random) / f64::from(u32::MAX))
     }
 
     async fn lease_range(&self, lease: Option<Duration>) -> Result<Option<RangeState>, WorkerError> {
         let claim = RangeClaim {
             account: self.id,
             holder: self.holder,
-            now: leases::now(),
+            now: leases::now(self.app),
             lease: lease.map(leases::length),
             size: self.options.shard_size.unwrap_or(SHARD_ROWS),
         };
@@ -231,7 +230,7 @@ impl<'a> Watch<'a> {
     /// Claims the first free range, instead of the current one.
     async fn claim(&self) -> Result<Held, WorkerError> {
         let lease = self.lease();
-        let until = Instant::now() + lease;
+        let until = self.app.timers.now() + lease;
         let range = self.lease_range(Some(lease)).await?;
         Ok(Held { range: range.expect("a claim gets a range"), until })
     }
@@ -246,14 +245,14 @@ impl<'a> Watch<'a> {
 
     /// The row up to which all rows are imported, and whether a watcher holds the next range.
     async fn front(&self) -> Result<(u64, bool), WorkerError> {
-        let (account, now) = (self.id, leases::now());
+        let (account, now) = (self.id, leases::now(self.app));
         read(self.app, move |store| front(store, account, now)).await
     }
 
     /// Waits until the first range is free, or until the lease must be renewed.
     async fn stand_by(&self) -> Result<(), WorkerError> {
-        let end = Instant::now() + STANDBY_RENEW;
-        while Instant::now() < end {
+        let end = self.app.timers.now() + STANDBY_RENEW;
+        while self.app.timers.now() < end {
             pause(self.app, STANDBY_LOOK).await?;
             if !self.front().await?.1 {
                 break;
@@ -267,7 +266,7 @@ impl<'a> Watch<'a> {
         let (mut failures, mut ahead) = (0, None);
         loop {
             check_drain(self.app)?;
-            if held.is_over() {
+            if held.is_over(self.app.timers.now()) {
                 held = self.claim().await?;
             }
             let answer = match self.fetched(&mut ahead, &held) {
@@ -314,7 +313,7 @@ impl<'a> Watch<'a> {
                     if self.exits(&source) || self.mode.gives_up_after(failures) || !retries(&source) {
                         return Err(self.bank_error(source));
                     }
-                    pause(self.app, self.mode.pause(failures)).await?;
+                    pause(self.app, self.mode.pause(self.app, failures)).await?;
                 }
             }
         }
@@ -328,16 +327,16 @@ impl<'a> Watch<'a> {
         let mut ahead = None;
         loop {
             // A single watcher need not renew its lease.
-            if held.range.has_others && held.is_over() {
+            if held.range.has_others && held.is_over(self.app.timers.now()) {
                 held = self.claim().await?;
             }
-            let asked = Instant::now();
+            let asked = self.app.timers.now();
             let answer = match self.fetched(&mut ahead, &held) {
                 Some(answer) => answer,
                 None => tokio::select! {
                     answer = self.fetch(&held, long_poll) => answer,
                     // Renew the lease if others could take over the range.
-                    () = tokio::time::sleep_until(held.until), if held.range.has_others && held.range.is_first => {
+                    () = self.app.timers.sleep_until(held.until), if held.range.has_others && held.range.is_first => {
                         continue;
                     }
                     free = self.stand_by(), if !held.range.is_first => {
@@ -364,7 +363,7 @@ impl<'a> Watch<'a> {
                 Err(error) => {
                     failures = failures.saturating_add(1);
                     tracing::warn!(account = %self.account.section, %error, failures, "the bank's history failed");
-                    pause(self.app, self.mode.pause(failures)).await?;
+                    pause(self.app, self.mode.pause(self.app, failures)).await?;
                     continue;
                 }
             };
@@ -379,7 +378,7 @@ impl<'a> Watch<'a> {
                     failures = failures.saturating_add(1);
                     self.app.metrics.workers.history_failures.inc();
                     tracing::error!(%error, failures, "the import is held up");
-                    pause(self.app, self.mode.pause(failures)).await?;
+                    pause(self.app, self.mode.pause(self.app, failures)).await?;
                     continue;
                 }
             }
@@ -396,8 +395,9 @@ impl<'a> Watch<'a> {
                 // A bank with long polls has already waited. Other banks are asked at growing intervals.
                 page_pause = PAGE_PAUSE_MIN;
                 let until = asked + idle.saturating_mul(2u32.saturating_pow(empty)).min(long_poll.max(idle));
-                empty = if asked.elapsed() < long_poll / 2 { empty.saturating_add(1) } else { 0 };
-                pause(self.app, until.saturating_duration_since(Instant::now())).await?;
+                empty =
+                    if self.app.timers.now() - asked < long_poll / 2 { empty.saturating_add(1) } else { 0 };
+                pause(self.app, until.saturating_duration_since(self.app.timers.now())).await?;
             }
         }
     }
@@ -483,7 +483,7 @@ impl<'a> Watch<'a> {
             Some(Ahead { after: part.latest, answer })
         };
         let lease = self.lease();
-        let until = Instant::now() + lease;
+        let until = self.app.timers.now() + lease;
         let (imported, ahead) = tokio::join!(self.import(&held, &part, lease), fetch);
         let imported = imported?;
         if part.latest == held.range.latest && part.seen_until.is_none() {

@@ -71,7 +71,7 @@ impl Watch<'_> {
         let moves = page.latest != before || page.seen_until.is_some();
         let progress = || RangeProgress {
             holder: self.holder,
-            now: leases::now(),
+            now: leases::now(self.app),
             lease: leases::length(lease),
             start: held.range.start,
             latest: page.latest,
