@@ -22,7 +22,7 @@ use batzen_tables::bank::{BankIntents, BankStateKey, BankStates, BankTransaction
 use batzen_wallet::core::http::{HttpRequest, HttpResponse};
 use serde::{Deserialize, Serialize};
 
-use crate::exchange::{answer_of, response_without_damage, store_failed};
+use crate::exchange::response_without_damage;
 use crate::host::{Host, Step, Stop};
 use crate::keys::{BANK_URL, EXCHANGE_ACCOUNT, currency, payto};
 use crate::ledger::Ledger;
@@ -432,7 +432,7 @@ impl Bank {
         let path = request.url.strip_prefix(BANK_URL).ok_or_else(malformed)?;
         let body = request.body.as_deref().unwrap_or_default();
         if path.contains("/history/incoming?") {
-            return Err(self.history(path));
+            return Err(self.history(path, context.swarm.page_rows));
         }
         if path.ends_with("/transfer") {
             let transfer: TransferRequest = serde_json::from_slice(body).map_err(|_| malformed())?;
@@ -485,7 +485,8 @@ impl Bank {
         })
     }
 
-    fn history(&self, path: &str) -> HttpResponse {
+    /// A page of incoming transfers, of at most `rows` rows.
+    fn history(&self, path: &str, rows: u64) -> HttpResponse {
         let Some(Running { store, .. }) = &self.running else {
             return HttpResponse { status: 503, ..HttpResponse::default() };
         };
@@ -497,12 +498,18 @@ impl Bank {
         let account = EXCHANGE_ACCOUNT.to_owned();
         let from = Bound::Excluded(BankTransactions::history_value(&account, Some(start)));
         let to = Bound::Included(BankTransactions::history_value(&account, None));
-        let limit = usize::try_from(delta).unwrap_or(1);
+        let limit = usize::try_from(delta.min(rows)).unwrap_or(1);
         let found: Result<Vec<Found<BankTransactions>>, _> =
             store.range_bytes(BankTransactions::INCOMING, from, to, limit, false);
         let found = match found {
             Ok(found) => found,
-            Err(error) => return store_failed(&error),
+            Err(error) => {
+                return HttpResponse {
+                    status: 503,
+                    body: error.to_string().into(),
+                    ..HttpResponse::default()
+                };
+            }
         };
         if found.is_empty() {
             return HttpResponse { status: 204, ..HttpResponse::default() };
@@ -536,6 +543,12 @@ impl Bank {
         let verdict = verdicts.map_err(|error| Stop::wrong(error.to_string()))?.pop();
         Ok(response(verdict.expect("one verdict a command")))
     }
+}
+
+/// An answer with a body.
+fn answer_of(body: &impl Serialize) -> HttpResponse {
+    let body = serde_json::to_vec(body).expect("protocol bodies have a JSON form");
+    HttpResponse { status: 200, body, ..HttpResponse::default() }
 }
 
 fn reply(context: &mut Context, message: &Message, response: HttpResponse) {

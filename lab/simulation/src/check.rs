@@ -188,11 +188,11 @@ fn wallets(world: &World) -> Step {
     for customer in &world.customers {
         for coin in customer.state.coins.values() {
             let denom = Keys::get().denom(&coin.h_denom_pub);
-            let value = denom.ok_or_else(|| Stop::wrong("a coin of an unknown denomination"))?.terms.value;
-            held += units(value.money);
+            let value = denom.ok_or_else(|| Stop::wrong("a coin of an unknown denomination"))?.value;
+            held += units(value);
             let row = batzen_exchange::reads::read::coin(store, coin.coin_pub)
                 .map_err(|error| Stop::wrong(error.to_string()))?;
-            let remaining = row.map_or(value.money, |row| row.remaining);
+            let remaining = row.map_or(value, |row| row.remaining);
             if !customer.is_thief && remaining != coin.remaining {
                 return Err(Stop::wrong(format!(
                     "coin {} is worth {} to customer {} and {remaining} to the exchange",

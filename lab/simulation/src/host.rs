@@ -31,7 +31,7 @@ impl Stop {
 }
 
 /// The start of each error of a store that has found damage.
-const DAMAGE: &str = "corrupt data in ";
+pub(crate) const DAMAGE: &str = "corrupt data in ";
 
 /// Whether a message contains the error of a store that has found damage.
 #[must_use]

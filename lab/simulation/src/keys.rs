@@ -1,27 +1,28 @@
 //! The exchange's keys and published data, which are the same in all runs and created once per process.
 //! Private keys are constants, so that a seed gives the same bytes everywhere.
 
-use std::collections::BTreeMap;
-use std::sync::OnceLock;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
 
-use batzen_crypto::{
-    DenomPrivateKey, DenomPublicKey, EddsaPrivateKey, EddsaPublicKey, EddsaSignature, HashCode,
-    RsaPrivateKey, hash,
+use batzen_crypto::{DenomPrivateKey, EddsaPrivateKey, EddsaPublicKey, HashCode, RsaPrivateKey, hash};
+use batzen_exchange::config::{
+    CipherConfig, CoinConfig, CoinFees, ExchangeConfig, GatewayAuth, GatewayConfig,
 };
-use batzen_protocol::api::exchange::{
-    Denomination, DenominationGroup, GroupCipher, GroupMember, KeysResponse, SignKey, WireAccount, WireFee,
-    WireResponse,
-};
-use batzen_protocol::denominations::DenominationTerms;
-use batzen_protocol::signatures::{ExchangeKeySet, SignedMessage};
+use batzen_exchange::offline::{self, OfflineError};
+use batzen_http::client::Client;
+use batzen_protocol::api::offline::OfflineOperation;
 use batzen_protocol::{Currency, Duration, Money, Timestamp};
-use batzen_store::{ChangeSet, Store};
+use batzen_signer::SecurityModules;
+use batzen_store::memory::MemoryBackend;
+use batzen_store::{ChangeSet, Store, StoreError, Table};
 use batzen_tables::exchange::{
-    DenomKey, DenomRow, DenomSerial, Denominations, WireFeeKey, WireFeeRow, WireFees,
+    Counters, DenomKey, DenomSerial, Denominations, SigningKeys, WireAccounts, WireFees,
 };
 use batzen_wallet::core::Change;
 use batzen_wallet::core::exchange::{Exchange, ExchangeUpdate};
-use batzen_wallet::core::http::HttpResponse;
+
+use crate::random::Random;
+use crate::service::Service;
 
 /// The start of every run, in seconds since the epoch.
 pub const START_S: u64 = 1_795_132_800;
@@ -152,32 +153,32 @@ enum Source {
     Cs(u8),
 }
 
-/// A denomination with its private key.
+/// A denomination.
 pub struct Denom {
     /// Its number in the exchange's store.
     pub serial: DenomSerial,
-    /// The private key.
-    pub key: DenomPrivateKey,
-    /// The public key.
-    pub public: DenomPublicKey,
     /// Its hash.
     pub h: HashCode,
-    /// Its terms.
-    pub terms: DenominationTerms,
-    master_sig: EddsaSignature,
+    /// What a coin is worth.
+    pub value: Money,
+    /// The last moment at which it signs.
+    pub expire_withdraw: Timestamp,
 }
 
-/// All keys of the exchange.
+/// All keys of the exchange, and what it has published with them.
 pub struct Keys {
+    /// The exchange's configuration.
+    pub config: ExchangeConfig,
     /// The master public key.
     pub master_pub: EddsaPublicKey,
-    /// The online signing key.
-    pub signer: EddsaPrivateKey,
+    /// The private keys.
+    pub modules: Arc<SecurityModules>,
     /// The denominations.
     pub denoms: Vec<Denom>,
     /// The wallet's record of the exchange, with accepted terms of service.
     pub exchange: Exchange,
-    wire_fee: WireFee,
+    /// The rows of the key set.
+    key_set: ChangeSet,
 }
 
 /// The currency of all runs.
@@ -237,6 +238,80 @@ fn private_key(source: Source) -> DenomPrivateKey {
     }
 }
 
+fn coin(number: usize, spec: &Spec) -> CoinConfig {
+    CoinConfig {
+        section: format!("coin-{number:02}"),
+        value: cents(spec.value),
+        duration_withdraw: Duration::from_secs(spec.issue_s),
+        duration_spend: Duration::from_days(spec.spend_days),
+        duration_legal: Duration::from_days(300),
+        fees: CoinFees {
+            withdraw: cents(spec.fee_withdraw),
+            deposit: cents(1),
+            refresh: cents(spec.fee_refresh),
+            refund: cents(1),
+        },
+        cipher: match spec.source {
+            Source::Rsa(_) => CipherConfig::Rsa { bits: 1024 },
+            Source::Cs(_) => CipherConfig::Cs,
+        },
+        age_restricted: false,
+    }
+}
+
+fn config(specs: &[Spec], master_pub: EddsaPublicKey) -> ExchangeConfig {
+    let url = format!("{BANK_URL}taler-wire-gateway/{EXCHANGE_ACCOUNT}/");
+    let gateway = GatewayConfig { url, auth: GatewayAuth::None };
+    // Nothing is read from or written to this directory.
+    let config = ExchangeConfig::local(currency(), Path::new("/nowhere"), 0);
+    ExchangeConfig {
+        base_url: EXCHANGE_URL.to_owned(),
+        master_public_key: Some(master_pub),
+        standalone: None,
+        dashboard: false,
+        signkey_duration: Duration::from_days(800),
+        idle_reserve_expiration: Duration::from_days(2),
+        coins: specs.iter().enumerate().map(|(number, spec)| coin(number, spec)).collect(),
+        ..config.with_account("exchange-account-1", &payto(EXCHANGE_ACCOUNT), gateway)
+    }
+}
+
+/// Signs and uploads everything that the exchange must publish, as an operator does.
+async fn set_up(client: Client, master: EddsaPrivateKey) -> Result<(), OfflineError> {
+    let future = offline::download(&client, EXCHANGE_URL).await?;
+    let period = (start(), start().saturating_add(Duration::from_days(800)));
+    let fee = cents(2).of(currency());
+    for operation in [
+        OfflineOperation::UploadSigs(offline::sign_keys(&master, &future)?),
+        offline::enable_wire(&master, &payto(EXCHANGE_ACCOUNT), start())?,
+        offline::wire_fee(&master, currency(), period, METHOD, fee, fee)?,
+    ] {
+        offline::upload(&client, EXCHANGE_URL, &operation).await?;
+    }
+    Ok(())
+}
+
+/// The wallet's record of an exchange, with accepted terms of service.
+fn wallet_record(service: &Service) -> Exchange {
+    let mut update = ExchangeUpdate::new(EXCHANGE_URL.to_owned(), None);
+    loop {
+        let answer = service.answer(&update.next());
+        let changes = update.receive(&answer, start()).expect("the exchange publishes valid keys");
+        for change in changes.into_iter().flatten() {
+            if let Change::Exchange(mut exchange) = change {
+                exchange.terms.accepted = Some(exchange.terms.version.clone());
+                return *exchange;
+            }
+        }
+    }
+}
+
+fn copy<T: Table>(store: &Store, changes: &mut ChangeSet) {
+    for found in store.all::<T>().expect("memory can be read") {
+        changes.insert::<T>(&found.key, &found.row);
+    }
+}
+
 impl Keys {
     /// The keys of the fault simulation.
     pub fn get() -> &'static Self {
@@ -262,196 +337,50 @@ impl Keys {
         self.denoms.iter().find(|denom| denom.serial == serial)
     }
 
+    /// Founds an exchange in memory, and keeps what it has published.
     fn make(specs: &[Spec]) -> Self {
         let master = EddsaPrivateKey::from_bytes([1; 32]);
-        let signer = EddsaPrivateKey::from_bytes([2; 32]);
-        let days = |n| start().saturating_add(Duration::from_days(n));
-        let mut denoms = Vec::new();
-        for (spec, serial) in specs.iter().zip(1..) {
-            let key = private_key(spec.source);
-            let public = key.public(0);
-            let h = public.h_denom_pub();
-            let fee = cents(1).of(currency());
-            let terms = DenominationTerms {
-                value: cents(spec.value).of(currency()),
-                fee_withdraw: cents(spec.fee_withdraw).of(currency()),
-                fee_deposit: fee,
-                fee_refresh: cents(spec.fee_refresh).of(currency()),
-                fee_refund: fee,
-                stamp_start: start(),
-                stamp_expire_withdraw: start().saturating_add(Duration::from_secs(spec.issue_s)),
-                stamp_expire_deposit: days(spec.spend_days),
-                stamp_expire_legal: days(spec.spend_days + 300),
-            };
-            let master_sig = terms.validity(master.public_key(), h).sign(&master);
-            denoms.push(Denom { serial: DenomSerial(serial), key, public, h, terms, master_sig });
-        }
-        let mut wire_fee = WireFee {
-            wire_fee: cents(2).of(currency()),
-            closing_fee: cents(2).of(currency()),
-            start_date: start(),
-            end_date: days(400),
-            sig: EddsaSignature::ZERO,
-        };
-        wire_fee.sig = wire_fee.message(METHOD).sign(&master);
-        let answers = [
-            json(&keys_response(&master, &signer, &denoms)),
-            json(&wire_response(&master, &wire_fee)),
-            HttpResponse {
-                status: 200,
-                etag: Some("tos-1".to_owned()),
-                content_type: Some("text/plain".to_owned()),
-                body: b"Be nice.".to_vec(),
-                ..HttpResponse::default()
-            },
-        ];
-        let mut update = ExchangeUpdate::new(EXCHANGE_URL.to_owned(), None);
-        let mut exchange = None;
-        for answer in answers {
-            let changes = update.receive(&answer, start()).expect("the exchange publishes valid keys");
-            for change in changes.into_iter().flatten() {
-                if let Change::Exchange(known) = change {
-                    exchange = Some(*known);
-                }
-            }
-        }
-        let mut exchange = exchange.expect("the update is complete");
-        exchange.terms.accepted = Some(exchange.terms.version.clone());
-        Self { master_pub: master.public_key(), signer, denoms, exchange, wire_fee }
+        let (signer, own) = (EddsaPrivateKey::from_bytes([2; 32]), EddsaPrivateKey::from_bytes([4; 32]));
+        let master_pub = master.public_key();
+        let config = config(specs, master_pub);
+        let secrets = specs.iter().map(|spec| private_key(spec.source)).collect();
+        let modules = SecurityModules::in_memory(&config.keys_config(), &own, secrets, &signer, start());
+        let modules = Arc::new(modules.expect("the keys are valid"));
+        let store = Store::new(MemoryBackend::new());
+        let service =
+            Service::start(config.clone(), Arc::clone(&modules), store.clone(), start(), Random::new(0));
+        let service = service.expect("the configuration is valid");
+        service.serve(|client| set_up(client, master)).expect("the key set is accepted");
+        let exchange = wallet_record(&service);
+        let mut key_set = ChangeSet::new();
+        copy::<Counters>(&store, &mut key_set);
+        copy::<Denominations>(&store, &mut key_set);
+        copy::<SigningKeys>(&store, &mut key_set);
+        copy::<WireAccounts>(&store, &mut key_set);
+        copy::<WireFees>(&store, &mut key_set);
+        let denoms = store.all::<Denominations>().expect("memory can be read").into_iter();
+        let denoms = denoms.map(|found| Denom {
+            serial: found.key.serial,
+            h: found.row.h_denom_pub,
+            value: found.row.value,
+            expire_withdraw: found.row.expire_withdraw,
+        });
+        Self { denoms: denoms.collect(), config, master_pub, modules, exchange, key_set }
     }
 
-    /// Writes denominations and fees into an empty store.
+    /// Whether the key set is in a store.
     ///
     /// # Errors
     /// When the store fails.
-    pub fn install(&self, store: &Store) -> Result<(), batzen_store::StoreError> {
-        let mut changes = ChangeSet::new();
-        for denom in &self.denoms {
-            let terms = &denom.terms;
-            let row = DenomRow {
-                h_denom_pub: denom.h,
-                cipher: denom.public.cipher(),
-                public_key: denom.public.key_bytes().to_vec(),
-                age_mask: 0,
-                value: terms.value.money,
-                fee_withdraw: terms.fee_withdraw.money,
-                fee_deposit: terms.fee_deposit.money,
-                fee_refresh: terms.fee_refresh.money,
-                fee_refund: terms.fee_refund.money,
-                start: terms.stamp_start,
-                expire_withdraw: terms.stamp_expire_withdraw,
-                expire_deposit: terms.stamp_expire_deposit,
-                expire_legal: terms.stamp_expire_legal,
-                master_sig: denom.master_sig,
-            };
-            changes.insert::<Denominations>(&DenomKey { serial: denom.serial }, &row);
-        }
-        changes.insert::<WireFees>(
-            &WireFeeKey { method: METHOD.to_owned(), start: self.wire_fee.start_date },
-            &WireFeeRow {
-                end: self.wire_fee.end_date,
-                wire_fee: self.wire_fee.wire_fee.money,
-                closing_fee: self.wire_fee.closing_fee.money,
-                master_sig: self.wire_fee.sig,
-            },
-        );
-        store.commit(&changes).map(|_| ())
+    pub fn are_installed(store: &Store) -> Result<bool, StoreError> {
+        Ok(store.get::<Denominations>(&DenomKey { serial: DenomSerial(1) })?.is_some())
     }
-}
 
-fn json(body: &impl serde::Serialize) -> HttpResponse {
-    let body = serde_json::to_vec(body).expect("protocol bodies have a JSON form");
-    HttpResponse { status: 200, body, ..HttpResponse::default() }
-}
-
-fn keys_response(master: &EddsaPrivateKey, signer: &EddsaPrivateKey, all: &[Denom]) -> KeysResponse {
-    let mut flat = Vec::new();
-    let mut xor = [0_u8; 64];
-    let mut groups = Vec::new();
-    for denom in all {
-        flat.extend_from_slice(denom.h.as_bytes());
-        for (sum, byte) in xor.iter_mut().zip(denom.h.as_bytes()) {
-            *sum ^= byte;
-        }
-        let (cipher, rsa_pub, cs_pub) = match &denom.public.key {
-            batzen_crypto::DenomKey::Rsa(key) => (GroupCipher::Rsa, Some(key.encode().to_vec().into()), None),
-            batzen_crypto::DenomKey::Cs(key) => (GroupCipher::Cs, None, Some(*key.as_public_key())),
-        };
-        groups.push(DenominationGroup {
-            cipher,
-            value: denom.terms.value,
-            fee_withdraw: denom.terms.fee_withdraw,
-            fee_deposit: denom.terms.fee_deposit,
-            fee_refresh: denom.terms.fee_refresh,
-            fee_refund: denom.terms.fee_refund,
-            age_mask: None,
-            hash: denom.h,
-            denoms: vec![GroupMember {
-                rsa_pub,
-                cs_pub,
-                stamp_start: denom.terms.stamp_start,
-                stamp_expire_withdraw: denom.terms.stamp_expire_withdraw,
-                stamp_expire_deposit: denom.terms.stamp_expire_deposit,
-                stamp_expire_legal: denom.terms.stamp_expire_legal,
-                master_sig: denom.master_sig,
-            }],
-        });
-    }
-    let denoms = all
-        .iter()
-        .map(|denom| Denomination {
-            denom_pub: denom.public.clone(),
-            value: denom.terms.value,
-            fee_withdraw: denom.terms.fee_withdraw,
-            fee_deposit: denom.terms.fee_deposit,
-            fee_refresh: denom.terms.fee_refresh,
-            fee_refund: denom.terms.fee_refund,
-            stamp_start: denom.terms.stamp_start,
-            stamp_expire_withdraw: denom.terms.stamp_expire_withdraw,
-            stamp_expire_deposit: denom.terms.stamp_expire_deposit,
-            stamp_expire_legal: denom.terms.stamp_expire_legal,
-            master_sig: denom.master_sig,
-        })
-        .collect();
-    let list_issue_date = start();
-    let key_set = |hc| ExchangeKeySet { list_issue_date, hc }.sign(signer);
-    let mut signkey = SignKey {
-        key: signer.public_key(),
-        stamp_start: start(),
-        stamp_expire: start().saturating_add(Duration::from_days(300)),
-        stamp_end: start().saturating_add(Duration::from_days(400)),
-        master_sig: EddsaSignature::ZERO,
-    };
-    signkey.master_sig = signkey.validity().sign(master);
-    KeysResponse {
-        version: "14:0:2".to_owned(),
-        base_url: EXCHANGE_URL.to_owned(),
-        currency: currency().to_string(),
-        asset_type: "fiat".to_owned(),
-        master_public_key: master.public_key(),
-        reserve_closing_delay: Duration::from_days(28),
-        signkeys: vec![signkey],
-        recoup: Some(Vec::new()),
-        denoms,
-        denominations: groups,
-        auditors: Vec::new(),
-        global_fees: Vec::new(),
-        list_issue_date,
-        eddsa_pub: signer.public_key(),
-        eddsa_sig: key_set(hash::sha512(&flat)),
-        denominations_sig: key_set(HashCode::from_bytes(xor)),
-        wallet_balance_limit_without_kyc: None,
-        extensions: None,
-        extensions_sig: None,
-    }
-}
-
-fn wire_response(master: &EddsaPrivateKey, fee: &WireFee) -> WireResponse {
-    let mut account = WireAccount { payto_uri: payto(EXCHANGE_ACCOUNT), master_sig: EddsaSignature::ZERO };
-    account.master_sig = account.message().sign(master);
-    WireResponse {
-        accounts: vec![account],
-        fees: BTreeMap::from([(METHOD.to_owned(), vec![fee.clone()])]),
-        master_public_key: master.public_key(),
+    /// Writes the key set into an empty store.
+    ///
+    /// # Errors
+    /// When the store fails.
+    pub fn install(&self, store: &Store) -> Result<(), StoreError> {
+        store.commit(&self.key_set).map(|_| ())
     }
 }

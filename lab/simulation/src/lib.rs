@@ -21,8 +21,10 @@ pub mod keys;
 pub mod ledger;
 pub mod marks;
 pub mod message;
+mod outside;
 pub mod privacy;
 pub mod random;
+mod service;
 pub mod swarm;
 pub mod world;
 

@@ -138,6 +138,8 @@ pub enum Timer {
     Rested,
     /// No answer came to this call.
     GiveUp(u64),
+    /// A task's sleep ends.
+    Slept(u64),
 }
 
 /// An event.

@@ -38,11 +38,16 @@ impl Random {
     /// `N` bytes.
     pub fn bytes<const N: usize>(&mut self) -> [u8; N] {
         let mut out = [0; N];
-        for chunk in out.chunks_mut(8) {
+        self.fill(&mut out);
+        out
+    }
+
+    /// Fills a buffer.
+    pub fn fill(&mut self, bytes: &mut [u8]) {
+        for chunk in bytes.chunks_mut(8) {
             let word = self.draw().to_le_bytes();
             chunk.copy_from_slice(&word[..chunk.len()]);
         }
-        out
     }
 
     /// One of the items.

@@ -1,43 +1,41 @@
-//! The exchange: real rules and a real store, batch by batch, with requests and workers.
+//! The exchange: the real API, rules and store, in this thread, with workers.
 
-mod answers;
-mod requests;
 mod workers;
 
-use std::collections::BTreeMap;
+use std::collections::hash_map::DefaultHasher;
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{Hash, Hasher};
+use std::rc::Rc;
 use std::sync::Arc;
 
 use batzen_crypto::Wtid;
-use batzen_engine::Batcher;
+use batzen_engine::SubmitError;
+use batzen_exchange::error::StartError;
 use batzen_exchange::reads::read;
-use batzen_exchange::rules::{Answer, Command, DenomTable, ExchangeRules, Refusal, RulesConfig};
-use batzen_protocol::{Duration, Timestamp};
+use batzen_exchange::rules::{
+    Aggregated, Answer, Closed, Command, ConflictReason, DenomTable, Deposit, Deposited, DepositedCoin,
+    Refunded, Refusal, Withdraw,
+};
+use batzen_protocol::{ErrorCode, Timestamp};
 use batzen_store::{Store, StoreError};
 use batzen_tables::exchange::DepositKey;
 use batzen_wallet::core::http::{HttpRequest, HttpResponse};
+use tokio::sync::oneshot;
 
-use crate::host::{Host, Step, Stop, names_damage};
-use crate::keys::{EXCHANGE_URL, Keys, cents};
+use self::workers::{Asked, Run};
+use crate::host::{DAMAGE, Host, Step, Stop, names_damage};
+use crate::keys::{Keys, cents};
 use crate::message::{Body, Context, Message, Place, Timer};
+use crate::random::Random;
+use crate::service::{Call, Service, Verdict};
 use crate::swarm::Bug;
-pub(crate) use answers::Pending;
-pub use answers::{ok as answer_of, store_failed};
-pub(crate) use requests::{Decoded, RequestDecoder};
-
-/// The rules' answer to a command.
-type Verdict = Result<Answer, Refusal>;
 
 struct Running {
-    store: Store,
-    rules: Arc<ExchangeRules>,
-    batcher: Batcher<ExchangeRules>,
-}
-
-/// The kind of a request to the bank.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Question {
-    History,
-    Transfer(Wtid),
+    service: Service,
+    /// The requests that are not answered yet.
+    open: Vec<(Message, Call)>,
+    /// The runs of workers that have not ended yet.
+    runs: Vec<Run>,
 }
 
 /// The exchange with its workers.
@@ -45,19 +43,21 @@ pub struct Exchange {
     /// Its process.
     pub host: Host,
     running: Option<Running>,
-    questions: BTreeMap<u64, Question>,
     /// Successful requests to the bank: URL, request, answer.
     pub acknowledged: Vec<(HttpRequest, HttpResponse)>,
-    asked: BTreeMap<u64, HttpRequest>,
+    /// Requests to the bank that are not answered yet, by their calls.
+    asked: BTreeMap<u64, Asked>,
+    /// Sleeping tasks.
+    sleepers: BTreeMap<u64, oneshot::Sender<()>>,
+    next_sleep: u64,
     /// Whether the wirewatch worker sleeps for ever, for [`Bug::LostWakeup`].
     sleeps: bool,
     /// The last transfer requested from the bank, for [`Bug::PaysAgainAfterCrash`].
     last_transfer: Option<HttpRequest>,
+    asked_transfers: BTreeSet<Wtid>,
     transfers_answered: BTreeMap<Wtid, u32>,
-}
-
-fn rules_config() -> RulesConfig {
-    RulesConfig { idle_reserve_expiration: Duration::from_days(2), ..RulesConfig::new(EXCHANGE_URL) }
+    /// Hashes of the requests that it has granted.
+    granted: BTreeSet<u64>,
 }
 
 impl Exchange {
@@ -67,19 +67,23 @@ impl Exchange {
         Self {
             host: Host::new(Place::Exchange, seed, batzen_tables::exchange::ALL),
             running: None,
-            questions: BTreeMap::new(),
             acknowledged: Vec::new(),
             asked: BTreeMap::new(),
+            sleepers: BTreeMap::new(),
+            next_sleep: 0,
             sleeps: false,
             last_transfer: None,
+            asked_transfers: BTreeSet::new(),
             transfers_answered: BTreeMap::new(),
+            granted: BTreeSet::new(),
         }
     }
 
     /// Its store, while it runs.
     #[must_use]
     pub fn store(&self) -> Option<(&Store, &DenomTable)> {
-        self.running.as_ref().map(|running| (&running.store, &*running.rules.denoms))
+        let core = &self.running.as_ref()?.service.app.core;
+        Some((&core.store, &*core.rules.denoms))
     }
 
     /// Starts.
@@ -89,17 +93,11 @@ impl Exchange {
     pub fn start(&mut self, context: &mut Context) -> Step {
         self.forget();
         let Some(store) = self.host.open(context)? else { return Ok(()) };
-        let loaded = DenomTable::load(&store).and_then(|denoms| {
-            if denoms.serial_max() > 0 {
-                return Ok(denoms);
-            }
-            Keys::get().install(&store)?;
-            DenomTable::load(&store)
-        });
-        let denoms = match loaded {
-            Ok(denoms) => denoms,
+        let random = Random::new(context.random.draw());
+        let service = match self.serve(context, &store, random) {
+            Ok(service) => service,
             Err(_) if self.host.has_died(context) => return Ok(()),
-            Err(StoreError::Full(_)) => {
+            Err(StartError::Store(StoreError::Full(_))) => {
                 self.host.die(context);
                 return Ok(());
             }
@@ -108,9 +106,7 @@ impl Exchange {
         if context.has(Bug::LyingDisk) {
             self.host.drive().lie_about_syncs();
         }
-        let rules = Arc::new(ExchangeRules::new(Arc::new(denoms), rules_config()));
-        let batcher = Batcher::new(Arc::clone(&rules), store.clone());
-        self.running = Some(Running { store, rules, batcher });
+        self.running = Some(Running { service, open: Vec::new(), runs: Vec::new() });
         for timer in [Timer::Wirewatch, Timer::Aggregate, Timer::Close, Timer::Transfer] {
             let after = context.random.between(1_000, context.swarm.worker_gap);
             context.wake(Place::Exchange, self.host.incarnation, after, timer);
@@ -124,11 +120,20 @@ impl Exchange {
         Ok(())
     }
 
+    fn serve(&self, context: &Context, store: &Store, random: Random) -> Result<Service, StartError> {
+        let keys = Keys::get();
+        if !Keys::are_installed(store)? {
+            keys.install(store)?;
+        }
+        let modules = Arc::clone(&keys.modules);
+        Service::start(keys.config.clone(), modules, store.clone(), self.now(context), random)
+    }
+
     /// The process has ended: drops all its memory.
     fn forget(&mut self) {
         self.running = None;
-        self.questions.clear();
         self.asked.clear();
+        self.sleepers.clear();
         self.sleeps = false;
     }
 
@@ -148,39 +153,22 @@ impl Exchange {
         has_died
     }
 
-    fn ask(&mut self, context: &mut Context, request: HttpRequest, question: Option<Question>) {
-        let call = context.call();
-        if let Some(question) = question {
-            self.questions.insert(call, question);
-        }
-        self.asked.insert(call, request.clone());
-        let body = Body::Ask(std::rc::Rc::new(request));
-        context.send(Message { from: Place::Exchange, to: Place::Bank, call, body });
-    }
-
     /// A message arrives.
     ///
     /// # Errors
     /// If a check fails.
     pub fn arrive(&mut self, context: &mut Context, message: Message) -> Step {
-        if !matches!(message.body, Body::Reply(_)) || !self.host.is_up() {
-            self.host.arrive(context, message);
+        if !self.host.is_up() {
+            context.marks.meet("message.to_dead_process");
             return Ok(());
         }
-        let Body::Reply(response) = message.body else { return Ok(()) };
-        let Some(request) = self.asked.remove(&message.call) else { return Ok(()) };
-        if response.status == 200 && request.body.is_some() {
-            self.acknowledged.push((request.clone(), (*response).clone()));
-        }
-        match self.questions.remove(&message.call) {
-            Some(Question::History) => self.book_history(context, &response),
-            Some(Question::Transfer(wtid)) => {
-                if response.status == 200 {
-                    self.last_transfer = Some(request);
-                }
-                self.book_transfer(context, wtid, &response)
+        match &message.body {
+            Body::Ask(request) => {
+                let request = Rc::clone(request);
+                self.begin(context, message, &request)
             }
-            None => Ok(()),
+            Body::Reply(response) => self.receive(context, message.call, response),
+            Body::LedgerAsk(_) | Body::LedgerReply(_) => Ok(()),
         }
     }
 
@@ -198,6 +186,8 @@ impl Exchange {
                 }
                 Ok(())
             }
+            Timer::GiveUp(call) => self.give_up(context, call),
+            Timer::Slept(sleep) => self.awake(context, sleep),
             timer => self.work(context, timer),
         }
     }
@@ -206,83 +196,130 @@ impl Exchange {
         if context.has(Bug::ReadsClockOnce) { self.host.began } else { self.host.clock(context) }
     }
 
-    /// Decides commands as one batch. `None` if the batch was not committed, or the process died.
-    fn run(&mut self, context: &mut Context, commands: &[Command]) -> Step<Option<Vec<Verdict>>> {
+    /// Begins to answer a request, as far as that is possible without a batch.
+    fn begin(&mut self, context: &mut Context, message: Message, request: &HttpRequest) -> Step {
+        let Some(running) = &mut self.running else { return Ok(()) };
+        running.open.push((message, running.service.call(request)));
+        self.go_on(context)
+    }
+
+    /// Continues all requests and workers. Sends the answers that are ready, and what workers send; the others wait for
+    /// the next batch, for the bank, or for a timer.
+    fn go_on(&mut self, context: &mut Context) -> Step {
+        let now = self.now(context);
+        let Some(Running { service, open, runs }) = &mut self.running else { return Ok(()) };
+        service.set_clock(now);
+        service.outside.set_now(context.now);
+        let (mut answered, mut ended) = (Vec::new(), Vec::new());
+        for (message, mut call) in std::mem::take(open) {
+            match call.poll() {
+                Some(response) => answered.push((message, response)),
+                None => open.push((message, call)),
+            }
+        }
+        for mut run in std::mem::take(runs) {
+            match run.poll() {
+                Some(end) => ended.push((run, end)),
+                None => runs.push(run),
+            }
+        }
+        let (sent, sleeps) = service.outside.take();
+        if service.has_waiting() {
+            self.host.schedule(context);
+        }
+        if self.lost(context) {
+            return Ok(());
+        }
+        for (message, response) in answered {
+            response_without_damage(&response)?;
+            self.note_answer(context, &message, &response);
+            reply(context, &message, response);
+        }
+        for (run, end) in ended {
+            run.judge(self, context, end)?;
+        }
+        self.send(context, sent);
+        self.sleep(context, sleeps);
+        Ok(())
+    }
+
+    /// Marks repetitions of granted requests, and refusals that only few runs see.
+    fn note_answer(&mut self, context: &mut Context, message: &Message, response: &HttpResponse) {
+        let Body::Ask(request) = &message.body else { return };
+        let Some(body) = &request.body else { return };
+        if response.status != 200 {
+            return;
+        }
+        let mut hasher = DefaultHasher::new();
+        (&request.url, body).hash(&mut hasher);
+        let is_repeated = !self.granted.insert(hasher.finish());
+        let operation = request.url.rsplit('/').next().unwrap_or_default();
+        match (operation, is_repeated) {
+            ("withdraw" | "batch-withdraw", true) => context.marks.meet("withdraw.repeated"),
+            ("deposit" | "batch-deposit", true) => context.marks.meet("deposit.repeated"),
+            ("melt", true) => context.marks.meet("melt.repeated"),
+            ("reveal", true) => context.marks.meet("reveal.repeated"),
+            ("refund", true) => context.marks.meet("refund.repeated"),
+            ("refund", false) => context.marks.meet("refund.accepted"),
+            _ => {}
+        }
+    }
+
+    /// Decides commands as one batch. `None` if the process died; an inner error if the batch was not committed.
+    fn run(&mut self, context: &mut Context, commands: &[Command]) -> Step<Option<Decided>> {
         let now = self.now(context);
         self.host.before_batch(context);
         let Some(running) = &self.running else { return Ok(None) };
-        let result = running.batcher.run(commands, &move || now);
+        running.service.set_clock(now);
+        let result = running.service.decide(commands);
         if self.lost(context) {
             return Ok(None);
         }
         match result {
-            Ok(verdicts) => Ok(Some(verdicts)),
+            Ok(verdicts) => Ok(Some(Ok(verdicts))),
             Err(error) => {
                 self.host.note_failure(context, &error)?;
-                Ok(None)
+                Ok(Some(Err(Arc::new(error))))
             }
         }
     }
 
-    /// Handles the received requests as one batch.
+    /// Decides the waiting commands of requests as one batch.
     fn batch(&mut self, context: &mut Context) -> Step {
-        let messages = self.host.take_inbox(context);
-        let mut commands = Vec::new();
-        let mut waiting = Vec::new();
-        let now = self.now(context);
-        for message in messages {
-            let Body::Ask(request) = &message.body else { continue };
-            let Some(Running { store, .. }) = &self.running else { return Ok(()) };
-            let noreveal_index = u8::try_from(context.random.below(3)).expect("below three");
-            let decoded = RequestDecoder { keys: Keys::get(), store, now, noreveal_index }.decode(request);
-            if self.lost(context) {
-                return Ok(());
-            }
-            match decoded {
-                Decoded::Reply(response) => {
-                    response_without_damage(&response)?;
-                    reply(context, &message, response);
+        self.host.take_inbox(context);
+        let Some(running) = &self.running else { return Ok(()) };
+        let waiting = running.service.take();
+        if waiting.len() > 1 {
+            context.marks.meet("batch.several");
+        }
+        let (mut commands, mut answers) = (Vec::new(), Vec::new());
+        for (mut command, answer) in waiting {
+            match plant(context, &mut command, self.store()) {
+                Some(verdict) => answer.send(Ok(verdict)),
+                None => {
+                    check_expiry(context, &command);
+                    commands.push(command);
+                    answers.push(answer);
                 }
-                Decoded::Command(command, pending) => match plant(context, *command, pending, self.store()) {
-                    Ok((command, pending)) => {
-                        commands.push(command);
-                        waiting.push((message, pending));
+            }
+        }
+        if !commands.is_empty() {
+            let Some(decided) = self.run(context, &commands)? else { return Ok(()) };
+            match decided {
+                Ok(verdicts) => {
+                    for ((command, answer), verdict) in commands.iter().zip(answers).zip(verdicts) {
+                        note_verdict(context, command, &verdict)?;
+                        answer.send(Ok(verdict));
                     }
-                    Err(response) => reply(context, &message, response),
-                },
-            }
-        }
-        if commands.is_empty() {
-            return Ok(());
-        }
-        for command in &commands {
-            check_expiry(context, command);
-        }
-        let Some(verdicts) = self.run(context, &commands)? else {
-            if self.host.is_up() {
-                let unavailable = store_failed(&StoreError::Full(String::new()));
-                for (message, _) in waiting {
-                    reply(context, &message, unavailable.clone());
+                }
+                Err(error) => {
+                    for answer in answers {
+                        answer.send(Err(SubmitError::Store(Arc::clone(&error))));
+                    }
                 }
             }
-            return Ok(());
-        };
-        for ((message, pending), verdict) in waiting.into_iter().zip(verdicts) {
-            if let (Ok(Answer::Withdraw(withdrawn)), Body::Ask(request)) = (&verdict, &message.body)
-                && !withdrawn.repeated
-            {
-                check_window(context, request)?;
-            }
-            let response = match verdict {
-                Ok(outcome) => pending.answer(outcome, &mut context.marks),
-                Err(refusal) => {
-                    context.say(&format!("refused  {refusal}"));
-                    pending.refuse(&refusal, now, &mut context.marks)
-                }
-            };
-            reply(context, &message, response);
         }
-        Ok(())
+        self.go_on(context)
     }
 
     /// Answers a request at once, without network and faults, for the checker.
@@ -291,26 +328,28 @@ impl Exchange {
     /// If a check fails.
     pub fn answer(&mut self, context: &mut Context, request: &HttpRequest) -> Step<HttpResponse> {
         let now = self.now(context);
-        let Some((store, _)) = self.store() else { return Err(Stop::wrong("the exchange is down")) };
-        match (RequestDecoder { keys: Keys::get(), store, now, noreveal_index: 0 }).decode(request) {
-            Decoded::Reply(response) => Ok(response),
-            Decoded::Command(command, pending) => {
-                let verdicts = self.run(context, &[*command])?;
-                let verdict = verdicts.and_then(|mut verdicts| verdicts.pop());
-                match verdict {
-                    Some(Ok(outcome)) => Ok(pending.answer(outcome, &mut context.marks)),
-                    Some(Err(refusal)) => Ok(pending.refuse(&refusal, now, &mut context.marks)),
-                    None => Err(Stop::wrong("a repeated request is not answered")),
-                }
-            }
-        }
+        let Some(running) = &self.running else { return Err(Stop::wrong("the exchange is down")) };
+        running.service.set_clock(now);
+        Ok(running.service.answer(request))
     }
 }
 
+/// The decisions on a batch, or why it was not committed.
+type Decided = Result<Vec<Verdict>, Arc<StoreError>>;
+
 /// Fails the run if a service found damage in its store: an error answer is not enough.
 pub fn response_without_damage(response: &HttpResponse) -> Step {
+    if response.status < 500 {
+        return Ok(());
+    }
     let text = String::from_utf8_lossy(&response.body);
-    if response.status == 503 && names_damage(&text) { Err(Stop::wrong(text)) } else { Ok(()) }
+    if names_damage(&text) {
+        return Err(Stop::wrong(text));
+    }
+    if response.code() == ErrorCode::GENERIC_DB_INVARIANT_FAILURE {
+        return Err(Stop::wrong(format!("{DAMAGE}the store of a service: {text}")));
+    }
+    Ok(())
 }
 
 fn reply(context: &mut Context, message: &Message, response: HttpResponse) {
@@ -320,24 +359,52 @@ fn reply(context: &mut Context, message: &Message, response: HttpResponse) {
 /// Marks an attempt to withdraw from an expired denomination.
 fn check_expiry(context: &mut Context, command: &Command) {
     let Command::Withdraw(withdraw) = command else { return };
-    let is_over = |planchet: &batzen_exchange::rules::Planchet| {
-        let denom = Keys::get().by_serial(planchet.denom);
-        denom.is_some_and(|denom| denom.terms.stamp_expire_withdraw.as_micros() < context.now)
-    };
-    if withdraw.planchets.iter().any(is_over) {
+    let mut denoms = withdraw.planchets.iter().filter_map(|planchet| Keys::get().by_serial(planchet.denom));
+    if denoms.any(|denom| denom.expire_withdraw.as_micros() < context.now) {
         context.marks.meet("withdraw.after_expiry");
     }
+}
+
+/// Marks rare decisions, and checks those that sign coins.
+fn note_verdict(context: &mut Context, command: &Command, verdict: &Verdict) -> Step {
+    match (command, verdict) {
+        (Command::Withdraw(withdraw), Ok(Answer::Withdraw(withdrawn))) if !withdrawn.repeated => {
+            check_window(context, withdraw)?;
+        }
+        (_, Ok(Answer::Aggregate(aggregated))) => context.marks.meet(match aggregated {
+            Aggregated::Prepared { .. } => "aggregate.paid",
+            Aggregated::Transient { .. } => "aggregate.small",
+            Aggregated::Nothing => "aggregate.nothing",
+        }),
+        (_, Ok(Answer::CloseReserve(Closed::Closed { paid, .. }))) => {
+            context.marks.meet(if paid.is_zero() { "close.unpaid" } else { "close.paid" });
+        }
+        (_, Err(refusal)) => {
+            context.say(&format!("refused  {refusal}"));
+            match refusal {
+                Refusal::CoinConflict { conflict, .. }
+                    if matches!(conflict.reason, ConflictReason::Insufficient { .. }) =>
+                {
+                    context.marks.meet("deposit.refused_spent");
+                }
+                Refusal::DepositPaid => context.marks.meet("refund.too_late"),
+                _ => {}
+            }
+        }
+        _ => {}
+    }
+    Ok(())
 }
 
 /// The largest error of a clock, in microseconds.
 pub const CLOCK_ERROR_MAX: u64 = 300 * 1_000_000;
 
 /// No denomination may sign after its expiry, whatever the clock shows.
-fn check_window(context: &Context, request: &HttpRequest) -> Step {
-    let text = String::from_utf8_lossy(request.body.as_deref().unwrap_or_default());
-    for denom in &Keys::get().denoms {
-        let end = denom.terms.stamp_expire_withdraw.as_micros();
-        if end + CLOCK_ERROR_MAX < context.now && text.contains(&denom.h.to_string()) {
+fn check_window(context: &Context, withdraw: &Withdraw) -> Step {
+    for planchet in &withdraw.planchets {
+        let Some(denom) = Keys::get().by_serial(planchet.denom) else { continue };
+        let end = denom.expire_withdraw.as_micros();
+        if end + CLOCK_ERROR_MAX < context.now {
             let late_s = (context.now - end) / 1_000_000;
             return Err(Stop::wrong(format!(
                 "the exchange signed a coin with a denomination that had expired {late_s} s before"
@@ -347,48 +414,47 @@ fn check_window(context: &Context, request: &HttpRequest) -> Step {
     Ok(())
 }
 
-/// The effect of a planted bug on a command: another command, or an immediate answer.
+/// The effect of a planted bug on a command: it changes the command, or decides it without the rules.
 fn plant(
     context: &mut Context,
-    mut command: Command,
-    pending: Pending,
+    command: &mut Command,
     store: Option<(&Store, &DenomTable)>,
-) -> Result<(Command, Pending), HttpResponse> {
-    match (context.bug, &mut command) {
-        (Some(Bug::IgnoresRefunds), Command::Refund(_)) => return Err(pending.confirm_refund()),
+) -> Option<Verdict> {
+    match (context.bug, command) {
+        (Some(Bug::IgnoresRefunds), Command::Refund(_)) => {
+            Some(Ok(Answer::Refund(Refunded { repeated: false })))
+        }
         (Some(Bug::RefundsEveryCopy), Command::Refund(refund)) => {
             refund.key.rtransaction_id = context.random.draw() >> 1;
+            None
         }
         (Some(Bug::ForgetsSpentCoins), Command::Deposit(deposit)) => {
-            let Some((store, _)) = store else { return Ok((command, pending)) };
-            let is_spent = deposit.coins.iter().any(|coin| {
-                let key = DepositKey {
-                    coin_pub: coin.coin.coin_pub,
-                    merchant_pub: deposit.merchant_pub,
-                    h_contract_terms: deposit.h_contract_terms,
-                };
-                let row = read::coin(store, coin.coin.coin_pub).ok().flatten();
-                let is_new = read::deposit(store, &key).ok().flatten().is_none();
-                is_new && row.is_some_and(|row| row.remaining < coin.contribution)
-            });
-            if is_spent {
-                let coins = deposit
-                    .coins
-                    .iter()
-                    .map(|coin| batzen_exchange::rules::DepositedCoin {
-                        wire_deadline: deposit.wire_deadline,
-                        amount_without_fee: coin.contribution.checked_sub(cents(1)).unwrap_or_default(),
-                        repeated: false,
-                    })
-                    .collect();
-                let outcome = Answer::Deposit(batzen_exchange::rules::Deposited {
-                    exchange_time: context.time(),
-                    coins,
-                });
-                return Err(pending.answer(outcome, &mut context.marks));
-            }
+            let (store, _) = store?;
+            pays_spent_coins(store, deposit).then(|| Ok(Answer::Deposit(accepted(context, deposit))))
         }
-        _ => {}
+        _ => None,
     }
-    Ok((command, pending))
+}
+
+/// Whether a new deposit takes more from a coin than it has left.
+fn pays_spent_coins(store: &Store, deposit: &Deposit) -> bool {
+    deposit.coins.iter().any(|coin| {
+        let key = DepositKey {
+            coin_pub: coin.coin.coin_pub,
+            merchant_pub: deposit.merchant_pub,
+            h_contract_terms: deposit.h_contract_terms,
+        };
+        let row = read::coin(store, coin.coin.coin_pub).ok().flatten();
+        let is_new = read::deposit(store, &key).ok().flatten().is_none();
+        is_new && row.is_some_and(|row| row.remaining < coin.contribution)
+    })
+}
+
+fn accepted(context: &Context, deposit: &Deposit) -> Deposited {
+    let coin = |coin: &batzen_exchange::rules::DepositCoin| DepositedCoin {
+        wire_deadline: deposit.wire_deadline,
+        amount_without_fee: coin.contribution.checked_sub(cents(1)).unwrap_or_default(),
+        repeated: false,
+    };
+    Deposited { exchange_time: context.time(), coins: deposit.coins.iter().map(coin).collect() }
 }

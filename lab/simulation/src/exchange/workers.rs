@@ -1,277 +1,222 @@
-//! The workers, one round at a time, with the same reads and commands as in the service.
+//! The real workers: each runs until it is idle, again and again, over the simulated network.
+
+use std::pin::Pin;
+use std::sync::Arc;
 
 use batzen_crypto::{HashCode, Wtid};
-use batzen_exchange::reads::read;
-use batzen_exchange::rules::transfers::payto_method;
-use batzen_exchange::rules::{
-    Aggregate, Aggregated, Answer, CloseReserve, Closed, Command, Credit, Credits, TransferFailed,
-    TransfersDone, Trigger,
-};
-use batzen_protocol::Timestamp;
+use batzen_engine::SubmitError;
+use batzen_exchange::workers::{Progress, WorkerError, aggregator, closer, transfer, wirewatch};
+use batzen_http::client::Method as SentMethod;
 use batzen_protocol::api::bank::{IncomingHistory, TransferRequest};
-use batzen_protocol::payto::h_payto;
-use batzen_store::{Store, StoreError};
-use batzen_tables::exchange::{AccountId, DepositTarget};
-use batzen_wallet::core::http::{Context as HttpContext, HttpRequest, HttpResponse};
+use batzen_wallet::core::http::{Context as HttpContext, HttpRequest, HttpResponse, Method};
+use tokio::sync::oneshot;
 
-use super::{Exchange, Question};
+use super::{Exchange, Running};
 use crate::host::{Step, Stop};
-use crate::keys::{BANK_URL, EXCHANGE_ACCOUNT, METHOD, currency, payto};
-use crate::message::{Context, Place, Timer};
+use crate::message::{Body, Context, Message, Place, Timer};
+use crate::outside::{Sent, Sleep};
 use crate::random::Random;
-use crate::swarm::Bug;
+use crate::swarm::{Bug, SECOND};
 
-/// Number of items that a worker handles in one round.
-const PAGE: usize = 64;
+/// How long a worker waits for the bank.
+const PATIENCE: u64 = 30 * SECOND;
 
-/// The exchange's account.
-pub fn account() -> AccountId {
-    AccountId::of_payto(&payto(EXCHANGE_ACCOUNT))
+/// A worker's run.
+pub(super) struct Run {
+    timer: Timer,
+    work: Pin<Box<dyn Future<Output = Result<Progress, WorkerError>> + Send>>,
 }
 
-fn gateway(path: &str) -> String {
-    format!("{BANK_URL}taler-wire-gateway/{EXCHANGE_ACCOUNT}/{path}")
+/// A request to the bank, and the task that waits for its answer.
+pub(super) struct Asked {
+    request: HttpRequest,
+    answer: Option<oneshot::Sender<HttpResponse>>,
+}
+
+fn transfer_of(request: &HttpRequest) -> Option<TransferRequest> {
+    serde_json::from_slice(request.body.as_deref()?).ok()
 }
 
 /// Gives a transfer request another uid, which is a bug.
 pub fn with_new_uid(request: &mut HttpRequest, random: &mut Random) {
-    let body = request.body.take().unwrap_or_default();
-    let mut transfer: TransferRequest = serde_json::from_slice(&body).expect("a transfer");
+    let mut transfer = transfer_of(request).expect("a transfer");
     transfer.request_uid = HashCode::from_bytes(random.bytes());
     request.body = serde_json::to_vec(&transfer).ok();
 }
 
 impl Exchange {
-    /// One round of a worker.
+    /// Starts a run of a worker, unless the last one has not ended.
     pub(super) fn work(&mut self, context: &mut Context, timer: Timer) -> Step {
         let gap = context.swarm.worker_gap;
-        let gap = if context.is_active { context.random.gap(gap) } else { gap.max(1_200 * 1_000_000) };
+        let gap = if context.is_active { context.random.gap(gap) } else { gap.max(1_200 * SECOND) };
         context.wake(Place::Exchange, self.host.incarnation, gap, timer);
-        match timer {
-            Timer::Wirewatch => self.watch(context),
-            Timer::Aggregate => self.aggregate(context),
-            Timer::Close => self.close(context),
-            Timer::Transfer => self.transfer(context),
-            other => Err(Stop::wrong(format!("the exchange has no timer {other:?}"))),
-        }
-    }
-
-    /// Reads the store. `None` if the process died.
-    fn read<T>(
-        &mut self,
-        context: &mut Context,
-        read: impl FnOnce(&Store) -> Result<T, StoreError>,
-    ) -> Step<Option<T>> {
-        let Some((store, _)) = self.store() else { return Ok(None) };
-        let result = read(store);
-        if self.lost(context) {
-            return Ok(None);
-        }
-        result.map(Some).map_err(|error| self.host.refused(context, &error))
-    }
-
-    fn watch(&mut self, context: &mut Context) -> Step {
-        if self.sleeps {
+        let Some(Running { service, runs, .. }) = &mut self.running else { return Ok(()) };
+        if runs.iter().any(|run| run.timer == timer) || self.sleeps && timer == Timer::Wirewatch {
             return Ok(());
         }
-        let Some(cursor) = self.read(context, |store| read::cursor(store, account()))? else { return Ok(()) };
-        if self.questions.values().any(|question| *question == Question::History) {
-            context.marks.meet("history.repeated");
-            self.sleeps = context.has(Bug::LostWakeup);
-        }
-        // Once a request has been repeated, the answer to the first one is ignored.
-        self.questions.retain(|_, question| *question != Question::History);
-        let rows = context.swarm.page_rows;
-        let url = gateway(&format!("history/incoming?start={cursor}&delta={rows}"));
-        self.ask(context, HttpRequest::get(HttpContext::Bank, url), Some(Question::History));
-        Ok(())
+        let core = Arc::clone(&service.app.core);
+        runs.push(Run {
+            timer,
+            work: match timer {
+                Timer::Wirewatch => Box::pin(async move { wirewatch::run_until_idle(&core).await }),
+                Timer::Aggregate => Box::pin(async move { aggregator::run_until_idle(&core).await }),
+                Timer::Close => Box::pin(async move { closer::run_until_idle(&core).await }),
+                Timer::Transfer => Box::pin(async move { transfer::run_until_idle(&core).await }),
+                other => return Err(Stop::wrong(format!("the exchange has no timer {other:?}"))),
+            },
+        });
+        self.go_on(context)
     }
 
-    /// Books a page of the bank's history.
-    pub(super) fn book_history(&mut self, context: &mut Context, response: &HttpResponse) -> Step {
-        if response.status == 204 {
-            return Ok(());
-        }
-        if response.status != 200 {
-            self.sleeps = context.has(Bug::LostWakeup);
-            return Ok(());
-        }
-        let page: IncomingHistory = serde_json::from_slice(&response.body)
-            .map_err(|error| Stop::wrong(format!("the bank's history does not parse: {error}")))?;
-        let rows = page.incoming_transactions;
-        let Some(last) = rows.last() else { return Ok(()) };
-        let (cursor, is_full) = (last.row_id, rows.len() as u64 == context.swarm.page_rows);
-        let mut credits: Vec<Credit> = rows
-            .into_iter()
-            .map(|row| Credit {
-                bank_row: row.row_id,
-                reserve_pub: row.reserve_pub,
-                amount: row.amount.money,
-                h_payto: h_payto(&row.debit_account),
-                payto_uri: row.debit_account,
-                time: row.date,
-            })
-            .collect();
-        if context.has(Bug::SkipsARow) && credits.len() > 1 {
-            credits.pop();
-        }
-        let command = Command::Credits(Credits { account: account(), credits, cursor, range: None });
-        if let Some(verdicts) = self.run(context, &[command])? {
-            if !matches!(verdicts.first(), Some(Ok(Answer::Credits(_)))) {
-                return Err(Stop::wrong(format!("credits were refused: {verdicts:?}")));
-            }
-            if is_full {
-                context.marks.meet("history.page_full");
-                return self.watch(context);
-            }
-        } else if self.host.is_up() {
-            self.sleeps = context.has(Bug::LostWakeup);
-        }
-        Ok(())
-    }
-
-    fn aggregate(&mut self, context: &mut Context) -> Step {
-        let now = {
-            let Some(running) = &self.running else { return Ok(()) };
-            running.rules.aggregation_time(self.now(context))
-        };
-        let position = read::DuePosition::default();
-        let due = self.read(context, |store| read::due_targets(store, now, &position, PAGE))?;
-        let Some((targets, _)) = due else { return Ok(()) };
-        for target in targets {
-            self.aggregate_target(context, target, now)?;
-        }
-        Ok(())
-    }
-
-    fn aggregate_target(&mut self, context: &mut Context, target: DepositTarget, now: Timestamp) -> Step {
-        let mut trigger = Trigger::Due;
-        // A few deposits at a time, so that transient aggregates are created.
-        let deposits_max = usize::try_from(context.random.between(1, 3)).expect("few");
-        for _ in 0..PAGE {
-            let transient = self.read(context, |store| read::transient(store, target, account()))?;
-            let Some(transient) = transient else { return Ok(()) };
-            let command = Command::Aggregate(Aggregate {
-                target,
-                method: METHOD.to_owned(),
-                account: account(),
-                until: now,
-                deposits_max,
-                trigger,
-                complete: false,
-                wtid: transient.map_or_else(|| Wtid::from_bytes(context.random.bytes()), |row| row.wtid),
-                request_uid: HashCode::from_bytes(context.random.bytes()),
-                kyc_hold: None,
-            });
-            let Some(mut verdicts) = self.run(context, &[command])? else { return Ok(()) };
-            match verdicts.pop() {
-                Some(Ok(Answer::Aggregate(Aggregated::Transient { more: true, .. }))) => {
-                    trigger = Trigger::Continued;
-                }
-                Some(Ok(Answer::Aggregate(aggregated))) => {
-                    context.marks.meet(match aggregated {
-                        Aggregated::Prepared { .. } => "aggregate.paid",
-                        Aggregated::Transient { .. } => "aggregate.small",
-                        Aggregated::Nothing => "aggregate.nothing",
-                    });
-                    return Ok(());
-                }
-                other => return Err(Stop::wrong(format!("an aggregation was answered with {other:?}"))),
-            }
-        }
-        Ok(())
-    }
-
-    fn close(&mut self, context: &mut Context) -> Step {
-        let now = self.now(context);
-        let expired = self.read(context, |store| read::expired_reserves(store, now, PAGE))?;
-        for (reserve_pub, row) in expired.into_iter().flatten() {
-            let Some(h_payto) = row.origin else { continue };
-            let payto_uri = self.read(context, |store| read::payto(store, h_payto))?;
-            let Some(payto_uri) = payto_uri else { return Ok(()) };
-            if payto_uri.as_deref().and_then(payto_method) != Some(METHOD) {
-                return Err(Stop::wrong(format!("a reserve has come from {payto_uri:?}")));
-            }
-            let command = Command::CloseReserve(CloseReserve {
-                reserve_pub,
-                request_time: None,
-                h_payto,
-                method: METHOD.to_owned(),
-                account: account(),
-                wtid: Wtid::from_bytes(context.random.bytes()),
-                request_uid: HashCode::from_bytes(context.random.bytes()),
-            });
-            let Some(verdicts) = self.run(context, &[command])? else { return Ok(()) };
-            match verdicts.first() {
-                Some(Ok(Answer::CloseReserve(Closed::Closed { paid, .. }))) => {
-                    let mark = if paid.is_zero() { "close.unpaid" } else { "close.paid" };
-                    context.marks.meet(mark);
-                }
-                Some(Ok(Answer::CloseReserve(Closed::NotDue | Closed::Empty))) => {}
-                other => return Err(Stop::wrong(format!("a closing was answered with {other:?}"))),
-            }
-        }
-        Ok(())
-    }
-
-    fn transfer(&mut self, context: &mut Context) -> Step {
-        let open = self.read(context, |store| {
-            let mut open = Vec::new();
-            for (wtid, row) in read::open_transfers(store, PAGE)? {
-                let payto = read::payto(store, row.h_payto)?.expect("accounts in rows are kept");
-                open.push((wtid, row, payto));
-            }
-            Ok(open)
-        })?;
-        for (wtid, row, credit_account) in open.into_iter().flatten() {
-            if self.questions.values().any(|question| *question == Question::Transfer(wtid)) {
-                // There was no answer for a whole round, so the request or its answer is lost.
-                self.questions.retain(|_, question| *question != Question::Transfer(wtid));
-                context.marks.meet("transfer.repeated");
-            }
-            let mut request_uid = row.request_uid;
-            if context.has(Bug::NewUidForEachAttempt) {
-                request_uid = HashCode::from_bytes(context.random.bytes());
-            }
-            let request = TransferRequest {
-                request_uid,
-                amount: row.amount.of(currency()),
-                exchange_base_url: row.exchange_base_url,
-                wtid,
-                credit_account,
+    /// Sends requests of workers to the bank.
+    pub(super) fn send(&mut self, context: &mut Context, sent: Vec<Sent>) {
+        for (request, answer) in sent {
+            let (parts, body) = request.into_parts();
+            let is_post = parts.method == SentMethod::POST;
+            let mut request = HttpRequest {
+                method: if is_post { Method::Post } else { Method::Get },
+                body: is_post.then(|| body.to_vec()),
+                ..HttpRequest::get(HttpContext::Bank, parts.uri.to_string())
             };
-            let request = HttpRequest::post(HttpContext::Bank, gateway("transfer"), &request);
-            self.ask(context, request, Some(Question::Transfer(wtid)));
+            if let Some(transfer) = transfer_of(&request) {
+                if !self.asked_transfers.insert(transfer.wtid) {
+                    context.marks.meet("transfer.repeated");
+                }
+                if context.has(Bug::NewUidForEachAttempt) {
+                    with_new_uid(&mut request, &mut context.random);
+                }
+            }
+            self.ask(context, request, Some(answer));
         }
-        Ok(())
     }
 
-    /// Records the bank's answer to a transfer.
-    pub(super) fn book_transfer(
+    pub(super) fn ask(
         &mut self,
         context: &mut Context,
-        wtid: Wtid,
-        response: &HttpResponse,
+        request: HttpRequest,
+        answer: Option<oneshot::Sender<HttpResponse>>,
+    ) {
+        let call = context.call();
+        self.asked.insert(call, Asked { request: request.clone(), answer });
+        let body = Body::Ask(std::rc::Rc::new(request));
+        context.send(Message { from: Place::Exchange, to: Place::Bank, call, body });
+        context.wake(Place::Exchange, self.host.incarnation, PATIENCE, Timer::GiveUp(call));
+    }
+
+    /// Sets timers for the sleeps of tasks.
+    pub(super) fn sleep(&mut self, context: &mut Context, sleeps: Vec<Sleep>) {
+        for (end, sleeper) in sleeps {
+            self.next_sleep += 1;
+            self.sleepers.insert(self.next_sleep, sleeper);
+            let after = end.saturating_sub(context.now);
+            let timer = Timer::Slept(self.next_sleep);
+            context.wake(Place::Exchange, self.host.incarnation, after, timer);
+        }
+    }
+
+    /// A sleep ends.
+    pub(super) fn awake(&mut self, context: &mut Context, sleep: u64) -> Step {
+        // The task may have ended its sleep itself.
+        match self.sleepers.remove(&sleep).map(|sleeper| sleeper.send(())) {
+            Some(Ok(())) => self.go_on(context),
+            Some(Err(())) | None => Ok(()),
+        }
+    }
+
+    /// The bank has not answered in time. A late answer is noted, but no task waits for it.
+    pub(super) fn give_up(&mut self, context: &mut Context, call: u64) -> Step {
+        let Some(asked) = self.asked.get_mut(&call) else { return Ok(()) };
+        if asked.answer.take().is_none() {
+            return Ok(());
+        }
+        if asked.request.body.is_none() {
+            context.marks.meet("history.repeated");
+            self.lose_wakeup(context);
+        }
+        self.go_on(context)
+    }
+
+    fn lose_wakeup(&mut self, context: &Context) {
+        if !context.has(Bug::LostWakeup) {
+            return;
+        }
+        self.sleeps = true;
+        if let Some(running) = &mut self.running {
+            running.runs.retain(|run| run.timer != Timer::Wirewatch);
+        }
+    }
+
+    /// The bank answers.
+    pub(super) fn receive(&mut self, context: &mut Context, call: u64, response: &HttpResponse) -> Step {
+        let Some(Asked { request, answer }) = self.asked.remove(&call) else { return Ok(()) };
+        let mut response = response.clone();
+        match transfer_of(&request) {
+            Some(transfer) if response.status == 200 => {
+                self.acknowledged.push((request.clone(), response.clone()));
+                self.last_transfer = Some(request);
+                self.count_answer(context, transfer.wtid);
+            }
+            Some(_) => {}
+            None if answer.is_some() => self.look_through(context, &mut response),
+            None => {}
+        }
+        match answer.map(|answer| answer.send(response)) {
+            Some(Ok(())) => self.go_on(context),
+            Some(Err(_)) | None => Ok(()),
+        }
+    }
+
+    fn count_answer(&mut self, context: &mut Context, wtid: Wtid) {
+        let answers = self.transfers_answered.entry(wtid).or_default();
+        *answers += 1;
+        if *answers > 1 {
+            context.marks.meet("transfer.two_answers");
+        }
+    }
+
+    /// Marks a page of the bank's history, and plants bugs into it.
+    fn look_through(&mut self, context: &mut Context, response: &mut HttpResponse) {
+        if response.status >= 400 {
+            self.lose_wakeup(context);
+        }
+        let Ok(mut page) = serde_json::from_slice::<IncomingHistory>(&response.body) else { return };
+        let rows = &mut page.incoming_transactions;
+        if rows.len() as u64 == context.swarm.page_rows {
+            context.marks.meet("history.page_full");
+        }
+        if context.has(Bug::SkipsARow) && rows.len() > 1 {
+            rows.remove(0);
+            response.body = serde_json::to_vec(&page).expect("protocol bodies have a JSON form");
+        }
+    }
+}
+
+impl Run {
+    /// Continues, and returns the result once the worker is idle.
+    pub(super) fn poll(&mut self) -> Option<Result<Progress, WorkerError>> {
+        crate::service::poll_once(&mut self.work)
+    }
+
+    /// Checks how it has ended: honest banks give a worker nothing to set aside, and rules never refuse its commands.
+    pub(super) fn judge(
+        self,
+        exchange: &Exchange,
+        context: &mut Context,
+        end: Result<Progress, WorkerError>,
     ) -> Step {
-        let command = match response.status {
-            200 => {
-                let answers = self.transfers_answered.entry(wtid).or_default();
-                *answers += 1;
-                if *answers > 1 {
-                    context.marks.meet("transfer.two_answers");
-                }
-                Command::TransfersDone(TransfersDone { wtids: vec![wtid] })
+        let timer = self.timer;
+        match end {
+            Ok(Progress { set_aside: 0, .. }) => Ok(()),
+            Ok(progress) => Err(Stop::wrong(format!("{timer:?} sets items aside: {progress:?}"))),
+            Err(WorkerError::Store(error)) => exchange.host.note_failure(context, &error),
+            Err(WorkerError::Submit(SubmitError::Store(error))) => {
+                exchange.host.note_failure(context, &error)
             }
-            400 | 404 => {
-                Command::TransferFailed(TransferFailed { wtid, reason: response.code().to_string() })
+            Err(error @ WorkerError::Bank { .. }) => {
+                context.say(&format!("{timer:?}: {error}"));
+                Ok(())
             }
-            _ => return Ok(()),
-        };
-        match self.run(context, &[command])? {
-            Some(verdicts) if verdicts.iter().any(Result::is_err) => {
-                Err(Stop::wrong(format!("a transfer's answer was not recorded: {verdicts:?}")))
-            }
-            _ => Ok(()),
+            Err(error) => Err(Stop::wrong(format!("{timer:?}: {error}"))),
         }
     }
 }

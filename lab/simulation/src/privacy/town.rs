@@ -9,8 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::sync::Arc;
 
 use batzen_crypto::{EddsaPublicKey, HashCode, WireSalt};
-use batzen_engine::Batcher;
-use batzen_exchange::rules::{Answer, Command, Credit, Credits, DenomTable, ExchangeRules, RulesConfig};
+use batzen_exchange::rules::{Answer, Command, Credit, Credits};
 use batzen_protocol::payto::h_payto;
 use batzen_protocol::{Duration, Money, Timestamp};
 use batzen_store::Store;
@@ -29,11 +28,10 @@ use batzen_wallet::core::{self, Change, CoreError, Next, OpId, SeededEntropy, Wa
 use super::people::{self, Act, DAY, Habit, Person, Purchase, Trade};
 use super::view::{LogLine, View, masked};
 use crate::customer::{merchant, merchant_account};
-use crate::exchange::{Decoded, RequestDecoder};
 use crate::host::{Step, Stop};
-use crate::keys::{EXCHANGE_ACCOUNT, EXCHANGE_URL, Keys, START_S, cents, currency, payto};
-use crate::marks::Marks;
+use crate::keys::{EXCHANGE_ACCOUNT, EXCHANGE_URL, Keys, START_S, cents, currency, payto, start};
 use crate::random::Random;
+use crate::service::Service;
 use crate::swarm::SECOND;
 
 /// A planted leak, which the attack of its kind must find.
@@ -122,12 +120,10 @@ pub struct Lived {
     pub price: Price,
 }
 
-/// The exchange, without network: one request, one batch.
+/// The exchange, without network.
 struct Counter {
     store: Store,
-    batcher: Batcher<ExchangeRules>,
-    random: Random,
-    marks: Marks,
+    service: Service,
     log: Vec<LogLine>,
     bank_row: u64,
     /// The last planchet of each reserve, for [`Leak::Identifier`].
@@ -137,43 +133,23 @@ struct Counter {
 impl Counter {
     fn new(seed: u64) -> Step<Self> {
         let store = Store::new(MemoryBackend::new());
-        let failed = |error: batzen_store::StoreError| Stop::wrong(error.to_string());
-        Keys::town().install(&store).map_err(failed)?;
-        let denoms = DenomTable::load(&store).map_err(failed)?;
-        let rules = Arc::new(ExchangeRules::new(Arc::new(denoms), RulesConfig::new(EXCHANGE_URL)));
-        let batcher = Batcher::new(rules, store.clone());
-        let random = Random::new(seed);
-        Ok(Self {
-            store,
-            batcher,
-            random,
-            marks: Marks::default(),
-            log: Vec::new(),
-            bank_row: 0,
-            planchets: BTreeMap::new(),
-        })
+        let keys = Keys::town();
+        keys.install(&store).map_err(|error| Stop::wrong(error.to_string()))?;
+        let (config, modules) = (keys.config.clone(), Arc::clone(&keys.modules));
+        let service = Service::start(config, modules, store.clone(), start(), Random::new(seed))
+            .map_err(|error| Stop::wrong(error.to_string()))?;
+        Ok(Self { store, service, log: Vec::new(), bank_row: 0, planchets: BTreeMap::new() })
     }
 
-    fn answer(&mut self, request: &HttpRequest, now: Timestamp) -> Step<HttpResponse> {
-        let noreveal_index = u8::try_from(self.random.below(3)).expect("below three");
-        let decoder = RequestDecoder { keys: Keys::town(), store: &self.store, now, noreveal_index };
-        let response = match decoder.decode(request) {
-            Decoded::Reply(response) => response,
-            Decoded::Command(command, pending) => {
-                if let Command::Withdraw(withdraw) = &*command
-                    && let Some(last) = withdraw.planchets.last()
-                {
-                    self.planchets.insert(withdraw.reserve_pub, last.h_coin_ev);
-                }
-                let verdicts = self.batcher.run(&[*command], &move || now);
-                let verdict = verdicts.map_err(|error| Stop::wrong(error.to_string()))?.pop();
-                match verdict {
-                    Some(Ok(outcome)) => pending.answer(outcome, &mut self.marks),
-                    Some(Err(refusal)) => pending.refuse(&refusal, now, &mut self.marks),
-                    None => return Err(Stop::wrong("a command has no verdict")),
-                }
+    fn answer(&mut self, request: &HttpRequest, now: Timestamp) -> HttpResponse {
+        self.service.set_clock(now);
+        let response = self.service.answer_and(request, |command| {
+            if let Command::Withdraw(withdraw) = command
+                && let Some(last) = withdraw.planchets.last()
+            {
+                self.planchets.insert(withdraw.reserve_pub, last.h_coin_ev);
             }
-        };
+        });
         let path = request.url.strip_prefix(EXCHANGE_URL).unwrap_or(&request.url);
         self.log.push(LogLine {
             time: now,
@@ -181,7 +157,7 @@ impl Counter {
             status: response.status,
             bytes: request.body.as_ref().map_or(0, Vec::len),
         });
-        Ok(response)
+        response
     }
 
     /// The bank's transfer into a reserve has arrived.
@@ -201,7 +177,8 @@ impl Counter {
             cursor: self.bank_row,
             range: None,
         });
-        let verdicts = self.batcher.run(&[command], &move || now);
+        self.service.set_clock(now);
+        let verdicts = self.service.decide(&[command]);
         match verdicts.map_err(|error| Stop::wrong(error.to_string()))?.first() {
             Some(Ok(Answer::Credits(_))) => Ok(()),
             other => Err(Stop::wrong(format!("a credit was answered with {other:?}"))),
@@ -351,7 +328,7 @@ impl Town {
             let resident = &mut self.residents[index];
             let next = core::next(&resident.state, id, 0).map_err(|error| Self::wrong(index, &error))?;
             let Next::Request(request) = next else { continue };
-            let response = self.counter.answer(&request, now)?;
+            let response = self.counter.answer(&request, now);
             let outcome = core::receive(&resident.state, id, &request, &response, now, &mut resident.entropy)
                 .map_err(|error| Self::wrong(index, &error))?;
             if let Some(disputed) = outcome.disputed {
