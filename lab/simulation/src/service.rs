@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use batzen_engine::{Batcher, InlineQueue, PendingAnswer, SubmitError};
-use batzen_exchange::api::Api;
+use batzen_exchange::api::api;
 use batzen_exchange::app;
 use batzen_exchange::config::ExchangeConfig;
 use batzen_exchange::core::Surroundings;
@@ -17,6 +17,7 @@ use batzen_exchange::rules::{Answer, Command, ExchangeRules, Refusal};
 use batzen_http::client::{Client, ClientOptions, Request as SentRequest, Response as Received, Transport};
 use batzen_http::{Method as ServedMethod, Request, Response, header};
 use batzen_protocol::Timestamp;
+use batzen_service::Api;
 use batzen_signer::SecurityModules;
 use batzen_store::{Store, StoreError};
 use batzen_wallet::core::http::{HttpRequest, HttpResponse, Method};
@@ -64,7 +65,7 @@ fn received(response: Response) -> HttpResponse {
 /// An exchange without threads.
 pub(crate) struct Service {
     pub(crate) app: Arc<app::Exchange>,
-    api: Api,
+    api: Api<app::Exchange>,
     queue: InlineQueue<ExchangeRules>,
     batcher: Batcher<ExchangeRules>,
     clock: SetClock,
@@ -97,7 +98,7 @@ impl Service {
         let (app, queue) = app::Exchange::inline(config, store.clone(), modules, surroundings)?;
         let rules = Arc::clone(&app.core.rules);
         let batcher = Batcher::with_metrics(rules, store, Arc::clone(queue.metrics()));
-        Ok(Self { api: Api::new(Arc::clone(&app)), app, queue, batcher, clock, outside })
+        Ok(Self { api: api(Arc::clone(&app)), app, queue, batcher, clock, outside })
     }
 
     /// Sets the clock.
