@@ -190,7 +190,7 @@ impl Service {
 }
 
 /// Carries requests to the API without a network.
-struct Direct(Api);
+struct Direct(Api<app::Exchange>);
 
 impl Transport for Direct {
     fn carry(

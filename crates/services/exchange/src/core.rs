@@ -5,9 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use batzen_crypto::EddsaPublicKey;
-use batzen_engine::{
-    Clock, Entropy, InlineQueue, LaneOptions, Lanes, RuntimeTimers, SubmitError, Timers, run_blocking,
-};
+use batzen_engine::{Clock, Entropy, InlineQueue, LaneOptions, Lanes, RuntimeTimers, SubmitError, Timers};
 use batzen_http::Drain;
 use batzen_http::client::Transport;
 use batzen_protocol::Timestamp;
