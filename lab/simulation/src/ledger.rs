@@ -2,11 +2,10 @@
 
 use std::rc::Rc;
 
-use batzen_engine::LaneMachine;
 use batzen_ledger_service::store::{
     CreateAccounts, CreateTransfers, DurableMachine, SnapshotOptions, TypedRequest, verify,
 };
-use batzen_store::Store;
+use batzen_store::{Store, StoreError};
 
 use crate::host::{Host, Step, Stop, names_damage};
 use crate::message::{Body, Context, LedgerAsk, LedgerReply, Message, Place, Timer};
@@ -111,7 +110,8 @@ impl Ledger {
         }
         while machine.due_at().is_some_and(|due| due <= now) {
             context.marks.meet("ledger.pending_expired");
-            if machine.run_due(now).and_then(|()| machine.commit()).is_err() {
+            machine.run_due(now);
+            if machine.commit().is_err() {
                 machine.undo();
                 if self.host.has_died(context) {
                     self.forget();
@@ -214,13 +214,9 @@ impl Ledger {
     }
 }
 
-fn execute(
-    machine: &mut DurableMachine,
-    ask: &LedgerAsk,
-    now: u64,
-) -> Result<LedgerReply, batzen_ledger::LedgerError> {
-    let accounts = machine.execute(CreateAccounts(ask.accounts.clone()).into(), now)?;
-    let transfers = machine.execute(CreateTransfers(ask.transfers.clone()).into(), now)?;
+fn execute(machine: &mut DurableMachine, ask: &LedgerAsk, now: u64) -> Result<LedgerReply, StoreError> {
+    let accounts = machine.execute(&CreateAccounts(ask.accounts.clone()).into(), now)?;
+    let transfers = machine.execute(&CreateTransfers(ask.transfers.clone()).into(), now)?;
     let (accounts, transfers) = (CreateAccounts::answer(accounts), CreateTransfers::answer(transfers));
     Ok(LedgerReply { accounts, transfers })
 }

@@ -9,23 +9,29 @@
 //! | [`memory`] | [`MemoryLedger`], the machine in memory, for tests of programs that use a ledger |
 //! | `conformance` | requirements on every backend, as a test (feature `conformance`) |
 //! | [`Ledger`] | the interface that a bank or a switch uses, with any backend |
+//! | [`RetryingLedger`] | the same, with requests that are repeated until they are answered |
+//! | [`Outbox`] | carries a service's durable intents to its ledger, and the answers to its books |
 //!
-//! Amounts count the smallest unit of the account's ledger. All arithmetic is checked. Nothing here reads a
-//! clock, draws random numbers or does I/O.
+//! Amounts count the smallest unit of the account's ledger. All arithmetic is checked. Only [`retry`] and
+//! [`outbox`] read a clock; nothing here draws random numbers or does I/O.
 
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;
 mod interface;
 pub mod machine;
 pub mod memory;
+pub mod outbox;
 pub mod query;
 pub mod record;
+pub mod retry;
 pub mod status;
 
 pub use interface::{Answer, Ledger, LedgerError};
 pub use memory::MemoryLedger;
+pub use outbox::{Booking, Intents, Outbox, OutboxPlace, OutboxQueue, OutboxTask, Sent};
 pub use query::{AccountBalance, AccountFilter, ChangeEvent, ChangeFilter, ChangeKind, QueryFilter};
 pub use record::{Account, AccountFlags, Transfer, TransferFlags};
+pub use retry::{RequestCounters, RetryingLedger, answered};
 pub use status::{CreateAccountStatus, CreateResult, CreateTransferStatus};
 
 /// The most events in one request, and the most records in one answer. A constant of the interface, shared by

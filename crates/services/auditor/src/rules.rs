@@ -54,10 +54,6 @@ pub struct AuditorRules;
 impl Rules for AuditorRules {
     type Refusal = Refusal;
     batzen_engine::dispatch_to_commands!(Command);
-
-    fn needs_evidence(&self, _: &Refusal) -> bool {
-        false
-    }
 }
 
 /// Requires that an exchange is audited, also when the batch is committed.

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use crate::lane_rules::BankLaneRules;
 use crate::rules::{Answer, Command, Refusal};
-use crate::settler::{Settler, Unsettled, moves_money};
+use crate::settler::{Settler, Unsettled};
 
 /// Time that a client waits for the ledger. After that it has to try again later; its command continues.
 const ANSWER_MAX: Duration = Duration::from_secs(20);
@@ -27,6 +27,14 @@ pub(crate) enum ExecuteError {
     /// The ledger.
     #[error(transparent)]
     Ledger(#[from] Unsettled),
+}
+
+/// Whether the command may write an intent.
+fn moves_money(command: &Command) -> bool {
+    !matches!(
+        command,
+        Command::Open(_) | Command::SetPassword(_) | Command::CreateWithdrawal(_) | Command::Finish(_)
+    )
 }
 
 /// Executes commands.
@@ -57,7 +65,7 @@ impl CommandExecutor {
                         None => self.settler.place().ok_or(SubmitError::Overloaded)?,
                     };
                     let settled = tokio::time::timeout_at(deadline, self.settler.settle(*intent, place));
-                    let settled = settled.await.map_err(|_| Unsettled::Waiting)??;
+                    let settled = settled.await.ok().flatten().unwrap_or(Err(Unsettled::Waiting))?;
                     match (settled, &again) {
                         (Err(Refusal::ReservationExpired), Some(again)) => command = again.clone(),
                         (settled, _) => return Ok(settled),

@@ -6,7 +6,6 @@
 use std::sync::Arc;
 
 use batzen_engine::{Joined, Lane, LaneOptions, Plan, Rules, WorkingSet};
-use batzen_ledger::LedgerError;
 use batzen_ledger_service::store::{DurableLedger, Joint};
 use batzen_protocol::Timestamp;
 use batzen_store::{ChangeSet, Store, StoreError};
@@ -16,7 +15,7 @@ use crate::BankConfig;
 use crate::chart::Chart;
 use crate::events::{BATCH_MAX, Events, require_accounts};
 use crate::rules::{Answer, BankRules, Command, Finished, Intent, Refusal};
-use crate::settler::Booked;
+use crate::wakes::Booked;
 
 /// The rules of the bank's lane.
 pub(crate) struct BankLaneRules {
@@ -61,7 +60,7 @@ impl BankLaneRules {
 
 /// The verdicts of a batch.
 struct Decided<'a> {
-    ledger: Joint<'a>,
+    ledger: Box<Joint>,
     booked: &'a Booked,
     finished: Vec<(Box<Intent>, Finished)>,
 }
@@ -82,10 +81,6 @@ impl Rules for BankLaneRules {
 
     fn execute(&self, rows: &mut WorkingSet, command: &Command, now: Timestamp) -> Result<Answer, Refusal> {
         self.rules.execute(rows, command, now)
-    }
-
-    fn needs_evidence(&self, refusal: &Refusal) -> bool {
-        self.rules.needs_evidence(refusal)
     }
 
     fn join<'a>(
@@ -109,12 +104,12 @@ impl Rules for BankLaneRules {
             return Ok(None);
         }
         let events = Events::of(chart, intents.iter().map(|intent| &**intent));
-        let mut ledger = ledger.join(now.as_micros().saturating_mul(1000)).map_err(store_error)?;
+        let mut ledger = Box::new(ledger.join(now.as_micros().saturating_mul(1000))?);
         let accounts = events.accounts();
         if !accounts.is_empty() {
-            require_accounts(&accounts, &ledger.create_accounts(accounts.clone())?);
+            require_accounts(&accounts, &ledger.create_accounts(&accounts)?);
         }
-        let results = ledger.create_transfers(events.transfers())?;
+        let results = ledger.create_transfers(&events.transfers())?;
         let mut finished = Vec::with_capacity(intents.len());
         for ((place, intent), verdict) in places.into_iter().zip(intents).zip(events.verdicts(&results)) {
             let Ok(verdict) = verdict else {
@@ -141,12 +136,5 @@ impl Joined for Decided<'_> {
         for (intent, finished) in finished {
             booked(&intent, &finished);
         }
-    }
-}
-
-fn store_error(error: LedgerError) -> StoreError {
-    match error {
-        LedgerError::Busy(reason) => StoreError::Full(reason),
-        error => StoreError::Backend(error.to_string()),
     }
 }

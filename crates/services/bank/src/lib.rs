@@ -13,7 +13,7 @@
 //! | `executor` | executes a command: intent, ledger, books; waits for pending intents |
 //! | `lane_rules` | rules and ledger in one batch, if the ledger shares the bank's store |
 //! | `events` | intents as ledger events, answers as verdicts |
-//! | `settler` | passes intents to the ledger and its answers to the books, many at a time |
+//! | `settler` | the ledger outbox: intents to a ledger elsewhere, and its answers to the books |
 //! | `api` | HTTP: decode, submit, encode; long polling |
 //! | [`books`] | sums over the ledger's accounts, and the check that the bank's rows agree with them |
 //! | `opening` | the start: the bank's identity, its ledger and own accounts, open intents |
@@ -50,7 +50,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use batzen_http::{Bound, Drain, Drained, Listen, Server, ServerOptions, Waiters};
-use batzen_ledger::{Ledger, LedgerError};
+use batzen_ledger::{Ledger, LedgerError, OutboxTask, RetryingLedger};
 use batzen_ledger_service::store::{DurableLedger, RecoveryError};
 use batzen_protocol::limits;
 use batzen_service::LAST_COMMITS;
@@ -72,8 +72,8 @@ use executor::CommandExecutor;
 use lane_rules::{BankLaneRules, JointLedger};
 use opening::OpenBooks;
 use rules::{BankRules, Refusal};
-use settler::{Settler, Settling};
-use wakes::Wakes;
+use settler::BankOutbox;
+use wakes::{Booked, Wakes};
 
 /// Largest request body, in bytes, compressed and decompressed. All valid requests are far smaller.
 pub const MAX_BODY_BYTES: usize = limits::TRANSFER_BODY_BYTES_MAX;
@@ -171,7 +171,8 @@ impl Bank {
     async fn serve(config: BankConfig, books: OpenBooks) -> Result<RunningBank, BankError> {
         let OpenBooks { store, ledger, own, is_joint } = books;
         let rules = BankRules { policy: config.policy() };
-        let state = opening::books(&config, rules.clone(), store.clone(), ledger.as_ref()).await?;
+        let retrying = RetryingLedger::new(Arc::clone(&ledger));
+        let state = opening::books(&config, rules.clone(), store.clone(), &retrying).await?;
         let chart = Chart::new(&state, config.currency);
         let server = Server::bind(Listen::tcp(config.listen_host.clone(), config.http_port)).await?;
         let Bound::Tcp(addr) = *server.bound() else { unreachable!("a TCP address was bound") };
@@ -179,7 +180,7 @@ impl Bank {
             config.base_url.clone().unwrap_or_else(|| format!("http://{}:{}/", config.hostname, addr.port()));
         let wakes = Arc::new(Wakes::new(WAITERS_MAX));
         let decided = Arc::new(Waiters::new(WAITERS_MAX));
-        let booked: settler::Booked = {
+        let booked: Booked = {
             let (wakes, decided) = (Arc::clone(&wakes), Arc::clone(&decided));
             Arc::new(move |intent, finished| {
                 wakes.booked(intent, finished);
@@ -192,7 +193,7 @@ impl Bank {
             &config,
             JointLedger::of(own.as_ref(), is_joint, chart, &booked),
         );
-        let (settler, settling) = Settler::start(Arc::clone(&ledger), chart, lane.clone(), booked);
+        let (settler, settling) = BankOutbox::start(retrying, chart, lane.clone(), booked);
         opening::left_open(&settler, &store).await?;
         let options = ServerOptions {
             max_connections: config.max_connections,
@@ -226,7 +227,7 @@ pub struct RunningBank {
     service: Arc<Service>,
     drain: Drain,
     serving: JoinHandle<Drained>,
-    settling: Settling,
+    settling: OutboxTask,
     sums: JoinHandle<()>,
     own_ledger: Option<Arc<DurableLedger>>,
 }

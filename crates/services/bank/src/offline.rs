@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use batzen_http::Waiters;
+use batzen_ledger::RetryingLedger;
 use futures_util::future::BoxFuture;
 use tokio::task::JoinSet;
 
@@ -11,7 +12,8 @@ use crate::executor::CommandExecutor;
 use crate::lane_rules::{BankLaneRules, JointLedger};
 use crate::opening::{self, OpenBooks};
 use crate::rules::{BankRules, Command, Finished, Intent};
-use crate::settler::{Booked, Settler};
+use crate::settler::BankOutbox;
+use crate::wakes::Booked;
 use crate::{BankConfig, BankError, LAST_COMMITS};
 
 /// Most concurrent commands: far fewer than the limit of intents.
@@ -36,14 +38,15 @@ async fn execute(
     config.check()?;
     let OpenBooks { store, ledger, own, is_joint } = opening::open(&config).await?;
     let rules = BankRules { policy: config.policy() };
-    let state = opening::books(&config, rules.clone(), store.clone(), ledger.as_ref()).await?;
+    let ledger = RetryingLedger::new(ledger);
+    let state = opening::books(&config, rules.clone(), store.clone(), &ledger).await?;
     let decided = Arc::new(Waiters::new(2 * COMMANDS_MAX));
     let woken = Arc::clone(&decided);
     let booked: Booked = Arc::new(move |_: &Intent, finished: &Finished| woken.wake(&finished.key));
     let chart = Chart::new(&state, config.currency);
     let lane =
         BankLaneRules::lane(rules, &store, &config, JointLedger::of(own.as_ref(), is_joint, chart, &booked));
-    let (settler, settling) = Settler::start(ledger, chart, lane.clone(), booked);
+    let (settler, settling) = BankOutbox::start(ledger, chart, lane.clone(), booked);
     opening::left_open(&settler, &store).await?;
     let executor = Arc::new(CommandExecutor { lane, settler, decided });
     let mut running = JoinSet::new();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use batzen_engine::Batcher;
-use batzen_ledger::{Ledger, MemoryLedger};
+use batzen_ledger::{Ledger, MemoryLedger, RetryingLedger};
 use batzen_ledger_service::net::LedgerAddress;
 use batzen_ledger_service::store::{DurableLedger, DurableOptions, system_clock};
 use batzen_service::storage::StoreConfig;
@@ -15,7 +15,7 @@ use crate::BankError;
 use crate::chart::Chart;
 use crate::config::BankConfig;
 use crate::rules::{BankRules, HEADROOM_MAX, Open, TypedCommand};
-use crate::settler::{RecoveryError, Settler, create_accounts};
+use crate::settler::{RecoveryError, Settler, create_accounts, settle_left_open};
 
 /// Time that a start waits for the ledger's answers.
 const LEDGER_WAIT_MAX: Duration = Duration::from_secs(30);
@@ -99,7 +99,7 @@ pub(crate) async fn books(
     config: &BankConfig,
     rules: BankRules,
     store: Store,
-    ledger: &dyn Ledger,
+    ledger: &RetryingLedger,
 ) -> Result<BankStateRow, BankError> {
     let mut random = [[0; 16]; 2];
     random.iter_mut().for_each(|bytes| batzen_crypto::fill_random(bytes));
@@ -125,7 +125,7 @@ pub(crate) async fn books(
 
 /// Settles the open intents of an earlier run.
 pub(crate) async fn left_open(settler: &Settler, store: &Store) -> Result<(), BankError> {
-    match waited(settler.settle_left_open(store)).await? {
+    match waited(settle_left_open(settler, store)).await? {
         Ok(0) => Ok(()),
         Ok(count) => {
             tracing::info!(count, "settled the open intents of an earlier run");

@@ -3,9 +3,12 @@
 use std::sync::Arc;
 
 use batzen_http::Waiters;
+use batzen_tables::bank::Origin;
 
 use crate::rules::{Answer, Finished, Intent};
-use crate::settler::ends_operation;
+
+/// Called for every booked intent, to wake waiting polls.
+pub(crate) type Booked = Arc<dyn Fn(&Intent, &Finished) + Send + Sync>;
 
 /// Kind of an account's history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -42,7 +45,8 @@ impl Wakes {
         if row.reserve_pub.is_some() && !self.histories.is_empty() {
             self.histories.wake(&(Direction::Incoming, row.credit_account.clone()));
         }
-        if ends_operation(intent.key.origin()) {
+        // The end of a withdrawal operation.
+        if matches!(intent.key.origin(), Origin::Withdrawal | Origin::Release) {
             let wopid = intent.key.id.as_slice().try_into().expect("the ids of operations have 32 bytes");
             self.ended(answer, &wopid);
         }

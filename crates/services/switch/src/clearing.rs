@@ -1,16 +1,15 @@
-//! Connects the lane and the ledger: intents go to the ledger in batches, and its answers come back as one
-//! command.
+//! Connects the lane and the ledger: intents go to the ledger in rounds, and the answers of a round come back
+//! as one command.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use batzen_ledger::{
-    Account, BATCH_EVENTS_MAX, CreateTransferStatus, Ledger, LedgerError, Transfer, TransferFlags,
+    Account, BATCH_EVENTS_MAX, Booking, CreateTransferStatus, Intents, RetryingLedger, Sent, Transfer,
+    TransferFlags,
 };
-use batzen_metrics::{Counter, Histogram};
+use batzen_metrics::Counter;
 use batzen_store::{Store, StoreError};
 use batzen_tables::switch::{AccountKind, SwitchAccountKey, SwitchAccounts, Transfers};
-use tokio::sync::mpsc;
 
 use crate::config::SwitchClock;
 use crate::errors::ApiError;
@@ -18,13 +17,8 @@ use crate::ids::{Role, derive};
 use crate::pipeline::Lane;
 use crate::rules::{Answer, AnswerStatus, Command, Intent, IntentKind};
 
-/// The most intents in one request, unless a single bulk exceeds it. A gross intent makes four events.
-const INTENTS_MAX: usize = 4096;
-/// The most events that one intent makes.
+/// The most events that one intent makes, for gross settlement.
 const EVENTS_MAX: usize = 4;
-/// The pauses between attempts if the ledger does not answer.
-const PAUSE_MIN: Duration = Duration::from_millis(5);
-const PAUSE_MAX: Duration = Duration::from_secs(2);
 
 /// Codes of transfers in the ledger.
 pub mod code {
@@ -38,131 +32,19 @@ pub mod code {
     pub const SETTLEMENT: u16 = 4;
 }
 
-/// Counters of requests to the ledger.
-#[derive(Debug)]
+/// Counters of the ledger's answers.
+#[derive(Debug, Default)]
 pub struct ClearingCounters {
-    /// Duration of a request to the ledger.
-    pub time: Histogram,
-    /// Events per request.
-    pub events: Histogram,
-    /// Requests that had to be repeated.
-    pub repeated: Counter,
     /// Answers that contradict the switch's books: an operator must investigate.
     pub broken: Counter,
     /// Gross settlements that failed; the transfers are settled in net instead.
     pub unsettled: Counter,
 }
 
-impl Default for ClearingCounters {
-    fn default() -> Self {
-        Self {
-            time: Histogram::of_times(),
-            events: Histogram::of_counts(),
-            repeated: Counter::default(),
-            broken: Counter::default(),
-            unsettled: Counter::default(),
-        }
-    }
-}
-
 /// The ledger account of a participant.
 #[must_use]
 pub fn account(participant: u32, currency: u32, kind: AccountKind) -> u128 {
     SwitchAccountKey::new(participant, currency, kind).ledger_id()
-}
-
-/// A ledger client that repeats each request until it is answered.
-#[derive(Clone)]
-pub struct Patient {
-    ledger: Arc<dyn Ledger>,
-    counters: Arc<ClearingCounters>,
-}
-
-impl Patient {
-    /// Wraps a ledger.
-    pub fn new(ledger: Arc<dyn Ledger>) -> Self {
-        Self { ledger, counters: Arc::default() }
-    }
-
-    /// The counters.
-    #[must_use]
-    pub fn counters(&self) -> &ClearingCounters {
-        &self.counters
-    }
-
-    /// Whether the ledger answers a request now, without a retry.
-    ///
-    /// # Errors
-    /// The ledger's failure.
-    pub async fn check(&self) -> Result<(), LedgerError> {
-        self.ledger.lookup_accounts(vec![1]).await.map(|_| ())
-    }
-
-    /// Waits before a request is repeated. The ids make repetition safe; without an answer, the effect of the
-    /// request is unknown.
-    async fn pause(&self, pause: &mut Duration, error: &LedgerError) {
-        self.counters.repeated.inc();
-        if *pause > PAUSE_MIN * 8 {
-            tracing::warn!(%error, "the ledger does not answer, trying again");
-        }
-        tokio::time::sleep(*pause).await;
-        *pause = (*pause * 2).min(PAUSE_MAX);
-    }
-
-    /// Creates transfers: one status per event.
-    pub async fn transfers(&self, events: Vec<Transfer>) -> Vec<CreateTransferStatus> {
-        assert!(events.len() <= BATCH_EVENTS_MAX, "requests are cut to the ledger's size");
-        let begun = std::time::Instant::now();
-        let mut pause = PAUSE_MIN;
-        let results = loop {
-            match self.ledger.create_transfers(events.clone()).await {
-                Ok(results) => break results,
-                Err(error) => self.pause(&mut pause, &error).await,
-            }
-        };
-        assert_eq!(results.len(), events.len(), "a ledger answers every event");
-        self.counters.time.time(begun.elapsed());
-        self.counters.events.count(events.len() as u64);
-        results.into_iter().map(|result| result.status).collect()
-    }
-
-    /// Creates accounts.
-    pub async fn accounts(&self, events: Vec<Account>) -> Vec<batzen_ledger::CreateAccountStatus> {
-        let mut pause = PAUSE_MIN;
-        loop {
-            match self.ledger.create_accounts(events.clone()).await {
-                Ok(results) => return results.into_iter().map(|result| result.status).collect(),
-                Err(error) => self.pause(&mut pause, &error).await,
-            }
-        }
-    }
-
-    /// Whether any of these transfers exists.
-    pub async fn exists_any(&self, ids: &[u128]) -> bool {
-        let mut pause = PAUSE_MIN;
-        loop {
-            match self.ledger.lookup_transfers(ids.to_vec()).await {
-                Ok(found) => return !found.is_empty(),
-                Err(error) => self.pause(&mut pause, &error).await,
-            }
-        }
-    }
-
-    /// The accounts with these ids; a missing one is all zeros.
-    pub async fn lookup(&self, ids: &[u128]) -> Vec<Account> {
-        let mut found: Vec<Account> = Vec::with_capacity(ids.len());
-        for part in ids.chunks(BATCH_EVENTS_MAX) {
-            let mut pause = PAUSE_MIN;
-            loop {
-                match self.ledger.lookup_accounts(part.to_vec()).await {
-                    Ok(accounts) => break found.extend(accounts),
-                    Err(error) => self.pause(&mut pause, &error).await,
-                }
-            }
-        }
-        let mut found = found.into_iter().peekable();
-        ids.iter().map(|id| found.next_if(|account| account.id == *id).unwrap_or_default()).collect()
-    }
 }
 
 /// The events of an intent. Each but the last is linked to the next.
@@ -229,31 +111,25 @@ fn is_same_bulk(one: &Intent, next: &Intent) -> bool {
     one.bulk.is_some() && one.bulk == next.bulk
 }
 
-/// Receives notice when a gross settlement has changed a participant's liquidity or headroom.
-pub trait Settled: Send + 'static {
-    /// These two participants have settled with each other.
-    fn settled(&self, payer: u32, payee: u32, currency: u32);
-}
-
-/// The worker that carries intents to the ledger.
-pub struct Clearing<S> {
-    /// The ledger.
-    pub ledger: Patient,
+/// The intents of the switch, for its ledger outbox.
+pub struct Clearing {
     /// The lane that receives the answers.
     pub lane: Lane,
     /// For the limits when a reservation is refused.
     pub store: Store,
     /// The present time.
     pub clock: SwitchClock,
-    /// The receiver of notices about gross settlements.
-    pub settled: S,
+    /// The counters.
+    pub counters: Arc<ClearingCounters>,
+    /// Called when a gross settlement has changed the liquidity or headroom of both participants.
+    pub settled: Box<dyn Fn(&Intent) + Send + Sync>,
 }
 
-/// All intents left over from the last run, in order.
+/// All intents left over from the last run, in order. Each group is of one bulk.
 ///
 /// # Errors
 /// When the store cannot be read.
-pub fn left_behind(store: &Store) -> Result<Vec<Intent>, StoreError> {
+pub fn left_behind(store: &Store) -> Result<Vec<Vec<Intent>>, StoreError> {
     let all = store.range_bytes::<Transfers>(
         Transfers::INTENDED,
         std::ops::Bound::Unbounded,
@@ -261,104 +137,123 @@ pub fn left_behind(store: &Store) -> Result<Vec<Intent>, StoreError> {
         usize::MAX,
         false,
     )?;
-    Ok(all.into_iter().filter_map(|found| Intent::of(found.key.id, &found.row)).collect())
+    let left: Vec<Intent> =
+        all.into_iter().filter_map(|found| Intent::of(found.key.id, &found.row)).collect();
+    Ok(left.chunk_by(is_same_bulk).map(<[Intent]>::to_vec).collect())
 }
 
-impl<S: Settled> Clearing<S> {
-    /// Runs until the sender of intents is gone. Intents that belong together are sent together. Those in
-    /// `left` may have been sent before.
-    pub async fn run(self, left: Vec<Intent>, mut intents: mpsc::UnboundedReceiver<Vec<Intent>>) {
-        let mut left = &left[..];
-        while !left.is_empty() {
-            let groups = left.chunk_by(is_same_bulk).map(<[Intent]>::len);
-            let ends = groups.scan(0, |end, length| {
-                *end += length;
-                Some(*end)
-            });
-            let length =
-                ends.take_while(|end| *end <= INTENTS_MAX).last().expect("a bulk is smaller than a request");
-            let (part, rest) = left.split_at(length);
-            self.clear(part, true).await;
-            left = rest;
-        }
-        while let Some(mut batch) = intents.recv().await {
-            while batch.len() < INTENTS_MAX
-                && let Ok(more) = intents.try_recv()
-            {
-                batch.extend(more);
-            }
-            self.clear(&batch, false).await;
-        }
-    }
+/// A request to the ledger.
+#[derive(Default)]
+struct Request {
+    events: Vec<Transfer>,
+    /// For each intent, its place in the round and its first event.
+    places: Vec<(usize, usize)>,
+}
 
-    async fn clear(&self, intents: &[Intent], sent_before: bool) {
+impl Intents for Clearing {
+    type Intent = Intent;
+    type Answer = AnswerStatus;
+    type Booked = ();
+
+    const ROUND_INTENTS_MAX: usize = 4096;
+
+    async fn ask(&self, ledger: &RetryingLedger, round: &[Sent<Intent>]) -> Vec<AnswerStatus> {
         let now = (self.clock)() / 1000;
-        let mut answers = Vec::with_capacity(intents.len());
-        let (mut sent, mut batch) = (Vec::with_capacity(intents.len()), Vec::with_capacity(intents.len()));
+        let mut answers = vec![AnswerStatus::TooLate; round.len()];
+        let mut request = Request::default();
+        let mut places = 0..round.len();
         // All of a bulk goes into one request; even with four events for each item it is small enough.
-        for group in intents.chunk_by(is_same_bulk) {
-            if batch.len() + group.len() * EVENTS_MAX > BATCH_EVENTS_MAX {
-                self.ask(std::mem::take(&mut sent), std::mem::take(&mut batch), &mut answers).await;
+        for group in round.chunk_by(|one, next| is_same_bulk(&one.intent, &next.intent)) {
+            if request.events.len() + group.len() * EVENTS_MAX > BATCH_EVENTS_MAX {
+                self.send(ledger, round, std::mem::take(&mut request), &mut answers).await;
             }
-            for intent in group {
-                if intent.kind == IntentKind::Reserve && intent.expiration <= now && !sent_before {
-                    answers.push(Answer { intent: *intent, status: AnswerStatus::TooLate });
+            for (Sent { intent, is_repeated }, place) in group.iter().zip(&mut places) {
+                if intent.kind == IntentKind::Reserve && intent.expiration <= now && !is_repeated {
                     continue;
                 }
-                sent.push((*intent, batch.len()));
-                events(intent, &mut batch);
+                request.places.push((place, request.events.len()));
+                events(intent, &mut request.events);
             }
         }
-        self.ask(sent, batch, &mut answers).await;
-        self.lane.submit_internal(Command::Answers(answers));
+        self.send(ledger, round, request, &mut answers).await;
+        answers
     }
 
-    async fn ask(&self, sent: Vec<(Intent, usize)>, batch: Vec<Transfer>, answers: &mut Vec<Answer>) {
-        if batch.is_empty() {
+    fn book(&self, round: Vec<(Intent, AnswerStatus)>) -> Booking<()> {
+        let answers = round.iter().map(|(intent, status)| Answer { intent: *intent, status: *status });
+        let booked = self.lane.submit_internal(Command::Answers(answers.collect()));
+        Box::pin(async move {
+            let result = match booked.await {
+                Ok(Ok(_)) => Some(()),
+                Ok(Err(refusal)) => panic!("the rules refused to book the ledger's answers: {refusal}"),
+                // The lane has ended, and the next start repeats it.
+                Err(_) => None,
+            };
+            vec![result; round.len()]
+        })
+    }
+}
+
+impl Clearing {
+    async fn send(
+        &self,
+        ledger: &RetryingLedger,
+        round: &[Sent<Intent>],
+        request: Request,
+        answers: &mut [AnswerStatus],
+    ) {
+        let Request { events, places } = request;
+        if events.is_empty() {
             return;
         }
-        let statuses = self.ledger.transfers(batch).await;
-        for (intent, first) in sent {
-            let status = match (intent.kind, statuses[first]) {
+        let results = ledger.create_transfers(events).await;
+        for (place, first) in places {
+            let Sent { intent, .. } = &round[place];
+            let status = match (intent.kind, results[first].status) {
                 (IntentKind::PostGross, CreateTransferStatus::LinkedEventFailed) => {
-                    let part = &statuses[first..first + 4];
+                    let part = &results[first..first + 4];
                     tracing::error!(id = %crate::values::format_uuid(intent.id), ?part, "gross settlement refused");
-                    self.ledger.counters.unsettled.inc();
-                    self.post_alone(&intent).await
+                    self.counters.unsettled.inc();
+                    self.post_alone(ledger, intent).await
                 }
-                (_, status) => self.judge(&intent, status).await,
+                (_, status) => self.judge(ledger, intent, status).await,
             };
             if let AnswerStatus::Broken(number) = status {
-                self.ledger.counters.broken.inc();
+                self.counters.broken.inc();
                 let id = crate::values::format_uuid(intent.id);
                 tracing::error!(id, number, kind = ?intent.kind, "the ledger's answer does not fit");
             }
             if intent.kind == IntentKind::PostGross && status == AnswerStatus::Done {
-                self.settled.settled(intent.payer, intent.payee, intent.currency);
+                (self.settled)(intent);
             }
-            answers.push(Answer { intent, status });
+            answers[place] = status;
         }
     }
 
     /// Posts a transfer whose settlement failed.
-    async fn post_alone(&self, intent: &Intent) -> AnswerStatus {
+    async fn post_alone(&self, ledger: &RetryingLedger, intent: &Intent) -> AnswerStatus {
         let mut event = Vec::new();
         events(&Intent { kind: IntentKind::Post, ..*intent }, &mut event);
-        let statuses = self.ledger.transfers(event).await;
-        match self.judge(intent, statuses[0]).await {
+        let results = ledger.create_transfers(event).await;
+        match self.judge(ledger, intent, results[0].status).await {
             AnswerStatus::Done => AnswerStatus::DoneUnsettled,
             other => other,
         }
     }
 
-    async fn judge(&self, intent: &Intent, status: CreateTransferStatus) -> AnswerStatus {
+    async fn judge(
+        &self,
+        ledger: &RetryingLedger,
+        intent: &Intent,
+        status: CreateTransferStatus,
+    ) -> AnswerStatus {
         use CreateTransferStatus as S;
         match (intent.kind, status) {
             (_, S::Created | S::Exists) => AnswerStatus::Done,
             // The chain's first event differs from the same event sent alone only by its flag.
             (IntentKind::PostGross, S::ExistsWithDifferentFlags) => AnswerStatus::DoneUnsettled,
             (IntentKind::Reserve, S::ExceedsCredits | S::IdAlreadyFailed) => {
-                AnswerStatus::Refused(self.limit_error(intent).await)
+                AnswerStatus::Refused(self.limit_error(ledger, intent).await)
             }
             (IntentKind::Reserve, S::DebitAccountNotFound) => {
                 AnswerStatus::Refused(ApiError::PayerFspIdNotFound)
@@ -391,9 +286,9 @@ impl<S: Settled> Clearing<S> {
     }
 
     /// Why a payer's headroom was insufficient: checks liquidity first, then the cap.
-    async fn limit_error(&self, intent: &Intent) -> ApiError {
+    async fn limit_error(&self, ledger: &RetryingLedger, intent: &Intent) -> ApiError {
         let Intent { payer, currency, amount, .. } = *intent;
-        let balances = Balances::read(&self.ledger, payer, currency).await;
+        let balances = Balances::read(ledger, payer, currency).await;
         let over = balances.position().saturating_add_unsigned(amount) > balances.cover();
         let row =
             self.store.get::<SwitchAccounts>(&SwitchAccountKey::new(payer, currency, AccountKind::Position));
@@ -423,12 +318,12 @@ fn signed(amount: u128) -> i128 {
 
 impl Balances {
     /// Reads the balances of one participant.
-    pub async fn read(ledger: &Patient, participant: u32, currency: u32) -> Self {
+    pub async fn read(ledger: &RetryingLedger, participant: u32, currency: u32) -> Self {
         Self::read_all(ledger, &[(participant, currency)]).await[0]
     }
 
     /// Reads the balances of several participants at one moment.
-    pub async fn read_all(ledger: &Patient, whose: &[(u32, u32)]) -> Vec<Self> {
+    pub async fn read_all(ledger: &RetryingLedger, whose: &[(u32, u32)]) -> Vec<Self> {
         let ids: Vec<u128> = whose
             .iter()
             .flat_map(|&(participant, currency)| {

@@ -56,7 +56,7 @@ pub struct SwitchConfig {
     /// The most requests that may wait for a decision; more are refused with 503.
     pub requests_max: usize,
     /// The most transfers that may wait for the ledger; more are refused with 503.
-    pub intents_max: u64,
+    pub intents_max: usize,
     /// The most connections to each listener.
     pub max_connections: usize,
     /// Source of the present time.

@@ -9,8 +9,8 @@
 //! |---|---|
 //! | [`messages`], [`values`], [`errors`], [`fulfilment`] | the wire format |
 //! | [`rules`] | the effect of a command on the books: pure functions |
-//! | [`pipeline`] | the lane: one thread that decides and makes durable |
-//! | [`clearing`] | from the lane to the ledger and back |
+//! | [`pipeline`] | the lane: it decides and makes durable, and passes on the consequences |
+//! | [`clearing`] | the ledger outbox: from the lane to the ledger and back |
 //! | [`treasury`] | liquidity and headroom |
 //! | [`approvals`] | changes that operators propose and approve |
 //! | [`settlement`] | settlement at the ledger |
@@ -53,12 +53,11 @@ use std::time::Duration;
 
 use batzen_engine::Batcher;
 use batzen_http::{Bound, Drain, Drained, Listen, Server, ServerOptions};
-use batzen_ledger::Ledger;
+use batzen_ledger::{Ledger, Outbox, OutboxTask, RetryingLedger};
 use batzen_protocol::Timestamp;
 use batzen_store::{Store, StoreError};
 use batzen_tables::switch::SwitchAccounts;
 use futures_util::future::BoxFuture;
-use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
 pub use config::{Operator, SwitchClock, SwitchConfig};
@@ -68,12 +67,12 @@ pub use service::Service;
 
 use api::admin::AdminApi;
 use api::participant::ParticipantApi;
-use clearing::{Clearing, Patient, Settled};
+use clearing::{Clearing, ClearingCounters};
 use directory::Directory;
 use forwarding::Forwarder;
 use outbox::Senders;
-use pipeline::{Follow, Lane, LaneLimits};
-use rules::{Command, Numbered, SwitchRules};
+use pipeline::{Follow, Lane};
+use rules::{Command, Intent, Numbered, SwitchRules};
 use treasury::Treasury;
 
 /// The largest body, in bytes.
@@ -108,26 +107,26 @@ pub struct Switch;
 
 /// Passes on the consequences of decisions.
 struct Followers {
+    clearing: Outbox<Clearing>,
     senders: Senders,
     alarm: Arc<expiry::Alarm>,
 }
 
 impl Follow for Followers {
+    fn is_full(&self) -> bool {
+        self.clearing.is_full()
+    }
+
+    fn intended(&self, intents: &[Intent]) {
+        self.clearing.send(intents.iter().copied());
+    }
+
     fn told(&self, participants: &[u32]) {
         self.senders.wake(participants);
     }
 
     fn deadline(&self, millis: u64) {
         self.alarm.set(millis);
-    }
-}
-
-struct GrossSettled(Arc<Treasury>);
-
-impl Settled for GrossSettled {
-    fn settled(&self, payer: u32, payee: u32, currency: u32) {
-        self.0.look_at(payer, currency);
-        self.0.look_at(payee, currency);
     }
 }
 
@@ -189,25 +188,38 @@ impl Switch {
         let forwarder =
             Forwarder::new(Arc::clone(&directory), Arc::clone(&clock), config.forwarding, workers.clone());
         let left = clearing::left_behind(&store)?;
-        let (intents, to_clear) = mpsc::unbounded_channel();
-        let limits = LaneLimits { requests_max: config.requests_max, intents_max: config.intents_max };
-        let followers = Followers { senders: senders.clone(), alarm: Arc::clone(&alarm) };
-        let lane = Lane::start(rules, store.clone(), Arc::clone(&clock), limits, intents, followers)?;
+        let (outbox, to_clear) = Outbox::new(config.intents_max);
+        let (clearing, alarm_set) = (outbox.clone(), Arc::clone(&alarm));
+        let followers = Followers { clearing, senders: senders.clone(), alarm: alarm_set };
+        if !left.is_empty() {
+            tracing::info!(
+                transfers = left.iter().map(Vec::len).sum::<usize>(),
+                "finishing what was left behind"
+            );
+        }
+        // Sent before everything that the lane decides.
+        drop(outbox.repeat(left));
+        let requests_max = config.requests_max;
+        let lane = Lane::start(rules, store.clone(), Arc::clone(&clock), requests_max, Arc::new(followers))?;
         senders.attach(lane.clone());
-        let patient = Patient::new(ledger);
-        let treasury = Arc::new(Treasury::new(patient.clone(), lane.clone(), store.clone()));
+        let ledger = RetryingLedger::new(ledger);
+        let treasury = Arc::new(Treasury::new(ledger.clone(), lane.clone(), store.clone()));
+        let counters = Arc::<ClearingCounters>::default();
         let clearing = Clearing {
-            ledger: patient,
             lane: lane.clone(),
             store: store.clone(),
             clock: Arc::clone(&clock),
-            settled: GrossSettled(Arc::clone(&treasury)),
+            counters: Arc::clone(&counters),
+            settled: {
+                let treasury = Arc::clone(&treasury);
+                Box::new(move |intent| {
+                    treasury.look_at(intent.payer, intent.currency);
+                    treasury.look_at(intent.payee, intent.currency);
+                })
+            },
         };
-        if !left.is_empty() {
-            tracing::info!(transfers = left.len(), "finishing what was left behind");
-        }
+        let clearing = to_clear.serve(clearing, ledger);
         let mut tasks = vec![
-            tokio::spawn(clearing.run(left, to_clear)),
             tokio::spawn(expiry::run(alarm, store.clone(), lane.clone(), clock, workers.clone())),
             tokio::spawn(Arc::clone(&treasury).run(workers.clone())),
         ];
@@ -227,7 +239,8 @@ impl Switch {
             ..ServerOptions::default()
         };
         let (addr, admin_addr) = (tcp_address(&server), tcp_address(&admin_server));
-        let service = Arc::new(Service::new(lane, store, directory, (senders, forwarder), treasury, config));
+        let (senders, outbox) = ((senders, forwarder), (outbox, counters));
+        let service = Arc::new(Service::new(lane, store, directory, senders, treasury, outbox, config));
         tasks.push(tokio::spawn(Arc::clone(&service).watch_approvals(workers.clone())));
         let api = Arc::new(ParticipantApi::new(Arc::clone(&service)));
         let admin = Arc::new(AdminApi::new(Arc::clone(&service), server.stats()));
@@ -236,7 +249,7 @@ impl Switch {
             tokio::spawn(admin_server.serve(admin, options, drain.clone())),
         ];
         tracing::info!(%addr, %admin_addr, "the switch serves");
-        Ok(RunningSwitch { addr, admin_addr, service, drain, workers, serving, tasks })
+        Ok(RunningSwitch { addr, admin_addr, service, drain, workers, serving, clearing, tasks })
     }
 }
 
@@ -265,6 +278,7 @@ pub struct RunningSwitch {
     drain: Drain,
     workers: Drain,
     serving: Vec<JoinHandle<Drained>>,
+    clearing: OutboxTask,
     tasks: Vec<JoinHandle<()>>,
 }
 
@@ -310,17 +324,14 @@ impl RunningSwitch {
     /// # Errors
     /// When the store's last checkpoint cannot be written; everything acknowledged is durable regardless.
     pub async fn shutdown(self) -> Result<(), StoreError> {
-        let Self { service, drain, workers, serving, tasks, .. } = self;
+        let Self { service, drain, workers, serving, clearing, tasks, .. } = self;
         drain.trigger();
         for server in serving {
             if server.await.is_err() {
                 tracing::error!("a server did not end cleanly");
             }
         }
-        let deadline = tokio::time::Instant::now() + LAST_ANSWERS;
-        while service.lane().open_intents().get() > 0 && tokio::time::Instant::now() < deadline {
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
+        clearing.end(tokio::time::Instant::now() + LAST_ANSWERS).await;
         workers.trigger();
         for task in tasks {
             task.abort();

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use batzen_ledger::{Account, AccountFlags, CreateAccountStatus};
+use batzen_ledger::{Account, AccountFlags, CreateAccountStatus, Outbox};
 use batzen_service::Operations;
 use batzen_store::Store;
 use batzen_tables::switch::{
@@ -11,7 +11,7 @@ use batzen_tables::switch::{
 
 use crate::api::participant::OPERATIONS;
 use crate::approvals::By;
-use crate::clearing::Balances;
+use crate::clearing::{Balances, Clearing, ClearingCounters};
 use crate::config::SwitchConfig;
 use crate::directory::{Directory, Snapshot};
 use crate::forwarding::Forwarder;
@@ -33,6 +33,7 @@ pub struct Service {
     senders: Senders,
     forwarder: Arc<Forwarder>,
     treasury: Arc<Treasury>,
+    clearing: (Outbox<Clearing>, Arc<ClearingCounters>),
     config: SwitchConfig,
     operations: Operations,
     /// Serialises approvals.
@@ -46,6 +47,7 @@ impl Service {
         directory: Arc<Directory>,
         (senders, forwarder): (Senders, Arc<Forwarder>),
         treasury: Arc<Treasury>,
+        clearing: (Outbox<Clearing>, Arc<ClearingCounters>),
         config: SwitchConfig,
     ) -> Self {
         let operations = Operations::new(&OPERATIONS);
@@ -56,6 +58,7 @@ impl Service {
             senders,
             forwarder,
             treasury,
+            clearing,
             config,
             operations,
             approving: tokio::sync::Mutex::default(),
@@ -88,6 +91,14 @@ impl Service {
 
     pub(crate) fn treasury(&self) -> &Arc<Treasury> {
         &self.treasury
+    }
+
+    pub(crate) fn clearing(&self) -> &Outbox<Clearing> {
+        &self.clearing.0
+    }
+
+    pub(crate) fn clearing_counters(&self) -> &ClearingCounters {
+        &self.clearing.1
     }
 
     pub(crate) fn directory(&self) -> Arc<Snapshot> {
@@ -128,7 +139,8 @@ impl Service {
             // Ledger accounts first: empty ones do no harm, and rows must never refer to accounts that do not
             // exist.
             let accounts = account_kinds(number).iter().map(|kind| ledger_account(number, currency, *kind));
-            for status in self.treasury.ledger().accounts(accounts.collect()).await {
+            for result in self.treasury.ledger().create_accounts(accounts.collect()).await {
+                let status = result.status;
                 if !matches!(status, CreateAccountStatus::Created | CreateAccountStatus::Exists) {
                     return Err(Refusal::Conflict(format!("the ledger answers {status}")).into());
                 }

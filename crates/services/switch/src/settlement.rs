@@ -179,8 +179,8 @@ impl Service {
     }
 
     async fn ask(&self, events: Vec<Transfer>) -> Result<(), CreateTransferStatus> {
-        let statuses = self.treasury().ledger().transfers(events).await;
-        match statuses[0] {
+        let results = self.treasury().ledger().create_transfers(events).await;
+        match results[0].status {
             CreateTransferStatus::Created | CreateTransferStatus::Exists => Ok(()),
             other => Err(other),
         }

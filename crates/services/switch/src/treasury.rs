@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use batzen_engine::SubmitError;
 use batzen_http::Drain;
-use batzen_ledger::{CreateTransferStatus, Transfer, TransferFlags};
+use batzen_ledger::{CreateTransferStatus, RetryingLedger, Transfer, TransferFlags};
 use batzen_metrics::{Counter, Gauge};
 use batzen_store::{Store, StoreError};
 use batzen_tables::switch::{
@@ -20,7 +20,7 @@ use batzen_tables::switch::{
 };
 use tokio::sync::{Mutex, Notify};
 
-use crate::clearing::{Balances, Patient, account, code};
+use crate::clearing::{Balances, account, code};
 use crate::errors::ApiError;
 use crate::ids::{Role, derive};
 use crate::pipeline::Lane;
@@ -136,7 +136,7 @@ pub struct TreasuryCounters {
 
 /// Keeper of liquidity and headroom.
 pub struct Treasury {
-    ledger: Patient,
+    ledger: RetryingLedger,
     lane: Lane,
     store: Store,
     /// Serialises changes.
@@ -149,7 +149,7 @@ pub struct Treasury {
 
 impl Treasury {
     /// Creates a treasury.
-    pub fn new(ledger: Patient, lane: Lane, store: Store) -> Self {
+    pub fn new(ledger: RetryingLedger, lane: Lane, store: Store) -> Self {
         Self {
             ledger,
             lane,
@@ -174,7 +174,7 @@ impl Treasury {
 
     /// The ledger.
     #[must_use]
-    pub fn ledger(&self) -> &Patient {
+    pub fn ledger(&self) -> &RetryingLedger {
         &self.ledger
     }
 
@@ -328,7 +328,8 @@ impl Treasury {
                 (events, MovementState::Reserved)
             }
         };
-        let statuses = self.ledger.transfers(events).await;
+        let results = self.ledger.create_transfers(events).await;
+        let statuses: Vec<_> = results.iter().map(|result| result.status).collect();
         let is_done = |status: &CreateTransferStatus| {
             matches!(status, CreateTransferStatus::Created | CreateTransferStatus::Exists)
         };

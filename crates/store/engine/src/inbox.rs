@@ -13,6 +13,15 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::pace::Pace;
 use crate::queue::{BatchLimits, Submissions, Taken as Arrived, Wait};
 
+/// A command that waits for its batch.
+pub(crate) trait Waiting {
+    /// Whether only a worker waits for its answer.
+    fn is_background(&self) -> bool;
+
+    /// Its size, by which batches are limited.
+    fn events(&self) -> usize;
+}
+
 pub(crate) struct Inbox<J> {
     queue: Submissions<J>,
     /// Commands of clients that wait for the end of a background batch.
@@ -56,40 +65,44 @@ impl Cost {
     }
 }
 
-impl<J> Inbox<J> {
+impl<J: Waiting> Inbox<J> {
     pub(crate) fn new(queue: Submissions<J>, background_max: usize) -> Self {
         Self { queue, clients: Vec::new(), background: VecDeque::new(), background_max, pace: Pace::new() }
     }
 
-    /// Puts the next batch of at most `max` jobs into `jobs`. Waits if there is none. Returns none when the
-    /// queue is closed and empty.
+    /// Puts the next batch into `jobs`. Waits if there is none, at most until `end`; then the batch is empty.
+    /// Returns none when the queue is closed and empty.
     pub(crate) fn take(
         &mut self,
         jobs: &mut Vec<J>,
-        max: usize,
-        is_background: impl Fn(&J) -> bool,
+        limits: BatchLimits,
+        end: Option<Instant>,
     ) -> Option<Taken> {
+        let BatchLimits { commands_max: max, events_max } = limits;
         self.pace.background_waits(Instant::now(), !self.background.is_empty());
         let mut arrived = Vec::new();
-        while self.clients.len() < max && self.background.len() < self.background_max {
+        let mut events: usize = self.clients.iter().map(J::events).sum();
+        while self.clients.len() < max && events < events_max && self.background.len() < self.background_max {
             let wait = if !self.clients.is_empty() {
                 Wait::No
             } else if self.background.is_empty() {
-                Wait::Forever
+                end.map_or(Wait::Forever, Wait::Until)
             } else {
                 let now = Instant::now();
                 Wait::Until(now + self.pace.rest(now))
             };
             let room = (max - self.clients.len()).min(self.background_max - self.background.len());
-            match self.queue.take(&mut arrived, BatchLimits::commands(room), wait) {
+            let room = BatchLimits { commands_max: room, events_max: events_max - events };
+            match self.queue.take(&mut arrived, room, wait) {
                 Arrived::Batch => {}
                 Arrived::Closed if self.clients.is_empty() && self.background.is_empty() => return None,
                 Arrived::Closed | Arrived::Nothing => break,
             }
             for job in arrived.drain(..) {
-                if is_background(&job) {
+                if job.is_background() {
                     self.background.push_back(job);
                 } else {
+                    events += job.events();
                     self.clients.push(job);
                 }
             }
@@ -115,6 +128,11 @@ impl<J> Inbox<J> {
         Some(Taken { since, background, beside_clients })
     }
 
+    /// Takes back internal jobs of a failed batch. They are first in the next one.
+    pub(crate) fn put_back_internal(&self, jobs: impl IntoIterator<Item = J>) {
+        self.queue.put_back_internal(jobs);
+    }
+
     /// Records that a batch is done.
     pub(crate) fn done(&mut self, batch: &Taken) {
         if batch.beside_clients && batch.background > 0 {
@@ -128,21 +146,30 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
-    use crate::SubmissionQueue;
-    use crate::queue::QueueLimits;
+    use crate::queue::{QueueLimits, SubmissionQueue};
+
+    /// Odd numbers are background work.
+    impl Waiting for u32 {
+        fn is_background(&self) -> bool {
+            self % 2 == 1
+        }
+
+        fn events(&self) -> usize {
+            1
+        }
+    }
 
     fn queue() -> (SubmissionQueue<u32>, Submissions<u32>) {
         SubmissionQueue::new(QueueLimits::commands(100), Arc::default())
     }
 
     fn push(queue: &SubmissionQueue<u32>, job: u32) {
-        queue.push::<()>(job, 1).unwrap();
+        queue.push(job, 1).unwrap();
     }
 
-    /// Odd numbers are background work.
     fn take(inbox: &mut Inbox<u32>, max: usize) -> Option<(Vec<u32>, Taken)> {
         let mut jobs = Vec::new();
-        let taken = inbox.take(&mut jobs, max, |job| job % 2 == 1)?;
+        let taken = inbox.take(&mut jobs, BatchLimits::commands(max), None)?;
         Some((jobs, taken))
     }
 

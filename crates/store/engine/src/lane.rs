@@ -9,10 +9,10 @@ use batzen_store::{CommitOutcome, Store, StoreError};
 
 use crate::evidence::EvidenceReader;
 use crate::fair_queue::{CloseOnDrop, FairQueue, Length};
-use crate::inbox::Inbox;
+use crate::inbox::{Inbox, Waiting};
 use crate::inline::InlineQueue;
-use crate::queue::{QueueLimits, SubmissionQueue};
-use crate::slot::{NoResults, Responder, ResultSlot, lock, waiting};
+use crate::queue::{BatchLimits, QueueLimits, SubmissionQueue};
+use crate::slot::{NoResults, Responder, ResultSlot, Ticket, lock, waiting};
 use crate::turn_end::{Deferred, TurnEndTask};
 use crate::{Clock, Evidence, LaneMetrics, Plan, Rules, SubmitError, WorkingSet};
 
@@ -32,19 +32,32 @@ const LOSS_BACKOFFS_MAX: u32 = 50;
 /// reads it itself between two batches, when nothing changes.
 const READS_BESIDE_MAX: u32 = 3;
 
+/// The pause after a failed batch with internal commands, and after failed work of the rules' own. Without it
+/// they would just fail again.
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
+
 /// Limits of a lane.
 #[derive(Clone, Copy, Debug)]
 pub struct LaneOptions {
     /// Number of commands that may wait, and how many refused ones may wait for their evidence. Further ones of
     /// either kind are answered with [`SubmitError::Overloaded`].
     pub queue_commands_max: usize,
-    /// Commands in one batch.
+    /// The queue accepts no further command while more events than this wait.
+    pub queue_events_max: usize,
+    /// Commands in one batch. Internal ones are all taken, but leave half of it to clients.
     pub batch_commands_max: usize,
+    /// A batch accepts no further command once it has this many events.
+    pub batch_events_max: usize,
 }
 
 impl Default for LaneOptions {
     fn default() -> Self {
-        Self { queue_commands_max: 16_384, batch_commands_max: 2_048 }
+        Self {
+            queue_commands_max: 16_384,
+            queue_events_max: usize::MAX,
+            batch_commands_max: 2_048,
+            batch_events_max: usize::MAX,
+        }
     }
 }
 
@@ -122,6 +135,7 @@ impl<R: Rules> Batcher<R> {
                 Ok(verdicts) => return verdicts.into_iter().map(Ok).collect(),
                 Err(Failure::Overtaken(error)) => {
                     self.metrics.conflict();
+                    self.rules.overtaken();
                     losses += 1;
                     if losses >= LOSSES_MAX && commands.len() > 1 {
                         return self.halves(commands, clock);
@@ -204,8 +218,10 @@ impl<R: Rules> Batcher<R> {
                 Err(error @ StoreError::Stale { .. }) => return Err(Failure::Overtaken(error)),
                 Err(error) => return Err(Failure::Store(error)),
             }
+            let events: usize = commands.iter().map(|command| self.rules.events(command)).sum();
             self.metrics.batch(
                 commands.len() as u64,
+                events as u64,
                 refusals,
                 [loaded - start, executed - loaded, executed.elapsed()],
             );
@@ -258,6 +274,20 @@ pub(crate) struct Job<R: Rules> {
     pub(crate) answer: Responder<Answered<R>>,
     /// How often its evidence was overtaken.
     reads: u32,
+    /// Whether the service itself submitted it. It is then repeated until it is durable.
+    is_internal: bool,
+    is_background: bool,
+    events: usize,
+}
+
+impl<R: Rules> Waiting for Job<R> {
+    fn is_background(&self) -> bool {
+        self.is_background
+    }
+
+    fn events(&self) -> usize {
+        self.events
+    }
 }
 
 /// A refusal whose history has not been read yet.
@@ -281,6 +311,7 @@ pub struct Lane<R: Rules> {
 
 /// The entry to the lane.
 struct Door<R: Rules> {
+    rules: Arc<R>,
     queue: SubmissionQueue<Job<R>>,
     /// Commands that tasks have submitted in the current turn of their runtime. They are queued at the end of
     /// it.
@@ -289,8 +320,7 @@ struct Door<R: Rules> {
     metrics: Arc<LaneMetrics>,
 }
 
-/// Joins the lane's threads when the last handle is dropped, so that the end of the process interrupts no
-/// commit.
+/// The lane's threads, until one handle waits for their end.
 struct Threads(Mutex<Vec<JoinHandle<()>>>);
 
 impl<R: Rules> Clone for Lane<R> {
@@ -325,13 +355,15 @@ impl<R: Rules> Lane<R> {
         metrics: Arc<LaneMetrics>,
         number: usize,
     ) -> Self {
-        assert!(options.queue_commands_max > 0 && options.batch_commands_max > 0, "limits are positive");
-        let limits = QueueLimits::commands(options.queue_commands_max);
+        let LaneOptions { queue_commands_max, queue_events_max, batch_commands_max, batch_events_max } =
+            options;
+        assert!(batch_commands_max > 0 && batch_events_max > 0, "limits are positive");
+        let limits = QueueLimits { commands_max: queue_commands_max, events_max: queue_events_max };
         let (queue, submissions) = SubmissionQueue::new(limits, Arc::clone(&metrics));
         // The place of a client that gives up stays taken until the thread reaches it, so this queue needs
         // its own limit.
-        let refused = Arc::new(FairQueue::new(options.queue_commands_max));
-        let batcher = Batcher::with_metrics(rules, store.clone(), Arc::clone(&metrics));
+        let refused = Arc::new(FairQueue::new(queue_commands_max));
+        let batcher = Batcher::with_metrics(Arc::clone(&rules), store.clone(), Arc::clone(&metrics));
         let reader = |length| {
             let (rules, metrics) = (Arc::clone(&batcher.rules), Arc::clone(&metrics));
             let reader =
@@ -343,21 +375,21 @@ impl<R: Rules> Lane<R> {
             let builder = std::thread::Builder::new().name(name.into());
             builder.spawn(work).expect("the operating system starts the lane's threads")
         };
-        let mut inbox = Inbox::new(submissions, options.queue_commands_max);
-        let max = options.batch_commands_max;
+        let mut inbox = Inbox::new(submissions, queue_commands_max);
+        let limits = BatchLimits { commands_max: batch_commands_max, events_max: batch_events_max };
         let turn_end = Arc::<TurnEndTask>::default();
         let wakes = Arc::clone(&turn_end);
         let lane = move || {
             let refused = CloseOnDrop(refused);
-            run(&batcher, &mut inbox, &refused.0, &wakes, clock.as_ref(), max, number);
+            run(&batcher, &mut inbox, &refused.0, &wakes, clock.as_ref(), limits, number);
         };
         let threads = vec![
             spawn(&format!("lane-{number}"), Box::new(lane)),
             spawn("evidence", short),
             spawn("evidence-long", long),
         ];
-        let gathered_max = options.queue_commands_max;
-        let door = Arc::new(Door { queue, gathered: Mutex::default(), gathered_max, metrics });
+        let (gathered, gathered_max) = (Mutex::default(), queue_commands_max);
+        let door = Arc::new(Door { rules, queue, gathered, gathered_max, metrics });
         Self { door, turn_end, store, threads: Arc::new(Threads(Mutex::new(threads))) }
     }
 
@@ -380,8 +412,8 @@ impl<R: Rules> Lane<R> {
         let mut command = command;
         let mut reads = 0;
         loop {
-            let (answer, ticket) = Responder::new();
-            self.gather(Job { command, answer, reads })?;
+            let (job, ticket) = self.door.job(command, reads, false);
+            self.gather(job)?;
             match answered::<R>(poll_fn(|context| ticket.poll_results(context)).await)? {
                 Answer::Decided(verdict) => return Ok(verdict),
                 Answer::Again(same) => command = same,
@@ -395,13 +427,30 @@ impl<R: Rules> Lane<R> {
         let mut command = command;
         let mut reads = 0;
         loop {
-            let (answer, ticket) = Responder::new();
-            self.door.queue.push(Job { command, answer, reads }, 1).map_err(|(error, _)| error)?;
+            let (job, ticket) = self.door.job(command, reads, false);
+            self.door.push(job).map_err(|(error, _)| error)?;
             match answered::<R>(ticket.wait())? {
                 Answer::Decided(verdict) => return Ok(verdict),
                 Answer::Again(same) => command = same,
             }
             reads += 1;
+        }
+    }
+
+    /// Submits a command of the service itself, such as the ledger's answers. It is always accepted, goes
+    /// before those of clients, and is repeated until it is durable. The future has the verdict, or
+    /// [`SubmitError::Stopped`] if the lane ends first; dropping it has no effect on the command.
+    pub fn submit_internal(
+        &self,
+        command: R::Command,
+    ) -> impl Future<Output = Result<Verdict<R>, SubmitError>> + Send + use<R> {
+        let (job, ticket) = self.door.job(command, 0, true);
+        self.door.queue.push_internal(job);
+        async move {
+            match answered::<R>(poll_fn(|context| ticket.poll_results(context)).await)? {
+                Answer::Decided(verdict) => Ok(verdict),
+                Answer::Again(_) => unreachable!("no evidence is read for internal commands"),
+            }
         }
     }
 
@@ -428,14 +477,44 @@ impl<R: Rules> Lane<R> {
         let Self { door, threads, .. } = self;
         drop(door);
         if let Some(threads) = Arc::into_inner(threads) {
-            for thread in threads.0.into_inner().expect("no code panics with the lock held") {
-                assert!(thread.join().is_ok(), "the lane ended with a broken assertion");
-            }
+            threads.join();
         }
+    }
+
+    /// Accepts no more commands, and waits until everything accepted is durable and answered. Not for async
+    /// threads. Returns whether this call stopped the lane.
+    pub fn stop(&self) -> bool {
+        self.door.run();
+        self.door.queue.close();
+        self.threads.join()
+    }
+}
+
+impl Threads {
+    fn join(&self) -> bool {
+        let threads = std::mem::take(&mut *lock(&self.0));
+        let found = !threads.is_empty();
+        for thread in threads {
+            let ended = thread.join().is_ok();
+            assert!(ended || std::thread::panicking(), "the lane ended with a broken assertion");
+        }
+        found
     }
 }
 
 impl<R: Rules> Door<R> {
+    fn job(&self, command: R::Command, reads: u32, is_internal: bool) -> (Job<R>, Ticket<Answered<R>>) {
+        let (answer, ticket) = Responder::new();
+        let is_background = self.rules.is_background(&command);
+        let events = self.rules.events(&command);
+        (Job { command, answer, reads, is_internal, is_background, events }, ticket)
+    }
+
+    fn push(&self, job: Job<R>) -> Result<(), (SubmitError, Job<R>)> {
+        let events = job.events;
+        self.queue.push(job, events)
+    }
+
     /// Adds a job to those of this turn. Returns whether it is the first.
     fn gather(&self, job: Job<R>) -> Result<bool, SubmitError> {
         let mut gathered = lock(&self.gathered);
@@ -443,7 +522,7 @@ impl<R: Rules> Door<R> {
             self.metrics.rejected();
             return Err(SubmitError::Overloaded);
         }
-        self.metrics.enqueued(1);
+        self.metrics.enqueued(job.events as u64);
         gathered.push(job);
         Ok(gathered.len() == 1)
     }
@@ -454,13 +533,18 @@ impl<R: Rules> Deferred for Door<R> {
     fn run(&self) {
         let gathered = std::mem::take(&mut *lock(&self.gathered));
         // From now on, the queue counts them.
-        self.metrics.dequeued(gathered.len() as u64);
+        self.metrics.dequeued(events_of(&gathered));
         for job in gathered {
-            if let Err((error, Job { answer, .. })) = self.queue.push(job, 1) {
+            if let Err((error, Job { answer, .. })) = self.push(job) {
                 answer.send(Err(error));
             }
         }
     }
+}
+
+/// The events of clients among these jobs.
+fn events_of<R: Rules>(jobs: &[Job<R>]) -> u64 {
+    jobs.iter().filter(|job| !job.is_internal).map(|job| job.events as u64).sum()
 }
 
 /// The answer to a command. A lane that has stopped gives none.
@@ -492,14 +576,35 @@ fn run<R: Rules>(
     refused: &FairQueue<Refused<R>>,
     turn_end: &TurnEndTask,
     clock: &dyn Clock,
-    batch_commands_max: usize,
+    limits: BatchLimits,
     number: usize,
 ) {
+    let rules = &*batcher.rules;
     let mut jobs: Vec<Job<R>> = Vec::new();
-    let is_background = |job: &Job<R>| batcher.rules.is_background(&job.command);
-    while let Some(taken) = inbox.take(&mut jobs, batch_commands_max, is_background) {
-        batcher.metrics.dequeued(jobs.len() as u64);
+    // Internal jobs of a failed batch, and when they and the rules' own work are tried again. When the lane
+    // ends, these jobs are dropped: the next start of the service finds their cause in the store.
+    let mut postponed: Vec<Job<R>> = Vec::new();
+    let mut rests_until: Option<Instant> = None;
+    loop {
+        rests_until = rests_until.filter(|end| *end > Instant::now());
+        if rests_until.is_none() && !postponed.is_empty() {
+            inbox.put_back_internal(postponed.drain(..));
+        }
+        let end = rests_until.or_else(|| rules.due_in().map(|due| Instant::now() + due));
+        let Some(taken) = inbox.take(&mut jobs, limits, end) else { return };
+        if jobs.is_empty() {
+            if rests_until.is_none()
+                && let Err(error) = guarded(|| rules.run_due())
+            {
+                tracing::error!(%error, "work that is due was not committed");
+                batcher.metrics.failed_batch();
+                rests_until = Some(Instant::now() + RETRY_INTERVAL);
+            }
+            continue;
+        }
+        batcher.metrics.dequeued(events_of(&jobs));
         batcher.metrics.served_clients(number, taken.beside_clients);
+        jobs.iter_mut().for_each(|job| rules.prepare(&mut job.command));
         let start = Instant::now();
         // A command whose evidence was overtaken too often is decided and proved without another batch in
         // between.
@@ -519,19 +624,29 @@ fn run<R: Rules>(
                             batcher.metrics.failed_batch();
                         }
                         failure = Some(Arc::clone(&error));
-                        fail(batcher, job, error);
+                        if job.is_internal {
+                            postponed.push(job);
+                        } else {
+                            fail(batcher, job.answer, error);
+                        }
                     }
                 }
             }
             turn_end.wake_all(waiting(&complete));
+            if !postponed.is_empty() {
+                rests_until = Some(Instant::now() + RETRY_INTERVAL);
+            }
         }
-        for Job { command, answer, reads } in at_once {
+        for Job { command, answer, .. } in at_once {
             match guarded(|| batcher.run(std::slice::from_ref(&command), clock)) {
                 Ok(mut verdicts) => {
                     let verdict = verdicts.pop().expect("one verdict a command");
+                    if let Ok(outcome) = &verdict {
+                        rules.decided(&command, outcome);
+                    }
                     answer.send(Ok(Answer::Decided(verdict)));
                 }
-                Err(error) => fail(batcher, Job { command, answer, reads }, Arc::new(error)),
+                Err(error) => fail(batcher, answer, Arc::new(error)),
             }
         }
         batcher.metrics.batch_time(start.elapsed());
@@ -548,9 +663,12 @@ fn answer<R: Rules>(
     job: Job<R>,
     verdict: Verdict<R>,
 ) -> Option<Arc<ResultSlot<Answered<R>>>> {
-    let Job { command, answer, .. } = job;
+    let Job { command, answer, is_internal, .. } = job;
+    if let Ok(outcome) = &verdict {
+        batcher.rules.decided(&command, outcome);
+    }
     match verdict {
-        Err(refusal) if batcher.rules.needs_evidence(&refusal) => {
+        Err(refusal) if !is_internal && batcher.rules.needs_evidence(&refusal) => {
             let owner = batcher.rules.owner(&command).map(Box::from);
             if let Err(turned) = refused.add(owner, Refused { command, refusal, answer }) {
                 batcher.metrics.rejected();
@@ -564,7 +682,7 @@ fn answer<R: Rules>(
 }
 
 /// Answers a command on which no decision was made.
-fn fail<R: Rules>(batcher: &Batcher<R>, job: Job<R>, error: Arc<StoreError>) {
+fn fail<R: Rules>(batcher: &Batcher<R>, answer: Responder<Answered<R>>, error: Arc<StoreError>) {
     batcher.metrics.failed_command();
-    job.answer.send(Err(SubmitError::Store(error)));
+    answer.send(Err(SubmitError::Store(error)));
 }

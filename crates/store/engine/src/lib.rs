@@ -18,8 +18,8 @@
 //! on a database, commit at any time. A batch that changes a row which has changed since it was read is
 //! executed again.
 //!
-//! All lanes, also those for other machines ([`MachineLane`]), share one bounded queue ([`SubmissionQueue`]),
-//! one error ([`SubmitError`]) and one set of metrics ([`LaneMetrics`]).
+//! Every lane is a [`Lane`], also that of a machine whose state is in memory: it takes part in each batch
+//! ([`Rules::join`]) and has work of its own ([`Rules::due_in`]).
 //!
 //! This crate knows neither money nor HTTP. Invariants: a row is read from the store at most once a batch;
 //! nothing mutable is kept between batches; no answer leaves before the commit of its batch has returned.
@@ -32,7 +32,6 @@ mod inbox;
 mod inline;
 mod lane;
 mod lanes;
-mod machine_lane;
 mod metrics;
 mod pace;
 mod pool;
@@ -48,18 +47,17 @@ pub use continued::Continued;
 pub use inline::{InlineQueue, PendingAnswer};
 pub use lane::{Batcher, Lane, LaneOptions, Verdict};
 pub use lanes::{LANES_MAX, Lanes};
-pub use machine_lane::{LaneMachine, MachineLane, MachineLaneOptions};
 pub use metrics::{LaneMetrics, LaneSnapshot, Stage};
 pub use pool::{
     Collector, CollectorOptions, CpuPool, PoolBusy, TURN_NS, WorkSnapshot, run_blocking, run_long,
 };
-pub use queue::{BatchLimits, QueueLimits, SubmissionQueue, Submissions, Taken, Wait};
 pub use readers::{Length, Readers};
 pub use slot::Ticket;
 pub use submit::SubmitError;
 pub use working_set::{Plan, WorkingSet};
 
 use std::pin::Pin;
+use std::time::Duration;
 
 use batzen_protocol::Timestamp;
 use batzen_store::{ChangeSet, Store, StoreError};
@@ -86,6 +84,16 @@ pub trait Rules: Send + Sync + 'static {
         command: &Self::Command,
         now: Timestamp,
     ) -> Result<Self::Answer, Self::Refusal>;
+
+    /// The size of a command in events, by which [`LaneOptions`] limits queue and batches.
+    fn events(&self, _command: &Self::Command) -> usize {
+        1
+    }
+
+    /// Completes a command with what depends on the order of execution (a running number) or on the moment.
+    /// The lane's thread calls it for each command of a batch, in their order, and again if a failed batch is
+    /// repeated.
+    fn prepare(&self, _command: &mut Self::Command) {}
 
     /// Whether only a worker waits for the answer to this command. While clients are served, only a few such
     /// commands share a batch.
@@ -129,9 +137,30 @@ pub trait Rules: Send + Sync + 'static {
     /// running sums.
     fn committed(&self, _changes: &ChangeSet) {}
 
+    /// Called with the answer to each command of a batch once it is durable, in their order, before the
+    /// command is answered. Called by the lane's thread, so it must not wait.
+    fn decided(&self, _command: &Self::Command, _answer: &Self::Answer) {}
+
+    /// Called when another writer has changed rows of a batch first, before the batch is executed again.
+    fn overtaken(&self) {}
+
+    /// The time until work of the machine behind the rules is due. The lane then calls [`Rules::run_due`],
+    /// unless a command comes earlier.
+    fn due_in(&self) -> Option<Duration> {
+        None
+    }
+
+    /// Does the work that is due, durably.
+    ///
+    /// # Errors
+    /// When the store fails. The lane calls it again after a pause.
+    fn run_due(&self) -> Result<(), StoreError> {
+        Ok(())
+    }
+
     /// Whether a refusal must be completed with [`Rules::evidence`] before it is answered.
     fn needs_evidence(&self, _refusal: &Self::Refusal) -> bool {
-        true
+        false
     }
 
     /// Whether a completed refusal has a long history, one that takes many times longer to read than others.

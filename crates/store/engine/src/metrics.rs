@@ -103,8 +103,7 @@ impl LaneMetrics {
         self.waiting.fetch_add(events, Relaxed);
     }
 
-    /// Records that events have left the queue, because a lane executes them now.
-    pub fn dequeued(&self, events: u64) {
+    pub(crate) fn dequeued(&self, events: u64) {
         self.waiting.fetch_sub(events, Relaxed);
     }
 
@@ -132,13 +131,11 @@ impl LaneMetrics {
         self.failed_commands.inc();
     }
 
-    /// Counts a batch that was not committed.
-    pub fn failed_batch(&self) {
+    pub(crate) fn failed_batch(&self) {
         self.failed_batches.inc();
     }
 
-    /// Counts the time of a batch, from taking its commands to the end of its commit.
-    pub fn batch_time(&self, time: Duration) {
+    pub(crate) fn batch_time(&self, time: Duration) {
         self.batch_times.time(time);
     }
 
@@ -150,25 +147,15 @@ impl LaneMetrics {
         self.reruns.inc();
     }
 
-    pub(crate) fn batch(&self, commands: u64, refusals: u64, stages: [Duration; 3]) {
+    pub(crate) fn batch(&self, commands: u64, events: u64, refusals: u64, stages: [Duration; 3]) {
         self.commands.add(commands);
+        self.batch_events.count(events);
         self.refusals.add(refusals);
         self.batch_commands_max.fetch_max(commands, Relaxed);
         self.batch_commands.count(commands);
         for (histogram, spent) in self.stages.iter().zip(stages) {
             histogram.time(spent);
         }
-    }
-
-    /// Counts a batch of a machine, even if it is then undone.
-    pub(crate) fn machine_batch(&self, commands: u64, events: u64, execute: Duration, commit: Duration) {
-        self.commands.add(commands);
-        self.batch_commands_max.fetch_max(commands, Relaxed);
-        self.batch_commands.count(commands);
-        self.batch_events.count(events);
-        self.stages[Stage::Execute as usize].time(execute);
-        self.stages[Stage::Commit as usize].time(commit);
-        self.batch_times.time(execute + commit);
     }
 
     /// Waiting events. For most lanes a command is one event.
@@ -195,7 +182,7 @@ impl LaneMetrics {
         &self.batch_commands
     }
 
-    /// Events in a batch of a machine.
+    /// Events in a batch.
     #[must_use]
     pub const fn batch_events(&self) -> &Histogram {
         &self.batch_events

@@ -13,42 +13,42 @@ use crate::{LaneMetrics, SubmitError};
 
 /// What may wait in a queue.
 #[derive(Clone, Copy, Debug)]
-pub struct QueueLimits {
+pub(crate) struct QueueLimits {
     /// Commands that may wait.
-    pub commands_max: usize,
+    pub(crate) commands_max: usize,
     /// The queue accepts no further command while more events than this wait.
-    pub events_max: usize,
+    pub(crate) events_max: usize,
 }
 
 impl QueueLimits {
     /// Limits only the number of commands.
-    #[must_use]
-    pub const fn commands(commands_max: usize) -> Self {
+    #[cfg(test)]
+    pub(crate) const fn commands(commands_max: usize) -> Self {
         Self { commands_max, events_max: usize::MAX }
     }
 }
 
 /// What one batch may take from a queue.
 #[derive(Clone, Copy, Debug)]
-pub struct BatchLimits {
+pub(crate) struct BatchLimits {
     /// Commands in a batch. All internal commands are taken; at least half of the limit is left for the
     /// others.
-    pub commands_max: usize,
+    pub(crate) commands_max: usize,
     /// A batch accepts no further command once it has this many events.
-    pub events_max: usize,
+    pub(crate) events_max: usize,
 }
 
 impl BatchLimits {
     /// Limits only the number of commands.
-    #[must_use]
-    pub const fn commands(commands_max: usize) -> Self {
+    #[cfg(test)]
+    pub(crate) const fn commands(commands_max: usize) -> Self {
         Self { commands_max, events_max: usize::MAX }
     }
 }
 
 /// Time that [`Submissions::take`] waits while the queue is empty.
 #[derive(Clone, Copy, Debug)]
-pub enum Wait {
+pub(crate) enum Wait {
     /// Not at all.
     No,
     /// Until this time.
@@ -59,7 +59,7 @@ pub enum Wait {
 
 /// What [`Submissions::take`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Taken {
+pub(crate) enum Taken {
     /// At least one command was taken.
     Batch,
     /// The queue is empty, and the time has passed.
@@ -70,14 +70,14 @@ pub enum Taken {
 
 /// The end of the queue that accepts commands. Dropping it closes the queue.
 #[derive(Debug)]
-pub struct SubmissionQueue<T> {
+pub(crate) struct SubmissionQueue<T> {
     shared: Arc<Shared<T>>,
 }
 
 /// The end of the queue that hands out batches. It belongs to the lane's thread. Dropping it closes the queue
 /// and drops what is waiting.
 #[derive(Debug)]
-pub struct Submissions<T> {
+pub(crate) struct Submissions<T> {
     shared: Arc<Shared<T>>,
 }
 
@@ -113,8 +113,7 @@ impl<T> SubmissionQueue<T> {
     ///
     /// # Panics
     /// When a limit is zero.
-    #[must_use]
-    pub fn new(limits: QueueLimits, metrics: Arc<LaneMetrics>) -> (Self, Submissions<T>) {
+    pub(crate) fn new(limits: QueueLimits, metrics: Arc<LaneMetrics>) -> (Self, Submissions<T>) {
         assert!(limits.commands_max > 0 && limits.events_max > 0, "limits are positive");
         let state = State {
             commands: VecDeque::new(),
@@ -133,7 +132,7 @@ impl<T> SubmissionQueue<T> {
     /// # Errors
     /// Returns the command with [`SubmitError::Overloaded`] if a limit is reached, or with
     /// [`SubmitError::Stopped`] if the queue is closed.
-    pub fn push<E>(&self, command: T, events: usize) -> Result<(), (SubmitError<E>, T)> {
+    pub(crate) fn push(&self, command: T, events: usize) -> Result<(), (SubmitError, T)> {
         let Shared { limits, metrics, .. } = &*self.shared;
         let mut state = self.shared.lock();
         if state.is_closed {
@@ -152,7 +151,7 @@ impl<T> SubmissionQueue<T> {
 
     /// Queues a command that the service submits to itself. It is always accepted, and dropped only if the
     /// lane's thread has ended.
-    pub fn push_internal(&self, command: T) {
+    pub(crate) fn push_internal(&self, command: T) {
         let mut state = self.shared.lock();
         if state.has_receiver {
             state.internal.push_back(command);
@@ -161,16 +160,10 @@ impl<T> SubmissionQueue<T> {
     }
 
     /// Accepts no more commands of clients. The lane's thread still takes the waiting ones.
-    pub fn close(&self) {
+    pub(crate) fn close(&self) {
         let mut state = self.shared.lock();
         state.is_closed = true;
         self.shared.notify(state);
-    }
-
-    /// Whether the queue is closed.
-    #[must_use]
-    pub fn is_closed(&self) -> bool {
-        self.shared.lock().is_closed
     }
 }
 
@@ -186,7 +179,7 @@ impl<T> Submissions<T> {
     ///
     /// The commands of clients count as waiting in the metrics until the lane calls
     /// [`LaneMetrics::dequeued`].
-    pub fn take(&self, batch: &mut Vec<T>, limits: BatchLimits, wait: Wait) -> Taken {
+    pub(crate) fn take(&self, batch: &mut Vec<T>, limits: BatchLimits, wait: Wait) -> Taken {
         let mut state = self.shared.lock();
         if state.is_empty() {
             state = self.shared.wait(state, wait);
@@ -218,7 +211,7 @@ impl<T> Submissions<T> {
 
     /// Puts internal commands back at the front, in their order. If the queue is closed, all internal
     /// commands are dropped instead, because nothing will be repeated any more.
-    pub fn put_back_internal(&self, commands: impl IntoIterator<Item = T>) {
+    pub(crate) fn put_back_internal(&self, commands: impl IntoIterator<Item = T>) {
         let mut commands: VecDeque<T> = commands.into_iter().collect();
         let mut state = self.shared.lock();
         commands.append(&mut state.internal);
@@ -291,7 +284,7 @@ mod tests {
         (SubmissionQueue::new(limits, Arc::clone(&metrics)), metrics)
     }
 
-    fn push(queue: &SubmissionQueue<u32>, command: u32, events: usize) -> Result<(), SubmitError<()>> {
+    fn push(queue: &SubmissionQueue<u32>, command: u32, events: usize) -> Result<(), SubmitError> {
         queue.push(command, events).map_err(|(error, same)| {
             assert_eq!(same, command);
             error
@@ -309,11 +302,11 @@ mod tests {
         let ((queue, commands), metrics) = queue(QueueLimits { commands_max: 3, events_max: 10 });
         push(&queue, 1, 4).unwrap();
         push(&queue, 2, 7).unwrap();
-        assert_eq!(push(&queue, 3, 1), Err(SubmitError::Overloaded), "11 events wait");
+        assert!(matches!(push(&queue, 3, 1), Err(SubmitError::Overloaded)), "11 events wait");
         assert_eq!(take(&commands, BatchLimits::commands(1)), (vec![1], Taken::Batch));
         push(&queue, 3, 1).unwrap();
         push(&queue, 4, 1).unwrap();
-        assert_eq!(push(&queue, 5, 1), Err(SubmitError::Overloaded), "3 commands wait");
+        assert!(matches!(push(&queue, 5, 1), Err(SubmitError::Overloaded)), "3 commands wait");
         assert_eq!((metrics.rejections().get(), metrics.waiting()), (2, 13));
     }
 
@@ -346,7 +339,7 @@ mod tests {
         let ((queue, commands), metrics) = queue(QueueLimits::commands(4));
         push(&queue, 1, 1).unwrap();
         queue.close();
-        assert_eq!(push(&queue, 2, 1), Err(SubmitError::Stopped));
+        assert!(matches!(push(&queue, 2, 1), Err(SubmitError::Stopped)));
         queue.push_internal(3);
         assert_eq!(take(&commands, BatchLimits::commands(4)), (vec![3, 1], Taken::Batch));
         commands.put_back_internal([3]);
@@ -358,11 +351,11 @@ mod tests {
     fn commands_are_dropped_when_the_thread_of_the_lane_ends() {
         let (queue, commands) = SubmissionQueue::new(QueueLimits::commands(4), Arc::default());
         let command = Arc::new(());
-        queue.push::<()>(Arc::clone(&command), 1).unwrap();
+        queue.push(Arc::clone(&command), 1).unwrap();
         drop(commands);
         queue.push_internal(Arc::clone(&command));
         assert_eq!(Arc::strong_count(&command), 1);
-        assert!(matches!(queue.push::<()>(command, 1), Err((SubmitError::Stopped, _))));
+        assert!(matches!(queue.push(command, 1), Err((SubmitError::Stopped, _))));
     }
 
     #[test]

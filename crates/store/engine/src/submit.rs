@@ -5,10 +5,8 @@ use std::sync::Arc;
 use batzen_store::StoreError;
 
 /// Why a lane made no decision on a command. (A refusal by a rule is a decision, not an error.)
-///
-/// `E` is the error of the store below the lane. All commands of a failed batch get a copy of it.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum SubmitError<E = Arc<StoreError>> {
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum SubmitError {
     /// The queue is full. Nothing was done; try again later.
     #[error("too many commands are waiting: try again later")]
     Overloaded,
@@ -18,5 +16,5 @@ pub enum SubmitError<E = Arc<StoreError>> {
     /// The store could not be read or written. The command had no effect, unless the store is
     /// [unavailable](StoreError::Unavailable): then the outcome is unknown, and a repetition finds out.
     #[error("store: {0}")]
-    Store(E),
+    Store(Arc<StoreError>),
 }

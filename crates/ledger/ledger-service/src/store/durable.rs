@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use batzen_engine::{MachineLane, MachineLaneOptions, Stage, SubmitError};
+use batzen_engine::{Lane, LaneOptions, Stage, SubmitError};
 use batzen_ledger::machine::read::{
     account_balances, account_transfers, change_events, query_transfers, read_transfers,
 };
@@ -12,13 +12,14 @@ use batzen_ledger::{
     CreateAccountStatus, CreateResult, CreateTransferStatus, Ledger, LedgerError, QueryFilter, Transfer,
 };
 use batzen_metrics::Page;
+use batzen_protocol::Timestamp;
 use batzen_service::storage::StoreConfig;
 use batzen_store::embedded::{EmbeddedStore, Options};
 use batzen_store::{Store, StoreError, StoreStats};
 use batzen_tables::ledger::ALL;
 use tokio::sync::Semaphore;
 
-use crate::store::joint::{Joint, SharedMachine};
+use crate::store::joint::{Joint, LedgerRules};
 use crate::store::log::{Log, LogReader, SnapshotInspection};
 use crate::store::machine::{
     CreateAccounts, CreateTransfers, DurableMachine, FindCursor, LedgerSummary, LocateTransfers,
@@ -33,7 +34,7 @@ use crate::store::walk::RecoveryError;
 #[derive(Clone, Copy, Debug)]
 pub struct DurableOptions {
     /// Limits of the lane.
-    pub lane: MachineLaneOptions,
+    pub lane: LaneOptions,
     /// Concurrent reads of the log; each takes a thread.
     pub readers_max: usize,
     /// Reads of the log that may wait.
@@ -45,7 +46,12 @@ pub struct DurableOptions {
 impl Default for DurableOptions {
     fn default() -> Self {
         Self {
-            lane: MachineLaneOptions::default(),
+            lane: LaneOptions {
+                queue_commands_max: 8_192,
+                queue_events_max: 64 * BATCH_EVENTS_MAX,
+                batch_commands_max: usize::MAX,
+                batch_events_max: 4 * BATCH_EVENTS_MAX,
+            },
             readers_max: 4,
             readers_waiting_max: 256,
             snapshots: SnapshotOptions::default(),
@@ -72,14 +78,14 @@ pub struct Inspection {
 ///
 /// Must be used within a Tokio runtime: reads of the log run on its threads for blocking work.
 pub struct DurableLedger {
-    lane: MachineLane<SharedMachine>,
+    lane: Lane<LedgerRules>,
     snapshots: SnapshotThread,
     machine: Arc<tokio::sync::Mutex<DurableMachine>>,
     log: Arc<Log>,
     state: Arc<Mutex<LedgerSummary>>,
     readers: Arc<Semaphore>,
     readers_waiting: Semaphore,
-    metrics: LedgerMetrics,
+    metrics: Arc<LedgerMetrics>,
 }
 
 impl DurableLedger {
@@ -105,16 +111,19 @@ impl DurableLedger {
         let snapshots = machine.take_snapshots().expect("a new machine has its snapshots");
         let (log, state) = (Arc::clone(machine.log()), machine.published_state());
         let machine = Arc::new(tokio::sync::Mutex::new(machine));
-        let shared = SharedMachine::new(Arc::clone(&machine));
+        let metrics = Arc::<LedgerMetrics>::default();
+        let rules = LedgerRules::new(Arc::clone(&machine), Arc::clone(&metrics), clock);
+        // The rules have a finer clock of their own.
+        let clock = Arc::new(|| Timestamp::ZERO);
         Ok(Self {
-            lane: MachineLane::start(shared, clock, options.lane),
+            lane: Lane::start(Arc::new(rules), log.store().clone(), clock, options.lane),
             snapshots: SnapshotThread::start(snapshots, Arc::clone(&log)),
             machine,
             log,
             state,
             readers: Arc::new(Semaphore::new(options.readers_max)),
             readers_waiting: Semaphore::new(options.readers_max + options.readers_waiting_max),
-            metrics: LedgerMetrics::default(),
+            metrics,
         })
     }
 
@@ -124,22 +133,13 @@ impl DurableLedger {
     ///
     /// # Errors
     /// When the work that is due now cannot be made durable.
-    pub fn join(&self, now: u64) -> Result<Joint<'_>, LedgerError> {
-        Joint::begin(self, Arc::clone(&self.machine), now)
+    pub fn join(&self, now: u64) -> Result<Joint, StoreError> {
+        Joint::begin(Arc::clone(&self.machine), Arc::clone(&self.metrics), now)
     }
 
     /// The store that has the log.
     pub fn store(&self) -> &Store {
         self.log.store()
-    }
-
-    pub(crate) fn count(
-        &self,
-        accounts: &[CreateResult<CreateAccountStatus>],
-        transfers: &[CreateResult<CreateTransferStatus>],
-    ) {
-        self.metrics.count_accounts(accounts);
-        self.metrics.count_transfers(transfers);
     }
 
     /// Accepts no more requests, and returns when everything accepted is durable and answered and the store
@@ -149,13 +149,11 @@ impl DurableLedger {
     /// # Errors
     /// When the store could not write its last checkpoint; nothing is lost.
     pub fn stop(&self) -> Result<(), StoreError> {
-        match self.lane.stop() {
-            Some(_) => {
-                self.snapshots.stop();
-                self.log.store().close()
-            }
-            None => Ok(()),
+        if !self.lane.stop() {
+            return Ok(());
         }
+        self.snapshots.stop();
+        self.log.store().close()
     }
 
     /// The state of the ledger, as of the last commit.
@@ -237,13 +235,14 @@ impl DurableLedger {
         }
         self.metrics.asked(kind);
         match self.lane.submit(request.into()).await {
-            Ok(response) => Ok(R::answer(response)),
+            Ok(Ok(response)) => Ok(R::answer(response)),
+            Ok(Err(error)) => Err(ledger_error(&error)),
             Err(SubmitError::Overloaded) => {
                 self.metrics.busy.inc();
                 Err(LedgerError::Busy("too many requests are waiting".to_owned()))
             }
             Err(SubmitError::Stopped) => Err(LedgerError::Unknown("the ledger stops".to_owned())),
-            Err(SubmitError::Store(error)) => Err(error),
+            Err(SubmitError::Store(error)) => Err(ledger_error(&error)),
         }
     }
 
@@ -270,6 +269,13 @@ impl DurableLedger {
     }
 }
 
+impl Drop for DurableLedger {
+    /// Waits, so that the end of the process does not interrupt a commit.
+    fn drop(&mut self) {
+        self.lane.stop();
+    }
+}
+
 /// The time of this machine in nanoseconds since the epoch. If it goes back, the ledger's time does not.
 #[must_use]
 pub fn system_clock() -> u64 {
@@ -279,21 +285,11 @@ pub fn system_clock() -> u64 {
 
 impl Ledger for DurableLedger {
     fn create_accounts(&self, events: Vec<Account>) -> Answer<'_, Vec<CreateResult<CreateAccountStatus>>> {
-        Box::pin(async move {
-            let request = CreateAccounts(events);
-            let results = self.ask(Kind::CreateAccounts, request.0.len(), request).await?;
-            self.metrics.count_accounts(&results);
-            Ok(results)
-        })
+        Box::pin(self.ask(Kind::CreateAccounts, events.len(), CreateAccounts(events)))
     }
 
     fn create_transfers(&self, events: Vec<Transfer>) -> Answer<'_, Vec<CreateResult<CreateTransferStatus>>> {
-        Box::pin(async move {
-            let request = CreateTransfers(events);
-            let results = self.ask(Kind::CreateTransfers, request.0.len(), request).await?;
-            self.metrics.count_transfers(&results);
-            Ok(results)
-        })
+        Box::pin(self.ask(Kind::CreateTransfers, events.len(), CreateTransfers(events)))
     }
 
     fn lookup_accounts(&self, ids: Vec<u128>) -> Answer<'_, Vec<Account>> {

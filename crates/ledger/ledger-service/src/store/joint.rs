@@ -1,104 +1,142 @@
-//! A ledger whose log shares a store with the rows of another service. Its decisions for that service become
-//! durable in the service's own commit.
+//! The ledger in a lane: the rules of its own, and its part in a batch of another service whose store has its
+//! log. Its decisions become durable in the commit of the batch.
 //!
-//! The machine has one owner at a time: its own lane, from the first request of a batch to the commit, or a
-//! [`Joint`].
+//! The machine has one owner at a time, a [`Joint`]: from the first decision for a batch to the commit.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex as SyncMutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use batzen_engine::LaneMachine;
-use batzen_ledger::{
-    Account, CreateAccountStatus, CreateResult, CreateTransferStatus, LedgerError, Transfer,
-};
+use batzen_engine::{Joined, Plan, Rules, WorkingSet};
+use batzen_ledger::{Account, CreateAccountStatus, CreateResult, CreateTransferStatus, Transfer};
+use batzen_protocol::Timestamp;
 use batzen_store::{ChangeSet, StoreError};
 use tokio::sync::{Mutex, OwnedMutexGuard};
 
-use crate::store::durable::DurableLedger;
 use crate::store::log::Batch;
 use crate::store::machine::{DurableMachine, Request, Response};
+use crate::store::metrics::{LedgerMetrics, Tally};
 
-/// The machine for its own lane, which holds it for as long as a batch takes.
-pub(crate) struct SharedMachine {
+/// How long the lane sleeps without requests before it looks for due work again, which a [`Joint`] may have
+/// brought.
+const IDLE_MAX: Duration = Duration::from_secs(1);
+
+/// The rules of the ledger's own lane. They decide in memory, without rows.
+pub(crate) struct LedgerRules {
     machine: Arc<Mutex<DurableMachine>>,
-    held: Option<OwnedMutexGuard<DurableMachine>>,
+    metrics: Arc<LedgerMetrics>,
+    state: SyncMutex<LaneState>,
 }
 
-impl SharedMachine {
-    pub(crate) fn new(machine: Arc<Mutex<DurableMachine>>) -> Self {
-        Self { machine, held: None }
+/// The state of the lane's thread.
+struct LaneState {
+    /// In nanoseconds since the epoch.
+    clock: Box<dyn Fn() -> u64 + Send>,
+    /// The batch under way, or why it failed.
+    batch: Option<Result<Joint, StoreError>>,
+}
+
+impl LedgerRules {
+    pub(crate) fn new(
+        machine: Arc<Mutex<DurableMachine>>,
+        metrics: Arc<LedgerMetrics>,
+        clock: impl Fn() -> u64 + Send + 'static,
+    ) -> Self {
+        let state = SyncMutex::new(LaneState { clock: Box::new(clock), batch: None });
+        Self { machine, metrics, state }
     }
 
-    fn hold(&mut self) -> &mut DurableMachine {
-        self.held.get_or_insert_with(|| Arc::clone(&self.machine).blocking_lock_owned())
+    fn state(&self) -> MutexGuard<'_, LaneState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn begin(&self, now: u64) -> Result<Joint, StoreError> {
+        Joint::begin(Arc::clone(&self.machine), Arc::clone(&self.metrics), now)
     }
 }
 
-impl LaneMachine for SharedMachine {
-    type Request = Request;
+impl Rules for LedgerRules {
+    type Command = Request;
     type Answer = Response;
-    type Error = LedgerError;
+    /// The failure of the batch.
+    type Refusal = StoreError;
 
-    fn events(request: &Request) -> usize {
-        DurableMachine::events(request)
-    }
+    fn plan(&self, _: &Request, _: &mut Plan) {}
 
-    fn due_at(&self) -> Option<u64> {
-        match &self.held {
-            Some(machine) => machine.due_at(),
-            None => self.machine.blocking_lock().due_at(),
+    fn execute(&self, _: &mut WorkingSet, request: &Request, _: Timestamp) -> Result<Response, StoreError> {
+        let LaneState { clock, batch } = &mut *self.state();
+        let joint = match batch.get_or_insert_with(|| self.begin(clock())) {
+            Ok(joint) => joint,
+            Err(error) => return Err(error.duplicate()),
+        };
+        let response = joint.execute(request);
+        if let Err(error) = &response {
+            *batch = Some(Err(error.duplicate()));
         }
+        response
     }
 
-    fn run_due(&mut self, now: u64) -> Result<(), LedgerError> {
-        self.hold().run_due(now)
+    fn join<'a>(
+        &'a self,
+        _: &mut WorkingSet,
+        _: &mut [Result<Response, StoreError>],
+        _: Timestamp,
+    ) -> Result<Option<Box<dyn Joined + 'a>>, StoreError> {
+        let batch = self.state().batch.take().transpose()?;
+        Ok(batch.map(|joint| Box::new(joint) as Box<dyn Joined>))
     }
 
-    fn execute(&mut self, request: Request, now: u64) -> Result<Response, LedgerError> {
-        self.hold().execute(request, now)
+    fn overtaken(&self) {
+        panic!("another process writes the ledger's log");
     }
 
-    fn commit(&mut self) -> Result<(), LedgerError> {
-        let committed = self.held.as_mut().map_or(Ok(()), |machine| machine.commit());
-        if committed.is_ok() {
-            self.held = None;
-        }
-        committed
+    fn events(&self, request: &Request) -> usize {
+        request.events()
     }
 
-    fn undo(&mut self) {
-        if let Some(mut machine) = self.held.take() {
-            machine.undo();
-        }
+    fn due_in(&self) -> Option<Duration> {
+        let due = self.machine.blocking_lock().due_at();
+        let left = due.map(|due| Duration::from_nanos(due.saturating_sub((self.state().clock)())));
+        Some(left.map_or(IDLE_MAX, |left| left.min(IDLE_MAX)))
+    }
+
+    fn run_due(&self) -> Result<(), StoreError> {
+        let now = (self.state().clock)();
+        self.begin(now).map(drop)
     }
 }
 
-/// The ledger's part in a batch of another service. Dropped without [`Joint::committed`], it has no effect.
-pub struct Joint<'a> {
-    ledger: &'a DurableLedger,
+/// The ledger's part in a batch. Dropped without [`Joined::committed`], it has no effect.
+pub struct Joint {
     machine: OwnedMutexGuard<DurableMachine>,
+    metrics: Arc<LedgerMetrics>,
     now: u64,
-    accounts: Vec<CreateResult<CreateAccountStatus>>,
-    transfers: Vec<CreateResult<CreateTransferStatus>>,
+    tally: Tally,
     batch: Option<Batch>,
     is_committed: bool,
 }
 
-impl<'a> Joint<'a> {
-    /// Waits until the ledger's own batch is durable, and does the work that is due.
+impl Joint {
+    /// Waits until no other batch has the machine, and does the work that is due.
     pub(crate) fn begin(
-        ledger: &'a DurableLedger,
         machine: Arc<Mutex<DurableMachine>>,
+        metrics: Arc<LedgerMetrics>,
         now: u64,
-    ) -> Result<Self, LedgerError> {
+    ) -> Result<Self, StoreError> {
         let mut machine = machine.blocking_lock_owned();
         while machine.due_at().is_some_and(|due| due <= now) {
-            if let Err(error) = machine.run_due(now).and_then(|()| machine.commit()) {
+            machine.run_due(now);
+            if let Err(error) = machine.commit() {
                 machine.undo();
                 return Err(error);
             }
         }
-        let (accounts, transfers) = (Vec::new(), Vec::new());
-        Ok(Self { ledger, machine, now, accounts, transfers, batch: None, is_committed: false })
+        Ok(Self { machine, metrics, now, tally: Tally::default(), batch: None, is_committed: false })
+    }
+
+    fn execute(&mut self, request: &Request) -> Result<Response, StoreError> {
+        let response = self.machine.execute(request, self.now)?;
+        self.tally.count(&response);
+        Ok(response)
     }
 
     /// As [`Ledger::create_accounts`](batzen_ledger::Ledger::create_accounts), but not durable yet.
@@ -107,10 +145,10 @@ impl<'a> Joint<'a> {
     /// When the log cannot be read.
     pub fn create_accounts(
         &mut self,
-        events: Vec<Account>,
+        events: &[Account],
     ) -> Result<Vec<CreateResult<CreateAccountStatus>>, StoreError> {
-        let results = self.machine.create_accounts(&events, self.now)?;
-        self.accounts.extend_from_slice(&results);
+        let results = self.machine.create_accounts(events, self.now)?;
+        self.tally.count_accounts(&results);
         Ok(results)
     }
 
@@ -120,31 +158,31 @@ impl<'a> Joint<'a> {
     /// When the log cannot be read.
     pub fn create_transfers(
         &mut self,
-        events: Vec<Transfer>,
+        events: &[Transfer],
     ) -> Result<Vec<CreateResult<CreateTransferStatus>>, StoreError> {
-        let results = self.machine.create_transfers(&events, self.now)?;
-        self.transfers.extend_from_slice(&results);
+        let results = self.machine.create_transfers(events, self.now)?;
+        self.tally.count_transfers(&results);
         Ok(results)
     }
+}
 
-    /// The rows to commit together with those of the service. Nothing may be created after this call.
-    pub fn changes(&mut self) -> ChangeSet {
+impl Joined for Joint {
+    fn changes(&mut self) -> ChangeSet {
         assert!(self.batch.is_none(), "changes() is called once");
         self.batch = self.machine.prepare();
         self.batch.as_mut().map(|batch| std::mem::take(&mut batch.changes)).unwrap_or_default()
     }
 
-    /// Records that the rows are durable.
-    pub fn committed(mut self) {
+    fn committed(mut self: Box<Self>) {
         if let Some(batch) = self.batch.take() {
             self.machine.committed(batch);
         }
         self.is_committed = true;
-        self.ledger.count(&self.accounts, &self.transfers);
+        self.metrics.add(&self.tally);
     }
 }
 
-impl Drop for Joint<'_> {
+impl Drop for Joint {
     fn drop(&mut self) {
         if !self.is_committed {
             self.machine.undo();

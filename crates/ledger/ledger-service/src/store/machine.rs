@@ -2,7 +2,6 @@
 
 use std::sync::{Arc, Mutex};
 
-use batzen_engine::LaneMachine;
 use batzen_ledger::machine::read::{AccountCursor, Located};
 use batzen_ledger::machine::{Counts, Digest, Machine, Mark, MemoryBytes};
 use batzen_ledger::{
@@ -31,6 +30,21 @@ pub enum Request {
     FindCursor(FindCursor),
     /// Finds accounts by their fields.
     QueryAccounts(QueryAccounts),
+}
+
+impl Request {
+    /// Its size in events, of which queue and batches of a ledger have a limited number.
+    pub(crate) fn events(&self) -> usize {
+        let events = match self {
+            Self::CreateAccounts(CreateAccounts(events)) => events.len(),
+            Self::CreateTransfers(CreateTransfers(events)) => events.len(),
+            Self::LookupAccounts(LookupAccounts(ids)) | Self::LocateTransfers(LocateTransfers(ids)) => {
+                ids.len()
+            }
+            Self::FindCursor(_) | Self::QueryAccounts(_) => 0,
+        };
+        events.max(1)
+    }
 }
 
 /// The answer of the machine to a [`Request`].
@@ -244,26 +258,64 @@ impl DurableMachine {
         self.machine.create_transfers(&LogReader::new(&self.log), events, timestamp)
     }
 
-    fn run(&mut self, request: Request, now: u64) -> Result<Response, StoreError> {
+    /// Executes a request in memory, as of `now` in nanoseconds since the epoch.
+    ///
+    /// # Errors
+    /// When the log cannot be read.
+    pub fn execute(&mut self, request: &Request, now: u64) -> Result<Response, StoreError> {
         let machine = &self.machine;
         Ok(match request {
             Request::CreateAccounts(CreateAccounts(events)) => {
-                Response::CreateAccounts(self.create_accounts(&events, now)?)
+                Response::CreateAccounts(self.create_accounts(events, now)?)
             }
             Request::CreateTransfers(CreateTransfers(events)) => {
-                Response::CreateTransfers(self.create_transfers(&events, now)?)
+                Response::CreateTransfers(self.create_transfers(events, now)?)
             }
             Request::LookupAccounts(LookupAccounts(ids)) => {
-                Response::LookupAccounts(machine.lookup_accounts(&ids))
+                Response::LookupAccounts(machine.lookup_accounts(ids))
             }
             Request::LocateTransfers(LocateTransfers(ids)) => {
-                Response::LocateTransfers(machine.locate_transfers(&ids))
+                Response::LocateTransfers(machine.locate_transfers(ids))
             }
-            Request::FindCursor(FindCursor(filter)) => Response::FindCursor(machine.account_cursor(&filter)),
+            Request::FindCursor(FindCursor(filter)) => Response::FindCursor(machine.account_cursor(filter)),
             Request::QueryAccounts(QueryAccounts(filter)) => {
-                Response::QueryAccounts(machine.query_accounts(&filter))
+                Response::QueryAccounts(machine.query_accounts(filter))
             }
         })
+    }
+
+    /// When pending transfers expire next, in nanoseconds since the epoch.
+    #[must_use]
+    pub fn due_at(&self) -> Option<u64> {
+        self.machine.next_expiry()
+    }
+
+    /// Expires pending transfers in memory, as many as one batch may have.
+    pub fn run_due(&mut self, now: u64) {
+        let timestamp = self.machine.operation_timestamp(now, BATCH_EVENTS_MAX);
+        self.machine.pulse(timestamp);
+    }
+
+    /// Makes everything since the last commit durable.
+    ///
+    /// # Errors
+    /// When none of it is durable: the batch must be undone.
+    ///
+    /// # Panics
+    /// When another process writes the log.
+    pub fn commit(&mut self) -> Result<(), StoreError> {
+        let Some(mut batch) = self.prepare() else { return Ok(()) };
+        let changes = std::mem::take(&mut batch.changes);
+        match self.log.store().commit(&changes)? {
+            CommitOutcome::Committed => self.committed(batch),
+            CommitOutcome::Conflict(_) => panic!("another process writes the ledger's log"),
+        }
+        Ok(())
+    }
+
+    /// Undoes everything since the last commit.
+    pub fn undo(&mut self) {
+        self.machine.rollback(&self.durable);
     }
 }
 
@@ -281,59 +333,5 @@ pub(crate) fn ledger_error(error: &StoreError) -> LedgerError {
     match error {
         StoreError::Full(_) => LedgerError::Busy("the disk is full".to_owned()),
         error => LedgerError::Unknown(error.to_string()),
-    }
-}
-
-impl LaneMachine for DurableMachine {
-    type Request = Request;
-    type Answer = Response;
-    type Error = LedgerError;
-
-    fn events(request: &Request) -> usize {
-        let events = match request {
-            Request::CreateAccounts(CreateAccounts(events)) => events.len(),
-            Request::CreateTransfers(CreateTransfers(events)) => events.len(),
-            Request::LookupAccounts(LookupAccounts(ids)) | Request::LocateTransfers(LocateTransfers(ids)) => {
-                ids.len()
-            }
-            Request::FindCursor(_) | Request::QueryAccounts(_) => 0,
-        };
-        events.max(1)
-    }
-
-    fn due_at(&self) -> Option<u64> {
-        self.machine.next_expiry()
-    }
-
-    fn run_due(&mut self, now: u64) -> Result<(), LedgerError> {
-        let timestamp = self.machine.operation_timestamp(now, BATCH_EVENTS_MAX);
-        self.machine.pulse(timestamp);
-        Ok(())
-    }
-
-    fn execute(&mut self, request: Request, now: u64) -> Result<Response, LedgerError> {
-        self.run(request, now).map_err(|error| {
-            tracing::error!(%error, "batch undone: the log could not be read");
-            ledger_error(&error)
-        })
-    }
-
-    fn commit(&mut self) -> Result<(), LedgerError> {
-        let Some(mut batch) = self.prepare() else { return Ok(()) };
-        let changes = std::mem::take(&mut batch.changes);
-        match self.log.store().commit(&changes) {
-            Ok(CommitOutcome::Committed) => {}
-            Ok(CommitOutcome::Conflict(_)) => panic!("another process writes the ledger's log"),
-            Err(error) => {
-                tracing::error!(%error, "batch undone: the log could not be written");
-                return Err(ledger_error(&error));
-            }
-        }
-        self.committed(batch);
-        Ok(())
-    }
-
-    fn undo(&mut self) {
-        self.machine.rollback(&self.durable);
     }
 }

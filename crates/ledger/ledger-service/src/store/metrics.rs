@@ -3,30 +3,17 @@
 use batzen_ledger::{CreateAccountStatus, CreateResult, CreateTransferStatus};
 use batzen_metrics::{Counter, Page};
 
-/// Counts of events by outcome. The outcome is a label with few values.
-#[derive(Default)]
-pub(crate) struct Outcomes {
-    created: Counter,
-    exists: Counter,
-    burnt: Counter,
-    chain: Counter,
-    refused: Counter,
-}
+use crate::store::machine::Response;
 
-impl Outcomes {
-    const COLUMNS: [&str; 5] = ["created", "exists", "burnt", "chain_failed", "refused"];
-
-    fn read(&self) -> [u64; 5] {
-        [&self.created, &self.exists, &self.burnt, &self.chain, &self.refused].map(Counter::get)
-    }
-}
+/// Outcomes of events, in the order of their counters. The outcome is a label with few values.
+const OUTCOMES: [&str; 5] = ["created", "exists", "burnt", "chain_failed", "refused"];
 
 /// Counts by kind of request and outcome.
 #[derive(Default)]
 pub struct LedgerMetrics {
     requests: [Counter; Kind::ALL.len()],
-    accounts: Outcomes,
-    transfers: Outcomes,
+    accounts: [Counter; OUTCOMES.len()],
+    transfers: [Counter; OUTCOMES.len()],
     pub(crate) busy: Counter,
 }
 
@@ -64,33 +51,12 @@ impl LedgerMetrics {
         self.requests[kind as usize].inc();
     }
 
-    pub(crate) fn count_accounts(&self, results: &[CreateResult<CreateAccountStatus>]) {
-        let created = results.iter().filter(|r| r.status == CreateAccountStatus::Created).count();
-        let exists = results.iter().filter(|r| r.status == CreateAccountStatus::Exists).count();
-        let chain = results.iter().filter(|r| r.status == CreateAccountStatus::LinkedEventFailed).count();
-        self.accounts.created.add(created as u64);
-        self.accounts.exists.add(exists as u64);
-        self.accounts.chain.add(chain as u64);
-        self.accounts.refused.add((results.len() - created - exists - chain) as u64);
-    }
-
-    pub(crate) fn count_transfers(&self, results: &[CreateResult<CreateTransferStatus>]) {
-        use CreateTransferStatus as S;
-        let (mut created, mut exists, mut burnt, mut chain) = (0, 0, 0, 0);
-        for result in results {
-            match result.status {
-                S::Created => created += 1,
-                S::Exists => exists += 1,
-                S::LinkedEventFailed => chain += 1,
-                status if status.burns() || status == S::IdAlreadyFailed => burnt += 1,
-                _ => {}
-            }
+    /// Counts the events of a batch that is durable.
+    pub(crate) fn add(&self, tally: &Tally) {
+        let counters = self.accounts.iter().chain(&self.transfers);
+        for (counter, count) in counters.zip(tally.accounts.iter().chain(&tally.transfers)) {
+            counter.add(*count);
         }
-        self.transfers.created.add(created);
-        self.transfers.exists.add(exists);
-        self.transfers.burnt.add(burnt);
-        self.transfers.chain.add(chain);
-        self.transfers.refused.add(results.len() as u64 - created - exists - burnt - chain);
     }
 
     /// Writes `batzen_ledger_requests_total`, `batzen_ledger_events_total` and `batzen_ledger_refused_total`.
@@ -101,9 +67,54 @@ impl LedgerMetrics {
             "batzen_ledger_events_total",
             "Events decided, by outcome",
             ["kind", "outcome"],
-            Outcomes::COLUMNS,
-            [("account", self.accounts.read()), ("transfer", self.transfers.read())],
+            OUTCOMES,
+            [("account", &self.accounts), ("transfer", &self.transfers)]
+                .map(|(kind, counters)| (kind, counters.each_ref().map(Counter::get))),
         );
         page.count("batzen_ledger_busy_total", "Requests refused because too many were waiting", &self.busy);
+    }
+}
+
+/// The events of a batch by outcome.
+#[derive(Default)]
+pub(crate) struct Tally {
+    accounts: [u64; OUTCOMES.len()],
+    transfers: [u64; OUTCOMES.len()],
+}
+
+impl Tally {
+    pub(crate) fn count(&mut self, response: &Response) {
+        match response {
+            Response::CreateAccounts(results) => self.count_accounts(results),
+            Response::CreateTransfers(results) => self.count_transfers(results),
+            _ => {}
+        }
+    }
+
+    pub(crate) fn count_accounts(&mut self, results: &[CreateResult<CreateAccountStatus>]) {
+        use CreateAccountStatus as S;
+        for result in results {
+            let outcome = match result.status {
+                S::Created => 0,
+                S::Exists => 1,
+                S::LinkedEventFailed => 3,
+                _ => 4,
+            };
+            self.accounts[outcome] += 1;
+        }
+    }
+
+    pub(crate) fn count_transfers(&mut self, results: &[CreateResult<CreateTransferStatus>]) {
+        use CreateTransferStatus as S;
+        for result in results {
+            let outcome = match result.status {
+                S::Created => 0,
+                S::Exists => 1,
+                S::LinkedEventFailed => 3,
+                status if status.burns() || status == S::IdAlreadyFailed => 2,
+                _ => 4,
+            };
+            self.transfers[outcome] += 1;
+        }
     }
 }

@@ -9,7 +9,7 @@
 //! | module | content |
 //! |---|---|
 //! | [`DurableLedger`] | the ledger as the services use it |
-//! | [`Joint`] | its part in a commit of another service to the same store |
+//! | [`Joint`] | its part in a batch: of its own lane, or of another service with the same store |
 //! | [`machine`] | the machine with its log, for a lane or a simulation to drive |
 //! | [`log`] | which row of the store holds which records |
 //! | [`codec`] | how records become bytes |

@@ -5,3 +5,4 @@
 
 mod memory;
 mod model;
+mod outbox;

@@ -284,10 +284,6 @@ impl Rules for BankRules {
             refusal => refusal,
         })
     }
-
-    fn needs_evidence(&self, _: &Refusal) -> bool {
-        false
-    }
 }
 
 fn plan_account(name: &str, plan: &mut Plan) {

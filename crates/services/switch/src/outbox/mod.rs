@@ -294,7 +294,8 @@ impl Sender {
         });
         if !done.is_empty() {
             let lane = self.shared.lane.get().expect("the lane is attached before senders are served");
-            lane.submit_internal(Command::Sent(done));
+            // Nobody need wait: a message that stays is sent again after a restart.
+            drop(lane.submit_internal(Command::Sent(done)));
         }
         Ok(Some(round))
     }

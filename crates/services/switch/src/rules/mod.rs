@@ -111,6 +111,13 @@ pub struct Numbered {
     pub command: Command,
 }
 
+impl From<Command> for Numbered {
+    /// A command that the lane has not numbered yet.
+    fn from(command: Command) -> Self {
+        Self { number: 0, micros: 0, command }
+    }
+}
+
 impl Command {
     /// The most outbox numbers that it may need.
     #[must_use]
@@ -348,10 +355,6 @@ impl Rules for SwitchRules {
         };
         self.run(rows, command, &mut context)?;
         Ok(context.outcome)
-    }
-
-    fn needs_evidence(&self, _: &Refusal) -> bool {
-        false
     }
 }
 

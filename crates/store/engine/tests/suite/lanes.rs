@@ -100,10 +100,6 @@ impl Rules for Toy {
         command.other.iter().for_each(|other| visit(other));
     }
 
-    fn needs_evidence(&self, _: &Unknown) -> bool {
-        false
-    }
-
     fn learn(&self, refusal: &Unknown, _: &Store) -> Result<bool> {
         // All accounts up to 1,000 are learned.
         self.known.fetch_max(refusal.0.min(1_000), Ordering::SeqCst);

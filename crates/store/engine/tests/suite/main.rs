@@ -5,6 +5,6 @@
 
 mod commands;
 mod lanes;
-mod machine_lane;
+mod machine;
 mod pipeline;
 mod pool;

@@ -131,6 +131,10 @@ impl Rules for Toy {
         }
     }
 
+    fn needs_evidence(&self, _: &Refusal) -> bool {
+        true
+    }
+
     fn evidence(&self, command: &Command, refusal: &mut Refusal, store: &Store) -> StoreResult<Evidence> {
         let (Command::Pay { from, amount, .. }, Refusal::Insufficient { .. }) = (command, refusal) else {
             return Ok(Evidence::Complete);
@@ -386,7 +390,7 @@ async fn an_unpolled_command_holds_nothing_up_on_a_runtime_without_threads() {
 #[tokio::test]
 async fn a_full_queue_is_answered_at_once() {
     let store = Store::new(MemoryBackend::new());
-    let options = LaneOptions { queue_commands_max: 1, batch_commands_max: 1 };
+    let options = LaneOptions { queue_commands_max: 1, batch_commands_max: 1, ..LaneOptions::default() };
     let lane = Lane::start(Arc::new(Slow), store, Arc::new(clock), options);
     let tasks: Vec<_> = (0..8)
         .map(|_| {
@@ -510,6 +514,9 @@ impl Rules for Readers {
     }
     fn is_evidence_long(&self, events: &u32) -> bool {
         *events > 1
+    }
+    fn needs_evidence(&self, _: &u32) -> bool {
+        true
     }
     fn evidence(&self, read: &Read, _: &mut u32, _: &Store) -> StoreResult<Evidence> {
         if read.events > 1 {

@@ -3,7 +3,6 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use batzen_engine::LaneMachine;
 use batzen_ledger::machine::History;
 use batzen_ledger::{
     AMOUNT_MAX, Account, AccountFilter, CreateTransferStatus as S, Transfer, TransferFlags as F,
@@ -34,7 +33,7 @@ const ACCOUNTS: u128 = 150;
 
 fn send(ledger: &mut DurableMachine, events: Vec<Transfer>) -> Vec<S> {
     let now = ledger.machine().clock() + 1_000;
-    let answer = ledger.execute(CreateTransfers(events).into(), now).unwrap();
+    let answer = ledger.execute(&CreateTransfers(events).into(), now).unwrap();
     ledger.commit().unwrap();
     CreateTransfers::answer(answer).into_iter().map(|result| result.status).collect()
 }
@@ -75,7 +74,7 @@ fn open_accounts(ledger: &mut DurableMachine) {
     for ids in (1..=ACCOUNTS).collect::<Vec<_>>().chunks(50) {
         let account = |id: &u128| Account { id: *id, ledger: 1, code: 1, ..Account::default() };
         let now = ledger.machine().clock() + 1_000;
-        ledger.execute(CreateAccounts(ids.iter().map(account).collect()).into(), now).unwrap();
+        ledger.execute(&CreateAccounts(ids.iter().map(account).collect()).into(), now).unwrap();
         ledger.commit().unwrap();
     }
 }
@@ -440,7 +439,7 @@ fn a_damaged_snapshot_is_rebuilt() {
                 if table.id == LedgerIdPages::DEF.id {
                     let refused = (0..8).any(|number| {
                         let now = ledger.machine().clock() + 1_000;
-                        let refused = ledger.execute(CreateTransfers(batch(number)).into(), now).is_err();
+                        let refused = ledger.execute(&CreateTransfers(batch(number)).into(), now).is_err();
                         ledger.undo();
                         refused
                     });

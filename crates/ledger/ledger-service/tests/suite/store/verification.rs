@@ -2,7 +2,6 @@
 
 use std::path::Path;
 
-use batzen_engine::LaneMachine;
 use batzen_ledger::machine::{History, LogRecord, Machine, Movement};
 use batzen_ledger::{Account, AccountFlags, Transfer, TransferFlags};
 use batzen_ledger_service::store::codec::{self, Identity};
@@ -25,7 +24,7 @@ fn records() -> Vec<LogRecord> {
     let limit = AccountFlags::DEBITS_MUST_NOT_EXCEED_CREDITS;
     let account = |id, flags| Account { id, ledger: 1, code: 1, flags, ..Account::default() };
     let accounts = vec![account(1, AccountFlags::NONE), account(2, limit), account(3, limit)];
-    ledger.execute(CreateAccounts(accounts).into(), 1_000).unwrap();
+    ledger.execute(&CreateAccounts(accounts).into(), 1_000).unwrap();
     let pay = |id, debit, credit, amount| Transfer {
         id,
         debit_account_id: debit,
@@ -42,7 +41,7 @@ fn records() -> Vec<LogRecord> {
         pay(13, 2, 3, 1),
         pay(14, 1, 3, 5),
     ];
-    ledger.execute(CreateTransfers(transfers).into(), 2_000).unwrap();
+    ledger.execute(&CreateTransfers(transfers).into(), 2_000).unwrap();
     ledger.commit().unwrap();
     let reader = LogReader::new(ledger.log());
     (0..reader.len()).map(|number| reader.record(number).unwrap()).collect()

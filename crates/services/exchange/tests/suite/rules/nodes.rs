@@ -191,10 +191,6 @@ impl Rules for Node {
         self.rules.learn(refusal, store)
     }
 
-    fn needs_evidence(&self, _: &Refusal) -> bool {
-        false
-    }
-
     fn committed(&self, changes: &ChangeSet) {
         self.rules.committed(changes);
         let Attempt { verdicts, revoked, seen } = std::mem::take(&mut *self.attempt.lock().unwrap());

@@ -58,18 +58,19 @@ fn write(service: &Service, page: &mut Page) {
     page.gauge(
         "batzen_switch_open_intents",
         "Transfers waiting for the ledger",
-        service.lane().open_intents().get(),
+        service.clearing().open() as u64,
     );
     let ledger = service.treasury().ledger().counters();
+    let answers = service.clearing_counters();
     page.histogram("batzen_switch_ledger_seconds", "Duration of a request to the ledger", &ledger.time);
     page.histogram("batzen_switch_ledger_events", "Events per request to the ledger", &ledger.events);
     page.count("batzen_switch_ledger_repeated_total", "Repeated requests to the ledger", &ledger.repeated);
     page.count(
         "batzen_switch_ledger_broken_total",
         "Answers of the ledger that contradict the books",
-        &ledger.broken,
+        &answers.broken,
     );
-    page.count("batzen_switch_gross_unsettled_total", "Gross settlements refused", &ledger.unsettled);
+    page.count("batzen_switch_gross_unsettled_total", "Gross settlements refused", &answers.unsettled);
     let outbox = service.senders().counters();
     page.count("batzen_switch_callbacks_total", "Callbacks acknowledged", &outbox.delivered);
     page.count(

@@ -8,12 +8,11 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use batzen_engine::LaneMachine;
 use batzen_ledger::machine::read::{account_balances, account_transfers, change_events, query_transfers};
 use batzen_ledger::machine::{Digest, History, LogRecord, Machine, MemoryHistory};
 use batzen_ledger::{
     AMOUNT_MAX, Account, AccountFilter, AccountFlags, BATCH_EVENTS_MAX, ChangeFilter,
-    CreateTransferStatus as S, LedgerError, NS_PER_S, QueryFilter, Transfer, TransferFlags as T,
+    CreateTransferStatus as S, NS_PER_S, QueryFilter, Transfer, TransferFlags as T,
 };
 use batzen_ledger_service::store::log::LogReader;
 use batzen_ledger_service::store::{
@@ -349,9 +348,12 @@ impl World {
     fn unit(&mut self, work: Work, senders: &mut Vec<usize>) -> Checked<()> {
         let durable = self.durable.as_mut().unwrap();
         let answers = match &work {
-            Work::Due => durable.run_due(self.now).map(|()| Vec::new()),
+            Work::Due => {
+                durable.run_due(self.now);
+                Ok(Vec::new())
+            }
             Work::Requests(requests) => {
-                requests.iter().map(|request| durable.execute(request.clone(), self.now)).collect()
+                requests.iter().map(|request| durable.execute(request, self.now)).collect()
             }
         };
         let done = match answers {
@@ -359,7 +361,7 @@ impl World {
                 Ok(()) => Ok(answers),
                 Err(_) if self.planted == Planted::AnswersBeforeCommit => {
                     self.answer(senders, &answers);
-                    Err(LedgerError::Unknown(String::new()))
+                    Err(StoreError::Unavailable(String::new()))
                 }
                 Err(error) => Err(error),
             },
@@ -375,7 +377,7 @@ impl World {
                 self.answer(senders, &answers);
                 self.check_digest()
             }
-            Err(LedgerError::Busy(_)) => {
+            Err(StoreError::Full(_)) => {
                 if self.planted != Planted::ForgetsToUndo {
                     self.durable.as_mut().unwrap().undo();
                 }
