@@ -7,6 +7,9 @@ use crate::queue::{BatchLimits, Submissions, Wait};
 use crate::slot::Responder;
 use crate::{LaneMetrics, Rules, SubmitError};
 
+/// A batch takes all that waits.
+const EVERYTHING: BatchLimits = BatchLimits { commands_max: usize::MAX, events_max: usize::MAX };
+
 /// The commands of a lane without threads. Its holder takes them, decides them with a [`crate::Batcher`], and answers
 /// each.
 pub struct InlineQueue<R: Rules> {
@@ -26,7 +29,7 @@ impl<R: Rules> InlineQueue<R> {
     #[must_use]
     pub fn take(&self) -> Vec<(R::Command, PendingAnswer<R>)> {
         let mut jobs = Vec::new();
-        self.submissions.take(&mut jobs, BatchLimits::commands(usize::MAX), Wait::No);
+        self.submissions.take(&mut jobs, EVERYTHING, Wait::No);
         self.metrics.dequeued(jobs.len() as u64);
         jobs.into_iter().map(|job| (job.command, PendingAnswer(job.answer))).collect()
     }

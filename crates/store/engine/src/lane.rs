@@ -394,14 +394,14 @@ impl<R: Rules> Lane<R> {
     }
 
     /// A lane without threads, and its queue, which a simulator empties.
-    pub(crate) fn inline(store: Store, options: LaneOptions) -> (Self, InlineQueue<R>) {
+    pub(crate) fn inline(rules: Arc<R>, store: Store, options: LaneOptions) -> (Self, InlineQueue<R>) {
         let metrics = Arc::<LaneMetrics>::default();
-        metrics.limits(options.queue_commands_max, options.batch_commands_max);
-        let limits = QueueLimits::commands(options.queue_commands_max);
+        let LaneOptions { queue_commands_max, queue_events_max, batch_commands_max, .. } = options;
+        metrics.limits(queue_commands_max, batch_commands_max);
+        let limits = QueueLimits { commands_max: queue_commands_max, events_max: queue_events_max };
         let (queue, submissions) = SubmissionQueue::new(limits, Arc::clone(&metrics));
-        let gathered_max = options.queue_commands_max;
-        let door =
-            Arc::new(Door { queue, gathered: Mutex::default(), gathered_max, metrics: Arc::clone(&metrics) });
+        let (gathered, gathered_max) = (Mutex::default(), queue_commands_max);
+        let door = Arc::new(Door { rules, queue, gathered, gathered_max, metrics: Arc::clone(&metrics) });
         let threads = Arc::new(Threads(Mutex::default()));
         (Self { door, turn_end: Arc::default(), store, threads }, InlineQueue::new(submissions, metrics))
     }

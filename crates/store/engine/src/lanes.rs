@@ -55,7 +55,7 @@ impl<R: Rules> Lanes<R> {
 
     /// One lane without threads: its commands wait until the holder of the queue answers them.
     pub fn inline(rules: Arc<R>, store: &Store) -> (Self, InlineQueue<R>) {
-        let (lane, queue) = Lane::inline(store.clone(), LaneOptions::default());
+        let (lane, queue) = Lane::inline(Arc::clone(&rules), store.clone(), LaneOptions::default());
         (Self { rules, lanes: vec![lane], parts: 1 }, queue)
     }
 
