@@ -496,6 +496,10 @@ impl Rules for Planted {
         self.rules.committed(changes);
     }
 
+    fn needs_evidence(&self, refusal: &Refusal) -> bool {
+        self.rules.needs_evidence(refusal)
+    }
+
     fn evidence(
         &self,
         command: &Command,
