@@ -58,7 +58,8 @@ impl Timers for Outside {
     fn sleep_until(&self, end: Instant) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         let outside = self.clone();
         Box::pin(async move {
-            let end = u64::try_from((end - *ORIGIN).as_micros()).unwrap_or(u64::MAX);
+            // Rounded up: a sleep that ended before its instant would begin again without end.
+            let end = u64::try_from((end - *ORIGIN).as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX);
             if end <= outside.now.load(Relaxed) {
                 return;
             }
