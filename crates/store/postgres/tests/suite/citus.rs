@@ -6,13 +6,16 @@ use batzen_postgres::schema::{self, HISTORY, Sql};
 use batzen_postgres::{Connection, Layout, Target};
 use batzen_tables::exchange;
 use batzen_testkit::postgres::fresh_database;
+use batzen_testkit::process::PATIENCE;
 
 fn layouts(partitions: u16) -> Vec<Layout> {
     exchange::ALL.iter().map(|table| Layout::new(table, "exchange", partitions).unwrap()).collect()
 }
 
 fn made(partitions: u16) -> Connection {
-    let mut sql = Connection::open(&Target::parse(&fresh_database()).unwrap()).unwrap();
+    // Many tables are made in one statement, on a machine that may be busy.
+    let target = Target::parse(&fresh_database()).unwrap().timeout(PATIENCE);
+    let mut sql = Connection::open(&target).unwrap();
     let options = DbinitOptions { partitions: Some(partitions), ..DbinitOptions::default() };
     dbinit(&mut sql, "exchange", exchange::ALL, &options, &HISTORY).unwrap();
     sql

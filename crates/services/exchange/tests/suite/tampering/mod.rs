@@ -17,10 +17,11 @@ mod places;
 mod scenario;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
 
 use batzen_auditor::audit::{AuditError, History, Options, Progress, Subject, audit, read_terms};
 use batzen_protocol::Timestamp;
-use batzen_store::{RawRecord, Store, TableDef};
+use batzen_store::{RawRecord, Store, StoreError, TableDef};
 use batzen_tables::exchange::AUDITED;
 
 use crate::replay::audit::{Copy, rows_of};
@@ -192,17 +193,44 @@ async fn each_change_of_a_row_in_memory_is_found() {
     assert!(unmet.is_empty(), "changes in rules.txt without a row: {unmet:?}");
 }
 
-/// Alters the first row of each table that an earlier part did not have.
+/// The rows of a table by key, or none if one of them cannot be read.
+fn rows_by_key(store: &Store, table: &'static TableDef) -> Option<BTreeMap<Vec<u8>, Vec<u8>>> {
+    let mut rows = BTreeMap::new();
+    let scanned = store.freeze(&[table]).unwrap().scan(table, &mut |record| {
+        rows.insert(record.key, record.row);
+        ControlFlow::Continue(())
+    });
+    match scanned {
+        Ok(()) => Some(rows),
+        Err(StoreError::Decode { .. }) => None,
+        Err(error) => panic!("{error}"),
+    }
+}
+
+/// Alters the first row of each table that an earlier part did not have. A whole audit takes long here, so only the
+/// first change of each kind has one in each table. For the others it is enough that a reader sees the same rows
+/// as in memory: the findings depend on nothing else.
 fn in_place(books: &Books, place: &mut dyn Place, met: &mut BTreeSet<&'static str>, report: &mut Report) {
     assert_eq!(look(books, place.seen(), place.seen()), Found::default(), "untouched");
+    let mut memory = Memory::new(&books.copy);
     for (at, (table, record)) in books.copy.0.iter().enumerate() {
         if !met.insert(table.name) {
             continue;
         }
+        let mut audited = BTreeSet::new();
         for alteration in books.alterations(table, record) {
-            let mut found = None;
-            place.altered(at, &alteration, &mut |seen, changed| found = Some(look(books, seen, changed)));
-            report.judge(table, &alteration, &found.unwrap_or_else(Found::unreadable));
+            if audited.insert(std::mem::discriminant(&alteration)) {
+                let mut found = None;
+                place.altered(at, &alteration, &mut |seen, changed| found = Some(look(books, seen, changed)));
+                report.judge(table, &alteration, &found.unwrap_or_else(Found::unreadable));
+                continue;
+            }
+            let rows_in = |place: &mut dyn Place| {
+                let mut rows = None;
+                place.altered(at, &alteration, &mut |_, changed| rows = rows_by_key(changed, table));
+                rows
+            };
+            assert_eq!(rows_in(place), rows_in(&mut memory), "{}: {} {alteration}", report.place, table.name);
         }
     }
 }
