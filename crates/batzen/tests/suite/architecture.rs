@@ -146,3 +146,36 @@ fn the_document_is_short() {
     let words = document().split_whitespace().count();
     assert!(words <= WORDS_MAX, "ARCHITECTURE.md has {words} words of {WORDS_MAX}: see docs/internals");
 }
+
+/// Whether a file has an example in its documentation that `cargo test` would run.
+fn has_example(file: &Path) -> bool {
+    let text = std::fs::read_to_string(file).unwrap();
+    let mut is_open = false;
+    text.lines().map(str::trim_start).any(|line| {
+        let Some(fence) = line.strip_prefix("/// ```").or_else(|| line.strip_prefix("//! ```")) else {
+            return false;
+        };
+        is_open = !is_open;
+        is_open && (fence.is_empty() || fence.starts_with("rust") || fence.starts_with("should_panic"))
+    })
+}
+
+/// To look for examples costs as much as to check a crate, so only those that have some are searched.
+#[test]
+fn examples_in_documentation_are_run() {
+    for directory in crate_directories() {
+        let manifest = std::fs::read_to_string(directory.join("Cargo.toml")).unwrap();
+        let is_run = !manifest.contains("doctest = false");
+        let mut files = vec![directory.join("src")];
+        let mut has_some = false;
+        while let Some(path) = files.pop() {
+            if path.is_dir() {
+                files.extend(std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()));
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                has_some |= has_example(&path);
+            }
+        }
+        let has_library = directory.join("src/lib.rs").exists();
+        assert_eq!(is_run && has_library, has_some, "`doctest` in the manifest of {}", directory.display());
+    }
+}
