@@ -34,10 +34,12 @@ fn files_below(dir: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// The key files of a helper, without its lock.
+/// The key files of a helper, without its lock and those that are still being written.
 fn key_files(set_up: &DropIn, kind: &str) -> Vec<PathBuf> {
     let mut files = files_below(&set_up.path(&format!("data/exchange-secmod-{kind}/keys")));
-    files.retain(|file| !file.ends_with(".lock"));
+    files.retain(|file| {
+        !file.ends_with(".lock") && file.extension().is_none_or(|extension| extension != "tmp")
+    });
     files
 }
 
