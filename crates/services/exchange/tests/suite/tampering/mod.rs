@@ -16,7 +16,7 @@ mod expected;
 mod places;
 mod scenario;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::ControlFlow;
 
 use batzen_auditor::audit::{AuditError, History, Options, Progress, Subject, audit, read_terms};
@@ -217,7 +217,7 @@ fn in_place(books: &Books, place: &mut dyn Place, met: &mut BTreeSet<&'static st
         if !met.insert(table.name) {
             continue;
         }
-        let mut audited = BTreeSet::new();
+        let mut audited = HashSet::new();
         for alteration in books.alterations(table, record) {
             if audited.insert(std::mem::discriminant(&alteration)) {
                 let mut found = None;
