@@ -1,11 +1,10 @@
 //! The whole system in one thread from one seed: exchange, bank, ledger and wallets over simulated disks, a
 //! simulated network and simulated clocks. For tests only; see `docs/simulation.md`.
 //!
-//! Real: the exchange's rules, tables and reads, the engine's batches, the embedded store, the bank's rules
+//! Real: the exchange with its API and workers, the engine's batches, the embedded store, the bank's rules
 //! and chart, the ledger's machine, log and recovery, the wallet's core, the protocol's bodies and all
-//! cryptography. Simulated: the HTTP front of the services and the loops of the workers (thin copies without
-//! threads, in [`exchange`], [`bank`], [`ledger`]), the wallet's driver and file ([`customer`]), disks,
-//! network and clocks.
+//! cryptography. Simulated: the bank's API ([`bank`]), the ledger's socket ([`ledger`]), the wallet's driver and
+//! file ([`customer`]), threads, timers, disks, network and clocks.
 //!
 //! A seed determines a mix of customers and faults ([`swarm`]). A run simulates hours of time ([`world`]),
 //! ends with a power loss, and is checked from the outside ([`check`]). The same seed gives the same events,

@@ -396,3 +396,63 @@ fn every_file_of_code_that_a_page_names_exists() {
     }
     assert!(checked > 100, "{checked}");
 }
+
+/// All Markdown files of a directory and those below it.
+fn pages_below(directory: &Path, pages: &mut Vec<PathBuf>) {
+    for path in std::fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().path()) {
+        if path.is_dir() {
+            pages_below(&path, pages);
+        } else if path.extension().is_some_and(|extension| extension == "md") {
+            pages.push(path);
+        }
+    }
+}
+
+/// A page without its fenced blocks.
+fn prose(page: &str) -> String {
+    page.split("```").step_by(2).collect()
+}
+
+/// The anchor of a heading.
+fn anchor(heading: &str) -> String {
+    let heading = heading.trim_start_matches('#').trim().to_lowercase();
+    let kept = heading.chars().filter(|c| c.is_alphanumeric() || ['-', '_', ' '].contains(c));
+    kept.map(|c| if c == ' ' { '-' } else { c }).collect()
+}
+
+/// Whether a link of a page leads to a file, and to a heading if it names one.
+fn leads_somewhere(page: &Path, link: &str) -> bool {
+    let (file, heading) = link.split_once('#').unwrap_or((link, ""));
+    let target = if file.is_empty() { page.to_owned() } else { page.parent().unwrap().join(file) };
+    if heading.is_empty() {
+        return target.exists();
+    }
+    let text = std::fs::read_to_string(target).unwrap_or_default();
+    prose(&text).lines().any(|line| line.starts_with('#') && anchor(line) == heading)
+}
+
+#[test]
+fn every_link_leads_to_a_file_and_a_heading() {
+    let root = root();
+    let mut pages: Vec<PathBuf> =
+        ["ARCHITECTURE", "CHANGELOG", "CONTRIBUTING", "README", "SECURITY", "deploy/README", "fuzz/README"]
+            .iter()
+            .map(|name| root.join(name).with_extension("md"))
+            .collect();
+    pages_below(&root.join("docs"), &mut pages);
+    let (mut checked, mut failures) = (0, Vec::new());
+    for page in pages {
+        let text = prose(&std::fs::read_to_string(&page).unwrap());
+        for link in text.split("](").skip(1).filter_map(|rest| Some(rest.split_once(')')?.0)) {
+            if link.contains(':') {
+                continue;
+            }
+            checked += 1;
+            if !leads_somewhere(&page, link) {
+                failures.push(format!("{}: {link}", page.display()));
+            }
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    assert!(checked > 100, "{checked}");
+}

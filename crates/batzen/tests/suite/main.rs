@@ -44,6 +44,7 @@ mod mutate;
 mod nodes;
 mod packages;
 mod programs;
+mod protocol_coverage;
 mod readiness;
 mod release;
 mod request_log;

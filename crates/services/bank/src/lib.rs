@@ -58,6 +58,7 @@ use batzen_store::{Store, StoreError};
 use futures_util::future::BoxFuture;
 use tokio::task::JoinHandle;
 
+pub use api::endpoints;
 pub use batzen_ledger_service::net::LedgerAddress;
 pub use batzen_service::storage::StoreConfig;
 pub use books::{AccountFlow, AccountTotals, BooksError, Totals};

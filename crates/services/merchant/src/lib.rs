@@ -36,6 +36,7 @@ use batzen_store::{Store, StoreError};
 use futures_util::future::BoxFuture;
 use tokio::task::JoinHandle;
 
+pub use api::endpoints;
 pub use config::{ConfirmationShare, KNOWN_OPTIONS, MerchantConfig, Place, TrustedExchange};
 
 use api::Merchant;

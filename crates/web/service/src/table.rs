@@ -170,6 +170,12 @@ impl<A> Table<A> {
     pub fn listed(&self) -> &[(Method, String, usize)] {
         &self.listed
     }
+
+    /// Method and pattern of every endpoint, such as `GET /coins/:coin_pub/link`.
+    #[must_use]
+    pub fn endpoints(&self) -> Vec<String> {
+        self.listed.iter().map(|(method, pattern, _)| format!("{method} {pattern}")).collect()
+    }
 }
 
 /// The HTTP handler of a service. Clones share everything.

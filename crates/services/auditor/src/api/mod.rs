@@ -41,13 +41,23 @@ const OPERATIONS: [&str; 2] = ["confirmation", "other"];
 /// The dashboard.
 const DASHBOARD: Layout = Layout { sections: COMMON, work: &[] };
 
-/// The interface of an auditor.
-pub fn api(service: Arc<Service>) -> Api<Service> {
+fn table() -> Table {
     let mut table = Table::new(Style::ByPath, &OPERATIONS).monitored("other").with_dashboard("other");
     for family in [pages::routes, confirmations::routes, audit::routes] {
         table = family(table);
     }
-    Api::new(service, table)
+    table
+}
+
+/// Method and pattern of every endpoint, for documents.
+#[must_use]
+pub fn endpoints() -> Vec<String> {
+    table().endpoints()
+}
+
+/// The interface of an auditor.
+pub fn api(service: Arc<Service>) -> Api<Service> {
+    Api::new(service, table())
 }
 
 /// State that all endpoints share.

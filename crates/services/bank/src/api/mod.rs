@@ -69,15 +69,26 @@ const FAILURES: Failures = Failures {
 const OPERATIONS: [&str; 7] =
     ["transfer", "add-incoming", "history", "withdrawal", "account", "config", "other"];
 
-/// The interface of a bank.
-pub(crate) fn api(service: Arc<Service>) -> Api<Service> {
+fn table(with_dashboard: bool) -> Table {
     let mut table = Table::new(Style::ByPath, &OPERATIONS).monitored("other");
-    if service.settings.config.dashboard {
+    if with_dashboard {
         table = table.with_dashboard("other");
     }
     for family in [web::routes, integration::routes, access::routes, gateway::routes] {
         table = family(table);
     }
+    table
+}
+
+/// Method and pattern of every endpoint, for documents. The optional ones are among them.
+#[must_use]
+pub fn endpoints() -> Vec<String> {
+    table(true).endpoints()
+}
+
+/// The interface of a bank.
+pub(crate) fn api(service: Arc<Service>) -> Api<Service> {
+    let table = table(service.settings.config.dashboard);
     Api::new(service, table)
 }
 

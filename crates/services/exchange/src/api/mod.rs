@@ -90,6 +90,12 @@ fn table(with_dashboard: bool, with_liabilities: bool) -> Table {
     table
 }
 
+/// Method and pattern of every endpoint, for documents. The optional ones are among them.
+#[must_use]
+pub fn endpoints() -> Vec<String> {
+    table(true, true).endpoints()
+}
+
 /// The interface of an exchange.
 pub fn api(app: Arc<Exchange>) -> Api<Exchange> {
     let config = &app.core.config;

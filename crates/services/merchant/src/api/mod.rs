@@ -175,6 +175,12 @@ fn table() -> batzen_service::Table<Merchant> {
     table
 }
 
+/// Method and pattern of every endpoint, for documents.
+#[must_use]
+pub fn endpoints() -> Vec<String> {
+    table().endpoints()
+}
+
 /// The interface of a backend.
 pub(crate) fn api(app: Arc<Merchant>) -> Api<Merchant> {
     Api::new(app, table())
