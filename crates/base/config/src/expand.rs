@@ -1,6 +1,6 @@
 //! `$NAME`, `${NAME}` and `${NAME:-default}`.
 
-/// How deeply variables may refer to other variables.
+/// Maximum depth of variables that refer to other variables.
 const MAX_DEPTH: usize = 32;
 /// The longest result, in bytes; otherwise a few variables that refer to each other twice would fill the
 /// memory.
