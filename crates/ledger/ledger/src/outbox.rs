@@ -127,7 +127,8 @@ impl<I: Intents> Outbox<I> {
         self.places.taken.load(SeqCst)
     }
 
-    /// Whether all places are taken. Refuse commands that would write an intent, before they write it.
+    /// Returns whether all places are taken. Refuse commands that would write an intent, before they write
+    /// it.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.open() >= self.places.max

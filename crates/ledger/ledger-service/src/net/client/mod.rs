@@ -132,7 +132,7 @@ impl LedgerClient {
         }
     }
 
-    /// Whether the server answers.
+    /// Checks that the server answers.
     ///
     /// # Errors
     /// [`LedgerError`].

@@ -146,7 +146,7 @@ impl Conn {
         self.ended.notify_one();
     }
 
-    /// Whether everything is written.
+    /// Returns whether everything is written.
     fn write_some(&self, out: &mut Out) -> io::Result<bool> {
         while out.written < out.bytes.len() {
             match self.write.try_write(&out.bytes[out.written..]) {
