@@ -95,7 +95,7 @@ impl Keeper {
         self.round_requested.notify_one();
     }
 
-    /// Whether a revocation is not yet confirmed by every signer.
+    /// Returns whether a revocation is not yet confirmed by every signer.
     pub(crate) fn has_unconfirmed(&self) -> bool {
         self.confirmed().is_missing
     }

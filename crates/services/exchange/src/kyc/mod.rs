@@ -43,7 +43,7 @@ pub struct Process<'a> {
     pub token: &'a str,
 }
 
-/// What a provider found out.
+/// The facts that a provider found out.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Identity {
     /// The provider's name for the user.
@@ -79,7 +79,7 @@ pub enum NotIdentified {
     OtherWay,
 }
 
-/// How a provider works.
+/// The protocol of a provider.
 pub trait KycLogic: Send + Sync {
     /// Where the user's browser begins.
     fn user_url(&self, process: Process<'_>) -> String;

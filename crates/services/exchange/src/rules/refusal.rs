@@ -133,7 +133,7 @@ pub enum Refusal {
     RevealCostTooHigh {
         /// Melt fee, values and withdraw fees.
         cost: Money,
-        /// What was melted.
+        /// The melted amount.
         melted: Money,
     },
 
@@ -279,7 +279,7 @@ pub struct ReserveShortage {
     pub reserve_pub: ReservePub,
     /// Its balance.
     pub balance: Money,
-    /// What the request needs in total.
+    /// The total that the request needs.
     pub requested: Money,
     /// Its whole history, which adds up to the balance.
     pub history: ReserveStatement,

@@ -62,7 +62,7 @@ impl From<batzen_store::StoreError> for LiabilitiesError {
     }
 }
 
-/// What a round did.
+/// The result of a round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Round {
     /// It published this epoch.
@@ -76,8 +76,8 @@ pub enum Round {
     NotDue(Timestamp),
 }
 
-/// What is owed for all coins whose rows are there, in units of 10⁻⁸: the sum over leaves, however often they occur. It is
-/// what the balance sheet says, by another way.
+/// Returns the debt for all coins whose rows are there, in units of 10⁻⁸: the sum over leaves, however often they
+/// occur. It is what the balance sheet says, by another way.
 ///
 /// # Errors
 /// If the rows cannot be counted.

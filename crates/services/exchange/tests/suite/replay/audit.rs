@@ -117,7 +117,7 @@ pub async fn rows_of(name: &str) -> (Subject, Copy, Timestamp) {
     (subject, copy, now)
 }
 
-/// What increments have found: everything that still holds.
+/// The findings of increments: everything that still holds.
 #[derive(Default)]
 struct Open(Vec<Finding>);
 
@@ -246,7 +246,7 @@ impl ForwardSource for Kept {
     }
 }
 
-/// What the auditor knows before a change.
+/// The auditor's knowledge before a change.
 struct Known<'a> {
     seen: &'a Store,
     closings: &'a Closers,
@@ -348,7 +348,7 @@ const IS_TERMS: [&str; 10] = [
     "auditors",
 ];
 
-/// What the bank has, if it is honest: every credit that was booked, and every transfer that was decided.
+/// Returns the history of an honest bank: every credit that was booked, and every transfer that was decided.
 fn honest_bank(copy: &Copy, payto_uri: &str, now: Timestamp) -> BankAccount {
     let store = copy.store();
     let uri = |h_payto| {
@@ -504,7 +504,7 @@ async fn the_bank_is_compared() {
     }
 }
 
-/// How a scenario changes the rows.
+/// The change that a scenario makes to the rows.
 enum Corruption {
     /// One row of a table has another value in a column.
     Column(&'static str, &'static str),

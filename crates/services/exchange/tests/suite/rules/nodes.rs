@@ -28,7 +28,7 @@ use crate::rules::model::{Model, Seen};
 use crate::rules::world::{Verdict, World, at, config, denoms, m, sig};
 
 const NODES: usize = 3;
-/// How many steps [`with_coins`] adds in front.
+/// Number of steps that [`with_coins`] adds in front.
 const ISSUING: usize = 2;
 
 /// A node's next step.
@@ -41,8 +41,8 @@ enum Step {
 struct Shared {
     inner: Arc<dyn Backend>,
     steps: Mutex<VecDeque<Step>>,
-    /// What happens between a batch's load and its commit, one entry at a time: 0 for nothing, otherwise
-    /// which of the idle nodes commits.
+    /// Events between a batch's load and its commit, one entry at a time: 0 for nothing, otherwise the number
+    /// of the idle node that commits.
     choices: Mutex<VecDeque<u8>>,
     nodes: OnceLock<Vec<Batcher<Node>>>,
     busy: Mutex<Vec<usize>>,
@@ -116,7 +116,7 @@ impl Backend for Gate {
 #[derive(Default)]
 struct Attempt {
     verdicts: Vec<(Command, Verdict)>,
-    /// What was revoked, and what an aggregation could see, when the rows were loaded.
+    /// Denominations that were revoked, and rows that an aggregation could see, when the rows were loaded.
     revoked: BTreeSet<u32>,
     seen: Seen,
 }
@@ -125,7 +125,7 @@ struct Attempt {
 struct Node {
     rules: ExchangeRules,
     shared: Arc<Shared>,
-    /// What the current attempt has decided.
+    /// The decisions of the current attempt.
     attempt: Mutex<Attempt>,
     /// A planted bug: changes of the key set do not depend on each other.
     unguarded: bool,

@@ -55,7 +55,7 @@ pub const BOOKS: [&str; 9] = [
     "auditor",
     "management",
 ];
-/// How many rows of each table are altered in memory. What rows have in common is their columns.
+/// Number of rows of each table that are altered in memory. What rows have in common is their columns.
 const ROWS: usize = 2;
 
 pub async fn books(name: &str) -> Books {
@@ -115,7 +115,7 @@ fn look(books: &Books, seen: &Store, changed: &Store) -> Found {
     found
 }
 
-/// What was not found as expected.
+/// The changes that were not found as expected.
 #[derive(Default)]
 struct Report {
     place: String,
