@@ -138,7 +138,7 @@ pub struct AuditorConfig {
     pub exchange_url: Option<String>,
     /// The address of the database with the exchange's tables, or a copy of them. May contain a password.
     pub exchange_database: Option<String>,
-    /// How the service follows the exchange, if it does.
+    /// The source that the service follows, if it follows the exchange.
     pub follow: Option<FollowConfig>,
     /// Trusted proxies, whose `X-Forwarded-For` names the client.
     pub trusted_proxies: TrustedProxies,
@@ -276,8 +276,8 @@ impl AuditorConfig {
     }
 }
 
-/// Whether this is the base URL of a service: what is asked of it is appended, so it must not end in a query or in the
-/// middle of a name.
+/// Returns whether this is the base URL of a service: what is asked of it is appended, so it must not end in a query or
+/// in the middle of a name.
 #[must_use]
 pub fn is_base_url(url: &str) -> bool {
     (url.starts_with("http://") || url.starts_with("https://"))

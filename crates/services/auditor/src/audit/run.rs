@@ -28,7 +28,7 @@ use crate::audit::terms::{Denom, Subject, Terms, read_terms};
 use crate::audit::totals::Totals;
 use crate::audit::wire::{AccountResult, BankAccount, OpenPairs, Settled};
 
-/// How an audit is done.
+/// Options of an audit.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The time at which deposits, reserves and purses are due.
@@ -81,7 +81,7 @@ pub enum AuditError {
     Stopped,
 }
 
-/// How far an audit is. Shared with whoever shows it.
+/// The progress of an audit, shared with those who show it.
 #[derive(Debug, Default)]
 pub struct Progress {
     /// Rows posted.

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::link::Forms;
 use crate::live::{self, CopyPosition, Hour, TrackedFinding};
 
-/// How far back figures over time go.
+/// Time that figures over time go back.
 const HOURS_SHOWN: Duration = Duration::from_days(31);
 
 /// The timeline that only an auditor who follows the exchange has.
