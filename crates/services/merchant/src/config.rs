@@ -67,7 +67,7 @@ impl ConfirmationShare {
     /// Hundredths of a percent.
     const WHOLE: u32 = 10_000;
 
-    /// Whether the share contains the confirmation with this random number.
+    /// Returns whether the share contains the confirmation with this random number.
     #[must_use]
     pub const fn covers(self, random: u32) -> bool {
         // The remainder is even to one part in 400,000.
@@ -153,7 +153,7 @@ pub struct MerchantConfig {
     pub exchanges: Vec<TrustedExchange>,
     /// The auditors whose exchanges are accepted.
     pub auditors: Vec<ContractAuditor>,
-    /// How many of the exchanges' confirmations each auditor sees.
+    /// Share of the exchanges' confirmations that each auditor sees.
     pub confirmation_share: ConfirmationShare,
     /// Trusted proxies, whose `X-Forwarded-For` names the client.
     pub trusted_proxies: TrustedProxies,

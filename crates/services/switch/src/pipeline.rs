@@ -31,7 +31,7 @@ pub type Verdict = Result<Result<Outcome, Refusal>, SubmitError>;
 
 /// Receives the consequences of decided commands. Called by the lane's thread, so it must not block.
 pub trait Follow: Send + Sync + 'static {
-    /// Whether so many intents await the ledger that requests are refused.
+    /// Returns whether so many intents await the ledger that requests are refused.
     fn is_full(&self) -> bool;
     /// These intents are written. They belong together.
     fn intended(&self, intents: &[Intent]);

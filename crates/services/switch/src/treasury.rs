@@ -70,7 +70,7 @@ fn submit_error_text(error: &SubmitError) -> String {
 }
 
 impl OperatorError {
-    /// Whether a retry may succeed a little later.
+    /// Returns whether a retry may succeed a little later.
     #[must_use]
     pub const fn is_passing(&self) -> bool {
         matches!(self, Self::Lane(_) | Self::Store(_) | Self::Refused(Refusal::Overtaken))

@@ -151,7 +151,7 @@ pub struct Intent {
     pub opens_credit: bool,
 }
 
-/// How an intent ended.
+/// The end of an intent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finished {
     /// The intent.

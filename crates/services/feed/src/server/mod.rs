@@ -29,7 +29,7 @@ const HANDSHAKES_MAX: usize = 16;
 /// Pause after a failed accept; most likely the process has run out of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// What all connections share.
+/// State that all connections share.
 struct Shared {
     store: Store,
     key: EddsaPrivateKey,

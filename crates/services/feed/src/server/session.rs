@@ -31,7 +31,8 @@ const BATCH_BYTES: usize = 1 << 20;
 const PART_BYTES: usize = 256 << 10;
 /// Interval at which new commits are looked for.
 const POLL: Duration = Duration::from_millis(10);
-/// How often an auditor without news gets a message. Frames without audited changes move its position as often.
+/// Interval of messages to an auditor without news. Frames without audited changes move its position as
+/// often.
 const IDLE_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval at which the hold moves. That syncs a file.
 const HOLD_INTERVAL: Duration = Duration::from_secs(1);

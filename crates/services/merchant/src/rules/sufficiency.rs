@@ -2,7 +2,7 @@
 
 use batzen_protocol::{AmountError, ErrorCode, Money};
 
-/// What a contract asks for.
+/// The demand of a contract.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Due {
     /// The amount.
@@ -15,7 +15,7 @@ pub struct Due {
     pub wire_fee_amortization: u32,
 }
 
-/// What a coin pays.
+/// The payment by a coin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Payment {
     /// Its exchange.

@@ -30,7 +30,7 @@ pub struct Claimed {
     pub merchant_pub: EddsaPublicKey,
 }
 
-/// What a shop is created with.
+/// Returns the body that creates a shop.
 pub fn shop(id: &str, token: Option<&str>) -> Value {
     let auth = match token {
         Some(token) => json!({ "method": "token", "token": token }),

@@ -158,7 +158,7 @@ async fn read(
     }
 }
 
-/// Which clients may make which requests.
+/// Returns whether a kind of client may make a kind of request.
 fn may_ask(client: ClientKind, kind: Kind) -> bool {
     match kind {
         Kind::Hello => false,

@@ -44,7 +44,7 @@ pub struct Delivery {
     pub pause_max: Duration,
     /// The age at which a message is given up.
     pub give_up: Duration,
-    /// How often a message is sent that a participant refuses (4xx).
+    /// Number of attempts at a message that a participant refuses (4xx).
     pub refused_attempts: u32,
 }
 
@@ -164,7 +164,7 @@ impl Senders {
 /// A message held by the sender.
 struct Item {
     message: Found<Outbox>,
-    /// How often the participant has refused it.
+    /// Number of refusals by the participant.
     refused: u32,
 }
 

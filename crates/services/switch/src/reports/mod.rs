@@ -64,7 +64,7 @@ pub enum ReportError {
         field: &'static str,
         /// The text.
         text: String,
-        /// What is valid.
+        /// The valid values.
         expected: &'static str,
     },
     /// The entries of a statement do not lead from its opening to its closing position.

@@ -226,7 +226,8 @@ impl Change {
         }
     }
 
-    /// Whether only the books change; if so, the change takes effect in the same commit as its approval.
+    /// Returns whether only the books change; if so, the change takes effect in the same commit as its
+    /// approval.
     #[must_use]
     pub const fn is_of_books(&self) -> bool {
         !matches!(
