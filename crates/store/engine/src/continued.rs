@@ -17,12 +17,12 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use crate::slot::lock;
 
-/// How many futures one call of [`continue_all`] polls. More are left to their tasks, so that other threads take
+/// Number of futures that one call of [`continue_all`] polls. More are left to their tasks, so that other threads take
 /// part.
 const CONTINUED_MAX: usize = 64;
 
 thread_local! {
-    /// How many more futures the calls of wakers on this thread may poll.
+    /// Number of futures that the calls of wakers on this thread may still poll.
     static MAY_CONTINUE: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -239,7 +239,7 @@ mod tests {
             Pin::new(&mut self.future).poll(&mut Context::from_waker(&waker))
         }
 
-        /// How often the task was woken, and the future polled.
+        /// Returns the number of times that the task was woken, and that the future was polled.
         fn counts(&self) -> (usize, usize) {
             (self.task.0.load(Relaxed), self.steps.polls.load(Relaxed))
         }

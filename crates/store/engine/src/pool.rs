@@ -76,7 +76,7 @@ pub struct WorkSnapshot {
     pub panics: u64,
     /// Time spent executing, summed over threads, in nanoseconds.
     pub busy_ns: u64,
-    /// How often a request contributed items to a batch.
+    /// Number of times that a request contributed items to a batch.
     pub shares: u64,
     /// The time from submission to execution, summed over these, in nanoseconds.
     pub wait_ns: u64,
@@ -458,8 +458,8 @@ impl<I: Send + Sync + 'static, O: Send + 'static> Queue<I, O> {
         Ok(!std::mem::replace(&mut waiting.has_turn, true))
     }
 
-    /// How many of the waiting items one turn takes: a thread's share, but no more than fits into a turn, cut
-    /// at a full row of lanes. (Further items may join the rest meanwhile.)
+    /// Returns the number of waiting items that one turn takes: a thread's share, but no more than fits into
+    /// a turn, cut at a full row of lanes. (Further items may join the rest meanwhile.)
     fn turn_items(&self, waiting: usize, threads: usize) -> usize {
         let CollectorOptions { batch_items_max, lanes, .. } = self.options;
         let row_ns = self.counters.row_ns.load(Relaxed).max(1);

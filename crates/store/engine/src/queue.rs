@@ -11,7 +11,7 @@ use std::time::Instant;
 use crate::slot::lock;
 use crate::{LaneMetrics, SubmitError};
 
-/// What may wait in a queue.
+/// Limits of a queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QueueLimits {
     /// Commands that may wait.
@@ -28,7 +28,7 @@ impl QueueLimits {
     }
 }
 
-/// What one batch may take from a queue.
+/// Limits of one batch from a queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BatchLimits {
     /// Commands in a batch. All internal commands are taken; at least half of the limit is left for the
@@ -57,7 +57,7 @@ pub(crate) enum Wait {
     Forever,
 }
 
-/// What [`Submissions::take`] found.
+/// The result of [`Submissions::take`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Taken {
     /// At least one command was taken.

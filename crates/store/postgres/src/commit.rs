@@ -30,17 +30,17 @@ use crate::{PgError, ServerError};
 /// The maximum number of bytes in one commit.
 pub(crate) const COMMIT_BYTES_MAX: u64 = 256 << 20;
 
-/// How often a set is sent again if it conflicted but fits the rows when they are read afterwards.
+/// Number of times that a set is sent again if it conflicted but fits the rows when they are read afterwards.
 pub(crate) const RACES_MAX: u32 = 16;
 
-/// How often a connection may be lost during one commit. Otherwise a commit that crashes the server's process
-/// every time would be sent for ever.
+/// Number of connections that may be lost during one commit. Otherwise a commit that crashes the server's
+/// process every time would be sent for ever.
 pub(crate) const LOSSES_MAX: u32 = 6;
 
-/// How long after a node was lost a part that is still prepared there is one that it left.
+/// Time after the loss of a node at which a part that is still prepared there is one that it left.
 const PARTS_AFTER: Duration = Duration::from_millis(500);
 
-/// How one attempt ended.
+/// The end of one attempt.
 enum Attempt {
     Committed,
     /// A row did not have the expected version.

@@ -26,7 +26,7 @@ use crate::schema::shape::literal;
 use crate::schema::{Sql as _, layouts};
 use crate::{Layout, PgError, Target};
 
-/// How many rows of a snapshot are fetched at once.
+/// Number of rows of a snapshot that are fetched at once.
 const ROWS_AT_ONCE: i32 = 2_000;
 /// The most bytes of changes that are read at once: more than an exchange commits at once.
 const BATCH_BYTES_MAX: usize = 1 << 30;
@@ -55,7 +55,7 @@ pub enum ReplicaError {
 }
 
 impl ReplicaError {
-    /// Whether another attempt may succeed.
+    /// Returns whether another attempt may succeed.
     #[must_use]
     pub fn is_away(&self) -> bool {
         matches!(self, Self::Server(error) if error.is_away())
@@ -234,7 +234,7 @@ impl Replica {
         Ok(lsn(&text.unwrap_or_default())?)
     }
 
-    /// Whether the slot is there and has everything since it was confirmed last.
+    /// Returns whether the slot is there and has everything since it was confirmed last.
     ///
     /// # Errors
     /// The server's.

@@ -76,7 +76,7 @@ impl Look {
         })
     }
 
-    /// Whether the connection is lost.
+    /// Returns whether the connection is lost.
     pub fn is_closed(&self) -> bool {
         self.is_closed.get()
     }

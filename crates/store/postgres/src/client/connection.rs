@@ -49,7 +49,7 @@ impl Statement {
 /// Receives a row of an answer: the number of the statement within the pipeline, and the row's columns.
 pub(crate) type Sink<'a> = &'a mut dyn FnMut(usize, Columns<'_>) -> Result<(), PgError>;
 
-/// What is noted of the answers to a pipeline besides its rows.
+/// Notes on the answers to a pipeline besides its rows.
 #[derive(Default)]
 struct Noted<'a> {
     /// Whether a portal has more rows.
@@ -257,17 +257,19 @@ impl Connection {
         }
     }
 
-    /// Whether the connection can no longer be used.
+    /// Returns whether the connection can no longer be used.
     pub(crate) fn is_broken(&self) -> bool {
         self.broken
     }
 
-    /// Whether the last pipeline was committed on this server, but perhaps not on its synchronous standby.
+    /// Returns whether the last pipeline was committed on this server, but perhaps not on its synchronous
+    /// standby.
     pub(crate) fn was_unsynced(&self) -> bool {
         self.unsynced
     }
 
-    /// Whether Citus committed the last pipeline, but a part of it is not visible yet on a node that it lost.
+    /// Returns whether Citus committed the last pipeline, but a part of it is not visible yet on a node that
+    /// it lost.
     pub(crate) fn was_partial(&self) -> bool {
         self.is_partial
     }

@@ -27,7 +27,7 @@ pub(crate) enum Place {
     Tcp(String, u16),
 }
 
-/// Which TLS is required.
+/// The TLS that is required.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tls {
     Never,

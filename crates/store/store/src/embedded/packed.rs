@@ -46,7 +46,7 @@ const IS_ABSOLUTE: u8 = 8;
 const SKIP_SHIFT: u32 = 4;
 const SKIP_LONG: u8 = 15;
 
-/// Whether the record that starts here is packed.
+/// Returns whether the record that starts here is packed.
 pub(crate) fn is_packed(bytes: &[u8]) -> bool {
     bytes.first().is_some_and(|flags| flags & 3 == PACKED)
 }
@@ -285,7 +285,7 @@ pub(crate) struct Packed<'a> {
     body: &'a [u8],
 }
 
-/// What is wrong with a record.
+/// The fault of a record.
 pub(crate) type Fault = &'static str;
 
 /// The packed record at the start of `bytes`, which is at the offset `at` of its segment. Its body is in `scratch` if
@@ -348,7 +348,7 @@ pub(crate) fn repair(record: &mut [u8], at: u64, mut segment: &[u8]) {
     record[CRC_AT..FIXED_BYTES].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// What is known about a row before its record is written.
+/// The facts about a row that are known before its record is written.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Head {
     pub table: u16,
@@ -529,7 +529,7 @@ struct Target {
 }
 
 impl Target {
-    /// How far it is after the end of another value, if it is.
+    /// Returns the distance from the end of another value, if this one comes after it.
     fn after(&self, other: &Self, bytes: usize) -> Option<u64> {
         let end = other.at + bytes as u64;
         self.at.checked_sub(end).filter(|_| self.is_absolute == other.is_absolute)
@@ -562,9 +562,9 @@ mod tests {
     record! {
         /// A key of two parts.
         pub key struct PartsKey {
-            /// Which rows of a commit have in common.
+            /// A value that rows of a commit have in common.
             pub coin: [u8; 32],
-            /// Which many rows have in common.
+            /// A value that many rows have in common.
             pub shop: [u8; 32],
         }
     }
@@ -573,11 +573,11 @@ mod tests {
         pub struct PartsRow {
             /// A number.
             pub number: u64,
-            /// Which many rows have in common, beside the next one.
+            /// A value that many rows have in common, beside the next one.
             pub salt: [u8; 16],
-            /// Which many rows have in common.
+            /// A value that many rows have in common.
             pub account: [u8; 32],
-            /// Which rows of a commit have in common, if they have it.
+            /// A value that rows of a commit have in common, if they have it.
             pub transfer: Option<[u8; 32]>,
         }
     }
@@ -807,7 +807,7 @@ mod tests {
         }
     }
 
-    /// What lies shortly after the value before is found from there.
+    /// Places shortly after the value before are found from there.
     #[test]
     fn places_are_short() {
         let target = |is_absolute, at| Target { is_absolute, at };

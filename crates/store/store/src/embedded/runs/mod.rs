@@ -132,7 +132,7 @@ impl Cold {
         marks.into_iter().map(Marks).collect()
     }
 
-    /// How many entries more were added than removed.
+    /// Returns the number of entries added, less those removed.
     pub fn net(&self, key: PartKey) -> i64 {
         let frozen = self.frozen.iter().filter_map(|frozen| frozen.pairs(key)).map(Pairs::net);
         frozen.sum::<i64>() + self.runs.iter().map(|run| run.run.net(key)).sum::<i64>()

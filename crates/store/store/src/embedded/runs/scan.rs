@@ -13,7 +13,7 @@ use crate::embedded::record::read_record_of;
 use crate::embedded::{Core, Identity, Segments, fingerprint};
 use crate::{FrozenRows, RawRecord, Result, StoreError, TableDef};
 
-/// How many locations at most are equal: a row is moved, lost and found again only a few times.
+/// Maximum number of equal locations: a row is moved, lost and found again only a few times.
 const EQUAL_MAX: usize = 8;
 
 /// A table's latest changes at the time of a snapshot.
