@@ -71,7 +71,7 @@ pub(crate) struct CoinProof {
     purchases: BTreeSet<OpId>,
 }
 
-/// Whether an answer says that a coin was spent elsewhere, or under other terms.
+/// Returns whether an answer says that a coin was spent elsewhere, or under other terms.
 pub(crate) fn is_conflict(response: &HttpResponse) -> bool {
     let code = response.code();
     response.status == 409
