@@ -280,7 +280,7 @@ async fn put(client: &Client, url: &str, body: &DepositConfirmationRequest) -> O
 
 /// Merchants at the same time, during the kills.
 const MERCHANTS: u64 = 8;
-/// How often the service is killed.
+/// Number of times that the service is killed.
 const KILLS: usize = 4;
 /// Confirmations that must have been answered before each kill.
 const ANSWERED_MIN: u64 = 40;
@@ -380,7 +380,7 @@ async fn kill_9(database: Option<String>) {
     assert_eq!(output.status.code(), Some(1), "the exchange is forgotten");
 }
 
-/// Whether a directory has a store.
+/// Returns whether a directory has a store.
 fn has_store(dir: &Path) -> bool {
     batzen_store::embedded::EmbeddedStore::exists(dir)
 }

@@ -29,7 +29,7 @@ use serde_json::json;
 use super::run::own_copy;
 use crate::cli::known_options;
 
-/// How long one wait for changes lasts; signals are noticed after it.
+/// Length of one wait for changes; signals are noticed after it.
 const WAIT: Duration = Duration::from_millis(200);
 /// The pause before another attempt to connect.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -156,7 +156,7 @@ fn configuration(args: &SyncArgs) -> anyhow::Result<Config> {
     Ok(ini)
 }
 
-/// What an exchange's configuration says of where its rows are, as options of `[auditor-feed]`.
+/// Reads where an exchange's rows are from its configuration, as options of `[auditor-feed]`.
 fn followed(exchange: &Config) -> anyhow::Result<Vec<(&'static str, String)>> {
     let [place, key] =
         ["EXCHANGE", "EXCHANGE_KEY"].map(|option| exchange.get::<String>("auditor-feed", option));
@@ -278,10 +278,10 @@ fn follow(
     report(args, store, &progress.get(), (comparison, checked))
 }
 
-/// What the checks have given.
+/// The results of the checks.
 struct Checked {
     state: AuditStateRow,
-    /// How many findings are open.
+    /// Number of open findings.
     open: usize,
 }
 

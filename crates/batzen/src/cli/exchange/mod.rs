@@ -371,7 +371,7 @@ fn exchange_config(args: &ServeArgs) -> anyhow::Result<ExchangeConfig> {
     Ok(config)
 }
 
-/// Whether the configuration leaves open where the private keys are.
+/// Returns whether the configuration leaves open where the private keys are.
 fn chooses_no_custody(ini: &Config) -> anyhow::Result<bool> {
     let is_set = |option| ini.raw("exchange", option).is_some();
     let is_standalone = ini.get_or("exchange-standalone", "ENABLED", false)?;
