@@ -73,7 +73,7 @@ pub struct Customer {
     next_refund: u64,
 }
 
-/// How slow a thief's clock is, in microseconds.
+/// Delay of a thief's clock, in microseconds.
 const THIEF_CLOCK: i64 = 3 * 3_600_000_000;
 
 /// The key of a merchant.
@@ -130,7 +130,7 @@ impl Customer {
         Place::Customer(self.index)
     }
 
-    /// How often it has started.
+    /// Returns the number of its starts.
     #[must_use]
     pub const fn incarnation(&self) -> u32 {
         self.incarnation
@@ -141,7 +141,7 @@ impl Customer {
         self.clock_offset = offset;
     }
 
-    /// Whether nothing is left to do: no operation and no order.
+    /// Returns whether nothing is left to do: no operation and no order.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.state.open_operations().next().is_none() && self.orders.iter().all(|order| order.is_done)

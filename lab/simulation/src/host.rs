@@ -33,7 +33,7 @@ impl Stop {
 /// The start of each error of a store that has found damage.
 pub(crate) const DAMAGE: &str = "corrupt data in ";
 
-/// Whether a message contains the error of a store that has found damage.
+/// Returns whether a message contains the error of a store that has found damage.
 #[must_use]
 pub fn names_damage(text: &str) -> bool {
     text.contains(DAMAGE)
@@ -53,7 +53,7 @@ pub struct Host {
     drive: Drive,
     tables: &'static [&'static TableDef],
     opened: Option<Opened>,
-    /// How often it has started.
+    /// Number of its starts.
     pub incarnation: u32,
     /// Received messages that wait for the next batch.
     pub inbox: Vec<Message>,
@@ -98,7 +98,7 @@ impl Host {
         &self.drive
     }
 
-    /// Whether its process runs.
+    /// Returns whether its process runs.
     #[must_use]
     pub fn is_up(&self) -> bool {
         self.opened.is_some()
@@ -183,7 +183,8 @@ impl Host {
         }
     }
 
-    /// Whether the process died in its last call to the disk. If so, removes it and schedules its restart.
+    /// Returns whether the process died in its last call to the disk. If so, removes it and schedules its
+    /// restart.
     pub fn has_died(&mut self, context: &mut Context) -> bool {
         if self.drive.was_full() {
             context.marks.meet("disk.full");
@@ -220,7 +221,7 @@ impl Host {
         context.caused.push((if context.is_active { pause } else { SECOND }, Event::Restart(self.place)));
     }
 
-    /// Whether it depends on writes that the previous process never synced.
+    /// Returns whether it depends on writes that the previous process never synced.
     #[must_use]
     pub const fn is_fragile(&self) -> bool {
         self.is_fragile

@@ -204,7 +204,7 @@ impl Context {
         }
     }
 
-    /// Whether this bug is planted.
+    /// Returns whether this bug is planted.
     #[must_use]
     pub fn has(&self, bug: Bug) -> bool {
         self.bug == Some(bug)

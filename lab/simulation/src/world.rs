@@ -55,7 +55,7 @@ pub enum Ending {
 pub struct Report {
     /// Its seed.
     pub seed: u64,
-    /// How it ended.
+    /// Its end.
     pub ending: Ending,
     /// The hash of all its events, and their number.
     pub trace: (u64, u64),

@@ -57,7 +57,7 @@ impl Flight {
         }
     }
 
-    /// Whether the payee waits for a notice of the switch's decision.
+    /// Returns whether the payee waits for a notice of the switch's decision.
     pub fn awaits_patch(&self) -> bool {
         self.behaviour == Behaviour::Reserve && self.seen_ns > 0 && self.payee_notice.is_none()
     }

@@ -37,7 +37,7 @@ pub struct FspsConfig {
     pub threads: usize,
     /// Bytes of data in a packet, which a quote would have put there.
     pub packet_data: usize,
-    /// How long after the expiration a payer queries its transfer.
+    /// Time after the expiration at which a payer queries its transfer.
     pub grace: Duration,
     /// Whether to keep the outcome of every transfer, which costs memory.
     pub keeps_outcomes: bool,
@@ -307,7 +307,7 @@ impl Fsps {
         self.shared.book.under_way()
     }
 
-    /// Whether `count` transfers of a load have begun and all of them have ended.
+    /// Returns whether `count` transfers of a load have begun and all of them have ended.
     #[must_use]
     pub fn is_idle(&self, count: u64) -> bool {
         self.shared.begun.load(Relaxed) >= count && self.under_way() == 0

@@ -291,7 +291,7 @@ impl Worker {
         self.later.push(Reverse((at_ns, what)));
     }
 
-    /// Whether a moment is in the measured part.
+    /// Returns whether a moment is in the measured part.
     pub fn is_measured(&self, at_ns: u64) -> bool {
         (self.window_ns.0..self.window_ns.1).contains(&at_ns)
     }

@@ -436,7 +436,7 @@ fn plant(
     }
 }
 
-/// Whether a new deposit takes more from a coin than it has left.
+/// Returns whether a new deposit takes more from a coin than it has left.
 fn pays_spent_coins(store: &Store, deposit: &Deposit) -> bool {
     deposit.coins.iter().any(|coin| {
         let key = DepositKey {

@@ -18,7 +18,7 @@ use crate::outside::{Sent, Sleep};
 use crate::random::Random;
 use crate::swarm::{Bug, SECOND};
 
-/// How long a worker waits for the bank.
+/// Time that a worker waits for the bank.
 const PATIENCE: u64 = 30 * SECOND;
 
 /// A worker's run.

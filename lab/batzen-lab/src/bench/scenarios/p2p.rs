@@ -35,7 +35,7 @@ const VALUE: u64 = 1;
 const RESERVES: usize = 64;
 /// Size of an encrypted contract, in bytes: that of a wallet's contract with a short summary.
 const CONTRACT_BYTES: usize = 256;
-/// How long a purse is open.
+/// Time for which a purse is open.
 const PURSE_OPEN: Duration = Duration::from_secs(86_400);
 /// A purse that is merged after it was created.
 const MERGED: u32 = 1;

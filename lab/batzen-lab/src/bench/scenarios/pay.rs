@@ -36,7 +36,8 @@ const VALUE: u64 = 1;
 const RESERVES: usize = 64;
 /// The access token of all shops.
 const TOKEN: &str = "secret-token:bench";
-/// How long an order can be refunded, and without workers when the exchange pays the shop: after the run.
+/// Time during which an order can be refunded, and without workers when the exchange pays the shop: after the
+/// run.
 const LATER: Duration = Duration::from_secs(3_600);
 /// One in this many orders has its signatures checked after the run.
 const SAMPLE_EVERY: u64 = 16;
@@ -255,7 +256,7 @@ impl Workload for Pay {
     }
 }
 
-/// What all purchases have in common.
+/// The terms that all purchases have in common.
 struct Terms {
     denom: Denom,
     amount: Amount,

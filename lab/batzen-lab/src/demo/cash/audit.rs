@@ -63,7 +63,7 @@ async fn check(world: &World, store: &Store) -> anyhow::Result<Outcome> {
     Ok(outcome.await??)
 }
 
-/// Whether the auditor has computed what the exchange says.
+/// Returns whether the auditor has computed what the exchange says.
 fn is_same(sheet: &Sheet, totals: &Totals) -> bool {
     let pairs: [(i128, MoneySum); 10] = [
         (sheet.wired_in.units, totals.wired_in),

@@ -17,7 +17,7 @@ use super::world::World;
 
 /// Customers at the same time. Each pays with one request at a time.
 const CUSTOMERS_MAX: u64 = 8;
-/// What a customer withdraws when there is nothing left.
+/// The sum that a customer withdraws when there is nothing left.
 const WITHDRAWAL: &str = "20";
 /// The prices, in turn. Some need change.
 const PRICES: [&str; 5] = ["0.37", "1.2", "0.5", "0.83", "0.1"];

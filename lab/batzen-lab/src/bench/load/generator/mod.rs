@@ -36,7 +36,7 @@ pub struct Outgoing {
     pub kind: usize,
 }
 
-/// What to do after an answer.
+/// The next step after an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
     /// The job goes on with this request.
@@ -111,7 +111,7 @@ pub struct Plan {
     pub cores: Vec<usize>,
 }
 
-/// What happened in the measured part, or in an interval of it.
+/// The counts of the measured part, or of an interval of it.
 #[derive(Clone, Debug)]
 pub struct Counts {
     /// Operations completed; for one kind of request, items of that kind.

@@ -52,7 +52,7 @@ struct Snapshot {
     client_cores: procfs::CoreTime,
 }
 
-/// What was recorded.
+/// The records of a run.
 pub(super) struct Recorded {
     pub(super) before: Page,
     pub(super) after: Page,
@@ -239,7 +239,7 @@ impl Recorded {
     }
 }
 
-/// What the load generator counted in each second, with the samples of the same second.
+/// Returns the load generator's counts of each second, with the samples of the same second.
 pub(super) fn series(outcome: &Outcome, recorded: &Recorded) -> Vec<Sample> {
     let whole_seconds = usize::try_from(outcome.measured.as_secs()).unwrap_or(usize::MAX);
     let latency = |counts: &generator::Counts, quantile: f64| {

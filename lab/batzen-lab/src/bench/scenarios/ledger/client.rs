@@ -61,7 +61,7 @@ impl Choice {
     }
 }
 
-/// What some clients did.
+/// The tally of some clients.
 #[derive(Debug)]
 pub(super) struct Tally {
     pub ops: u64,
@@ -98,7 +98,7 @@ impl Tally {
     }
 }
 
-/// What a thread did, and how long that took.
+/// The tally of a thread, and its time.
 pub(super) struct Outcome {
     pub tally: Tally,
     pub seconds: f64,

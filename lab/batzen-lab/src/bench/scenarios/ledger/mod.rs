@@ -29,12 +29,12 @@ use server::LedgerServer;
 const LEDGER: u32 = 700;
 /// Interval between samples of the series.
 const TICK: Duration = Duration::from_secs(1);
-/// How often a run that waits for the ledger looks whether it is interrupted.
+/// Interval at which a run that waits for the ledger checks whether it is interrupted.
 const INTERRUPTION_CHECK: Duration = Duration::from_millis(50);
 /// A side that was busy for more than this share of its cores limited the run.
 const BUSY: f64 = 0.9;
 
-/// How transfers choose their accounts.
+/// The distribution of transfers over accounts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Choosing {
     /// Each equally often
@@ -45,7 +45,7 @@ pub enum Choosing {
     Two,
 }
 
-/// How clients reach the server.
+/// The transport between clients and server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Transport {
     /// TCP over the loopback interface
@@ -128,7 +128,7 @@ pub fn run(args: &LedgerArgs, context: &Context) -> Result<Run, BenchError> {
     result(args, context, &run_dir, measured)
 }
 
-/// What was measured.
+/// The measurements.
 struct Measured {
     tally: Tally,
     seconds: f64,
