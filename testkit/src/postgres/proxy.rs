@@ -27,7 +27,7 @@ pub enum Moment {
     CommitSeen,
 }
 
-/// What happens to the client's messages that have not reached the server when its connection is cut.
+/// The fate of the client's messages that have not reached the server when its connection is cut.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Rest {
     /// They are lost.

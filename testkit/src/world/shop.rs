@@ -143,7 +143,7 @@ impl Shop {
         found.expect("the store is readable").expect("an order").row
     }
 
-    /// Whether an order is paid.
+    /// Returns whether an order is paid.
     pub fn is_paid(&self, id: &str) -> bool {
         self.row(id).paid.is_some()
     }
@@ -167,7 +167,7 @@ impl Shop {
         found.expect("the store is readable").into_iter().map(|found| found.row).collect()
     }
 
-    /// Whether an order is paid in a session.
+    /// Returns whether an order is paid in a session.
     pub fn is_paid_in(&self, id: &str, session: &str) -> bool {
         let key = OrderSessionKey { order: order_ref(INSTANCE, id), session: session_ref(session) };
         self.merchant().store().get::<OrderSessions>(&key).expect("the store is readable").is_some()
@@ -224,7 +224,7 @@ impl Shop {
         self.gates.iter().for_each(|gate| gate.set_away(is_away));
     }
 
-    /// Whether the exchanges are unreachable for the shop.
+    /// Returns whether the exchanges are unreachable for the shop.
     pub fn is_exchange_away(&self) -> bool {
         self.gates[0].is_away()
     }
