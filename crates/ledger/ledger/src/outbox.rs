@@ -206,7 +206,7 @@ impl<I: Intents> OutboxQueue<I> {
         let abort = work.abort_handle();
         let task = tokio::spawn(async move {
             if work.await.is_err_and(|error| error.is_panic()) {
-                tracing::error!("the ledger contradicts the books: the process ends");
+                tracing::error!("the ledger contradicts the books: aborting");
                 std::process::abort();
             }
         });

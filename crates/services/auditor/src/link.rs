@@ -329,7 +329,7 @@ pub(crate) fn serve<S: Answering>(service: &Arc<S>, path: &Path) -> io::Result<(
                 Ok((stream, _)) => {
                     tokio::spawn(async move {
                         if answer(&service, stream).await.is_err() {
-                            tracing::debug!("a program went away");
+                            tracing::debug!("a program disconnected");
                         }
                         drop(turn);
                     });

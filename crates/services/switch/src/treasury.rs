@@ -64,7 +64,7 @@ pub enum OperatorError {
 fn submit_error_text(error: &SubmitError) -> String {
     match error {
         SubmitError::Overloaded => "the switch is busy".to_owned(),
-        SubmitError::Stopped => "the switch ends".to_owned(),
+        SubmitError::Stopped => "the switch is shutting down".to_owned(),
         SubmitError::Store(_) => error.to_string(),
     }
 }

@@ -559,9 +559,7 @@ pub(crate) fn guarded<T>(work: impl FnOnce() -> T) -> T {
     match std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)) {
         Ok(value) => value,
         Err(panic) => {
-            tracing::error!(
-                "invariant broken in a rule: the process ends, nothing of the batch was committed"
-            );
+            tracing::error!("invariant violated in a rule: aborting, nothing of the batch was committed");
             if cfg!(test) {
                 std::panic::resume_unwind(panic);
             }

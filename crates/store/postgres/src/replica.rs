@@ -408,7 +408,7 @@ impl<'a> Reader<'a> {
         let end = self.0.iter().position(|byte| *byte == 0);
         let text = self.take(end.ok_or_else(|| PgError::protocol("a name without end"))?)?;
         self.take(1)?;
-        std::str::from_utf8(text).map_err(|_| PgError::protocol("a name that is no text"))
+        std::str::from_utf8(text).map_err(|_| PgError::protocol("a name that is not UTF-8"))
     }
 }
 

@@ -107,7 +107,7 @@ pub enum StoreError {
     },
     /// The store's server cannot be reached at the moment. Until it can, it is unknown whether the commit has
     /// taken effect.
-    #[error("the store's server is away: {0}")]
+    #[error("database unreachable: {0}")]
     Unavailable(String),
     /// Another error of a backend outside this crate.
     #[error("{0}")]

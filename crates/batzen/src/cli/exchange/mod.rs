@@ -442,7 +442,7 @@ async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
     };
     let all_served = async {
         exchange.app().all_served().await;
-        eprintln!("batzen: as many requests as [exchange] MAX_REQUESTS says are served: the service ends");
+        eprintln!("batzen: [exchange] MAX_REQUESTS reached: shutting down");
     };
     tokio::select! {
         biased;

@@ -15,7 +15,7 @@ use crate::service::SetupError;
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum KeyRoundError {
     /// The exchange is ending.
-    #[error("the exchange is ending")]
+    #[error("the exchange is shutting down")]
     Stopping,
     /// A private key cannot be loaded, created or erased.
     #[error(transparent)]

@@ -69,13 +69,13 @@ pub enum NotIdentified {
         text: String,
     },
     /// The provider's answer makes no sense \[1926\].
-    #[error("the provider's answer makes no sense: {0}")]
+    #[error("unexpected answer of the provider: {0}")]
     Malformed(String),
     /// The provider cannot be reached, or failed \[1927\].
     #[error("the provider cannot be reached, or failed: {0}")]
     Failed(String),
     /// This provider's results do not come by the user's browser \[1929\].
-    #[error("officers decide")]
+    #[error("this provider's results come from officers")]
     OtherWay,
 }
 

@@ -96,7 +96,7 @@ enum RowError {
     Denomination(DenomSerial),
     #[error("a coin holds more than its value")]
     Coin,
-    #[error("a sum of removed rows is too large")]
+    #[error("overflow in the sums of removed rows")]
     Collected,
     #[error("a row names a missing row of {0}")]
     Missing(&'static str),

@@ -63,7 +63,7 @@ const RESTART_PAUSE: Duration = Duration::from_secs(1);
 #[derive(Debug, thiserror::Error)]
 pub enum WorkerError {
     /// The service is ending.
-    #[error("the service ends")]
+    #[error("the service is shutting down")]
     Stopped,
     /// The store cannot be read.
     #[error("store: {0}")]

@@ -553,7 +553,7 @@ impl Follower {
         let Phase::Stream { frames, part, bytes } = &mut self.phase else { return Err(Malformed.into()) };
         *bytes += encoded.len();
         if *bytes > BATCH_BYTES_MAX {
-            return Err(contradiction("the exchange sends more changes at once than it can have committed"));
+            return Err(contradiction("the exchange sends larger commits than it can have made"));
         }
         let mut frame = part.take().unwrap_or(FeedFrame { sequence, changes: Vec::new() });
         let last = frames.last().map(|frame| frame.sequence);
@@ -590,7 +590,7 @@ impl Follower {
         for change in changes {
             let decoded = change.current_row();
             let new = decoded.map_err(|error| {
-                contradiction(format!("the exchange sent what is no row of {}: {error}", change.table.name))
+                contradiction(format!("the exchange sent a malformed row of {}: {error}", change.table.name))
             })?;
             let FeedChange { table, key, serial, .. } = change;
             let slot = known.get_mut(&(table.id, key.clone())).expect("every key was read");
@@ -616,7 +616,7 @@ impl Follower {
         if mark.head.position.store != link.store
             || !mark.head.is_by(Signer::Exchange, &self.options.exchange_key)
         {
-            return Err(contradiction("the exchange has not signed what it shipped"));
+            return Err(contradiction("the exchange has not signed the changes that it shipped"));
         }
         Ok(())
     }

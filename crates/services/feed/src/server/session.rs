@@ -162,7 +162,7 @@ impl Session {
         }
         match self.judge(hello.clone()).await {
             Err(Ended::Store(error)) => {
-                tracing::error!(auditor = self.name, %error, "what the auditor has seen cannot be checked");
+                tracing::error!(auditor = self.name, %error, "the auditor's position cannot be checked");
                 self.refuse(refusal(Reason::Failed, 0, None, "the exchange cannot read its journal")).await
             }
             Err(other) => Err(other),

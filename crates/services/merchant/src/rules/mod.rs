@@ -130,10 +130,10 @@ pub enum Refusal {
     #[error("the order is paid")]
     Paid,
     /// The contract allows no refunds at this time.
-    #[error("the contract does not allow refunds, or no longer")]
+    #[error("the contract does not allow refunds, or no longer does")]
     RefundNotAllowed,
     /// More was to be refunded than was paid.
-    #[error("the refund is more than was paid")]
+    #[error("the refund exceeds the payment")]
     RefundInconsistent,
     /// The order has too many refunds.
     #[error("the order has too many refunds")]
@@ -151,10 +151,10 @@ pub enum Refusal {
     #[error("there is another product with this id")]
     ProductExists,
     /// Carts or orders hold units of the product.
-    #[error("carts or unpaid orders hold units of the product")]
+    #[error("the product is locked by carts or unpaid orders")]
     ProductLocked,
     /// There is not enough in stock.
-    #[error("there are {available} of the product {product_id}, and {requested} were wanted")]
+    #[error("insufficient stock of product {product_id}: {available} available, {requested} requested")]
     OutOfStock {
         /// The product.
         product_id: String,
@@ -164,16 +164,16 @@ pub enum Refusal {
         available: u64,
     },
     /// Carts and orders would hold more units than can be counted.
-    #[error("that are more units than can be counted")]
+    #[error("quantity overflow")]
     TooMuchStock,
     /// Fewer units would be lost than before.
-    #[error("fewer units would be lost than before")]
+    #[error("the number of lost units cannot decrease")]
     LostReduced,
     /// Fewer units would have been in stock than before.
-    #[error("fewer units would have been in stock than before")]
+    #[error("the total stock cannot decrease")]
     StockReduced,
     /// More units would be lost than there are.
-    #[error("more units would be lost than there are")]
+    #[error("more units lost than in stock")]
     LostExceedsStock,
     /// No transfer has this number.
     #[error("there is no such transfer")]
@@ -194,7 +194,7 @@ pub enum Refusal {
     #[error("customers can still pick up tips of the reserve")]
     TipsOpen,
     /// The reserve has not enough left.
-    #[error("the reserve has not enough left")]
+    #[error("insufficient balance of the reserve")]
     TipTooLarge,
     /// No tip has this id.
     #[error("there is no such tip")]
@@ -203,16 +203,16 @@ pub enum Refusal {
     #[error("the tip has expired")]
     TipExpired,
     /// Less is left of the tip.
-    #[error("less is left of the tip")]
+    #[error("the tip's remaining amount is too small")]
     TipExceeded,
     /// A sum is too large.
-    #[error("the amounts are too large")]
+    #[error("amount overflow")]
     TipSum,
     /// Another hook, template or token has this name.
-    #[error("there is another one with this name")]
+    #[error("an entry with this name exists already")]
     NameTaken,
     /// No hook, template or token has this name.
-    #[error("there is none with this name")]
+    #[error("no entry with this name")]
     NameUnknown,
     /// The coins do not suffice.
     #[error(transparent)]

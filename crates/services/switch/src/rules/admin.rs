@@ -23,7 +23,7 @@ pub enum Refusal {
     #[error("{0}")]
     Conflict(String),
     /// Another change came first: read again and repeat.
-    #[error("something else was changed meanwhile")]
+    #[error("conflict with a concurrent change")]
     Overtaken,
     /// This operator may not do it.
     #[error("{0}")]

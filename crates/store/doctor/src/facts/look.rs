@@ -37,10 +37,10 @@ pub enum QueryError {
     #[error("no answer")]
     NoAnswer,
     /// The answer is not of the expected form.
-    #[error("an unreadable answer: {0}")]
+    #[error("malformed answer: {0}")]
     Unreadable(#[from] serde_json::Error),
     /// The answer to `EXPLAIN` is not one.
-    #[error("an answer that is no plan")]
+    #[error("the answer is not a query plan")]
     NotAPlan,
 }
 

@@ -245,10 +245,10 @@ fn put_body(
         out.extend_from_slice(before);
         stored = rest;
         let Some(offset) = reference.offset(record_at, last_end) else {
-            return fault("a record refers to what is not before it");
+            return fault("a record refers to a later place");
         };
         if !segment.append(offset, reference.bytes, out).map_err(BodyFault::Store)? {
-            return fault("a record refers to what does not exist");
+            return fault("a record refers to a missing place");
         }
         last_end = Some(offset + reference.bytes as u64);
     }

@@ -499,7 +499,7 @@ impl<'a> Ledger<'a> {
             }
             Asked::Recoup => !left.is_zero(),
         };
-        PROOF.check(!suffices, "by its own figures enough is left on the coin")?;
+        PROOF.check(!suffices, "by its own figures the coin's balance suffices")?;
         if !accept_refused && let Some(id) = self.refused.first() {
             return Err(PROOF.false_proof(format!("it lists operation {id}, which the exchange had refused")));
         }

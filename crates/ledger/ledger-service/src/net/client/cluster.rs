@@ -138,7 +138,7 @@ impl<C: Cluster> Driver<C> {
             backoff = (backoff * 2).min(self.inner.options.backoff_max);
         }
         self.inner.disconnected();
-        self.inner.give_up("the client has ended");
+        self.inner.give_up("the client was shut down");
     }
 
     /// Passes requests on and answers back, until the session ends.

@@ -52,7 +52,7 @@ pub enum LiabilitiesError {
     #[error("the statement cannot be signed: {0}")]
     Unsigned(String),
     /// The service ends.
-    #[error("the service ends")]
+    #[error("the service is shutting down")]
     Stopped,
 }
 
@@ -176,7 +176,7 @@ async fn sign(app: &Exchange, body: Body) -> Result<Statement, LiabilitiesError>
     let key = keys.online_key().map_err(|error| unsigned(error.to_string()))?;
     let exchange_pub = key.public_key();
     let signing_key =
-        signing_key(&keys, exchange_pub).ok_or_else(|| unsigned("the key is gone".to_owned()))?;
+        signing_key(&keys, exchange_pub).ok_or_else(|| unsigned("the key no longer exists".to_owned()))?;
     let message = body.message().message().as_ref().into();
     let signed = app.custody.sign(key, vec![message]).map_err(|error| unsigned(error.to_string()))?;
     app.core.metrics.signatures.eddsa.add(1);
