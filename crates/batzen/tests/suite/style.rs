@@ -35,7 +35,7 @@ fn doc_text(line: &str) -> Option<(&str, &str)> {
 /// The numbers of the lines where a paragraph of a doc comment begins with a question word.
 fn questions(text: &str) -> Vec<usize> {
     let mut found = Vec::new();
-    let mut before = None;
+    let mut before: Option<(&str, &str)> = None;
     for (number, line) in text.lines().enumerate() {
         let doc = doc_text(line);
         let goes_on = matches!((before, doc), (Some((one, text)), Some((other, _))) if one == other && !text.is_empty());
