@@ -51,12 +51,12 @@ impl Drop for Permission {
 /// goes to the task that polls this. Dropping this drops the future.
 #[must_use = "futures do nothing unless polled"]
 pub struct Continued<T> {
-    shared: Arc<Shared<T>>,
+    shared: Arc<Continuation<T>>,
 }
 
 type Running<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-struct Shared<T> {
+struct Continuation<T> {
     progress: Mutex<Progress<T>>,
     /// The task that waits for the result.
     task: Mutex<Option<Waker>>,
@@ -75,7 +75,7 @@ enum Progress<T> {
 impl<T: Send + 'static> Continued<T> {
     /// A future that starts when this is polled.
     pub fn new(future: impl Future<Output = T> + Send + 'static) -> Self {
-        let shared = Shared {
+        let shared = Continuation {
             progress: Mutex::new(Progress::Running(Box::pin(future))),
             task: Mutex::new(None),
             is_woken: AtomicBool::new(true),
@@ -127,7 +127,7 @@ impl<T> Drop for Continued<T> {
 
 impl<T: Send + 'static> Progress<T> {
     /// Polls the future, if it is not done.
-    fn step(&mut self, shared: &Arc<Shared<T>>) {
+    fn step(&mut self, shared: &Arc<Continuation<T>>) {
         let Self::Running(future) = self else { return };
         let waker = Waker::from(Arc::clone(shared));
         let polled =
@@ -140,7 +140,7 @@ impl<T: Send + 'static> Progress<T> {
     }
 }
 
-impl<T: Send + 'static> Shared<T> {
+impl<T: Send + 'static> Continuation<T> {
     /// Polls the future here. False if that is up to its task.
     fn continue_here(self: &Arc<Self>) -> bool {
         let left = MAY_CONTINUE.get();
@@ -163,7 +163,7 @@ impl<T: Send + 'static> Shared<T> {
     }
 }
 
-impl<T: Send + 'static> Wake for Shared<T> {
+impl<T: Send + 'static> Wake for Continuation<T> {
     fn wake(self: Arc<Self>) {
         if self.continue_here() {
             return;
