@@ -22,7 +22,7 @@ use crate::changes::{INSERTS_MAX, Net, judge, net};
 use crate::citus::{self, Ended, recover};
 use crate::client::Connection;
 use crate::database::{Database, no_connection};
-use crate::pool::Place;
+use crate::pool::PoolSlot;
 use crate::schema::meta::EPOCH_COUNT;
 use crate::writer::Writer;
 use crate::{PgError, ServerError};
@@ -256,7 +256,7 @@ impl Database {
     /// The writer that is in a place of the pool, or a new one; `None` if another process has taken over the store.
     pub(crate) fn writer_of(
         &self,
-        place: &mut Place<'_, Writer>,
+        place: &mut PoolSlot<'_, Writer>,
     ) -> std::result::Result<Option<Writer>, PgError> {
         match place.item.take() {
             Some(writer) if !self.is_worn(&writer.connection) => Ok(Some(writer)),

@@ -26,7 +26,7 @@ use crate::citus::route::Changes;
 use crate::citus::{INSERTS_MAX, Nodes};
 use crate::commit::{COMMIT_BYTES_MAX, LOSSES_MAX, RACES_MAX, bytes};
 use crate::database::{Database, no_connection};
-use crate::pool::Place;
+use crate::pool::PoolSlot;
 use crate::schema::prepared::name;
 use crate::writer::Writer;
 
@@ -59,7 +59,7 @@ struct Node<'a> {
 /// A node's turn: a connection, and the writer that has it.
 struct Turn<'n, 'a> {
     node: &'n Node<'a>,
-    place: Place<'n, Writer>,
+    place: PoolSlot<'n, Writer>,
     writer: Writer,
     /// The numbers of its shards' clocks.
     numbers: Vec<i64>,
