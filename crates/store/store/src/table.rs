@@ -80,7 +80,7 @@ pub struct TableDef {
     /// The indexes that form a queue: see [`TableDef::queue`].
     pub queue: &'static [u8],
     /// The columns whose values repeat: see [`TableDef::shared`].
-    pub(crate) shared: Shared,
+    pub(crate) shared: RepeatingColumns,
     /// The index entries of a stored record, so that a backend can rebuild its indexes from bytes alone.
     pub index_entries_raw: IndexEntriesFn,
 }
@@ -102,7 +102,7 @@ impl TableDef {
             queue: &[],
             is_claim: false,
             updated: false,
-            shared: Shared::NONE,
+            shared: RepeatingColumns::NONE,
             index_entries_raw: entries_of::<T>,
         }
     }
@@ -250,12 +250,12 @@ impl TableDef {
 
 /// Columns whose values repeat.
 #[derive(Clone, Copy)]
-pub(crate) struct Shared {
+pub(crate) struct RepeatingColumns {
     pub key: SharedColumns,
     pub row: SharedColumns,
 }
 
-impl Shared {
+impl RepeatingColumns {
     const NONE: Self =
         Self { key: SharedColumns { all: 0, lasting: 0 }, row: SharedColumns { all: 0, lasting: 0 } };
 }

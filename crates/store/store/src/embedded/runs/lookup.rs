@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{Cold, Marks, PartKey, Place};
+use super::{Cold, EntrySource, Marks, PartKey};
 use crate::Result;
 use crate::embedded::EngineState;
 use crate::embedded::index::{Location, Op, Ops, Secondary};
 use crate::embedded::record::{Rows, StoredRecord, read_indexed};
 
-impl Place<'_> {
+impl EntrySource<'_> {
     fn ops(self, key: PartKey, fingerprint: u64, out: &mut Ops) -> Result<()> {
         match self {
             Self::Memory(pairs) => {

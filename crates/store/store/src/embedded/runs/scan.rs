@@ -7,7 +7,7 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::{Cold, Marks, PairReader, PartKey, Place};
+use super::{Cold, EntrySource, Marks, PairReader, PartKey};
 use crate::embedded::index::Location;
 use crate::embedded::record::read_record_of;
 use crate::embedded::{Core, Identity, Segments, fingerprint};
@@ -100,10 +100,10 @@ impl Frozen {
         let key = PartKey::primary(table.id);
         for place in self.cold.places(key, Marks::ALL) {
             match place {
-                Place::Memory(pairs) => {
+                EntrySource::Memory(pairs) => {
                     pairs.iter().for_each(|(fingerprint, value, added)| visit(fingerprint, value, added));
                 }
-                Place::Disk(run) => {
+                EntrySource::Disk(run) => {
                     let mut reader = PairReader::new(run, key);
                     while let Some(pair) = reader.next()? {
                         visit(pair.fingerprint, pair.value, pair.added);
