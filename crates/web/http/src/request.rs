@@ -258,12 +258,12 @@ pub struct Request {
     pub(crate) pattern: Option<Arc<Pattern>>,
     pub(crate) slot: Option<Hold>,
     pub(crate) _body_hold: Option<Hold>,
-    pub(crate) place: Option<Place>,
+    pub(crate) place: Option<PollContext>,
 }
 
 /// The state that a request needs in order to wait after it has left its slot.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct PollContext {
     pub polls: Arc<Polls>,
     pub early: Arc<Early>,
     pub waiting: Option<Waiting>,

@@ -8,7 +8,7 @@ use crate::{
     drain::{Drain, Early},
     pace::Pace,
     proxies::TrustedProxies,
-    request::{Head, Peer, Place, Request},
+    request::{Head, Peer, PollContext, Request},
     request_log::{Entry, shape},
     response::Response,
     server::LINGER_CLOSES_MAX,
@@ -387,7 +387,11 @@ impl<H: Handler> Frame<H> {
             pattern: None,
             slot: Some(slot),
             _body_hold: Some(body_hold),
-            place: Some(Place { polls: Arc::clone(&self.polls), early: Arc::clone(&early), waiting: None }),
+            place: Some(PollContext {
+                polls: Arc::clone(&self.polls),
+                early: Arc::clone(&early),
+                waiting: None,
+            }),
         };
         let method = request.method.clone();
         let handled = AssertUnwindSafe(async { self.handler.handle(request).await }).catch_unwind().await;
