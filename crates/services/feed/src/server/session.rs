@@ -12,7 +12,7 @@ use tokio::io::WriteHalf;
 use tokio::sync::mpsc;
 
 use super::judge::{self, Start, refusal};
-use super::{Shared, hold_name, short_name};
+use super::{ServerState, hold_name, short_name};
 use crate::chain::{self, Position, SignedHead, Signer};
 use crate::change;
 use crate::copy::{self, RowsDigest};
@@ -52,7 +52,7 @@ enum Ended {
     Refused(String),
 }
 
-pub async fn serve(shared: &Arc<Shared>, channel: Channel, auditor: EddsaPublicKey) {
+pub async fn serve(shared: &Arc<ServerState>, channel: Channel, auditor: EddsaPublicKey) {
     let name = short_name(&auditor);
     let (reader, writer) = tokio::io::split(channel);
     let receiver = Receiver::of_requests(reader);
@@ -83,7 +83,7 @@ pub async fn serve(shared: &Arc<Shared>, channel: Channel, auditor: EddsaPublicK
 }
 
 struct Session {
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     receiver: Receiver<Half>,
     writer: WriteHalf<Channel>,
     auditor: EddsaPublicKey,
