@@ -27,7 +27,7 @@ use crate::pipeline::Lane;
 use crate::rules::admin::Refusal;
 use crate::rules::movements::{MovementCommand, MovementKind, MovementState};
 use crate::rules::windows::WindowState;
-use crate::rules::{Command, Outcome};
+use crate::rules::{Command, Consequences};
 use crate::values::{currency_text, format_signed};
 
 /// Interval at which participants over their limit are checked.
@@ -178,7 +178,7 @@ impl Treasury {
         &self.ledger
     }
 
-    async fn submit(&self, command: MovementCommand) -> Result<Outcome, OperatorError> {
+    async fn submit(&self, command: MovementCommand) -> Result<Consequences, OperatorError> {
         Ok(self.lane.submit(Command::Movement(Box::new(command))).await??)
     }
 
