@@ -38,7 +38,7 @@ enum Step {
     Revoke(u32),
 }
 
-struct Shared {
+struct NodesState {
     inner: Arc<dyn Backend>,
     steps: Mutex<VecDeque<Step>>,
     /// Events between a batch's load and its commit, one entry at a time: 0 for nothing, otherwise the number
@@ -51,7 +51,7 @@ struct Shared {
     wrong: Mutex<Option<String>>,
 }
 
-impl Shared {
+impl NodesState {
     fn is_idle(&self, node: usize) -> bool {
         !self.busy.lock().unwrap().contains(&node)
     }
@@ -96,7 +96,7 @@ impl Shared {
 }
 
 /// A node's access to the database.
-struct Gate(Arc<Shared>);
+struct Gate(Arc<NodesState>);
 
 impl Backend for Gate {
     batzen_store::delegate_reads!(self, *self.0.inner);
@@ -124,7 +124,7 @@ struct Attempt {
 /// A node: the rules with their own memory. What it commits is compared with the model at once.
 struct Node {
     rules: ExchangeRules,
-    shared: Arc<Shared>,
+    shared: Arc<NodesState>,
     /// The decisions of the current attempt.
     attempt: Mutex<Attempt>,
     /// A planted bug: changes of the key set do not depend on each other.
@@ -259,7 +259,7 @@ pub fn run(
     unguarded: bool,
 ) -> std::result::Result<u64, String> {
     let world = World::on(Store::shared(Arc::clone(&backend)), &denoms(), config(), |rules| rules);
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(NodesState {
         inner: backend,
         steps: Mutex::default(),
         choices: Mutex::default(),

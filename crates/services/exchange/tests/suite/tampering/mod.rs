@@ -26,7 +26,7 @@ use batzen_tables::exchange::AUDITED;
 use crate::replay::audit::{Copy, rows_of};
 use alteration::{Alteration, alterations};
 use expected::EXPECTED;
-use places::{Directory, Memory, Place, Postgres};
+use places::{AlterableStore, Directory, Memory, Postgres};
 
 /// An exchange's rows, with what its auditor knows.
 pub struct Books {
@@ -193,7 +193,12 @@ async fn each_change_of_a_row_in_memory_is_found() {
 }
 
 /// Alters the first row of each table that an earlier part did not have.
-fn in_place(books: &Books, place: &mut dyn Place, met: &mut BTreeSet<&'static str>, report: &mut Report) {
+fn in_place(
+    books: &Books,
+    place: &mut dyn AlterableStore,
+    met: &mut BTreeSet<&'static str>,
+    report: &mut Report,
+) {
     assert_eq!(look(books, place.seen(), place.seen()), Found::default(), "untouched");
     for (at, (table, record)) in books.copy.0.iter().enumerate() {
         if !met.insert(table.name) {
