@@ -44,7 +44,7 @@ use batzen_store::{Store, StoreError};
 use futures_util::future::BoxFuture;
 use tokio::task::JoinHandle;
 
-pub use config::{AuditorConfig, KNOWN_OPTIONS, KeyError, Place, is_base_url};
+pub use config::{AuditorConfig, KNOWN_OPTIONS, KeyError, ListenConfig, is_base_url};
 pub use link::{Forms, LinkError, Wanted, ask_checking, ask_liabilities, ask_note, ask_report};
 pub use serving::FollowMetrics;
 

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::audit::{AuditError, Options, Outcome, Progress, RowChange, Subject, Version, increment};
+use crate::audit::{AuditError, AuditOutcome, Options, Progress, RowChange, Subject, Version, increment};
 use batzen_feed::Clock;
 use batzen_feed::client::{
     self as feed, Batch, Comparison, FeedError, Follower, FollowerOptions, SharedProgress,
@@ -340,7 +340,7 @@ impl Following {
     ///
     /// # Errors
     /// If the store fails.
-    pub fn compare(&mut self, outside: Outside) -> Result<Option<Outcome>, FollowingError> {
+    pub fn compare(&mut self, outside: Outside) -> Result<Option<AuditOutcome>, FollowingError> {
         let (now, threads) = ((self.clock)(), self.threads);
         let copied = match &self.reach {
             Some(reach) => reach.complete(),

@@ -24,7 +24,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use crate::audit::forward::{Forward, SHORT_HISTORY_ROWS};
 use crate::audit::{
-    AuditError, Auditor, Base, Finding, Options, Outcome, Progress, RowChange, RowName, Rule, Severity,
+    AuditError, AuditOutcome, Auditor, Base, Finding, Options, Progress, RowChange, RowName, Rule, Severity,
     Subject, Terms, Totals, audit, net, read_terms, resume,
 };
 use batzen_protocol::Timestamp;
@@ -462,7 +462,7 @@ impl Live {
         options: &Options,
         asked: Asked,
         progress: &Progress,
-    ) -> Result<Outcome, AuditError> {
+    ) -> Result<AuditOutcome, AuditError> {
         let now = options.now;
         let holding = findings::holding(&self.store)?;
         let base = Base {
@@ -544,7 +544,7 @@ impl Live {
     ///
     /// # Errors
     /// If the store fails.
-    pub fn report(&mut self, now: Timestamp) -> Result<Outcome, AuditError> {
+    pub fn report(&mut self, now: Timestamp) -> Result<AuditOutcome, AuditError> {
         let options = Options {
             now,
             internal: true,

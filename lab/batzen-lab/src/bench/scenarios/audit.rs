@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use batzen_auditor::audit::forward::{NothingForward, SHORT_HISTORY_ROWS};
 use batzen_auditor::audit::{
-    Auditor, Options, Outcome, Progress as AuditProgress, RowChange, Subject, Totals, Version,
+    AuditOutcome, Auditor, Options, Progress as AuditProgress, RowChange, Subject, Totals, Version,
 };
 use batzen_cli_support::numbers;
 use batzen_crypto::denom::{blind_sign_batch, prepare_planchet};
@@ -393,7 +393,7 @@ fn timed<T>(work: impl FnOnce() -> Result<T, BenchError>) -> Result<(T, (f64, f6
     Ok((result, (began.elapsed().as_secs_f64(), cpu_s() - cpu)))
 }
 
-fn audit(store: &Store, subject: &Subject, threads: u16) -> Result<Outcome, BenchError> {
+fn audit(store: &Store, subject: &Subject, threads: u16) -> Result<AuditOutcome, BenchError> {
     let options = Options {
         now: DAY,
         internal: true,

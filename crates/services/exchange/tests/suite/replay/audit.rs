@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use batzen_auditor::audit::forward::{Forward, ForwardSource};
 use batzen_auditor::audit::report::{Context, protocol};
 use batzen_auditor::audit::{
-    Auditor, BankAccount, BankCredit, BankDebit, Base, Check, Finding, Increment, Options, Outcome, Progress,
-    RowChange, Subject, Totals, Version, audit, read_terms, resume,
+    AuditOutcome, Auditor, BankAccount, BankCredit, BankDebit, Base, Check, Finding, Increment, Options,
+    Progress, RowChange, Subject, Totals, Version, audit, read_terms, resume,
 };
 use batzen_crypto::EddsaPublicKey;
 use batzen_exchange::core::Core;
@@ -49,7 +49,7 @@ fn options(now: Timestamp) -> Options {
 }
 
 /// Audits rows.
-fn audited(subject: &Subject, store: &Store, now: Timestamp) -> Outcome {
+fn audited(subject: &Subject, store: &Store, now: Timestamp) -> AuditOutcome {
     audit(store, subject, &options(now), &Progress::default()).unwrap()
 }
 
