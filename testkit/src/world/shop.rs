@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use batzen_crypto::{EddsaPrivateKey, HashCode};
 use batzen_http::client::Client;
-use batzen_merchant::{MerchantConfig, Place, RunningMerchant, TrustedExchange};
+use batzen_merchant::{ListenConfig, MerchantConfig, RunningMerchant, TrustedExchange};
 use batzen_protocol::signatures::{MerchantContract, SignedMessage};
 use batzen_protocol::{Duration, Money, Timestamp, canonical};
 use batzen_tables::merchant::{
@@ -62,7 +62,7 @@ impl Shop {
         }
         let clock = Arc::clone(&world.clock);
         let config = MerchantConfig {
-            place: Place::Tcp { host: Some("127.0.0.1".to_owned()), port: 0 },
+            place: ListenConfig::Tcp { host: Some("127.0.0.1".to_owned()), port: 0 },
             exchanges,
             clock: Arc::new(move || clock.now()),
             ..MerchantConfig::new(currency())

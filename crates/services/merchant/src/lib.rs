@@ -36,7 +36,7 @@ use batzen_store::{Store, StoreError};
 use futures_util::future::BoxFuture;
 use tokio::task::JoinHandle;
 
-pub use config::{ConfirmationShare, KNOWN_OPTIONS, MerchantConfig, Place, TrustedExchange};
+pub use config::{ConfirmationShare, KNOWN_OPTIONS, ListenConfig, MerchantConfig, TrustedExchange};
 
 use api::Merchant;
 use exchanges::Exchanges;

@@ -8,7 +8,7 @@ use anyhow::{Context, bail, ensure};
 use batzen_crypto::HashCode;
 use batzen_exchange::workers::transfer;
 use batzen_http::client::{Client, Method, Reply};
-use batzen_merchant::{MerchantConfig, MerchantError, Place, RunningMerchant, TrustedExchange};
+use batzen_merchant::{ListenConfig, MerchantConfig, MerchantError, RunningMerchant, TrustedExchange};
 use batzen_protocol::api::merchant::{OrderDue, PickUpRefundResponse, RefundResult, ReportTransferResponse};
 use batzen_protocol::signatures::{ExchangeConfirmRefund, MerchantPaymentOk, SignedMessage};
 use batzen_protocol::{Currency, Money, PaytoUri};
@@ -75,7 +75,7 @@ impl Shops {
         };
         tokio::task::spawn_blocking(prepare).await?.context("the merchant's tables")?;
         let config = MerchantConfig {
-            place: Place::Tcp { host: Some("127.0.0.1".to_owned()), port },
+            place: ListenConfig::Tcp { host: Some("127.0.0.1".to_owned()), port },
             store,
             exchanges: vec![exchange],
             ..MerchantConfig::new(currency)
