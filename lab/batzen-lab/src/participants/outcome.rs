@@ -49,7 +49,7 @@ impl std::fmt::Display for Notice {
 
 /// A transfer as its participants saw it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Outcome {
+pub struct TransferOutcome {
     /// Number of the participant that pays.
     pub payer: usize,
     /// Number of the participant that is paid.

@@ -18,7 +18,7 @@ use serde_json::json;
 
 use crate::bench::BenchError;
 use crate::bench::load::coins::{self, Coin, Mint, Reserves};
-use crate::bench::load::generator::{Kind, Outcome, Outgoing};
+use crate::bench::load::generator::{Kind, LoadOutcome, Outgoing};
 use crate::bench::load::measure::{Description, Stage, Workload, measure};
 use crate::bench::load::prepared::{Job, Prepared};
 use crate::bench::load::random::Seed;
@@ -285,7 +285,7 @@ impl Workload for P2p {
         Ok(checked)
     }
 
-    fn shares(&self, _outcome: Option<&Outcome>) -> Vec<Share> {
+    fn shares(&self, _outcome: Option<&LoadOutcome>) -> Vec<Share> {
         vec![Share { operation: CoinOperation::PushPayment(f64::from(self.args.coins)), times: 1.0 }]
     }
 }

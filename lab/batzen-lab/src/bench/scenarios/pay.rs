@@ -19,7 +19,7 @@ use serde_json::{Map, json};
 
 use crate::bench::BenchError;
 use crate::bench::load::coins::{self, Coin, Mint, Reserves};
-use crate::bench::load::generator::{Kind, Next, Outcome, Outgoing, Script};
+use crate::bench::load::generator::{Kind, LoadOutcome, Next, Outgoing, Script};
 use crate::bench::load::measure::{Description, Stage, Workload, measure};
 use crate::bench::load::prepared::refusal;
 use crate::bench::load::random::{Chooser, Merchants, Numbers, Seed};
@@ -247,7 +247,7 @@ impl Workload for Pay {
         Ok(checked)
     }
 
-    fn shares(&self, _outcome: Option<&Outcome>) -> Vec<Share> {
+    fn shares(&self, _outcome: Option<&LoadOutcome>) -> Vec<Share> {
         vec![Share { operation: CoinOperation::Order(f64::from(self.args.coins)), times: 1.0 }]
     }
 

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::bench::BenchError;
 use crate::bench::load::affinity::{self, Placement};
 use crate::bench::load::coins::PrepPool;
-use crate::bench::load::generator::{self, Kind, Outcome, Plan, Schedule, Script};
+use crate::bench::load::generator::{self, Kind, LoadOutcome, Plan, Schedule, Script};
 use crate::bench::load::meter::Effort;
 use crate::bench::load::moments;
 use crate::bench::load::progress::Progress;
@@ -92,7 +92,7 @@ pub trait Workload {
     fn check(&mut self, scripts: Vec<Self::Script>, stage: &mut Stage<'_>) -> Result<u64, BenchError>;
 
     /// The exchange operations in one operation of the scenario: as planned, or as counted in `outcome`.
-    fn shares(&self, outcome: Option<&Outcome>) -> Vec<Share>;
+    fn shares(&self, outcome: Option<&LoadOutcome>) -> Vec<Share>;
 
     /// Returns whether the load goes to shops at a merchant backend, instead of to the exchange.
     fn pays_shops(&self) -> bool {
@@ -100,7 +100,7 @@ pub trait Workload {
     }
 
     /// Further figures.
-    fn extra(&self, _outcome: &Outcome) -> BTreeMap<String, f64> {
+    fn extra(&self, _outcome: &LoadOutcome) -> BTreeMap<String, f64> {
         BTreeMap::new()
     }
 }
@@ -481,7 +481,7 @@ impl Shape<'_> {
         parameters
     }
 
-    fn result(&self, outcome: &Outcome, recorded: &Recorded, context: &Context) -> RunResult {
+    fn result(&self, outcome: &LoadOutcome, recorded: &Recorded, context: &Context) -> RunResult {
         let (ops, seconds) = (outcome.all.ops, outcome.measured.as_secs_f64());
         let per_second = |count: u64| if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
         let per_op = |amount: f64| if ops > 0 { amount / ops as f64 } else { 0.0 };
@@ -575,7 +575,7 @@ impl Shape<'_> {
         result
     }
 
-    fn remark(&self, outcome: &Outcome, recorded: &Recorded, seconds: f64, result: &mut RunResult) {
+    fn remark(&self, outcome: &LoadOutcome, recorded: &Recorded, seconds: f64, result: &mut RunResult) {
         let remarks = &mut result.remarks;
         remarks.extend(self.placement.remark.clone());
         if cfg!(debug_assertions) {

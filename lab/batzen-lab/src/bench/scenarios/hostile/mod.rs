@@ -187,7 +187,7 @@ pub fn run(args: &HostileArgs, context: &Context) -> Result<Run, BenchError> {
             Err(error) => {
                 extra.insert(format!("{name}_failed"), 1.0);
                 eprintln!("beside {name}: {error}");
-                generator::Outcome { measured: options.duration, ..generator::Outcome::default() }
+                generator::LoadOutcome { measured: options.duration, ..generator::LoadOutcome::default() }
             }
         };
         let per_s = outcome.all.ops as f64 / outcome.measured.as_secs_f64().max(1e-3);

@@ -99,7 +99,7 @@ impl Tally {
 }
 
 /// The tally of a thread, and its time.
-pub(super) struct Outcome {
+pub(super) struct ThreadTally {
     pub tally: Tally,
     pub seconds: f64,
     pub cpu_ns: u64,
@@ -237,7 +237,7 @@ pub(super) async fn run_all(
     issued: &Arc<AtomicU64>,
     done: &Arc<AtomicU64>,
     interrupted: &Arc<AtomicBool>,
-) -> Result<Outcome, BenchError> {
+) -> Result<ThreadTally, BenchError> {
     let connect_all = async {
         let mut ledgers = Vec::new();
         for _ in &clients {
@@ -273,5 +273,5 @@ pub(super) async fn run_all(
     let seconds = begun.elapsed().as_secs_f64();
     let cpu_ns = u64::try_from((thread_cpu_time() - cpu_before).as_nanos()).unwrap_or(u64::MAX);
     let tally = std::mem::take(&mut *load.tally());
-    Ok(Outcome { tally, seconds, cpu_ns })
+    Ok(ThreadTally { tally, seconds, cpu_ns })
 }

@@ -22,7 +22,7 @@ use crate::bench::load::progress::Progress;
 use crate::bench::results::result::{BytesPerOp, Latency, LimitedBy, Load, Run, Sample, percentile_points};
 use crate::bench::scenarios::options::RunOptions;
 
-use client::{Choice, Client, Outcome, Tally};
+use client::{Choice, Client, Tally, ThreadTally};
 use server::LedgerServer;
 
 /// The ledger code of all accounts.
@@ -270,7 +270,7 @@ fn measure(
     let mut client_ns = 0;
     for handle in handles {
         let outcome = handle.join().map_err(|_| BenchError::SetUp("a client broke down".to_owned()))?;
-        let Outcome { tally: of_thread, seconds, cpu_ns } = outcome?;
+        let ThreadTally { tally: of_thread, seconds, cpu_ns } = outcome?;
         tally.add(of_thread);
         longest = longest.max(seconds);
         client_ns += cpu_ns;
