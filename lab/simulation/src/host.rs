@@ -11,7 +11,7 @@ use batzen_store::embedded::{EmbeddedStore, Options};
 use batzen_store::{Backend, Store, StoreError, TableDef};
 
 use crate::drive::{Drive, Mount, directory};
-use crate::message::{Context, Event, Message, Place, Timer};
+use crate::message::{Context, Event, Message, ProcessId, Timer};
 use crate::swarm::{Bug, SECOND};
 
 /// Why a run ends early.
@@ -49,7 +49,7 @@ struct Opened {
 
 /// The common part of all services.
 pub struct Host {
-    place: Place,
+    place: ProcessId,
     drive: Drive,
     tables: &'static [&'static TableDef],
     opened: Option<Opened>,
@@ -74,7 +74,7 @@ pub struct Host {
 impl Host {
     /// A machine with an empty disk.
     #[must_use]
-    pub fn new(place: Place, seed: u64, tables: &'static [&'static TableDef]) -> Self {
+    pub fn new(place: ProcessId, seed: u64, tables: &'static [&'static TableDef]) -> Self {
         Self {
             place,
             drive: Drive::new(seed),
@@ -212,8 +212,8 @@ impl Host {
         self.inbox.clear();
         self.is_scheduled = false;
         context.marks.meet(match self.place {
-            Place::Exchange => "crash.exchange",
-            Place::Bank => "crash.bank",
+            ProcessId::Exchange => "crash.exchange",
+            ProcessId::Bank => "crash.bank",
             _ => "crash.ledger",
         });
         context.say(&format!("{:?} is down", self.place));
@@ -276,7 +276,7 @@ impl Host {
 
     /// Records that a batch starts.
     pub fn before_batch(&mut self, context: &Context) {
-        if context.has(Bug::AnswerBeforeCommit) && self.place == Place::Exchange {
+        if context.has(Bug::AnswerBeforeCommit) && self.place == ProcessId::Exchange {
             self.before_batch = Some(self.drive.snapshot());
         }
     }
