@@ -97,10 +97,10 @@ pub enum Refusal {
     #[error("the store holds a merchant backend of currency {0}")]
     OtherCurrency(String),
     /// No instance has this id.
-    #[error("there is no such instance")]
+    #[error("no such instance")]
     InstanceUnknown,
     /// Another instance has this id.
-    #[error("there is another instance with this id")]
+    #[error("the instance id is taken")]
     InstanceExists,
     /// A deleted instance has this id.
     #[error("the instance was deleted, but not purged")]
@@ -109,10 +109,10 @@ pub enum Refusal {
     #[error("the instance has orders")]
     OrdersLeft,
     /// No order has this id.
-    #[error("there is no such order")]
+    #[error("no such order")]
     OrderUnknown,
     /// Another order has this id.
-    #[error("there is another order with this id")]
+    #[error("the order id is taken")]
     OrderExists,
     /// The order changed since it was read.
     #[error("the order has changed")]
@@ -145,10 +145,10 @@ pub enum Refusal {
     #[error("the order is paid")]
     PaidStays,
     /// No product has this id.
-    #[error("there is no product {0}")]
+    #[error("no such product: {0}")]
     ProductUnknown(String),
     /// Another product has this id.
-    #[error("there is another product with this id")]
+    #[error("the product id is taken")]
     ProductExists,
     /// Carts or orders hold units of the product.
     #[error("the product is locked by carts or unpaid orders")]
@@ -176,7 +176,7 @@ pub enum Refusal {
     #[error("more units lost than in stock")]
     LostExceedsStock,
     /// No transfer has this number.
-    #[error("there is no such transfer")]
+    #[error("no such transfer")]
     TransferUnknown,
     /// The transfer was reported with another amount or account.
     #[error("the transfer was reported with another amount or account")]
@@ -185,7 +185,7 @@ pub enum Refusal {
     #[error("the transfer was verified")]
     TransferVerified,
     /// No reserve has this key.
-    #[error("there is no such reserve")]
+    #[error("no such reserve")]
     ReserveUnknown,
     /// The exchange closes the reserve.
     #[error("the reserve has expired")]
@@ -197,7 +197,7 @@ pub enum Refusal {
     #[error("insufficient balance of the reserve")]
     TipTooLarge,
     /// No tip has this id.
-    #[error("there is no such tip")]
+    #[error("no such tip")]
     TipUnknown,
     /// The tip can no longer be picked up.
     #[error("the tip has expired")]
@@ -209,10 +209,10 @@ pub enum Refusal {
     #[error("amount overflow")]
     TipSum,
     /// Another hook, template or token has this name.
-    #[error("an entry with this name exists already")]
+    #[error("the name is taken")]
     NameTaken,
     /// No hook, template or token has this name.
-    #[error("no entry with this name")]
+    #[error("no such name")]
     NameUnknown,
     /// The coins do not suffice.
     #[error(transparent)]
