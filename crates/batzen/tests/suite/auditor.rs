@@ -213,7 +213,7 @@ async fn an_auditor_approves_denominations_and_gets_the_confirmations_of_payment
     assert_eq!(stored, count);
     assert_eq!(world.order(&id).await["order_status"], "paid");
 
-    // Payments do not wait for an auditor that is away.
+    // Payments do not wait for an auditor without a connection.
     block_in_place(|| service.kill_9());
     let (id, uri) = world.offer("1", json!({})).await;
     world.ok(&["pay", &uri, "--yes"]);

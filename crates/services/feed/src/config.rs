@@ -45,7 +45,7 @@ pub struct ServerConfig {
     pub key_file: PathBuf,
     /// The keys of the auditors.
     pub auditors: Vec<EddsaPublicKey>,
-    /// The most bytes of journal that are kept for each auditor that is away.
+    /// The most bytes of journal that are kept for each auditor without a connection.
     pub hold_bytes_max: u64,
 }
 

@@ -162,7 +162,7 @@ impl Replica {
     /// Connects. `schema` is that of the service whose tables are followed.
     ///
     /// # Errors
-    /// If the server is away, the publication is missing or has other tables, or the user may not follow it: with what
+    /// If the server is unreachable, the publication is missing or has other tables, or the user may not follow it: with what
     /// to do.
     pub fn open(
         target: &Target,

@@ -182,7 +182,7 @@ fn followed(exchange: &Config) -> anyhow::Result<Vec<(&'static str, String)>> {
     Ok(std::iter::once(("EXCHANGE", place)).chain(key).collect())
 }
 
-/// Opens the copy, and waits for a database that is away. `None` if it is to stop before.
+/// Opens the copy, and waits for an unreachable database. `None` if it is to stop before.
 fn open(place: &StoreConfig, once: bool, is_stopping: &AtomicBool) -> anyhow::Result<Option<Store>> {
     let mut has_told = false;
     while !is_stopping.load(Ordering::Relaxed) {

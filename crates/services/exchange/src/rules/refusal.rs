@@ -141,7 +141,7 @@ pub enum Refusal {
     /// \[1551, 1576\] The planchet was never withdrawn, or never revealed.
     #[error("unknown planchet")]
     PlanchetUnknown,
-    /// More would come back than was ever paid. Only forged signatures can cause this.
+    /// The credit exceeds all payments of the coin. Only forged signatures can cause this.
     #[error("the credit would exceed the coin's value")]
     RecoupAboveValue,
 

@@ -163,7 +163,7 @@ pub enum Refusal {
         /// Units that there are.
         available: u64,
     },
-    /// Carts and orders would hold more units than can be counted.
+    /// Overflow of the units that carts and orders hold.
     #[error("quantity overflow")]
     TooMuchStock,
     /// Fewer units would be lost than before.
@@ -202,10 +202,10 @@ pub enum Refusal {
     /// The tip can no longer be picked up.
     #[error("the tip has expired")]
     TipExpired,
-    /// Less is left of the tip.
+    /// The amount exceeds the rest of the tip.
     #[error("the tip's remaining amount is too small")]
     TipExceeded,
-    /// A sum is too large.
+    /// Overflow of a sum.
     #[error("amount overflow")]
     TipSum,
     /// Another hook, template or token has this name.

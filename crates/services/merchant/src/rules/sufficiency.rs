@@ -43,7 +43,7 @@ pub enum Insufficient {
     /// The amount was paid, but refunds took some of it.
     #[error("refunds reduced the payment")]
     Refunded,
-    /// A sum is too large.
+    /// Overflow of a sum.
     #[error("amount overflow")]
     Overflow,
 }

@@ -39,7 +39,7 @@ pub enum QueryError {
     /// The answer is not of the expected form.
     #[error("malformed answer: {0}")]
     Unreadable(#[from] serde_json::Error),
-    /// The answer to `EXPLAIN` is not one.
+    /// The answer to `EXPLAIN` is not a query plan.
     #[error("the answer is not a query plan")]
     NotAPlan,
 }

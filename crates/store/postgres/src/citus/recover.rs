@@ -63,7 +63,7 @@ impl Recovery {
 impl Drop for Recovery {
     fn drop(&mut self) {
         self.stop = None;
-        // It is waiting, or a query of milliseconds is under way, unless a node is away: then do not wait for it.
+        // It is waiting, or a query of milliseconds is under way, unless a node is unreachable: then do not wait for it.
         if let Some(thread) = self.thread.take().filter(JoinHandle::is_finished) {
             let _ = thread.join();
         }
@@ -79,7 +79,7 @@ fn run(database: &Database, stopped: &Receiver<()>) {
         match once(database, &mut connections, rounds) {
             Ok(()) => has_failed = false,
             Err(error) => {
-                // Log only once while a node is away.
+                // Log only once while a node is unreachable.
                 if !std::mem::replace(&mut has_failed, true) {
                     tracing::warn!(%error, "commits over several shards are not recovered; trying again");
                 }

@@ -94,7 +94,7 @@ struct Driver<C> {
     opened: Option<Opened>,
     /// When the cluster last answered or owed nothing.
     last_good: Instant,
-    /// Whether a warning says that the cluster is away.
+    /// Whether a warning says that the cluster is unreachable.
     is_reported: bool,
 }
 

@@ -461,7 +461,7 @@ async fn the_bank_is_compared() {
     let invented = report(&|credits, _| drop(credits.remove(0)));
     expect("a credit that the bank does not have", &invented, &["reserve_in_amount_inconsistencies"]);
 
-    // A transfer may wait for a bank that is away, but the exchange cannot learn of it before.
+    // A transfer may wait for an unreachable bank, but the exchange cannot learn of it before.
     let mut late = bank.clone();
     let debit = &mut late.debits.as_mut().unwrap()[0];
     debit.time = debit.time.saturating_add(LONG);
