@@ -176,7 +176,8 @@ impl Browser {
         entries.as_array().unwrap().iter().map(entry).collect()
     }
 
-    /// How many pixels wider than the page the content is; more than 0 means that the page scrolls sideways.
+    /// Returns the width of the content beyond that of the page, in pixels; more than 0 means that the page
+    /// scrolls sideways.
     pub fn overflow(&self) -> f64 {
         self.number("document.documentElement.scrollWidth - document.documentElement.clientWidth")
     }

@@ -79,7 +79,7 @@ impl Span {
         }
     }
 
-    /// Whether the line is about a request, and of which kind.
+    /// Returns the kind of request that the line is about, if it is about one.
     fn kind(&self) -> Option<u8> {
         match self.message.as_str() {
             "request" => Some(SERVER),

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Whether progress may be shown: standard error is a terminal that understands it.
+/// Returns whether progress may be shown: standard error is a terminal that understands it.
 pub fn is_interactive() -> bool {
     std::io::stderr().is_terminal() && std::env::var_os("TERM").is_none_or(|term| term != "dumb")
 }

@@ -13,7 +13,7 @@ use crate::core::{CoreError, Exchange};
 /// The version of the integration API that this wallet speaks.
 const INTEGRATION_VERSION: &str = "0:0:0";
 
-/// What a bank offers under a `taler://withdraw` URI.
+/// A bank's offer under a `taler://withdraw` URI.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WithdrawOffer {
     /// Base URL of the bank's integration API.

@@ -103,7 +103,7 @@ pub enum StoreError {
         reason: String,
     },
     /// The wallet was opened for reading only.
-    #[error("the wallet is open for reading only")]
+    #[error("the wallet is open read-only")]
     ReadOnly,
 }
 

@@ -26,7 +26,7 @@ use crate::exchange::response_without_damage;
 use crate::host::{Host, Step, Stop};
 use crate::keys::{BANK_URL, EXCHANGE_ACCOUNT, currency, payto};
 use crate::ledger::Ledger;
-use crate::message::{Body, Context, LedgerAsk, LedgerReply, Message, Place, Timer};
+use crate::message::{Body, Context, LedgerAsk, LedgerReply, Message, ProcessId, Timer};
 use crate::swarm::{Bug, SECOND};
 
 /// A customer's order, as the customer's page sends it: a payment into a reserve.
@@ -100,7 +100,7 @@ impl Bank {
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self {
-            host: Host::new(Place::Bank, seed, batzen_tables::bank::ALL),
+            host: Host::new(ProcessId::Bank, seed, batzen_tables::bank::ALL),
             running: None,
             open: BTreeMap::new(),
             answered: Vec::new(),
@@ -199,7 +199,7 @@ impl Bank {
             context.marks.meet("bank.finished_after_restart");
             self.settle(context, intent, None);
         }
-        context.wake(Place::Bank, self.host.incarnation, 5 * SECOND, Timer::Repeat);
+        context.wake(ProcessId::Bank, self.host.incarnation, 5 * SECOND, Timer::Repeat);
         Ok(())
     }
 
@@ -244,7 +244,7 @@ impl Bank {
             }
             Timer::Repeat => {
                 let gap = if self.open.is_empty() { 300 } else { 20 };
-                context.wake(Place::Bank, self.host.incarnation, gap * SECOND, Timer::Repeat);
+                context.wake(ProcessId::Bank, self.host.incarnation, gap * SECOND, Timer::Repeat);
                 let ids: Vec<IntentId> = self.open.keys().cloned().collect();
                 for id in ids {
                     self.ask_ledger(context, &id);
@@ -303,7 +303,7 @@ impl Bank {
             open.call = call;
         }
         let body = Body::LedgerAsk(Rc::new(ask));
-        context.send(Message { from: Place::Bank, to: Place::Ledger, call, body });
+        context.send(Message { from: ProcessId::Bank, to: ProcessId::Ledger, call, body });
     }
 
     /// Applies the ledger's answer to an intent.

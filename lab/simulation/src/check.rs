@@ -1,5 +1,5 @@
-//! What must hold after a run, checked from the outside: in the stores, in the ledger, and in the answers
-//! that clients received.
+//! Conditions that must hold after a run, checked from the outside: in the stores, in the ledger, and in the
+//! answers that clients received.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;

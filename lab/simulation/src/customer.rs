@@ -22,7 +22,7 @@ use batzen_wallet::core::{self, Change, CoreError, Next, OpId, SeededEntropy, Wa
 use crate::bank::{OperationOrder, PayOrder};
 use crate::host::{Step, Stop};
 use crate::keys::{BANK_URL, EXCHANGE_ACCOUNT, EXCHANGE_URL, Keys, cents, currency, payto};
-use crate::message::{Body, Context, Event, Message, Place, Timer};
+use crate::message::{Body, Context, Event, Message, ProcessId, Timer};
 use crate::swarm::{Bug, SECOND};
 
 /// The purpose of a request.
@@ -73,7 +73,7 @@ pub struct Customer {
     next_refund: u64,
 }
 
-/// How slow a thief's clock is, in microseconds.
+/// Delay of a thief's clock, in microseconds.
 const THIEF_CLOCK: i64 = 3 * 3_600_000_000;
 
 /// The key of a merchant.
@@ -126,11 +126,11 @@ impl Customer {
 
     /// Its place in the network.
     #[must_use]
-    pub const fn place(&self) -> Place {
-        Place::Customer(self.index)
+    pub const fn place(&self) -> ProcessId {
+        ProcessId::Customer(self.index)
     }
 
-    /// How often it has started.
+    /// Returns the number of its starts.
     #[must_use]
     pub const fn incarnation(&self) -> u32 {
         self.incarnation
@@ -141,7 +141,7 @@ impl Customer {
         self.clock_offset = offset;
     }
 
-    /// Whether nothing is left to do: no operation and no order.
+    /// Returns whether nothing is left to do: no operation and no order.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.state.open_operations().next().is_none() && self.orders.iter().all(|order| order.is_done)
@@ -198,7 +198,7 @@ impl Customer {
         true
     }
 
-    fn ask(&mut self, context: &mut Context, to: Place, request: HttpRequest, purpose: Purpose) {
+    fn ask(&mut self, context: &mut Context, to: ProcessId, request: HttpRequest, purpose: Purpose) {
         let call = context.call();
         self.questions.insert(call, (purpose, request.clone()));
         context.send(Message { from: self.place(), to, call, body: Body::Ask(Rc::new(request)) });
@@ -266,7 +266,7 @@ impl Customer {
             let is_ready = order.after.is_none_or(|after| self.orders[after].is_done);
             if !order.is_done && !is_asked && is_ready {
                 let request = order.request.clone();
-                self.ask(context, Place::Bank, request, Purpose::Order(index));
+                self.ask(context, ProcessId::Bank, request, Purpose::Order(index));
             }
         }
         let open: Vec<OpId> = self.state.open_operations().map(|operation| operation.id).collect();
@@ -279,7 +279,7 @@ impl Customer {
             match core::next(&self.state, id, 0).map_err(|error| self.wrong(&error))? {
                 Next::Done => {}
                 Next::Request(request) => {
-                    self.ask(context, Place::Exchange, *request, Purpose::Operation(id));
+                    self.ask(context, ProcessId::Exchange, *request, Purpose::Operation(id));
                 }
             }
         }
@@ -617,7 +617,7 @@ impl Customer {
         }
         if let Ok(Next::Request(request)) = core::next(&copy, id, 0) {
             context.marks.meet("theft.tried");
-            self.ask(context, Place::Exchange, *request, Purpose::Theft);
+            self.ask(context, ProcessId::Exchange, *request, Purpose::Theft);
         }
         // Spends the same coins with the wallet itself.
         let request =

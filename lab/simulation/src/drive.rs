@@ -75,7 +75,7 @@ impl Drive {
         self.control().misdirects_in = Some(n);
     }
 
-    /// Whether a write was misdirected.
+    /// Returns whether a write was misdirected.
     #[must_use]
     pub fn was_misdirected(&self) -> bool {
         self.control().misdirected
@@ -106,14 +106,14 @@ impl Drive {
         self.control().skips_syncs = skips;
     }
 
-    /// Whether a write was misdirected; true only once.
+    /// Returns whether a write was misdirected; true only once.
     #[must_use]
     pub fn is_newly_misdirected(&self) -> bool {
         let mut control = self.control();
         control.misdirected && !std::mem::replace(&mut control.misdirection_told, true)
     }
 
-    /// Whether a write has failed for lack of space since the last call.
+    /// Returns whether a write has failed for lack of space since the last call.
     #[must_use]
     pub fn was_full(&self) -> bool {
         std::mem::take(&mut self.control().was_full)
@@ -144,7 +144,7 @@ impl Drive {
         }
     }
 
-    /// Whether the process has died within a call.
+    /// Returns whether the process has died within a call.
     #[must_use]
     pub fn is_dead(&self) -> bool {
         self.control().is_dead
@@ -246,7 +246,8 @@ impl Control {
     }
 }
 
-/// How much of a write is done when the process is killed during it: some or all of the whole pages.
+/// Returns the part of a write that is done when the process is killed during it: some or all of the whole
+/// pages.
 fn killed_part(bytes: usize, offset: u64) -> usize {
     let middle = (offset + bytes as u64 / 2) / PAGE_BYTES * PAGE_BYTES;
     match middle.checked_sub(offset) {
@@ -256,7 +257,8 @@ fn killed_part(bytes: usize, offset: u64) -> usize {
     }
 }
 
-/// How much a short write writes: whole sectors, or everything if it is within one sector.
+/// Returns the part of a write that a short write writes: whole sectors, or everything if it is within one
+/// sector.
 fn sector_part(bytes: usize, offset: u64) -> usize {
     let middle = (offset + bytes as u64 / 2) / SECTOR_BYTES * SECTOR_BYTES;
     match middle.checked_sub(offset) {

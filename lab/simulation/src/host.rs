@@ -11,7 +11,7 @@ use batzen_store::embedded::{EmbeddedStore, Options};
 use batzen_store::{Backend, Store, StoreError, TableDef};
 
 use crate::drive::{Drive, Mount, directory};
-use crate::message::{Context, Event, Message, Place, Timer};
+use crate::message::{Context, Event, Message, ProcessId, Timer};
 use crate::swarm::{Bug, SECOND};
 
 /// Why a run ends early.
@@ -33,7 +33,7 @@ impl Stop {
 /// The start of each error of a store that has found damage.
 pub(crate) const DAMAGE: &str = "corrupt data in ";
 
-/// Whether a message contains the error of a store that has found damage.
+/// Returns whether a message contains the error of a store that has found damage.
 #[must_use]
 pub fn names_damage(text: &str) -> bool {
     text.contains(DAMAGE)
@@ -49,11 +49,11 @@ struct Opened {
 
 /// The common part of all services.
 pub struct Host {
-    place: Place,
+    place: ProcessId,
     drive: Drive,
     tables: &'static [&'static TableDef],
     opened: Option<Opened>,
-    /// How often it has started.
+    /// Number of its starts.
     pub incarnation: u32,
     /// Received messages that wait for the next batch.
     pub inbox: Vec<Message>,
@@ -74,7 +74,7 @@ pub struct Host {
 impl Host {
     /// A machine with an empty disk.
     #[must_use]
-    pub fn new(place: Place, seed: u64, tables: &'static [&'static TableDef]) -> Self {
+    pub fn new(place: ProcessId, seed: u64, tables: &'static [&'static TableDef]) -> Self {
         Self {
             place,
             drive: Drive::new(seed),
@@ -98,7 +98,7 @@ impl Host {
         &self.drive
     }
 
-    /// Whether its process runs.
+    /// Returns whether its process runs.
     #[must_use]
     pub fn is_up(&self) -> bool {
         self.opened.is_some()
@@ -183,7 +183,8 @@ impl Host {
         }
     }
 
-    /// Whether the process died in its last call to the disk. If so, removes it and schedules its restart.
+    /// Returns whether the process died in its last call to the disk. If so, removes it and schedules its
+    /// restart.
     pub fn has_died(&mut self, context: &mut Context) -> bool {
         if self.drive.was_full() {
             context.marks.meet("disk.full");
@@ -211,8 +212,8 @@ impl Host {
         self.inbox.clear();
         self.is_scheduled = false;
         context.marks.meet(match self.place {
-            Place::Exchange => "crash.exchange",
-            Place::Bank => "crash.bank",
+            ProcessId::Exchange => "crash.exchange",
+            ProcessId::Bank => "crash.bank",
             _ => "crash.ledger",
         });
         context.say(&format!("{:?} is down", self.place));
@@ -220,7 +221,7 @@ impl Host {
         context.caused.push((if context.is_active { pause } else { SECOND }, Event::Restart(self.place)));
     }
 
-    /// Whether it depends on writes that the previous process never synced.
+    /// Returns whether it depends on writes that the previous process never synced.
     #[must_use]
     pub const fn is_fragile(&self) -> bool {
         self.is_fragile
@@ -275,7 +276,7 @@ impl Host {
 
     /// Records that a batch starts.
     pub fn before_batch(&mut self, context: &Context) {
-        if context.has(Bug::AnswerBeforeCommit) && self.place == Place::Exchange {
+        if context.has(Bug::AnswerBeforeCommit) && self.place == ProcessId::Exchange {
             self.before_batch = Some(self.drive.snapshot());
         }
     }

@@ -159,7 +159,7 @@ pub struct Denom {
     pub serial: DenomSerial,
     /// Its hash.
     pub h: HashCode,
-    /// What a coin is worth.
+    /// The value of a coin.
     pub value: Money,
     /// The last moment at which it signs.
     pub expire_withdraw: Timestamp,
@@ -368,7 +368,7 @@ impl Keys {
         Self { denoms: denoms.collect(), config, master_pub, modules, exchange, key_set }
     }
 
-    /// Whether the key set is in a store.
+    /// Returns whether the key set is in a store.
     ///
     /// # Errors
     /// When the store fails.

@@ -8,7 +8,7 @@ use batzen_ledger_service::store::{
 use batzen_store::{Store, StoreError};
 
 use crate::host::{Host, Step, Stop, names_damage};
-use crate::message::{Body, Context, LedgerAsk, LedgerReply, Message, Place, Timer};
+use crate::message::{Body, Context, LedgerAsk, LedgerReply, Message, ProcessId, Timer};
 use crate::swarm::{Bug, SECOND};
 
 /// Snapshots of a few batches.
@@ -34,7 +34,11 @@ impl Ledger {
     /// A new ledger; [`Ledger::start`] starts it.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        Self { host: Host::new(Place::Ledger, seed, batzen_tables::ledger::ALL), machine: None, store: None }
+        Self {
+            host: Host::new(ProcessId::Ledger, seed, batzen_tables::ledger::ALL),
+            machine: None,
+            store: None,
+        }
     }
 
     /// The machine, while it runs.
@@ -54,7 +58,7 @@ impl Ledger {
             Ok(machine) => {
                 self.machine = Some(machine);
                 self.store = Some(store);
-                context.wake(Place::Ledger, self.host.incarnation, SECOND, Timer::Repeat);
+                context.wake(ProcessId::Ledger, self.host.incarnation, SECOND, Timer::Repeat);
                 Ok(())
             }
             Err(_) if self.host.has_died(context) => Ok(()),
@@ -90,7 +94,7 @@ impl Ledger {
                 self.maintain(context)
             }
             Timer::Repeat => {
-                context.wake(Place::Ledger, self.host.incarnation, 1_800 * SECOND, Timer::Repeat);
+                context.wake(ProcessId::Ledger, self.host.incarnation, 1_800 * SECOND, Timer::Repeat);
                 self.run_due(context)
             }
             other => Err(Stop::wrong(format!("the ledger has no timer {other:?}"))),

@@ -59,7 +59,7 @@ pub const RARE: &[&str] = &[
 /// Number of seeds that must reach [`RARE`].
 pub const SEEDS_FOR_RARE: u64 = 5_000;
 
-/// How often each mark was reached.
+/// Number of times that each mark was reached.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Marks(BTreeMap<&'static str, u64>);
 

@@ -15,7 +15,7 @@ use crate::swarm::{Bug, Swarm};
 
 /// A process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Place {
+pub enum ProcessId {
     /// The exchange with its workers.
     Exchange,
     /// The bank.
@@ -61,9 +61,9 @@ pub enum Body {
 #[derive(Clone, Debug)]
 pub struct Message {
     /// The sender.
-    pub from: Place,
+    pub from: ProcessId,
     /// The receiver.
-    pub to: Place,
+    pub to: ProcessId,
     /// The number of the request that it makes or answers, unique in a run.
     pub call: u64,
     /// Its content.
@@ -148,19 +148,19 @@ pub enum Event {
     /// A message arrives.
     Arrival(Message),
     /// A timer fires, unless the process that set it has ended.
-    Timer(Place, u32, Timer),
+    Timer(ProcessId, u32, Timer),
     /// A process restarts.
-    Restart(Place),
+    Restart(ProcessId),
     /// A service dies in one of its next calls to the disk, or at once.
-    Crash(Place),
+    Crash(ProcessId),
     /// A service dies now, between two calls.
-    SuddenCrash(Place),
+    SuddenCrash(ProcessId),
     /// A disk fails or is full for a while.
-    DiskFault(Place),
+    DiskFault(ProcessId),
     /// A full disk has space again.
-    DiskSpace(Place),
+    DiskSpace(ProcessId),
     /// A clock steps.
-    ClockStep(Place),
+    ClockStep(ProcessId),
 }
 
 /// The context of events: everything but the processes.
@@ -204,7 +204,7 @@ impl Context {
         }
     }
 
-    /// Whether this bug is planted.
+    /// Returns whether this bug is planted.
     #[must_use]
     pub fn has(&self, bug: Bug) -> bool {
         self.bug == Some(bug)
@@ -223,7 +223,7 @@ impl Context {
     }
 
     /// Sets a timer for a process.
-    pub fn wake(&mut self, place: Place, incarnation: u32, after: u64, timer: Timer) {
+    pub fn wake(&mut self, place: ProcessId, incarnation: u32, after: u64, timer: Timer) {
         self.caused.push((after, Event::Timer(place, incarnation, timer)));
     }
 

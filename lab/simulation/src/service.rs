@@ -123,7 +123,7 @@ impl Service {
         Call(Box::pin(async move { api.answer(request).await }))
     }
 
-    /// Whether commands wait for a batch.
+    /// Returns whether commands wait for a batch.
     pub(crate) fn has_waiting(&self) -> bool {
         self.queue.metrics().waiting() > 0
     }

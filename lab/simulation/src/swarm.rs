@@ -1,5 +1,6 @@
-//! What a seed determines before its run: the participants and the probability of each fault. Every run has
-//! its own mix: some have only crashes and others none, which finds bugs that an average mix would not.
+//! The parameters that a seed determines before its run: the participants and the probability of each fault.
+//! Every run has its own mix: some have only crashes and others none, which finds bugs that an average mix
+//! would not.
 
 use crate::random::Random;
 
@@ -117,7 +118,7 @@ pub struct Swarm {
     pub misdirects: bool,
     /// Time between two rounds of a worker.
     pub worker_gap: u64,
-    /// How many rows of bank history the exchange requests at once.
+    /// Number of rows of bank history that the exchange requests at once.
     pub page_rows: u64,
     /// Time that the exchange gathers requests for a batch, at most.
     pub gather: u64,

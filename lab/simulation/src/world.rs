@@ -11,7 +11,7 @@ use crate::host::{Host, Step, Stop, names_damage};
 use crate::keys::START_S;
 use crate::ledger::Ledger;
 use crate::marks::Marks;
-use crate::message::{Context, Event, Place};
+use crate::message::{Context, Event, ProcessId};
 use crate::random::Random;
 use crate::swarm::{Bug, HOUR, SECOND, Swarm};
 
@@ -21,7 +21,7 @@ const REST: u64 = 52 * HOUR;
 /// The largest number of events in a run; more means a loop.
 const EVENTS_MAX: u64 = 400_000;
 
-const SERVICES: [Place; 3] = [Place::Exchange, Place::Bank, Place::Ledger];
+const SERVICES: [ProcessId; 3] = [ProcessId::Exchange, ProcessId::Bank, ProcessId::Ledger];
 
 /// All processes.
 pub struct World {
@@ -55,7 +55,7 @@ pub enum Ending {
 pub struct Report {
     /// Its seed.
     pub seed: u64,
-    /// How it ended.
+    /// Its end.
     pub ending: Ending,
     /// The hash of all its events, and their number.
     pub trace: (u64, u64),
@@ -126,12 +126,12 @@ impl World {
         self.queue.insert((at, self.next_event), event);
     }
 
-    fn host(&mut self, place: Place) -> Option<&mut Host> {
+    fn host(&mut self, place: ProcessId) -> Option<&mut Host> {
         match place {
-            Place::Exchange => Some(&mut self.exchange.host),
-            Place::Bank => Some(&mut self.bank.host),
-            Place::Ledger => Some(&mut self.ledger.host),
-            Place::Customer(_) => None,
+            ProcessId::Exchange => Some(&mut self.exchange.host),
+            ProcessId::Bank => Some(&mut self.bank.host),
+            ProcessId::Ledger => Some(&mut self.ledger.host),
+            ProcessId::Customer(_) => None,
         }
     }
 
@@ -202,9 +202,9 @@ impl World {
     }
 
     fn plan_faults(&mut self, context: &mut Context) {
-        let places = SERVICES.into_iter().chain((0..self.customers.len()).map(Place::Customer));
+        let places = SERVICES.into_iter().chain((0..self.customers.len()).map(ProcessId::Customer));
         for place in places {
-            let is_service = !matches!(place, Place::Customer(_));
+            let is_service = !matches!(place, ProcessId::Customer(_));
             if let Some(gap) = context.swarm.crash_gap.filter(|_| is_service) {
                 let at = context.random.gap(gap);
                 context.caused.push((at, Event::Crash(place)));
@@ -232,31 +232,31 @@ impl World {
             Event::Arrival(message) => {
                 context.note(|| format!("arrived  {message}"), message.digest());
                 match message.to {
-                    Place::Exchange => self.exchange.arrive(context, message),
-                    Place::Bank => {
+                    ProcessId::Exchange => self.exchange.arrive(context, message),
+                    ProcessId::Bank => {
                         self.bank.arrive(context, message);
                         Ok(())
                     }
-                    Place::Ledger => {
+                    ProcessId::Ledger => {
                         self.ledger.arrive(context, message);
                         Ok(())
                     }
-                    Place::Customer(index) => self.customers[index].arrive(context, &message),
+                    ProcessId::Customer(index) => self.customers[index].arrive(context, &message),
                 }
             }
             Event::Timer(place, incarnation, timer) => {
                 let present = match place {
-                    Place::Customer(index) => self.customers[index].incarnation(),
+                    ProcessId::Customer(index) => self.customers[index].incarnation(),
                     place => self.host(place).map_or(0, |host| host.incarnation),
                 };
                 if present != incarnation || self.host(place).is_some_and(|host| !host.is_up()) {
                     return Ok(());
                 }
                 match place {
-                    Place::Exchange => self.exchange.timer(context, timer),
-                    Place::Bank => self.bank.timer(context, timer),
-                    Place::Ledger => self.ledger.timer(context, timer),
-                    Place::Customer(index) => self.customers[index].timer(context, timer),
+                    ProcessId::Exchange => self.exchange.timer(context, timer),
+                    ProcessId::Bank => self.bank.timer(context, timer),
+                    ProcessId::Ledger => self.ledger.timer(context, timer),
+                    ProcessId::Customer(index) => self.customers[index].timer(context, timer),
                 }
             }
             Event::Restart(place) => self.restart(context, place),
@@ -302,7 +302,7 @@ impl World {
         }
     }
 
-    fn restart(&mut self, context: &mut Context, place: Place) -> Step {
+    fn restart(&mut self, context: &mut Context, place: ProcessId) -> Step {
         let is_active = context.is_active;
         if let Some(host) = self.host(place) {
             if host.is_up() {
@@ -321,17 +321,17 @@ impl World {
             context.caused.push((after, Event::SuddenCrash(place)));
         }
         match place {
-            Place::Exchange => self.exchange.start(context),
-            Place::Bank => self.bank.start(context),
-            Place::Ledger => self.ledger.start(context),
-            Place::Customer(index) => {
+            ProcessId::Exchange => self.exchange.start(context),
+            ProcessId::Bank => self.bank.start(context),
+            ProcessId::Ledger => self.ledger.start(context),
+            ProcessId::Customer(index) => {
                 self.customers[index].start(context);
                 Ok(())
             }
         }
     }
 
-    fn crash(&mut self, context: &mut Context, place: Place) {
+    fn crash(&mut self, context: &mut Context, place: ProcessId) {
         if context.random.chance(500) {
             // Within one of the next writes or syncs.
             let call = context.random.between(1, 12);
@@ -343,16 +343,16 @@ impl World {
         self.kill(context, place);
     }
 
-    fn kill(&mut self, context: &mut Context, place: Place) {
+    fn kill(&mut self, context: &mut Context, place: ProcessId) {
         match place {
-            Place::Exchange => self.exchange.kill(context),
-            Place::Bank => self.bank.kill(context),
-            Place::Ledger => self.ledger.kill(context),
-            Place::Customer(_) => {}
+            ProcessId::Exchange => self.exchange.kill(context),
+            ProcessId::Bank => self.bank.kill(context),
+            ProcessId::Ledger => self.ledger.kill(context),
+            ProcessId::Customer(_) => {}
         }
     }
 
-    fn fail_disk(&mut self, context: &mut Context, place: Place) {
+    fn fail_disk(&mut self, context: &mut Context, place: ProcessId) {
         let (kind, call) = (context.random.below(3), context.random.between(1, 8));
         let (more, long) = (context.random.below(2_000), context.random.between(600, 10_800) * SECOND);
         let Some(host) = self.host(place).filter(|host| host.is_up()) else { return };
@@ -366,14 +366,14 @@ impl World {
         }
     }
 
-    fn step_clock(&mut self, context: &mut Context, place: Place) {
+    fn step_clock(&mut self, context: &mut Context, place: ProcessId) {
         let size = i64::try_from(context.random.below(CLOCK_ERROR_MAX)).expect("minutes");
         let is_back = context.random.chance(500);
         context.marks.meet(if is_back { "clock.step_back" } else { "clock.step_forward" });
         let offset = if is_back { -size } else { size };
         context.say(&format!("the clock of {place:?} is off by {offset} µs"));
         match place {
-            Place::Customer(index) => {
+            ProcessId::Customer(index) => {
                 self.customers[index].step_clock(offset);
             }
             place => {

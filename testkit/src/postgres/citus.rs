@@ -22,7 +22,7 @@ pub struct CitusCluster {
 }
 
 impl CitusCluster {
-    /// Whether the extension is installed for the PostgreSQL that clusters are made from.
+    /// Returns whether the extension is installed for the PostgreSQL that clusters are made from.
     #[must_use]
     pub fn is_installed() -> bool {
         let Ok(installation) = Installation::find() else { return false };

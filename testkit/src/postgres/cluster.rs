@@ -60,7 +60,7 @@ impl ClusterOptions {
     }
 }
 
-/// How to stop, with PostgreSQL's names.
+/// The way to stop, with PostgreSQL's names.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Mode {
     /// Waits until the last client disconnects.
@@ -254,7 +254,7 @@ impl Cluster {
         })
     }
 
-    /// Whether the server's first process runs.
+    /// Returns whether the server's first process runs.
     pub fn is_running(&mut self) -> bool {
         self.postmaster.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None)))
     }

@@ -56,7 +56,7 @@ fn children_of(parent: u32) -> Vec<u32> {
         .collect()
 }
 
-/// Whether it runs and is not a zombie.
+/// Returns whether it runs and is not a zombie.
 fn is_alive(id: u32) -> bool {
     parent_and_state(id).is_some_and(|(_, state)| state != 'Z' && state != 'X')
 }

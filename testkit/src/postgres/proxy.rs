@@ -27,7 +27,7 @@ pub enum Moment {
     CommitSeen,
 }
 
-/// What happens to the client's messages that have not reached the server when its connection is cut.
+/// The fate of the client's messages that have not reached the server when its connection is cut.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Rest {
     /// They are lost.
@@ -54,7 +54,7 @@ struct ProxyState {
     open: Vec<(u64, TcpStream, TcpStream)>,
 }
 
-struct Shared {
+struct ProxyControl {
     state: Mutex<ProxyState>,
     changed: Condvar,
     target: SocketAddr,
@@ -64,7 +64,7 @@ struct Shared {
 /// stops it.
 pub struct Proxy {
     address: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<ProxyControl>,
     acceptor: Option<JoinHandle<()>>,
 }
 
@@ -81,7 +81,7 @@ impl Proxy {
         let target = SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(ClusterError::io("127.0.0.1"))?;
         let address = listener.local_addr().map_err(ClusterError::io("127.0.0.1"))?;
-        let shared = Arc::new(Shared { state: Mutex::default(), changed: Condvar::new(), target });
+        let shared = Arc::new(ProxyControl { state: Mutex::default(), changed: Condvar::new(), target });
         let accepting = Arc::clone(&shared);
         let acceptor = std::thread::spawn(move || accepting.accept(&listener));
         Ok(Self { address, shared, acceptor: Some(acceptor) })
@@ -166,7 +166,7 @@ fn end(stream: &TcpStream) {
     let _ = stream.shutdown(Shutdown::Both);
 }
 
-impl Shared {
+impl ProxyControl {
     fn accept(self: &Arc<Self>, listener: &TcpListener) {
         for client in listener.incoming() {
             {
@@ -228,7 +228,7 @@ struct Link {
     armed: Mutex<Option<Plan>>,
     /// Whether the server's answers are withheld from the client.
     is_muted: AtomicBool,
-    shared: Arc<Shared>,
+    shared: Arc<ProxyControl>,
 }
 
 impl Link {

@@ -65,7 +65,7 @@ enum Kind {
 }
 
 impl Reader {
-    /// Whether the next message has a type byte: all but those that begin a connection.
+    /// Returns whether the next message has a type byte: all but those that begin a connection.
     pub(crate) fn has_type(&self) -> bool {
         self.is_started
     }

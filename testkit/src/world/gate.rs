@@ -134,7 +134,7 @@ impl Gate {
         lock(&self.faults).is_away = is_away;
     }
 
-    /// Whether the exchange is unreachable.
+    /// Returns whether the exchange is unreachable.
     pub fn is_away(&self) -> bool {
         lock(&self.faults).is_away
     }

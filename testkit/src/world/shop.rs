@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use batzen_crypto::{EddsaPrivateKey, HashCode};
 use batzen_http::client::Client;
-use batzen_merchant::{MerchantConfig, Place, RunningMerchant, TrustedExchange};
+use batzen_merchant::{ListenConfig, MerchantConfig, RunningMerchant, TrustedExchange};
 use batzen_protocol::signatures::{MerchantContract, SignedMessage};
 use batzen_protocol::{Duration, Money, Timestamp, canonical};
 use batzen_tables::merchant::{
@@ -62,7 +62,7 @@ impl Shop {
         }
         let clock = Arc::clone(&world.clock);
         let config = MerchantConfig {
-            place: Place::Tcp { host: Some("127.0.0.1".to_owned()), port: 0 },
+            place: ListenConfig::Tcp { host: Some("127.0.0.1".to_owned()), port: 0 },
             exchanges,
             clock: Arc::new(move || clock.now()),
             ..MerchantConfig::new(currency())
@@ -143,7 +143,7 @@ impl Shop {
         found.expect("the store is readable").expect("an order").row
     }
 
-    /// Whether an order is paid.
+    /// Returns whether an order is paid.
     pub fn is_paid(&self, id: &str) -> bool {
         self.row(id).paid.is_some()
     }
@@ -167,7 +167,7 @@ impl Shop {
         found.expect("the store is readable").into_iter().map(|found| found.row).collect()
     }
 
-    /// Whether an order is paid in a session.
+    /// Returns whether an order is paid in a session.
     pub fn is_paid_in(&self, id: &str, session: &str) -> bool {
         let key = OrderSessionKey { order: order_ref(INSTANCE, id), session: session_ref(session) };
         self.merchant().store().get::<OrderSessions>(&key).expect("the store is readable").is_some()
@@ -224,7 +224,7 @@ impl Shop {
         self.gates.iter().for_each(|gate| gate.set_away(is_away));
     }
 
-    /// Whether the exchanges are unreachable for the shop.
+    /// Returns whether the exchanges are unreachable for the shop.
     pub fn is_exchange_away(&self) -> bool {
         self.gates[0].is_away()
     }

@@ -15,7 +15,7 @@ use crate::{
 
 /// Where a change goes.
 #[derive(Clone, Copy)]
-enum Place {
+enum Insertion {
     /// In place of the option's last line, or at the end of the section's last part, or of the file.
     Fitting,
     /// At the end of the file, where nothing overrides it.
@@ -53,7 +53,7 @@ impl Loader {
             Err(error) => return Err(fail(error)),
         };
         let temporary = Temporary::beside(&target).map_err(fail)?;
-        for place in [Place::Fitting, Place::End] {
+        for place in [Insertion::Fitting, Insertion::End] {
             temporary.write(&with_option(&text, section, option, value, place), mode).map_err(fail)?;
             // An include further down may set the option as well.
             if self.load(Some(&temporary.0))?.text(section, option) == Some(value) {
@@ -135,12 +135,12 @@ fn find(text: &str, section: &str, option: &str) -> Lines {
 }
 
 /// The text with an option set.
-fn with_option(text: &str, section: &str, option: &str, value: &str, place: Place) -> String {
+fn with_option(text: &str, section: &str, option: &str, value: &str, place: Insertion) -> String {
     let end = if text.contains("\r\n") { "\r\n" } else { "\n" };
     let line = format!("{} = {}", canonical(option), quote(value));
     let found = match place {
-        Place::Fitting => find(text, section, option),
-        Place::End => Lines::default(),
+        Insertion::Fitting => find(text, section, option),
+        Insertion::End => Lines::default(),
     };
     let mut out = String::with_capacity(text.len() + line.len() + 32);
     for (number, old) in text.split_inclusive('\n').enumerate() {
@@ -175,7 +175,7 @@ mod tests {
     use super::*;
 
     fn set(text: &str, section: &str, option: &str, value: &str) -> String {
-        with_option(text, section, option, value, Place::Fitting)
+        with_option(text, section, option, value, Insertion::Fitting)
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! `$NAME`, `${NAME}` and `${NAME:-default}`.
 
-/// How deeply variables may refer to other variables.
+/// Maximum depth of variables that refer to other variables.
 const MAX_DEPTH: usize = 32;
 /// The longest result, in bytes; otherwise a few variables that refer to each other twice would fill the
 /// memory.
@@ -10,10 +10,10 @@ const MAX_BYTES: usize = 64 << 10;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ExpandError {
     /// Variables refer to each other in a cycle, or are nested too deeply.
-    #[error("variables that refer to each other more than {MAX_DEPTH} deep")]
+    #[error("variables nested more than {MAX_DEPTH} deep")]
     TooDeep,
     /// The result is too long, or takes too many steps.
-    #[error("a text that expands without end")]
+    #[error("the expansion is too long")]
     Endless,
     /// A brace is not closed.
     #[error("${{{0} without closing brace")]

@@ -237,7 +237,7 @@ fn matching(pattern: &Path) -> Result<Vec<PathBuf>, ConfigError> {
     Ok(found)
 }
 
-/// Whether `name` matches `pattern`, where `*` is any characters and `?` is one.
+/// Returns whether `name` matches `pattern`, where `*` is any characters and `?` is one.
 fn matches_glob(pattern: &str, name: &str) -> bool {
     let (pattern, name): (Vec<char>, Vec<char>) = (pattern.chars().collect(), name.chars().collect());
     let (mut p, mut n) = (0, 0);

@@ -217,7 +217,7 @@ impl Config {
         self.raw(section, option).map(|value| value.text.as_str())
     }
 
-    /// Whether this section exists.
+    /// Returns whether this section exists.
     #[must_use]
     pub fn has_section(&self, section: &str) -> bool {
         self.sections.contains_key(&canonical(section))

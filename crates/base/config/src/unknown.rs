@@ -90,13 +90,13 @@ impl Config {
     }
 }
 
-/// Whether a section's name in upper case matches a name, or a prefix with `*` at its end.
+/// Returns whether a section's name in upper case matches a name, or a prefix with `*` at its end.
 fn matches(pattern: &str, name: &str) -> bool {
     let pattern = canonical(pattern);
     pattern.strip_suffix('*').map_or(name == pattern, |prefix| name.starts_with(prefix))
 }
 
-/// Whether the operator wrote the value: it is neither built in nor in the directory of defaults.
+/// Returns whether the operator wrote the value: it is neither built in nor in the directory of defaults.
 const fn is_chosen(value: &Value) -> bool {
     !matches!(value.source.origin, Origin::Builtin | Origin::Default)
 }

@@ -7,8 +7,8 @@ use std::fmt::Write as _;
 const SECRET_WORDS: &[&str] = &["PASSWORD", "SECRET", "TOKEN", "SALT", "PRIVATE_KEY"];
 
 impl Value {
-    /// Whether listings hide this value, because it comes from a file of secrets, or `option` has the name of
-    /// a secret.
+    /// Returns whether listings hide this value, because it comes from a file of secrets, or `option` has the
+    /// name of a secret.
     #[must_use]
     pub fn is_secret(&self, option: &str) -> bool {
         let option = option.to_ascii_uppercase();

@@ -174,7 +174,7 @@ impl AgePublicKey {
         Ok(Self::from_bytes((point * factor).compress().to_bytes()))
     }
 
-    /// Whether `signature` is a valid signature of `message`; the rule is that of Ed25519.
+    /// Returns whether `signature` is a valid signature of `message`; the rule is that of Ed25519.
     #[must_use]
     pub fn verify(&self, message: &[u8], signature: &AgeSignature) -> bool {
         verify_raw(self.as_bytes(), message, signature.as_bytes())
@@ -239,7 +239,7 @@ impl AgeCommitment {
         Ok(Self { mask: self.mask, keys })
     }
 
-    /// Whether `attestation` proves an age of at least `age`. The lowest group needs no proof, so any
+    /// Returns whether `attestation` proves an age of at least `age`. The lowest group needs no proof, so any
     /// signature is accepted.
     #[must_use]
     pub fn verify(&self, age: u8, attestation: &AgeSignature) -> bool {

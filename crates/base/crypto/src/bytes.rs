@@ -27,7 +27,7 @@ macro_rules! public_bytes {
                 &self.0
             }
 
-            /// Whether all bytes are zero.
+            /// Returns whether all bytes are zero.
             #[must_use]
             pub fn is_zero(&self) -> bool {
                 self.0 == [0; $size]

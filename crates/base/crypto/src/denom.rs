@@ -94,7 +94,7 @@ impl DenomPublicKey {
         sha512(self.key_bytes())
     }
 
-    /// Whether `signature` is a valid signature of the coin with hash `h_coin_pub`.
+    /// Returns whether `signature` is a valid signature of the coin with hash `h_coin_pub`.
     #[must_use]
     pub fn verify(&self, h_coin_pub: &HashCode, signature: &DenomSignature) -> bool {
         verify(self, h_coin_pub, signature)
@@ -514,7 +514,7 @@ pub fn blind_sign_batch(
     results
 }
 
-/// Whether `signature` is a valid signature by `denom` of the coin with hash `h_coin_pub`.
+/// Returns whether `signature` is a valid signature by `denom` of the coin with hash `h_coin_pub`.
 #[must_use]
 pub fn verify(denom: &DenomPublicKey, h_coin_pub: &HashCode, signature: &DenomSignature) -> bool {
     match (&denom.key, signature) {

@@ -109,14 +109,14 @@ const SMALL_ORDER_Y: [[u8; 32]; 5] = {
     ]
 };
 
-/// Whether a canonical encoding is that of a point of small order.
+/// Returns whether a canonical encoding is that of a point of small order.
 fn has_small_order(encoding: &[u8; 32]) -> bool {
     let mut y = *encoding;
     y[31] &= 0x7f;
     SMALL_ORDER_Y.contains(&y)
 }
 
-/// Whether the y-coordinate of an encoding is below p = 2^255 − 19.
+/// Returns whether the y-coordinate of an encoding is below p = 2^255 − 19.
 fn is_canonical(encoding: &[u8; 32]) -> bool {
     encoding[31] & 0x7f != 0x7f || encoding[1..31].iter().any(|&byte| byte != 0xff) || encoding[0] < 0xed
 }
@@ -131,18 +131,18 @@ pub(crate) fn decompress(encoding: &[u8; 32]) -> Option<EdwardsPoint> {
     CompressedEdwardsY(*encoding).decompress()
 }
 
-/// Whether an encoding is canonical and not of small order; it may still not be a point.
+/// Returns whether an encoding is canonical and not of small order; it may still not be a point.
 pub(crate) fn may_be_point(encoding: &[u8; 32]) -> bool {
     !has_small_order(encoding) && is_canonical(encoding)
 }
 
-/// Whether `key` can verify anything: canonical, on the curve, and not of small order.
+/// Returns whether `key` can verify anything: canonical, on the curve, and not of small order.
 #[must_use]
 pub fn is_valid_public_key(key: &EddsaPublicKey) -> bool {
     decompress(key.as_bytes()).is_some()
 }
 
-/// Whether a 32-byte string is a number below the group order L, little endian.
+/// Returns whether a 32-byte string is a number below the group order L, little endian.
 fn is_below_order(scalar: &[u8; 32]) -> bool {
     Option::<Scalar>::from(Scalar::from_canonical_bytes(*scalar)).is_some()
 }
@@ -175,7 +175,7 @@ pub(crate) fn verify_raw(public: &[u8; 32], message: &[u8], signature: &[u8; 64]
     expected_r(public, message, signature).is_some_and(|r| r.compress().as_bytes() == &signature[..32])
 }
 
-/// Whether `signature` is a valid signature of `message` under `public`.
+/// Returns whether `signature` is a valid signature of `message` under `public`.
 #[must_use]
 pub fn verify(public: &EddsaPublicKey, message: &[u8], signature: &EddsaSignature) -> bool {
     verify_raw(public.as_bytes(), message, signature.as_bytes())

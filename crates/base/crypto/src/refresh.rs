@@ -148,7 +148,7 @@ pub fn derive_candidates_with(
 }
 
 /// One of the coins of all candidates.
-struct Place<'a> {
+struct CandidateCoin<'a> {
     candidate: &'a Candidate<'a>,
     /// Position among the candidate's fresh coins, big endian.
     index: [u8; 4],
@@ -156,7 +156,7 @@ struct Place<'a> {
     h_age: Option<&'a ShortHash>,
 }
 
-impl<'a> Place<'a> {
+impl<'a> CandidateCoin<'a> {
     /// The secret from which the coin's nonce is derived, if it has one.
     fn nonce_secret(&self) -> Option<&'a RefreshMasterSecret> {
         self.candidate.rms.filter(|_| self.denom.denom.cipher() == Cipher::Cs)
@@ -177,7 +177,7 @@ fn derive(choice: Choice, candidates: &[Candidate<'_>]) -> Vec<Result<Vec<FreshC
     let mut places = Vec::with_capacity(candidates.iter().map(|candidate| candidate.fresh.len()).sum());
     for (candidate, h_age) in candidates.iter().zip(&h_ages) {
         if let Ok(h_age) = h_age {
-            places.extend(candidate.fresh.iter().zip(0u32..).map(|(denom, index)| Place {
+            places.extend(candidate.fresh.iter().zip(0u32..).map(|(denom, index)| CandidateCoin {
                 candidate,
                 index: index.to_be_bytes(),
                 denom,
@@ -198,7 +198,7 @@ fn derive(choice: Choice, candidates: &[Candidate<'_>]) -> Vec<Result<Vec<FreshC
         .collect()
 }
 
-fn derive_coins(choice: Choice, places: &[Place<'_>]) -> Vec<Result<FreshCoin, CryptoError>> {
+fn derive_coins(choice: Choice, places: &[CandidateCoin<'_>]) -> Vec<Result<FreshCoin, CryptoError>> {
     let masters: Vec<_> = places
         .iter()
         .map(|place| Derivation {
@@ -239,7 +239,7 @@ fn derive_coins(choice: Choice, places: &[Place<'_>]) -> Vec<Result<FreshCoin, C
 }
 
 /// The nonces of the coins that need one, where it can be computed.
-fn cs_nonces(choice: Choice, places: &[Place<'_>]) -> Vec<Option<CsNonce>> {
+fn cs_nonces(choice: Choice, places: &[CandidateCoin<'_>]) -> Vec<Option<CsNonce>> {
     let needed: Vec<_> = places.iter().filter(|place| place.nonce_secret().is_some()).collect();
     let infos: Vec<[&[u8]; 1]> =
         needed.iter().filter_map(|place| Some([&place.nonce_secret()?.as_bytes()[..]])).collect();

@@ -7,9 +7,9 @@ use sha2::{Digest, Sha512};
 use crate::HashCode;
 use crate::hash::sha512_parts;
 
-/// How many numbers of 16 bits the sum has. The best known attack on 1,024 takes more than 2^128 steps.
+/// Number of 16-bit numbers in the sum. The best known attack on 1,024 takes more than 2^128 steps.
 const LANES: usize = 1_024;
-/// How many of them one SHA-512 fills.
+/// Number of them that one SHA-512 fills.
 const LANES_PER_BLOCK: usize = 32;
 
 /// The hash of a set. Adding an element twice gives another set.

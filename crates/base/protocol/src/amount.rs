@@ -202,12 +202,12 @@ impl Money {
         (self.0 % FRACTION_BASE as u128) as u32
     }
 
-    /// Whether this is zero.
+    /// Returns whether this is zero.
     pub const fn is_zero(self) -> bool {
         self.0 == 0
     }
 
-    /// Whether this is positive and below one currency unit.
+    /// Returns whether this is positive and below one currency unit.
     pub const fn is_subunit(self) -> bool {
         self.0 != 0 && self.0 < FRACTION_BASE as u128
     }
@@ -393,7 +393,7 @@ impl MoneySum {
         (self.0 % FRACTION_BASE as u128) as u32
     }
 
-    /// Whether this is zero.
+    /// Returns whether this is zero.
     pub const fn is_zero(self) -> bool {
         self.0 == 0
     }
@@ -587,12 +587,12 @@ impl Amount {
         Ok(Self { money: self.money.round_down(unit.money)?, ..*self })
     }
 
-    /// Whether this is zero.
+    /// Returns whether this is zero.
     pub const fn is_zero(&self) -> bool {
         self.money.is_zero()
     }
 
-    /// Whether this is positive and below one currency unit.
+    /// Returns whether this is positive and below one currency unit.
     pub const fn is_subunit(&self) -> bool {
         self.money.is_subunit()
     }

@@ -212,7 +212,8 @@ fn hash_of_scrubbed(text: &str) -> HashCode {
     sha512_parts(&[text.as_bytes(), &[0]])
 }
 
-/// Whether any of its objects has forgettable or forgotten members. If not, it is its own scrubbed copy.
+/// Returns whether any of its objects has forgettable or forgotten members. If not, it is its own scrubbed
+/// copy.
 fn has_forgettable(value: &Value) -> bool {
     let is_special = |name: &str| name == FORGETTABLE || name == FORGOTTEN;
     match value {

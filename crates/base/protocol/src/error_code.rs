@@ -38,7 +38,7 @@ impl ErrorCode {
         TABLE.binary_search_by_key(&self.0, |entry| entry.number).ok().map(|i| &TABLE[i])
     }
 
-    /// Whether the code is in the table.
+    /// Returns whether the code is in the table.
     pub fn is_known(self) -> bool {
         self.entry().is_some()
     }

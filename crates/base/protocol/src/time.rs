@@ -53,7 +53,7 @@ impl Timestamp {
         self.0
     }
 
-    /// Whether this is never.
+    /// Returns whether this is never.
     pub const fn is_never(self) -> bool {
         self.0 == u64::MAX
     }
@@ -96,7 +96,7 @@ impl Timestamp {
         if self.is_never() { self } else { Self::from_micros(self.0.saturating_sub(duration.0)) }
     }
 
-    /// How long after `earlier` this is, zero if it is before. Never is forever after everything else.
+    /// Returns the time since `earlier`, zero if this is before it. Never is forever after everything else.
     pub const fn saturating_since(self, earlier: Self) -> Duration {
         if earlier.is_never() {
             Duration::ZERO
@@ -191,12 +191,12 @@ impl Duration {
         if self.is_forever() { None } else { Some(self.0 / MICROS_PER_SECOND) }
     }
 
-    /// Whether this is forever.
+    /// Returns whether this is forever.
     pub const fn is_forever(self) -> bool {
         self.0 == u64::MAX
     }
 
-    /// Whether this is zero.
+    /// Returns whether this is zero.
     pub const fn is_zero(self) -> bool {
         self.0 == 0
     }

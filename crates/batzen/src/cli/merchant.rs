@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use batzen_cli_support::services::{self, Common};
 use batzen_cli_support::store_args::StoreArgs;
-use batzen_merchant::{MerchantConfig, MerchantError, Place, RunningMerchant};
+use batzen_merchant::{ListenConfig, MerchantConfig, MerchantError, RunningMerchant};
 use clap::{Args, Subcommand};
 
 use super::{known_options, sample};
@@ -86,7 +86,7 @@ async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
     let ini = args.common.load()?;
     known_options::warn(&ini);
     let mut config = MerchantConfig::from_config(&ini)?;
-    if let Place::Tcp { host, port } = &mut config.place {
+    if let ListenConfig::Tcp { host, port } = &mut config.place {
         *port = args.port.unwrap_or(*port);
         *host = args.bind.or_else(|| host.take());
     }
@@ -96,8 +96,8 @@ async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
         tracing::warn!("no [merchant-exchange-…] section is configured, so nobody can pay");
     }
     let place = match &config.place {
-        Place::Tcp { port, .. } => format!("port {port}"),
-        Place::Unix { path } => path.display().to_string(),
+        ListenConfig::Tcp { port, .. } => format!("port {port}"),
+        ListenConfig::Unix { path } => path.display().to_string(),
     };
     let merchant = match RunningMerchant::start(config).await {
         Err(MerchantError::Bind(error)) => bail!("cannot listen on {place}: {error}"),

@@ -27,7 +27,7 @@ use serde_json::json;
 
 use super::{known_options, sample};
 
-/// How long a signer may take to answer an operator's request.
+/// Time that a signer may take to answer an operator's request.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Keep an exchange's private keys in a separate process.

@@ -99,7 +99,7 @@ fn yes(ini: &Config, option: &str, default: bool) -> anyhow::Result<bool> {
     }
 }
 
-/// How long a proposal waits for a second operator.
+/// Returns the time that a proposal waits for a second operator.
 fn patience(ini: &Config) -> anyhow::Result<std::time::Duration> {
     const OPTION: &str = "APPROVAL_PATIENCE";
     if ini.text("switch", OPTION).is_none() {

@@ -61,7 +61,7 @@ impl Victim {
     }
 }
 
-/// How an auditor follows.
+/// The manner in which an auditor follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Manner {
     /// As a service, which asks the bank every other second, and gets what merchants show.
@@ -168,7 +168,7 @@ struct Soak {
     load: Arc<Load>,
     customers: JoinSet<()>,
     kills: BTreeMap<&'static str, u64>,
-    /// How often an auditor looked at everything before the end.
+    /// Number of checks of everything by an auditor before the end.
     looks: u64,
 }
 

@@ -213,7 +213,7 @@ async fn an_auditor_approves_denominations_and_gets_the_confirmations_of_payment
     assert_eq!(stored, count);
     assert_eq!(world.order(&id).await["order_status"], "paid");
 
-    // Payments do not wait for an auditor that is away.
+    // Payments do not wait for an auditor without a connection.
     block_in_place(|| service.kill_9());
     let (id, uri) = world.offer("1", json!({})).await;
     world.ok(&["pay", &uri, "--yes"]);
@@ -280,7 +280,7 @@ async fn put(client: &Client, url: &str, body: &DepositConfirmationRequest) -> O
 
 /// Merchants at the same time, during the kills.
 const MERCHANTS: u64 = 8;
-/// How often the service is killed.
+/// Number of times that the service is killed.
 const KILLS: usize = 4;
 /// Confirmations that must have been answered before each kill.
 const ANSWERED_MIN: u64 = 40;
@@ -380,7 +380,7 @@ async fn kill_9(database: Option<String>) {
     assert_eq!(output.status.code(), Some(1), "the exchange is forgotten");
 }
 
-/// Whether a directory has a store.
+/// Returns whether a directory has a store.
 fn has_store(dir: &Path) -> bool {
     batzen_store::embedded::EmbeddedStore::exists(dir)
 }

@@ -187,7 +187,7 @@ async fn a_copy_in_a_database_survives_kills_of_auditor_exchange_and_server() {
     let why = refused(&config, &["dbinit", "-R", "-y"]);
     assert!(why.contains("in use"), "{why}");
     following.assert_runs();
-    // If another process takes over, as it may while the server is away, this one ends, also when it has nothing to store.
+    // If another process takes over, as it may while the server is unreachable, this one ends, also when it has nothing to store.
     let displaced = "UPDATE auditor_copy.writers SET epoch = epoch + 1; \
                      SELECT pg_terminate_backend(pid) FROM pg_locks JOIN pg_stat_activity USING (pid) \
                      WHERE locktype = 'advisory' AND granted AND application_name = 'batzen-auditor_copy'";

@@ -29,7 +29,7 @@ pub fn json(config: &str, code: i32, words: &[&str]) -> Value {
     serde_json::from_slice(&output.stdout).unwrap()
 }
 
-/// Whether the copy and the database have the same rows in some tables: a number that both count.
+/// Checks that the copy and the database have the same rows in some tables: a number that both count.
 fn same_rows(deployment: &Deployment, report: &Value) {
     let coins: i64 = deployment.sql("SELECT count(*) FROM exchange.coins").trim().parse().unwrap();
     let known: i64 = report["denominations"]

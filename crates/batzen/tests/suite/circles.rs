@@ -398,8 +398,8 @@ fn after_attributes(tokens: &[&str], mut at: usize) -> usize {
     at
 }
 
-/// Which arrows between a module and its own children are left out. Each reading must be without circles: one
-/// alone would hide those through the other kind of arrow.
+/// The arrows between a module and its own children that are left out. Each reading must be without circles:
+/// one alone would hide those through the other kind of arrow.
 #[derive(Clone, Copy)]
 enum Reading {
     WithoutParentToChild,

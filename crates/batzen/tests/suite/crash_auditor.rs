@@ -22,7 +22,7 @@ use crate::crash::run::{self, cycles, watch};
 
 const CUSTOMERS: usize = 4;
 
-type Place = (u16, Vec<u8>);
+type RowKey = (u16, Vec<u8>);
 
 /// An auditor's files and process.
 struct Auditor {
@@ -108,7 +108,7 @@ impl Auditor {
     }
 }
 
-fn rows(store: &Store) -> BTreeMap<Place, Vec<u8>> {
+fn rows(store: &Store) -> BTreeMap<RowKey, Vec<u8>> {
     let mut rows = BTreeMap::new();
     for table in AUDITED {
         let visit = &mut |record: batzen_store::RawRecord| {
@@ -121,7 +121,7 @@ fn rows(store: &Store) -> BTreeMap<Place, Vec<u8>> {
 }
 
 /// The rows that an exchange has changed from a position on.
-fn changed_since(store: &Store, next: u64) -> BTreeSet<Place> {
+fn changed_since(store: &Store, next: u64) -> BTreeSet<RowKey> {
     let mut cursor = FeedCursor::before(next);
     let mut changed = BTreeSet::new();
     let feed = store.feed().unwrap();

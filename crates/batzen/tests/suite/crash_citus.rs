@@ -26,7 +26,7 @@ use tokio::task::JoinSet;
 
 /// Number of workers and coordinators that are killed, unless `BATZEN_CITUS_KILLS` says otherwise.
 const KILLS: [usize; 2] = [4, 2];
-/// How often the exchange is killed after that.
+/// Number of kills of the exchange after that.
 const EXCHANGE_KILLS: usize = 4;
 const WORKERS: usize = 2;
 const SHARDS: u16 = 4;

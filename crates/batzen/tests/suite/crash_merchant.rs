@@ -96,7 +96,7 @@ fn port_of(url: &str) -> u16 {
     url.trim_end_matches('/').rsplit(':').next().unwrap().parse().unwrap()
 }
 
-/// Whether enough orders of each kind have been completed.
+/// Returns whether enough orders of each kind have been completed.
 fn is_varied(street: &Street) -> bool {
     let bought = street.bought.lock().unwrap();
     let count = |is: fn(&Bought) -> bool| bought.iter().filter(|order| is(order)).count();

@@ -21,7 +21,7 @@ use crate::crash::hub;
 
 use std::time::{Duration, Instant};
 
-use batzen_lab::participants::{Fsps, Notice, Outcome, Schedule};
+use batzen_lab::participants::{Fsps, Notice, Schedule, TransferOutcome};
 use common::PATIENCE;
 use hub::{Switch, books, load, participants, problems};
 
@@ -59,7 +59,7 @@ pub fn prove(mut switch: Switch, mut kill: impl FnMut(&mut Switch, &Fsps, u64)) 
     let report = fsps.end_load(PATIENCE);
     assert_eq!((report.unresolved, fsps.under_way()), (0, 0), "transfers have not ended: {report:?}");
 
-    let outcomes: Vec<Outcome> = fsps.outcomes().into_iter().map(|(_, outcome)| outcome).collect();
+    let outcomes: Vec<TransferOutcome> = fsps.outcomes().into_iter().map(|(_, outcome)| outcome).collect();
     assert_eq!(outcomes.len() as u64, report.begun);
     let at_end = books(&switch.hub, fsps.names());
     let found = problems(&at_end, &outcomes);

@@ -110,8 +110,8 @@ impl Gate {
         }
     }
 
-    /// Whether this is the answer at which the program is to be killed; if so, it has been killed on return.
-    /// No other answer passes meanwhile, so that the program makes no progress on its other work.
+    /// Returns whether this is the answer at which the program is to be killed; if so, it has been killed on
+    /// return. No other answer passes meanwhile, so that the program makes no progress on its other work.
     fn holds(&self, line: &str) -> bool {
         let mut planted = self.point.lock().unwrap();
         let Some(point) = planted.as_mut().filter(|point| line.contains(point.path)) else { return false };

@@ -93,7 +93,7 @@ fn command(line: &str) -> &str {
     line.split(" #").next().unwrap_or(line).trim()
 }
 
-/// Whether a line starts something that serves until it is stopped.
+/// Returns whether a line starts something that serves until it is stopped.
 fn is_service(line: &str) -> bool {
     let command = command(line);
     let words: Vec<&str> = command.split_whitespace().collect();
@@ -104,7 +104,7 @@ fn is_service(line: &str) -> bool {
     }
 }
 
-/// Whether a line starts a demo that keeps serving.
+/// Returns whether a line starts a demo that keeps serving.
 fn is_demo(line: &str) -> bool {
     let words: Vec<&str> = line.split_whitespace().collect();
     let is_at = |at: usize| words.get(at) == Some(&"demo");

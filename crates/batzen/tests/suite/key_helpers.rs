@@ -55,7 +55,7 @@ fn secrets(set_up: &DropIn, kinds: &[&str]) -> Vec<Vec<u8>> {
     files.map(secret).collect()
 }
 
-/// Whether the writable memory of a process contains one of these texts.
+/// Returns whether the writable memory of a process contains one of these texts.
 fn memory_contains(service: &Service, texts: &[Vec<u8>]) -> bool {
     use std::os::unix::fs::FileExt as _;
     let process = format!("/proc/{}", service.child.id());
@@ -207,7 +207,7 @@ async fn key_helpers_sign_for_a_service_that_never_sees_a_private_key() {
     }
 }
 
-/// What a supervisor of a key helper relies on.
+/// Checks the behaviour that a supervisor of a key helper relies on.
 #[test]
 fn a_key_helper_ends_on_a_signal_and_its_socket_can_be_bound_again_at_once() {
     let set_up = DropIn::new("");

@@ -50,6 +50,7 @@ mod release;
 mod request_log;
 mod services;
 mod signer;
+mod style;
 #[cfg(feature = "tigerbeetle")]
 mod tigerbeetle;
 mod two_methods;

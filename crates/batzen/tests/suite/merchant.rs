@@ -409,7 +409,7 @@ async fn a_shop_is_paid_whatever_happens_to_its_backend_and_its_exchange() {
         sold.push((world, contract));
     }
 
-    // The exchange is away: the wallet may try again, and then it works.
+    // The exchange is unreachable: the wallet may try again, and then it works.
     let (data, port) = (tempfile::tempdir().unwrap(), free_port());
     let file = data.path().join("merchant.conf");
     let text = format!(

@@ -181,7 +181,7 @@ async fn the_wallet_takes_refunds() {
     let seen = world.order(&id).await;
     assert_eq!(seen["refund_details"][0]["pending"], json!(false), "{seen}");
 
-    // Nothing twice, and another one by the number of the purchase, while the exchange is away at first.
+    // Nothing twice, and another one by the number of the purchase, while the exchange is unreachable at first.
     assert_eq!(world.ok(&["refund", &link])["refunds"].as_array().unwrap().len(), 1);
     assert!((world.total() - after).abs() < 1e-9);
     tokio::time::sleep(std::time::Duration::from_secs(1)).await;
@@ -229,7 +229,7 @@ async fn the_wallet_waits_for_a_promised_refund() {
 async fn the_wallet_gives_up_what_cannot_be_paid() {
     let mut world = World::new().await;
     let before = world.total();
-    // The exchange is away, so the shop cannot deposit the coins.
+    // The exchange is unreachable, so the shop cannot deposit the coins.
     let (id, uri) = world.offer("3", json!({})).await;
     assert!(world.exchange.take().unwrap().terminate().0.success());
     world.exits(PENDING, &["pay", &uri, "--yes"]);

@@ -127,7 +127,8 @@ impl<I: Intents> Outbox<I> {
         self.places.taken.load(SeqCst)
     }
 
-    /// Whether all places are taken. Refuse commands that would write an intent, before they write it.
+    /// Returns whether all places are taken. Refuse commands that would write an intent, before they write
+    /// it.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.open() >= self.places.max
@@ -205,7 +206,7 @@ impl<I: Intents> OutboxQueue<I> {
         let abort = work.abort_handle();
         let task = tokio::spawn(async move {
             if work.await.is_err_and(|error| error.is_panic()) {
-                tracing::error!("the ledger contradicts the books: the process ends");
+                tracing::error!("the ledger contradicts the books: aborting");
                 std::process::abort();
             }
         });

@@ -16,13 +16,13 @@ macro_rules! flags {
             /// All flags with a meaning. All other bits must be 0.
             pub const ALL: Self = Self(0 $(| 1 << $bit)*);
 
-            /// Whether all flags of `other` are set.
+            /// Returns whether all flags of `other` are set.
             #[must_use]
             pub const fn contains(self, other: Self) -> bool {
                 self.0 & other.0 == other.0
             }
 
-            /// Whether any flag of `other` is set.
+            /// Returns whether any flag of `other` is set.
             #[must_use]
             pub const fn intersects(self, other: Self) -> bool {
                 self.0 & other.0 != 0

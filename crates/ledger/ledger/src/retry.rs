@@ -78,7 +78,7 @@ impl RetryingLedger {
         &self.counters
     }
 
-    /// Whether the ledger answers a request now, without a repetition.
+    /// Checks that the ledger answers a request now, without a repetition.
     ///
     /// # Errors
     /// The ledger's failure.
@@ -109,7 +109,7 @@ impl RetryingLedger {
         self.ask(|| self.ledger.create_accounts(events.clone())).await
     }
 
-    /// Whether any of these transfers exists.
+    /// Returns whether any of these transfers exists.
     pub async fn exists_any(&self, ids: &[u128]) -> bool {
         !self.ask(|| self.ledger.lookup_transfers(ids.to_vec())).await.is_empty()
     }

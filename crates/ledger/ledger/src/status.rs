@@ -159,8 +159,8 @@ statuses! {
 }
 
 impl CreateTransferStatus {
-    /// Whether this refusal depends on state that may change. The id must then never succeed later: it is
-    /// burnt.
+    /// Returns whether this refusal depends on state that may change. The id must then never succeed later:
+    /// it is burnt.
     #[must_use]
     pub const fn burns(self) -> bool {
         matches!(
@@ -175,8 +175,8 @@ impl CreateTransferStatus {
         )
     }
 
-    /// Whether the transfer exists as requested: created by this event or, if it is a repetition, by an
-    /// earlier one.
+    /// Returns whether the transfer exists as requested: created by this event or, if it is a repetition, by
+    /// an earlier one.
     #[must_use]
     pub const fn stands(self) -> bool {
         matches!(self, Self::Created | Self::Exists)
@@ -184,8 +184,8 @@ impl CreateTransferStatus {
 }
 
 impl CreateAccountStatus {
-    /// Whether the account exists as requested: created by this event or, if it is a repetition, by an
-    /// earlier one.
+    /// Returns whether the account exists as requested: created by this event or, if it is a repetition, by
+    /// an earlier one.
     #[must_use]
     pub const fn stands(self) -> bool {
         matches!(self, Self::Created | Self::Exists)

@@ -51,11 +51,11 @@ pub enum BooksError {
 
 /// The auditor's rows.
 pub struct Books {
-    place: Place,
+    place: Backing,
     clock: Arc<dyn Clock>,
 }
 
-enum Place {
+enum Backing {
     Open { store: Store, batcher: Box<Batcher<AuditorRules>> },
     Service(PathBuf),
 }
@@ -69,7 +69,7 @@ impl Books {
         let clock = Arc::clone(&config.clock);
         let store = match config.service_store().open(&batzen_service::storage::AUDITOR, 1) {
             Err(StoreError::InUse(_)) if !config.store.is_database() => {
-                return Ok(Self { place: Place::Service(config.socket()), clock });
+                return Ok(Self { place: Backing::Service(config.socket()), clock });
             }
             opened => opened?,
         };
@@ -81,11 +81,11 @@ impl Books {
     /// Works on an open store.
     fn over(store: Store, clock: Arc<dyn Clock>) -> Self {
         let batcher = Box::new(Batcher::new(Arc::new(AuditorRules), store.clone()));
-        Self { place: Place::Open { store, batcher }, clock }
+        Self { place: Backing::Open { store, batcher }, clock }
     }
 
     fn run(&self, command: impl Into<Command>) -> Result<Answer, BooksError> {
-        let Place::Open { batcher, .. } = &self.place else { unreachable!("the service is asked instead") };
+        let Backing::Open { batcher, .. } = &self.place else { unreachable!("the service is asked instead") };
         let verdicts = batcher.run(&[command.into()], &*self.clock)?;
         Ok(verdicts.into_iter().next().expect("one verdict a command")?)
     }
@@ -93,15 +93,15 @@ impl Books {
     /// The store, if this process has it open.
     fn store(&self) -> Option<&Store> {
         match &self.place {
-            Place::Open { store, .. } => Some(store),
-            Place::Service(_) => None,
+            Backing::Open { store, .. } => Some(store),
+            Backing::Service(_) => None,
         }
     }
 
     fn ask(&self, ask: &Ask) -> Result<Told, BooksError> {
         match &self.place {
-            Place::Open { .. } => self.answer(ask),
-            Place::Service(socket) => Ok(link::ask(socket, ask)?),
+            Backing::Open { .. } => self.answer(ask),
+            Backing::Service(socket) => Ok(link::ask(socket, ask)?),
         }
     }
 

@@ -56,7 +56,7 @@ pub const KNOWN_OPTIONS: &[(&str, &[&str])] = &[
 
 /// Where the service listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum ListenConfig {
     /// TCP; port 0 picks a free one.
     Tcp {
         /// The address. `None`: all addresses.
@@ -73,7 +73,7 @@ pub enum Place {
     },
 }
 
-impl Place {
+impl ListenConfig {
     /// The same for a server.
     #[must_use]
     pub fn listen(&self) -> Listen {
@@ -127,7 +127,7 @@ pub struct AuditorConfig {
     /// The file of the private key.
     pub priv_file: PathBuf,
     /// Where the service listens.
-    pub place: Place,
+    pub place: ListenConfig,
     /// The directory of everything that is not in a database.
     pub data_dir: PathBuf,
     /// Storage of the rows: a database, or the directory above with a subdirectory for each part.
@@ -138,7 +138,7 @@ pub struct AuditorConfig {
     pub exchange_url: Option<String>,
     /// The address of the database with the exchange's tables, or a copy of them. May contain a password.
     pub exchange_database: Option<String>,
-    /// How the service follows the exchange, if it does.
+    /// The source that the service follows, if it follows the exchange.
     pub follow: Option<FollowConfig>,
     /// Trusted proxies, whose `X-Forwarded-For` names the client.
     pub trusted_proxies: TrustedProxies,
@@ -166,7 +166,7 @@ impl AuditorConfig {
             base_url: None,
             public_key: None,
             priv_file: data_dir.join("offline-keys").join("auditor.priv"),
-            place: Place::Tcp { host: Some("127.0.0.1".to_owned()), port: 8083 },
+            place: ListenConfig::Tcp { host: Some("127.0.0.1".to_owned()), port: 8083 },
             data_dir: data_dir.to_owned(),
             store: StoreConfig::embedded(data_dir.to_owned()),
             master_pub: None,
@@ -194,12 +194,15 @@ impl AuditorConfig {
                 let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
                 mode.ok_or_else(|| Expected::new("permissions as three octal digits"))
             };
-            Place::Unix {
+            ListenConfig::Unix {
                 path: config.require(AUDITOR, "UNIXPATH")?,
                 mode: config.get_with(AUDITOR, "UNIXPATH_MODE", mode)?.unwrap_or(SOCKET_MODE),
             }
         } else {
-            Place::Tcp { host: config.get(AUDITOR, "BIND_TO")?, port: config.get_or(AUDITOR, "PORT", 8083)? }
+            ListenConfig::Tcp {
+                host: config.get(AUDITOR, "BIND_TO")?,
+                port: config.get_or(AUDITOR, "PORT", 8083)?,
+            }
         };
         let proxies = |text: &str| text.parse().map_err(|_| Expected::new(TrustedProxies::EXPECTED));
         let store = match StoreConfig::database_of(config, AUDITOR)? {
@@ -276,8 +279,8 @@ impl AuditorConfig {
     }
 }
 
-/// Whether this is the base URL of a service: what is asked of it is appended, so it must not end in a query or in the
-/// middle of a name.
+/// Returns whether this is the base URL of a service: what is asked of it is appended, so it must not end in a query or
+/// in the middle of a name.
 #[must_use]
 pub fn is_base_url(url: &str) -> bool {
     (url.starts_with("http://") || url.starts_with("https://"))
@@ -320,7 +323,7 @@ mod tests {
     #[test]
     fn defaults() {
         let config = read("").unwrap();
-        assert_eq!(config.place, Place::Tcp { host: None, port: 8083 });
+        assert_eq!(config.place, ListenConfig::Tcp { host: None, port: 8083 });
         assert_eq!(config.service_store().to_string(), "/data/auditor/service");
         assert_eq!(config.socket(), Path::new("/data/auditor/service.sock"));
         assert_eq!(config.priv_file, Path::new("/data/auditor/offline-keys/auditor.priv"));
@@ -337,7 +340,7 @@ mod tests {
              [exchangedb-postgres]\nCONFIG = postgres:///copy\n"
         ));
         let config = config.unwrap();
-        assert_eq!(config.place, Place::Unix { path: "/run/auditor.sock".into(), mode: 0o600 });
+        assert_eq!(config.place, ListenConfig::Unix { path: "/run/auditor.sock".into(), mode: 0o600 });
         assert_eq!(config.service_store(), StoreConfig::postgres("postgres:///audit".into()));
         assert_eq!(config.exchange_database, Some("postgres:///copy".to_owned()));
         assert_eq!(config.master_pub, config.public_key);

@@ -45,7 +45,7 @@ use futures_util::future::BoxFuture;
 use tokio::task::JoinHandle;
 
 pub use api::endpoints;
-pub use config::{AuditorConfig, KNOWN_OPTIONS, KeyError, Place, is_base_url};
+pub use config::{AuditorConfig, KNOWN_OPTIONS, KeyError, ListenConfig, is_base_url};
 pub use link::{Forms, LinkError, Wanted, ask_checking, ask_liabilities, ask_note, ask_report};
 pub use serving::FollowMetrics;
 

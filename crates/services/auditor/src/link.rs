@@ -35,7 +35,7 @@ const _: () = assert!(CONFIRMATIONS_MAX as u64 * (2 << 10) < TOLD_BYTES_MAX);
 const PROGRAMS_MAX: usize = 8;
 /// Time that either side waits for the other.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// How much longer a program waits than the service, so that it gets a refusal.
+/// Time that a program waits longer than the service, so that it gets a refusal.
 const GRACE: Duration = Duration::from_secs(5);
 /// The pause after a failed accept.
 const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
@@ -86,7 +86,7 @@ pub(crate) enum Ask {
     Report {
         wanted: Wanted,
     },
-    /// How far a check of all rows is.
+    /// The progress of a check of all rows.
     Checking,
     /// Compares the liabilities that an exchange has published with the copy.
     Liabilities {
@@ -329,7 +329,7 @@ pub(crate) fn serve<S: Answering>(service: &Arc<S>, path: &Path) -> io::Result<(
                 Ok((stream, _)) => {
                     tokio::spawn(async move {
                         if answer(&service, stream).await.is_err() {
-                            tracing::debug!("a program went away");
+                            tracing::debug!("a program disconnected");
                         }
                         drop(turn);
                     });

@@ -154,7 +154,7 @@ impl Running {
         get(&self.state.failure)
     }
 
-    /// How far the stream is.
+    /// Returns the position in the stream.
     pub fn progress(&self) -> Option<batzen_feed::metrics::Progress> {
         get(&self.state.status).map(|status| status.feed.get())
     }
@@ -190,9 +190,9 @@ pub struct FollowMetrics<'a> {
     pub has_failed: bool,
     /// Whether all rows are being checked.
     pub is_checking_all: bool,
-    /// How often bank and merchants were asked.
+    /// Number of comparisons with bank and merchants.
     pub comparisons: u64,
-    /// How often the bank could not be asked.
+    /// Number of failed requests to the bank.
     pub failed_comparisons: u64,
     /// The last report.
     pub report: Option<&'a Report>,
@@ -388,7 +388,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Whether all rows are to be checked again, since the last time was long ago.
+    /// Returns whether all rows are to be checked again, since the last time was long ago.
     fn is_check_due(&self, following: &mut Following) -> Result<bool, FollowingError> {
         let Some(interval) = self.config.check_all_interval else { return Ok(false) };
         let whole = following.live()?.and_then(|live| live.state().map(|row| row.whole));

@@ -161,7 +161,7 @@ pub enum OptionsError {
     Unprotected {
         /// The option.
         option: &'static str,
-        /// How it would bypass them.
+        /// The way in which it would bypass them.
         why: &'static str,
     },
     /// The host name is malformed.

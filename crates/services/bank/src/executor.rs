@@ -15,7 +15,7 @@ use crate::settler::{Settler, Unsettled};
 /// Time that a client waits for the ledger. After that it has to try again later; its command continues.
 const ANSWER_MAX: Duration = Duration::from_secs(20);
 
-/// How often a command is retried after concurrent changes.
+/// Number of retries of a command after concurrent changes.
 const ATTEMPTS_MAX: u32 = 100;
 
 /// Why a command was not decided.
@@ -29,7 +29,7 @@ pub(crate) enum ExecuteError {
     Ledger(#[from] Unsettled),
 }
 
-/// Whether the command may write an intent.
+/// Returns whether the command may write an intent.
 fn moves_money(command: &Command) -> bool {
     !matches!(
         command,

@@ -65,7 +65,7 @@ struct Decided<'a> {
     finished: Vec<(Box<Intent>, Finished)>,
 }
 
-/// Whether the ledger decides on such an intent within the batch that writes it.
+/// Returns whether the ledger decides on such an intent within the batch that writes it.
 fn is_decided_at_once(origin: Origin) -> bool {
     matches!(origin, Origin::Transfer | Origin::Incoming | Origin::Payment | Origin::Bonus)
 }

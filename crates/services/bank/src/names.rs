@@ -13,8 +13,8 @@ use batzen_protocol::payto::{self, PaytoError};
 /// The longest name of an account, in bytes.
 const MAX_NAME_BYTES: usize = 200;
 
-/// Whether an account can have this name: printable ASCII without characters that delimit it in URLs. Because
-/// `#` is excluded, the bank's own account cannot be named.
+/// Returns whether an account can have this name: printable ASCII without characters that delimit it in URLs.
+/// Because `#` is excluded, the bank's own account cannot be named.
 pub(crate) fn is_account_name(name: &str) -> bool {
     (1..=MAX_NAME_BYTES).contains(&name.len())
         && name.bytes().all(|byte| byte.is_ascii_graphic() && !b"/?#%&\"\\<>".contains(&byte))
@@ -28,7 +28,7 @@ pub struct IbanBank {
 }
 
 impl IbanBank {
-    /// Whether the bank has this IBAN, in capital letters and without blanks.
+    /// Returns whether the bank has this IBAN, in capital letters and without blanks.
     fn has(&self, iban: &str) -> bool {
         iban.starts_with(&self.country)
             && iban.get(4..).is_some_and(|number| number.starts_with(&self.code))
@@ -70,7 +70,7 @@ pub(crate) enum NoAccount {
     OtherBank,
 }
 
-/// How the bank's accounts are addressed.
+/// Addresses of the bank's accounts.
 #[derive(Debug)]
 pub(crate) struct Addresses {
     /// The host name in `x-taler-bank` URIs.

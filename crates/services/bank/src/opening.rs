@@ -36,8 +36,8 @@ pub(crate) struct OpenBooks {
 /// has its own schema.
 const LEDGER_DIR: &str = "ledger";
 
-/// Whether an embedded ledger shares the bank's store: if that is a directory, unless an earlier build made a
-/// separate one.
+/// Returns whether an embedded ledger shares the bank's store: if that is a directory, unless an earlier
+/// build made a separate one.
 fn is_joint(place: &StoreConfig) -> bool {
     place.dir().is_some_and(|dir| !dir.join(LEDGER_DIR).exists())
 }

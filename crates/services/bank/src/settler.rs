@@ -40,7 +40,7 @@ pub(crate) enum Unsettled {
 /// The ledger outbox of a bank.
 pub(crate) type Settler = Outbox<BankOutbox>;
 
-/// What the outbox needs of the bank.
+/// The bank's side of the outbox.
 pub(crate) struct BankOutbox {
     chart: Chart,
     lane: Lane<BankLaneRules>,

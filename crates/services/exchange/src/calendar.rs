@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use batzen_protocol::Timestamp;
 
-/// What a period belongs to.
+/// The owner of a period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// A denomination: it can be withdrawn within its period.
@@ -41,7 +41,7 @@ impl Kind {
 /// The time for which one key or one set of fees is in force.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Period {
-    /// What it belongs to.
+    /// Its owner.
     pub kind: Kind,
     /// The item: the value of a denomination, a wire method; empty for signing keys and global fees.
     pub item: String,
@@ -56,7 +56,7 @@ pub struct Period {
 /// Time that the signed periods of one item follow each other without a gap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Coverage {
-    /// What it belongs to.
+    /// Its owner.
     pub kind: Kind,
     /// The item, as in [`Period::item`].
     pub item: String,

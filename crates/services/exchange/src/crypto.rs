@@ -37,7 +37,7 @@ pub enum Check {
     Eddsa {
         /// The signer's key.
         public: EddsaPublicKey,
-        /// What was signed.
+        /// The signed message.
         message: Box<[u8]>,
         /// The signature.
         signature: EddsaSignature,
@@ -45,7 +45,7 @@ pub enum Check {
 }
 
 impl Check {
-    /// Whether `signature` is that of `public` over `message`.
+    /// Makes the check that `signature` is that of `public` over `message`.
     pub fn eddsa(public: EddsaPublicKey, message: &impl SignedMessage, signature: EddsaSignature) -> Self {
         Self::Eddsa { public, message: message.message().as_ref().into(), signature }
     }
@@ -65,7 +65,8 @@ pub struct Opening {
     pub values: Vec<ExchangeWithdrawValues>,
     /// The old coin's age commitment.
     pub old_age: Option<AgeCommitment>,
-    /// What the wallet reveals: `KAPPA − 1` transfer keys, and as many planchets as there are denominations.
+    /// The keys that the wallet reveals: `KAPPA − 1` transfer keys, and as many planchets as there are
+    /// denominations.
     pub body: RevealRequest,
 }
 

@@ -17,7 +17,7 @@ use batzen_store::FeedFrame;
 
 use crate::change;
 
-/// Who signs a head.
+/// The signer of a head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Signer {
     /// The exchange: it has shipped this.
@@ -101,7 +101,7 @@ impl Position {
 /// A position with a signature.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SignedHead {
-    /// What was signed.
+    /// The signed position.
     pub position: Position,
     /// When.
     pub time: Timestamp,
@@ -110,7 +110,7 @@ pub struct SignedHead {
 }
 
 impl SignedHead {
-    /// Whether this key has signed it in this role.
+    /// Returns whether this key has signed it in this role.
     #[must_use]
     pub fn is_by(&self, signer: Signer, key: &EddsaPublicKey) -> bool {
         eddsa::verify(key, &self.position.message(signer, self.time), &self.signature)

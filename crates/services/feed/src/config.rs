@@ -7,7 +7,8 @@ use batzen_crypto::EddsaPublicKey;
 use batzen_signer::address::{self, Address};
 use batzen_signer::config::ConfigError;
 
-/// How much is kept for an auditor that is away, unless the configuration says otherwise, in MiB.
+/// Volume of changes that is kept for an unconnected auditor, unless the configuration says otherwise, in
+/// MiB.
 pub const HOLD_MIB_DEFAULT: u64 = 16 << 10;
 /// Number of auditors that an exchange may have.
 pub const AUDITORS_MAX: usize = 8;
@@ -35,7 +36,7 @@ pub const KNOWN: &[(&str, &[&str])] = &[
     ("auditordb-embedded", &["DIR", "INDEX_MEMORY_MIB"]),
 ];
 
-/// How an exchange ships its changes.
+/// Options for shipping an exchange's changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerConfig {
     /// Addresses to listen on.
@@ -44,7 +45,7 @@ pub struct ServerConfig {
     pub key_file: PathBuf,
     /// The keys of the auditors.
     pub auditors: Vec<EddsaPublicKey>,
-    /// The most bytes of journal that are kept for each auditor that is away.
+    /// The most bytes of journal that are kept for each auditor without a connection.
     pub hold_bytes_max: u64,
 }
 

@@ -16,7 +16,7 @@ pub enum IoError {
     #[error("{0}")]
     Io(#[from] io::Error),
     /// The other side was silent for too long, or does not take what is sent.
-    #[error("the other side does not answer in time")]
+    #[error("the other side timed out")]
     Timeout,
     /// The other side sent something else.
     #[error(transparent)]

@@ -29,7 +29,7 @@ const TEXT_BYTES_MAX: usize = 1_024;
 #[error("malformed message")]
 pub struct Malformed;
 
-/// What an auditor sends.
+/// A request of an auditor.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
     /// The first message.
@@ -49,13 +49,13 @@ pub struct Hello {
     pub version: u16,
     /// The tables that it copies.
     pub tables: Vec<u16>,
-    /// How far its copy reaches, if it is a state of the exchange.
+    /// The position of its copy, if it is a state of the exchange.
     pub seen: Option<SignedHead>,
     /// Whether it needs all rows, because it has some that are no state of the exchange.
     pub wants_snapshot: bool,
 }
 
-/// What an exchange sends.
+/// An answer of an exchange.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Answer {
     /// The connection is accepted.
@@ -112,7 +112,7 @@ pub enum Answer {
 /// The end of a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mark {
-    /// How far the auditor is when it has applied the batch, signed by the exchange.
+    /// The auditor's position when it has applied the batch, signed by the exchange.
     pub head: SignedHead,
     /// The number of the exchange's next frame.
     pub end: u64,
@@ -129,7 +129,7 @@ pub enum Reason {
     Tables,
     /// The auditor already has a connection.
     Busy,
-    /// What the auditor has is of another store.
+    /// The auditor's copy is of another store.
     OtherStore,
     /// The head is not signed by the auditor.
     Signature,

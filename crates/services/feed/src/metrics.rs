@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use batzen_metrics::{Counter, Page};
 
-/// What an exchange knows of one auditor.
+/// An exchange's knowledge of one auditor.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct AuditorState {
     /// Whether it is connected.
@@ -73,7 +73,7 @@ impl ServerMetrics {
     }
 }
 
-/// How far an auditor is.
+/// The progress of an auditor.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Progress {
     /// Whether the exchange is connected.

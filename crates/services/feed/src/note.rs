@@ -1,4 +1,4 @@
-//! What an exchange remembers of an auditor with its hold: the head of the chain there, and the auditor's signature.
+//! The note that an exchange keeps with an auditor's hold: the head of the chain there, and the auditor's signature.
 
 use batzen_crypto::{EddsaSignature, ShortHash};
 use batzen_protocol::Timestamp;

@@ -67,7 +67,7 @@ impl ConfirmationShare {
     /// Hundredths of a percent.
     const WHOLE: u32 = 10_000;
 
-    /// Whether the share contains the confirmation with this random number.
+    /// Returns whether the share contains the confirmation with this random number.
     #[must_use]
     pub const fn covers(self, random: u32) -> bool {
         // The remainder is even to one part in 400,000.
@@ -98,7 +98,7 @@ impl std::str::FromStr for ConfirmationShare {
 
 /// Where the backend listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum ListenConfig {
     /// TCP; port 0 picks a free one.
     Tcp {
         /// The address. `None`: all addresses.
@@ -113,7 +113,7 @@ pub enum Place {
     },
 }
 
-impl Place {
+impl ListenConfig {
     /// The same for a server.
     #[must_use]
     pub fn listen(&self) -> Listen {
@@ -146,14 +146,14 @@ pub struct MerchantConfig {
     /// The currency of all orders.
     pub currency: Currency,
     /// Where it listens.
-    pub place: Place,
+    pub place: ListenConfig,
     /// Storage of the rows.
     pub store: StoreConfig,
     /// The exchanges whose coins are accepted.
     pub exchanges: Vec<TrustedExchange>,
     /// The auditors whose exchanges are accepted.
     pub auditors: Vec<ContractAuditor>,
-    /// How many of the exchanges' confirmations each auditor sees.
+    /// Share of the exchanges' confirmations that each auditor sees.
     pub confirmation_share: ConfirmationShare,
     /// Trusted proxies, whose `X-Forwarded-For` names the client.
     pub trusted_proxies: TrustedProxies,
@@ -178,7 +178,7 @@ impl MerchantConfig {
     pub fn new(currency: Currency) -> Self {
         Self {
             currency,
-            place: Place::Tcp { host: Some("127.0.0.1".to_owned()), port: 9966 },
+            place: ListenConfig::Tcp { host: Some("127.0.0.1".to_owned()), port: 9966 },
             store: StoreConfig::Memory,
             exchanges: Vec::new(),
             auditors: Vec::new(),
@@ -211,11 +211,11 @@ impl MerchantConfig {
             None => None,
         };
         let place = match config.text(MERCHANT, "SERVE") {
-            None | Some("tcp") => Place::Tcp {
+            None | Some("tcp") => ListenConfig::Tcp {
                 host: config.get(MERCHANT, "BIND_TO")?,
                 port: config.get_or(MERCHANT, "PORT", 9966)?,
             },
-            Some("unix") => Place::Unix { path: config.require(MERCHANT, "UNIXPATH")? },
+            Some("unix") => ListenConfig::Unix { path: config.require(MERCHANT, "UNIXPATH")? },
             Some(_) => return Err(config.invalid(MERCHANT, "SERVE", "tcp or unix")),
         };
         let mut exchanges = Vec::new();
@@ -295,7 +295,7 @@ mod tests {
              [merchant-auditor-b]\nAUDITOR_BASE_URL = http://b/\nAUDITOR_KEY = {KEY}\nCURRENCY = EUR\n"
         ))
         .unwrap();
-        assert_eq!(config.place, Place::Tcp { host: Some("::1".to_owned()), port: 9000 });
+        assert_eq!(config.place, ListenConfig::Tcp { host: Some("::1".to_owned()), port: 9000 });
         assert_eq!(config.store, StoreConfig::embedded(PathBuf::from("/tmp/x")));
         assert_eq!(config.exchanges.len(), 1);
         assert_eq!(config.exchanges[0].url, "http://e/");
@@ -303,7 +303,7 @@ mod tests {
             config.auditors.iter().map(|auditor| (&*auditor.name, &*auditor.url)).collect();
         assert_eq!(auditors, [("a", "http://a/")]);
         let socket = read("[taler]\nCURRENCY = KUDOS\n[merchant]\nSERVE = unix\nUNIXPATH = /run/m.sock\n");
-        assert_eq!(socket.unwrap().place, Place::Unix { path: PathBuf::from("/run/m.sock") });
+        assert_eq!(socket.unwrap().place, ListenConfig::Unix { path: PathBuf::from("/run/m.sock") });
         for wrong in [
             "[merchant]\nDEPOSIT_CONFIRMATION_SHARE = most\n".to_owned(),
             "[merchant]\nSERVE = udp\n".to_owned(),

@@ -26,7 +26,7 @@ fn bad(what: impl Into<String>) -> BadOrder {
     BadOrder(ErrorCode::MERCHANT_PRIVATE_POST_ORDERS_PROPOSAL_PARSE_ERROR, what.into())
 }
 
-/// What the backend adds to an order.
+/// The terms that the backend adds to an order.
 pub struct Frame<'a> {
     /// The shop.
     pub instance: &'a InstanceRow,
@@ -55,7 +55,7 @@ pub struct Terms {
     pub typed: ContractTerms,
 }
 
-/// Whether an order can have this id: it is part of URLs.
+/// Returns whether an order can have this id: it is part of URLs.
 #[must_use]
 pub fn is_order_id(id: &str) -> bool {
     (1..=ORDER_ID_BYTES_MAX).contains(&id.len())
@@ -202,7 +202,7 @@ pub fn terms(
     Ok(Terms { text, typed })
 }
 
-/// What a contract says about the shop.
+/// Returns a contract's description of the shop.
 fn shop(instance: &InstanceRow) -> Value {
     let mut shop = Map::from_iter([("name".to_owned(), json!(instance.name))]);
     for (name, text) in [("address", &instance.address), ("jurisdiction", &instance.jurisdiction)] {

@@ -1,6 +1,5 @@
-//! What the backend knows of exchanges: their denominations, signing keys and wire fees, each signed by the
-//! exchange's master key. Kept in memory until the next start, and fetched again when it is old or when a coin of
-//! an unknown denomination comes.
+//! Cache of the exchanges' denominations, signing keys and wire fees, each signed by the exchange's master key. Kept in
+//! memory until the next start, and fetched again when it is old or when a coin of an unknown denomination comes.
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicBool;
@@ -37,7 +36,7 @@ const REPLY_BYTES_MAX: usize = 1 << 20;
 /// A denomination.
 #[derive(Clone, Debug)]
 pub struct Denom {
-    /// What a coin costs a reserve: its value and the withdrawal fee.
+    /// The cost of a coin to a reserve: its value and the withdrawal fee.
     pub cost: Money,
     /// The auditors that approve of it.
     pub auditors: Vec<EddsaPublicKey>,
@@ -45,15 +44,15 @@ pub struct Denom {
     pub is_rsa: bool,
     /// The ages that its coins distinguish; 0 for none.
     pub age_mask: u32,
-    /// What a deposit costs.
+    /// The cost of a deposit.
     pub deposit_fee: Money,
-    /// What a refund costs.
+    /// The cost of a refund.
     pub refund_fee: Money,
     /// Coins can be deposited before this time.
     pub expire_deposit: Timestamp,
 }
 
-/// What is known of an exchange.
+/// The cached keys and fees of an exchange.
 #[derive(Debug)]
 pub struct Exchange {
     /// Its master key.
@@ -74,7 +73,7 @@ pub struct Exchange {
 }
 
 impl Exchange {
-    /// Whether this key could confirm a deposit at this time.
+    /// Returns whether this key could confirm a deposit at this time.
     #[must_use]
     pub fn signs_with(&self, key: &EddsaPublicKey, time: Timestamp) -> bool {
         self.signkeys.iter().any(|signkey| signkey.key == *key && time < signkey.stamp_end)
@@ -106,7 +105,7 @@ pub enum ExchangeError {
     /// It answered with this status.
     #[error("{url} answered {status}")]
     Status {
-        /// What was asked for.
+        /// The URL that was asked for.
         url: String,
         /// The status.
         status: u16,
@@ -167,27 +166,29 @@ impl Exchanges {
         &self.trusted
     }
 
-    /// Whether all coins of the exchange with this master key are accepted, under whatever URL.
+    /// Returns whether all coins of the exchange with this master key are accepted, under whatever URL.
     #[must_use]
     pub fn accepts(&self, master_pub: &EddsaPublicKey) -> bool {
         self.trusted.iter().any(|trusted| trusted.master_pub == *master_pub)
     }
 
-    /// Whether coins of a denomination are accepted: the exchange is, or an auditor approves of the denomination.
+    /// Returns whether coins of a denomination are accepted: the exchange is, or an auditor approves of the
+    /// denomination.
     #[must_use]
     pub fn accepts_denom(&self, exchange: &Exchange, denom: &Denom) -> bool {
         self.accepts(&exchange.master_pub) || denom.auditors.iter().any(|key| self.auditors.contains(key))
     }
 
-    /// Whether coins of an exchange may be accepted: the exchange is, or an auditor approves of a denomination.
+    /// Returns whether coins of an exchange may be accepted: the exchange is, or an auditor approves of a
+    /// denomination.
     #[must_use]
     pub fn accepts_some(&self, exchange: &Exchange) -> bool {
         self.accepts(&exchange.master_pub)
             || exchange.denoms.values().any(|denom| self.accepts_denom(exchange, denom))
     }
 
-    /// What is known of an exchange. `suffices` says whether it is enough; if not, it is fetched again, though not
-    /// at every request.
+    /// Returns the cached keys and fees of an exchange. `suffices` says whether they are enough; if not, they are
+    /// fetched again, though not at every request.
     ///
     /// # Errors
     /// [`ExchangeError`] if nothing is known and it cannot be fetched.
@@ -311,8 +312,8 @@ fn auditor_urls(auditors: Vec<AuditorKeys>) -> Vec<String> {
     urls
 }
 
-/// Whether a wallet may name this base URL: what is asked of the exchange is appended to it, so it must not end in a
-/// query or in the middle of a name.
+/// Returns whether a wallet may name this base URL: what is asked of the exchange is appended to it, so it must not end
+/// in a query or in the middle of a name.
 #[must_use]
 pub fn is_base_url(url: &str) -> bool {
     (url.starts_with("http://") || url.starts_with("https://"))

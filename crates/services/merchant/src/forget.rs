@@ -42,7 +42,7 @@ fn parse(path: &str) -> Option<Vec<Step>> {
     (is_member && steps.len() <= STEPS_MAX).then_some(steps)
 }
 
-/// What a path did.
+/// The result for a path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Done {
     /// Members that were forgotten now.

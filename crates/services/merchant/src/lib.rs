@@ -37,7 +37,7 @@ use futures_util::future::BoxFuture;
 use tokio::task::JoinHandle;
 
 pub use api::endpoints;
-pub use config::{ConfirmationShare, KNOWN_OPTIONS, MerchantConfig, Place, TrustedExchange};
+pub use config::{ConfirmationShare, KNOWN_OPTIONS, ListenConfig, MerchantConfig, TrustedExchange};
 
 use api::Merchant;
 use exchanges::Exchanges;

@@ -40,7 +40,7 @@ pub fn base_url(head: &Head, instance: &str) -> Option<String> {
     (url.len() <= BASE_BYTES_MAX).then_some(url)
 }
 
-/// What the proxy next to the client says in `Forwarded`.
+/// Reads what the proxy next to the client says in `Forwarded`.
 fn forwarded<'a>(head: &'a Head, name: &str) -> Option<&'a str> {
     let first = head.header("forwarded")?.split(',').next()?;
     let pairs = first.split(';').filter_map(|pair| pair.split_once('='));
@@ -48,7 +48,7 @@ fn forwarded<'a>(head: &'a Head, name: &str) -> Option<&'a str> {
     values.next().map(|(_, value)| value.trim().trim_matches('"'))
 }
 
-/// What a wallet opens to pay an order.
+/// Builds the URI that a wallet opens to pay an order.
 #[must_use]
 pub fn pay_uri(base_url: &str, order_id: &str, session_id: &str, claim_token: Option<&str>) -> String {
     let uri = TalerUri::Pay {
@@ -61,13 +61,13 @@ pub fn pay_uri(base_url: &str, order_id: &str, session_id: &str, claim_token: Op
     uri.to_string()
 }
 
-/// What a wallet opens to pick up a refund.
+/// Builds the URI that a wallet opens to pick up a refund.
 #[must_use]
 pub fn refund_uri(base_url: &str, order_id: &str) -> String {
     TalerUri::Refund { merchant_url: base_url.to_owned(), order_id: order_id.to_owned() }.to_string()
 }
 
-/// What a wallet opens to pick up a tip.
+/// Builds the URI that a wallet opens to pick up a tip.
 #[must_use]
 pub fn tip_uri(base_url: &str, tip_id: &HashCode) -> String {
     TalerUri::Tip { merchant_url: base_url.to_owned(), tip_id: tip_id.to_string() }.to_string()

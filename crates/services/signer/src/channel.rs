@@ -327,7 +327,7 @@ impl Connect {
         Self(Connecting::Local)
     }
 
-    /// Whether the peer checks this side's key.
+    /// Returns whether the peer checks this side's key.
     pub(crate) fn presents_key(&self) -> bool {
         matches!(self.0, Connecting::Tls(_))
     }
@@ -365,7 +365,7 @@ mod tests {
 
     const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
-    /// Whether a byte arrives and comes back, and which client the server saw.
+    /// Returns whether a byte arrives and comes back, and the client that the server saw.
     async fn talk(
         server: Accept,
         client: &Connect,

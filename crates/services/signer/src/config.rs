@@ -112,7 +112,7 @@ impl ModuleKind {
 pub struct ModuleConfig {
     /// Time that two consecutive keys are valid at the same time.
     pub overlap_duration: Duration,
-    /// How far ahead keys are created.
+    /// Time ahead for which keys are created.
     pub lookahead_sign: Duration,
     /// The directory of the private keys.
     pub key_dir: PathBuf,

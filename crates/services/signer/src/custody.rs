@@ -139,7 +139,7 @@ fn busy(_: PoolBusy) -> Unavailable {
 }
 
 /// The result for one order of a part, to be put into its position.
-type Place<T> = Result<T, NotSigned>;
+type OrderResult<T> = Result<T, NotSigned>;
 
 impl Custody {
     /// Custody in this process, signing on this pool.
@@ -209,7 +209,7 @@ impl Custody {
     pub async fn blind_sign(
         &self,
         orders: Vec<BlindOrder>,
-    ) -> Result<Vec<Place<BlindedDenomSignature>>, Unavailable> {
+    ) -> Result<Vec<OrderResult<BlindedDenomSignature>>, Unavailable> {
         match self {
             Self::Here { local_signer, .. } => {
                 let held = |order: BlindOrder| match order.key {
@@ -240,7 +240,7 @@ impl Custody {
     pub async fn values(
         &self,
         orders: Vec<ValuesOrder>,
-    ) -> Result<Vec<Place<ExchangeWithdrawValues>>, Unavailable> {
+    ) -> Result<Vec<OrderResult<ExchangeWithdrawValues>>, Unavailable> {
         match self {
             Self::Here { local_signer, .. } => {
                 let held = |order: ValuesOrder| match order.key {
@@ -383,9 +383,9 @@ async fn remote<O, T>(
     orders: &[O],
     item: impl Fn(&O) -> Result<Item, NotSigned>,
     take: impl Fn(SignedItem) -> Option<T>,
-) -> Result<Vec<Place<T>>, Unavailable> {
+) -> Result<Vec<OrderResult<T>>, Unavailable> {
     let mut items = Vec::with_capacity(orders.len());
-    let places: Vec<Place<()>> =
+    let places: Vec<OrderResult<()>> =
         orders.iter().map(|order| item(order).map(|item| items.push(item))).collect();
     if items.is_empty() {
         return Ok(places.into_iter().filter_map(|place| place.err().map(Err)).collect());

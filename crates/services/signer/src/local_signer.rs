@@ -52,8 +52,8 @@ pub struct LocalSigner {
     pub values: Collector<HeldValues, ExchangeWithdrawValues>,
 }
 
-/// How many items of each kind may wait: at most a second of work on one core, except for blind signatures,
-/// where the number of requests in flight limits the time.
+/// Number of items of each kind that may wait: at most a second of work on one core, except for blind
+/// signatures, where the number of requests in flight limits the time.
 const QUEUE_ITEMS_MAX: usize = 16_384;
 
 impl LocalSigner {

@@ -38,8 +38,8 @@ impl Api {
 }
 
 impl Api {
-    /// Whether the signer can sign. This depends on the clock, its keys, and, for a follower, the primary's
-    /// keys.
+    /// Checks whether the signer can sign. This depends on the clock, its keys, and, for a follower, the
+    /// primary's keys.
     fn ready(&self) -> Response {
         let (report, now) = (self.signer.status(), self.signer.clock.now());
         let keys = report

@@ -1,4 +1,4 @@
-//! What a signer signs, for any client. Pure functions.
+//! The policy of a signer, the same for any client. Pure functions.
 
 use batzen_protocol::signatures::{
     ExchangeAccountSetupSuccess, ExchangeAffirmDenomExpired, ExchangeAffirmDenomUnknown,
@@ -46,8 +46,8 @@ purposes![
     ExchangeConfirmIssued,
 ];
 
-/// Whether an online key signs this message. The message states its purpose and size; both must be known, and
-/// the size must be correct.
+/// Returns whether an online key signs this message. The message states its purpose and size; both must be
+/// known, and the size must be correct.
 pub fn may_sign(message: &[u8]) -> bool {
     let Some((header, _)) = message.split_first_chunk::<HEADER_SIZE>() else { return false };
     let [s0, s1, s2, s3, p0, p1, p2, p3] = *header;
@@ -55,7 +55,7 @@ pub fn may_sign(message: &[u8]) -> bool {
     size as usize == message.len() && PURPOSES.contains(&(purpose, message.len()))
 }
 
-/// Whether a key with a period of use from `anchor` to `until` signs now.
+/// Returns whether a key with a period of use from `anchor` to `until` signs now.
 pub fn in_period(anchor: Timestamp, until: Timestamp, now: Timestamp) -> bool {
     anchor <= now.saturating_add(CLOCK_SKEW) && now <= until.saturating_add(CLOCK_SKEW)
 }

@@ -13,7 +13,7 @@ pub struct Schedule {
     pub duration: Duration,
     /// Time that two consecutive keys are valid at the same time. Shorter than `duration`.
     pub overlap: Duration,
-    /// How far ahead of now keys must exist.
+    /// Time ahead of now for which keys must exist.
     pub lookahead: Duration,
 }
 
@@ -60,7 +60,7 @@ impl Schedule {
         anchor.saturating_add(self.duration)
     }
 
-    /// Whether the keys up to `last` do not cover the lookahead: `last + D − L − O < now`.
+    /// Returns whether the keys up to `last` do not cover the lookahead: `last + D − L − O < now`.
     fn is_short(&self, last: Timestamp, now: Timestamp) -> bool {
         let covered = self.expire(last);
         if covered.is_never() {

@@ -1,4 +1,4 @@
-//! What the parts of one signer share.
+//! State that the parts of one signer share.
 
 use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
@@ -50,7 +50,7 @@ pub enum ClientKind {
     Operator,
 }
 
-/// Who may connect.
+/// The peers that may connect.
 pub enum Access {
     /// Clients with these keys, over an encrypted channel.
     Keys {
@@ -230,7 +230,7 @@ impl Signer {
         signer
     }
 
-    /// Whether the master key has signed this.
+    /// Returns whether the master key has signed this.
     fn is_signed_by_master<M: SignedMessage>(&self, message: &M, signature: &EddsaSignature) -> bool {
         let Some(master) = &self.master_public_key else {
             tracing::error!("a revoked key stays: [exchange] MASTER_PUBLIC_KEY is missing here");

@@ -1,4 +1,4 @@
-//! What operators propose and approve, and how it is carried out.
+//! Proposals and approvals of operators, and the execution of approved ones.
 //!
 //! With four eyes, one operator proposes a change and another approves it ([`crate::rules::approvals`]).
 //! Approvals are handled one at a time. A change of the books is committed together with its approval. A

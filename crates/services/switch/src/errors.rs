@@ -13,7 +13,7 @@ macro_rules! codes {
             /// Every code of the switch.
             pub const ALL: &[Self] = &[$(Self::$name,)*];
 
-            /// What the code means.
+            /// Returns the meaning of the code.
             #[must_use]
             pub const fn text(self) -> &'static str {
                 match self {

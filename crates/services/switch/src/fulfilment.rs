@@ -10,7 +10,7 @@ pub fn condition_of(fulfilment: &[u8; 32]) -> [u8; 32] {
     Sha256::digest(fulfilment).into()
 }
 
-/// Whether a fulfilment satisfies a condition, compared in constant time.
+/// Returns whether a fulfilment satisfies a condition, compared in constant time.
 #[must_use]
 pub fn satisfies(fulfilment: &[u8; 32], condition: &[u8; 32]) -> bool {
     condition_of(fulfilment).ct_eq(condition).into()

@@ -130,7 +130,7 @@ pub struct Patch<'a> {
     pub extension_list: Option<ExtensionList<'a>>,
 }
 
-/// What went wrong.
+/// The description of an error.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ErrorInformation<'a> {
@@ -149,7 +149,7 @@ pub struct ErrorInformation<'a> {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ErrorBody<'a> {
-    /// What went wrong.
+    /// The error.
     #[serde(borrow)]
     pub error_information: ErrorInformation<'a>,
 }

@@ -24,14 +24,14 @@ use batzen_store::{Store, StoreError};
 use batzen_tables::switch::Outbox;
 
 use crate::config::SwitchClock;
-use crate::rules::{Command, Intent, Numbered, Outcome, Refusal, SwitchRules};
+use crate::rules::{Command, Consequences, Intent, Numbered, Refusal, SwitchRules};
 
 /// The decision on a command, or the reason why there is none.
-pub type Verdict = Result<Result<Outcome, Refusal>, SubmitError>;
+pub type Verdict = Result<Result<Consequences, Refusal>, SubmitError>;
 
 /// Receives the consequences of decided commands. Called by the lane's thread, so it must not block.
 pub trait Follow: Send + Sync + 'static {
-    /// Whether so many intents await the ledger that requests are refused.
+    /// Returns whether so many intents await the ledger that requests are refused.
     fn is_full(&self) -> bool;
     /// These intents are written. They belong together.
     fn intended(&self, intents: &[Intent]);
@@ -52,14 +52,19 @@ struct LaneRules {
 
 impl Rules for LaneRules {
     type Command = Numbered;
-    type Answer = Outcome;
+    type Answer = Consequences;
     type Refusal = Refusal;
 
     fn plan(&self, command: &Numbered, plan: &mut Plan) {
         self.rules.plan(command, plan);
     }
 
-    fn execute(&self, rows: &mut WorkingSet, command: &Numbered, now: Timestamp) -> Result<Outcome, Refusal> {
+    fn execute(
+        &self,
+        rows: &mut WorkingSet,
+        command: &Numbered,
+        now: Timestamp,
+    ) -> Result<Consequences, Refusal> {
         self.rules.execute(rows, command, now)
     }
 
@@ -68,7 +73,7 @@ impl Rules for LaneRules {
         command.micros = (self.clock)();
     }
 
-    fn decided(&self, _: &Numbered, outcome: &Outcome) {
+    fn decided(&self, _: &Numbered, outcome: &Consequences) {
         if !outcome.intents.is_empty() {
             self.follow.intended(&outcome.intents);
         }

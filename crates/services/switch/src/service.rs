@@ -22,7 +22,7 @@ use crate::rules::approvals::DONE;
 use crate::rules::{Change, Command};
 use crate::treasury::{OperatorError, Treasury};
 
-/// How often a change is retried that other changes overtake.
+/// Number of retries of a change that other changes overtake.
 pub(crate) const ATTEMPTS_MAX: usize = 10;
 
 /// The state behind both interfaces.

@@ -27,7 +27,7 @@ use crate::pipeline::Lane;
 use crate::rules::admin::Refusal;
 use crate::rules::movements::{MovementCommand, MovementKind, MovementState};
 use crate::rules::windows::WindowState;
-use crate::rules::{Command, Outcome};
+use crate::rules::{Command, Consequences};
 use crate::values::{currency_text, format_signed};
 
 /// Interval at which participants over their limit are checked.
@@ -64,13 +64,13 @@ pub enum OperatorError {
 fn submit_error_text(error: &SubmitError) -> String {
     match error {
         SubmitError::Overloaded => "the switch is busy".to_owned(),
-        SubmitError::Stopped => "the switch ends".to_owned(),
+        SubmitError::Stopped => "the switch is shutting down".to_owned(),
         SubmitError::Store(_) => error.to_string(),
     }
 }
 
 impl OperatorError {
-    /// Whether a retry may succeed a little later.
+    /// Returns whether a retry may succeed a little later.
     #[must_use]
     pub const fn is_passing(&self) -> bool {
         matches!(self, Self::Lane(_) | Self::Store(_) | Self::Refused(Refusal::Overtaken))
@@ -178,7 +178,7 @@ impl Treasury {
         &self.ledger
     }
 
-    async fn submit(&self, command: MovementCommand) -> Result<Outcome, OperatorError> {
+    async fn submit(&self, command: MovementCommand) -> Result<Consequences, OperatorError> {
         Ok(self.lane.submit(Command::Movement(Box::new(command))).await??)
     }
 

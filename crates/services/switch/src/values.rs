@@ -104,13 +104,13 @@ pub fn parse_hash(text: &str) -> Option<[u8; 32]> {
     (bits & 0b11 == 0).then_some(out)
 }
 
-/// Whether a text has the format of a hash, possibly with spare bits set.
+/// Returns whether a text has the format of a hash, possibly with spare bits set.
 #[must_use]
 pub fn is_hash_text(text: &str) -> bool {
     text.len() == 43 && text.bytes().all(|b| sextet(b).is_some())
 }
 
-/// Whether a text is base64url, with or without padding.
+/// Returns whether a text is base64url, with or without padding.
 #[must_use]
 pub fn is_base64url(text: &str) -> bool {
     text.trim_end_matches('=').bytes().all(|b| sextet(b).is_some())

@@ -9,9 +9,9 @@
 //! | [`watch`] | the live view |
 //! | [`words`] | readable sizes, time spans and shares |
 //!
-//! What cannot be read (for lack of a permission or an extension) is reported as a [`Gap`](facts::Gap), never
-//! as a failure. The doctor changes nothing: statements that write are executed in transactions that are
-//! rolled back.
+//! Facts that cannot be read (for lack of a permission or an extension) are reported as a
+//! [`Gap`](facts::Gap), never as a failure. The doctor changes nothing: statements that write are executed in
+//! transactions that are rolled back.
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

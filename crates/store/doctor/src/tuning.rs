@@ -72,7 +72,7 @@ pub fn max_wal_size(facts: &Facts) -> u64 {
 
 const CHECKPOINT_TIMEOUT: f64 = 900.0;
 
-/// Whether random reads cost about as much as sequential ones.
+/// Returns whether random reads cost about as much as sequential ones.
 pub fn is_fast_at_random(facts: &Facts) -> bool {
     match facts.machine.storage {
         Storage::Solid | Storage::Volatile => true,

@@ -17,12 +17,12 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use crate::slot::lock;
 
-/// How many futures one call of [`continue_all`] polls. More are left to their tasks, so that other threads take
+/// Number of futures that one call of [`continue_all`] polls. More are left to their tasks, so that other threads take
 /// part.
 const CONTINUED_MAX: usize = 64;
 
 thread_local! {
-    /// How many more futures the calls of wakers on this thread may poll.
+    /// Number of futures that the calls of wakers on this thread may still poll.
     static MAY_CONTINUE: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -51,12 +51,12 @@ impl Drop for Permission {
 /// goes to the task that polls this. Dropping this drops the future.
 #[must_use = "futures do nothing unless polled"]
 pub struct Continued<T> {
-    shared: Arc<Shared<T>>,
+    shared: Arc<Continuation<T>>,
 }
 
 type Running<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-struct Shared<T> {
+struct Continuation<T> {
     progress: Mutex<Progress<T>>,
     /// The task that waits for the result.
     task: Mutex<Option<Waker>>,
@@ -75,7 +75,7 @@ enum Progress<T> {
 impl<T: Send + 'static> Continued<T> {
     /// A future that starts when this is polled.
     pub fn new(future: impl Future<Output = T> + Send + 'static) -> Self {
-        let shared = Shared {
+        let shared = Continuation {
             progress: Mutex::new(Progress::Running(Box::pin(future))),
             task: Mutex::new(None),
             is_woken: AtomicBool::new(true),
@@ -127,7 +127,7 @@ impl<T> Drop for Continued<T> {
 
 impl<T: Send + 'static> Progress<T> {
     /// Polls the future, if it is not done.
-    fn step(&mut self, shared: &Arc<Shared<T>>) {
+    fn step(&mut self, shared: &Arc<Continuation<T>>) {
         let Self::Running(future) = self else { return };
         let waker = Waker::from(Arc::clone(shared));
         let polled =
@@ -140,7 +140,7 @@ impl<T: Send + 'static> Progress<T> {
     }
 }
 
-impl<T: Send + 'static> Shared<T> {
+impl<T: Send + 'static> Continuation<T> {
     /// Polls the future here. False if that is up to its task.
     fn continue_here(self: &Arc<Self>) -> bool {
         let left = MAY_CONTINUE.get();
@@ -163,7 +163,7 @@ impl<T: Send + 'static> Shared<T> {
     }
 }
 
-impl<T: Send + 'static> Wake for Shared<T> {
+impl<T: Send + 'static> Wake for Continuation<T> {
     fn wake(self: Arc<Self>) {
         if self.continue_here() {
             return;
@@ -239,7 +239,7 @@ mod tests {
             Pin::new(&mut self.future).poll(&mut Context::from_waker(&waker))
         }
 
-        /// How often the task was woken, and the future polled.
+        /// Returns the number of times that the task was woken, and that the future was polled.
         fn counts(&self) -> (usize, usize) {
             (self.task.0.load(Relaxed), self.steps.polls.load(Relaxed))
         }

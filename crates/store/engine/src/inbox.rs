@@ -15,7 +15,7 @@ use crate::queue::{BatchLimits, Submissions, Taken as Arrived, Wait};
 
 /// A command that waits for its batch.
 pub(crate) trait Waiting {
-    /// Whether only a worker waits for its answer.
+    /// Returns whether only a worker waits for its answer.
     fn is_background(&self) -> bool;
 
     /// Its size, by which batches are limited.

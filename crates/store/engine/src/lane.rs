@@ -16,11 +16,11 @@ use crate::slot::{NoResults, Responder, ResultSlot, Ticket, lock, waiting};
 use crate::turn_end::{Deferred, TurnEndTask};
 use crate::{Clock, Evidence, LaneMetrics, Plan, Rules, SubmitError, WorkingSet};
 
-/// How often a command is executed again, because others changed its rows first or its evidence was
-/// overtaken, before it is answered with an error.
+/// Number of executions of a command, because others changed its rows first or its evidence was overtaken,
+/// before it is answered with an error.
 const ATTEMPTS_MAX: u32 = 100;
 
-/// How often a batch of several commands loses the race for its rows before it is halved, so that small
+/// Number of races for its rows that a batch of several commands loses before it is halved, so that small
 /// batches do not overtake a large one for ever.
 const LOSSES_MAX: u32 = 3;
 
@@ -28,7 +28,7 @@ const LOSSES_MAX: u32 = 3;
 const LOSS_BACKOFF: Duration = Duration::from_micros(100);
 const LOSS_BACKOFFS_MAX: u32 = 50;
 
-/// How often the history of a refused command is read while the lane runs other batches. After that, the lane
+/// Number of reads of a refused command's history while the lane runs other batches. After that, the lane
 /// reads it itself between two batches, when nothing changes.
 const READS_BESIDE_MAX: u32 = 3;
 
@@ -272,7 +272,7 @@ pub(crate) type Answered<R> = Result<Answer<R>, SubmitError>;
 pub(crate) struct Job<R: Rules> {
     pub(crate) command: R::Command,
     pub(crate) answer: Responder<Answered<R>>,
-    /// How often its evidence was overtaken.
+    /// Number of times that its evidence was overtaken.
     reads: u32,
     /// Whether the service itself submitted it. It is then repeated until it is durable.
     is_internal: bool,
@@ -559,9 +559,7 @@ pub(crate) fn guarded<T>(work: impl FnOnce() -> T) -> T {
     match std::panic::catch_unwind(std::panic::AssertUnwindSafe(work)) {
         Ok(value) => value,
         Err(panic) => {
-            tracing::error!(
-                "invariant broken in a rule: the process ends, nothing of the batch was committed"
-            );
+            tracing::error!("invariant violated in a rule: aborting, nothing of the batch was committed");
             if cfg!(test) {
                 std::panic::resume_unwind(panic);
             }

@@ -95,8 +95,8 @@ pub trait Rules: Send + Sync + 'static {
     /// repeated.
     fn prepare(&self, _command: &mut Self::Command) {}
 
-    /// Whether only a worker waits for the answer to this command. While clients are served, only a few such
-    /// commands share a batch.
+    /// Returns whether only a worker waits for the answer to this command. While clients are served, only a
+    /// few such commands share a batch.
     fn is_background(&self, _command: &Self::Command) -> bool {
         false
     }
@@ -158,13 +158,13 @@ pub trait Rules: Send + Sync + 'static {
         Ok(())
     }
 
-    /// Whether a refusal must be completed with [`Rules::evidence`] before it is answered.
+    /// Returns whether a refusal must be completed with [`Rules::evidence`] before it is answered.
     fn needs_evidence(&self, _refusal: &Self::Refusal) -> bool {
         false
     }
 
-    /// Whether a completed refusal has a long history, one that takes many times longer to read than others.
-    /// Further histories of the same owner ([`Rules::owner`]) are then read separately from the short
+    /// Returns whether a completed refusal has a long history, one that takes many times longer to read than
+    /// others. Further histories of the same owner ([`Rules::owner`]) are then read separately from the short
     /// ones, and only a few of them may wait.
     fn is_evidence_long(&self, _refusal: &Self::Refusal) -> bool {
         false
@@ -197,7 +197,7 @@ pub trait Joined {
     fn committed(self: Box<Self>);
 }
 
-/// Whether the history read for a refused command supports the refusal, see [`Rules::evidence`].
+/// Judgement of the history read for a refused command, see [`Rules::evidence`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Evidence {
     /// Answer the refusal.

@@ -116,8 +116,8 @@ impl LaneMetrics {
         }
     }
 
-    /// Whether clients' commands arrived shortly before the latest batch. Background work then leaves them
-    /// room.
+    /// Returns whether clients' commands arrived shortly before the latest batch. Background work then leaves
+    /// them room.
     pub fn serves_clients(&self) -> bool {
         self.serves_clients.load(Relaxed) != 0
     }

@@ -14,10 +14,11 @@
 
 use std::time::{Duration, Instant};
 
-/// What a batch of background commands should cost while clients are served.
+/// Intended cost of a batch of background commands while clients are served.
 pub(crate) const PORTION_COST: Duration = Duration::from_millis(1);
-/// How much longer than such a batch the lane then serves only clients, depending on how far background work
-/// is behind: background work gets an eighth of the lane at first, then a quarter, and finally half.
+/// Time for which the lane serves only clients after such a batch, as a multiple of the batch's, depending on
+/// how far background work is behind: background work gets an eighth of the lane at first, then a quarter,
+/// and finally half.
 const REST_FACTORS: [(Duration, u32); 3] =
     [(Duration::ZERO, 7), (Duration::from_secs(2), 3), (Duration::from_secs(10), 1)];
 /// The longest rest, however long a batch took.
@@ -30,7 +31,7 @@ const CROWD_INTERVAL: Duration = Duration::from_millis(3);
 const CROWD_REST: Duration = Duration::from_millis(20);
 /// The rest is skipped if background work is behind by this much.
 const CROWD_BEHIND_MAX: Duration = Duration::from_secs(1);
-/// How long after a client's command the next one is expected.
+/// Time after a client's command within which the next one is expected.
 const QUIET_AFTER: Duration = Duration::from_millis(50);
 /// Time in which no background work waits makes up for this many times as much waiting, so work that waits
 /// for less than four fifths of the time is not behind. (There are always gaps, while workers look for more
@@ -49,7 +50,7 @@ pub(crate) struct Pace {
     /// When commands of clients were last taken.
     clients_taken: Option<Instant>,
     rests_until: Option<Instant>,
-    /// How far background work is behind, in time waited.
+    /// Delay of background work, in time waited.
     behind: Duration,
     /// When that was last updated, and whether background work was waiting then.
     updated: Option<(Instant, bool)>,
@@ -92,7 +93,7 @@ impl Pace {
         self.updated = Some((now, waits));
     }
 
-    /// Whether a client's command came recently.
+    /// Returns whether a client's command came recently.
     pub(crate) fn serves_clients(&self, now: Instant) -> bool {
         self.client_came.is_some_and(|came| now.saturating_duration_since(came) < QUIET_AFTER)
     }

@@ -76,7 +76,7 @@ pub struct WorkSnapshot {
     pub panics: u64,
     /// Time spent executing, summed over threads, in nanoseconds.
     pub busy_ns: u64,
-    /// How often a request contributed items to a batch.
+    /// Number of times that a request contributed items to a batch.
     pub shares: u64,
     /// The time from submission to execution, summed over these, in nanoseconds.
     pub wait_ns: u64,
@@ -121,7 +121,7 @@ impl CpuPool {
     }
 
     fn without_threads(threads: usize, jobs_max: usize) -> Self {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(TurnQueue {
             threads,
             turns: Mutex::default(),
             work_waits: Condvar::new(),
@@ -438,7 +438,7 @@ struct Queue<I, O> {
 /// A kind of work as the threads see it.
 trait Kind: Send + Sync {
     /// Takes a batch and executes it. If more items wait, the kind rejoins the queue of turns first.
-    fn turn(self: Arc<Self>, shared: &Shared);
+    fn turn(self: Arc<Self>, shared: &TurnQueue);
     fn snapshot(&self) -> WorkSnapshot;
     fn counters(&self) -> (&'static str, &CollectorOptions, &Counters);
 }
@@ -458,8 +458,8 @@ impl<I: Send + Sync + 'static, O: Send + 'static> Queue<I, O> {
         Ok(!std::mem::replace(&mut waiting.has_turn, true))
     }
 
-    /// How many of the waiting items one turn takes: a thread's share, but no more than fits into a turn, cut
-    /// at a full row of lanes. (Further items may join the rest meanwhile.)
+    /// Returns the number of waiting items that one turn takes: a thread's share, but no more than fits into
+    /// a turn, cut at a full row of lanes. (Further items may join the rest meanwhile.)
     fn turn_items(&self, waiting: usize, threads: usize) -> usize {
         let CollectorOptions { batch_items_max, lanes, .. } = self.options;
         let row_ns = self.counters.row_ns.load(Relaxed).max(1);
@@ -559,7 +559,7 @@ impl<I: Send + Sync + 'static, O: Send + 'static> Queue<I, O> {
 }
 
 impl<I: Send + Sync + 'static, O: Send + 'static> Kind for Queue<I, O> {
-    fn turn(self: Arc<Self>, shared: &Shared) {
+    fn turn(self: Arc<Self>, shared: &TurnQueue) {
         let (items, parts, more) = self.take(shared.threads);
         if more {
             shared.join_turns(Arc::clone(&self) as Arc<dyn Kind>);
@@ -595,7 +595,7 @@ impl<I: Send + Sync + 'static, O: Send + 'static> Kind for Queue<I, O> {
 }
 
 /// The queue of turns and the threads that serve it.
-struct Shared {
+struct TurnQueue {
     threads: usize,
     turns: Mutex<Turns>,
     work_waits: Condvar,
@@ -611,7 +611,7 @@ struct Turns {
     closed: bool,
 }
 
-impl Shared {
+impl TurnQueue {
     fn join_turns(&self, kind: Arc<dyn Kind>) {
         let mut turns = lock(&self.turns);
         turns.row.push_back(kind);
@@ -658,7 +658,7 @@ impl Shared {
 
 /// Ends the threads when the last user of the pool is dropped.
 struct Owner {
-    shared: Arc<Shared>,
+    shared: Arc<TurnQueue>,
     turn_end: Arc<TurnEndTask>,
 }
 

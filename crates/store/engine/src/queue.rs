@@ -11,7 +11,7 @@ use std::time::Instant;
 use crate::slot::lock;
 use crate::{LaneMetrics, SubmitError};
 
-/// What may wait in a queue.
+/// Limits of a queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QueueLimits {
     /// Commands that may wait.
@@ -28,7 +28,7 @@ impl QueueLimits {
     }
 }
 
-/// What one batch may take from a queue.
+/// Limits of one batch from a queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BatchLimits {
     /// Commands in a batch. All internal commands are taken; at least half of the limit is left for the
@@ -57,7 +57,7 @@ pub(crate) enum Wait {
     Forever,
 }
 
-/// What [`Submissions::take`] found.
+/// The result of [`Submissions::take`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Taken {
     /// At least one command was taken.
@@ -71,18 +71,18 @@ pub(crate) enum Taken {
 /// The end of the queue that accepts commands. Dropping it closes the queue.
 #[derive(Debug)]
 pub(crate) struct SubmissionQueue<T> {
-    shared: Arc<Shared<T>>,
+    shared: Arc<CommandQueue<T>>,
 }
 
 /// The end of the queue that hands out batches. It belongs to the lane's thread. Dropping it closes the queue
 /// and drops what is waiting.
 #[derive(Debug)]
 pub(crate) struct Submissions<T> {
-    shared: Arc<Shared<T>>,
+    shared: Arc<CommandQueue<T>>,
 }
 
 #[derive(Debug)]
-struct Shared<T> {
+struct CommandQueue<T> {
     state: Mutex<State<T>>,
     arrived: Condvar,
     limits: QueueLimits,
@@ -123,7 +123,8 @@ impl<T> SubmissionQueue<T> {
             has_receiver: true,
             is_receiver_waiting: false,
         };
-        let shared = Arc::new(Shared { state: Mutex::new(state), arrived: Condvar::new(), limits, metrics });
+        let shared =
+            Arc::new(CommandQueue { state: Mutex::new(state), arrived: Condvar::new(), limits, metrics });
         (Self { shared: Arc::clone(&shared) }, Submissions { shared })
     }
 
@@ -133,7 +134,7 @@ impl<T> SubmissionQueue<T> {
     /// Returns the command with [`SubmitError::Overloaded`] if a limit is reached, or with
     /// [`SubmitError::Stopped`] if the queue is closed.
     pub(crate) fn push(&self, command: T, events: usize) -> Result<(), (SubmitError, T)> {
-        let Shared { limits, metrics, .. } = &*self.shared;
+        let CommandQueue { limits, metrics, .. } = &*self.shared;
         let mut state = self.shared.lock();
         if state.is_closed {
             return Err((SubmitError::Stopped, command));
@@ -235,7 +236,7 @@ impl<T> Drop for Submissions<T> {
     }
 }
 
-impl<T> Shared<T> {
+impl<T> CommandQueue<T> {
     fn lock(&self) -> MutexGuard<'_, State<T>> {
         lock(&self.state)
     }

@@ -35,7 +35,7 @@ impl<O> ResultSlot<O> {
         (Arc::clone(&slot), Ticket { slot })
     }
 
-    /// Whether the ticket was dropped.
+    /// Returns whether the ticket was dropped.
     pub(crate) fn is_abandoned(&self) -> bool {
         self.abandoned.load(Relaxed)
     }
@@ -84,7 +84,7 @@ impl<T> Responder<T> {
         (Self(Some(slot)), ticket)
     }
 
-    /// Whether the ticket was dropped.
+    /// Returns whether the ticket was dropped.
     pub(crate) fn is_abandoned(&self) -> bool {
         self.0.as_ref().is_none_or(|slot| slot.is_abandoned())
     }

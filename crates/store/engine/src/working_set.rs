@@ -86,7 +86,7 @@ impl<T: Table> ErasedPlan for TablePlan<T> {
     }
 }
 
-/// What a plan requests from the store, in the order of the reads.
+/// The reads that a plan requests from the store, in their order.
 struct TableAsked<T: Table> {
     keys: Vec<T::Key>,
     groups: BTreeMap<u8, Vec<Vec<u8>>>,
@@ -213,8 +213,8 @@ impl<T: Table> TableRows<T> {
         records.into_iter().map(load).collect()
     }
 
-    /// Whether the key is in a planned prefix group. All rows of the group are loaded, so a key without a row
-    /// is known to be free, and running numbers need not be planned one by one.
+    /// Returns whether the key is in a planned prefix group. All rows of the group are loaded, so a key
+    /// without a row is known to be free, and running numbers need not be planned one by one.
     fn covers(&self, key: &T::Key) -> bool {
         if self.groups.is_empty() {
             return false;
@@ -503,7 +503,8 @@ impl WorkingSet {
         }
     }
 
-    /// What the batch changed or depends on: each row once, in the order of the first change.
+    /// Returns the rows that the batch changed or depends on: each row once, in the order of the first
+    /// change.
     pub fn changes(&self) -> ChangeSet {
         let mut changes = ChangeSet::with_capacity(self.log.len());
         let mut seen: BTreeMap<u16, Vec<bool>> = BTreeMap::new();

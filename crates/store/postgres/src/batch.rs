@@ -113,7 +113,7 @@ impl<'a> Batch<'a> {
         self.places.iter().map(|(place, vshard)| (*place, *vshard))
     }
 
-    /// Whether there is nothing to do.
+    /// Returns whether there is nothing to do.
     pub fn is_empty(&self) -> bool {
         self.steps.is_empty()
     }

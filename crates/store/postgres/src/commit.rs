@@ -22,7 +22,7 @@ use crate::changes::{INSERTS_MAX, Net, judge, net};
 use crate::citus::{self, Ended, recover};
 use crate::client::Connection;
 use crate::database::{Database, no_connection};
-use crate::pool::Place;
+use crate::pool::PoolSlot;
 use crate::schema::meta::EPOCH_COUNT;
 use crate::writer::Writer;
 use crate::{PgError, ServerError};
@@ -30,17 +30,17 @@ use crate::{PgError, ServerError};
 /// The maximum number of bytes in one commit.
 pub(crate) const COMMIT_BYTES_MAX: u64 = 256 << 20;
 
-/// How often a set is sent again if it conflicted but fits the rows when they are read afterwards.
+/// Number of times that a set is sent again if it conflicted but fits the rows when they are read afterwards.
 pub(crate) const RACES_MAX: u32 = 16;
 
-/// How often a connection may be lost during one commit. Otherwise a commit that crashes the server's process
-/// every time would be sent for ever.
+/// Number of connections that may be lost during one commit. Otherwise a commit that crashes the server's
+/// process every time would be sent for ever.
 pub(crate) const LOSSES_MAX: u32 = 6;
 
-/// How long after a node was lost a part that is still prepared there is one that it left.
+/// Time after the loss of a node at which a part that is still prepared there is one that it left.
 const PARTS_AFTER: Duration = Duration::from_millis(500);
 
-/// How one attempt ended.
+/// The end of one attempt.
 enum Attempt {
     Committed,
     /// A row did not have the expected version.
@@ -256,7 +256,7 @@ impl Database {
     /// The writer that is in a place of the pool, or a new one; `None` if another process has taken over the store.
     pub(crate) fn writer_of(
         &self,
-        place: &mut Place<'_, Writer>,
+        place: &mut PoolSlot<'_, Writer>,
     ) -> std::result::Result<Option<Writer>, PgError> {
         match place.item.take() {
             Some(writer) if !self.is_worn(&writer.connection) => Ok(Some(writer)),

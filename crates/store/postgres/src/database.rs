@@ -34,10 +34,10 @@ const AGE_MAX: Duration = Duration::from_secs(600);
 const WAIT_FIRST: Duration = Duration::from_millis(2);
 const WAIT_LAST: Duration = Duration::from_millis(250);
 
-/// How often a transaction that conflicted with another one is run again.
+/// Number of times that a transaction that conflicted with another one is run again.
 const RETRIES_MAX: u32 = 20;
 
-/// How many commits at a time may go through the coordinator of a Citus cluster.
+/// Number of commits that may go through the coordinator of a Citus cluster at a time.
 const CITUS_WRITERS: usize = 16;
 
 /// Time that a statement that normally takes milliseconds may take.
@@ -76,11 +76,11 @@ pub(crate) struct Database {
     /// Set permanently once another process has taken over an exclusive store, or the schema is no longer the
     /// one that was opened.
     pub lost: Arc<AtomicBool>,
-    /// What this process has seen of the shards' clocks.
+    /// Readings of the shards' clocks that this process has seen.
     pub clock: Arc<Clock>,
-    /// What is needed if the tables are distributed.
+    /// The state for distributed tables, if they are distributed.
     pub citus: Option<Citus<Self>>,
-    /// What is needed if this is the way to one shard of such tables.
+    /// The state for the way to one shard of such tables, if this is one.
     pub direct: Option<Direct>,
     /// The latest known sizes of the tables.
     pub sizes: Known,
@@ -232,7 +232,7 @@ impl Database {
         self.direct.as_ref().expect("it is the way to a shard")
     }
 
-    /// Whether the tables are distributed.
+    /// Returns whether the tables are distributed.
     pub fn is_distributed(&self) -> bool {
         self.citus.is_some() || self.direct.is_some()
     }
@@ -265,7 +265,7 @@ impl Database {
         Ok(connection)
     }
 
-    /// Whether a connection is due for replacement.
+    /// Returns whether a connection is due for replacement.
     pub fn is_worn(&self, connection: &Connection) -> bool {
         connection.uses >= USES_MAX || connection.opened.elapsed() >= AGE_MAX
     }
@@ -465,8 +465,8 @@ impl Database {
         format!("{schema}.writers o WHERE o.writer_id = {id} AND o.epoch = {epoch}")
     }
 
-    /// Whether the store is still the one that was opened, and no other process has taken it over. Otherwise
-    /// it is lost permanently.
+    /// Returns whether the store is still the one that was opened, and no other process has taken it over.
+    /// Otherwise it is lost permanently.
     pub fn is_ours(&self, connection: &mut Connection) -> std::result::Result<bool, PgError> {
         let owned = self.owner.map(|owner| format!(" AND EXISTS (SELECT 1 FROM {})", self.owner_row(owner)));
         let text = format!("SELECT EXISTS (SELECT 1 {}){}", self.identity, owned.unwrap_or_default());

@@ -8,7 +8,7 @@ use batzen_store::IndexKind;
 /// The settings of a session of the store. Plans depend on them.
 pub const SESSION: &str = crate::statements::SESSION;
 
-/// How many partitions of a table a statement may touch.
+/// Number of partitions of a table that a statement may touch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
     /// One per row, since the statement names each row's shard.

@@ -84,17 +84,17 @@ impl SqlColumn {
     }
 }
 
-/// How the database finds an index's rows.
+/// The access path to an index's rows in the database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IndexForm {
     /// By the primary key, which starts with `vshard` and this many key columns.
     PrimaryKey {
-        /// How many of [`Layout::key`].
+        /// Number of columns of [`Layout::key`].
         columns: usize,
     },
     /// By its own index on this many leading key columns: the prefix is shorter than the shard key.
     KeyPrefix {
-        /// How many of [`Layout::key`].
+        /// Number of columns of [`Layout::key`].
         columns: usize,
     },
     /// By `ix_NAME bigint`.
@@ -112,7 +112,7 @@ pub enum IndexForm {
 pub struct IndexLayout {
     /// The index as declared.
     pub def: &'static IndexDef,
-    /// How its rows are found.
+    /// The access path to its rows.
     pub form: IndexForm,
     /// The column `ix_NAME`, if it has one.
     pub column: Option<String>,

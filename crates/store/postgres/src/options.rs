@@ -1,4 +1,4 @@
-//! How a store in a database is opened.
+//! Options to open a store in a database.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ pub enum Sharing {
     Exclusive,
 }
 
-/// How to open a store in a database. `Debug` does not show the address, which may contain a password.
+/// Options to open a store in a database. `Debug` does not show the address, which may contain a password.
 #[derive(Clone)]
 pub struct PgOptions {
     /// The address of the database; see [`Target::parse`](crate::Target::parse).

@@ -19,7 +19,7 @@ struct PoolState<T> {
 
 /// A place in the pool, with its item if there is one.
 #[derive(Debug)]
-pub(crate) struct Place<'a, T> {
+pub(crate) struct PoolSlot<'a, T> {
     pool: &'a Pool<T>,
     /// Callers fill an empty place, and empty a place whose item is broken.
     pub item: Option<T>,
@@ -40,7 +40,7 @@ impl<T> Pool<T> {
 
     /// Takes the place that was used last, because its caches are warm. `None` if none becomes free before
     /// the deadline.
-    pub fn take(&self, until: Instant) -> Option<Place<'_, T>> {
+    pub fn take(&self, until: Instant) -> Option<PoolSlot<'_, T>> {
         let full = |state: &mut PoolState<T>| state.used >= self.limit;
         let left = until.saturating_duration_since(Instant::now());
         let waited = self.freed.wait_timeout_while(self.lock(), left, full);
@@ -49,7 +49,7 @@ impl<T> Pool<T> {
             return None;
         }
         state.used += 1;
-        Some(Place { pool: self, item: state.idle.pop() })
+        Some(PoolSlot { pool: self, item: state.idle.pop() })
     }
 
     /// Drops idle items.
@@ -65,7 +65,7 @@ impl<T> Pool<T> {
     }
 }
 
-impl<T> Drop for Place<'_, T> {
+impl<T> Drop for PoolSlot<'_, T> {
     fn drop(&mut self) {
         let mut state = self.pool.lock();
         state.used -= 1;

@@ -16,8 +16,8 @@ use crate::database::{Database, bind_error};
 use crate::layout::{IndexForm, SqlType};
 use crate::statements::Statements;
 
-/// How often a queue is read again if some of its rows are not decided yet, and how long to wait before each
-/// time.
+/// Number of times that a queue is read again if some of its rows are not decided yet, and the pause before
+/// each time.
 const HORIZON_LOOKS: u32 = 5;
 const HORIZON_WAIT: Duration = Duration::from_millis(2);
 
@@ -111,7 +111,7 @@ pub(crate) fn pull_record(
     Ok(RawRecord { key, row, serial, version })
 }
 
-/// Whether the row still has this position in the index that is read.
+/// Returns whether the row still has this position in the index that is read.
 fn has_position(
     def: &TableDef,
     read: &Read,
@@ -293,7 +293,8 @@ impl<'a> Asked<'a> {
         Ok(())
     }
 
-    /// Whether the read is of a queue in commit order, which must have no gaps. On Citus, there are none.
+    /// Returns whether the read is of a queue in commit order, which must have no gaps. On Citus, there are
+    /// none.
     fn is_serial(&self) -> bool {
         if self.statements.is_in_order() {
             return false;

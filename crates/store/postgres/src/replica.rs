@@ -26,7 +26,7 @@ use crate::schema::shape::literal;
 use crate::schema::{Sql as _, layouts};
 use crate::{Layout, PgError, Target};
 
-/// How many rows of a snapshot are fetched at once.
+/// Number of rows of a snapshot that are fetched at once.
 const ROWS_AT_ONCE: i32 = 2_000;
 /// The most bytes of changes that are read at once: more than an exchange commits at once.
 const BATCH_BYTES_MAX: usize = 1 << 30;
@@ -55,7 +55,7 @@ pub enum ReplicaError {
 }
 
 impl ReplicaError {
-    /// Whether another attempt may succeed.
+    /// Returns whether another attempt may succeed.
     #[must_use]
     pub fn is_away(&self) -> bool {
         matches!(self, Self::Server(error) if error.is_away())
@@ -162,7 +162,7 @@ impl Replica {
     /// Connects. `schema` is that of the service whose tables are followed.
     ///
     /// # Errors
-    /// If the server is away, the publication is missing or has other tables, or the user may not follow it: with what
+    /// If the server is unreachable, the publication is missing or has other tables, or the user may not follow it: with what
     /// to do.
     pub fn open(
         target: &Target,
@@ -234,7 +234,7 @@ impl Replica {
         Ok(lsn(&text.unwrap_or_default())?)
     }
 
-    /// Whether the slot is there and has everything since it was confirmed last.
+    /// Returns whether the slot is there and has everything since it was confirmed last.
     ///
     /// # Errors
     /// The server's.
@@ -408,7 +408,7 @@ impl<'a> Reader<'a> {
         let end = self.0.iter().position(|byte| *byte == 0);
         let text = self.take(end.ok_or_else(|| PgError::protocol("a name without end"))?)?;
         self.take(1)?;
-        std::str::from_utf8(text).map_err(|_| PgError::protocol("a name that is no text"))
+        std::str::from_utf8(text).map_err(|_| PgError::protocol("a name that is not UTF-8"))
     }
 }
 

@@ -282,14 +282,14 @@ impl ChangeSet {
         self.changes.len()
     }
 
-    /// Whether there are no changes.
+    /// Returns whether there are no changes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty()
     }
 }
 
-/// How a commit ended.
+/// The end of a commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use = "a conflict means that nothing was written"]
 pub enum CommitOutcome {
@@ -557,13 +557,14 @@ pub trait Backend: Send + Sync + 'static {
         usize::from(self.vshard(shard_key)) * lanes / usize::from(crate::VSHARD_COUNT)
     }
 
-    /// How many lanes suit the backend; `None` if that depends on the cores of this machine alone.
+    /// Returns the number of lanes that suit the backend; `None` if that depends on the cores of this machine
+    /// alone.
     fn lanes_wanted(&self) -> Option<usize> {
         None
     }
 
-    /// Whether the data is in another process that others use as well. Then each read is a round trip, others
-    /// change rows, and caches in this process must be kept up to date.
+    /// Returns whether the data is in another process that others use as well. Then each read is a round
+    /// trip, others change rows, and caches in this process must be kept up to date.
     fn is_remote(&self) -> bool {
         false
     }

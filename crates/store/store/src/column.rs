@@ -90,7 +90,7 @@ impl ColumnType {
 /// To implement it for a newtype, choose the [`ColumnKind`] of its encoding (from which a backend may derive
 /// a native column), and encode through a type of that kind: `self.0.encode(out)`.
 pub trait Column: Sized {
-    /// How the value is encoded.
+    /// The encoding of the value.
     const TYPE: ColumnType;
     /// Appends the value's bytes.
     fn encode(&self, out: &mut Vec<u8>);
@@ -105,9 +105,9 @@ pub trait Column: Sized {
     }
 }
 
-/// What `encode` appends to an empty buffer, with no room to spare. It is written to a buffer that each thread
-/// keeps, because bytes of unknown length would otherwise be allocated and copied several times while they
-/// grow.
+/// Returns the bytes that `encode` appends to an empty buffer, with no room to spare. They are written to a
+/// buffer that each thread keeps, because bytes of unknown length would otherwise be allocated and copied
+/// several times while they grow.
 pub(crate) fn exact_bytes(encode: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     /// A longer buffer is not kept.
     const KEPT_BYTES_MAX: usize = 64 << 10;

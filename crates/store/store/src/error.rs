@@ -1,4 +1,4 @@
-//! What can go wrong in a store.
+//! Errors of a store.
 
 use std::path::PathBuf;
 
@@ -11,7 +11,7 @@ pub enum DecodeError {
     /// The bytes end inside a column.
     #[error("the record ends {missing} bytes early in a {column} column")]
     Short {
-        /// What was being read.
+        /// The column that was read.
         column: &'static str,
         /// The minimum number of bytes that are missing.
         missing: usize,
@@ -25,7 +25,7 @@ pub enum DecodeError {
     /// A column holds a value outside its domain.
     #[error("not a {column}: {what}")]
     Invalid {
-        /// What was being read.
+        /// The column that was read.
         column: &'static str,
         /// The problem.
         what: String,
@@ -90,7 +90,7 @@ pub enum StoreError {
     /// An operation of the operating system failed.
     #[error("{action} {file}: {source}")]
     Io {
-        /// What was attempted, as a verb.
+        /// The attempted action, as a verb.
         action: &'static str,
         /// The file.
         file: PathBuf,
@@ -107,7 +107,7 @@ pub enum StoreError {
     },
     /// The store's server cannot be reached at the moment. Until it can, it is unknown whether the commit has
     /// taken effect.
-    #[error("the store's server is away: {0}")]
+    #[error("database unreachable: {0}")]
     Unavailable(String),
     /// Another error of a backend outside this crate.
     #[error("{0}")]

@@ -47,7 +47,7 @@ pub struct FeedFrame {
     pub changes: Vec<FeedChange>,
 }
 
-/// What a reader gets.
+/// The next part of the feed for a reader.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Feed {
     /// The next frames with changes of the wanted tables. Everything before the cursor's number has been read now.
@@ -61,7 +61,7 @@ pub enum Feed {
     },
 }
 
-/// How far a reader is.
+/// The position of a reader.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FeedCursor {
     pub(crate) next: u64,
@@ -90,7 +90,7 @@ pub struct Hold {
     pub name: String,
     /// The number of the first frame that it needs.
     pub sequence: u64,
-    /// What the reader's server wants to remember with it.
+    /// The note that the reader's server wants to keep with it.
     pub note: Vec<u8>,
     /// The most bytes on disk that are kept only for this reader. Beyond that the hold is dropped.
     pub bytes_max: u64,

@@ -55,7 +55,7 @@ impl<const W: usize> Filter<W> {
         (&self.descriptor, self.prints.as_flattened())
     }
 
-    /// Whether the fingerprint may be one of those.
+    /// Returns whether the fingerprint may be one of those.
     #[inline]
     #[must_use]
     pub fn may_contain(&self, fingerprint: u64) -> bool {

@@ -168,7 +168,7 @@ pub(crate) fn position(kind: IndexKind, value: &[u8], key: &[u8], serial: u64) -
     position
 }
 
-/// Whether a range can hold anything; a `BTreeMap` panics on bounds in the wrong order.
+/// Returns whether a range can hold anything; a `BTreeMap` panics on bounds in the wrong order.
 pub(crate) fn is_empty_range(from: Bound<&[u8]>, to: Bound<&[u8]>) -> bool {
     match (from, to) {
         (Bound::Unbounded, _) | (_, Bound::Unbounded) => false,

@@ -7,7 +7,7 @@ use crate::{ColumnType, DecodeError};
 pub struct ColumnDef {
     /// The column's name.
     pub name: &'static str,
-    /// How it is encoded.
+    /// Its encoding.
     pub column: ColumnType,
 }
 

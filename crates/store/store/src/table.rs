@@ -7,7 +7,7 @@ use siphasher::sip::SipHasher24;
 
 use crate::{Column, ColumnDef, ColumnKind, DecodeError, Layout, Record};
 
-/// How an index finds rows.
+/// The way in which an index finds rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IndexKind {
     /// All rows with a value, in the order of their serials.
@@ -30,7 +30,7 @@ pub struct IndexDef {
     pub id: u8,
     /// Its name, for tools and native schemas.
     pub name: &'static str,
-    /// How it finds rows.
+    /// The way in which it finds rows.
     pub kind: IndexKind,
     /// Whether a row may have several entries, which is only possible in hash indexes.
     pub many: bool,
@@ -60,8 +60,8 @@ pub struct TableDef {
     pub id: u16,
     /// Its name.
     pub name: &'static str,
-    /// How many times the result of [`Table::index_entries`] has changed while the columns and indexes stayed
-    /// the same: see [`TableDef::version`].
+    /// Number of changes of the result of [`Table::index_entries`] while the columns and indexes stayed the
+    /// same: see [`TableDef::version`].
     pub version: u32,
     /// The columns of the key.
     pub key_columns: &'static [ColumnDef],
@@ -69,7 +69,7 @@ pub struct TableDef {
     pub row_columns: &'static [ColumnDef],
     /// The layouts that rows had before: see [`TableDef::layouts`].
     pub layouts: &'static [Layout],
-    /// How many leading bytes of the key form the shard key, which identifies the owner of the row.
+    /// Number of leading bytes of the key that form the shard key, which identifies the owner of the row.
     pub shard_bytes: usize,
     /// The secondary indexes.
     pub indexes: &'static [IndexDef],
@@ -80,7 +80,7 @@ pub struct TableDef {
     /// The indexes that form a queue: see [`TableDef::queue`].
     pub queue: &'static [u8],
     /// The columns whose values repeat: see [`TableDef::shared`].
-    pub(crate) shared: Shared,
+    pub(crate) shared: RepeatingColumns,
     /// The index entries of a stored record, so that a backend can rebuild its indexes from bytes alone.
     pub index_entries_raw: IndexEntriesFn,
 }
@@ -102,7 +102,7 @@ impl TableDef {
             queue: &[],
             is_claim: false,
             updated: false,
-            shared: Shared::NONE,
+            shared: RepeatingColumns::NONE,
             index_entries_raw: entries_of::<T>,
         }
     }
@@ -234,14 +234,14 @@ impl TableDef {
         kind
     }
 
-    /// Whether rows have owners, as declared by [`TableDef::shard`]. Other tables are small, or are accessed
-    /// by whole keys.
+    /// Returns whether rows have owners, as declared by [`TableDef::shard`]. Other tables are small, or are
+    /// accessed by whole keys.
     #[must_use]
     pub fn is_sharded(&self) -> bool {
         self.shard_bytes != usize::MAX
     }
 
-    /// Whether any index needs entries computed from the row.
+    /// Returns whether any index needs entries computed from the row.
     #[must_use]
     pub fn has_entries(&self) -> bool {
         self.indexes.iter().any(|index| !matches!(index.kind, IndexKind::Prefix { .. }))
@@ -250,12 +250,12 @@ impl TableDef {
 
 /// Columns whose values repeat.
 #[derive(Clone, Copy)]
-pub(crate) struct Shared {
+pub(crate) struct RepeatingColumns {
     pub key: SharedColumns,
     pub row: SharedColumns,
 }
 
-impl Shared {
+impl RepeatingColumns {
     const NONE: Self =
         Self { key: SharedColumns { all: 0, lasting: 0 }, row: SharedColumns { all: 0, lasting: 0 } };
 }
@@ -290,7 +290,7 @@ impl SharedColumns {
         false
     }
 
-    /// Whether there are any.
+    /// Returns whether there are any.
     pub const fn any(&self) -> bool {
         self.all != 0
     }
@@ -422,7 +422,7 @@ impl IndexEntries {
         self.entries.iter().map(|&(index, start, end)| (index, &self.bytes[start..end]))
     }
 
-    /// Whether this entry is among them.
+    /// Returns whether this entry is among them.
     #[must_use]
     pub fn contains(&self, index: u8, value: &[u8]) -> bool {
         self.iter().any(|entry| entry == (index, value))

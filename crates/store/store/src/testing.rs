@@ -1,4 +1,4 @@
-//! What tests with stores of their own need.
+//! Tools for tests with stores of their own.
 
 /// In an `impl Backend`: passes all reads on to another backend. A test then decides how commits end.
 ///

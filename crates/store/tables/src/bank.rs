@@ -230,9 +230,10 @@ pub struct BankTransactions;
 impl BankTransactions {
     /// By reserve key.
     pub const BY_RESERVE_PUB: u8 = 1;
-    /// Those with a reserve key by credited account, then row id: an account's incoming history.
+    /// Transactions with a reserve key by credited account, then row id: an account's incoming history.
     pub const INCOMING: u8 = 2;
-    /// Those with a transfer identifier by debited account, then row id: an account's outgoing history.
+    /// Transactions with a transfer identifier by debited account, then row id: an account's outgoing
+    /// history.
     pub const OUTGOING: u8 = 3;
 
     /// The value of a transaction in [`Self::INCOMING`] or [`Self::OUTGOING`]; without a row id, the prefix
@@ -331,7 +332,7 @@ record! {
         pub exchange_base_url: Option<String>,
         /// See [`TransactionRow`].
         pub text: Option<String>,
-        /// How often the ledger has refused it so far. The ids of refused transfers are used up.
+        /// Number of refusals by the ledger so far. The ids of refused transfers are used up.
         pub attempt: u32,
         /// Whether a withdrawal's money is already reserved, so that the ledger posts the reservation.
         pub is_reserved: bool,

@@ -75,7 +75,7 @@ impl LedgerSnapshotKey {
 }
 
 record! {
-    /// What the snapshot is of.
+    /// The description of a snapshot.
     pub struct LedgerSnapshotRow {
         /// The key of the hash function of ids. It protects the index against ids that are chosen to collide.
         pub hash_key: [u8; 16],
@@ -273,7 +273,7 @@ record! {
         pub first_page: u32,
         /// The first hash of each page.
         pub fences: Vec<u8>,
-        /// How the filter was built.
+        /// The parameters of the filter.
         pub descriptor: [u8; 20],
         /// The filter's fingerprints.
         pub fingerprints: Vec<u8>,

@@ -600,7 +600,7 @@ record! {
 }
 
 record! {
-    /// How transfers of a currency are settled.
+    /// The settlement model of a currency.
     pub struct ModelRow {
         /// The currency; 0: all currencies without their own model.
         pub currency: u32,

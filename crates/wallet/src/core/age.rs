@@ -87,7 +87,7 @@ impl CoinAge {
         Ok(Self::of(&self.proof()?.derive(secret.as_bytes())?, self.limit))
     }
 
-    /// Whether it can prove an age.
+    /// Returns whether it can prove an age.
     #[must_use]
     pub fn can_attest(&self, age: u32) -> bool {
         AgeMask::new(self.mask).is_ok_and(|mask| mask.group(years(age)) <= self.privs.len())

@@ -142,8 +142,8 @@ impl Coin {
         Ok(self.h_age()?.unwrap_or(ShortHash::ZERO))
     }
 
-    /// Whether it can pay where the payer must be at least `min_age` years old. A coin without commitment
-    /// counts as an adult's.
+    /// Returns whether it can pay where the payer must be at least `min_age` years old. A coin without
+    /// commitment counts as an adult's.
     #[must_use]
     pub fn can_attest(&self, min_age: u32) -> bool {
         min_age == 0 || self.age.as_ref().is_none_or(|age| age.can_attest(min_age))

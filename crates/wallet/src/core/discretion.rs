@@ -74,7 +74,7 @@ pub fn common_sum(needed: Money) -> Money {
     }
 }
 
-/// How many coins of each small denomination an assortment has, if the sum suffices.
+/// Number of coins of each small denomination in an assortment, if the sum suffices.
 const EACH: usize = 3;
 
 /// Splits `sum` into an assortment: some coins of each denomination, smallest first, as long as they take no

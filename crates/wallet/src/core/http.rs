@@ -188,7 +188,7 @@ impl HttpResponse {
         CoreError::Refused { what, status: self.status, code, text }
     }
 
-    /// Whether the same request may succeed later without any change: overload and server faults.
+    /// Returns whether the same request may succeed later without any change: overload and server faults.
     #[must_use]
     pub fn is_transient(&self) -> bool {
         matches!(self.status, 408 | 425 | 429 | 500..)

@@ -49,7 +49,7 @@ impl KycWanted {
         }
     }
 
-    /// What the user has to do, in plain words. `meanwhile` says where the money is.
+    /// Describes the user's next step in plain words. `meanwhile` says where the money is.
     pub(crate) fn words(&self, meanwhile: &str) -> String {
         match &self.url {
             Some(url) => {

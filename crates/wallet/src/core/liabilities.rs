@@ -1,4 +1,4 @@
-//! What an exchange's statements must count, by this wallet's records.
+//! Leaves that an exchange's statements must count, by this wallet's records.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,7 @@ use super::purse::PartState;
 use super::refresh::RefreshStage;
 use super::state::{Change, OpId, OpKind, WalletState};
 
-/// What made a leaf.
+/// The origin of a leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Origin {
@@ -34,7 +34,8 @@ pub enum Origin {
 }
 
 impl Origin {
-    /// Whether the exchange knows anyway whose it is: the owner of the bank account that the money came from.
+    /// Returns whether the exchange knows anyway whose it is: the owner of the bank account that the money
+    /// came from.
     #[must_use]
     pub const fn is_known(self) -> bool {
         matches!(self, Self::Withdrawal)
@@ -46,7 +47,7 @@ impl Origin {
 pub struct Expected {
     /// The operation that made it. The exchange can link the leaves of one operation anyway.
     pub operation: OpId,
-    /// What made it.
+    /// Its origin.
     pub origin: Origin,
     /// The coin.
     pub coin_pub: EddsaPublicKey,
@@ -56,7 +57,7 @@ pub struct Expected {
     pub kind: Kind,
     /// The leaf's hash.
     pub leaf: ShortHash,
-    /// How much it counts.
+    /// The amount that it counts.
     pub sum: MoneySum,
     /// When its operation began.
     pub begun: Timestamp,
@@ -211,14 +212,14 @@ impl Chain {
 /// An epoch with at most this many leaves is fetched as a whole: about six megabytes.
 pub const WHOLE_LEAVES_MAX: u64 = 100_000;
 
-/// What to fetch.
+/// The plan of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     /// The epochs of which everything is fetched.
     pub whole: BTreeSet<u64>,
-    /// What is looked for in the other epochs, by number: one group for each connection.
+    /// The leaves to look for in the other epochs, by number: one group for each connection.
     pub groups: Vec<Vec<usize>>,
-    /// What is not looked for in them, since whoever serves the buckets would learn too much.
+    /// The leaves that are not looked for, since the server of the buckets would learn too much.
     pub skipped: BTreeSet<usize>,
     /// The fewest leaves among which one that is looked for in them is hidden.
     pub hidden_among: Option<u64>,
@@ -293,16 +294,16 @@ pub fn keep_head(state: &WalletState, exchange: &str, head: Head) -> Result<Vec<
     Ok(vec![Change::Exchange(Box::new(record))])
 }
 
-/// What was found about one leaf.
+/// The result for one leaf.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Item {
     /// The operation that made it.
     pub operation: OpId,
-    /// What made it.
+    /// Its origin.
     pub origin: Origin,
     /// The coin.
     pub coin_pub: EddsaPublicKey,
-    /// How much it counts.
+    /// The amount that it counts.
     pub amount: String,
     /// When it was made.
     pub time: Timestamp,
@@ -313,7 +314,7 @@ pub struct Item {
     pub has_receipt: bool,
 }
 
-/// What a check found.
+/// The report of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Report {
     /// The exchange.
@@ -322,16 +323,16 @@ pub struct Report {
     pub epochs: u64,
     /// The end of the last one.
     pub end: Option<Timestamp>,
-    /// What the exchange says it owes for all its coins.
+    /// The debt for all its coins that the exchange states.
     pub outstanding: Option<String>,
     /// Whether the auditor has confirmed the last epoch, if one was asked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub confirmed: Option<bool>,
-    /// What is counted.
+    /// The leaves that are counted.
     pub counted: Vec<Item>,
-    /// What the last epoch need not count yet.
+    /// The leaves that the last epoch need not count yet.
     pub not_due: Vec<Item>,
-    /// What was not looked for, since the exchange would learn too much.
+    /// The leaves that were not looked for, since the exchange would learn too much.
     pub skipped: Vec<Item>,
     /// Signatures that are not counted, or with another amount: the exchange says that it owes less than it does.
     pub missing: Vec<Item>,
@@ -350,7 +351,7 @@ pub struct Report {
 }
 
 impl Expected {
-    /// What was found about it.
+    /// Returns the result for it.
     #[must_use]
     pub fn item(&self, currency: batzen_protocol::Currency, epoch: Option<u64>) -> Item {
         let amount = match u64::try_from(self.sum.value()) {

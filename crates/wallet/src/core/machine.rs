@@ -24,7 +24,7 @@ pub enum Next {
 
 /// The result of an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outcome {
+pub struct AnswerOutcome {
     /// Changes to be made durable before anything else is sent.
     pub changes: Vec<Change>,
     /// The operation waits for somebody else (the bank, a person). The text says for whom. Ask again later.
@@ -65,11 +65,11 @@ pub fn receive(
     response: &HttpResponse,
     now: Timestamp,
     entropy: &mut dyn Entropy,
-) -> Result<Outcome, CoreError> {
+) -> Result<AnswerOutcome, CoreError> {
     match take_in(state, id, request, response, now, entropy) {
         Err(error) if error.is_false_statement() => {
             let (disputed, changes) = evidence::dispute(state, id, request, response, &error, now)?;
-            Ok(Outcome { changes, waiting: None, disputed: Some(disputed) })
+            Ok(AnswerOutcome { changes, waiting: None, disputed: Some(disputed) })
         }
         result => result,
     }
@@ -82,10 +82,10 @@ fn take_in(
     response: &HttpResponse,
     now: Timestamp,
     entropy: &mut dyn Entropy,
-) -> Result<Outcome, CoreError> {
+) -> Result<AnswerOutcome, CoreError> {
     let operation = state.operation(id)?;
     if operation.finished.is_some() {
-        return Ok(Outcome { changes: Vec::new(), waiting: None, disputed: None });
+        return Ok(AnswerOutcome { changes: Vec::new(), waiting: None, disputed: None });
     }
     let mut step = Step {
         draft: Draft::new(state),
@@ -106,7 +106,7 @@ fn take_in(
     }
     // A refresh follows at once. It must not depend on a later run of the planner.
     follow_ups(&mut draft, now, entropy)?;
-    Ok(Outcome { changes: draft.into_changes(), waiting, disputed: None })
+    Ok(AnswerOutcome { changes: draft.into_changes(), waiting, disputed: None })
 }
 
 /// Begins the operations that are due: refreshes of used coins with remaining value and of coins that expire

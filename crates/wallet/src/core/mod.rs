@@ -44,5 +44,5 @@ pub use error::CoreError;
 pub use evidence::{dispute, retry_disputed};
 pub use exchange::Exchange;
 pub use id::OpId;
-pub use machine::{Next, Outcome, next, plan, receive, record_error};
+pub use machine::{AnswerOutcome, Next, next, plan, receive, record_error};
 pub use state::{Change, WalletState};

@@ -36,17 +36,17 @@ pub(crate) trait Operation {
         response: &HttpResponse,
     ) -> Result<(), CoreError>;
 
-    /// Whether it uses the coin, as long as it is open, so that nothing else may.
+    /// Returns whether it uses the coin, as long as it is open, so that nothing else may.
     fn holds(&self, _coin_pub: &EddsaPublicKey) -> bool {
         false
     }
 
-    /// Whether it spends money. All other operations bring some, or change it into other coins.
+    /// Returns whether it spends money. All other operations bring some, or change it into other coins.
     fn is_outgoing(&self) -> bool {
         false
     }
 
-    /// Whether it may hold money of other exchanges than the operation's.
+    /// Returns whether it may hold money of other exchanges than the operation's.
     fn spans_exchanges(&self) -> bool {
         false
     }
@@ -77,7 +77,7 @@ pub(crate) trait Operation {
         Ok(())
     }
 
-    /// Whether the history leaves it out while it is not disputed.
+    /// Returns whether the history leaves it out while it is not disputed.
     fn is_hidden(&self) -> bool {
         false
     }
@@ -151,7 +151,7 @@ impl OpKind {
     }
 }
 
-/// Whether an open operation uses the coin.
+/// Returns whether an open operation uses the coin.
 pub(crate) fn is_busy(draft: &Draft<'_>, coin_pub: &EddsaPublicKey) -> bool {
     let mut open = draft.operations().filter(|operation| operation.finished.is_none());
     open.any(|operation| operation.kind.operation().holds(coin_pub))

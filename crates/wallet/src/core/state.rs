@@ -64,7 +64,7 @@ impl WalletOperation {
         }
     }
 
-    /// Whether it waits because the exchange's latest answer about it was false.
+    /// Returns whether it waits because the exchange's latest answer about it was false.
     pub(crate) fn is_disputed(&self) -> bool {
         self.finished.is_none() && self.dispute.is_some()
     }
@@ -98,7 +98,7 @@ pub enum OpKind {
     Refund(Box<Refund>),
     /// A merchant's order, paid through the merchant.
     Purchase(Box<Purchase>),
-    /// What a merchant refunds of a purchase, picked up at the merchant.
+    /// A merchant's refund of a purchase, picked up at the merchant.
     PickUp(Box<PickUp>),
     /// A merchant's money to coins.
     Tip(Box<Tip>),
@@ -251,12 +251,12 @@ impl WalletState {
         self.operations.values().filter(|operation| operation.finished.is_none())
     }
 
-    /// Whether a coin was issued by `exchange`.
+    /// Returns whether a coin was issued by `exchange`.
     pub(crate) fn is_coin_of(&self, coin_pub: &EddsaPublicKey, exchange: &Exchange) -> bool {
         self.coin(coin_pub).is_ok_and(|coin| coin.exchange == exchange.base_url)
     }
 
-    /// Until when a coin of `exchange` can be spent.
+    /// Returns the time until which a coin of `exchange` can be spent.
     pub(crate) fn spendable_until(
         &self,
         exchange: &Exchange,

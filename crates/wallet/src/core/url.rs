@@ -60,8 +60,8 @@ pub fn origin(url: &str) -> &str {
     &url[..end]
 }
 
-/// Whether two libtool versions (`current:revision:age`) are compatible: their ranges `current - age ..=
-/// current` overlap. A malformed version is compatible with nothing.
+/// Returns whether two libtool versions (`current:revision:age`) are compatible: their ranges `current - age
+/// ..= current` overlap. A malformed version is compatible with nothing.
 #[must_use]
 pub fn versions_compatible(ours: &str, theirs: &str) -> bool {
     fn range(text: &str) -> Option<(u32, u32)> {

@@ -1,8 +1,8 @@
 //! Checks what an exchange has published about its debts (`batzen wallet verify-exchange`).
 //!
-//! Whoever serves the files sees which are fetched. So small epochs are fetched as a whole, which tells nothing. Of large
-//! ones only the buckets of withdrawals are fetched by default: the exchange knows whose those are. What belongs to one
-//! operation has a connection of its own. With a directory, nobody sees anything.
+//! The server of the files sees which are fetched. So small epochs are fetched as a whole, which tells nothing. Of
+//! large ones only the buckets of withdrawals are fetched by default: the exchange knows whose those are. What belongs
+//! to one operation has a connection of its own. With a directory, nobody sees anything.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -37,7 +37,7 @@ pub enum Source {
     Directory(PathBuf),
 }
 
-/// How to check.
+/// Options of a check.
 #[derive(Clone, Debug)]
 pub struct CheckOptions {
     /// Where the files are.

@@ -163,7 +163,7 @@ pub struct PendingOperation {
     /// The next deadline.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<Timestamp>,
-    /// What happens at the deadline, such as "reserve expires".
+    /// The event at the deadline, such as "reserve expires".
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until_event: Option<&'static str>,
     /// Number of the evidence, if the exchange's latest answer was false.

@@ -18,7 +18,7 @@ pub struct PeerRequest {
     pub exchange: Option<String>,
     /// The amount for the receiver.
     pub amount: Amount,
-    /// What it is for; the other person reads it.
+    /// Its purpose; the other person reads it.
     pub summary: String,
     /// When the offer or request expires.
     pub expiration: Timestamp,

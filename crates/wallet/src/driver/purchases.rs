@@ -11,7 +11,7 @@ use crate::core::{CoreError, Entropy, OpId, WalletState};
 /// Most exchanges of a contract that the wallet asks for their keys.
 const MAX_ASKED: usize = 3;
 
-/// What a `taler://pay` URI is about.
+/// The offer behind a `taler://pay` URI.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PurchaseOffer {
     /// The contract, which the wallet has checked.
@@ -31,7 +31,7 @@ impl PurchaseOffer {
         &self.contract.terms
     }
 
-    /// Whether accepting it costs money.
+    /// Returns whether accepting it costs money.
     #[must_use]
     pub const fn is_new(&self) -> bool {
         self.known.is_none() && self.paid_before.is_none()

@@ -292,7 +292,7 @@ impl Wallet {
     }
 }
 
-/// Whether a later attempt may succeed after this error.
+/// Returns whether a later attempt may succeed after this error.
 fn may_pass(error: &WalletError) -> bool {
     matches!(error, WalletError::NoAnswer(_) | WalletError::Unavailable { .. } | WalletError::Pending { .. })
 }

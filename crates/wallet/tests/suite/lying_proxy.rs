@@ -74,7 +74,7 @@ fn deed() -> impl Strategy<Value = Deed> {
     ]
 }
 
-/// How an answer is altered. The numbers choose a member, an earlier answer, a value.
+/// The change to an answer. The numbers choose a member, an earlier answer, a value.
 #[derive(Clone, Debug)]
 enum Lie {
     Change {

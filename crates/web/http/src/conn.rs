@@ -73,7 +73,7 @@ pub(crate) struct ConnState {
     written_bytes: AtomicU64,
     linger: AtomicBool,
     deadlines: Deadlines,
-    /// How fast the client reads, while the socket accepts no more bytes. This can be in any phase, since
+    /// The client's reading speed, while the socket accepts no more bytes. This can be in any phase, since
     /// earlier responses may be unread while the next request is served.
     reading: Mutex<Option<Pace>>,
     /// Whether `reading` measures. Only the connection's own task changes it.

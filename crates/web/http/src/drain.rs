@@ -67,8 +67,8 @@ impl Drain {
         self.sender.send_replace(true);
     }
 
-    /// Whether it has fired. The token of a request ([`crate::Request::drain`]) also fires when too many
-    /// requests of the server wait and the server ends the wait of this one.
+    /// Returns whether it has fired. The token of a request ([`crate::Request::drain`]) also fires when too
+    /// many requests of the server wait and the server ends the wait of this one.
     #[must_use]
     pub fn is_draining(&self) -> bool {
         *self.sender.borrow() || self.early.as_ref().is_some_and(|early| early.has_ended())

@@ -127,7 +127,7 @@ enum ListenerSocket {
     Unix(UnixListener),
 }
 
-/// Which other processes accept connections for the same address.
+/// The other processes that accept connections for the same address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sharing {
     /// None.
@@ -204,7 +204,7 @@ impl Listener {
         Ok(Self { socket, ..self })
     }
 
-    /// Which other processes accept connections for its address.
+    /// Returns which other processes accept connections for its address.
     #[must_use]
     pub const fn sharing(&self) -> Sharing {
         self.sharing

@@ -100,7 +100,7 @@ impl TrustedProxies {
         self.networks.iter().any(|network| network.contains(address))
     }
 
-    /// Whether the peer of a connection is a trusted proxy.
+    /// Returns whether the peer of a connection is a trusted proxy.
     pub(crate) fn trusts(&self, peer: &Peer) -> bool {
         match peer {
             Peer::Tcp(address) => self.contains(address.ip()),

@@ -1,4 +1,4 @@
-//! What a handler receives: the decoded head and the inflated body.
+//! The request that a handler receives: the decoded head and the inflated body.
 
 use crate::{
     codes::FrameError,
@@ -184,8 +184,8 @@ impl Head {
             .transpose()
     }
 
-    /// Whether the client accepts responses compressed with deflate: `Accept-Encoding` is exactly `*` or has
-    /// the token `deflate` (not with `q=0`).
+    /// Returns whether the client accepts responses compressed with deflate: `Accept-Encoding` is exactly `*`
+    /// or has the token `deflate` (not with `q=0`).
     #[must_use]
     pub fn accepts_deflate(&self) -> bool {
         let values = self.headers.get_all(http::header::ACCEPT_ENCODING);
@@ -258,12 +258,12 @@ pub struct Request {
     pub(crate) pattern: Option<Arc<Pattern>>,
     pub(crate) slot: Option<Hold>,
     pub(crate) _body_hold: Option<Hold>,
-    pub(crate) place: Option<Place>,
+    pub(crate) place: Option<PollContext>,
 }
 
-/// What a request needs in order to wait after it has left its slot.
+/// The state that a request needs in order to wait after it has left its slot.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct PollContext {
     pub polls: Arc<Polls>,
     pub early: Arc<Early>,
     pub waiting: Option<Waiting>,
@@ -311,7 +311,7 @@ impl Request {
         place.map_or("", |place| self.head.segment(place))
     }
 
-    /// Whether it still has its slot.
+    /// Returns whether it still has its slot.
     pub fn has_slot(&self) -> bool {
         self.slot.is_some()
     }

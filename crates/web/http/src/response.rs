@@ -1,4 +1,4 @@
-//! What a handler returns.
+//! The response that a handler returns.
 
 use crate::codes::FrameError;
 use batzen_protocol::{ErrorBody, ErrorCode};

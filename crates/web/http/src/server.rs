@@ -27,7 +27,8 @@ use tokio::{
     time::{Instant, sleep_until, timeout},
 };
 
-/// How long, and for how many bytes, the server reads from a client that keeps sending after it was refused.
+/// Time, and number of bytes, for which the server reads from a client that keeps sending after it was
+/// refused.
 const LINGER: Duration = Duration::from_secs(2);
 const LINGER_BYTES: usize = 1 << 20;
 /// Input is read in pieces of this size, with a pause after each, so that a client that keeps sending does
@@ -52,7 +53,7 @@ pub struct Server {
     stats: Arc<Stats>,
 }
 
-/// How the shutdown went.
+/// The result of the shutdown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Drained {
     /// Connections that were cut off at the end of the drain timeout.
@@ -78,7 +79,7 @@ impl Server {
         Ok(Self { listener: self.listener.listen()?, ..self })
     }
 
-    /// Whether other processes accept connections for the same address.
+    /// Returns whether other processes accept connections for the same address.
     #[must_use]
     pub fn is_shared(&self) -> bool {
         self.listener.sharing() != Sharing::Alone
@@ -266,7 +267,7 @@ where
     Ok(())
 }
 
-/// What happens to a connection beside its requests.
+/// An event of a connection beside its requests.
 enum Event {
     /// Hyper is done with it.
     Ended(hyper::Result<()>),

@@ -8,7 +8,7 @@ use crate::{
     drain::{Drain, Early},
     pace::Pace,
     proxies::TrustedProxies,
-    request::{Head, Peer, Place, Request},
+    request::{Head, Peer, PollContext, Request},
     request_log::{Entry, shape},
     response::Response,
     server::LINGER_CLOSES_MAX,
@@ -47,15 +47,15 @@ pub trait Handler: Send + Sync + 'static {
         Ok(Admission::default())
     }
 
-    /// Whether the correlation id that the client sent with a request may be logged. Not for requests that must
-    /// not be linked with others of the same client; they get an id of their own.
+    /// Returns whether the correlation id that the client sent with a request may be logged. Not for requests
+    /// that must not be linked with others of the same client; they get an id of their own.
     fn logs_given_correlation_id(&self, head: &Head) -> bool {
         let _ = head;
         true
     }
 }
 
-/// What [`Handler::admit`] decides about a request that it accepts.
+/// The decision of [`Handler::admit`] about a request that it accepts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Admission {
     /// A limit on the body (as sent, and inflated) below the server's, in bytes.
@@ -120,7 +120,7 @@ pub struct ServerOptions {
     pub trusted_proxies: TrustedProxies,
     /// Time that requests in flight may take to finish once the drain has fired.
     pub drain_timeout: Duration,
-    /// How long connections without a request stay open once the drain has fired, so that a client that is
+    /// Time that connections without a request stay open once the drain has fired, so that a client that is
     /// just sending its next request gets a response. For services that hand over to another process. At most
     /// `drain_timeout`.
     pub idle_grace: Duration,
@@ -177,7 +177,7 @@ const FREE_ANSWER_BYTES: usize = 4 << 10;
 #[error("connection closed without a response: {0}")]
 pub(crate) struct CutOff(&'static str);
 
-/// What all requests of a server share.
+/// State that all requests of a server share.
 pub(crate) struct Frame<H> {
     pub handler: Arc<H>,
     pub options: ServerOptions,
@@ -387,7 +387,11 @@ impl<H: Handler> Frame<H> {
             pattern: None,
             slot: Some(slot),
             _body_hold: Some(body_hold),
-            place: Some(Place { polls: Arc::clone(&self.polls), early: Arc::clone(&early), waiting: None }),
+            place: Some(PollContext {
+                polls: Arc::clone(&self.polls),
+                early: Arc::clone(&early),
+                waiting: None,
+            }),
         };
         let method = request.method.clone();
         let handled = AssertUnwindSafe(async { self.handler.handle(request).await }).catch_unwind().await;
@@ -646,7 +650,7 @@ const fn reserved(bytes: usize, limit: usize) -> usize {
     if bytes <= SMALL_BYTES { 0 } else { limit / RESERVED_PART }
 }
 
-/// Whether a request has the `Host` fields that RFC 9112, 3.2 requires.
+/// Returns whether a request has the `Host` fields that RFC 9112, 3.2 requires.
 fn is_host_given(version: http::Version, headers: &HeaderMap) -> bool {
     match headers.get_all(header::HOST).iter().count() {
         0 => version < http::Version::HTTP_11,

@@ -122,7 +122,7 @@ impl Client {
         Hold { client: Arc::clone(self), resource, amount: 0 }
     }
 
-    /// Whether the client may take one more unit now.
+    /// Returns whether the client may take one more unit now.
     pub(crate) fn may_take(&self, resource: Resource) -> bool {
         let held = self.held[resource as usize].load(Ordering::Relaxed);
         self.fits(resource, self.shares.used(resource), held, 1, 0)

@@ -28,12 +28,12 @@ pub struct Stats {
     pub(crate) polls_ended_early: AtomicU64,
     pub(crate) unused_closed: AtomicU64,
     pub(crate) shares: OnceLock<Arc<Shares>>,
-    /// What every request counts.
+    /// Counts over all requests.
     requests: [Shard; SHARDS],
 }
 
-/// How many parts the counters of requests have. Each thread counts in one of them, so that threads rarely write to
-/// the same cache line.
+/// Number of parts of the counters of requests. Each thread counts in one of them, so that threads rarely write to the
+/// same cache line.
 const SHARDS: usize = 16;
 
 /// A part of the counters of requests, alone on its cache lines.
@@ -97,7 +97,7 @@ pub struct StatsSnapshot {
     pub polls_ended_early: u64,
     /// Connections closed because they had no request while connections were running out.
     pub unused_closed: u64,
-    /// What clients now hold of the shared resources: connections, requests, long polls, bytes of bodies,
+    /// Shares of the resources that clients now hold: connections, requests, long polls, bytes of bodies,
     /// bytes of responses, and refused connections that are still read.
     pub held: [u64; RESOURCES],
 }

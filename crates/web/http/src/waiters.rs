@@ -37,10 +37,10 @@ pub struct Waiters<K> {
     max_waiters: usize,
 }
 
-/// What the waiters for one key share.
+/// State that the waiters for one key share.
 #[derive(Debug, Default)]
 struct Spot {
-    /// How many times the key was woken.
+    /// Number of times that the key was woken.
     events: AtomicU64,
     notify: Notify,
     /// The number of waiters; changed only under the shard's lock.
@@ -127,7 +127,7 @@ impl<K: Eq + Hash + Clone> Waiters<K> {
         self.waiting.load(Ordering::Relaxed)
     }
 
-    /// Whether there are no waiters.
+    /// Returns whether there are no waiters.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

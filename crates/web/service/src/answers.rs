@@ -53,7 +53,7 @@ pub fn path_value<T: FromStr>(request: &Request, name: &str, code: ErrorCode) ->
     text.parse().map_err(|_| Response::error(code, text))
 }
 
-/// How a service answers when it fails itself.
+/// The answers of a service that fails itself.
 #[derive(Clone, Copy, Debug)]
 pub struct Failures {
     /// The outcome is unknown; the same request finds it out: 503.

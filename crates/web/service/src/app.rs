@@ -20,7 +20,7 @@ pub trait App: Sized + Send + Sync + 'static {
     /// The observation of the service.
     fn monitor(&self) -> &Monitor;
 
-    /// Whether the service can do its work now, for `/ready`.
+    /// Checks whether the service can do its work now, for `/ready`.
     fn ready(&self) -> impl Future<Output = Readiness> + Send;
 
     /// Writes the service's own part of `/metrics`. The kit writes the operations before it, and the counters of the

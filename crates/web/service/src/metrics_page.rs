@@ -30,7 +30,7 @@ pub struct MetricsPage {
     sampler: OnceLock<AbortHandle>,
 }
 
-/// What every page starts with.
+/// The head of every page.
 #[derive(Clone, Debug)]
 struct About {
     service: &'static str,

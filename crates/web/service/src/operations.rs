@@ -4,9 +4,9 @@ use std::time::Instant;
 
 use batzen_metrics::{Counter, Histogram, Page};
 
-/// How requests end, for the label `outcome`. `done`: 2xx and 3xx. `conflict`: 409, which comes with proof.
-/// `refused`: any other 4xx. `overload`: 503, to be tried again. `failed`: any other 5xx. `cancelled`: the
-/// client disconnected before the answer.
+/// The outcomes of requests, for the label `outcome`. `done`: 2xx and 3xx. `conflict`: 409, which comes with
+/// proof. `refused`: any other 4xx. `overload`: 503, to be tried again. `failed`: any other 5xx. `cancelled`:
+/// the client disconnected before the answer.
 pub const OUTCOMES: [&str; 6] = ["done", "conflict", "refused", "overload", "failed", "cancelled"];
 
 /// The index in [`OUTCOMES`] for an answer with this status.
@@ -49,7 +49,7 @@ impl Operations {
         Running { operations: self, operation, begun: Instant::now(), outcome: CANCELLED }
     }
 
-    /// How many requests for this operation ended with `outcome`, one of [`OUTCOMES`].
+    /// Returns the number of requests for this operation that ended with `outcome`, one of [`OUTCOMES`].
     #[must_use]
     pub fn ended(&self, operation: usize, outcome: &str) -> u64 {
         let column = OUTCOMES.iter().position(|name| *name == outcome);

@@ -24,7 +24,7 @@ const RECHECK_AFTER: Duration = Duration::from_secs(1);
 /// The longest hint, in characters.
 const HINT_CHARS_MAX: usize = 300;
 
-/// How far a clock may step back.
+/// Maximum step of a clock backwards.
 const CLOCK_STEP_MAX_US: u64 = 60_000_000;
 /// The clock is not set if it reads an earlier time: 1 January 2024.
 const CLOCK_MIN_US: u64 = 1_704_067_200_000_000;
@@ -80,7 +80,7 @@ impl Readiness {
         }
     }
 
-    /// Whether all checks pass.
+    /// Returns whether all checks pass.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.checks.iter().all(|check| check.ok)

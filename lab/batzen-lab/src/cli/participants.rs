@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::cli::bench;
 
-/// How long to wait, after the load, for the last transfers to end.
+/// Time to wait, after the load, for the last transfers to end.
 const DRAIN_TIME: Duration = Duration::from_secs(60);
 
 /// Play participants of a running switch: send transfers, answer them, and report the results

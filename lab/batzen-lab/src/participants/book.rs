@@ -7,7 +7,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::participants::order::Behaviour;
-use crate::participants::outcome::{Notice, Outcome};
+use crate::participants::outcome::{Notice, TransferOutcome};
 use crate::participants::text::TransferId;
 
 /// Parts of the book with separate locks.
@@ -57,7 +57,7 @@ impl Flight {
         }
     }
 
-    /// Whether the payee waits for a notice of the switch's decision.
+    /// Returns whether the payee waits for a notice of the switch's decision.
     pub fn awaits_patch(&self) -> bool {
         self.behaviour == Behaviour::Reserve && self.seen_ns > 0 && self.payee_notice.is_none()
     }
@@ -113,7 +113,7 @@ pub(crate) enum Side {
 /// All transfers under way, and (optionally) the outcomes of all that ended.
 pub(crate) struct Book {
     shards: Vec<Mutex<Map<Flight>>>,
-    outcomes: Option<Mutex<Map<Outcome>>>,
+    outcomes: Option<Mutex<Map<TransferOutcome>>>,
     ended: Condvar,
 }
 
@@ -131,7 +131,7 @@ impl Book {
     /// Adds a transfer.
     pub fn begin(&self, id: TransferId, flight: Flight) {
         if let Some(outcomes) = &self.outcomes {
-            let outcome = Outcome {
+            let outcome = TransferOutcome {
                 payer: usize::from(flight.payer),
                 payee: usize::from(flight.payee),
                 cents: flight.cents,
@@ -232,8 +232,8 @@ impl Book {
         &self,
         id: TransferId,
         patience: Duration,
-        is_enough: impl Fn(&Outcome) -> bool,
-    ) -> Option<Outcome> {
+        is_enough: impl Fn(&TransferOutcome) -> bool,
+    ) -> Option<TransferOutcome> {
         let deadline = Instant::now() + patience;
         let mut outcomes = self.outcomes.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
@@ -247,7 +247,7 @@ impl Book {
     }
 
     /// The outcomes of all transfers, as far as known. Empty if outcomes are not kept.
-    pub fn outcomes(&self) -> Vec<(TransferId, Outcome)> {
+    pub fn outcomes(&self) -> Vec<(TransferId, TransferOutcome)> {
         let Some(outcomes) = &self.outcomes else { return Vec::new() };
         let outcomes = outcomes.lock().unwrap_or_else(PoisonError::into_inner);
         outcomes.iter().map(|(id, outcome)| (TransferId(*id), *outcome)).collect()

@@ -13,7 +13,7 @@ use crate::participants::book::Book;
 use crate::participants::ilp::Secret;
 use crate::participants::message::Words;
 use crate::participants::order::{Load, Order};
-use crate::participants::outcome::{Outcome, Report};
+use crate::participants::outcome::{Report, TransferOutcome};
 use crate::participants::text::TransferId;
 use crate::participants::worker::Worker;
 
@@ -37,7 +37,7 @@ pub struct FspsConfig {
     pub threads: usize,
     /// Bytes of data in a packet, which a quote would have put there.
     pub packet_data: usize,
-    /// How long after the expiration a payer queries its transfer.
+    /// Time after the expiration at which a payer queries its transfer.
     pub grace: Duration,
     /// Whether to keep the outcome of every transfer, which costs memory.
     pub keeps_outcomes: bool,
@@ -91,7 +91,7 @@ impl Commands {
 }
 
 /// State shared by all threads.
-pub(crate) struct Shared {
+pub(crate) struct FspsState {
     pub switch: Mutex<SocketAddr>,
     pub words: Words,
     pub book: Book,
@@ -110,7 +110,7 @@ pub(crate) struct Shared {
     start_ms: u64,
 }
 
-impl Shared {
+impl FspsState {
     /// Nanoseconds since the start.
     pub fn now_ns(&self) -> u64 {
         u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
@@ -132,7 +132,7 @@ impl Shared {
 
 /// A running set of participants. They end when this is dropped.
 pub struct Fsps {
-    shared: Arc<Shared>,
+    shared: Arc<FspsState>,
     addresses: Vec<SocketAddr>,
     wakers: Vec<Arc<OwnedFd>>,
     threads: Vec<JoinHandle<()>>,
@@ -172,7 +172,7 @@ impl Fsps {
             Secret::new(&secret)
         });
         let start_ms = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_err(io::Error::other)?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(FspsState {
             words: Words {
                 secrets: secrets.collect(),
                 names: config.names,
@@ -249,7 +249,7 @@ impl Fsps {
     /// The outcome of a transfer once the payer has its notice, and the payee, if it waits for one. After
     /// `patience`, what is known so far. `None` if outcomes are not kept.
     #[must_use]
-    pub fn outcome(&self, id: TransferId, patience: Duration) -> Option<Outcome> {
+    pub fn outcome(&self, id: TransferId, patience: Duration) -> Option<TransferOutcome> {
         self.outcome_when(id, patience, |outcome| {
             let payee_waits = outcome.behaviour == crate::participants::Behaviour::Reserve
                 && outcome.payer_notice.is_some_and(crate::participants::Notice::is_committed);
@@ -264,8 +264,8 @@ impl Fsps {
         &self,
         id: TransferId,
         patience: Duration,
-        is_enough: impl Fn(&Outcome) -> bool,
-    ) -> Option<Outcome> {
+        is_enough: impl Fn(&TransferOutcome) -> bool,
+    ) -> Option<TransferOutcome> {
         let deadline = Instant::now() + patience;
         loop {
             // The thread adds a transfer to the book when it begins it.
@@ -280,7 +280,7 @@ impl Fsps {
 
     /// The outcomes of all transfers, as far as known. Empty if outcomes are not kept.
     #[must_use]
-    pub fn outcomes(&self) -> Vec<(TransferId, Outcome)> {
+    pub fn outcomes(&self) -> Vec<(TransferId, TransferOutcome)> {
         self.shared.book.outcomes()
     }
 
@@ -307,7 +307,7 @@ impl Fsps {
         self.shared.book.under_way()
     }
 
-    /// Whether `count` transfers of a load have begun and all of them have ended.
+    /// Returns whether `count` transfers of a load have begun and all of them have ended.
     #[must_use]
     pub fn is_idle(&self, count: u64) -> bool {
         self.shared.begun.load(Relaxed) >= count && self.under_way() == 0

@@ -17,7 +17,7 @@ const ACCEPTED: &[u8] = b"HTTP/1.1 202 Accepted\r\nContent-Length: 0\r\n\r\n";
 const OK: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n";
 const MALFORMED: &[u8] = b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n";
 const UNKNOWN: &[u8] = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n";
-/// How long after the expiration a late payee answers.
+/// Time after the expiration at which a late payee answers.
 const LATE_NS: u64 = 1_500_000_000;
 
 impl Worker {

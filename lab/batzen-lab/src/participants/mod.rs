@@ -36,7 +36,7 @@ mod worker;
 
 pub use fsps::{Fsps, FspsConfig};
 pub use order::{Behaviour, Load, Mix, Order, Schedule, UnknownBehaviour};
-pub use outcome::{Notice, Outcome, Report};
+pub use outcome::{Notice, Report, TransferOutcome};
 pub use text::TransferId;
 
 /// The largest message to and from a switch.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// How payer and payee behave in a transfer.
+/// The behaviour of payer and payee in a transfer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Behaviour {
@@ -54,7 +54,7 @@ impl Behaviour {
         }
     }
 
-    /// Whether a switch commits such a transfer, unless it has another reason to refuse it.
+    /// Returns whether a switch commits such a transfer, unless it has another reason to refuse it.
     #[must_use]
     pub const fn commits(self) -> bool {
         matches!(self, Self::Accept | Self::Reserve | Self::Duplicate | Self::ChangedDuplicate)
@@ -83,13 +83,13 @@ pub struct Order {
     pub payee: usize,
     /// The amount in hundredths of the currency.
     pub cents: u64,
-    /// How they behave.
+    /// Their behaviour.
     pub behaviour: Behaviour,
     /// Time that the transfer may take.
     pub expiration: Duration,
 }
 
-/// How often each behaviour occurs, by weight.
+/// Frequency of each behaviour, by weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mix([u32; Behaviour::ALL.len()]);
 
@@ -158,7 +158,7 @@ pub struct Load {
     pub duration: Option<Duration>,
     /// The most transfers to begin, warm-up included.
     pub count: Option<u64>,
-    /// How they behave.
+    /// The mix of their behaviours.
     pub mix: Mix,
     /// Amounts are 1 to this many hundredths of the currency.
     pub cents_max: u64,

@@ -29,7 +29,7 @@ pub enum Notice {
 }
 
 impl Notice {
-    /// Whether the money has moved.
+    /// Returns whether the money has moved.
     #[must_use]
     pub const fn is_committed(self) -> bool {
         matches!(self, Self::Committed)
@@ -49,14 +49,14 @@ impl std::fmt::Display for Notice {
 
 /// A transfer as its participants saw it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Outcome {
+pub struct TransferOutcome {
     /// Number of the participant that pays.
     pub payer: usize,
     /// Number of the participant that is paid.
     pub payee: usize,
     /// The amount in hundredths of the currency.
     pub cents: u64,
-    /// How they behaved.
+    /// Their behaviour.
     pub behaviour: Behaviour,
     /// The notice to the payer.
     pub payer_notice: Option<Notice>,
@@ -104,7 +104,7 @@ pub struct Report {
     pub committed_in_all: u64,
     /// Their sum, in hundredths of the currency.
     pub committed_cents: u128,
-    /// How transfers ended, by behaviour and notice to the payer.
+    /// Number of transfers by behaviour and notice to the payer.
     pub ends: BTreeMap<(Behaviour, Notice), u64>,
     /// Transfers whose payer received no notice.
     pub unresolved: u64,

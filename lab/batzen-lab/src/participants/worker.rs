@@ -17,7 +17,7 @@ use rustix::time::{
 };
 
 use crate::participants::book::Flight;
-use crate::participants::fsps::{Command, Shared};
+use crate::participants::fsps::{Command, FspsState};
 use crate::participants::message::Scratch;
 use crate::participants::order::{Load, Order, Schedule};
 use crate::participants::outcome::{Report, Second, histogram};
@@ -179,7 +179,7 @@ struct Generator {
 }
 
 pub(crate) struct Worker {
-    pub shared: Arc<Shared>,
+    pub shared: Arc<FspsState>,
     index: usize,
     pub epoll: OwnedFd,
     timer: OwnedFd,
@@ -212,7 +212,7 @@ pub(crate) struct Worker {
 impl Worker {
     /// A thread for these listeners, each belonging to the participant with this number.
     pub fn new(
-        shared: &Arc<Shared>,
+        shared: &Arc<FspsState>,
         index: usize,
         listeners: Vec<(u16, TcpListener)>,
     ) -> io::Result<(Self, Arc<OwnedFd>)> {
@@ -291,7 +291,7 @@ impl Worker {
         self.later.push(Reverse((at_ns, what)));
     }
 
-    /// Whether a moment is in the measured part.
+    /// Returns whether a moment is in the measured part.
     pub fn is_measured(&self, at_ns: u64) -> bool {
         (self.window_ns.0..self.window_ns.1).contains(&at_ns)
     }

@@ -1,4 +1,4 @@
-//! What the shop sells.
+//! Articles that the shop sells.
 
 /// An article.
 pub struct Article {
@@ -7,9 +7,9 @@ pub struct Article {
     pub title: &'static str,
     /// In units of the backend's currency.
     pub price: &'static str,
-    /// What everybody can read.
+    /// The text that everybody can read.
     pub teaser: &'static str,
-    /// What readers pay for.
+    /// The text that readers pay for.
     pub text: &'static str,
 }
 

@@ -1,10 +1,11 @@
-//! What a shop asks its merchant backend: four requests of plain HTTP with JSON.
+//! Requests of a shop to its merchant backend: four requests of plain HTTP with JSON.
 
 use batzen_http::client::{Client, ClientError, ClientOptions, Reply, url_encoded};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-/// How long customers can give articles back, in microseconds: a day. The exchange pays the shop after that.
+/// Time in which customers can give articles back, in microseconds: a day. The exchange pays the shop after
+/// that.
 const REFUNDABLE_US: u64 = 86_400_000_000;
 
 /// The merchant backend's interface for this shop.

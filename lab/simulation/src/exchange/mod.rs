@@ -25,7 +25,7 @@ use tokio::sync::oneshot;
 use self::workers::{Asked, Run};
 use crate::host::{DAMAGE, Host, Step, Stop, names_damage};
 use crate::keys::{Keys, cents};
-use crate::message::{Body, Context, Message, Place, Timer};
+use crate::message::{Body, Context, Message, ProcessId, Timer};
 use crate::random::Random;
 use crate::service::{Call, Service, Verdict};
 use crate::swarm::Bug;
@@ -65,7 +65,7 @@ impl Exchange {
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self {
-            host: Host::new(Place::Exchange, seed, batzen_tables::exchange::ALL),
+            host: Host::new(ProcessId::Exchange, seed, batzen_tables::exchange::ALL),
             running: None,
             acknowledged: Vec::new(),
             asked: BTreeMap::new(),
@@ -109,7 +109,7 @@ impl Exchange {
         self.running = Some(Running { service, open: Vec::new(), runs: Vec::new() });
         for timer in [Timer::Wirewatch, Timer::Aggregate, Timer::Close, Timer::Transfer] {
             let after = context.random.between(1_000, context.swarm.worker_gap);
-            context.wake(Place::Exchange, self.host.incarnation, after, timer);
+            context.wake(ProcessId::Exchange, self.host.incarnation, after, timer);
         }
         if context.has(Bug::PaysAgainAfterCrash)
             && let Some(mut request) = self.last_transfer.take()
@@ -436,7 +436,7 @@ fn plant(
     }
 }
 
-/// Whether a new deposit takes more from a coin than it has left.
+/// Returns whether a new deposit takes more from a coin than it has left.
 fn pays_spent_coins(store: &Store, deposit: &Deposit) -> bool {
     deposit.coins.iter().any(|coin| {
         let key = DepositKey {

@@ -13,12 +13,12 @@ use tokio::sync::oneshot;
 
 use super::{Exchange, Running};
 use crate::host::{Step, Stop};
-use crate::message::{Body, Context, Message, Place, Timer};
+use crate::message::{Body, Context, Message, ProcessId, Timer};
 use crate::outside::{Sent, Sleep};
 use crate::random::Random;
 use crate::swarm::{Bug, SECOND};
 
-/// How long a worker waits for the bank.
+/// Time that a worker waits for the bank.
 const PATIENCE: u64 = 30 * SECOND;
 
 /// A worker's run.
@@ -49,7 +49,7 @@ impl Exchange {
     pub(super) fn work(&mut self, context: &mut Context, timer: Timer) -> Step {
         let gap = context.swarm.worker_gap;
         let gap = if context.is_active { context.random.gap(gap) } else { gap.max(1_200 * SECOND) };
-        context.wake(Place::Exchange, self.host.incarnation, gap, timer);
+        context.wake(ProcessId::Exchange, self.host.incarnation, gap, timer);
         let Some(Running { service, runs, .. }) = &mut self.running else { return Ok(()) };
         if runs.iter().any(|run| run.timer == timer) || self.sleeps && timer == Timer::Wirewatch {
             return Ok(());
@@ -99,8 +99,8 @@ impl Exchange {
         let call = context.call();
         self.asked.insert(call, Asked { request: request.clone(), answer });
         let body = Body::Ask(std::rc::Rc::new(request));
-        context.send(Message { from: Place::Exchange, to: Place::Bank, call, body });
-        context.wake(Place::Exchange, self.host.incarnation, PATIENCE, Timer::GiveUp(call));
+        context.send(Message { from: ProcessId::Exchange, to: ProcessId::Bank, call, body });
+        context.wake(ProcessId::Exchange, self.host.incarnation, PATIENCE, Timer::GiveUp(call));
     }
 
     /// Sets timers for the sleeps of tasks.
@@ -110,7 +110,7 @@ impl Exchange {
             self.sleepers.insert(self.next_sleep, sleeper);
             let after = end.saturating_sub(context.now);
             let timer = Timer::Slept(self.next_sleep);
-            context.wake(Place::Exchange, self.host.incarnation, after, timer);
+            context.wake(ProcessId::Exchange, self.host.incarnation, after, timer);
         }
     }
 

@@ -11,7 +11,7 @@ use crate::host::{Step, Stop};
 /// Most denominations of a town.
 pub const DENOMS_MAX: usize = 16;
 
-/// How many coins of each denomination, smallest value first.
+/// Number of coins of each denomination, smallest value first.
 pub type CoinCounts = [u32; DENOMS_MAX];
 
 /// A reserve and what was withdrawn from it.
@@ -57,7 +57,7 @@ pub struct Payment {
     pub serial: u64,
 }
 
-/// What happened at a time.
+/// An event at a time.
 #[derive(Clone, Debug)]
 pub enum Occurrence {
     /// Coins were withdrawn from a reserve, by its index.

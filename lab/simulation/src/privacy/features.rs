@@ -15,7 +15,7 @@ pub enum Feature {
     Amounts,
     /// The time between withdrawal and payment, and what happened between them.
     Timing,
-    /// Which denominations are spent together.
+    /// The denominations that are spent together.
     Denominations,
 }
 
@@ -27,7 +27,7 @@ impl Feature {
 /// The most classes of a feature.
 const CLASSES: usize = 512;
 
-/// What a payment is compared with besides the withdrawal.
+/// The context of a payment: everything that it is compared with besides the withdrawal.
 pub struct Surroundings<'a> {
     facts: &'a Facts,
     /// Sums of payments within a day of each payment.
@@ -149,8 +149,7 @@ impl Feature {
     }
 }
 
-/// What was learned about a feature's classes: the logarithm of how much more likely each is with the true
-/// reserve.
+/// The weights of a feature's classes: the logarithm of how much more likely each is with the true reserve.
 #[derive(Clone, Debug)]
 pub struct Weights(Vec<f64>);
 

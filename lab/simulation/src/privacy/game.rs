@@ -57,7 +57,7 @@ pub struct Board {
     matches: HashMap<EddsaPublicKey, HashSet<usize>>,
     /// The statistical test of blindness.
     pub similarity: Similarity,
-    /// What the wallets' behaviour cost.
+    /// The price of the wallets' behaviour.
     pub price: Price,
 }
 
@@ -91,7 +91,7 @@ impl Board {
     }
 }
 
-/// What the operator learned from towns that it simulated itself.
+/// The experience that the operator gained from towns that it simulated itself.
 #[derive(Clone, Debug)]
 pub struct Experience {
     weights: Vec<(Feature, Weights)>,

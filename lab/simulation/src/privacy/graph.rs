@@ -14,7 +14,7 @@ use super::facts::{DENOMS_MAX, Facts, Occurrence};
 /// The number of coins that a reserve is assumed to have left without any sign of it.
 const FLOOR: f64 = 1e-4;
 
-/// How strongly each kind of knowledge counts. Learned, see [`super::game`].
+/// The weight of each kind of knowledge. Learned, see [`super::game`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Trust {
     /// The wallet would have paid with a smaller coin.

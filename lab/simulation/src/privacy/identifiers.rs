@@ -84,9 +84,9 @@ pub fn matches(view: &View, facts: &Facts) -> Step<HashMap<EddsaPublicKey, HashS
 pub struct Similarity {
     /// Coins that were compared with all earlier withdrawals of their denomination.
     pub coins: u64,
-    /// How often the most similar blinded value was the coin's own.
+    /// Number of times that the most similar blinded value was the coin's own.
     pub hits: u64,
-    /// How often that would happen by chance.
+    /// Number of times expected by chance.
     pub expected: f64,
     /// The variance of that number.
     pub variance: f64,

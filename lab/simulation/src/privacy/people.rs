@@ -6,7 +6,7 @@ use crate::swarm::{HOUR, SECOND};
 /// A day, in microseconds.
 pub const DAY: u64 = 24 * HOUR;
 
-/// What a shop sells, which determines its prices and who buys when.
+/// The trade of a shop, which determines its prices and who buys when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Trade {
     /// A single ticket: two fixed prices.
@@ -53,7 +53,7 @@ impl Trade {
     }
 }
 
-/// How a person decides how much to withdraw.
+/// The way in which a person decides on the amount to withdraw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Habit {
     /// A round sum, ahead: when the wallet is nearly empty.
@@ -88,9 +88,9 @@ pub enum Act {
 /// A person.
 #[derive(Clone, Debug)]
 pub struct Person {
-    /// How it withdraws.
+    /// Its habit of withdrawing.
     pub habit: Habit,
-    /// What it does, by time since the start, sorted.
+    /// Its acts, by time since the start, sorted.
     pub acts: Vec<(u64, Act)>,
 }
 

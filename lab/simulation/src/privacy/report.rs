@@ -14,7 +14,7 @@ use crate::host::Step;
 /// The first seed of the towns that the operator learns from. Their truth is known to it.
 pub const TRAINING_SEED: u64 = 1 << 32;
 
-/// What to play.
+/// The games to play.
 #[derive(Clone, Copy, Debug)]
 pub struct Games {
     /// The towns. Their seeds determine everything else.
@@ -56,9 +56,9 @@ impl fmt::Display for Figure {
 pub struct Result {
     /// The attack.
     pub attack: &'static str,
-    /// How often the guessed withdrawal is the true one.
+    /// Frequency with which the guessed withdrawal is the true one.
     pub success: Figure,
-    /// How often a random earlier withdrawal is the true one.
+    /// Frequency with which a random earlier withdrawal is the true one.
     pub guessing: Figure,
     /// The advantage over guessing.
     pub advantage: Figure,
@@ -66,7 +66,7 @@ pub struct Result {
     pub anonymity_set: Figure,
     /// The advantage in guessing the bank account.
     pub account_advantage: Figure,
-    /// How often the guessed account is the true one.
+    /// Frequency with which the guessed account is the true one.
     pub account_success: Figure,
     /// Number of equally likely accounts that would leave the operator as uncertain.
     pub account_anonymity_set: Figure,
@@ -77,9 +77,9 @@ pub struct Result {
 pub struct Blindness {
     /// Coins that were compared with all blinded values.
     pub coins: u64,
-    /// How often the most similar blinded value was the coin's own.
+    /// Number of times that the most similar blinded value was the coin's own.
     pub hits: u64,
-    /// How often that happens by chance.
+    /// Number of times expected by chance.
     pub expected: f64,
     /// The difference in standard deviations.
     pub deviation: f64,
@@ -87,7 +87,7 @@ pub struct Blindness {
     pub bound: f64,
 }
 
-/// What the wallets' behaviour cost.
+/// The costs of the wallets' behaviour.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Costs {
     /// Payments in all towns.

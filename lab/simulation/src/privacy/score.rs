@@ -7,15 +7,15 @@ use super::facts::Facts;
 pub struct Score {
     /// The weight of all guesses: the number of payments.
     pub payments: f64,
-    /// How often the most likely reserve is the true one.
+    /// Frequency with which the most likely reserve is the true one.
     pub success: f64,
-    /// How often a random earlier reserve is the true one.
+    /// Frequency with which a random earlier reserve is the true one.
     pub guessing: f64,
     /// The mean entropy of the operator's belief about the reserve, in bits.
     pub entropy: f64,
-    /// How often the most likely bank account is the true one.
+    /// Frequency with which the most likely bank account is the true one.
     pub account_success: f64,
-    /// How often the account with the most reserves is the true one.
+    /// Frequency with which the account with the most reserves is the true one.
     pub account_guessing: f64,
     /// The mean entropy of the operator's belief about the account, in bits.
     pub account_entropy: f64,
@@ -51,8 +51,8 @@ impl Score {
     }
 }
 
-/// How sharp beliefs may be. An attack that treats dependent traces as independent is too sure of itself, so
-/// its probabilities are raised to one of these powers, which is learned.
+/// Exponents of the sharpness of beliefs. An attack that treats dependent traces as independent is too sure
+/// of itself, so its probabilities are raised to one of these powers, which is learned.
 pub const SHARPNESS: [f64; 6] = [0.15, 0.3, 0.45, 0.6, 0.8, 1.0];
 
 /// Adds up the guesses of an attack.
@@ -68,7 +68,8 @@ pub struct Scorer<'a> {
     counts: Vec<f64>,
 }
 
-/// How often a choice of the largest value is right, with ties broken at random, and the entropy.
+/// Returns the probability that a choice of the largest value is right, with ties broken at random, and the
+/// entropy.
 fn judge(probabilities: &[f64], truth: usize) -> (f64, f64) {
     let most = probabilities.iter().copied().fold(0.0, f64::max);
     // Values that differ only by rounding are equal.

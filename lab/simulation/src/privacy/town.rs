@@ -58,7 +58,7 @@ pub struct TownOptions {
     pub leak: Option<Leak>,
 }
 
-/// Who did what. The operator does not have this.
+/// The record of everybody's acts. The operator does not have this.
 #[derive(Clone, Debug, Default)]
 pub struct Truth {
     /// For each coin, the reserve that its value was withdrawn from, through all refreshes.
@@ -69,7 +69,7 @@ pub struct Truth {
     pub secrets: BTreeSet<[u8; 32]>,
 }
 
-/// What using the wallets cost.
+/// The price of using the wallets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Price {
     /// Purchases that were made.
@@ -112,9 +112,9 @@ impl Price {
 
 /// A lived town.
 pub struct Lived {
-    /// What the operator has.
+    /// The operator's view.
     pub view: View,
-    /// What happened.
+    /// The record of what happened.
     pub truth: Truth,
     /// Its cost.
     pub price: Price,
@@ -203,7 +203,7 @@ enum Event {
     Credit(usize, OpId),
 }
 
-/// How often a purchase is tried before it is given up.
+/// Number of attempts at a purchase before it is given up.
 const ATTEMPTS: u32 = 4;
 
 struct Town {

@@ -1,4 +1,4 @@
-//! What the operator sees: every row of the exchange's store, the request log, and the metrics page.
+//! The operator's view: every row of the exchange's store, the request log, and the metrics page.
 //!
 //! Network addresses are not part of it: the game assumes that wallets hide them.
 

@@ -248,7 +248,7 @@ impl CsVerifyingKey {
         self.0.tables.get_or_init(|| KeyTables::new(&self.0.negated))
     }
 
-    /// Whether the tables exist, or are worth computing for one more signature.
+    /// Returns whether the tables exist, or are worth computing for one more signature.
     #[cfg(target_arch = "x86_64")]
     fn is_used_often(&self) -> bool {
         self.0.tables.get().is_some() || self.0.uses.fetch_add(1, Ordering::Relaxed) >= USES_BEFORE_TABLES
@@ -260,7 +260,7 @@ impl CsVerifyingKey {
         self.0.comb.get_or_init(|| KeyComb::new(&self.0.point))
     }
 
-    /// Whether the comb exists, or is worth computing for one more message.
+    /// Returns whether the comb exists, or is worth computing for one more message.
     #[cfg(target_arch = "x86_64")]
     fn blinds_often(&self) -> bool {
         self.0.comb.get().is_some() || self.0.blindings.fetch_add(1, Ordering::Relaxed) >= USES_BEFORE_TABLES
@@ -449,7 +449,8 @@ fn expected_r(key: &CsVerifyingKey, message: &HashCode, signature: &CsSignature)
     Some(EdwardsPoint::vartime_double_scalar_mul_basepoint(&c, &key.0.negated, &s))
 }
 
-/// Whether `signature` is a valid signature of `message`: s is below L, and s·G − c'·X has the encoding R'.
+/// Returns whether `signature` is a valid signature of `message`: s is below L, and s·G − c'·X has the
+/// encoding R'.
 #[must_use]
 pub fn verify(key: &CsVerifyingKey, message: &HashCode, signature: &CsSignature) -> bool {
     expected_r(key, message, signature)

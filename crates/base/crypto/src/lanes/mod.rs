@@ -45,8 +45,8 @@ pub(crate) enum Choice {
 }
 
 impl Choice {
-    /// Whether to use lanes for this number of items, given that they are faster than the library from
-    /// `fewest` on.
+    /// Returns whether to use lanes for this number of items, given that they are faster than the library
+    /// from `fewest` on.
     pub(crate) fn takes_lanes(self, items: usize, fewest: usize) -> bool {
         let wants = match self {
             Self::Fastest => items >= fewest,
@@ -55,7 +55,7 @@ impl Choice {
         wants && items > 0 && ifma()
     }
 
-    /// Whether lanes are used for any number of items.
+    /// Returns whether lanes are used for any number of items.
     pub(crate) fn may_take_lanes(self) -> bool {
         self.takes_lanes(usize::MAX, 0)
     }
@@ -81,7 +81,7 @@ pub(crate) fn wipe<T: Copy + Default>(values: &mut [T]) {
 #[cfg(target_arch = "x86_64")]
 pub(crate) const LANES: usize = 8;
 
-/// Whether the processor multiplies in eight lanes, and lanes are not disabled.
+/// Returns whether the processor multiplies in eight lanes, and lanes are not disabled.
 ///
 /// The environment variable `BATZEN_NO_IFMA=1` disables lanes for the lifetime of the process, so that both
 /// paths can be compared and tested. Any other value has no effect.
@@ -101,7 +101,7 @@ pub(crate) fn ifma() -> bool {
     })
 }
 
-/// Whether the processor multiplies in eight lanes; never on this architecture.
+/// Returns whether the processor multiplies in eight lanes; never on this architecture.
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) fn ifma() -> bool {
     false

@@ -76,9 +76,9 @@ fn in_lanes(choice: Choice, items: &[Item<'_>], results: &mut [Option<Vec<u8>>])
     }
 }
 
-/// Whether hashes and blinding factors have no common factor with the modulus, with a single gcd for all;
-/// also `false` if that cannot be determined. As in [`super::blind`], the gcd sees the secret factors only
-/// multiplied by a random unit.
+/// Returns whether hashes and blinding factors have no common factor with the modulus, with a single gcd for
+/// all; also `false` if that cannot be determined. As in [`super::blind`], the gcd sees the secret factors
+/// only multiplied by a random unit.
 #[cfg(target_arch = "x86_64")]
 fn all_coprime(key: &RsaPublicKey, hashes: &[&[u8]], factors: &[&[u8]]) -> bool {
     if key.is_own() {

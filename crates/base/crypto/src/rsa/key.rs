@@ -171,7 +171,7 @@ impl RsaPublicKey {
         Arc::ptr_eq(&self.inner, &other.inner) && self.own == other.own
     }
 
-    /// Whether `value` has no common factor with the modulus. Takes variable time.
+    /// Returns whether `value` has no common factor with the modulus. Takes variable time.
     pub(super) fn is_coprime(&self, value: &[u8]) -> bool {
         self.inner.odd.is_coprime(value)
     }

@@ -180,13 +180,13 @@ fn checked_signature<'a>(key: &RsaPublicKey, signature: &'a [u8]) -> Option<&'a 
     (!signature.is_empty() && signature.len() <= 2 * key.modulus().len()).then_some(signature)
 }
 
-/// Whether the equation s^e = f mod n holds, computed with the library.
+/// Returns whether the equation s^e = f mod n holds, computed with the library.
 fn equation_holds(key: &RsaPublicKey, hash: &[u8], signature: &[u8]) -> bool {
     let mut power = vec![0; hash.len()];
     key.arithmetic().public_power(signature, &mut power).is_ok() && power == hash
 }
 
-/// Whether `signature` is a valid signature of `message`, and the key is not malicious.
+/// Returns whether `signature` is a valid signature of `message`, and the key is not malicious.
 #[must_use]
 pub fn verify(key: &RsaPublicKey, message: &HashCode, signature: &[u8]) -> bool {
     checked_signature(key, signature).is_some_and(|signature| {

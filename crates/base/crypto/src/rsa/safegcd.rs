@@ -128,7 +128,7 @@ impl OddModulus {
         Self { limbs, inverse62: inverse & LIMB_MASK, bytes: modulus.len() }
     }
 
-    /// Whether `value` (big endian, below the modulus) has no common factor with the modulus.
+    /// Returns whether `value` (big endian, below the modulus) has no common factor with the modulus.
     pub(crate) fn is_coprime(&self, value: &[u8]) -> bool {
         let mut f = self.limbs.clone();
         let mut g = to_limbs(value, f.len());

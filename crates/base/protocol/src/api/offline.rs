@@ -161,7 +161,7 @@ pub struct SetGlobalFee {
     pub purse_fee: Amount,
     /// Time that an expired purse stays readable.
     pub purse_timeout: Duration,
-    /// How far histories reach back.
+    /// Length of the histories.
     pub history_expiration: Duration,
     /// Number of purses that an open reserve may have.
     pub purse_account_limit: u32,

@@ -249,14 +249,14 @@ impl Omitted {
     }
 }
 
-/// Whether a row of this time must be counted by an epoch with this end: with an hour of grace, so that a late commit or a
-/// wrong clock is no fraud.
+/// Returns whether a row of this time must be counted by an epoch with this end: with an hour of grace, so that a late
+/// commit or a wrong clock is no fraud.
 #[must_use]
 pub fn is_due(end: Timestamp, time: Timestamp) -> bool {
     time.saturating_add(CLOCK_SKEW) < end
 }
 
-/// Whether an epoch that was read at `taken` cannot have a row of this time yet.
+/// Returns whether an epoch that was read at `taken` cannot have a row of this time yet.
 #[must_use]
 pub fn is_before(taken: Timestamp, time: Timestamp) -> bool {
     taken.saturating_add(CLOCK_SKEW) < time

@@ -49,7 +49,7 @@ impl Kind {
 pub struct Leaf {
     /// Its description.
     pub hash: ShortHash,
-    /// How much it counts.
+    /// The amount that it counts.
     pub sum: MoneySum,
 }
 

@@ -34,7 +34,7 @@ pub use tree::{Bucket, Node, Tree};
 
 use crate::Duration;
 
-/// How far the clocks of an exchange's processes, of wallets and of auditors may differ.
+/// Maximum difference between the clocks of an exchange's processes, of wallets and of auditors.
 pub const CLOCK_SKEW: Duration = Duration::from_secs(3_600);
 
 /// The fewest leaves that a bucket has on average. Wallets refuse trees with smaller buckets, which would tell the

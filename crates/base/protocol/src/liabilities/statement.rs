@@ -60,7 +60,7 @@ pub enum Fault {
 /// One tree of an epoch, and the totals of all epochs up to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Part {
-    /// How many bits of a leaf's hash are the number of its bucket.
+    /// Number of bits of a leaf's hash that number its bucket.
     pub bits: u8,
     /// The tree's root.
     pub root: Node,
@@ -94,13 +94,13 @@ impl Part {
         })
     }
 
-    /// Whether its buckets are so large that fetching one does not tell whose leaf is looked for.
+    /// Returns whether its buckets are so large that fetching one does not tell whose leaf is looked for.
     #[must_use]
     pub fn hides_leaves(&self) -> bool {
         self.bits == 0 || self.root.count >> self.bits.min(63) >= BUCKET_LEAVES_MIN
     }
 
-    /// How many leaves of the same tree one is hidden among, when its bucket is fetched.
+    /// Number of leaves of the same tree that hide one when its bucket is fetched.
     #[must_use]
     pub fn hidden_among(&self) -> u64 {
         self.root.count >> self.bits.min(63)
@@ -306,7 +306,7 @@ pub struct SigningKey {
 }
 
 impl SigningKey {
-    /// Whether the master key has signed it.
+    /// Returns whether the master key has signed it.
     #[must_use]
     pub fn is_of(&self, master_pub: &EddsaPublicKey) -> bool {
         let message = MasterSigningKeyValidity {
@@ -318,7 +318,7 @@ impl SigningKey {
         message.verify(master_pub, &self.master_sig)
     }
 
-    /// Whether it may have signed at this time.
+    /// Returns whether it may have signed at this time.
     #[must_use]
     pub fn signs_at(&self, time: Timestamp) -> bool {
         self.stamp_start <= time.saturating_add(CLOCK_SKEW)

@@ -50,7 +50,7 @@ pub enum BucketFault {
 pub struct Node {
     /// The hash.
     pub hash: ShortHash,
-    /// How many leaves.
+    /// Number of leaves.
     pub count: u64,
     /// Their sum.
     #[serde(with = "crate::liabilities::sum")]
@@ -103,7 +103,8 @@ pub fn place(hash: &ShortHash, bits: u8) -> u32 {
     first.checked_shr(32 - u32::from(bits)).unwrap_or(0)
 }
 
-/// How many bits a tree of this many leaves uses, so that a bucket has at least `bucket_leaves` on average.
+/// Returns the number of bits that a tree of this many leaves uses, so that a bucket has at least
+/// `bucket_leaves` on average.
 #[must_use]
 pub fn bits_for(leaves: u64, bucket_leaves: u64) -> u8 {
     let buckets = leaves / bucket_leaves.max(1);
@@ -196,7 +197,7 @@ impl Tree {
         self.levels.last().expect("a tree has a level")[0]
     }
 
-    /// How many bits of a leaf's hash are the number of its bucket.
+    /// Returns the number of bits of a leaf's hash that number its bucket.
     #[must_use]
     pub fn bits(&self) -> u8 {
         self.bits

@@ -57,7 +57,7 @@ pub trait SignedMessage {
         signer.sign(self.message().as_ref())
     }
 
-    /// Whether the signature is by `key` over exactly this message.
+    /// Returns whether the signature is by `key` over exactly this message.
     #[must_use]
     fn verify(&self, key: &EddsaPublicKey, signature: &EddsaSignature) -> bool {
         eddsa::verify(key, self.message().as_ref(), signature)

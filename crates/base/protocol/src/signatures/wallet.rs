@@ -193,7 +193,7 @@ signed_messages! {
         merge_timestamp: Timestamp,
         /// Minimum age of the payer; 0 if there is none.
         min_age: u32,
-        /// How the purse was created: 1 merged, 2 created from the quota, 3 created for a fee.
+        /// The way in which the purse was created: 1 merged, 2 created from the quota, 3 created for a fee.
         flags: u32,
     }
     /// Encrypted contract upload (by the purse key): associating an encrypted contract with the purse.

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::Context;
 use batzen_auditor::AuditorConfig;
 use batzen_auditor::checks::CheckConfig;
-use batzen_auditor::liabilities::{self, Outcome, Request, Source};
+use batzen_auditor::liabilities::{self, LiabilitiesOutcome, Request, Source};
 use batzen_cli_support::services::{self, Common};
 use batzen_cli_support::store_args::require_existing;
 use batzen_crypto::EddsaPublicKey;
@@ -97,7 +97,7 @@ pub fn run(args: &LiabilitiesArgs) -> anyhow::Result<ExitCode> {
     Ok(if outcome.findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(EXIT_FINDINGS) })
 }
 
-fn text(outcome: &Outcome) -> String {
+fn text(outcome: &LiabilitiesOutcome) -> String {
     let mut text = format!("{} epochs, {} leaves", outcome.epochs, outcome.leaves);
     if let (Some(end), Some(outstanding)) = (outcome.end, &outcome.outstanding) {
         text.push_str(&format!("; {outstanding} owed for coins as of {end}"));

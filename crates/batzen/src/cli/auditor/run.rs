@@ -30,7 +30,7 @@ const EXIT_FINDINGS: u8 = 3;
 /// The exit code if sums do not fit.
 const EXIT_OVERFLOW: u8 = 42;
 
-/// What to check, and with what.
+/// The source to check, and the tools for it.
 #[derive(Args)]
 struct SourceArgs {
     #[command(flatten)]
@@ -218,7 +218,7 @@ fn check(
     }
 }
 
-/// Whether sums did not fit, which is impossible in a sane store (auditor chapter 1.4).
+/// Returns whether sums did not fit, which is impossible in a sane store (auditor chapter 1.4).
 fn is_overflow(panic: &(dyn Any + Send)) -> bool {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use batzen_auditor::live::FollowConfig;
-use batzen_auditor::{AuditorError, Place, RunningAuditor};
+use batzen_auditor::{AuditorError, ListenConfig, RunningAuditor};
 use batzen_cli_support::services::{self, Common};
 use batzen_store::StoreError;
 use clap::Args;
@@ -31,7 +31,7 @@ pub struct ServeArgs {
 pub async fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     let stop = services::stop_signal()?;
     let mut config = super::config(&args.common)?;
-    if let Place::Tcp { host, port } = &mut config.place {
+    if let ListenConfig::Tcp { host, port } = &mut config.place {
         *port = args.port.unwrap_or(*port);
         *host = args.bind.or_else(|| host.take());
     }
@@ -41,8 +41,8 @@ pub async fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     }
     services::directory(&config.data_dir)?;
     let place = match &config.place {
-        Place::Tcp { port, .. } => format!("port {port}"),
-        Place::Unix { path, .. } => path.display().to_string(),
+        ListenConfig::Tcp { port, .. } => format!("port {port}"),
+        ListenConfig::Unix { path, .. } => path.display().to_string(),
     };
     let auditor = match RunningAuditor::start(config).await {
         Err(AuditorError::Bind(error)) => bail!("cannot listen on {place}: {error}"),

@@ -29,7 +29,7 @@ use serde_json::json;
 use super::run::own_copy;
 use crate::cli::known_options;
 
-/// How long one wait for changes lasts; signals are noticed after it.
+/// Length of one wait for changes; signals are noticed after it.
 const WAIT: Duration = Duration::from_millis(200);
 /// The pause before another attempt to connect.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -156,7 +156,7 @@ fn configuration(args: &SyncArgs) -> anyhow::Result<Config> {
     Ok(ini)
 }
 
-/// What an exchange's configuration says of where its rows are, as options of `[auditor-feed]`.
+/// Reads where an exchange's rows are from its configuration, as options of `[auditor-feed]`.
 fn followed(exchange: &Config) -> anyhow::Result<Vec<(&'static str, String)>> {
     let [place, key] =
         ["EXCHANGE", "EXCHANGE_KEY"].map(|option| exchange.get::<String>("auditor-feed", option));
@@ -182,7 +182,7 @@ fn followed(exchange: &Config) -> anyhow::Result<Vec<(&'static str, String)>> {
     Ok(std::iter::once(("EXCHANGE", place)).chain(key).collect())
 }
 
-/// Opens the copy, and waits for a database that is away. `None` if it is to stop before.
+/// Opens the copy, and waits for an unreachable database. `None` if it is to stop before.
 fn open(place: &StoreConfig, once: bool, is_stopping: &AtomicBool) -> anyhow::Result<Option<Store>> {
     let mut has_told = false;
     while !is_stopping.load(Ordering::Relaxed) {
@@ -278,10 +278,10 @@ fn follow(
     report(args, store, &progress.get(), (comparison, checked))
 }
 
-/// What the checks have given.
+/// The results of the checks.
 struct Checked {
     state: AuditStateRow,
-    /// How many findings are open.
+    /// Number of open findings.
     open: usize,
 }
 

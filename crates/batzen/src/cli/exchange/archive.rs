@@ -376,7 +376,7 @@ fn verify(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
             match (is_complete, row.is_open()) {
                 (true, _) => "the archive has all that the run took",
                 (_, true) => "the run has not ended: run it again",
-                _ => "the archive is not what the run made: restore it from a backup",
+                _ => "the archive differs from what the run wrote: restore it from a backup",
             }
         );
     }

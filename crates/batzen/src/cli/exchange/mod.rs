@@ -371,7 +371,7 @@ fn exchange_config(args: &ServeArgs) -> anyhow::Result<ExchangeConfig> {
     Ok(config)
 }
 
-/// Whether the configuration leaves open where the private keys are.
+/// Returns whether the configuration leaves open where the private keys are.
 fn chooses_no_custody(ini: &Config) -> anyhow::Result<bool> {
     let is_set = |option| ini.raw("exchange", option).is_some();
     let is_standalone = ini.get_or("exchange-standalone", "ENABLED", false)?;
@@ -442,7 +442,7 @@ async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
     };
     let all_served = async {
         exchange.app().all_served().await;
-        eprintln!("batzen: as many requests as [exchange] MAX_REQUESTS says are served: the service ends");
+        eprintln!("batzen: [exchange] MAX_REQUESTS reached: shutting down");
     };
     tokio::select! {
         biased;

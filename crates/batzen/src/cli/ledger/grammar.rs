@@ -96,7 +96,7 @@ pub fn parse_json(operation: &str, text: &str) -> Result<Request, Mistake> {
     let values: Vec<Value> = serde_json::Deserializer::from_str(text)
         .into_iter()
         .collect::<Result<_, _>>()
-        .map_err(|error| Mistake(format!("this is no JSON: {error}")))?;
+        .map_err(|error| Mistake(format!("malformed JSON: {error}")))?;
     let member =
         |value: &Value| ["accounts", "transfers", "ids"].iter().find_map(|name| value.get(name).cloned());
     let values = match values.as_slice() {
@@ -141,7 +141,7 @@ fn groups(words: &[String]) -> Result<Vec<Map<String, Value>>, Mistake> {
             // Ids of lookups are words without a name.
             let (name, value) = text.split_once('=').unwrap_or(("", text));
             if event.insert(name.to_owned(), value_of(name, value)?).is_some() && !name.is_empty() {
-                return mistake(format!("{name} is there twice; a comma ends an event"));
+                return mistake(format!("{name} occurs twice; a comma ends an event"));
             }
         }
         if ends {

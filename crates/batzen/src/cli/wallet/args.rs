@@ -207,7 +207,7 @@ pub struct VerifyExchangeArgs {
     pub evidence: Option<PathBuf>,
 }
 
-/// Which blind signatures to prefer.
+/// The preferred blind signatures.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 pub enum Cipher {
     /// The cheaper one
@@ -416,12 +416,12 @@ pub struct EvidenceArgs {
   batzen wallet exchanges tos-accept https://exchange.example/"
 )]
 pub struct ExchangesArgs {
-    /// What to do.
+    /// The action.
     #[command(subcommand)]
     pub command: ExchangesCommand,
 }
 
-/// What to do with exchanges.
+/// Actions on exchanges.
 #[derive(Debug, Subcommand)]
 pub enum ExchangesCommand {
     /// List the exchanges that the wallet knows
@@ -484,7 +484,7 @@ docs/privacy.md says what each option gives and costs.")]
     },
 }
 
-/// Whether an option is set.
+/// State of an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Switch {
     /// Yes
@@ -517,12 +517,12 @@ impl ExchangesCommand {
   batzen wallet --wallet new.db backup-file import wallet.backup"
 )]
 pub struct BackupArgs {
-    /// What to do.
+    /// The action.
     #[command(subcommand)]
     pub command: BackupCommand,
 }
 
-/// What to do with a backup.
+/// Actions on a backup.
 #[derive(Debug, Subcommand)]
 pub enum BackupCommand {
     /// Save everything into a new file, encrypted under a passphrase

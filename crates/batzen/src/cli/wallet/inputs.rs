@@ -78,7 +78,7 @@ pub fn withdraw_uri(text: &str) -> Result<(), InputError> {
     })
 }
 
-/// Whether a URI is about a payment between people.
+/// Returns whether a URI is about a payment between people.
 pub fn is_peer_uri(text: &str) -> bool {
     matches!(TalerUri::parse(text.trim()), Ok(TalerUri::PayPush { .. } | TalerUri::PayPull { .. }))
 }

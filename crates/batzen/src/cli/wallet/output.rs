@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use super::errors::ErrorReport;
 
-/// How output is written.
+/// The form of the output.
 pub struct Output {
     json: bool,
     color: bool,
@@ -115,7 +115,7 @@ impl Output {
     }
 }
 
-/// Whether the reader has closed our output.
+/// Returns whether the reader has closed our output.
 pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         let io = cause.downcast_ref::<std::io::Error>().map(std::io::Error::kind);

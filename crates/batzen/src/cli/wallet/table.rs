@@ -2,7 +2,7 @@
 
 use super::output::Output;
 
-/// How a column is shown.
+/// Alignment of a column.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Column {
     /// Text, aligned left.

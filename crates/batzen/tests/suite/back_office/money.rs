@@ -10,7 +10,7 @@ use super::{Shop, token_auth};
 use crate::common::setup::{config_with_fees, wait_for};
 use crate::common::{PATIENCE, Service, free_port, run, stderr, stdout};
 
-/// How fast the page shows a payment.
+/// Maximum time until the page shows a payment.
 const SHOWN_MAX: Duration = Duration::from_secs(1);
 
 /// The exchange aggregates and transfers without a pause.

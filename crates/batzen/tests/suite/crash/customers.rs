@@ -157,7 +157,7 @@ impl Load {
         self.is_over.store(true, Ordering::Release);
     }
 
-    /// Whether the customers were told to finish.
+    /// Returns whether the customers were told to finish.
     pub fn is_over(&self) -> bool {
         self.is_over.load(Ordering::Acquire)
     }
@@ -180,7 +180,7 @@ impl Load {
         self.failures.is_one(reply.status, || format!("{path}: {}", String::from_utf8_lossy(&reply.body)))
     }
 
-    /// Whether the exchange answers that it has each coin of a deposit.
+    /// Returns whether the exchange answers that it has each coin of a deposit.
     pub async fn knows_deposit(
         &self,
         shop: usize,
@@ -213,7 +213,7 @@ impl Load {
         }
     }
 
-    /// Whether reserves, purses and refunds may come to their end during the test.
+    /// Returns whether reserves, purses and refunds may come to their end during the test.
     fn may_be_late(&self) -> bool {
         self.lifetime < OUTLIVES_THE_TEST
     }

@@ -77,7 +77,7 @@ pub struct Deployment {
     exchange: Option<Service>,
     /// The programs that do the exchange's work, if it does not do it itself.
     workers: Option<BTreeMap<&'static str, Service>>,
-    /// How often the exchange was started.
+    /// Number of starts of the exchange.
     starts: usize,
     /// More of the exchange's configuration.
     more: String,
@@ -378,12 +378,12 @@ impl Deployment {
         }
     }
 
-    /// Whether the bank runs.
+    /// Returns whether the bank runs.
     pub fn has_bank(&self) -> bool {
         self.bank.is_some()
     }
 
-    /// Whether the exchange runs.
+    /// Returns whether the exchange runs.
     pub fn has_exchange(&self) -> bool {
         self.exchange.is_some()
     }

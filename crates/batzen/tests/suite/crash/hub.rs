@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use batzen_lab::participants::hub::{Hub, Onboarding, ten_thousandths};
-use batzen_lab::participants::{Behaviour, Fsps, FspsConfig, Load, Mix, Notice, Outcome, Schedule};
+use batzen_lab::participants::{Behaviour, Fsps, FspsConfig, Load, Mix, Notice, Schedule, TransferOutcome};
 use serde_json::Value;
 
 use crate::common::{PATIENCE, Service, free_port};
@@ -132,7 +132,7 @@ pub fn books(hub: &Hub, names: &[String]) -> Books {
 }
 
 /// All contradictions between the books and the notices to participants.
-pub fn problems(books: &Books, outcomes: &[Outcome]) -> Vec<String> {
+pub fn problems(books: &Books, outcomes: &[TransferOutcome]) -> Vec<String> {
     let mut problems = Vec::new();
     let mut check = |is_right: bool, what: String| {
         if !is_right {

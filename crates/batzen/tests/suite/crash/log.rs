@@ -59,7 +59,7 @@ pub struct Entry<E> {
     pub request: Request,
     /// The effect on money once the request is acknowledged.
     pub effect: E,
-    /// How often it was sent without an answer, so that its outcome is uncertain.
+    /// Number of times that it was sent without an answer, so that its outcome is uncertain.
     pub doubts: u32,
     pub answer: Option<Answer>,
 }
@@ -120,7 +120,7 @@ impl<E: Clone> Log<E> {
         self.pages.lock().unwrap().entries.clone()
     }
 
-    /// How many requests have no answer yet.
+    /// Returns the number of requests without an answer yet.
     pub fn open_count(&self) -> usize {
         self.pages.lock().unwrap().entries.iter().filter(|entry| entry.is_open()).count()
     }
@@ -162,7 +162,7 @@ impl Failures {
         true
     }
 
-    /// How many only asked to come back later, which a service may do.
+    /// Returns the number of answers that only asked to come back later, which a service may do.
     ///
     /// # Panics
     /// If there were others.
@@ -189,7 +189,7 @@ impl<E> Entry<E> {
         self.answer.as_ref().is_some_and(|answer| answer.status == 200)
     }
 
-    /// Whether it may have been executed, as far as its sender knows.
+    /// Returns whether it may have been executed, as far as its sender knows.
     pub fn is_open(&self) -> bool {
         self.answer.is_none()
     }

@@ -33,7 +33,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// A refund as the exchange has confirmed it: coin, number and amount.
 pub type Refund = (EddsaPublicKey, u64, Money);
 
-/// How an order ended.
+/// The end of an order.
 #[derive(Clone, Debug)]
 pub enum End {
     /// Paid, with the shop's receipt and the refunds that were picked up.

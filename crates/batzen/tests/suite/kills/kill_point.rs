@@ -100,7 +100,8 @@ fn wait_for_sync(service: &Service) {
     }
 }
 
-/// Whether a thread of the process is inside fsync or fdatasync. False where the kernel does not show it.
+/// Returns whether a thread of the process is inside fsync or fdatasync. False where the kernel does not show
+/// it.
 fn is_syncing(process: u32) -> bool {
     let Ok(threads) = std::fs::read_dir(Path::new("/proc").join(process.to_string()).join("task")) else {
         return false;

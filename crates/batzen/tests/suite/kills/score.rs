@@ -49,7 +49,7 @@ impl Score {
         self.target.saturating_sub(self.counts().cycles)
     }
 
-    /// Whether all planned kills were made.
+    /// Returns whether all planned kills were made.
     pub fn is_complete(&self) -> bool {
         self.left() == 0
     }

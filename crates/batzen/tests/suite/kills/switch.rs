@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use batzen_http::client::{Client, ClientOptions};
-use batzen_lab::participants::{Fsps, Notice, Outcome, Schedule, TransferId};
+use batzen_lab::participants::{Fsps, Notice, Schedule, TransferId, TransferOutcome};
 
 use tokio::task::JoinSet;
 
@@ -47,7 +47,7 @@ struct Auditor {
 impl Auditor {
     /// Asks about every ended transfer that was not asked about before.
     async fn ask_about_new(&mut self) {
-        let is_told = |outcome: &Outcome| {
+        let is_told = |outcome: &TransferOutcome| {
             outcome.payer_notice.is_some_and(|notice| !matches!(notice, Notice::Refused(_)))
         };
         let mut new = self.fsps.outcomes();
@@ -56,7 +56,7 @@ impl Auditor {
         self.ask_all(&new).await;
     }
 
-    async fn ask_all(&self, transfers: &[(TransferId, Outcome)]) {
+    async fn ask_all(&self, transfers: &[(TransferId, TransferOutcome)]) {
         for part in transfers.chunks(AT_ONCE) {
             let mut questions = JoinSet::new();
             for (id, outcome) in part {
@@ -146,7 +146,8 @@ async fn round(score: &Arc<Score>, dice: &mut Dice, is_first: bool) {
         score.add_kill(report);
         assert!(!auditor.is_finished(), "the auditor gets no answers");
         if cycle % AUDIT_CYCLES == 0 {
-            let outcomes: Vec<Outcome> = fsps.outcomes().into_iter().map(|(_, outcome)| outcome).collect();
+            let outcomes: Vec<TransferOutcome> =
+                fsps.outcomes().into_iter().map(|(_, outcome)| outcome).collect();
             let contradictory = outcomes.iter().filter(|outcome| outcome.is_contradictory);
             let found: Vec<String> =
                 contradictory.map(|outcome| format!("contradictory notices: {outcome:?}")).collect();
@@ -161,13 +162,13 @@ async fn round(score: &Arc<Score>, dice: &mut Dice, is_first: bool) {
     auditor.ask_about_new().await;
     let repeated = auditor.wait_for_callbacks().await;
 
-    let outcomes: Vec<Outcome> = fsps.outcomes().into_iter().map(|(_, outcome)| outcome).collect();
+    let outcomes: Vec<TransferOutcome> = fsps.outcomes().into_iter().map(|(_, outcome)| outcome).collect();
     assert_eq!(outcomes.len() as u64, report.begun);
     score.acknowledged(outcomes.len() as u64);
     let at_end = tokio::task::block_in_place(|| books(&switch.hub, fsps.names()));
     let mut found = problems(&at_end, &outcomes);
     if is_first {
-        let is_committed = |outcome: &&Outcome| outcome.payer_notice == Some(Notice::Committed);
+        let is_committed = |outcome: &&TransferOutcome| outcome.payer_notice == Some(Notice::Committed);
         let mut planted = outcomes.clone();
         planted.push(*outcomes.iter().find(is_committed).expect("something was committed"));
         assert!(problems(&at_end, &planted).len() > found.len(), "an invented transfer is not found");

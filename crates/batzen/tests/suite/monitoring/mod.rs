@@ -1,5 +1,5 @@
-//! What operators watch: the metrics, checked with Prometheus' own tools, the files in `deploy/`, and the
-//! dashboard in a browser.
+//! Tests of the tools that operators watch: the metrics, checked with Prometheus' own tools, the files in
+//! `deploy/`, and the dashboard in a browser.
 
 pub mod clearing;
 

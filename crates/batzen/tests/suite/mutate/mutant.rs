@@ -338,7 +338,7 @@ impl Draft {
     }
 }
 
-/// Whether the request asks for a delayed answer.
+/// Returns whether the request asks for a delayed answer.
 fn waits(target: &str) -> bool {
     ["timeout_ms=", "long_poll_ms="].iter().any(|name| {
         target.split(name).skip(1).any(|rest| {

@@ -176,7 +176,7 @@ impl Connection {
         Failure { what, listener: self.listener, bytes: self.out.clone(), start }
     }
 
-    /// Whether everything is answered and new requests can be sent.
+    /// Returns whether everything is answered and new requests can be sent.
     fn is_idle(&self) -> bool {
         self.stream.is_none()
             || (self.sent.is_empty() && self.written == self.out.len() && self.ending == Ending::Answered)

@@ -15,7 +15,7 @@ impl Route {
         Self { method: method.to_uppercase(), pattern: pattern.to_owned() }
     }
 
-    /// Whether a request matches this endpoint.
+    /// Returns whether a request matches this endpoint.
     pub fn fits(&self, method: &str, path: &str) -> bool {
         let segments = |text: &str| -> Vec<String> {
             text.split('/').filter(|segment| !segment.is_empty()).map(str::to_owned).collect()
@@ -26,7 +26,7 @@ impl Route {
             && pattern.iter().zip(&path).all(|(part, segment)| part.starts_with(':') || part == segment)
     }
 
-    /// Whether it is a large page without parameters.
+    /// Returns whether it is a large page without parameters.
     pub fn is_page(&self) -> bool {
         let pages = [
             "/metrics",

@@ -95,7 +95,7 @@ impl Deployment {
     }
 }
 
-/// Whether the answer asks to retry later.
+/// Returns whether the answer asks to retry later.
 fn is_away(reply: &Reply, code: ErrorCode) -> bool {
     if reply.status != 503 {
         return false;

@@ -79,8 +79,9 @@ pub fn read_one<R: Record>(body: &[u8]) -> Option<R> {
     (body.len() == R::BYTES).then(|| R::read(body))?
 }
 
-/// Whether a create request must be executed alone. A chain that its last event leaves open must not extend
-/// into another caller's events, and the first event of a batch decides whether all of them are imported.
+/// Returns whether a create request must be executed alone. A chain that its last event leaves open must not
+/// extend into another caller's events, and the first event of a batch decides whether all of them are
+/// imported.
 #[must_use]
 pub fn runs_alone(kind: Kind, body: &[u8]) -> bool {
     // The flags have the same offset in both records, and `linked` the same bit in both flags.

@@ -39,7 +39,7 @@ pub struct DurableOptions {
     pub readers_max: usize,
     /// Reads of the log that may wait.
     pub readers_waiting_max: usize,
-    /// How snapshots are taken.
+    /// Options for snapshots.
     pub snapshots: SnapshotOptions,
 }
 

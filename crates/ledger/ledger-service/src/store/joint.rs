@@ -16,7 +16,7 @@ use crate::store::log::Batch;
 use crate::store::machine::{DurableMachine, Request, Response};
 use crate::store::metrics::{LedgerMetrics, Tally};
 
-/// How long the lane sleeps without requests before it looks for due work again, which a [`Joint`] may have
+/// Time that the lane sleeps without requests before it looks for due work again, which a [`Joint`] may have
 /// brought.
 const IDLE_MAX: Duration = Duration::from_secs(1);
 

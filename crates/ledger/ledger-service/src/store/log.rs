@@ -15,7 +15,7 @@ use crate::store::block::Block;
 use crate::store::codec::{self, BLOCK_RECORDS_MAX, Identity};
 use crate::store::snapshot::{GROUP_RECORDS, Head, Ids, ROW_WEIGHT_BYTES, rows_of_group};
 
-/// What a snapshot lets readers do without.
+/// The part of the log that a snapshot replaces for readers.
 #[derive(Clone)]
 pub(crate) struct Published {
     /// Its number of records. Rows of the log before are in the index of the store.

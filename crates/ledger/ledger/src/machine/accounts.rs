@@ -278,7 +278,7 @@ impl Machine {
     }
 }
 
-/// How a repetition differs from the account that exists.
+/// Returns the difference between a repetition and the account that exists.
 fn compare(event: &Account, existing: &Account) -> CreateAccountStatus {
     if event.flags != existing.flags {
         S::ExistsWithDifferentFlags

@@ -11,7 +11,7 @@ impl Machine {
         self.pendings.next_expiry().map(|(at, _)| at)
     }
 
-    /// Whether a pulse at this time would release anything.
+    /// Returns whether a pulse at this time would release anything.
     #[must_use]
     pub fn is_pulse_due(&self, now: u64) -> bool {
         self.next_expiry().is_some_and(|at| at <= now.max(self.clock))

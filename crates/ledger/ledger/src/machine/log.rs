@@ -88,14 +88,14 @@ pub struct Movement {
 }
 
 impl Movement {
-    /// Whether the record creates a transfer: an expiry does not.
+    /// Returns whether the record creates a transfer: an expiry does not.
     #[must_use]
     pub const fn creates_transfer(&self) -> bool {
         !matches!(self.kind, ChangeKind::TwoPhaseExpired)
     }
 
-    /// Whether the limits of its accounts hold afterwards. Only a movement that raises the limited side can
-    /// break them.
+    /// Returns whether the limits of its accounts hold afterwards. Only a movement that raises the limited
+    /// side can break them.
     pub(super) fn keeps_limits(&self) -> bool {
         if !matches!(self.kind, ChangeKind::SinglePhase | ChangeKind::TwoPhasePending) {
             return true;
@@ -191,7 +191,7 @@ pub trait History {
     /// Number of records.
     fn len(&self) -> u64;
 
-    /// Whether there are no records.
+    /// Returns whether there are no records.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -61,7 +61,7 @@ struct EventTime {
     importing: bool,
 }
 
-/// How to undo the last record.
+/// The way to undo the last record.
 #[allow(clippy::large_enum_variant, reason = "nearly all records are movements")]
 enum Undo {
     Account,
@@ -362,7 +362,7 @@ impl Machine {
         }
     }
 
-    /// Whether a movement has this timestamp.
+    /// Returns whether a movement has this timestamp.
     fn has_movement_at<H: History>(&self, history: &H, timestamp: u64) -> Result<bool, H::Error> {
         if timestamp > self.last_movement {
             return Ok(false);

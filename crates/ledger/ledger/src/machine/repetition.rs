@@ -69,8 +69,8 @@ impl Machine {
     }
 }
 
-/// How a repetition differs from the existing transfer. An inherited field stands for its value, and the
-/// bound of a balancing transfer only has to cover the moved amount.
+/// Returns the difference between a repetition and the existing transfer. An inherited field stands for its
+/// value, and the bound of a balancing transfer only has to cover the moved amount.
 fn compare(event: &Transfer, existing: &Transfer, pending: Option<&Transfer>) -> CreateTransferStatus {
     if event.flags != existing.flags {
         return S::ExistsWithDifferentFlags;

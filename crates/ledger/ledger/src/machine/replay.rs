@@ -25,7 +25,7 @@ pub enum Fault {
     #[error("the rules refuse it: {0}")]
     Refused(String),
     /// The rules produce a different record for the event.
-    #[error("the rules make {decided:?} of {stored:?}")]
+    #[error("the rules decide {decided:?}, but {stored:?} is stored")]
     Decided {
         /// The record that the rules produce.
         decided: Box<LogRecord>,
@@ -39,7 +39,7 @@ pub enum Fault {
     #[error("account {0} overflows")]
     AccountOverflow(u128),
     /// An account has exceeded its limit.
-    #[error("the limit of account {0} is broken")]
+    #[error("account {0} exceeds its limit")]
     LimitBroken(u128),
     /// The running sums of a ledger differ from the sums over its accounts.
     #[error("the running sums of ledger {0} are wrong")]
@@ -48,7 +48,7 @@ pub enum Fault {
     #[error("ledger {0}: debits and credits differ")]
     Unbalanced(u32),
     /// The pending balances of an account differ from the sums of its pending transfers.
-    #[error("account {0}: pending balances are not what is reserved")]
+    #[error("account {0}: pending balances differ from the reserved amounts")]
     Reserved(u128),
     /// A pending transfer with a timeout is not queued, or a queued one is not pending.
     #[error("the queue of expiries is not complete")]
@@ -232,10 +232,10 @@ impl Machine {
                 let pending: &Pending = self
                     .pendings
                     .get(self.hasher.hash(id), id)
-                    .ok_or("it resolves what is not unresolved")?;
+                    .ok_or("it resolves a transfer that is not pending")?;
                 require(
                     (pending.debit, pending.credit) == (debit.account, credit.account),
-                    "it has other accounts than what it resolves",
+                    "its accounts differ from those of the transfer that it resolves",
                 )?;
                 pending.amount
             }

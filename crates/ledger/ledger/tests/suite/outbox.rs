@@ -59,7 +59,7 @@ impl Ledger for Lossy {
 
 /// Intents to move one unit each. The intent is the id of its transfer.
 struct Units {
-    /// What was booked, in order.
+    /// The bookings, in order.
     books: mpsc::UnboundedSender<(u128, CreateTransferStatus)>,
 }
 

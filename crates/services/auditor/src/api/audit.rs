@@ -26,7 +26,7 @@ catch(_){}},5000)</script>";
 const POLICY: &str =
     "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'";
 
-/// How far the stream is, in words.
+/// Describes the state of the stream in words.
 fn stream_text(running: &Running) -> String {
     if let Some(rows) = running.checking_all() {
         return format!("All rows of the copy are being checked: {rows} so far.");

@@ -43,7 +43,7 @@ impl Check {
     }
 }
 
-/// Whether each of the signatures is valid.
+/// Returns whether each of the signatures is valid.
 pub(super) fn check(checks: &[Check]) -> Vec<bool> {
     let items: Vec<_> =
         checks.iter().map(|Check { public, message, signature }| (public, &**message, signature)).collect();
@@ -134,7 +134,8 @@ impl Service {
         Err(malformed(&error))
     }
 
-    /// Whether the exchange has signed the confirmation, after checking that its master key has signed the signing key.
+    /// Returns whether the exchange has signed the confirmation, after checking that its master key has signed the
+    /// signing key.
     async fn verify(&self, body: &DepositConfirmationRequest) -> Result<bool, Response> {
         let statement = Statement {
             master_pub: body.master_pub,

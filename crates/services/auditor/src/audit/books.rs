@@ -431,7 +431,7 @@ impl Books {
         lock(&self.tally)
     }
 
-    /// How many coins, reserves, transfers and purses there are.
+    /// Returns the numbers of coins, reserves, transfers and purses.
     #[must_use]
     pub fn sizes(&self) -> [usize; 4] {
         [self.coins.len(), self.reserves.len(), self.transfers.len(), self.purses.len()]

@@ -108,7 +108,7 @@ pub enum List {
     ReserveLagDetails,
 }
 
-/// How grave a finding is.
+/// The severity of a finding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Severity {
@@ -127,7 +127,7 @@ pub struct RuleInfo {
     pub check: Check,
     /// The list of its findings.
     pub list: List,
-    /// How grave they are.
+    /// Their severity.
     pub severity: Severity,
     /// The name of the operation in the protocol's reports.
     pub operation: &'static str,
@@ -573,7 +573,7 @@ impl Finding {
         self
     }
 
-    /// How grave it is.
+    /// Returns its severity.
     #[must_use]
     pub const fn severity(&self) -> Severity {
         self.rule.info().severity
@@ -586,7 +586,7 @@ impl Finding {
         if self.exchange > self.auditor { profit } else { -profit }
     }
 
-    /// Whether it is about the same violation, perhaps with other figures.
+    /// Returns whether it is about the same violation, perhaps with other figures.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         self.rule == other.rule

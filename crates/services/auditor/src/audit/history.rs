@@ -19,7 +19,7 @@ use batzen_tables::exchange::{
 use crate::audit::finding::{Finding, RowName, Rule};
 use crate::audit::terms::Terms;
 
-/// How a column may change.
+/// Permitted changes of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum May {
     /// In any way; other rules say what is right.
@@ -240,7 +240,7 @@ impl Removals<'_> {
         Ok(coin.is_none_or(|coin| self.is_forgotten(coin.row.denom)))
     }
 
-    /// Whether a row that is gone was no longer needed.
+    /// Returns whether a row that is gone was no longer needed.
     pub fn may_be_removed(&self, table: &'static TableDef, (key, row): (&[u8], &[u8])) -> Result<bool> {
         let corrupt = |source| StoreError::Decode { table: table.name, source };
         Ok(match table.id {
@@ -304,7 +304,7 @@ impl Removals<'_> {
     }
 }
 
-/// Whether rows of a table may be removed and added again under the same key.
+/// Returns whether rows of a table may be removed and added again under the same key.
 fn is_repeated(table: &TableDef) -> bool {
     [Aggregates::DEF.id, Reserves::DEF.id, KycRequirements::DEF.id, ReserveAccounts::DEF.id]
         .contains(&table.id)

@@ -61,7 +61,8 @@ pub struct Auditor<'a> {
     pub closings: &'a (dyn Fn(&[Wtid]) -> Result<Vec<EddsaPublicKey>> + Sync),
     /// The sums of long histories, as increments and whole audits have left them.
     pub forward: &'a dyn ForwardSource,
-    /// How many rows a history has at most that is read again: [`SHORT_HISTORY_ROWS`](crate::audit::forward::SHORT_HISTORY_ROWS).
+    /// Maximum number of rows of a history that is read again:
+    /// [`SHORT_HISTORY_ROWS`](crate::audit::forward::SHORT_HISTORY_ROWS).
     pub short_history_rows: i64,
     /// The time.
     pub now: Timestamp,
@@ -137,7 +138,7 @@ fn record(key: &[u8], version: &Version) -> RawRecord {
     }
 }
 
-/// Whether a coin has another denomination or age commitment than before, which must not happen.
+/// Returns whether a coin has another denomination or age commitment than before, which must not happen.
 fn changes_a_coin(change: &RowChange) -> bool {
     if change.table.id != Coins::DEF.id {
         return false;
@@ -298,7 +299,7 @@ impl Auditor<'_> {
         Ok(Part { before: drawn_before.totals, after: drawn_after.totals, increment })
     }
 
-    /// Whether these changes may happen at all, whatever they mean.
+    /// Checks whether these changes may happen at all, whatever they mean.
     fn judge(&self, changes: &[&RowChange], whole: &Whole<'_>, found: &mut Vec<Finding>) -> Result<()> {
         let is_there = |table: &'static TableDef, key: &[u8]| match whole.now_there.get(&(table.id, key)) {
             Some(now) => Ok(now.is_some()),

@@ -4,7 +4,7 @@ use batzen_protocol::{Currency, Timestamp};
 use serde_json::{Map, Value, json};
 
 use crate::audit::finding::{Check, Finding, List, Rule, Severity};
-use crate::audit::run::Outcome;
+use crate::audit::run::AuditOutcome;
 use crate::audit::sheet::Net;
 
 /// When a report was made, and for which exchange.
@@ -69,7 +69,7 @@ pub fn finding(finding: &Finding, currency: Currency) -> Value {
 
 /// A whole audit as our own reports show it.
 #[must_use]
-pub fn summary(outcome: &Outcome, context: &Context) -> Value {
+pub fn summary(outcome: &AuditOutcome, context: &Context) -> Value {
     let currency = context.currency;
     let net = |units| Net { units, currency: Some(currency) };
     let denoms: Vec<Value> = outcome
@@ -150,7 +150,7 @@ struct Sums {
 }
 
 struct Protocol<'a> {
-    outcome: &'a Outcome,
+    outcome: &'a AuditOutcome,
     context: &'a Context,
     check: Check,
     object: Map<String, Value>,
@@ -353,7 +353,7 @@ impl Protocol<'_> {
 ///
 /// `None` for checks that the protocol does not have.
 #[must_use]
-pub fn protocol(check: Check, outcome: &Outcome, context: &Context) -> Option<Value> {
+pub fn protocol(check: Check, outcome: &AuditOutcome, context: &Context) -> Option<Value> {
     let mut report = Protocol { outcome, context, check, object: Map::new() };
     let sheet = &outcome.sheet;
     match check {

@@ -28,7 +28,7 @@ use crate::audit::terms::{Denom, Subject, Terms, read_terms};
 use crate::audit::totals::Totals;
 use crate::audit::wire::{AccountResult, BankAccount, OpenPairs, Settled};
 
-/// How an audit is done.
+/// Options of an audit.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The time at which deposits, reserves and purses are due.
@@ -81,7 +81,7 @@ pub enum AuditError {
     Stopped,
 }
 
-/// How far an audit is. Shared with whoever shows it.
+/// The progress of an audit, shared with those who show it.
 #[derive(Debug, Default)]
 pub struct Progress {
     /// Rows posted.
@@ -105,7 +105,7 @@ pub struct DenomResult {
 
 /// The result of an audit.
 #[derive(Debug)]
-pub struct Outcome {
+pub struct AuditOutcome {
     /// Everything that was found, in the order of reports.
     pub findings: Vec<Finding>,
     /// Further findings, suppressed by a person.
@@ -157,7 +157,7 @@ pub struct Income {
     pub history: i128,
 }
 
-impl Outcome {
+impl AuditOutcome {
     /// The findings that say that something is wrong.
     pub fn faults(&self) -> impl Iterator<Item = &Finding> {
         self.findings.iter().filter(|finding| finding.severity() == Severity::Finding)
@@ -226,7 +226,7 @@ pub fn audit(
     subject: &Subject,
     options: &Options,
     progress: &Progress,
-) -> Result<Outcome, AuditError> {
+) -> Result<AuditOutcome, AuditError> {
     let started = Instant::now();
     let frozen = store.freeze(AUDITED)?;
     let terms = read_terms(&*frozen, subject)?;
@@ -263,7 +263,7 @@ pub fn resume(
     base: Base,
     (options, open): (&Options, Option<&OpenPairs>),
     progress: &Progress,
-) -> Result<Outcome, AuditError> {
+) -> Result<AuditOutcome, AuditError> {
     let started = Instant::now();
     let books = Books::default();
     if let Some(open) = open {
@@ -315,7 +315,7 @@ fn conclude(
     (options, open): (&Options, Option<&OpenPairs>),
     progress: &Progress,
     started: Instant,
-) -> Result<Outcome, AuditError> {
+) -> Result<AuditOutcome, AuditError> {
     (conclusion.tally, conclusion.sums) = (base.totals.tally.clone(), base.totals.sums);
     conclusion.draw_whole()?;
     let (accounts, mut settled) = conclusion.wire(&options.bank, open)?;
@@ -340,7 +340,7 @@ fn conclude(
     let mut findings = base.findings.clone();
     findings.extend(whole);
     findings.sort_by(|a, b| a.order().cmp(&b.order()));
-    Ok(Outcome {
+    Ok(AuditOutcome {
         findings,
         suppressed: Vec::new(),
         base,

@@ -88,7 +88,7 @@ impl Sheet {
         Net { units: self.wired_in.units - self.wired_out.units, ..self.wired_in }
     }
 
-    /// How much more came in than is accounted for; zero if the books add up.
+    /// Returns the surplus of what came in over what is accounted for; zero if the books add up.
     #[must_use]
     pub fn difference(&self) -> Net {
         let accounted = self.liability().units + self.fees.units;

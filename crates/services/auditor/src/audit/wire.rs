@@ -16,7 +16,7 @@ use crate::audit::finding::{Finding, RowName, Rule};
 
 /// Incoming transfers are read at once if fewer rows of the bank than this are between them.
 const RUN_GAP_ROWS: u64 = 64;
-/// How many incoming transfers are read at once.
+/// Number of incoming transfers that are read at once.
 const RUN_ROWS: usize = 1_024;
 
 /// A transfer to the exchange, as the bank has it.
@@ -117,7 +117,8 @@ struct Compared<'a> {
     unknown: Vec<&'a BankDebit>,
 }
 
-/// Whether two payto URIs name one account: without regard to case, and to anything after the account.
+/// Returns whether two payto URIs name one account: without regard to case, and to anything after the
+/// account.
 fn is_same_account(one: &str, other: &str) -> bool {
     fn bare(uri: &str) -> &str {
         uri.split('?').next().unwrap_or(uri)

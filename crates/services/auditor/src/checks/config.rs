@@ -25,7 +25,7 @@ pub struct Account {
     pub debits: bool,
     /// The base URL of its wire gateway.
     pub gateway_url: String,
-    /// How to log in there.
+    /// The credentials for it.
     pub auth: GatewayAuth,
 }
 

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::audit::report::Context;
-use crate::audit::{Finding, Net, Outcome, Severity};
+use crate::audit::{AuditOutcome, Finding, Net, Severity};
 use batzen_http::escape_html;
 use batzen_protocol::Timestamp;
 
@@ -91,7 +91,7 @@ fn row(out: &mut String, class: &str, name: &str, amount: &str, what: &str) {
     let _ = write!(out, "<tr{class}><td>{name}</td><td class=\"n\">{amount}</td><td>{what}</td></tr>");
 }
 
-fn sheet(out: &mut String, outcome: &Outcome, context: &Context) {
+fn sheet(out: &mut String, outcome: &AuditOutcome, context: &Context) {
     let sheet = &outcome.sheet;
     out.push_str("<h2>What is owed</h2><div class=\"wide\" tabindex=\"0\"><table id=\"liabilities\">");
     for (name, amount, what) in [
@@ -131,7 +131,7 @@ fn sheet(out: &mut String, outcome: &Outcome, context: &Context) {
     }
 }
 
-fn denominations(out: &mut String, outcome: &Outcome, context: &Context) {
+fn denominations(out: &mut String, outcome: &AuditOutcome, context: &Context) {
     out.push_str(
         "<h2>Denominations</h2><div class=\"wide\" tabindex=\"0\"><table id=\"denominations\"><tr><th class=\"n\">Value</th><th>Withdrawn from</th>\
          <th>until</th><th class=\"n\">Coins issued</th><th class=\"n\">used</th><th class=\"n\">Issued</th>\
@@ -238,7 +238,7 @@ fn field(text: &str) -> String {
 }
 
 /// All findings and notices as comma-separated values.
-pub(super) fn csv(outcome: &Outcome, context: &Context) -> String {
+pub(super) fn csv(outcome: &AuditOutcome, context: &Context) -> String {
     let mut out = String::from(
         "severity,check,rule,table,row,key,subject,exchange,auditor,at_risk,meaning,detail,advice\r\n",
     );

@@ -1,7 +1,7 @@
 //! A report of the checks, in every form.
 
 use crate::audit::report::{Context, finding, summary};
-use crate::audit::{Net, Outcome, Severity};
+use crate::audit::{AuditOutcome, Net, Severity};
 use batzen_metrics::Page;
 use batzen_protocol::{Duration, Timestamp};
 use batzen_store::{Result, Store};
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::link::Forms;
 use crate::live::{self, CopyPosition, Hour, TrackedFinding};
 
-/// How far back figures over time go.
+/// Time that figures over time go back.
 const HOURS_SHOWN: Duration = Duration::from_days(31);
 
 /// The timeline that only an auditor who follows the exchange has.
@@ -45,7 +45,7 @@ impl Timeline {
 #[derive(Debug)]
 pub struct Report {
     /// The result of the checks.
-    pub outcome: Outcome,
+    pub outcome: AuditOutcome,
     /// When, and in which currency.
     pub context: Context,
     /// The exchange.

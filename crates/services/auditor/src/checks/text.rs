@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use crate::audit::report::Context;
-use crate::audit::{Finding, Net, Outcome, Severity};
+use crate::audit::{AuditOutcome, Finding, Net, Severity};
 
 /// Number of findings that a text lists in full.
 const LISTED_MAX: usize = 50;
@@ -19,7 +19,7 @@ pub(super) fn counted(count: usize, noun: &str) -> String {
 }
 
 /// The result of an audit: the balance sheet, then what was found.
-pub(super) fn text(outcome: &Outcome, context: &Context) -> String {
+pub(super) fn text(outcome: &AuditOutcome, context: &Context) -> String {
     let mut out = String::new();
     let sheet = &outcome.sheet;
     let seconds = outcome.elapsed.as_secs_f64().max(0.001);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use crate::audit::report::Context;
-use crate::audit::{DenomResult, Net, Outcome};
+use crate::audit::{AuditOutcome, DenomResult, Net};
 use batzen_http::plot::{COLOURS, Line, LinePlot};
 use batzen_protocol::Timestamp;
 use batzen_tables::exchange::DenomSerial;
@@ -88,7 +88,7 @@ pub(super) fn total(out: &mut String, hours: &[Hour], context: &Context) {
 }
 
 /// The same for each denomination that has coins.
-pub(super) fn denominations(out: &mut String, hours: &[Hour], outcome: &Outcome, context: &Context) {
+pub(super) fn denominations(out: &mut String, hours: &[Hour], outcome: &AuditOutcome, context: &Context) {
     let mut of_denoms: BTreeMap<DenomSerial, Vec<&Hour>> = BTreeMap::new();
     for hour in hours {
         if let Some(denom) = hour.denom {

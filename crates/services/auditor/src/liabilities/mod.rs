@@ -152,7 +152,7 @@ pub struct Found {
 
 /// The result of a check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Outcome {
+pub struct LiabilitiesOutcome {
     /// Number of epochs that there are.
     pub epochs: u64,
     /// The end of the last one that was judged.
@@ -452,14 +452,17 @@ impl Checker<'_> {
 ///
 /// # Errors
 /// If files or rows cannot be read.
-pub async fn check(request: &Request, key: Option<&EddsaPrivateKey>) -> Result<Outcome, LiabilitiesError> {
+pub async fn check(
+    request: &Request,
+    key: Option<&EddsaPrivateKey>,
+) -> Result<LiabilitiesOutcome, LiabilitiesError> {
     examine(request, &request.store).await?.confirm(request, key)
 }
 
 /// The result of a check of which nothing is confirmed yet.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Examined {
-    outcome: Outcome,
+    outcome: LiabilitiesOutcome,
     /// Proofs of fraud that others can check.
     evidence: Vec<Evidence>,
     /// The statements that may be confirmed.
@@ -475,7 +478,7 @@ impl Examined {
         self,
         request: &Request,
         key: Option<&EddsaPrivateKey>,
-    ) -> Result<Outcome, LiabilitiesError> {
+    ) -> Result<LiabilitiesOutcome, LiabilitiesError> {
         let Self { mut outcome, evidence, to_confirm } = self;
         if let Some(key) = key {
             for body in &to_confirm {
@@ -544,7 +547,7 @@ pub(crate) async fn examine(request: &Request, place: &impl RowSource) -> Result
     }
     write(&seen_path, &to_json(&seen))?;
     let last = judged.last().map(|last| &last.statement);
-    let outcome = Outcome {
+    let outcome = LiabilitiesOutcome {
         epochs: index.epochs.len() as u64,
         end: last.map(|last| last.end),
         outstanding: last.and_then(|last| last.outstanding().map(|sum| format!("{}:{sum}", last.currency))),

@@ -63,7 +63,7 @@ impl Reader {
     }
 
     fn fault<T: Table>(&mut self, serial: u64) {
-        self.faults.push(format!("row {serial} of {} names what is not there", T::DEF.name));
+        self.faults.push(format!("row {serial} of {} refers to a missing row", T::DEF.name));
     }
 
     /// Enters a leaf. `denom` is none if the row names an unknown coin.

@@ -1,4 +1,4 @@
-//! How the auditor follows an exchange, as its configuration says.
+//! Options for following an exchange, from the auditor's configuration.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ const COMPARE_INTERVAL_DEFAULT: batzen_protocol::Duration = batzen_protocol::Dur
 /// The least time between two checks of all rows that nobody asked for.
 const CHECK_ALL_BREATH: batzen_protocol::Duration = batzen_protocol::Duration::from_secs(1);
 
-/// How the service follows an exchange.
+/// Options for following an exchange.
 #[derive(Debug, Clone)]
 pub struct FollowConfig {
     /// Where the exchange's changes come from.

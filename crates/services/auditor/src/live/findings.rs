@@ -29,7 +29,7 @@ pub struct TrackedFinding {
 }
 
 impl TrackedFinding {
-    /// Whether it holds, and nobody has put it aside.
+    /// Returns whether it holds, and nobody has put it aside.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.row.resolved.is_none() && self.row.suppressed.is_none()
@@ -78,7 +78,8 @@ fn finding_of(row: &AuditFindingRow) -> Option<Finding> {
     })
 }
 
-/// Whether a finding says that something happened, rather than that something is so. It stays until it is suppressed.
+/// Returns whether a finding says that something happened, rather than that something is so. It stays until it is
+/// suppressed.
 pub(super) fn is_event(rule: Rule) -> bool {
     matches!(rule, Rule::RowRewritten | Rule::RowRemoved | Rule::HistoryForked)
 }

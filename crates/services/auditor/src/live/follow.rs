@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::audit::{AuditError, Options, Outcome, Progress, RowChange, Subject, Version, increment};
+use crate::audit::{AuditError, AuditOutcome, Options, Progress, RowChange, Subject, Version, increment};
 use batzen_feed::Clock;
 use batzen_feed::client::{
     self as feed, Batch, Comparison, FeedError, Follower, FollowerOptions, SharedProgress,
@@ -38,7 +38,7 @@ impl From<StoreError> for FollowingError {
 }
 
 impl FollowingError {
-    /// Whether another attempt would fail, too.
+    /// Returns whether another attempt would fail, too.
     #[must_use]
     pub fn is_final(&self) -> bool {
         match self {
@@ -64,7 +64,7 @@ pub enum Followed {
     Idle,
 }
 
-/// How far it is, for other threads.
+/// Its progress, for other threads.
 #[derive(Debug)]
 pub struct Status {
     /// The stream.
@@ -126,7 +126,7 @@ pub struct Following {
     threads: usize,
     clock: Clock,
     live: Option<Live>,
-    /// How new the copy is; `None` if it has to be read again.
+    /// The age of the copy; `None` if it has to be read again.
     reach: Option<Reach>,
     status: Arc<Status>,
     /// When the store was last asked.
@@ -170,13 +170,13 @@ impl Following {
         Ok(Self { source, store, subject, threads, clock, live: None, reach: None, status, asked_store })
     }
 
-    /// How far it is, for other threads.
+    /// Returns its progress, for other threads.
     #[must_use]
     pub fn status(&self) -> Arc<Status> {
         Arc::clone(&self.status)
     }
 
-    /// Whether the exchange has said on this connection that it has nothing more.
+    /// Returns whether the exchange has said on this connection that it has nothing more.
     #[must_use]
     pub fn is_up_to_date(&self) -> bool {
         match &self.source {
@@ -340,7 +340,7 @@ impl Following {
     ///
     /// # Errors
     /// If the store fails.
-    pub fn compare(&mut self, outside: Outside) -> Result<Option<Outcome>, FollowingError> {
+    pub fn compare(&mut self, outside: Outside) -> Result<Option<AuditOutcome>, FollowingError> {
         let (now, threads) = ((self.clock)(), self.threads);
         let copied = match &self.reach {
             Some(reach) => reach.complete(),

@@ -24,7 +24,7 @@ use std::collections::{BTreeSet, HashMap, HashSet};
 
 use crate::audit::forward::{Forward, SHORT_HISTORY_ROWS};
 use crate::audit::{
-    AuditError, Auditor, Base, Finding, Options, Outcome, Progress, RowChange, RowName, Rule, Severity,
+    AuditError, AuditOutcome, Auditor, Base, Finding, Options, Progress, RowChange, RowName, Rule, Severity,
     Subject, Terms, Totals, audit, net, read_terms, resume,
 };
 use batzen_protocol::Timestamp;
@@ -48,7 +48,7 @@ pub use replica::ReplicaOptions;
 
 /// Rows that are removed in one commit.
 pub(crate) const REMOVED_AT_ONCE: usize = 1_024;
-/// What a check of all rows leaves is written in commits of so many rows.
+/// Number of rows in each commit that writes the results of a check of all rows.
 const ROWS_AT_ONCE: usize = 4_096;
 
 /// A position of the copy: the stream's next frame, and how many snapshots there were.
@@ -303,13 +303,13 @@ impl Live {
         &self.subject
     }
 
-    /// Whether changes have led to findings since the last comparison.
+    /// Returns whether changes have led to findings since the last comparison.
     #[must_use]
     pub fn has_new_findings(&self) -> bool {
         self.has_new_findings
     }
 
-    /// How far it is; `None` before the first change.
+    /// Returns its progress; `None` before the first change.
     #[must_use]
     pub fn state(&self) -> Option<&AuditStateRow> {
         self.state.as_ref()
@@ -462,7 +462,7 @@ impl Live {
         options: &Options,
         asked: Asked,
         progress: &Progress,
-    ) -> Result<Outcome, AuditError> {
+    ) -> Result<AuditOutcome, AuditError> {
         let now = options.now;
         let holding = findings::holding(&self.store)?;
         let base = Base {
@@ -544,7 +544,7 @@ impl Live {
     ///
     /// # Errors
     /// If the store fails.
-    pub fn report(&mut self, now: Timestamp) -> Result<Outcome, AuditError> {
+    pub fn report(&mut self, now: Timestamp) -> Result<AuditOutcome, AuditError> {
         let options = Options {
             now,
             internal: true,
@@ -580,7 +580,7 @@ pub struct Asked {
 }
 
 impl Asked {
-    /// Whether what this rule finds would have been found again.
+    /// Returns whether what this rule finds would have been found again.
     fn covers(self, rule: Rule) -> bool {
         match rule.info().check {
             crate::audit::Check::Wire => self.bank,

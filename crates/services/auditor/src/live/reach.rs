@@ -1,4 +1,4 @@
-//! How new the copy is. What bank and merchants have seen later is not judged, and what the exchange should have done later
+//! Age of the copy. What bank and merchants have seen later is not judged, and what the exchange should have done later
 //! is not missing: an auditor who was away gets the changes of hours in many batches, and each is stored when it comes.
 
 use batzen_protocol::{Duration, Timestamp};
@@ -53,7 +53,7 @@ impl Reach {
         }
     }
 
-    /// Whether the time should be stored although nothing else is.
+    /// Returns whether the time should be stored although nothing else is.
     pub fn is_due(&self) -> bool {
         let stored = self.stored.as_ref().map_or(Timestamp::ZERO, |row| row.complete);
         self.complete.saturating_since(stored) >= STORE_INTERVAL

@@ -126,7 +126,7 @@ impl Documents {
 
 /// The result of a run.
 #[derive(Clone, Debug, Default)]
-pub struct Outcome {
+pub struct OfflineOutput {
     /// Text for standard output: keys in words, or the auditor's key.
     pub report: String,
     /// Documents that no step took.
@@ -148,13 +148,16 @@ impl Offline<'_> {
     ///
     /// # Errors
     /// The first step that fails.
-    pub fn run<'a>(&'a mut self, arguments: &'a [String]) -> BoxFuture<'a, Result<Outcome, OfflineError>> {
+    pub fn run<'a>(
+        &'a mut self,
+        arguments: &'a [String],
+    ) -> BoxFuture<'a, Result<OfflineOutput, OfflineError>> {
         Box::pin(self.run_all(arguments))
     }
 
-    async fn run_all(&mut self, arguments: &[String]) -> Result<Outcome, OfflineError> {
+    async fn run_all(&mut self, arguments: &[String]) -> Result<OfflineOutput, OfflineError> {
         let steps = parse(arguments)?;
-        let mut outcome = Outcome::default();
+        let mut outcome = OfflineOutput::default();
         let is_alone = steps.len() == 1;
         for step in steps {
             let documents = &mut outcome.documents;

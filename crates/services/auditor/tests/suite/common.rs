@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use batzen_auditor::{AuditorConfig, Place, RunningAuditor};
+use batzen_auditor::{AuditorConfig, ListenConfig, RunningAuditor};
 use batzen_crypto::{EddsaPrivateKey, EddsaPublicKey, HashCode};
 use batzen_http::client::{Client, ClientOptions, Reply};
 use batzen_protocol::Timestamp;
@@ -85,7 +85,7 @@ impl Auditor {
         let now = Arc::new(AtomicU64::new(NOW_S));
         let clock = Arc::clone(&now);
         let mut config = AuditorConfig {
-            place: Place::Tcp { host: Some("127.0.0.1".to_owned()), port: 0 },
+            place: ListenConfig::Tcp { host: Some("127.0.0.1".to_owned()), port: 0 },
             clock: Arc::new(move || Timestamp::from_secs(clock.load(Ordering::SeqCst))),
             ..AuditorConfig::new("KUDOS".parse().unwrap(), dir.path())
         };

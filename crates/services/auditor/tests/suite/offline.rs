@@ -1,7 +1,7 @@
 //! The offline tool's chains of sub-commands, without a network.
 
 use batzen_auditor::AuditorConfig;
-use batzen_auditor::offline::{Offline, OfflineError, Outcome};
+use batzen_auditor::offline::{Offline, OfflineError, OfflineOutput};
 use serde_json::{Value, json};
 
 /// Keys as an exchange publishes them, from a recording.
@@ -21,7 +21,11 @@ fn config(dir: &tempfile::TempDir) -> AuditorConfig {
 }
 
 /// Runs a chain; what it says goes to the second part.
-async fn run(config: &AuditorConfig, line: &str, input: &str) -> (Result<Outcome, OfflineError>, String) {
+async fn run(
+    config: &AuditorConfig,
+    line: &str,
+    input: &str,
+) -> (Result<OfflineOutput, OfflineError>, String) {
     let arguments: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
     let mut said = String::new();
     let mut say = |text: &str| said += text;

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
 use batzen_auditor::audit::{
-    BankAccount, BankCredit, BankDebit, Check, Confirmation, Finding, Options, Outcome, Progress, RowChange,
-    audit,
+    AuditOutcome, BankAccount, BankCredit, BankDebit, Check, Confirmation, Finding, Options, Progress,
+    RowChange, audit,
 };
 use batzen_auditor::live::{Asked, Live};
 use batzen_crypto::{EddsaPublicKey, EddsaSignature, HashCode, WireSalt, Wtid};
@@ -400,7 +400,7 @@ impl Town {
     }
 }
 
-fn wire(outcome: &Outcome) -> BTreeSet<String> {
+fn wire(outcome: &AuditOutcome) -> BTreeSet<String> {
     let is_wire = |finding: &&Finding| finding.rule.info().check == Check::Wire;
     outcome
         .findings

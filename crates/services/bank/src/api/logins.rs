@@ -156,7 +156,7 @@ impl Logins {
         *sha512_parts(&parts).as_bytes()
     }
 
-    /// Whether these credentials were right recently.
+    /// Returns whether these credentials were right recently.
     fn remembers(&self, pair: &(String, Address), digest: &Digest, now: Instant) -> bool {
         let remembered = self.read();
         let Some(entry) = remembered.get(pair) else { return false };

@@ -121,7 +121,7 @@ impl App for Service {
         &self.monitor
     }
 
-    /// Whether the bank can serve its customers: store or database, clock, and ledger.
+    /// Checks whether the bank can serve its customers: store or database, clock, and ledger.
     async fn ready(&self) -> Readiness {
         let ledger = async {
             let answer = self.ledger.lookup_accounts(vec![1]).await;

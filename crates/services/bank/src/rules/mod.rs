@@ -151,7 +151,7 @@ pub struct Intent {
     pub opens_credit: bool,
 }
 
-/// How an intent ended.
+/// The end of an intent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finished {
     /// The intent.
@@ -201,7 +201,7 @@ pub enum Refusal {
     #[error("the account would be overdrawn beyond its limit")]
     UnallowedDebit,
     /// A balance would exceed the range of amounts.
-    #[error("a balance would become too big")]
+    #[error("balance overflow")]
     TooBig,
     /// The request uid names another transfer.
     #[error("the request uid was used for another transfer")]
@@ -225,7 +225,7 @@ pub enum Refusal {
     #[error("the selection changed since it was looked up")]
     Unresolved,
     /// It depends on an intent that the ledger has not answered yet: wait for that, then ask again.
-    #[error("it depends on a movement of money that is not decided yet")]
+    #[error("it depends on a transfer that is still pending")]
     InFlight {
         /// The intent.
         key: TransactionKey,

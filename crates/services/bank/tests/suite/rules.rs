@@ -119,7 +119,7 @@ impl Model {
         if used { Err(Refusal::DuplicateReservePub) } else { Ok(()) }
     }
 
-    /// Whether an account could be debited. Reserved amounts count as spent.
+    /// Returns whether an account could be debited. Reserved amounts count as spent.
     fn affords(&self, policy: &Policy, account: u8, amount: u8) -> bool {
         let reserved: i64 = self
             .operations

@@ -26,7 +26,7 @@ use crate::rules::{PurseTerms, Refusal, RequestClose, ReserveOpen, ReserveOpened
 
 /// The signed hash of "the account of origin".
 const ORIGIN: ShortHash = ShortHash::from_bytes([0; 32]);
-/// How far ahead a reserve may be prolonged.
+/// Maximum time ahead for which a reserve may be prolonged.
 const PROLONGATION_MAX: Duration = Duration::from_days(100 * 365);
 
 pub(super) fn routes(table: Table) -> Table {

@@ -182,9 +182,9 @@ fn contribution(app: &Exchange, amount: &Amount, index: Option<usize>) -> Checke
     })
 }
 
-/// Whether all these deposits were accepted before. A repetition is confirmed even if its denominations have
-/// expired or were revoked since: a merchant whose answer was lost must learn that the coins have paid. The
-/// rules compare everything else.
+/// Returns whether all these deposits were accepted before. A repetition is confirmed even if its
+/// denominations have expired or were revoked since: a merchant whose answer was lost must learn that the
+/// coins have paid. The rules compare everything else.
 async fn is_repetition(
     app: &Exchange,
     contract: &Contract,

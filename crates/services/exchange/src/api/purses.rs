@@ -42,7 +42,7 @@ use crate::rules::{
     TypedCommand,
 };
 
-/// How often a command is submitted again because the purse has changed since it was read.
+/// Number of times that a command is submitted again because the purse has changed since it was read.
 const RACES_MAX: u32 = 8;
 /// The hash of "no age commitment".
 const NO_AGE: ShortHash = ShortHash::from_bytes([0; 32]);
@@ -280,7 +280,7 @@ pub(super) async fn confirm(
     })
 }
 
-/// What a command on a purse must name: the purse's reserve, and its coins.
+/// The rows that a command on a purse must name: the purse's reserve, and its coins.
 type Parts = (Option<ReservePub>, Vec<CoinPub>);
 
 async fn read_parts(app: &Exchange, purse_pub: PursePub) -> Checked<Parts> {

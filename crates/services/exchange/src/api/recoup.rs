@@ -28,7 +28,7 @@ pub(super) fn routes(table: Table) -> Table {
     )
 }
 
-/// What differs between recoup and recoup-refresh.
+/// The differences between recoup and recoup-refresh.
 struct Kind {
     operation: DenomOperation,
     not_eligible: ErrorCode,

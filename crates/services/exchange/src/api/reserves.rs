@@ -21,9 +21,9 @@ use crate::reads::read;
 use crate::rules::history::balance_of;
 use crate::rules::{ReserveHistory, ReserveHistoryItem};
 
-/// How far a request's time may differ from ours.
+/// Maximum difference between a request's time and ours.
 const CLOCK_SKEW_MAX: Duration = Duration::from_secs(15 * 60);
-/// How far back the free status goes.
+/// Time that the free status goes back.
 const RECENT: Duration = Duration::from_days(5 * 7);
 
 pub(super) fn routes(table: Table) -> Table {
@@ -105,7 +105,7 @@ async fn history(app: &Exchange, request: &mut Request) -> Checked<Response> {
     statement(app, reserve_pub, None).await
 }
 
-/// How often a statement is read again because something changed in between.
+/// Number of times that a statement is read again because something changed in between.
 const READS_MAX: u32 = 16;
 
 /// Balance and history. A whole history adds up to the balance; both are read again when something changed in

@@ -7,7 +7,7 @@ use super::{Table, endpoint};
 use crate::app::Exchange;
 use crate::config::ExchangeConfig;
 
-/// What to do when `/wire` cannot be answered.
+/// The remedy when `/wire` cannot be answered.
 const WIRE_HINT: &str = "publish accounts and fees with `batzen exchange offline` (enable-account, wire-fee)";
 
 pub(super) fn routes(table: Table) -> Table {
@@ -48,8 +48,8 @@ async fn seed(app: &Exchange, _: &Request) -> Response {
     Response::bytes(200, "", app.core.random::<32>().to_vec())
 }
 
-/// Whether the exchange can serve wallets. This depends on the store or database, the clock, the keys, the
-/// published accounts, and on the signers if they hold the keys.
+/// Checks whether the exchange can serve wallets. This depends on the store or database, the clock, the
+/// keys, the published accounts, and on the signers if they hold the keys.
 pub(super) async fn ready(app: &Exchange) -> Readiness {
     let (core, keys) = (&app.core, app.keys());
     let readiness = app

@@ -24,7 +24,8 @@ use crate::crypto::Check;
 use crate::keys::KeyState;
 use crate::rules::Management;
 
-/// How many signatures of one request are checked at a time, so that requests take turns on the CPU pool.
+/// Number of signatures of one request that are checked at a time, so that requests take turns on the CPU
+/// pool.
 const CHECKS_AT_ONCE: usize = 256;
 
 /// The endpoint.

@@ -62,7 +62,7 @@ pub async fn commitment(app: &Exchange, opening: Arc<Opening>) -> Checked<Option
     app.crypto.openings.run_one(opening).await.map_err(busy)
 }
 
-/// Whether one message is signed, see [`checked`].
+/// Returns whether one message is signed, see [`checked`].
 ///
 /// # Errors
 /// As [`checked`].

@@ -6,7 +6,7 @@ use batzen_protocol::Timestamp;
 
 /// The members of a confirmation besides its signatures, and one signature, fit into this buffer, in bytes.
 const CONFIRMATION_BYTES: usize = 256;
-/// What a signature adds to a list.
+/// Bytes that a signature adds to a list.
 const SIGNATURE_BYTES: usize = 128;
 /// A blind signature's members besides its value.
 const BLIND_SIGNATURE_BYTES: usize = 96;

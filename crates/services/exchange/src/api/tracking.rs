@@ -60,7 +60,7 @@ async fn transfer(app: &Exchange, request: &mut Request) -> Checked<Response> {
     .await
 }
 
-/// What the exchange confirms about a transfer, when it took place, and the deposits in it.
+/// Builds the exchange's confirmation of a transfer, of its time, and of the deposits in it.
 ///
 /// # Errors
 /// When the deposits do not pay the fee.

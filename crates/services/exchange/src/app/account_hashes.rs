@@ -10,9 +10,9 @@ use batzen_protocol::payto::PaytoUri;
 use batzen_tables::exchange::PaytoHash;
 use smallvec::SmallVec;
 
-/// How much memory the remembered accounts may take, in bytes.
+/// Maximum memory for the remembered accounts, in bytes.
 const ACCOUNTS_BYTES_MAX: usize = 16 << 20;
-/// What an account takes besides its URI, in bytes: the salt, the hashes and the map entry.
+/// Memory of an account besides its URI, in bytes: the salt, the hashes and the map entry.
 const ACCOUNT_BYTES: usize = 256;
 
 /// The two hashes of an account.
@@ -24,7 +24,7 @@ pub struct AccountHash {
     pub h_payto: PaytoHash,
 }
 
-/// How many parts the cache has. Each has its own lock, so that several threads rarely wait for one another.
+/// Number of parts of the cache. Each has its own lock, so that several threads rarely wait for one another.
 const PARTS: usize = 16;
 /// Most keys fit into this buffer, in bytes.
 const KEY_BYTES: usize = 256;

@@ -63,7 +63,7 @@ fn ranges(header: &str) -> Vec<Range<'_>> {
         .collect()
 }
 
-/// How well a MIME type fits: the quality of the most specific range that matches, 0 for none.
+/// Rates a MIME type: the quality of the most specific range that matches, 0 for none.
 fn mime_quality(accept: &[Range<'_>], mime: &str) -> u16 {
     let (kind, _) = mime.split_once('/').expect("the table has types with a slash");
     let mut best = (0u8, 0u16);
@@ -86,7 +86,7 @@ fn mime_quality(accept: &[Range<'_>], mime: &str) -> u16 {
     best.1
 }
 
-/// How well a language fits, 0 for not at all. `de` fits `de-CH` and vice versa; the exact tag fits better.
+/// Rates a language, 0 if it does not fit. `de` fits `de-CH` and vice versa; the exact tag fits better.
 fn language_quality(wanted: &[Range<'_>], language: &str) -> u32 {
     let primary = |tag: &str| tag.split(['-', '_']).next().unwrap_or_default().to_ascii_lowercase();
     wanted

@@ -1,4 +1,4 @@
-//! What the parts of a service share: [`Exchange`]. Starting and stopping is in [`crate::service`].
+//! State that the parts of a service share: [`Exchange`]. Starting and stopping is in [`crate::service`].
 
 pub mod account_hashes;
 pub mod documents;
@@ -49,7 +49,7 @@ pub struct Exchange {
     pub readers: Arc<Readers>,
     /// Hashes of accounts that were paid recently.
     pub account_hashes: AccountHashes,
-    /// Those who identify customers.
+    /// The providers that identify customers.
     pub kyc: Providers,
     /// The holder of the private keys: this process, or others.
     pub custody: Arc<Custody>,
@@ -66,7 +66,7 @@ pub struct Exchange {
     pub(crate) management: tokio::sync::Mutex<()>,
     /// Held while a key state is built, so that an older one never replaces a newer one.
     pub(crate) building: tokio::sync::Mutex<()>,
-    /// What auditors have, if changes are shipped to them.
+    /// The progress of auditors, if changes are shipped to them.
     pub(crate) feed_metrics: Option<Arc<batzen_feed::metrics::ServerMetrics>>,
     /// Where auditors connect.
     pub(crate) feed_urls: Vec<String>,
@@ -77,7 +77,7 @@ pub struct Exchange {
     pub(crate) kyc_pages: crate::api::KycPages,
     /// The last epoch of liabilities that is known to be published.
     pub(crate) last_epoch: crate::api::LastEpoch,
-    /// How many requests will be served before the service ends, and the task that waits for that.
+    /// Number of requests until the service ends, and the task that waits for that.
     pub(crate) requests_left: AtomicU64,
     pub(crate) last_request: Notify,
 }
@@ -254,7 +254,7 @@ impl Exchange {
         Ok(())
     }
 
-    /// Whether every configured denomination has a key.
+    /// Returns whether every configured denomination has a key.
     pub fn has_all_keys(&self) -> bool {
         let keys = self.custody.denominations();
         let has_key = |coin: &CoinConfig| keys.iter().any(|key| coin.has_key(key.info()));
@@ -276,7 +276,7 @@ impl Exchange {
         if version == self.keys().version() { Ok(()) } else { self.build_keys().await }
     }
 
-    /// Whether the key set has changed since a key state of version `seen`.
+    /// Returns whether the key set has changed since a key state of version `seen`.
     ///
     /// # Errors
     /// When the store cannot be read.
@@ -285,7 +285,7 @@ impl Exchange {
         Ok(self.keys().version() != seen)
     }
 
-    /// Whether wallets can withdraw and answers are signed.
+    /// Checks that wallets can withdraw and answers are signed.
     ///
     /// # Errors
     /// What is missing, and what to do.
@@ -296,14 +296,14 @@ impl Exchange {
         Err(if self.waits_for_signature(keys) { KeysNotUsable::Unsigned } else { KeysNotUsable::NotCreated })
     }
 
-    /// Whether keys exist that the offline master key has not signed.
+    /// Returns whether keys exist that the offline master key has not signed.
     fn waits_for_signature(&self, keys: &KeyState) -> bool {
         let config = &self.core.config;
         !keys.future_denoms(&self.custody, config).is_empty()
             || !keys.future_signkeys(&self.custody, config).is_empty()
     }
 
-    /// Whether wallets can use the exchange's keys now.
+    /// Checks that wallets can use the exchange's keys now.
     ///
     /// # Errors
     /// What is missing, and what to do.

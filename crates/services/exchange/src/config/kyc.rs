@@ -1,4 +1,4 @@
-//! Who must be identified, by whom: `[kyc-legitimization-*]`, `[kyc-provider-*]` and `[kyc-officer-*]`.
+//! Identification of customers: `[kyc-legitimization-*]`, `[kyc-provider-*]` and `[kyc-officer-*]`.
 
 use std::path::PathBuf;
 
@@ -40,7 +40,7 @@ impl std::fmt::Debug for OAuth2Config {
     }
 }
 
-/// How a provider works.
+/// The protocol of a provider.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KycLogicConfig {
     /// Another service identifies the user.
@@ -59,7 +59,7 @@ pub struct KycProviderConfig {
     pub section: String,
     /// Time that an identification is valid.
     pub validity: Duration,
-    /// How it works.
+    /// Its protocol.
     pub logic: KycLogicConfig,
 }
 
@@ -86,7 +86,7 @@ pub struct KycConfig {
 }
 
 impl KycConfig {
-    /// Whether there is anything to identify.
+    /// Returns whether there is anything to identify.
     #[must_use]
     pub fn is_used(&self) -> bool {
         !self.rules.rules.is_empty() || !self.providers.is_empty()

@@ -1,4 +1,4 @@
-//! What the operator configures.
+//! The operator's configuration.
 //!
 //! [`ExchangeConfig::from_ini`](ExchangeConfig::from_ini) reads configuration files; programs that play all
 //! roles themselves (demo, tests) start from [`ExchangeConfig::local`].
@@ -77,13 +77,13 @@ impl CoinFees {
 pub struct CoinConfig {
     /// The name of the section, and of the directory with its keys.
     pub section: String,
-    /// What a coin is worth.
+    /// The value of a coin.
     pub value: Money,
     /// Time that one key is offered for withdrawal.
     pub duration_withdraw: Duration,
-    /// How long coins can be spent after that.
+    /// Time after that during which coins can be spent.
     pub duration_spend: Duration,
-    /// How long records are kept after that.
+    /// Time after that during which records are kept.
     pub duration_legal: Duration,
     /// The fees.
     pub fees: CoinFees,
@@ -94,7 +94,7 @@ pub struct CoinConfig {
 }
 
 impl CoinConfig {
-    /// Whether a key belongs to this section.
+    /// Returns whether a key belongs to this section.
     pub fn has_key(&self, key: &DenomInfo) -> bool {
         let cipher = match self.cipher {
             CipherConfig::Rsa { .. } => Cipher::Rsa,
@@ -113,7 +113,7 @@ pub struct DocumentsConfig {
     pub etag: String,
 }
 
-/// How the exchange authenticates to the wire gateway.
+/// Authentication of the exchange at the wire gateway.
 #[derive(Clone, PartialEq, Eq)]
 pub enum GatewayAuth {
     /// No authentication.
@@ -141,7 +141,7 @@ impl std::fmt::Debug for GatewayAuth {
 pub struct GatewayConfig {
     /// Base URL of the account at the gateway.
     pub url: String,
-    /// How to log in.
+    /// The credentials for it.
     pub auth: GatewayAuth,
 }
 
@@ -205,14 +205,14 @@ impl AgeRestrictionConfig {
     }
 }
 
-/// How liabilities are published (`[exchange-liabilities]`).
+/// Options for publishing liabilities (`[exchange-liabilities]`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LiabilitiesConfig {
     /// Where the files are.
     pub dir: PathBuf,
     /// Time that an epoch lasts.
     pub epoch: Duration,
-    /// How long after an epoch's end all its rows are committed.
+    /// Time after an epoch's end until all its rows are committed.
     pub settling: Duration,
     /// Number of leaves that a bucket has at least, on average.
     pub bucket: u64,
@@ -355,9 +355,9 @@ pub struct ExchangeConfig {
     pub module_cs: ModuleConfig,
     /// Online signing keys.
     pub module_eddsa: ModuleConfig,
-    /// How committed changes are shipped to auditors, if they are.
+    /// Options for shipping committed changes to auditors, if they are shipped.
     pub feed: Option<FeedConfig>,
-    /// How liabilities are published, if they are.
+    /// Options for publishing liabilities, if they are published.
     pub liabilities: Option<LiabilitiesConfig>,
     /// The signers that hold the private keys, if this process does not.
     pub signers: Option<SignersConfig>,

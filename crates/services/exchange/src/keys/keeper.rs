@@ -15,7 +15,7 @@ use crate::service::SetupError;
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum KeyRoundError {
     /// The exchange is ending.
-    #[error("the exchange is ending")]
+    #[error("the exchange is shutting down")]
     Stopping,
     /// A private key cannot be loaded, created or erased.
     #[error(transparent)]
@@ -95,7 +95,7 @@ impl Keeper {
         self.round_requested.notify_one();
     }
 
-    /// Whether a revocation is not yet confirmed by every signer.
+    /// Returns whether a revocation is not yet confirmed by every signer.
     pub(crate) fn has_unconfirmed(&self) -> bool {
         self.confirmed().is_missing
     }

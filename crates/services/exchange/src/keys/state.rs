@@ -55,7 +55,7 @@ impl Deref for Denom {
 }
 
 impl Denom {
-    /// Whether a private key is available.
+    /// Returns whether a private key is available.
     pub fn can_sign(&self) -> bool {
         self.key.is_some()
     }
@@ -516,7 +516,7 @@ fn future_denom(key: &DenomInfo, coin: &CoinConfig, config: &ExchangeConfig) -> 
     FutureDenom { row, announcement }
 }
 
-/// What is published about extensions: the signed manifests if they are stored, otherwise what the
+/// Returns the published extensions: the signed manifests if they are stored, otherwise those that the
 /// configuration enables.
 pub(super) fn extension_manifests(
     config: &ExchangeConfig,

@@ -43,7 +43,7 @@ pub struct Process<'a> {
     pub token: &'a str,
 }
 
-/// What a provider found out.
+/// The facts that a provider found out.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Identity {
     /// The provider's name for the user.
@@ -69,17 +69,17 @@ pub enum NotIdentified {
         text: String,
     },
     /// The provider's answer makes no sense \[1926\].
-    #[error("the provider's answer makes no sense: {0}")]
+    #[error("unexpected answer of the provider: {0}")]
     Malformed(String),
     /// The provider cannot be reached, or failed \[1927\].
     #[error("the provider cannot be reached, or failed: {0}")]
     Failed(String),
     /// This provider's results do not come by the user's browser \[1929\].
-    #[error("officers decide")]
+    #[error("this provider's results come from officers")]
     OtherWay,
 }
 
-/// How a provider works.
+/// The protocol of a provider.
 pub trait KycLogic: Send + Sync {
     /// Where the user's browser begins.
     fn user_url(&self, process: Process<'_>) -> String;

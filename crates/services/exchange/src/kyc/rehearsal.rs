@@ -99,7 +99,7 @@ impl Rehearsal {
     }
 }
 
-/// What the provider's redirection finds.
+/// The state that the provider's redirection finds.
 struct Stage {
     logic: Box<dyn KycLogic>,
     base_url: String,

@@ -57,7 +57,7 @@ const TABLES: [&TableDef; 19] = [
     ArchiveTransfers::DEF,
 ];
 
-/// How many rows of a view get their related rows read together.
+/// Number of rows of a view that get their related rows read together.
 const RELATED_AT_ONCE: usize = 1_024;
 
 /// Sums over rows, in units of 10⁻⁸. [`crate::reads::totals`] defines each of them.
@@ -96,7 +96,7 @@ enum RowError {
     Denomination(DenomSerial),
     #[error("a coin holds more than its value")]
     Coin,
-    #[error("a sum of removed rows is too large")]
+    #[error("overflow in the sums of removed rows")]
     Collected,
     #[error("a row names a missing row of {0}")]
     Missing(&'static str),
@@ -220,20 +220,20 @@ fn units(money: Money) -> i128 {
 }
 
 impl Sums {
-    /// What coins in wallets are worth.
+    /// Returns the value of the coins in wallets.
     #[must_use]
     pub fn outstanding(&self) -> i128 {
         self.issued - self.redeemed
     }
 
-    /// What the exchange still owes to merchants and owners of closed reserves.
+    /// Returns the debt of the exchange to merchants and owners of closed reserves.
     #[must_use]
     pub fn pending(&self) -> i128 {
         self.deposits + self.transient + self.in_flight
     }
 
-    /// What the exchange holds beyond what it owes: fees, and melts that are not revealed yet. Never below
-    /// zero.
+    /// Returns the sum that the exchange holds beyond its debts: fees, and melts that are not revealed yet.
+    /// Never below zero.
     #[must_use]
     pub fn surplus(&self) -> i128 {
         self.wired_in - self.wired_out - self.reserves - self.outstanding() - self.pending() - self.purses
@@ -246,7 +246,7 @@ impl Sums {
         self.surplus() - self.unrevealed_melts - self.fees
     }
 
-    /// What a row adds to the sums; nothing for tables without money.
+    /// Returns a row's part of the sums; nothing for tables without money.
     fn of_row(
         denoms: &DenomTable,
         related: &impl Related,
@@ -368,7 +368,7 @@ impl Sums {
         Ok(sums)
     }
 
-    /// What a commit adds to the sums, according to `of_row` for each changed row.
+    /// Returns a commit's part of the sums, according to `of_row` for each changed row.
     fn of_changes(
         changes: &ChangeSet,
         of_row: impl Fn(u16, &[u8], &[u8]) -> Result<Self, RowError>,
@@ -448,7 +448,7 @@ struct FlowState {
     is_complete: bool,
     /// A row could not be read, so the sums are no longer reported.
     is_broken: bool,
-    /// What commits of this process added to each sum, and what they took from it.
+    /// Sums that commits of this process added, and those that they subtracted.
     moved: [Sums; 2],
 }
 
@@ -486,7 +486,8 @@ impl MoneyFlow {
         Ok(rows)
     }
 
-    /// Whether every commit updates the sums. Otherwise they come from the last [`MoneyFlow::recompute`].
+    /// Returns whether every commit updates the sums. Otherwise they come from the last
+    /// [`MoneyFlow::recompute`].
     #[must_use]
     pub fn follows_commits(&self) -> bool {
         self.state().store.is_some()
@@ -600,7 +601,7 @@ impl MoneyFlow {
         }
     }
 
-    /// Whether the rows from before the start are still being added.
+    /// Returns whether the rows from before the start are still being added.
     #[must_use]
     pub fn is_summing(&self) -> bool {
         let state = self.state();
@@ -614,8 +615,8 @@ impl MoneyFlow {
         (state.is_complete && !state.is_broken).then_some(state.sums)
     }
 
-    /// What the commits of this process added to each sum, and what they took from it. Fees and unrevealed
-    /// melts are not counted here.
+    /// Returns the sums that commits of this process added, and those that they subtracted. Fees and
+    /// unrevealed melts are not counted here.
     #[must_use]
     pub fn moved(&self) -> [Sums; 2] {
         self.state().moved

@@ -13,7 +13,7 @@ pub struct WorkerMetrics {
     pub credits_set_aside: Counter,
     /// Failed or unusable answers to history requests.
     pub history_failures: Counter,
-    /// How old the newest credit of the last page was when it was booked, in seconds.
+    /// Age of the newest credit of the last page when it was booked, in seconds.
     pub credit_lag_s: Gauge,
     /// Deposits aggregated.
     pub deposits: Counter,

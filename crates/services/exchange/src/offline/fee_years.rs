@@ -4,7 +4,7 @@ use batzen_http::http_date;
 use batzen_protocol::time::{year_of, year_start};
 use batzen_protocol::{Duration, Timestamp};
 
-/// How long before the end of a year the next year's fees should be signed: from 1 November.
+/// Time before the end of a year at which the next year's fees should be signed: from 1 November.
 const REMIND_BEFORE: Duration = Duration::from_days(61);
 
 /// Commands that set fees for a year, with the number of arguments after the year.
@@ -60,7 +60,7 @@ impl<'a> FeeCommand<'a> {
         Some(Self { name, year, rest: words.get(2..2 + count)? })
     }
 
-    /// What the fees belong to: a wire method, or nothing for the global fees.
+    /// Returns the subject of the fees: a wire method, or nothing for the global fees.
     fn subject(&self) -> (&str, Option<&String>) {
         (self.name, self.rest.first().filter(|_| self.name == "wire-fee"))
     }

@@ -80,14 +80,14 @@ pub enum OfflineError {
 
 /// The result of a run.
 #[derive(Clone, Debug, Default)]
-pub struct Outcome {
+pub struct OfflineOutput {
     /// Operations that were not uploaded, to be written to standard output as a JSON array unless empty.
     pub operations: Vec<OfflineOperation>,
     /// Calendars, to be written to standard output before the operations.
     pub reports: Vec<String>,
 }
 
-impl Outcome {
+impl OfflineOutput {
     /// The JSON text for standard output; none if nothing is left.
     pub fn to_json(&self) -> Option<String> {
         if self.operations.is_empty() {
@@ -116,9 +116,9 @@ impl Offline<'_> {
     ///
     /// # Errors
     /// The first step that fails.
-    pub async fn run(&mut self, arguments: &[String]) -> Result<Outcome, OfflineError> {
+    pub async fn run(&mut self, arguments: &[String]) -> Result<OfflineOutput, OfflineError> {
         let steps = parse(arguments)?;
-        let mut outcome = Outcome::default();
+        let mut outcome = OfflineOutput::default();
         let is_calendar_last = matches!(steps.last(), Some(Step::Calendar { .. }));
         for step in steps {
             match step {

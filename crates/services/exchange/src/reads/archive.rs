@@ -13,7 +13,7 @@ use batzen_tables::exchange::{
 use crate::rules::archive::{ARCHIVE_DEPOSITS_MAX, Retention, in_order};
 use crate::rules::{ArchiveUnit, CoinFile, PurseCoins, Stays, TransferPart};
 
-/// What was found: units that may leave, and how many stay for which reason.
+/// The result: units that may leave, and the numbers of those that stay, by reason.
 #[derive(Debug, Default)]
 pub struct Examined {
     /// The units, in the order in which they must leave.
@@ -28,7 +28,7 @@ impl Examined {
     }
 }
 
-/// What leaves before the coins: their payments do not hold them back.
+/// Units that leave before the coins: their payments do not hold them back.
 #[derive(Debug, Default)]
 pub struct Leaving {
     /// Transfers.

@@ -1,4 +1,4 @@
-//! What the removal of rows depends on, for garbage collection.
+//! Reads the rows on which the removal of others depends, for garbage collection.
 
 use std::collections::BTreeSet;
 

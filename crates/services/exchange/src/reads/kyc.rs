@@ -14,7 +14,7 @@ use crate::rules::KycRules;
 
 type Result<T> = std::result::Result<T, StoreError>;
 
-/// Whether a requirement exists.
+/// Result of a search for a requirement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Requirement {
     /// Nobody has this number.
@@ -91,7 +91,7 @@ pub fn held(store: &Store, h_payto: PaytoHash) -> Result<Money> {
     Ok(held.fold(Money::ZERO, |sum, found| sum.checked_add(found.row.total).unwrap_or(Money::MAX)))
 }
 
-/// What an officer has to decide on, or can look up.
+/// A case for an officer to decide, or to look up.
 #[derive(Debug, Clone)]
 pub struct Case {
     /// The account and the provider.
@@ -131,7 +131,7 @@ fn case(store: &Store, found: Found<KycProcesses>) -> Result<Case> {
 pub struct Account {
     /// Its identifications.
     pub cases: Vec<Case>,
-    /// What officers have decided, oldest first.
+    /// The decisions of officers, oldest first.
     pub decisions: Vec<Found<KycDecisions>>,
 }
 

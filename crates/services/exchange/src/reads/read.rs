@@ -189,7 +189,8 @@ pub fn reserve_statement(
     Ok(Some(ReserveStatement { balance: row.balance, items, events }))
 }
 
-/// Which of these planchets the reserve has withdrawn, in their order. It answers a complete repetition.
+/// Finds those of these planchets that the reserve has withdrawn, in their order. It answers a complete
+/// repetition.
 ///
 /// # Errors
 /// See [`payto`].
@@ -461,7 +462,7 @@ pub fn deposit_status(store: &Store, denoms: &DenomTable, key: &DepositKey) -> R
 pub struct Transfer {
     /// The transfer.
     pub wire_out: WireOutRow,
-    /// What it pays, in the order of the deposits.
+    /// The deposits that it pays, in their order.
     pub deposits: Vec<TransferDeposit>,
 }
 
@@ -583,7 +584,7 @@ pub fn next_ready(store: &Store, after: Option<Timestamp>) -> Result<Option<Time
     first
 }
 
-/// How many deposits of a target an aggregation at `now` would find, counted up to `max`. Reads only the
+/// Counts the deposits of a target that an aggregation at `now` would find, up to `max`. Reads only the
 /// index.
 ///
 /// # Errors

@@ -22,13 +22,13 @@ pub struct BalanceSheet {
 }
 
 impl BalanceSheet {
-    /// Whether the bank's ledger and its histories agree.
+    /// Returns whether the bank's ledger and its histories agree.
     pub fn bank_agrees(&self) -> bool {
         self.histories == (self.bank_in, self.bank_out)
     }
 
-    /// Whether money was neither lost nor created. Ledger and histories of the bank must agree, and the sum
-    /// received (by the bank's books) must equal the sum paid out (by the bank's books) plus what the
+    /// Returns whether money was neither lost nor created. Ledger and histories of the bank must agree, and
+    /// the sum received (by the bank's books) must equal the sum paid out (by the bank's books) plus what the
     /// exchange owes or has earned (by its store), to the last unit.
     pub fn conserved(&self) -> bool {
         if !self.bank_agrees() {

@@ -103,13 +103,14 @@ pub struct Fees {
 }
 
 impl Totals {
-    /// Whether the books add up.
+    /// Returns whether the books add up.
     #[must_use]
     pub fn conserved(&self) -> bool {
         MoneySum::checked_sum([self.wired_out].into_iter().chain(self.held())) == Ok(self.wired_in)
     }
 
-    /// What the exchange owes and has earned: everything that came in and has not been paid out.
+    /// Returns the sums that the exchange owes and has earned: everything that came in and has not been paid
+    /// out.
     #[must_use]
     pub fn held(&self) -> [MoneySum; 6] {
         [self.reserves, self.outstanding, self.pending, self.purses, self.unrevealed_melts, self.fees]
@@ -187,9 +188,9 @@ struct Sheet<'a> {
 struct Removed {
     /// The transfers, by kind.
     transfers: [MoneySum; 3],
-    /// What the closings paid.
+    /// The sum that the closings paid.
     closings: MoneySum,
-    /// What the transfers to merchants were decided to pay.
+    /// The sum of the decided transfers to merchants.
     merchants: MoneySum,
     /// Contributions to paid purses without deposits.
     purses: MoneySum,
@@ -252,7 +253,7 @@ impl Sheet<'_> {
         }
     }
 
-    /// What rows added that are no longer there.
+    /// Adds the sums of rows that have been collected.
     fn collected(&mut self) -> Result<(), TotalsError> {
         let (mut totals, mut removed) = (self.totals, self.removed);
         each::<CollectedSums>(self.store, |found| {

@@ -235,7 +235,7 @@ fn after_years(time: Timestamp, years: u64) -> Timestamp {
     time.saturating_add(Duration::from_secs(years.saturating_mul(YEAR_SECS)))
 }
 
-/// What a request changes, and for how many account fees.
+/// The changes of a request, and the number of account fees for them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Prolonged {
     expiration: Timestamp,
@@ -243,8 +243,8 @@ struct Prolonged {
     fees: u64,
 }
 
-/// How far a reserve must be prolonged (p2p chapter 10.2, steps 1 to 3). `quota`: the purses that come with one
-/// account fee.
+/// Computes the time to which a reserve must be prolonged (p2p chapter 10.2, steps 1 to 3). `quota`: the
+/// purses that come with one account fee.
 fn prolonged(
     expiration: Timestamp,
     purses_allowed: u32,

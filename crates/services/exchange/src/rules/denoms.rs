@@ -71,7 +71,8 @@ impl DenomTerms {
         }
     }
 
-    /// Whether its coins may be signed now (withdraw, reveal). The caller passes whether it is revoked.
+    /// Returns whether its coins may be signed now (withdraw, reveal). The caller passes whether it is
+    /// revoked.
     ///
     /// # Errors
     /// The problem, if they may not.
@@ -80,7 +81,7 @@ impl DenomTerms {
         if revoked { Err(DenomProblem::Revoked) } else { Ok(()) }
     }
 
-    /// Whether its coins may be deposited now. The caller passes whether it is revoked.
+    /// Returns whether its coins may be deposited now. The caller passes whether it is revoked.
     ///
     /// # Errors
     /// The problem, if they may not.
@@ -89,7 +90,7 @@ impl DenomTerms {
         if revoked { Err(DenomProblem::Revoked) } else { Ok(()) }
     }
 
-    /// Whether its coins may be recouped now. The caller passes whether it is revoked.
+    /// Returns whether its coins may be recouped now. The caller passes whether it is revoked.
     ///
     /// # Errors
     /// The problem, if they may not.
@@ -116,7 +117,7 @@ pub(super) fn plan_revocation(serial: DenomSerial, plan: &mut Plan) {
     plan.row::<Revocations>(DenomKey { serial });
 }
 
-/// Whether a denomination is revoked.
+/// Returns whether a denomination is revoked.
 pub(super) fn is_revoked(rows: &WorkingSet, serial: DenomSerial) -> bool {
     rows.get::<Revocations>(&DenomKey { serial }).is_some()
 }
@@ -185,7 +186,7 @@ impl DenomTable {
         }
     }
 
-    /// Whether all known denominations satisfy a condition.
+    /// Returns whether all known denominations satisfy a condition.
     #[must_use]
     pub fn all(&self, holds: impl Fn(&DenomTerms) -> bool) -> bool {
         let terms = self.terms.read().unwrap_or_else(PoisonError::into_inner);

@@ -188,31 +188,31 @@ impl Command<ExchangeRules> for Collect {
     }
 }
 
-/// Whether a time has passed long ago.
+/// Returns whether a time has passed long ago.
 #[must_use]
 pub fn is_over(time: Timestamp, now: Timestamp) -> bool {
     time.saturating_add(COLLECT_DELAY) < now
 }
 
-/// Whether a reserve's own row allows its removal.
+/// Returns whether a reserve's own row allows its removal.
 #[must_use]
 pub fn is_reserve_over(reserve: &ReserveRow, now: Timestamp) -> bool {
     reserve.balance.is_zero() && is_over(reserve.gc, now) && is_over(reserve.expiration, now)
 }
 
-/// Whether a transfer's row may be removed.
+/// Returns whether a transfer's row may be removed.
 #[must_use]
 pub fn is_transfer_over(transfer: &PreparedRow, now: Timestamp) -> bool {
     transfer.failed.is_none() && transfer.finished.is_some_and(|finished| is_over(finished, now))
 }
 
-/// Whether a KYC requirement's row allows its removal. One without a time gets it first.
+/// Returns whether a KYC requirement's row allows its removal. One without a time gets it first.
 #[must_use]
 pub fn is_requirement_over(requirement: &KycRequirementRow, now: Timestamp) -> bool {
     requirement.asked.is_none_or(|asked| is_over(asked.saturating_add(KYC_PATIENCE), now))
 }
 
-/// What removed rows added to the balance sheet.
+/// Terms that removed rows added to the balance sheet.
 #[derive(Default)]
 pub(super) struct Sums(BTreeMap<CollectedTerm, MoneySum>);
 
@@ -297,7 +297,7 @@ fn take<T: Table>(
 }
 
 impl ExchangeRules {
-    /// Whether nobody needs a reserve and the rows that belong to it any more.
+    /// Returns whether nobody needs a reserve and the rows that belong to it any more.
     fn is_collectable(&self, rows: &WorkingSet, candidate: &ReserveCandidate, now: Timestamp) -> bool {
         let reserve_pub = &candidate.reserve_pub;
         let key = ReserveKey { reserve_pub: *reserve_pub };
@@ -348,12 +348,12 @@ impl ExchangeRules {
                 .all(|(key, row)| row.done && is_over(key.request_time, now))
     }
 
-    /// Whether a denomination has expired for good.
+    /// Returns whether a denomination has expired for good.
     fn is_forgotten(&self, denom: DenomSerial, now: Timestamp) -> bool {
         self.denoms.get(denom).is_some_and(|terms| is_over(terms.expire_legal, now))
     }
 
-    /// Whether a purse's own row allows its removal.
+    /// Returns whether a purse's own row allows its removal.
     #[must_use]
     pub fn is_purse_over(&self, purse: &PurseRow, now: Timestamp) -> bool {
         matches!(purse.state, PurseState::Expired | PurseState::Deleted)
@@ -361,7 +361,7 @@ impl ExchangeRules {
             && is_over(purse.expiration, now)
     }
 
-    /// Whether an identification was never completed, or expired as long ago as reserves are kept.
+    /// Returns whether an identification was never completed, or expired as long ago as reserves are kept.
     #[must_use]
     pub fn is_process_over(&self, process: &KycProcessRow, now: Timestamp) -> bool {
         let kept = self.config.legal_reserve_expiration;

@@ -39,7 +39,7 @@ impl CoinHistory {
 pub enum CoinHistoryItem {
     /// It paid for a contract.
     Deposit {
-        /// What it contributed, including the fee. Taken from the coin.
+        /// Its contribution, including the fee. Taken from the coin.
         amount: Money,
         /// The deposit fee.
         deposit_fee: Money,
@@ -60,7 +60,7 @@ pub enum CoinHistoryItem {
     },
     /// It was melted.
     Melt {
-        /// What was melted, including the fee. Taken from the coin.
+        /// The melted amount, including the fee. Taken from the coin.
         amount: Money,
         /// The melt fee.
         melt_fee: Money,
@@ -121,7 +121,7 @@ pub enum CoinHistoryItem {
     },
     /// It was deposited into a purse. Taken from the coin.
     PurseDeposit {
-        /// What it contributed, including the fee.
+        /// Its contribution, including the fee.
         amount: Money,
         /// The purse.
         purse_pub: PursePub,
@@ -132,7 +132,7 @@ pub enum CoinHistoryItem {
     },
     /// A purse expired or was deleted. The whole contribution was added to the coin.
     PurseRefund {
-        /// What it had contributed, including the fee.
+        /// Its former contribution, including the fee.
         amount: Money,
         /// The refund fee of its denomination, which answers name although it is not taken.
         refund_fee: Money,
@@ -141,7 +141,7 @@ pub enum CoinHistoryItem {
     },
     /// It paid for a reserve. Taken from the coin.
     ReserveOpenDeposit {
-        /// What it contributed, including the fee.
+        /// Its contribution, including the fee.
         amount: Money,
         /// The reserve's signature on the request.
         reserve_sig: EddsaSignature,
@@ -229,7 +229,7 @@ pub enum ReserveHistoryItem {
         wtid: Wtid,
         /// The closing fee.
         fee: Money,
-        /// What was taken, including the fee.
+        /// The amount taken, including the fee.
         amount: Money,
     },
     /// A full history was paid for. Taken.
@@ -260,7 +260,7 @@ pub enum ReserveHistoryItem {
         requested_expiration: Timestamp,
         /// The wanted number of purses.
         requested_purses: u32,
-        /// What the reserve paid.
+        /// The amount that the reserve paid.
         amount: Money,
     },
     /// The owner asked for the reserve to be closed. Changes nothing itself.

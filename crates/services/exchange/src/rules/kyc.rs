@@ -5,8 +5,8 @@
 //! account has provided. An operation that misses checks is refused with [`Refusal::KycRequired`] and counts
 //! nothing; the caller then stores the requirement with [`RequireKyc`] and names its number to the client.
 //!
-//! What counts is in one row for each account and operation, so that a check costs one row however long the
-//! time frame is. Operations without a rule leave no trace there.
+//! Amounts that count are in one row for each account and operation, so that a check costs one row however
+//! long the time frame is. Operations without a rule leave no trace there.
 
 use batzen_crypto::hash::sha512_parts;
 use batzen_engine::{Command, Plan, WorkingSet};
@@ -20,8 +20,8 @@ use batzen_tables::exchange::{
 
 use super::{ExchangeRules, Refusal, garbage};
 
-/// How many events of one kind an account keeps. When there are more, the two oldest become one with the later
-/// time, so that an old amount may count for longer than the time frame, and never for shorter.
+/// Number of events of one kind that an account keeps. When there are more, the two oldest become one with
+/// the later time, so that an old amount may count for longer than the time frame, and never for shorter.
 pub const EVENTS_MAX: usize = 256;
 
 /// Stores a requirement that another command was refused for. A repetition changes nothing.
@@ -414,7 +414,7 @@ pub struct KycRule {
     pub checks: Vec<String>,
     /// The amount from which the checks are required.
     pub threshold: Money,
-    /// How far back amounts count. Not used for [`KycOperation::Balance`].
+    /// Time that amounts count back. Not used for [`KycOperation::Balance`].
     pub timeframe: Duration,
 }
 
@@ -450,7 +450,7 @@ pub fn requirement_row(h_payto: PaytoHash, checks: &str) -> u64 {
 }
 
 impl KycRules {
-    /// Whether any rule limits an operation.
+    /// Returns whether any rule limits an operation.
     #[must_use]
     pub fn limits(&self, operation: KycOperation) -> bool {
         self.rules.iter().any(|rule| rule.operation == operation)

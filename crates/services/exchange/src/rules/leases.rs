@@ -172,7 +172,7 @@ fn plan_group(job: LeaseJob, account: AccountId, plan: &mut Plan) {
     plan.group::<WorkerLeases>(WorkerLeases::BY_JOB, &group(job, account));
 }
 
-/// Whether a lease has not expired.
+/// Returns whether a lease has not expired.
 fn lasts(until: Timestamp, now: Timestamp) -> bool {
     until > now && until <= now.saturating_add(BELIEVED_MAX)
 }
@@ -317,13 +317,13 @@ impl Slots {
     /// All of them.
     pub const ALL: Self = Self(u64::MAX);
 
-    /// Whether an item is in one of them. Two bytes of its key that vary between items decide.
+    /// Returns whether an item is in one of them. Two bytes of its key that vary between items decide.
     #[must_use]
     pub const fn has(self, a: u8, b: u8) -> bool {
         self.0 >> ((a ^ b) as u32 % SLOTS) & 1 == 1
     }
 
-    /// Whether they are a subset of `others`.
+    /// Returns whether they are a subset of `others`.
     #[must_use]
     pub const fn is_subset_of(self, others: Self) -> bool {
         self.0 & !others.0 == 0

@@ -376,7 +376,7 @@ fn auditor_signature(
     Ok(Changed)
 }
 
-/// Whether two periods overlap.
+/// Returns whether two periods overlap.
 fn overlaps(a: (Timestamp, Timestamp), b: (Timestamp, Timestamp)) -> bool {
     a.1 > b.0 && a.0 < b.1
 }

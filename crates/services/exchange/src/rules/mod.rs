@@ -123,7 +123,7 @@ pub struct RulesConfig {
     pub legal_reserve_expiration: Duration,
     /// The smallest amount that a bank transfers (`CURRENCY_ROUND_UNIT`); zero for no rounding.
     pub round_unit: Money,
-    /// How coarsely the aggregator reads the clock (`AGGREGATOR_SHIFT`).
+    /// Granularity of the aggregator's clock (`AGGREGATOR_SHIFT`).
     pub aggregator_shift: Duration,
     /// The exchange's base URL, which is part of each transfer's subject.
     pub exchange_base_url: String,

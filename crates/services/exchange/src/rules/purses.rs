@@ -21,7 +21,7 @@ use super::coins::{known_or_new, less_fee, pay};
 use super::denoms::plan_revocation;
 use super::{ExchangeRules, PresentedCoin, Refusal, add};
 
-/// How many coins a purse may contain, so that one commit can refund all of them.
+/// Maximum number of coins in a purse, so that one commit can refund all of them.
 pub const PURSE_COINS_MAX: u32 = 1_024;
 
 /// The terms of a purse, signed by its own key (verified).
@@ -42,7 +42,7 @@ pub struct PurseTerms {
 }
 
 impl PurseTerms {
-    /// Whether a stored purse has these terms. Its expiration and signature may differ.
+    /// Returns whether a stored purse has these terms. Its expiration and signature may differ.
     pub(in crate::rules) fn are_those_of(&self, stored: &PurseRow) -> bool {
         stored.min_age == self.min_age
             && stored.target == self.target
@@ -761,7 +761,7 @@ impl ExchangeRules {
 struct Total {
     /// The purse's balance.
     balance: Money,
-    /// What the request's coins add up to, deposit fees taken off.
+    /// The sum of the request's coins, less their deposit fees.
     deposited: Money,
     /// The reserve, if it got the target now.
     credited: Option<ReservePub>,

@@ -133,7 +133,7 @@ pub enum Refusal {
     RevealCostTooHigh {
         /// Melt fee, values and withdraw fees.
         cost: Money,
-        /// What was melted.
+        /// The melted amount.
         melted: Money,
     },
 
@@ -141,8 +141,8 @@ pub enum Refusal {
     /// \[1551, 1576\] The planchet was never withdrawn, or never revealed.
     #[error("unknown planchet")]
     PlanchetUnknown,
-    /// More would come back than was ever paid. Only forged signatures can cause this.
-    #[error("more would come back to the coin than its value")]
+    /// The credit exceeds all payments of the coin. Only forged signatures can cause this.
+    #[error("the credit would exceed the coin's value")]
     RecoupAboveValue,
 
     // Purses
@@ -168,10 +168,10 @@ pub enum Refusal {
     #[error("the purse exists with other terms")]
     PurseConflict(Box<PurseRow>),
     /// \[1676\] The purse was merged otherwise.
-    #[error("the purse was merged otherwise")]
+    #[error("the purse was merged with other parameters")]
     PurseMergeConflict(Box<PurseMergeRow>),
     /// \[1858\] The coin was deposited into the purse with another signature or amount.
-    #[error("the coin was deposited into the purse otherwise")]
+    #[error("the coin was deposited into the purse with other parameters")]
     PurseDepositConflict {
         /// The coin.
         coin_pub: CoinPub,
@@ -216,13 +216,13 @@ pub enum Refusal {
         checks: String,
     },
     /// The command names another account than that which filled the reserve: read it and try again.
-    #[error("the reserve has another origin")]
+    #[error("the reserve was filled from another account")]
     OriginOther,
     /// \[1929\] No identification of this account has begun with this provider.
     #[error("no identification has begun")]
     KycProcessUnknown,
     /// The user has changed the attributes since, or somebody has decided: read them and try again.
-    #[error("what was decided on has changed")]
+    #[error("the case has changed: read it again")]
     KycChanged,
     /// Money would be released, so that another officer must approve.
     #[error("another officer must approve: you have done so already")]
@@ -241,7 +241,7 @@ pub enum Refusal {
 
     // Archives
     /// Another archiver is at work, or the run has ended.
-    #[error("it is not the run that is under way")]
+    #[error("another run is in progress, or this one has ended")]
     ArchiveRunOther,
     /// The archive must be kept longer.
     #[error("the run has not ended, or not long enough ago")]
@@ -254,7 +254,7 @@ pub enum Refusal {
     TransferUnknown,
 
     /// A sum is above the largest amount \[60\].
-    #[error("a sum is too large")]
+    #[error("amount overflow")]
     Overflow,
     /// A change of the key set was refused.
     #[error(transparent)]
@@ -279,7 +279,7 @@ pub struct ReserveShortage {
     pub reserve_pub: ReservePub,
     /// Its balance.
     pub balance: Money,
-    /// What the request needs in total.
+    /// The total that the request needs.
     pub requested: Money,
     /// Its whole history, which adds up to the balance.
     pub history: ReserveStatement,

@@ -413,7 +413,7 @@ pub(super) fn wire_fees_at<'a>(
         .ok_or(Refusal::WireFeeMissing)
 }
 
-/// Whether a transfer has this identifier, or had it.
+/// Returns whether a transfer has this identifier, or had it.
 pub(super) fn wtid_taken(rows: &WorkingSet, wtid: Wtid) -> bool {
     let key = WtidKey { wtid };
     rows.get::<Prepared>(&key).is_some()

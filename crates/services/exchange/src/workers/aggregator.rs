@@ -53,11 +53,11 @@ const METHOD_CHARS_MAX: usize = 256;
 /// Number of deposits that may be on their way through the lane, and half as many units. This is about two commits
 /// of a few milliseconds: one runs while the other one waits.
 const IN_FLIGHT_DEPOSITS: usize = 3_000;
-/// What a unit costs besides its deposits, in deposits: it writes a transfer and a prepared request.
+/// The cost of a unit besides its deposits, in deposits: it writes a transfer and a prepared request.
 const UNIT_WEIGHT: usize = 2;
 /// Number of customers' held payouts that are looked at in one round after they were identified.
 const ALERTS_MAX: usize = 256;
-/// How often a part that conflicts with another worker is attempted.
+/// Number of attempts at a part that conflicts with another worker.
 const RACES_MAX: u32 = 8;
 /// The shortest interval between two searches for interrupted units.
 const RESUME_PAUSE: Duration = Duration::from_secs(60);
@@ -258,8 +258,8 @@ impl<'a> Aggregator<'a> {
         Ok(first)
     }
 
-    /// Whether to search again for interrupted units: when the worker has gained slots of others, which may
-    /// have been killed. The search reads all transient aggregates.
+    /// Returns whether to search again for interrupted units: when the worker has gained slots of others,
+    /// which may have been killed. The search reads all transient aggregates.
     fn is_to_resume(&mut self) -> bool {
         let pause = if self.mode == Mode::UntilIdle { Duration::ZERO } else { RESUME_PAUSE };
         self.resumed.is_none_or(|resumed| self.app.timers.now() - resumed >= pause) && self.share.has_gained()

@@ -22,7 +22,7 @@ use crate::rules::{CloseReserve, Closed, Refusal};
 
 /// Number of reserves that are read at once.
 const PAGE: usize = 256;
-/// How often a closing is attempted when its transfer's identifier is taken.
+/// Number of attempts at a closing whose transfer's identifier is taken.
 const RACES_MAX: u32 = 8;
 
 /// Closes all expired reserves that can be closed.

@@ -17,7 +17,7 @@ use crate::rules::{PurseExpire, PurseExpired, Refusal};
 
 /// Number of purses that are read at once.
 const PAGE: usize = 256;
-/// How often a purse is read again because it has changed.
+/// Number of times that a purse is read again because it has changed.
 const RACES_MAX: u32 = 8;
 
 /// Decides all expired purses.

@@ -23,17 +23,17 @@ use crate::rules::{Collect, Collected, ReserveCandidate};
 const CANDIDATES_MAX: usize = 64;
 /// The maximum number of purses in a command, each of which may have many coins.
 const PURSES_MAX: usize = COLLECT_ROWS_MAX / PURSE_COINS_MAX as usize;
-/// How many pages of candidates the reader may be ahead.
+/// Number of pages of candidates that the reader may be ahead.
 const PAGES_AHEAD: usize = 4;
 
-/// What was done with one kind of rows.
+/// The result for one kind of rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Swept {
-    /// How many there were, whether or not they could be removed.
+    /// Number of rows found, whether or not they could be removed.
     pub seen: u64,
-    /// How many were removed.
+    /// Number of those that were removed.
     pub removed: u64,
-    /// How many rows that were, with those that belonged to them.
+    /// Number of rows in total, with those that belonged to them.
     pub rows: u64,
 }
 
@@ -44,7 +44,7 @@ impl Swept {
     }
 }
 
-/// What was collected.
+/// The report of a collection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Report {
     /// Transfers that the bank executed.
@@ -153,7 +153,7 @@ async fn submit(app: &Core, command: Collect) -> Result<Collected, WorkerError> 
 /// Rows of a table that may be removed.
 struct Page<T: Table> {
     found: Vec<Found<T>>,
-    /// How many rows of the table were read for them.
+    /// Number of rows of the table that were read for them.
     seen: u64,
 }
 

@@ -107,7 +107,7 @@ impl<'a> Share<'a> {
         self.slots().await
     }
 
-    /// Whether it has gained slots since the last call: their last holder may have been interrupted.
+    /// Returns whether it has gained slots since the last call: their last holder may have been interrupted.
     pub fn has_gained(&mut self) -> bool {
         std::mem::take(&mut self.has_gained)
     }

@@ -138,7 +138,7 @@ pub enum LinkError {
         reason: String,
     },
     /// The service ended first.
-    #[error("the service ended before the {0} was done")]
+    #[error("the service shut down before the {0} completed")]
     ServiceEnded(&'static str),
 }
 
@@ -170,7 +170,7 @@ pub fn serve(app: &Arc<Exchange>) -> io::Result<()> {
                     let app = Arc::clone(&app);
                     tokio::spawn(async move {
                         if let Err(error) = answer(&app, stream).await {
-                            tracing::debug!(%error, "a worker program went away");
+                            tracing::debug!(%error, "a worker program disconnected");
                         }
                     });
                 }

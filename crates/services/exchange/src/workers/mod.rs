@@ -63,7 +63,7 @@ const RESTART_PAUSE: Duration = Duration::from_secs(1);
 #[derive(Debug, thiserror::Error)]
 pub enum WorkerError {
     /// The service is ending.
-    #[error("the service ends")]
+    #[error("the service is shutting down")]
     Stopped,
     /// The store cannot be read.
     #[error("store: {0}")]
@@ -146,7 +146,7 @@ pub struct Progress {
 /// Options of a worker, besides the configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct WorkerOptions {
-    /// How much a worker takes at once, at least 1: bank rows, as the distance of their ids (wirewatch), or
+    /// Size of a worker's share of work, at least 1: bank rows, as the distance of their ids (wirewatch), or
     /// transfers (transfer). None: the default.
     pub shard_size: Option<u64>,
     /// Number of workers that are planned. 0: no leases; workers may process the same items, which are then counted

@@ -24,7 +24,7 @@ pub(super) trait Rounds<'a> {
     fn idle_sleep(&self) -> batzen_protocol::Duration;
     /// One pass over all due items. Also returns how many of them belong to other workers.
     fn round(&mut self) -> BoxFuture<'_, Result<(Progress, usize), WorkerError>>;
-    /// How to find the next time at which an item is due, later than now.
+    /// Returns the function that finds the next time at which an item is due, later than now.
     fn next_due(&self) -> fn(&Store, Timestamp) -> Result<Option<Timestamp>, StoreError>;
 }
 

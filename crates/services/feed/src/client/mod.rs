@@ -42,12 +42,12 @@ type KnownRow = (Vec<u8>, Option<RowVersion>);
 
 /// The most bytes of changes in one batch: more than an exchange commits at once.
 const BATCH_BYTES_MAX: usize = 256 << 20;
-/// How many rows that a snapshot lacks are deleted in one commit.
+/// Number of rows deleted in one commit because a snapshot lacks them.
 const DELETED_ROWS_MAX: usize = 4_096;
 /// Time that the exchange may be silent. It sends something every second.
 const SILENCE_MAX: Duration = Duration::from_secs(60);
 
-/// What is needed to follow an exchange.
+/// Options for following an exchange.
 #[derive(Clone)]
 pub struct FollowerOptions {
     /// Where the exchange ships its changes.
@@ -60,7 +60,7 @@ pub struct FollowerOptions {
     pub clock: Clock,
 }
 
-/// What must not happen to what an exchange has shipped.
+/// Faults in the changes that an exchange has shipped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FindingKind {
     /// The exchange computes another chain than the auditor has seen.
@@ -130,7 +130,7 @@ pub enum FeedError {
         /// In words.
         text: String,
     },
-    /// What the exchange sent does not fit what it has signed, or what the auditor has.
+    /// The exchange sent data that contradict what it has signed, or what the auditor has.
     #[error("{0}")]
     Contradiction(String),
     /// The auditor's program is too old.
@@ -139,7 +139,7 @@ pub enum FeedError {
 }
 
 impl FeedError {
-    /// Whether another attempt would fail, too.
+    /// Returns whether another attempt would fail, too.
     #[must_use]
     pub fn is_final(&self) -> bool {
         match self {
@@ -190,14 +190,14 @@ pub struct RowChange {
 pub struct Batch {
     /// The changes in their order. One row may change several times.
     pub changes: Vec<RowChange>,
-    /// How many frames of the exchange they are of; 0 in a snapshot.
+    /// Number of frames of the exchange that they come from; 0 in a snapshot.
     pub frames: u64,
     /// Whether they come from a snapshot. Then the order of the changes means nothing.
     pub is_snapshot: bool,
     /// After a batch that ends at a state of the exchange: the position, signed by the exchange. In the middle of a
     /// snapshot there is none, and relations between rows do not hold.
     pub head: Option<SignedHead>,
-    /// What the mark said about the exchange.
+    /// The mark's statement about the exchange.
     mark: Option<(u64, u64)>,
     /// The exchange's store.
     store: [u8; 16],
@@ -211,14 +211,14 @@ impl Batch {
     }
 }
 
-/// What all rows of both sides have in common.
+/// The result of comparing all rows of both sides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Comparison {
     /// The number of the frame before which both were read.
     pub next: u64,
     /// Number of audited rows that the auditor has.
     pub rows: u64,
-    /// How many the exchange has.
+    /// Number of rows that the exchange has.
     pub exchange_rows: u64,
     /// Whether they are the same rows.
     pub is_equal: bool,
@@ -235,12 +235,12 @@ pub enum Next {
     Idle,
 }
 
-/// How far a follower is, for other threads.
+/// The progress of a follower, for other threads.
 #[derive(Debug, Default)]
 pub struct SharedProgress(Mutex<Progress>);
 
 impl SharedProgress {
-    /// How far it is.
+    /// Returns its progress.
     #[must_use]
     pub fn get(&self) -> Progress {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -260,7 +260,7 @@ pub fn position(store: &Store) -> Result<Option<FeedPositionRow>, StoreError> {
     Ok(store.get::<FeedPositions>(&FeedPositionKey { id: 0 })?.map(|stored| stored.row))
 }
 
-/// What was found about the exchange's stream, in the order of its frames.
+/// Returns the findings about the exchange's stream, in the order of its frames.
 ///
 /// # Errors
 /// When the store cannot be read.
@@ -271,7 +271,7 @@ pub fn findings(store: &Store) -> Result<Vec<(FeedFindingKey, FeedFindingRow)>, 
     Ok(found)
 }
 
-/// What is being received.
+/// The data being received.
 enum Phase {
     /// Changes since the last mark.
     Stream { frames: Vec<FeedFrame>, part: Option<FeedFrame>, bytes: usize },
@@ -345,7 +345,7 @@ impl Follower {
         })
     }
 
-    /// How far it is, for other threads.
+    /// Returns its progress, for other threads.
     #[must_use]
     pub fn progress(&self) -> Arc<SharedProgress> {
         Arc::clone(&self.progress)
@@ -357,20 +357,20 @@ impl Follower {
         self.asks_comparison = true;
     }
 
-    /// Whether the exchange has said on this connection that it has nothing more.
+    /// Returns whether the exchange has said on this connection that it has nothing more.
     #[must_use]
     pub fn is_up_to_date(&self) -> bool {
         self.is_up_to_date
     }
 
-    /// What the auditor has seen and signed.
+    /// Returns the head that the auditor has seen and signed.
     fn seen(&self) -> Option<SignedHead> {
         let row = self.position.as_ref().filter(|row| row.next > 0)?;
         let position = Position { store: row.exchange_store, next: row.next, head: row.head };
         Some(SignedHead { position, time: row.time, signature: row.signature })
     }
 
-    /// Whether the copy is a state of the exchange, of the tables that this program copies.
+    /// Returns whether the copy is a state of the exchange, of the tables that this program copies.
     fn is_whole(&self) -> bool {
         let ids = copy::ids(self.tables);
         self.position.as_ref().is_some_and(|row| row.is_whole && row.tables.0 == ids)
@@ -553,7 +553,7 @@ impl Follower {
         let Phase::Stream { frames, part, bytes } = &mut self.phase else { return Err(Malformed.into()) };
         *bytes += encoded.len();
         if *bytes > BATCH_BYTES_MAX {
-            return Err(contradiction("the exchange sends more changes at once than it can have committed"));
+            return Err(contradiction("the exchange sends larger commits than it can have made"));
         }
         let mut frame = part.take().unwrap_or(FeedFrame { sequence, changes: Vec::new() });
         let last = frames.last().map(|frame| frame.sequence);
@@ -569,7 +569,8 @@ impl Follower {
         Ok(())
     }
 
-    /// What changes mean for the rows of this store. In a snapshot, rows that are the same are left out.
+    /// Converts changes of the exchange to changes of this store's rows. In a snapshot, rows that are the
+    /// same are left out.
     fn row_changes(&self, changes: impl Iterator<Item = FeedChange>) -> Result<Vec<RowChange>, FeedError> {
         let changes: Vec<FeedChange> = changes.collect();
         let mut keys: HashMap<u16, (&'static TableDef, Vec<Vec<u8>>)> = HashMap::new();
@@ -589,7 +590,7 @@ impl Follower {
         for change in changes {
             let decoded = change.current_row();
             let new = decoded.map_err(|error| {
-                contradiction(format!("the exchange sent what is no row of {}: {error}", change.table.name))
+                contradiction(format!("the exchange sent a malformed row of {}: {error}", change.table.name))
             })?;
             let FeedChange { table, key, serial, .. } = change;
             let slot = known.get_mut(&(table.id, key.clone())).expect("every key was read");
@@ -615,7 +616,7 @@ impl Follower {
         if mark.head.position.store != link.store
             || !mark.head.is_by(Signer::Exchange, &self.options.exchange_key)
         {
-            return Err(contradiction("the exchange has not signed what it shipped"));
+            return Err(contradiction("the exchange has not signed the changes that it shipped"));
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
-//! Which signed heads are kept: all of the latest, and of older ones every second, fourth, eighth and so on.
+//! Signed heads that are kept: all of the latest, and of older ones every second, fourth, eighth and so on.
 
-/// How many of the latest are all kept.
+/// Number of the latest that are all kept.
 const ALL: u64 = 32;
 
 /// The batches whose heads are dropped after this batch. What is left is about 16 heads for each doubling of the age.

@@ -29,8 +29,8 @@ const HANDSHAKES_MAX: usize = 16;
 /// Pause after a failed accept; most likely the process has run out of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// What all connections share.
-struct Shared {
+/// State that all connections share.
+struct ServerState {
     store: Store,
     key: EddsaPrivateKey,
     hold_bytes_max: u64,
@@ -69,7 +69,7 @@ pub fn release_others(store: &Store, auditors: &[EddsaPublicKey]) -> Result<(), 
 
 /// A bound server that does not serve yet.
 pub struct FeedServer {
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     listeners: Vec<(Listener, Bound)>,
     accept: Accept,
 }
@@ -99,7 +99,7 @@ impl FeedServer {
             metrics.update(&short_name(auditor), |_| ());
         }
         let (hold_bytes_max, connected) = (config.hold_bytes_max, Mutex::default());
-        let shared = Arc::new(Shared { store, key, hold_bytes_max, clock, metrics, drain, connected });
+        let shared = Arc::new(ServerState { store, key, hold_bytes_max, clock, metrics, drain, connected });
         Ok(Self { shared, listeners, accept })
     }
 
@@ -128,7 +128,7 @@ impl FeedServer {
     }
 }
 
-async fn accept_all(shared: Arc<Shared>, listener: Listener, accept: Accept) {
+async fn accept_all(shared: Arc<ServerState>, listener: Listener, accept: Accept) {
     let mut connections = JoinSet::new();
     let handshakes = Arc::new(Semaphore::new(HANDSHAKES_MAX));
     loop {
@@ -178,11 +178,11 @@ async fn accept_all(shared: Arc<Shared>, listener: Listener, accept: Accept) {
 
 /// An auditor's only connection.
 struct Slot<'a> {
-    shared: &'a Shared,
+    shared: &'a ServerState,
     auditor: EddsaPublicKey,
 }
 
-impl Shared {
+impl ServerState {
     /// The auditor's connection, unless it has one.
     fn enter(&self, auditor: EddsaPublicKey) -> Option<Slot<'_>> {
         let is_new = self.connected.lock().unwrap_or_else(PoisonError::into_inner).insert(auditor);

@@ -12,7 +12,7 @@ use tokio::io::WriteHalf;
 use tokio::sync::mpsc;
 
 use super::judge::{self, Start, refusal};
-use super::{Shared, hold_name, short_name};
+use super::{ServerState, hold_name, short_name};
 use crate::chain::{self, Position, SignedHead, Signer};
 use crate::change;
 use crate::copy::{self, RowsDigest};
@@ -31,7 +31,8 @@ const BATCH_BYTES: usize = 1 << 20;
 const PART_BYTES: usize = 256 << 10;
 /// Interval at which new commits are looked for.
 const POLL: Duration = Duration::from_millis(10);
-/// How often an auditor without news gets a message. Frames without audited changes move its position as often.
+/// Interval of messages to an auditor without news. Frames without audited changes move its position as
+/// often.
 const IDLE_INTERVAL: Duration = Duration::from_secs(1);
 /// Interval at which the hold moves. That syncs a file.
 const HOLD_INTERVAL: Duration = Duration::from_secs(1);
@@ -51,7 +52,7 @@ enum Ended {
     Refused(String),
 }
 
-pub async fn serve(shared: &Arc<Shared>, channel: Channel, auditor: EddsaPublicKey) {
+pub async fn serve(shared: &Arc<ServerState>, channel: Channel, auditor: EddsaPublicKey) {
     let name = short_name(&auditor);
     let (reader, writer) = tokio::io::split(channel);
     let receiver = Receiver::of_requests(reader);
@@ -82,7 +83,7 @@ pub async fn serve(shared: &Arc<Shared>, channel: Channel, auditor: EddsaPublicK
 }
 
 struct Session {
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
     receiver: Receiver<Half>,
     writer: WriteHalf<Channel>,
     auditor: EddsaPublicKey,
@@ -161,7 +162,7 @@ impl Session {
         }
         match self.judge(hello.clone()).await {
             Err(Ended::Store(error)) => {
-                tracing::error!(auditor = self.name, %error, "what the auditor has seen cannot be checked");
+                tracing::error!(auditor = self.name, %error, "the auditor's position cannot be checked");
                 self.refuse(refusal(Reason::Failed, 0, None, "the exchange cannot read its journal")).await
             }
             Err(other) => Err(other),

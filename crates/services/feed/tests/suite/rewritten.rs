@@ -112,7 +112,7 @@ fn one_changed_record_is_caught() {
     assert!(matches!(error, FeedError::Finding { kind: FindingKind::Rewritten, .. }), "{error}");
 }
 
-/// What was changed before the held position is not in the part of the journal that is compared, but in the rows.
+/// Changes before the held position are not in the part of the journal that is compared, but in the rows.
 #[test]
 fn an_old_changed_record_is_caught_by_comparing_all_rows() {
     let (world, store) = with_backup();

@@ -1,4 +1,4 @@
-//! A store that may have committed although it says that it is away, as a database whose connection was lost.
+//! A store that may have committed although it says that it is unreachable, as a database whose connection was lost.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -18,7 +18,7 @@ impl Backend for Unsure {
     batzen_store::delegate_reads!(self, self.inner);
 
     fn commit(&self, changes: &ChangeSet) -> Result<CommitOutcome> {
-        let away = || Err(StoreError::Unavailable("the server is away".to_owned()));
+        let away = || Err(StoreError::Unavailable("connection refused".to_owned()));
         match self.commits.fetch_add(1, Ordering::Relaxed) % 4 {
             1 => away(),
             3 => {

@@ -184,7 +184,7 @@ impl World {
     }
 }
 
-/// What a follower has got.
+/// The changes that a follower has received.
 #[derive(Debug, Default)]
 pub struct Got {
     pub batches: usize,

@@ -160,7 +160,7 @@ impl Auditors {
     }
 }
 
-/// How a request to an auditor ended.
+/// The end of a request to an auditor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shown {
     Taken,
@@ -177,7 +177,7 @@ fn shown(answer: &Result<Reply, ClientError>) -> Shown {
     }
 }
 
-/// What auditors get to see of a deposit: nothing, of most.
+/// Selects the confirmations of a deposit that auditors get to see: none, of most.
 pub(super) fn sample(
     contract: &Contract<'_>,
     coin: &ReadyCoin,

@@ -70,7 +70,7 @@ pub(super) struct KycPace {
 }
 
 impl KycPace {
-    /// Whether the latest payment is a reason to look again.
+    /// Returns whether the latest payment is a reason to look again.
     fn is_due(&self, instance: &str) -> bool {
         let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         if asked.get(instance).is_some_and(|asked| asked.elapsed() < LOOK_AGAIN) {

@@ -92,7 +92,7 @@ const PURGE_ORDERS: usize = 128;
 /// Other rows of each kind that one command forgets.
 const PURGE_ROWS: usize = 128;
 
-/// Whether an instance can have this id: it is part of URLs.
+/// Returns whether an instance can have this id: it is part of URLs.
 fn is_instance_id(id: &str) -> bool {
     (1..=ID_BYTES_MAX).contains(&id.len())
         && id.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._~:@+".contains(&b))

@@ -192,7 +192,7 @@ fn base_url(head: &Head, shop: &Shop) -> Result<String, Response> {
     urls::base_url(head, &shop.id).ok_or_else(missing)
 }
 
-/// Whether a parameter of the query says yes.
+/// Returns whether a parameter of the query says yes.
 fn is_yes(request: &Request, name: &str) -> bool {
     request.query_text(name).is_some_and(|text| text.eq_ignore_ascii_case("yes"))
 }

@@ -8,7 +8,7 @@ use batzen_service::escape_html;
 
 use crate::webui::qr;
 
-/// How often the page about an order that is due looks whether it was paid, in seconds.
+/// Interval at which the page of an order that is due checks whether it was paid, in seconds.
 const RELOAD_S: u32 = 3;
 const STYLE: &str = ":root{color-scheme:light dark;background:Canvas}body{font-family:system-ui,sans-serif;max-width:32rem;\
                      margin:2rem auto;padding:0 1rem;text-align:center}svg{width:min(20rem,80vw);background:#fff;\

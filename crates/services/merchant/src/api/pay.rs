@@ -431,7 +431,7 @@ async fn deposit_one(
     if is_confirmed { Ok(confirmation) } else { Err(malformed_reply()) }
 }
 
-/// Whether the exchange has signed that it will pay for these coins.
+/// Checks that the exchange has signed that it will pay for these coins.
 async fn confirm(
     app: &Merchant,
     contract: &Contract<'_>,
@@ -458,7 +458,7 @@ pub(super) struct Confirmation {
     exchange_sig: EddsaSignature,
 }
 
-/// Whether each of the signatures is valid.
+/// Returns whether each of the signatures is valid.
 pub(super) fn check(confirmations: &[Confirmation]) -> Vec<bool> {
     let items: Vec<_> = confirmations
         .iter()

@@ -56,7 +56,7 @@ const UNLIMITED: i64 = -1;
 /// Locks and orders that one command releases.
 const RELEASES: usize = 128;
 
-/// Whether a product, a lock or a template can have this id: it is part of URLs.
+/// Returns whether a product, a lock or a template can have this id: it is part of URLs.
 pub(super) fn is_id(id: &str) -> bool {
     (1..=ID_BYTES_MAX).contains(&id.len())
         && id.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._~:@+".contains(&b))

@@ -9,7 +9,7 @@ use batzen_http::Response;
 use batzen_protocol::ErrorCode;
 use batzen_tables::merchant::InstanceRow;
 
-/// What is kept may be this large, in bytes. If it is larger, all of it is forgotten.
+/// Maximum size of the cache, in bytes. If it grows larger, all of it is forgotten.
 const KEPT_BYTES_MAX: usize = 32 << 20;
 
 /// An instance that exists.
@@ -47,7 +47,7 @@ impl Shop {
 
 /// Shops as they were read since any of them changed last.
 pub(super) struct Shops {
-    /// How often instances were changed.
+    /// Number of changes of instances.
     changes: Arc<AtomicU64>,
     kept: Mutex<Kept>,
 }
@@ -66,7 +66,7 @@ impl Shops {
         Self { changes, kept: Mutex::default() }
     }
 
-    /// How often instances were changed before what is read next.
+    /// Returns the number of changes of instances before the next read.
     pub fn changes(&self) -> u64 {
         self.changes.load(Ordering::SeqCst)
     }
@@ -90,7 +90,7 @@ impl Shops {
         kept.shops.insert(shop.id.clone(), Arc::clone(shop));
     }
 
-    /// What is kept, without what may have changed.
+    /// Locks the cache, without entries that may have changed.
     fn kept(&self) -> MutexGuard<'_, Kept> {
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let at = self.changes();

@@ -45,7 +45,7 @@ pub(super) fn routes() -> Rows {
 /// Tells wallets in browsers what to open.
 pub(super) const TALER: HeaderName = HeaderName::from_static("taler");
 
-/// Whether a browser asks.
+/// Returns whether a browser asks.
 pub(super) fn wants_page(head: &Head) -> bool {
     head.header(header::ACCEPT).is_some_and(|kinds| kinds.contains("text/html"))
 }
@@ -153,7 +153,7 @@ fn due(
     Ok(Response::json(402, &OrderDue { taler_pay_uri, fulfillment_url, already_paid_order_id }))
 }
 
-/// Whether an order is paid, and in this session if one is named.
+/// Returns whether an order is paid, and in this session if one is named.
 pub(super) async fn is_paid(
     core: &Core,
     order: OrderRef,
@@ -210,8 +210,8 @@ pub(super) async fn wait_for_payment(
     Ok(row)
 }
 
-/// Whether the request proves that it comes from the customer: by the claim token or the contract's hash. Wrong
-/// proofs are refused.
+/// Returns whether the request proves that it comes from the customer: by the claim token or the contract's
+/// hash. Wrong proofs are refused.
 fn may_see(request: &Request, row: &OrderRow) -> Result<bool, Response> {
     let h_contract = request.query_opt::<HashCode>("h_contract")?;
     if h_contract.is_some() && h_contract != row.h_contract {

@@ -19,7 +19,7 @@ pub(super) const TEXTS_BYTES_MAX: usize = 64 << 10;
 /// The largest body with an image, in bytes.
 pub(super) const IMAGE_BYTES_MAX: usize = 512 << 10;
 
-/// What comes before the path of an endpoint of a shop.
+/// Prefixes of the path of a shop's endpoint.
 pub(super) const BASES: [&str; 2] = ["", "/instances/:instance"];
 
 /// Values of the label `operation`.

@@ -71,7 +71,7 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    /// Whether one more order is within the limit.
+    /// Returns whether one more order is within the limit.
     fn take(&self, instance: &str, now: Instant) -> bool {
         let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
         let full = || (f64::from(BURST), now);

@@ -44,7 +44,7 @@ pub(super) fn session(id: Option<&str>) -> Result<Option<Session>, Response> {
     }
 }
 
-/// Whether a text is this claim token.
+/// Returns whether a text is this claim token.
 pub(super) fn is_token(text: &str, token: &[u8; 16]) -> bool {
     let given = base32::decode_array::<16>(text);
     given.is_ok_and(|given| bool::from(given.ct_eq(token)))

@@ -12,7 +12,7 @@ use batzen_tables::merchant::{
 
 use super::{MerchantRules, Refusal};
 
-/// What happens to something that has a name.
+/// A change to a named object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Edit<R> {
     /// It is added. Refused if another one has this name.
@@ -28,7 +28,7 @@ pub enum Edit<R> {
 pub struct EditWebhook {
     /// The hook.
     pub key: WebhookKey,
-    /// What happens to it.
+    /// The change to it.
     pub edit: Edit<WebhookRow>,
 }
 
@@ -49,7 +49,7 @@ impl Command<MerchantRules> for EditWebhook {
 pub struct EditTemplate {
     /// The template.
     pub key: TemplateKey,
-    /// What happens to it.
+    /// The change to it.
     pub edit: Edit<TemplateRow>,
 }
 
@@ -70,7 +70,7 @@ impl Command<MerchantRules> for EditTemplate {
 pub struct EditToken {
     /// The token.
     pub key: AccessTokenKey,
-    /// What happens to it.
+    /// The change to it.
     pub edit: Edit<AccessTokenRow>,
 }
 
@@ -146,7 +146,7 @@ pub struct PurgeRest {
     pub id: String,
     /// Its products.
     pub products: Vec<ProductKey>,
-    /// What carts hold of them.
+    /// The locks of carts on them.
     pub locks: Vec<ProductLockKey>,
     /// Its transfers.
     pub transfers: Vec<TransferKey>,
@@ -156,7 +156,7 @@ pub struct PurgeRest {
     pub reserves: Vec<TipReserveKey>,
     /// Its tips.
     pub tips: Vec<TipKey>,
-    /// What customers picked up of its tips.
+    /// The pickups of its tips by customers.
     pub pickups: Vec<TipPickupKey>,
     /// Its web hooks.
     pub webhooks: Vec<WebhookKey>,
@@ -218,7 +218,7 @@ impl Command<MerchantRules> for PurgeRest {
 }
 
 impl PurgeRest {
-    /// Whether there is nothing to forget.
+    /// Returns whether there is nothing to forget.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.products.is_empty()

@@ -97,10 +97,10 @@ pub enum Refusal {
     #[error("the store holds a merchant backend of currency {0}")]
     OtherCurrency(String),
     /// No instance has this id.
-    #[error("there is no such instance")]
+    #[error("no such instance")]
     InstanceUnknown,
     /// Another instance has this id.
-    #[error("there is another instance with this id")]
+    #[error("the instance id is taken")]
     InstanceExists,
     /// A deleted instance has this id.
     #[error("the instance was deleted, but not purged")]
@@ -109,10 +109,10 @@ pub enum Refusal {
     #[error("the instance has orders")]
     OrdersLeft,
     /// No order has this id.
-    #[error("there is no such order")]
+    #[error("no such order")]
     OrderUnknown,
     /// Another order has this id.
-    #[error("there is another order with this id")]
+    #[error("the order id is taken")]
     OrderExists,
     /// The order changed since it was read.
     #[error("the order has changed")]
@@ -130,10 +130,10 @@ pub enum Refusal {
     #[error("the order is paid")]
     Paid,
     /// The contract allows no refunds at this time.
-    #[error("the contract does not allow refunds, or no longer")]
+    #[error("the contract does not allow refunds, or no longer does")]
     RefundNotAllowed,
     /// More was to be refunded than was paid.
-    #[error("the refund is more than was paid")]
+    #[error("the refund exceeds the payment")]
     RefundInconsistent,
     /// The order has too many refunds.
     #[error("the order has too many refunds")]
@@ -145,16 +145,16 @@ pub enum Refusal {
     #[error("the order is paid")]
     PaidStays,
     /// No product has this id.
-    #[error("there is no product {0}")]
+    #[error("no such product: {0}")]
     ProductUnknown(String),
     /// Another product has this id.
-    #[error("there is another product with this id")]
+    #[error("the product id is taken")]
     ProductExists,
     /// Carts or orders hold units of the product.
-    #[error("carts or unpaid orders hold units of the product")]
+    #[error("the product is locked by carts or unpaid orders")]
     ProductLocked,
     /// There is not enough in stock.
-    #[error("there are {available} of the product {product_id}, and {requested} were wanted")]
+    #[error("insufficient stock of product {product_id}: {available} available, {requested} requested")]
     OutOfStock {
         /// The product.
         product_id: String,
@@ -163,20 +163,20 @@ pub enum Refusal {
         /// Units that there are.
         available: u64,
     },
-    /// Carts and orders would hold more units than can be counted.
-    #[error("that are more units than can be counted")]
+    /// Overflow of the units that carts and orders hold.
+    #[error("quantity overflow")]
     TooMuchStock,
     /// Fewer units would be lost than before.
-    #[error("fewer units would be lost than before")]
+    #[error("the number of lost units cannot decrease")]
     LostReduced,
     /// Fewer units would have been in stock than before.
-    #[error("fewer units would have been in stock than before")]
+    #[error("the total stock cannot decrease")]
     StockReduced,
     /// More units would be lost than there are.
-    #[error("more units would be lost than there are")]
+    #[error("more units lost than in stock")]
     LostExceedsStock,
     /// No transfer has this number.
-    #[error("there is no such transfer")]
+    #[error("no such transfer")]
     TransferUnknown,
     /// The transfer was reported with another amount or account.
     #[error("the transfer was reported with another amount or account")]
@@ -185,7 +185,7 @@ pub enum Refusal {
     #[error("the transfer was verified")]
     TransferVerified,
     /// No reserve has this key.
-    #[error("there is no such reserve")]
+    #[error("no such reserve")]
     ReserveUnknown,
     /// The exchange closes the reserve.
     #[error("the reserve has expired")]
@@ -194,25 +194,25 @@ pub enum Refusal {
     #[error("customers can still pick up tips of the reserve")]
     TipsOpen,
     /// The reserve has not enough left.
-    #[error("the reserve has not enough left")]
+    #[error("insufficient balance of the reserve")]
     TipTooLarge,
     /// No tip has this id.
-    #[error("there is no such tip")]
+    #[error("no such tip")]
     TipUnknown,
     /// The tip can no longer be picked up.
     #[error("the tip has expired")]
     TipExpired,
-    /// Less is left of the tip.
-    #[error("less is left of the tip")]
+    /// The amount exceeds the rest of the tip.
+    #[error("the tip's remaining amount is too small")]
     TipExceeded,
-    /// A sum is too large.
-    #[error("the amounts are too large")]
+    /// Overflow of a sum.
+    #[error("amount overflow")]
     TipSum,
     /// Another hook, template or token has this name.
-    #[error("there is another one with this name")]
+    #[error("the name is taken")]
     NameTaken,
     /// No hook, template or token has this name.
-    #[error("there is none with this name")]
+    #[error("no such name")]
     NameUnknown,
     /// The coins do not suffice.
     #[error(transparent)]

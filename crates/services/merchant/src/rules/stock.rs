@@ -9,7 +9,8 @@ use batzen_tables::merchant::{
 
 use super::{MerchantRules, Refusal};
 
-/// How long after its deadline an unpaid order holds its stock: a payment may be under way at an exchange.
+/// Time after its deadline during which an unpaid order holds its stock: a payment may be under way at an
+/// exchange.
 pub const GRACE: Duration = Duration::from_secs(30);
 
 /// Adds a product. Idempotent.
@@ -54,7 +55,7 @@ pub struct ChangeProduct {
     pub key: ProductKey,
     /// Its new row, of which `sold` and `locked` are ignored.
     pub row: ProductRow,
-    /// What was lost in total. `None`: as before.
+    /// The total loss. `None`: as before.
     pub lost: Option<u64>,
 }
 

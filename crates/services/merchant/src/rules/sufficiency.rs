@@ -2,7 +2,7 @@
 
 use batzen_protocol::{AmountError, ErrorCode, Money};
 
-/// What a contract asks for.
+/// The demand of a contract.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Due {
     /// The amount.
@@ -15,7 +15,7 @@ pub struct Due {
     pub wire_fee_amortization: u32,
 }
 
-/// What a coin pays.
+/// The payment by a coin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Payment {
     /// Its exchange.
@@ -35,16 +35,16 @@ pub enum Insufficient {
     #[error("a coin's contribution is less than its deposit fee")]
     FeesExceedPayment,
     /// The amount is paid, but not the fees beyond what the shop pays.
-    #[error("the coins pay the amount, but not their fees")]
+    #[error("the coins cover the amount, but not their fees")]
     DueToFees,
     /// The amount is not paid.
-    #[error("the coins do not pay the amount")]
+    #[error("the coins do not cover the amount")]
     Payment,
     /// The amount was paid, but refunds took some of it.
-    #[error("refunds reduced what was paid")]
+    #[error("refunds reduced the payment")]
     Refunded,
-    /// A sum is too large.
-    #[error("the amounts are too large")]
+    /// Overflow of a sum.
+    #[error("amount overflow")]
     Overflow,
 }
 

@@ -209,7 +209,7 @@ fn plan_order(order: OrderRef, plan: &mut Plan) {
     plan.group::<OrderWires>(OrderWires::BY_ORDER, &order);
 }
 
-/// Whether the shop has confirmed transfers for all coins of an order that were not refunded in full.
+/// Returns whether the shop has confirmed transfers for all coins of an order that were not refunded in full.
 fn is_wired(rows: &WorkingSet, order: OrderRef) -> bool {
     let wires = rows.group::<OrderWires>(OrderWires::BY_ORDER, &order);
     let refunds = rows.group::<OrderRefunds>(OrderRefunds::BY_ORDER, &order);

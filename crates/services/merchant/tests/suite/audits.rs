@@ -1,4 +1,4 @@
-//! What the auditors of an exchange get to see of its confirmations.
+//! The share of an exchange's confirmations that auditors get to see.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use batzen_crypto::{EddsaPrivateKey, EddsaPublicKey, HashCode};
 use batzen_http::client::{Client, ClientOptions, Reply};
-use batzen_merchant::{MerchantConfig, Place, RunningMerchant, TrustedExchange};
+use batzen_merchant::{ListenConfig, MerchantConfig, RunningMerchant, TrustedExchange};
 use batzen_protocol::canonical::contract_hash;
 use batzen_protocol::signatures::{MerchantContract, MerchantPaymentOk, SignedMessage};
 use batzen_protocol::{Timestamp, api::merchant::ClaimResponse, api::merchant::PayResponse};
@@ -30,7 +30,7 @@ pub struct Claimed {
     pub merchant_pub: EddsaPublicKey,
 }
 
-/// What a shop is created with.
+/// Returns the body that creates a shop.
 pub fn shop(id: &str, token: Option<&str>) -> Value {
     let auth = match token {
         Some(token) => json!({ "method": "token", "token": token }),
@@ -73,7 +73,7 @@ impl Backend {
         let now = Arc::new(AtomicU64::new(NOW_S));
         let clock = Arc::clone(&now);
         let mut config = MerchantConfig {
-            place: Place::Tcp { host: Some("127.0.0.1".to_owned()), port: 0 },
+            place: ListenConfig::Tcp { host: Some("127.0.0.1".to_owned()), port: 0 },
             clock: Arc::new(move || Timestamp::from_secs(clock.load(Ordering::SeqCst))),
             ..MerchantConfig::new("KUDOS".parse().unwrap())
         };

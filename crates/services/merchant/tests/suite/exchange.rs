@@ -124,7 +124,7 @@ impl Exchange {
         self.gate.recover();
     }
 
-    /// How often it was asked for something.
+    /// Returns the number of requests that begin so.
     pub fn count(&self, start: &str) -> usize {
         self.gate.count(start)
     }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::common::{Backend, free, is_error, shop};
 use crate::exchange::Exchange;
 
-/// What a receiver of web hooks got: headers and body.
+/// The messages that a receiver of web hooks got: headers and body.
 pub type Got = Arc<Mutex<Vec<(String, Value)>>>;
 
 struct Receiver {

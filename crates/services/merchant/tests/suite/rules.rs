@@ -156,23 +156,23 @@ struct Order {
     sessions: BTreeSet<u8>,
     /// Coins that were given up.
     aborted: BTreeSet<u8>,
-    /// What the shop approved: the coin and the amount of each part.
+    /// The refunds that the shop approved: the coin and the amount of each part.
     approved: Vec<(u8, u64)>,
 }
 
 impl Order {
-    /// What was refunded of a coin.
+    /// Returns the refunded amount of a coin.
     fn refunded(&self, coin: u8) -> u64 {
         let aborted = if self.aborted.contains(&coin) { u64::from(coin) } else { 0 };
         aborted + self.approved.iter().filter(|(of, _)| *of == coin).map(|(_, amount)| amount).sum::<u64>()
     }
 
-    /// What the coins are worth, refunded or not.
+    /// Returns the value of the coins, refunded or not.
     fn deposited(&self) -> u64 {
         self.coins.iter().map(|coin| u64::from(*coin)).sum()
     }
 
-    /// What is left of a coin.
+    /// Returns the remainder of a coin.
     fn left(&self, coin: u8) -> u64 {
         u64::from(coin) - self.refunded(coin)
     }

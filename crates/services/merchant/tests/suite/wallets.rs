@@ -1,4 +1,4 @@
-//! What wallets do with orders: claim, pay, replay.
+//! Operations of wallets on orders: claim, pay, replay.
 
 use std::sync::atomic::Ordering;
 

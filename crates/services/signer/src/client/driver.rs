@@ -18,7 +18,7 @@ use crate::listing::{self, Listing, NO_VERSION};
 use crate::server_limits::{LISTING_WAIT, REQUESTS_MAX};
 use crate::state::lock;
 
-/// How often to look for overdue requests.
+/// Interval of the search for overdue requests.
 const TICK: Duration = Duration::from_millis(100);
 const READ_BUFFER_BYTES: usize = 64 << 10;
 
@@ -225,7 +225,7 @@ async fn write(in_flight: &InFlight, writer: &mut WriteHalf<Channel>, items_max:
 }
 
 impl InFlight {
-    /// Whether an answer is overdue.
+    /// Returns whether an answer is overdue.
     fn is_silent(&self) -> bool {
         let silence = self.inner.options.silence;
         let waiting = lock(&self.waiting);

@@ -88,7 +88,7 @@ struct Pending {
 }
 
 struct Inner {
-    /// What the peer is called in the log.
+    /// The name of the peer in the log.
     peer: &'static str,
     addresses: Vec<Address>,
     connect: Connect,
@@ -193,7 +193,7 @@ impl SignerClient {
         Self { inner, driver }
     }
 
-    /// Whether there is a connection.
+    /// Returns whether there is a connection.
     pub fn is_connected(&self) -> bool {
         self.inner.connected.load(Relaxed)
     }

@@ -15,7 +15,7 @@ use super::{KeyError, SecurityModules, kind_of};
 use crate::config::ModuleKind;
 use crate::files::{self, KeyFileError, KeyKind, StoredKey};
 
-/// How often a start loads the files again if another process erases one meanwhile ...
+/// Number of times that a start loads the files again if another process erases one meanwhile ...
 const LOADS_MAX: u32 = 20;
 /// ... and the pause between two attempts.
 const LOAD_PAUSE: Duration = Duration::from_millis(50);

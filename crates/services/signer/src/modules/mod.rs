@@ -266,7 +266,7 @@ impl SecurityModules {
         Ok(modules)
     }
 
-    /// Whether this process holds the keys of this kind.
+    /// Returns whether this process holds the keys of this kind.
     fn holds_kind(&self, kind: ModuleKind) -> bool {
         self.kinds.contains(&kind)
     }
@@ -389,7 +389,7 @@ impl SecurityModules {
         found.map(|(section, _)| section)
     }
 
-    /// Whether every configured section has a key.
+    /// Returns whether every configured section has a key.
     pub fn is_complete(&self) -> bool {
         let state = self.lock();
         self.sections.iter().all(|(section, _)| {

@@ -41,7 +41,7 @@ enum Out {
 }
 
 /// State that the reader and the tasks of one connection share.
-struct Shared {
+struct ConnectionState {
     signer: Arc<Signer>,
     answers: mpsc::Sender<Out>,
     items: AtomicUsize,
@@ -53,7 +53,8 @@ pub(super) async fn serve(signer: &Arc<Signer>, channel: Channel, client: &Clien
     tracing::debug!(client = client.name, "connected");
     let (reader, writer) = tokio::io::split(channel);
     let (answers, outgoing) = mpsc::channel(ANSWERS_MAX);
-    let shared = Arc::new(Shared { signer: Arc::clone(signer), answers, items: AtomicUsize::new(0) });
+    let shared =
+        Arc::new(ConnectionState { signer: Arc::clone(signer), answers, items: AtomicUsize::new(0) });
     let writer = tokio::spawn(write(writer, outgoing));
     let mut reader = BufReader::with_capacity(READ_BUFFER_BYTES, reader);
     let mut tasks = JoinSet::new();
@@ -95,7 +96,7 @@ impl From<Malformed> for Ended {
 }
 
 async fn read(
-    shared: &Arc<Shared>,
+    shared: &Arc<ConnectionState>,
     reader: &mut BufReader<tokio::io::ReadHalf<Channel>>,
     client: &Client,
     tasks: &mut JoinSet<()>,
@@ -158,7 +159,7 @@ async fn read(
     }
 }
 
-/// Which clients may make which requests.
+/// Returns whether a kind of client may make a kind of request.
 fn may_ask(client: ClientKind, kind: Kind) -> bool {
     match kind {
         Kind::Hello => false,
@@ -171,7 +172,7 @@ fn may_ask(client: ClientKind, kind: Kind) -> bool {
     }
 }
 
-impl Shared {
+impl ConnectionState {
     /// Passes an answer to the writer. A client that does not read its answers is disconnected.
     fn send(&self, out: Out) -> Result<(), Ended> {
         self.answers.try_send(out).map_err(|_| Ended::Gone)

@@ -41,7 +41,7 @@ struct GuardState {
 pub(super) struct Guard(Mutex<GuardState>);
 
 impl Guard {
-    /// Whether an address (`None`: the local socket) may try now.
+    /// Returns whether an address (`None`: the local socket) may try now.
     pub fn may_try(&self, from: Option<IpAddr>) -> bool {
         self.may_try_at(from, Instant::now())
     }

@@ -12,7 +12,7 @@ use crate::errors::ApiError;
 use crate::forwarding::Sender;
 use crate::outbox::render::error_information;
 use crate::rules::parties::{PARTIES_MAX, PartyCommand};
-use crate::rules::{Command, Outcome};
+use crate::rules::{Command, Consequences};
 use crate::values::currency_number;
 
 const RESOURCE: &str = "participants";
@@ -90,7 +90,7 @@ impl ParticipantApi {
         }
     }
 
-    async fn decide(&self, command: PartyCommand) -> Result<Outcome, Refuse> {
+    async fn decide(&self, command: PartyCommand) -> Result<Consequences, Refuse> {
         let verdict = self.service.lane().submit(Command::Party(Box::new(command))).await?;
         verdict.map_err(|refusal| Refuse::new(500, ApiError::InternalServerError, refusal.to_string()))
     }

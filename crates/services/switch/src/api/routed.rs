@@ -76,7 +76,7 @@ const UNSUPPORTED: [&str; 7] =
     ["fxQuotes", "fxTransfers", "services", "consents", "consentRequests", "thirdpartyRequests", "linking"];
 
 /// The part of a path after its resource.
-enum Place {
+enum PathTail {
     /// The resource itself.
     Whole,
     /// An item, by its UUID.
@@ -101,10 +101,10 @@ impl Resource {
     }
 
     /// Parses the segments after the resource name, without `error`.
-    fn place(&self, segments: &[&str]) -> Result<Place, Refuse> {
+    fn place(&self, segments: &[&str]) -> Result<PathTail, Refuse> {
         let unknown = || Refuse::new(404, ApiError::UnknownUri, "");
         match segments {
-            [] => Ok(Place::Whole),
+            [] => Ok(PathTail::Whole),
             [kind, id, sub @ ..] if self.is_of_parties() && sub.len() <= 1 => {
                 if !PARTY_ID_TYPES.contains(kind) {
                     return Err(Refuse::malformed(format!("{kind} is not a type of identifiers")));
@@ -114,9 +114,9 @@ impl Resource {
                 if !fits(id) || !sub.is_none_or(fits) {
                     return Err(Refuse::malformed("identifiers have 1 to 128 characters"));
                 }
-                Ok(Place::Party(Party::new(kind, id, sub)))
+                Ok(PathTail::Party(Party::new(kind, id, sub)))
             }
-            [id] if !self.is_of_parties() => uuid(id, "the id").map(|_| Place::One),
+            [id] if !self.is_of_parties() => uuid(id, "the id").map(|_| PathTail::One),
             _ => Err(unknown()),
         }
     }
@@ -146,11 +146,11 @@ impl ParticipantApi {
             if parties.source.active { Ok(parties) } else { Err(inactive()) }
         };
         match (method.as_str(), place) {
-            ("POST", Place::Whole) if is_lookup => self.register_all(request, &active()?).await,
-            ("POST", Place::Party(party)) if is_lookup => self.register(request, &active()?, &party).await,
-            ("DELETE", Place::Party(party)) if is_lookup => self.remove(request, &active()?, &party).await,
-            ("GET", Place::Party(party)) if is_lookup => self.look_up(request, &active()?, &party),
-            ("POST", Place::Whole) => {
+            ("POST", PathTail::Whole) if is_lookup => self.register_all(request, &active()?).await,
+            ("POST", PathTail::Party(party)) if is_lookup => self.register(request, &active()?, &party).await,
+            ("DELETE", PathTail::Party(party)) if is_lookup => self.remove(request, &active()?, &party).await,
+            ("GET", PathTail::Party(party)) if is_lookup => self.look_up(request, &active()?, &party),
+            ("POST", PathTail::Whole) => {
                 let elements = resource.posted.ok_or_else(not_allowed)?;
                 let parties = active()?;
                 let body = bodies::check(&request.body, elements)?;
@@ -158,11 +158,11 @@ impl ParticipantApi {
                 let path = format!("/{}/{id}", resource.name);
                 self.pass_on(request, resource, &parties, &path, payee(&body).as_ref())
             }
-            ("GET", Place::Party(party)) => {
+            ("GET", PathTail::Party(party)) => {
                 self.pass_on(request, resource, &active()?, &request.path, Some(&party))
             }
-            ("GET", Place::One) => self.pass_on(request, resource, &active()?, &request.path, None),
-            ("PUT", Place::One | Place::Party(_)) => {
+            ("GET", PathTail::One) => self.pass_on(request, resource, &active()?, &request.path, None),
+            ("PUT", PathTail::One | PathTail::Party(_)) => {
                 let parties = active()?;
                 bodies::check(&request.body, if is_error { bodies::ERROR } else { resource.put })?;
                 self.answer_on(request, resource, &parties)

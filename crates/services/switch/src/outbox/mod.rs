@@ -44,7 +44,7 @@ pub struct Delivery {
     pub pause_max: Duration,
     /// The age at which a message is given up.
     pub give_up: Duration,
-    /// How often a message is sent that a participant refuses (4xx).
+    /// Number of attempts at a message that a participant refuses (4xx).
     pub refused_attempts: u32,
 }
 
@@ -89,7 +89,7 @@ impl Default for DeliveryCounters {
     }
 }
 
-struct Shared {
+struct OutboxState {
     store: Store,
     lane: std::sync::OnceLock<Lane>,
     directory: Arc<Directory>,
@@ -103,7 +103,7 @@ struct Shared {
 
 /// The senders of all participants.
 #[derive(Clone)]
-pub struct Senders(Arc<Shared>);
+pub struct Senders(Arc<OutboxState>);
 
 impl Senders {
     /// Senders without tasks yet: see [`Senders::attach`] and [`Senders::serve`].
@@ -116,7 +116,7 @@ impl Senders {
     ) -> Self {
         let counters = DeliveryCounters::default();
         let (lane, wakes) = (std::sync::OnceLock::new(), Mutex::default());
-        Self(Arc::new(Shared { store, lane, directory, clock, options, counters, drain, wakes }))
+        Self(Arc::new(OutboxState { store, lane, directory, clock, options, counters, drain, wakes }))
     }
 
     /// Sets the lane that removes delivered messages.
@@ -164,12 +164,12 @@ impl Senders {
 /// A message held by the sender.
 struct Item {
     message: Found<Outbox>,
-    /// How often the participant has refused it.
+    /// Number of refusals by the participant.
     refused: u32,
 }
 
 struct Sender {
-    shared: Arc<Shared>,
+    shared: Arc<OutboxState>,
     participant: u32,
     wake: Arc<Notify>,
     /// The first number not yet read.

@@ -55,7 +55,7 @@ pub enum ReportError {
         currency: String,
     },
     /// An amount or a sum is too large for a report.
-    #[error("an amount is too large for a report")]
+    #[error("amount overflow in a report")]
     TooLarge,
     /// A text is not valid for its field.
     #[error("{field}: \"{text}\" is not {expected}")]
@@ -64,7 +64,7 @@ pub enum ReportError {
         field: &'static str,
         /// The text.
         text: String,
-        /// What is valid.
+        /// The valid values.
         expected: &'static str,
     },
     /// The entries of a statement do not lead from its opening to its closing position.

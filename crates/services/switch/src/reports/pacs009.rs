@@ -12,7 +12,7 @@ use crate::reports::xml::Document;
 /// The namespace of the message.
 pub const NAMESPACE: &str = "urn:iso:std:iso:20022:tech:xsd:pacs.009.001.08";
 
-/// Which half of a settlement a message is about.
+/// The half of a settlement that a message is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leg {
     /// Debtors pay the clearing system.

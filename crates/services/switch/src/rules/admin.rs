@@ -23,7 +23,7 @@ pub enum Refusal {
     #[error("{0}")]
     Conflict(String),
     /// Another change came first: read again and repeat.
-    #[error("something else was changed meanwhile")]
+    #[error("conflict with a concurrent change")]
     Overtaken,
     /// This operator may not do it.
     #[error("{0}")]
@@ -226,7 +226,8 @@ impl Change {
         }
     }
 
-    /// Whether only the books change; if so, the change takes effect in the same commit as its approval.
+    /// Returns whether only the books change; if so, the change takes effect in the same commit as its
+    /// approval.
     #[must_use]
     pub const fn is_of_books(&self) -> bool {
         !matches!(

@@ -70,7 +70,7 @@ impl ApprovalState {
     }
 }
 
-/// Whether an approved change has yet to be carried out.
+/// Returns whether an approved change has yet to be carried out.
 #[must_use]
 pub fn is_unfinished(row: &ApprovalRow) -> bool {
     row.state == ApprovalState::Approved as u8 && row.result.is_empty()

@@ -131,7 +131,7 @@ impl Command {
 
 /// The consequences of a command that took effect.
 #[derive(Clone, Debug, Default)]
-pub struct Outcome {
+pub struct Consequences {
     /// Intents for the ledger.
     pub intents: Vec<Intent>,
     /// Participants with new messages.
@@ -247,7 +247,7 @@ struct Context {
     micros: u64,
     /// The number of the next message in the outbox.
     number: u64,
-    outcome: Outcome,
+    outcome: Consequences,
 }
 
 impl Context {
@@ -296,7 +296,7 @@ fn open(rows: &mut WorkingSet, now: Timestamp) {
 
 impl Rules for SwitchRules {
     type Command = Numbered;
-    type Answer = Outcome;
+    type Answer = Consequences;
     type Refusal = Refusal;
 
     fn plan(&self, Numbered { number, micros, command }: &Numbered, plan: &mut Plan) {
@@ -346,12 +346,12 @@ impl Rules for SwitchRules {
         rows: &mut WorkingSet,
         Numbered { number, micros, command }: &Numbered,
         _: Timestamp,
-    ) -> Result<Outcome, Refusal> {
+    ) -> Result<Consequences, Refusal> {
         let mut context = Context {
             now: Timestamp::from_micros(*micros),
             micros: *micros,
             number: *number,
-            outcome: Outcome::default(),
+            outcome: Consequences::default(),
         };
         self.run(rows, command, &mut context)?;
         Ok(context.outcome)

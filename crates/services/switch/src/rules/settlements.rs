@@ -78,7 +78,7 @@ impl SettlementState {
         }
     }
 
-    /// Whether an account can be in this state; some are for settlements only.
+    /// Returns whether an account can be in this state; some are for settlements only.
     #[must_use]
     pub const fn is_of_accounts(self) -> bool {
         !matches!(self, Self::Settling | Self::Aborting)

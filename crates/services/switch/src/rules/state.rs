@@ -113,15 +113,15 @@ impl TransferStage {
         }
     }
 
-    /// Whether the outcome is final: COMMITTED or ABORTED.
+    /// Returns whether the outcome is final: COMMITTED or ABORTED.
     #[must_use]
     pub const fn is_final(self) -> bool {
         matches!(self.external(), TransferState::Committed | TransferState::Aborted)
     }
 
-    /// Whether a transfer may change from this state to `next`. Two moves are not in the specification's
-    /// table: a post that is too late for the ledger expires (RECEIVED_FULFIL to RESERVED_TIMEOUT), and a
-    /// transfer that contradicts the ledger fails.
+    /// Returns whether a transfer may change from this state to `next`. Two moves are not in the
+    /// specification's table: a post that is too late for the ledger expires (RECEIVED_FULFIL to
+    /// RESERVED_TIMEOUT), and a transfer that contradicts the ledger fails.
     #[must_use]
     pub const fn may_become(self, next: Self) -> bool {
         matches!(

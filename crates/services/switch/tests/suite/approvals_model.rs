@@ -10,7 +10,7 @@ use batzen_store::memory::MemoryBackend;
 use batzen_switch::rules::Change;
 use batzen_switch::rules::approvals::{Decision, OPEN_MAX};
 use batzen_switch::rules::{
-    ApprovalCommand, ApprovalState, Command, Numbered, Outcome, Refusal, SwitchRules,
+    ApprovalCommand, ApprovalState, Command, Consequences, Numbered, Refusal, SwitchRules,
 };
 use batzen_tables::switch::{ApprovalKey, Approvals, OpenApprovals, SwitchStateKey, SwitchStates};
 use proptest::prelude::*;
@@ -60,14 +60,14 @@ impl Switch {
         switch
     }
 
-    fn run(&mut self, command: Command) -> Result<Outcome, Refusal> {
+    fn run(&mut self, command: Command) -> Result<Consequences, Refusal> {
         let micros = self.micros;
         let numbered = Numbered { number: 0, micros, command };
         let verdicts = self.batcher.run(&[numbered], &move || Timestamp::from_micros(micros)).unwrap();
         verdicts.into_iter().next().unwrap()
     }
 
-    fn ask(&mut self, command: ApprovalCommand) -> Result<Outcome, Refusal> {
+    fn ask(&mut self, command: ApprovalCommand) -> Result<Consequences, Refusal> {
         self.run(Command::Approval(Box::new(command)))
     }
 

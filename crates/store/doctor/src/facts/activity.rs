@@ -162,7 +162,7 @@ pub struct Session {
     pub kind: String,
     /// `active`, `idle`, `idle in transaction`, …; empty if the role may not see it.
     pub state: String,
-    /// What it waits for, as `type: event`.
+    /// The event that it waits for, as `type: event`.
     pub wait: Option<String>,
     /// Its statement, or the last one.
     pub query: String,
@@ -179,12 +179,12 @@ pub struct Session {
 }
 
 impl Session {
-    /// Whether it is a client's session.
+    /// Returns whether it is a client's session.
     pub fn is_client(&self) -> bool {
         self.kind == "client backend"
     }
 
-    /// Whether it is idle in an open transaction.
+    /// Returns whether it is idle in an open transaction.
     pub fn is_idle_in_transaction(&self) -> bool {
         self.state.starts_with("idle in transaction")
     }

@@ -40,7 +40,7 @@ pub struct Service {
 pub struct Writer {
     /// The node that it belongs to.
     pub node: String,
-    /// How often it was taken over after a lost connection.
+    /// Number of takeovers after a lost connection.
     pub epoch: i64,
     /// Commits.
     pub batch: i64,

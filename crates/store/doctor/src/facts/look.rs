@@ -37,10 +37,10 @@ pub enum QueryError {
     #[error("no answer")]
     NoAnswer,
     /// The answer is not of the expected form.
-    #[error("an unreadable answer: {0}")]
+    #[error("malformed answer: {0}")]
     Unreadable(#[from] serde_json::Error),
-    /// The answer to `EXPLAIN` is not one.
-    #[error("an answer that is no plan")]
+    /// The answer to `EXPLAIN` is not a query plan.
+    #[error("the answer is not a query plan")]
     NotAPlan,
 }
 
@@ -76,7 +76,7 @@ impl Look {
         })
     }
 
-    /// Whether the connection is lost.
+    /// Returns whether the connection is lost.
     pub fn is_closed(&self) -> bool {
         self.is_closed.get()
     }

@@ -112,8 +112,8 @@ pub fn read(look: &Look, server: &Server, options: &Options) -> Machine {
     machine
 }
 
-/// Whether the session's server process is a PostgreSQL backend of this machine. It is not if the port is
-/// forwarded, or the server has its own process namespace in a container.
+/// Returns whether the session's server process is a PostgreSQL backend of this machine. It is not if the
+/// port is forwarded, or the server has its own process namespace in a container.
 fn is_local(server: &Server) -> bool {
     let is_near =
         server.address.as_deref().is_none_or(|address| address == "::1" || address.starts_with("127."));

@@ -47,11 +47,11 @@ use crate::Options;
 /// Something that could not be read, and how to make it readable.
 #[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
 pub struct Gap {
-    /// What is missing.
+    /// The missing fact.
     pub what: String,
     /// The reason.
     pub why: String,
-    /// What to type, if that helps.
+    /// The command to type, if that helps.
     pub remedy: Option<String>,
 }
 
@@ -88,7 +88,7 @@ pub struct Facts {
     pub batzen: Vec<batzen::Service>,
     /// The Citus cluster that the database belongs to.
     pub citus: Option<citus::Citus>,
-    /// What could not be read.
+    /// The facts that could not be read.
     pub gaps: Vec<Gap>,
 }
 

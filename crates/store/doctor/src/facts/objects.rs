@@ -72,7 +72,7 @@ impl Table {
         self.options.iter().find_map(|option| option.strip_prefix(name)?.strip_prefix('='))
     }
 
-    /// Whether autovacuum is switched off for it.
+    /// Returns whether autovacuum is switched off for it.
     pub fn has_autovacuum_off(&self) -> bool {
         matches!(self.option("autovacuum_enabled"), Some("false" | "off" | "no" | "0"))
     }

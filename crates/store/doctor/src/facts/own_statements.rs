@@ -22,7 +22,7 @@ pub struct Measured {
     pub may_reach_all: bool,
     /// The plan.
     pub plan: Plan,
-    /// How many of the table's partitions were visited.
+    /// Number of the table's partitions that were visited.
     pub parts_hit: usize,
 }
 

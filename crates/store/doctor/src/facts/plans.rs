@@ -19,7 +19,7 @@ pub struct Plan {
     pub read: u64,
     /// Tables (each partition is one) that were read or written.
     pub relations: BTreeSet<String>,
-    /// Those of them that were scanned sequentially.
+    /// The subset that was scanned sequentially.
     pub whole: BTreeSet<String>,
 }
 

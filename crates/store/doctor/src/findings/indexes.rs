@@ -80,7 +80,7 @@ fn doubled(indexes: &[Index], found: &mut Vec<Finding>) {
     }
 }
 
-/// Whether `other` supports every query that `index` supports.
+/// Returns whether `other` supports every query that `index` supports.
 fn covers(other: &Index, index: &Index, is_before: bool) -> bool {
     if std::ptr::eq(other, index) || other.method != index.method || other.rest != index.rest {
         return false;

@@ -31,7 +31,7 @@ use serde::{Deserialize, Serialize};
 use crate::facts::Facts;
 use crate::tuning::Advice;
 
-/// How bad it is.
+/// The severity of a finding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Severity {
@@ -72,9 +72,9 @@ impl Severity {
 pub struct Finding {
     /// The rule's name, for programs. Does not change between versions.
     pub rule: String,
-    /// How bad it is.
+    /// Its severity.
     pub severity: Severity,
-    /// What is wrong, in one sentence.
+    /// The problem, in one sentence.
     pub title: String,
     /// The facts.
     pub measured: String,

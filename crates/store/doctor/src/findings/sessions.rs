@@ -18,7 +18,7 @@ pub struct Waiter {
 }
 
 impl Waiter {
-    /// How many wait below it.
+    /// Returns the number of sessions that wait below it.
     pub fn count(&self) -> usize {
         self.waiters.iter().map(|waiter| 1 + waiter.count()).sum()
     }

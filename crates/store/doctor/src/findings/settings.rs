@@ -52,7 +52,7 @@ fn pending(facts: &Facts, found: &mut Vec<Finding>) {
     }
 }
 
-/// Whether the server has been used since its statistics began.
+/// Returns whether the server has been used since its statistics began.
 fn is_used(facts: &Facts) -> bool {
     facts.databases.iter().map(|database| database.commits).sum::<u64>() >= 1_000
 }

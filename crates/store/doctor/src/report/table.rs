@@ -20,7 +20,7 @@ impl Table {
         self.rows.push(cells);
     }
 
-    /// Whether the table has rows.
+    /// Returns whether the table has rows.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }

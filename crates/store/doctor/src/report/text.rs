@@ -14,7 +14,7 @@ use crate::words;
 /// The most rows of a table.
 const ROWS: usize = 10;
 
-/// Whether the output supports colours.
+/// Support of the output for colours.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Style {
     /// True if it does.

@@ -25,7 +25,7 @@ record! {
 record! {
     /// An account.
     pub struct AccountRow {
-        /// How often it was touched.
+        /// Number of touches.
         pub touches: u64,
         /// The number of the last command.
         pub last: u64,
@@ -195,7 +195,8 @@ async fn work_of_three_lanes(store: Store) {
     assert!(store.all::<Accounts>().unwrap().iter().all(|found| found.row.touches == 15));
 }
 
-/// What concerns several parts of a database goes through the last lane, so that no batch of another lane does.
+/// Commands that concern several parts of a database go through the last lane, so that no batch of another
+/// lane does.
 #[tokio::test]
 async fn the_last_lane_has_what_concerns_several_parts() {
     for parts in [Some(2), None] {

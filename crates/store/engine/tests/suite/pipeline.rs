@@ -625,7 +625,7 @@ record! {
 record! {
     /// A ticket that waits until it is done.
     pub struct TicketRow {
-        /// How urgent it is.
+        /// Its urgency.
         pub urgency: Option<u8>,
     }
 }

@@ -5,9 +5,9 @@
 //! rows. Then each node but the last prepares its part; the last one, the *home* of the commit, commits, which decides.
 //! Then the others commit what they have prepared, and only then is the commit done.
 //!
-//! Whoever finds something prepared can find out what was decided: its name leads to the writer's row at the home, whose
-//! batch number is that of the commit if it took effect. A writer begins nothing else before all parts have ended. If
-//! that fails, the writer is given up, and [`recover`] ends the parts.
+//! The name of a prepared part leads to the decision: to the writer's row at the home, whose batch number is that of
+//! the commit if it took effect. A writer begins nothing else before all parts have ended. If that fails, the writer is
+//! given up, and [`recover`] ends the parts.
 //!
 //! [`recover`]: crate::schema::prepared::recover
 
@@ -26,7 +26,7 @@ use crate::citus::route::Changes;
 use crate::citus::{INSERTS_MAX, Nodes};
 use crate::commit::{COMMIT_BYTES_MAX, LOSSES_MAX, RACES_MAX, bytes};
 use crate::database::{Database, no_connection};
-use crate::pool::Place;
+use crate::pool::PoolSlot;
 use crate::schema::prepared::name;
 use crate::writer::Writer;
 
@@ -59,13 +59,13 @@ struct Node<'a> {
 /// A node's turn: a connection, and the writer that has it.
 struct Turn<'n, 'a> {
     node: &'n Node<'a>,
-    place: Place<'n, Writer>,
+    place: PoolSlot<'n, Writer>,
     writer: Writer,
     /// The numbers of its shards' clocks.
     numbers: Vec<i64>,
 }
 
-/// How an attempt ended.
+/// The end of an attempt.
 enum Attempt {
     Committed,
     /// A row did not have the expected version.

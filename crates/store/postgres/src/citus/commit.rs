@@ -15,7 +15,7 @@ use crate::schema::citus::CLOCK_SHIFT;
 /// Number of statements that come before those that return the clocks' numbers.
 const BEFORE_CLOCKS: usize = 3;
 
-/// How an attempt ended.
+/// The end of an attempt.
 pub(crate) enum Ended {
     Committed,
     /// A row did not have the expected version.

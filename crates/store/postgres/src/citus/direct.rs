@@ -31,7 +31,7 @@ const STATEMENTS_OF_ANOTHER: usize = 2;
 /// `ShareLock` of PostgreSQL, in the numbers of Citus' function.
 const SHARE_LOCK: u8 = 5;
 
-/// What a commit or read at a shard needs besides the statements of its tables.
+/// The state that a commit or read at a shard needs besides the statements of its tables.
 #[derive(Debug)]
 pub(crate) struct Direct {
     /// The first virtual shard of the shard.
@@ -100,7 +100,8 @@ impl Direct {
         Some(format!("(SELECT number FROM {}.{clocks} WHERE vshard = {})", quoted(schema), shard.vshard))
     }
 
-    /// Whether the shard was found to be elsewhere. Then nothing that was attempted here has taken effect.
+    /// Returns whether the shard was found to be elsewhere. Then nothing that was attempted here has taken
+    /// effect.
     pub fn has_moved(&self) -> bool {
         self.moved.load(Ordering::Acquire)
     }
@@ -123,7 +124,7 @@ impl Direct {
         Err(PgError::protocol(format!("this is not node {} of the Citus cluster", self.group)))
     }
 
-    /// Whether the answer to [`Direct::here`] says that the shard is here. If not, takes note of it.
+    /// Checks that the answer to [`Direct::here`] says that the shard is here. If not, takes note of it.
     pub fn is_here(&self, shards: i64) -> Result<(), PgError> {
         if shards == 1 {
             return Ok(());

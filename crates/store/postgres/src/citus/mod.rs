@@ -39,18 +39,18 @@ pub(crate) use commit::Ended;
 /// The place of what is on every node.
 const PLACE_EVERYWHERE: u16 = (1 << PLACE_BITS) - 1;
 
-/// How many rows a commit may insert, so that their places fit.
+/// Maximum number of rows that a commit may insert, so that their places fit.
 pub(crate) const INSERTS_MAX: usize = 1 << ROW_BITS;
 
 /// Number of shards that can have a place.
 const SHARDS_MAX: usize = PLACE_EVERYWHERE as usize;
 
-/// What the serials of a shard have in addition to number and row.
+/// Returns the part of a shard's serials that comes beside number and row.
 pub(crate) fn serial_of_place(place: Option<u16>) -> i64 {
     i64::from(place.unwrap_or(PLACE_EVERYWHERE))
 }
 
-/// What a row's place among the new rows of its commit adds to its serial.
+/// Returns the part of a serial that a row's place among the new rows of its commit makes up.
 pub(crate) fn serial_of_row(row: u64) -> u64 {
     row << PLACE_BITS
 }
@@ -68,7 +68,7 @@ pub(crate) const SESSION: &str = "SET jit = off; SET plan_cache_mode = auto; SET
     SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3; SET tcp_user_timeout = '30s'; \
     SET default_transaction_isolation = 'read committed'";
 
-/// What a store on Citus needs besides the statements of its tables.
+/// The state that a store on Citus needs besides the statements of its tables.
 #[derive(Debug)]
 pub(crate) struct Citus<W> {
     nodes: RwLock<Arc<Nodes<W>>>,
@@ -125,7 +125,7 @@ impl<W> Citus<W> {
         }
     }
 
-    /// What is known of the nodes.
+    /// Returns the known nodes.
     pub fn nodes(&self) -> Arc<Nodes<W>> {
         Arc::clone(&self.nodes.read().unwrap_or_else(PoisonError::into_inner))
     }

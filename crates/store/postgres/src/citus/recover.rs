@@ -15,11 +15,11 @@ use crate::{Connection, PgError};
 /// Interval at which it is looked for.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// How many times less often by way of the coordinator, which opens a connection to each node.
+/// Factor by which rounds by way of the coordinator are rarer: it opens a connection to each node.
 const ROUNDS_BY_COORDINATOR: u32 = 30;
 
-/// Whether a part of a commit through the coordinator has been prepared for so long on any node: it lost the node, and Citus
-/// will recover it. Fails while a node does not answer.
+/// Returns whether a part of a commit through the coordinator has been prepared for so long on any node: it lost the
+/// node, and Citus will recover it. Fails while a node does not answer.
 pub(crate) fn is_partial(connection: &mut Connection, age: Duration) -> Result<bool, PgError> {
     let list = format!(
         "SELECT count(*) FROM pg_prepared_xacts WHERE database = current_database() AND gid LIKE 'citus\\_%' \
@@ -63,7 +63,7 @@ impl Recovery {
 impl Drop for Recovery {
     fn drop(&mut self) {
         self.stop = None;
-        // It is waiting, or a query of milliseconds is under way, unless a node is away: then do not wait for it.
+        // It is waiting, or a query of milliseconds is under way, unless a node is unreachable: then do not wait for it.
         if let Some(thread) = self.thread.take().filter(JoinHandle::is_finished) {
             let _ = thread.join();
         }
@@ -79,7 +79,7 @@ fn run(database: &Database, stopped: &Receiver<()>) {
         match once(database, &mut connections, rounds) {
             Ok(()) => has_failed = false,
             Err(error) => {
-                // Log only once while a node is away.
+                // Log only once while a node is unreachable.
                 if !std::mem::replace(&mut has_failed, true) {
                     tracing::warn!(%error, "commits over several shards are not recovered; trying again");
                 }

@@ -1,4 +1,4 @@
-//! Which way each commit and read takes: straight to the node of the shard that has all its rows, or through the
+//! The way of each commit and read: straight to the node of the shard that has all its rows, or through the
 //! coordinator.
 
 use std::collections::{BTreeMap, VecDeque};

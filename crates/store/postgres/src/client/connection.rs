@@ -25,7 +25,7 @@ use rustls::pki_types::ServerName;
 
 use super::error::{PgError, ServerError};
 use super::socket::Socket;
-use super::target::{Place, Target, Tls};
+use super::target::{ServerAddress, Target, Tls};
 use super::values::{Columns, Params};
 
 /// All answers to this program's statements are smaller.
@@ -49,7 +49,7 @@ impl Statement {
 /// Receives a row of an answer: the number of the statement within the pipeline, and the row's columns.
 pub(crate) type Sink<'a> = &'a mut dyn FnMut(usize, Columns<'_>) -> Result<(), PgError>;
 
-/// What is noted of the answers to a pipeline besides its rows.
+/// Notes on the answers to a pipeline besides its rows.
 #[derive(Default)]
 struct Noted<'a> {
     /// Whether a portal has more rows.
@@ -134,15 +134,15 @@ impl Connection {
         id.ok_or_else(|| PgError::protocol("a session without a process"))
     }
 
-    fn open_at(target: &Target, place: &Place) -> Result<Self, PgError> {
+    fn open_at(target: &Target, place: &ServerAddress) -> Result<Self, PgError> {
         let deadline = Instant::now() + target.connect_timeout;
         let socket = match place {
-            Place::Unix(directory, port) => {
+            ServerAddress::Unix(directory, port) => {
                 let path = directory.join(format!(".s.PGSQL.{port}"));
                 let opened = UnixStream::connect(&path).and_then(Socket::unix);
                 opened.map_err(|error| PgError::io(&format!("connect to {}", path.display()), error))?
             }
-            Place::Tcp(host, port) => {
+            ServerAddress::Tcp(host, port) => {
                 let fail = |error| PgError::io(&format!("connect to {host}:{port}"), error);
                 let mut last = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
                 let mut opened = None;
@@ -210,7 +210,7 @@ impl Connection {
                 Message::AuthenticationOk => {}
                 Message::AuthenticationCleartextPassword => {
                     // Without TLS, send it only to a server on this machine.
-                    let is_local = target.places.iter().all(|place| matches!(place, Place::Unix(..)));
+                    let is_local = target.places.iter().all(|place| matches!(place, ServerAddress::Unix(..)));
                     if !self.socket.is_tls() && !is_local {
                         return Err(PgError::Config(
                             "the server wants the password unencrypted: use TLS".into(),
@@ -257,17 +257,19 @@ impl Connection {
         }
     }
 
-    /// Whether the connection can no longer be used.
+    /// Returns whether the connection can no longer be used.
     pub(crate) fn is_broken(&self) -> bool {
         self.broken
     }
 
-    /// Whether the last pipeline was committed on this server, but perhaps not on its synchronous standby.
+    /// Returns whether the last pipeline was committed on this server, but perhaps not on its synchronous
+    /// standby.
     pub(crate) fn was_unsynced(&self) -> bool {
         self.unsynced
     }
 
-    /// Whether Citus committed the last pipeline, but a part of it is not visible yet on a node that it lost.
+    /// Returns whether Citus committed the last pipeline, but a part of it is not visible yet on a node that
+    /// it lost.
     pub(crate) fn was_partial(&self) -> bool {
         self.is_partial
     }

@@ -1,4 +1,4 @@
-//! What can go wrong between this process and the server.
+//! Errors between this process and the server.
 
 use std::io;
 
@@ -27,7 +27,7 @@ pub enum PgError {
     /// effect.
     #[error("{what}: {source}")]
     Io {
-        /// What was attempted.
+        /// The attempted action.
         what: String,
         /// The system's error.
         source: io::Error,
@@ -58,7 +58,7 @@ impl PgError {
         }
     }
 
-    /// Whether the connection can no longer be used.
+    /// Returns whether the connection can no longer be used.
     #[must_use]
     pub fn ends_connection(&self) -> bool {
         match self {
@@ -68,7 +68,7 @@ impl PgError {
         }
     }
 
-    /// Whether the server is temporarily unavailable (lost, starting, stopping, a standby, out of
+    /// Returns whether the server is temporarily unavailable (lost, starting, stopping, a standby, out of
     /// connections), so that another attempt may succeed.
     #[must_use]
     pub fn is_away(&self) -> bool {
@@ -86,15 +86,15 @@ impl PgError {
         }
     }
 
-    /// Whether the schema has changed meanwhile, so that another attempt may succeed: an outdated plan
-    /// or an unknown prepared statement, or a row for the default partition of a queue when its day got its own
-    /// partition (23514; there are no other check constraints).
+    /// Returns whether the schema has changed meanwhile, so that another attempt may succeed: an outdated
+    /// plan or an unknown prepared statement, or a row for the default partition of a queue when its day got
+    /// its own partition (23514; there are no other check constraints).
     pub(crate) fn is_schema_change(&self) -> bool {
         self.is_outdated_plan() || self.code() == Some("23514")
     }
 
-    /// Whether a prepared statement's columns have changed (0A000, which also says that Citus cannot plan a
-    /// statement), or it does not exist (26000).
+    /// Returns whether a prepared statement's columns have changed (0A000, which also says that Citus cannot
+    /// plan a statement), or it does not exist (26000).
     pub(crate) fn is_outdated_plan(&self) -> bool {
         match self {
             Self::Server(error) if error.code == "0A000" => error.routine == "RevalidateCachedQuery",
@@ -102,16 +102,16 @@ impl PgError {
         }
     }
 
-    /// Whether the transaction conflicted with another one and may be run again: 40001, 40P01, or a lock
-    /// timeout.
+    /// Returns whether the transaction conflicted with another one and may be run again: 40001, 40P01, or a
+    /// lock timeout.
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         matches!(self.code(), Some("40001" | "40P01" | "55P03"))
     }
 }
 
-/// Whether an error of a Citus coordinator says that it lost a node, or that a node is down. Most of these have the
-/// code of internal errors.
+/// Returns whether an error of a Citus coordinator says that it lost a node, or that a node is down. Most of these have
+/// the code of internal errors.
 fn is_node_away(error: &ServerError) -> bool {
     const SAID: [&str; 4] = [
         "failure on connection marked as essential",

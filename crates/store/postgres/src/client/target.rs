@@ -20,14 +20,14 @@ const SOCKET_DIRECTORY: &str = "/var/run/postgresql";
 
 /// A place to connect to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum ServerAddress {
     /// The directory of the socket file, and the port in its name.
     Unix(PathBuf, u16),
     /// A host's name or address, and the port.
     Tcp(String, u16),
 }
 
-/// Which TLS is required.
+/// The TLS that is required.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Tls {
     Never,
@@ -44,7 +44,7 @@ pub(crate) enum Tls {
 /// A database on a server. `Debug` does not show the password.
 #[derive(Clone)]
 pub struct Target {
-    pub(crate) places: Vec<Place>,
+    pub(crate) places: Vec<ServerAddress>,
     pub(crate) user: String,
     pub(crate) password: Option<Vec<u8>>,
     pub(crate) database: String,
@@ -67,7 +67,7 @@ impl std::fmt::Debug for Target {
 impl Target {
     /// The same database on another server, with the same user.
     pub(crate) fn at(&self, host: &str, port: u16) -> Self {
-        Self { places: vec![Place::Tcp(host.to_owned(), port)], ..self.clone() }
+        Self { places: vec![ServerAddress::Tcp(host.to_owned(), port)], ..self.clone() }
     }
 
     /// Reads a URL (`postgres:///exchange`, `postgres://user@host1,host2/db?sslmode=verify-full`) or a
@@ -106,15 +106,16 @@ impl Target {
             [one] => *one,
             ports => ports.get(n).copied().unwrap_or(port),
         };
-        let mut places: Vec<Place> = (config.get_hosts().iter().enumerate())
+        let mut places: Vec<ServerAddress> = (config.get_hosts().iter().enumerate())
             .map(|(n, host)| match host {
-                Host::Tcp(name) => Place::Tcp(name.clone(), port_of(n)),
-                Host::Unix(path) => Place::Unix(path.clone(), port_of(n)),
+                Host::Tcp(name) => ServerAddress::Tcp(name.clone(), port_of(n)),
+                Host::Unix(path) => ServerAddress::Unix(path.clone(), port_of(n)),
             })
             .collect();
         if places.is_empty() {
             let addresses = config.get_hostaddrs().iter().enumerate();
-            places = addresses.map(|(n, address)| Place::Tcp(address.to_string(), port_of(n))).collect();
+            places =
+                addresses.map(|(n, address)| ServerAddress::Tcp(address.to_string(), port_of(n))).collect();
         }
         if places.is_empty() {
             let hosts = env_text("PGHOST").unwrap_or_else(|| {
@@ -122,8 +123,8 @@ impl Target {
                 standard.to_owned()
             });
             let place = |(n, host): (usize, &str)| match host.starts_with('/') {
-                true => Place::Unix(host.into(), port_of(n)),
-                false => Place::Tcp(host.to_owned(), port_of(n)),
+                true => ServerAddress::Unix(host.into(), port_of(n)),
+                false => ServerAddress::Tcp(host.to_owned(), port_of(n)),
             };
             places = hosts.split(',').enumerate().map(place).collect();
         }
@@ -147,7 +148,8 @@ impl Target {
             None => Tls::Prefer,
         };
         let roots = extra.sslrootcert.clone().or_else(|| env("PGSSLROOTCERT").map(PathBuf::from));
-        let needs_tls = tls != Tls::Never && places.iter().any(|place| matches!(place, Place::Tcp(..)));
+        let needs_tls =
+            tls != Tls::Never && places.iter().any(|place| matches!(place, ServerAddress::Tcp(..)));
         let tls_config = if needs_tls { Some(Arc::new(tls_config(tls, roots.as_deref())?)) } else { None };
         let timeout =
             env_text("PGCONNECT_TIMEOUT").and_then(|text| text.parse().ok()).map(Duration::from_secs);
@@ -281,11 +283,13 @@ fn system_user() -> Option<String> {
 
 /// The password in the first line that matches: `host:port:database:user:password`; `*` matches everything,
 /// and `\` escapes.
-fn password_from(file: &str, place: &Place, database: &str, user: &str) -> Option<Vec<u8>> {
+fn password_from(file: &str, place: &ServerAddress, database: &str, user: &str) -> Option<Vec<u8>> {
     let (host, port) = match place {
-        Place::Unix(path, port) if path == Path::new(SOCKET_DIRECTORY) => ("localhost".to_owned(), port),
-        Place::Unix(path, port) => (path.to_string_lossy().into_owned(), port),
-        Place::Tcp(host, port) => (host.clone(), port),
+        ServerAddress::Unix(path, port) if path == Path::new(SOCKET_DIRECTORY) => {
+            ("localhost".to_owned(), port)
+        }
+        ServerAddress::Unix(path, port) => (path.to_string_lossy().into_owned(), port),
+        ServerAddress::Tcp(host, port) => (host.clone(), port),
     };
     let wanted = [host.as_str(), &port.to_string(), database, user];
     for line in file.lines().filter(|line| !line.starts_with('#')) {
@@ -404,16 +408,19 @@ mod tests {
     #[test]
     fn an_address_without_a_host_means_the_local_socket() {
         let target = parse("postgres:///exchange", &[("PGUSER", "ann")]);
-        assert!(matches!(&target.places[..], [Place::Unix(_, 5432)]), "{target:?}");
+        assert!(matches!(&target.places[..], [ServerAddress::Unix(_, 5432)]), "{target:?}");
         assert_eq!((target.database(), target.user()), ("exchange", "ann"));
         let target = parse("dbname=exchange", &[("PGUSER", "ann"), ("PGHOST", "db"), ("PGPORT", "6000")]);
-        assert_eq!(target.places, [Place::Tcp("db".into(), 6000)]);
+        assert_eq!(target.places, [ServerAddress::Tcp("db".into(), 6000)]);
     }
 
     #[test]
     fn several_hosts_are_tried_for_the_one_that_takes_writes() {
         let target = parse("postgres://bob:secret@a,b:6001/x?sslmode=require&connect_timeout=3", &[]);
-        assert_eq!(target.places, [Place::Tcp("a".into(), 5432), Place::Tcp("b".into(), 6001)]);
+        assert_eq!(
+            target.places,
+            [ServerAddress::Tcp("a".into(), 5432), ServerAddress::Tcp("b".into(), 6001)]
+        );
         assert!(target.read_write && target.tls == Tls::Require);
         assert_eq!(target.connect_timeout, Duration::from_secs(3));
         assert!(!format!("{target:?}").contains("secret"));
@@ -421,7 +428,7 @@ mod tests {
 
     #[test]
     fn password_files_are_searched_for_the_first_line_that_fits() {
-        let place = Place::Tcp("h".into(), 5432);
+        let place = ServerAddress::Tcp("h".into(), 5432);
         let file = "# h:5432:db:u:no\nother:*:*:*:1\nh:5432:*:u:a\\:b:c\n*:*:*:*:2\n";
         assert_eq!(password_from(file, &place, "db", "u").as_deref(), Some(b"a:b:c".as_slice()));
         assert_eq!(password_from(file, &place, "db", "v").as_deref(), Some(b"2".as_slice()));

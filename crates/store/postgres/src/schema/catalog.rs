@@ -50,7 +50,7 @@ impl PresentTable {
 /// The tables of a schema by name, without partitions.
 pub type Present = BTreeMap<String, PresentTable>;
 
-/// Whether there is a schema with this name.
+/// Returns whether there is a schema with this name.
 ///
 /// # Errors
 /// The server's error.

@@ -25,7 +25,7 @@ pub(crate) const ROW_BITS: u32 = 14;
 pub(crate) const PLACE_BITS: u32 = 8;
 pub(crate) const CLOCK_SHIFT: u32 = ROW_BITS + PLACE_BITS;
 
-/// How a table is placed in a Citus cluster.
+/// Placement of a table in a Citus cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Placement {
     /// Distributed by this column; tables distributed by the same column are co-located.

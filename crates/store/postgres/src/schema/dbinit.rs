@@ -46,7 +46,7 @@ pub struct DbinitOptions {
     pub replica: bool,
 }
 
-/// What was done.
+/// The report of `dbinit`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DbinitReport {
     /// The changes in order, in words. Empty if nothing had to be changed.

@@ -27,7 +27,7 @@ const LEFT_PREPARED: Duration = Duration::from_secs(3_600);
 /// A day in microseconds.
 const DAY_US: i64 = 86_400_000_000;
 
-/// How many times a lock is tried.
+/// Number of attempts to take a lock.
 const ATTEMPTS: u32 = 3;
 
 /// Raised if a partition is no longer empty.
@@ -38,7 +38,7 @@ const NOT_EMPTY: &str = "BZ003";
 pub struct MaintainOptions {
     /// For how many days from today each queue has a partition per day. Later entries share one partition.
     pub days_ahead: u16,
-    /// How many days after its day a partition is kept, in case clocks differ.
+    /// Number of days after its day for which a partition is kept, in case clocks differ.
     pub days_kept: u16,
     /// The current time, in microseconds since 1970; `None` for the server's time.
     pub now_us: Option<i64>,
@@ -50,7 +50,7 @@ impl Default for MaintainOptions {
     }
 }
 
-/// What was done.
+/// The report of maintenance.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct MaintainReport {
     /// Whether another node is doing the maintenance; nothing was done here then.

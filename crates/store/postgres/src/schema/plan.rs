@@ -17,7 +17,7 @@ pub struct Step {
     pub change: StepChange,
 }
 
-/// What a [`Step`] does.
+/// The change of a [`Step`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StepChange {
     /// Renames a table.
@@ -67,13 +67,13 @@ pub const HISTORY: History<'static> = History { version: 5, steps: &[] };
 /// A step of a migration.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Action {
-    /// What it does, in words.
+    /// Its effect, in words.
     pub what: String,
     /// The statements, which form one transaction.
     pub statements: Vec<String>,
 }
 
-/// What a migration must do.
+/// The work of a migration.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Plan {
     /// The statements in order.
@@ -153,7 +153,7 @@ pub fn steps(schema: &str, from: i32, history: &History<'_>, present: &Present) 
     plan
 }
 
-/// What must be added so that the database has every wanted table. The error lists the differences that
+/// Returns the additions that give the database every wanted table. The error lists the differences that
 /// cannot be fixed in this way.
 ///
 /// # Errors
@@ -245,7 +245,8 @@ pub struct Difference {
     pub can_be_added: bool,
 }
 
-/// How the columns of a table differ from the wanted ones. A store with differences is not opened.
+/// Returns the differences between the columns of a table and the wanted ones. A store with differences is
+/// not opened.
 #[must_use]
 pub fn column_differences(table: &TableShape, there: &PresentTable) -> Vec<Difference> {
     let mut found = Vec::new();

@@ -32,8 +32,8 @@ pub(crate) fn prepared_here(schema: &str, age: Duration) -> String {
     )
 }
 
-/// What stores of this schema have prepared for at least so long, on the nodes that answer, each name once; and what a node
-/// says that does not.
+/// Lists the parts that stores of this schema have prepared for at least so long, on the nodes that answer, each name
+/// once; and the error of a node that does not answer.
 fn prepared_anywhere(
     sql: &mut dyn Sql,
     schema: &str,
@@ -58,7 +58,7 @@ fn prepared_anywhere(
     Ok((found, missing))
 }
 
-/// Whether stores of this schema have left anything prepared for so long, on any node.
+/// Returns whether stores of this schema have left anything prepared for so long, on any node.
 ///
 /// # Errors
 /// When a node does not answer.

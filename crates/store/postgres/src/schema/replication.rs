@@ -22,7 +22,7 @@ pub fn publication(schema: &str) -> String {
     format!("{schema}_audit")
 }
 
-/// What has been set up.
+/// The report of a setup.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SetupReport {
     /// The changes, in words. Empty if nothing had to be changed.
@@ -163,8 +163,8 @@ pub struct SlotLag {
     pub active: bool,
     /// Part of the log it that has not confirmed, in bytes. The server keeps this part.
     pub bytes: u64,
-    /// How long ago the last confirmed data was written, in milliseconds; 0 if the subscriber has everything.
-    /// None if it is not connected.
+    /// Age of the last confirmed data, in milliseconds; 0 if the subscriber has everything. None if it is not
+    /// connected.
     pub millis: Option<u64>,
 }
 

@@ -58,7 +58,7 @@ pub struct IndexShape {
     pub entries: Option<String>,
 }
 
-/// How a table is partitioned.
+/// Partitioning of a table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Cut {
     /// Not at all.
@@ -69,7 +69,7 @@ pub enum Cut {
     Days,
 }
 
-/// How the rows of a table are written.
+/// The way in which the rows of a table are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Life {
     /// Written once.
@@ -93,9 +93,9 @@ pub struct TableShape {
     pub key: Vec<String>,
     /// The secondary indexes.
     pub indexes: Vec<IndexShape>,
-    /// How it is partitioned.
+    /// Its partitioning.
     pub cut: Cut,
-    /// How its rows are written.
+    /// The way in which its rows are written.
     pub life: Life,
 }
 

@@ -49,7 +49,7 @@ impl Row {
         self.text(at).parse().unwrap_or(0)
     }
 
-    /// Whether it is true.
+    /// Returns whether it is true.
     #[must_use]
     pub fn is_true(&self, at: usize) -> bool {
         self.text(at) == "t"

@@ -25,14 +25,14 @@ const END_MAX: Duration = Duration::from_secs(1);
 /// The thread. It ends when this is dropped.
 #[derive(Debug)]
 pub struct Upkeep {
-    shared: Arc<Shared>,
+    shared: Arc<UpkeepState>,
     /// Carries nothing; it closes when the thread has ended.
     ended: Mutex<Receiver<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct UpkeepState {
     stopped: Mutex<bool>,
     wake: Condvar,
     lag: LagMetrics,
@@ -49,7 +49,7 @@ impl Upkeep {
         schema: &str,
         tables: &'static [&'static TableDef],
     ) -> std::io::Result<Self> {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(UpkeepState::default());
         let (end, ended) = sync_channel(0);
         let (theirs, target, schema) = (
             Arc::clone(&shared),
@@ -87,7 +87,7 @@ impl Drop for Upkeep {
     }
 }
 
-impl Shared {
+impl UpkeepState {
     fn run(&self, target: &Target, schema: &str, tables: &[&'static TableDef]) {
         let mut connection = None;
         let mut next = Instant::now();

@@ -41,7 +41,7 @@ pub(crate) const SESSION: &str = "SET jit = off; SET plan_cache_mode = force_gen
     SET tcp_keepalives_idle = 10; SET tcp_keepalives_interval = 5; SET tcp_keepalives_count = 3; SET tcp_user_timeout = '30s'; \
     SET default_transaction_isolation = 'read committed'";
 
-/// How many forms of an update a table may have: one for each combination of columns that change together.
+/// Maximum number of forms of an update of a table: one for each combination of columns that change together.
 /// Beyond that, all columns are set.
 const UPDATES_MAX: usize = 16;
 
@@ -323,8 +323,8 @@ impl Statements {
         }
     }
 
-    /// Whether rows appear in the order of their serials. They do in each shard of Citus; on one server, a later commit
-    /// may be visible before an earlier one.
+    /// Returns whether rows appear in the order of their serials. They do in each shard of Citus; on one server, a
+    /// later commit may be visible before an earlier one.
     pub fn is_in_order(&self) -> bool {
         self.dialect != Dialect::Plain
     }
@@ -336,7 +336,7 @@ impl Statements {
         &found.unwrap_or_else(|| panic!("index {index} of {} is for ranges", def.name)).1
     }
 
-    /// Whether lookups in this index use the primary key, so that their values have a shard.
+    /// Returns whether lookups in this index use the primary key, so that their values have a shard.
     pub fn is_by_primary_key(&self, index: u8) -> bool {
         matches!(self.layout.index_layout(index).form, IndexForm::PrimaryKey { .. })
     }

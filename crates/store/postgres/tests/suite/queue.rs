@@ -30,7 +30,7 @@ record! {
         pub due: Timestamp,
         /// The worker.
         pub worker: u32,
-        /// How often it was changed.
+        /// Number of changes.
         pub changes: u32,
         /// Whether it still has to be done.
         pub open: bool,

@@ -5,7 +5,7 @@
 //! time, and still no row changes between a commit's check and its frame. Compaction claims the rows that it
 //! moves.
 //!
-//! Whoever waits for a claim holds none, so nobody waits for ever.
+//! Waiters for a claim hold none, so nobody waits for ever.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 

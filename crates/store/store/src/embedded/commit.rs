@@ -249,7 +249,7 @@ impl Prepared {
 /// As a prepared payload has no place in the segment yet, it is taken to start here, beyond the end of all segments.
 const PAYLOAD_AT: u64 = SEGMENT_BYTES_LIMIT;
 
-/// What the records of a prepared payload refer to: the segment and the payload itself.
+/// The data that the records of a prepared payload refer to: the segment and the payload itself.
 struct PreparedBytes<'a> {
     payload: &'a [u8],
     file: SegmentFile<'a>,
@@ -331,7 +331,7 @@ impl<'a> Named<'a> {
     }
 }
 
-/// What a change set does to rows that nobody else changes meanwhile.
+/// The effects of a change set on rows that nobody else changes meanwhile.
 enum Resolved<'a> {
     Effects {
         effects: Vec<Effect<'a>>,

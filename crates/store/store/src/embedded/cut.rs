@@ -11,7 +11,7 @@ use super::format::{
 use super::recover::{End, drop_tail, find_frame, open_segments, read_segment, scan_frames};
 use crate::{Result, StoreError};
 
-/// What was cut off a journal.
+/// The part that was cut off a journal.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CutTail {
     /// The file of the journal's last segment after the cut.

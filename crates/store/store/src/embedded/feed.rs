@@ -35,7 +35,7 @@ struct Held {
 }
 
 impl Keeping {
-    /// What was kept when the store was last open.
+    /// Opens the feed with the segments and holds that were kept when the store was last open.
     pub fn open(disk: &dyn Disk, dir: &Path, identity: &Identity, kept: Segments) -> Result<Self> {
         let names = disk.list(dir).map_err(|source| io_error("list", dir, source))?;
         let mut holds = Vec::new();

@@ -1,9 +1,8 @@
 //! Group commit: the commits of several lanes that are ready at the same time share one frame and one sync.
 //!
-//! Whoever finds nobody writing leads: it takes all commits that wait, its own first, appends them as one frame,
-//! makes them visible and tells the others. Meanwhile further commits gather for the next leader. So one frame
-//! is under way at any time, as the rules for interrupted writes require (`tail.rs`), and a lone lane waits
-//! for nobody.
+//! A commit that finds nobody writing leads: it takes all commits that wait, its own first, appends them as one frame,
+//! makes them visible and tells the others. Meanwhile further commits gather for the next leader. So one frame is under
+//! way at any time, as the rules for interrupted writes require (`tail.rs`), and a lone lane waits for nobody.
 //!
 //! This is the only part of a commit that runs one at a time. It copies and numbers records, computes the
 //! frame's checksums, writes, syncs, and inserts into the indexes.
@@ -24,7 +23,7 @@ use crate::{Result, StoreError};
 
 /// The most bytes of records in one frame of several commits. A larger commit has a frame of its own.
 const GROUP_BYTES_MAX: usize = 4 << 20;
-/// How many buffers for records are kept, and how large they may be.
+/// Number of buffers for records that are kept, and their maximum size.
 const BUFFERS_MAX: usize = 16;
 const BUFFER_BYTES_MAX: usize = 4 << 20;
 

@@ -248,7 +248,7 @@ impl PairSet {
     }
 }
 
-/// What is known about a value under a fingerprint: it was added, or it was removed later.
+/// The latest operation on a value under a fingerprint: it was added, or it was removed later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Op {
     pub value: u64,
@@ -282,13 +282,13 @@ impl Pairs {
         }
     }
 
-    /// What is known about a fingerprint.
+    /// Collects the operations on a fingerprint.
     pub fn ops(&self, fingerprint: u64, out: &mut Ops) {
         self.removed.each(fingerprint, &mut |value| out.push(Op { value, added: false }));
         self.added.each(fingerprint, &mut |value| out.push(Op { value, added: true }));
     }
 
-    /// What is known about a pair.
+    /// Returns the operation on a pair, if there is one.
     pub fn op(&self, fingerprint: u64, value: u64) -> Option<bool> {
         if self.added.contains(fingerprint, value) {
             return Some(true);
@@ -306,7 +306,7 @@ impl Pairs {
         self.added.len() + self.removed.len()
     }
 
-    /// How many pairs more were added than removed.
+    /// Returns the number of pairs added, less those removed.
     pub fn net(&self) -> i64 {
         count(self.added.len()) - count(self.removed.len())
     }

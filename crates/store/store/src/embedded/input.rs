@@ -16,7 +16,7 @@ pub(crate) enum CheckpointError {
     Io(#[from] std::io::Error),
     #[error("it is too short")]
     Short,
-    #[error("it ends too early")]
+    #[error("it is truncated")]
     Truncated,
     #[error("it is of another format")]
     Format,
@@ -26,7 +26,7 @@ pub(crate) enum CheckpointError {
     OtherStore,
     #[error("the index definitions have changed")]
     IndexesChanged,
-    #[error("data follows its end")]
+    #[error("trailing data")]
     Trailing,
     #[error("its checksum is wrong")]
     Checksum,

@@ -32,7 +32,7 @@ pub(crate) struct RangeRead<'a> {
     pub descending: bool,
 }
 
-/// What memory knows about the rows of a read.
+/// The rows of a read, as far as memory locates them.
 enum Located {
     /// For each key.
     Rows(Vec<Ops>),
@@ -245,7 +245,7 @@ impl Core {
     }
 }
 
-/// What runs know about the values of a read of a hash index.
+/// Returns the operations that runs have on the values of a read of a hash index.
 fn known_values(cold: &Cold, read: &Prepared<'_>) -> Result<Vec<Ops>> {
     let Prepared::Groups { table, index, fingerprints, .. } = read else { return Ok(Vec::new()) };
     let part = PartKey::secondary(table.id, Core::slot(table, *index).0);

@@ -54,11 +54,11 @@ struct Moving {
     location: Location,
     record_bytes: usize,
     content: Content,
-    /// What the latest changes of the index said about the row when it was found to be needed.
+    /// The operation on the row in the latest changes of the index, when the row was found to be needed.
     latest: Option<bool>,
 }
 
-/// What is copied.
+/// The content to copy.
 enum Content {
     /// A row of a known table, to be packed for its new place.
     Row { key: Vec<u8>, row: Vec<u8> },
@@ -168,8 +168,8 @@ impl Core {
         create_segment(&self.dir, &self.options, &self.identity, number, bytes, rest)
     }
 
-    /// Whether the creation of the next segment is late: it must be complete when half of the current one is
-    /// used.
+    /// Returns whether the creation of the next segment is late: it must be complete when half of the current
+    /// one is used.
     pub fn is_needed_soon(&self, made: u64, of: u64) -> bool {
         let state = self.read();
         state.segments.values().next_back().is_some_and(|active| {
@@ -308,7 +308,7 @@ impl Core {
         Ok(Some(copied))
     }
 
-    /// What is copied of a record.
+    /// Returns the content to copy of a record.
     fn moving(
         &self,
         record: &Record<'_>,
@@ -338,8 +338,7 @@ impl Core {
         Ok(Moving { def, head, birth, fingerprint, location, record_bytes, content, latest })
     }
 
-    /// Whether a record is still needed, and then what the latest changes say about it. May read an index
-    /// block.
+    /// Returns what the latest changes say about a record, if it is still needed. May read an index block.
     fn is_needed(
         &self,
         victim: &Segment,
@@ -430,9 +429,9 @@ impl Core {
         Ok(frame_bytes)
     }
 
-    /// Whether a record that was needed still is. Changes are frozen only under the lock of maintenance, which
-    /// compaction holds: so a row that was removed since then is in the latest changes, and nothing is read
-    /// while commits wait.
+    /// Returns whether a record that was needed still is. Changes are frozen only under the lock of
+    /// maintenance, which compaction holds: so a row that was removed since then is in the latest changes,
+    /// and nothing is read while commits wait.
     fn is_still_needed(&self, step: &Moving) -> bool {
         let latest = || self.read().latest_op(step.head.table, step.fingerprint, step.location);
         !step.is_row() || latest() == step.latest
@@ -445,7 +444,8 @@ pub(crate) fn segment_bytes(options: &Options, number: u32) -> u64 {
     (options.segment_bytes_first << doublings).min(options.segment_bytes_max)
 }
 
-/// Whether the created share of the next segment is less than twice the used share of the current one.
+/// Returns whether the created share of the next segment is less than twice the used share of the current
+/// one.
 fn is_behind((made, of): (u64, u64), (used, capacity): (u64, u64)) -> bool {
     u128::from(made) * u128::from(capacity) < 2 * u128::from(used) * u128::from(of)
 }
@@ -527,7 +527,7 @@ pub(crate) struct Wake {
 
 /// Interval at which the background thread runs without being woken.
 const LOOK_AROUND: Duration = Duration::from_secs(5);
-/// How often it checks whether commits have stopped, so that the journal's end should be marked.
+/// Interval of checks whether commits have stopped, so that the journal's end should be marked.
 const QUIET: Duration = Duration::from_millis(500);
 
 impl Wake {

@@ -102,7 +102,7 @@ pub struct Options {
     /// The memory for index entries, in bytes. Older entries are on disk only, and memory has filters for them.
     /// The positions of ordered indexes are in memory in any case.
     pub index_hot_bytes: u64,
-    /// How many locations of rows a reader of a whole table holds at once.
+    /// Number of locations of rows that a reader of a whole table holds at once.
     pub scan_rows_at_once: usize,
     /// Time that commits that need a new segment are refused without another attempt after the disk was found
     /// to be full.
@@ -339,7 +339,7 @@ impl Core {
     }
 }
 
-/// What a reader needs once it has released the state's lock: all of it is immutable.
+/// The state that a reader needs once it has released the state's lock: all of it is immutable.
 pub(crate) struct View {
     pub segments: Arc<Segments>,
     pub cold: Arc<Cold>,
@@ -421,8 +421,8 @@ impl EmbeddedStore {
         self.core.claims.waiting()
     }
 
-    /// Whether a directory holds a store: a manifest, or segments of a journal. If not, opening it creates a
-    /// store.
+    /// Returns whether a directory holds a store: a manifest, or segments of a journal. If not, opening it
+    /// creates a store.
     #[must_use]
     pub fn exists(path: impl AsRef<Path>) -> bool {
         let is_of_store =

@@ -58,7 +58,7 @@ impl PositionLog {
         self.chunks.get(start / CHUNK).map_or(&[], |chunk| &chunk[start % CHUNK..])
     }
 
-    /// What remains of the changes, in the order of positions. One that was added and removed cancels.
+    /// Returns the remaining changes, in the order of positions. One that was added and removed cancels.
     pub fn net(&self) -> BTreeMap<&Position, PositionOp> {
         let mut net = BTreeMap::new();
         for (position, op) in self.chunks.iter().flatten() {
@@ -100,7 +100,7 @@ pub(crate) struct OrderedIndex {
 #[derive(Debug, Default)]
 struct Log {
     changes: PositionLog,
-    /// How many of the changes are in the tree.
+    /// Number of the changes that are in the tree.
     settled: usize,
 }
 

@@ -43,7 +43,7 @@ pub(crate) fn put_number(mut number: u64, out: &mut Vec<u8>) {
     out.push(number.to_le_bytes()[0]);
 }
 
-/// How many bytes [`put_number`] appends.
+/// Returns the number of bytes that [`put_number`] appends.
 pub(crate) fn number_bytes(number: u64) -> u32 {
     (u64::BITS - number.leading_zeros()).div_ceil(7).max(1)
 }
@@ -446,7 +446,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is packed is unpacked to the same bytes; what is not, has bytes that no row has.
+        /// Packed rows are unpacked to the same bytes; other rows have bytes that no row has.
         #[test]
         fn packing_can_be_undone(row in row()) {
             let (mut packed, mut fixed) = (Vec::new(), Vec::new());

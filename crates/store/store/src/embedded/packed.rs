@@ -25,7 +25,7 @@
 use super::format::{NUMBER_LIMIT, round_up};
 use super::pack::{Fixed, fixed_columns, number_bytes, pack, put_number, take_number, unpack};
 use super::shared::{Dictionary, Recent, SHARED_UNIT, is_shareable};
-use crate::table::{Shared, SharedColumns};
+use crate::table::{RepeatingColumns, SharedColumns};
 use crate::{DecodeError, Result, StoreError, TableDef};
 
 /// The two lowest bits of the first byte of a packed record. Other records have other values (`format.rs`).
@@ -46,7 +46,7 @@ const IS_ABSOLUTE: u8 = 8;
 const SKIP_SHIFT: u32 = 4;
 const SKIP_LONG: u8 = 15;
 
-/// Whether the record that starts here is packed.
+/// Returns whether the record that starts here is packed.
 pub(crate) fn is_packed(bytes: &[u8]) -> bool {
     bytes.first().is_some_and(|flags| flags & 3 == PACKED)
 }
@@ -158,12 +158,12 @@ struct Reference {
     /// Number of stored bytes that come before it, since the last one.
     skip: usize,
     bytes: usize,
-    place: Place,
+    place: ReferenceTarget,
 }
 
 /// Where a reference leads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum ReferenceTarget {
     /// This offset in the segment.
     Offset(u64),
     /// So far before the start of this record.
@@ -176,18 +176,18 @@ impl Reference {
     fn encode(&self, out: &mut Vec<u8>) {
         let units = u8::try_from(self.bytes / SHARED_UNIT - 1).expect("at most eight");
         let skip = u8::try_from(self.skip).unwrap_or(u8::MAX).min(SKIP_LONG);
-        let is_absolute = matches!(self.place, Place::Offset(_));
+        let is_absolute = matches!(self.place, ReferenceTarget::Offset(_));
         out.push(units | if is_absolute { IS_ABSOLUTE } else { 0 } | skip << SKIP_SHIFT);
         if skip == SKIP_LONG {
             put_number(self.skip as u64, out);
         }
         match self.place {
-            Place::Offset(offset) => put_number(offset, out),
-            Place::Before(distance) => {
+            ReferenceTarget::Offset(offset) => put_number(offset, out),
+            ReferenceTarget::Before(distance) => {
                 assert!(distance > 0, "a value ends before its record starts");
                 put_number(distance, out);
             }
-            Place::After(distance) => {
+            ReferenceTarget::After(distance) => {
                 put_number(0, out);
                 put_number(distance, out);
             }
@@ -202,9 +202,9 @@ impl Reference {
         };
         let bytes = (usize::from(code & 7) + 1) * SHARED_UNIT;
         let place = match (take_number(input)?, code & IS_ABSOLUTE != 0) {
-            (offset, true) => Place::Offset(offset),
-            (0, false) => Place::After(take_number(input)?),
-            (distance, false) => Place::Before(distance),
+            (offset, true) => ReferenceTarget::Offset(offset),
+            (0, false) => ReferenceTarget::After(take_number(input)?),
+            (distance, false) => ReferenceTarget::Before(distance),
         };
         Ok(Self { skip, bytes, place })
     }
@@ -212,9 +212,9 @@ impl Reference {
     /// The offset in the segment of what a record at `record_at` leaves out. It lies before the record.
     fn offset(&self, record_at: u64, last_end: Option<u64>) -> Option<u64> {
         let offset = match self.place {
-            Place::Offset(offset) => offset,
-            Place::Before(distance) => record_at.checked_sub(distance)?,
-            Place::After(distance) => last_end?.checked_add(distance)?,
+            ReferenceTarget::Offset(offset) => offset,
+            ReferenceTarget::Before(distance) => record_at.checked_sub(distance)?,
+            ReferenceTarget::After(distance) => last_end?.checked_add(distance)?,
         };
         (offset.checked_add(self.bytes as u64)? <= record_at).then_some(offset)
     }
@@ -245,10 +245,10 @@ fn put_body(
         out.extend_from_slice(before);
         stored = rest;
         let Some(offset) = reference.offset(record_at, last_end) else {
-            return fault("a record refers to what is not before it");
+            return fault("a record refers to a later place");
         };
         if !segment.append(offset, reference.bytes, out).map_err(BodyFault::Store)? {
-            return fault("a record refers to what does not exist");
+            return fault("a record refers to a missing place");
         }
         last_end = Some(offset + reference.bytes as u64);
     }
@@ -285,7 +285,7 @@ pub(crate) struct Packed<'a> {
     body: &'a [u8],
 }
 
-/// What is wrong with a record.
+/// The fault of a record.
 pub(crate) type Fault = &'static str;
 
 /// The packed record at the start of `bytes`, which is at the offset `at` of its segment. Its body is in `scratch` if
@@ -348,7 +348,7 @@ pub(crate) fn repair(record: &mut [u8], at: u64, mut segment: &[u8]) {
     record[CRC_AT..FIXED_BYTES].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// What is known about a row before its record is written.
+/// The facts about a row that are known before its record is written.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Head {
     pub table: u16,
@@ -427,7 +427,7 @@ impl<'a> Packer<'a> {
         put_number(key.len() as u64, body);
         let key_at = body.len();
         body.extend_from_slice(key);
-        let Shared { key: shared_key, row: shared_row } = &def.shared;
+        let RepeatingColumns { key: shared_key, row: shared_row } = &def.shared;
         fixed.clear();
         if shared_key.any() {
             fixed_columns(def.key_columns, key, fixed);
@@ -529,18 +529,24 @@ struct Target {
 }
 
 impl Target {
-    /// How far it is after the end of another value, if it is.
+    /// Returns the distance from the end of another value, if this one comes after it.
     fn after(&self, other: &Self, bytes: usize) -> Option<u64> {
         let end = other.at + bytes as u64;
         self.at.checked_sub(end).filter(|_| self.is_absolute == other.is_absolute)
     }
 
     /// Its shortest place in a record that starts at this offset of the buffer.
-    fn place(&self, start: u64, after: Option<u64>) -> Place {
-        let place = if self.is_absolute { Place::Offset(self.at) } else { Place::Before(start - self.at) };
-        let (Place::Offset(number) | Place::Before(number) | Place::After(number)) = place;
+    fn place(&self, start: u64, after: Option<u64>) -> ReferenceTarget {
+        let place = if self.is_absolute {
+            ReferenceTarget::Offset(self.at)
+        } else {
+            ReferenceTarget::Before(start - self.at)
+        };
+        let (ReferenceTarget::Offset(number)
+        | ReferenceTarget::Before(number)
+        | ReferenceTarget::After(number)) = place;
         match after {
-            Some(after) if 1 + number_bytes(after) < number_bytes(number) => Place::After(after),
+            Some(after) if 1 + number_bytes(after) < number_bytes(number) => ReferenceTarget::After(after),
             _ => place,
         }
     }
@@ -562,9 +568,9 @@ mod tests {
     record! {
         /// A key of two parts.
         pub key struct PartsKey {
-            /// Which rows of a commit have in common.
+            /// A value that rows of a commit have in common.
             pub coin: [u8; 32],
-            /// Which many rows have in common.
+            /// A value that many rows have in common.
             pub shop: [u8; 32],
         }
     }
@@ -573,11 +579,11 @@ mod tests {
         pub struct PartsRow {
             /// A number.
             pub number: u64,
-            /// Which many rows have in common, beside the next one.
+            /// A value that many rows have in common, beside the next one.
             pub salt: [u8; 16],
-            /// Which many rows have in common.
+            /// A value that many rows have in common.
             pub account: [u8; 32],
-            /// Which rows of a commit have in common, if they have it.
+            /// A value that rows of a commit have in common, if they have it.
             pub transfer: Option<[u8; 32]>,
         }
     }
@@ -668,7 +674,7 @@ mod tests {
         while !references.is_empty() {
             places.push(Reference::take(&mut references).unwrap().place);
         }
-        assert!(matches!(places[..], [Place::Offset(_), Place::After(_)]), "{places:?}");
+        assert!(matches!(places[..], [ReferenceTarget::Offset(_), ReferenceTarget::After(_)]), "{places:?}");
         let at = segment.len();
         segment.extend_from_slice(&payload);
         check(&segment, at, &second);
@@ -787,18 +793,23 @@ mod tests {
     #[test]
     fn references_stay_before_their_record() {
         let offset = |place, last_end| Reference { skip: 0, bytes: 16, place }.offset(100, last_end);
-        assert_eq!(offset(Place::Offset(84), None), Some(84));
-        assert_eq!(offset(Place::Offset(85), None), None);
-        assert_eq!(offset(Place::Offset(u64::MAX), None), None);
-        assert_eq!(offset(Place::Before(16), None), Some(84));
-        assert_eq!(offset(Place::Before(15), None), None);
-        assert_eq!(offset(Place::Before(101), None), None);
-        assert_eq!(offset(Place::After(4), Some(80)), Some(84));
-        assert_eq!(offset(Place::After(5), Some(80)), None);
-        assert_eq!(offset(Place::After(u64::MAX), Some(80)), None);
-        assert_eq!(offset(Place::After(4), None), None);
+        assert_eq!(offset(ReferenceTarget::Offset(84), None), Some(84));
+        assert_eq!(offset(ReferenceTarget::Offset(85), None), None);
+        assert_eq!(offset(ReferenceTarget::Offset(u64::MAX), None), None);
+        assert_eq!(offset(ReferenceTarget::Before(16), None), Some(84));
+        assert_eq!(offset(ReferenceTarget::Before(15), None), None);
+        assert_eq!(offset(ReferenceTarget::Before(101), None), None);
+        assert_eq!(offset(ReferenceTarget::After(4), Some(80)), Some(84));
+        assert_eq!(offset(ReferenceTarget::After(5), Some(80)), None);
+        assert_eq!(offset(ReferenceTarget::After(u64::MAX), Some(80)), None);
+        assert_eq!(offset(ReferenceTarget::After(4), None), None);
         for skip in [0, 14, 15, 1000] {
-            for place in [Place::Offset(0), Place::Offset(1 << 26), Place::Before(16), Place::After(0)] {
+            for place in [
+                ReferenceTarget::Offset(0),
+                ReferenceTarget::Offset(1 << 26),
+                ReferenceTarget::Before(16),
+                ReferenceTarget::After(0),
+            ] {
                 let mut bytes = Vec::new();
                 let whole = Reference { skip, bytes: 128, place };
                 whole.encode(&mut bytes);
@@ -807,7 +818,7 @@ mod tests {
         }
     }
 
-    /// What lies shortly after the value before is found from there.
+    /// Places shortly after the value before are found from there.
     #[test]
     fn places_are_short() {
         let target = |is_absolute, at| Target { is_absolute, at };
@@ -815,9 +826,9 @@ mod tests {
         assert_eq!(target(true, (1 << 22) + 50).after(&last, 32), Some(18));
         assert_eq!(target(true, (1 << 22) + 31).after(&last, 32), None);
         assert_eq!(target(false, (1 << 22) + 50).after(&last, 32), None);
-        assert_eq!(target(true, 1 << 22).place(9, Some(18)), Place::After(18));
-        assert_eq!(target(true, 1 << 22).place(9, None), Place::Offset(1 << 22));
-        assert_eq!(target(true, 300).place(9, Some(18)), Place::Offset(300), "which is as short");
-        assert_eq!(target(false, 300).place(400, Some(18)), Place::Before(100));
+        assert_eq!(target(true, 1 << 22).place(9, Some(18)), ReferenceTarget::After(18));
+        assert_eq!(target(true, 1 << 22).place(9, None), ReferenceTarget::Offset(1 << 22));
+        assert_eq!(target(true, 300).place(9, Some(18)), ReferenceTarget::Offset(300), "which is as short");
+        assert_eq!(target(false, 300).place(400, Some(18)), ReferenceTarget::Before(100));
     }
 }

@@ -34,7 +34,7 @@ pub(crate) struct Record<'a> {
 }
 
 impl<'a> Record<'a> {
-    /// Whether it is a row; otherwise it deletes one.
+    /// Returns whether it is a row; otherwise it deletes one.
     pub const fn is_row(&self) -> bool {
         self.row.is_some()
     }
@@ -122,7 +122,7 @@ pub(crate) fn put_row(
     }
 }
 
-/// How many bytes after a place are read with it: references often lie close to each other.
+/// Number of bytes after a place that are read with it: references often lie close to each other.
 const NEARBY_BYTES: usize = 512;
 
 /// Reads a segment's file, a piece at a time.
@@ -163,7 +163,7 @@ pub(crate) struct StoredRecord {
     /// Key and row.
     bytes: Vec<u8>,
     key_bytes: usize,
-    /// How the row is stored.
+    /// The stored form of the row.
     row: RowBytes<()>,
     pub table: u16,
     pub birth: u32,
@@ -236,7 +236,7 @@ impl RecordCache {
         slot.as_ref().filter(|(at, _)| *at == location).map(|(_, record)| Arc::clone(record))
     }
 
-    /// Whether a record of that size is kept.
+    /// Returns whether a record of that size is kept.
     pub const fn takes(record_bytes: u64) -> bool {
         record_bytes <= CACHED_BYTES_MAX
     }

@@ -278,7 +278,7 @@ pub(crate) fn open_segment(
     })
 }
 
-/// What follows a segment's last frame.
+/// The data that follow a segment's last frame.
 pub(crate) enum End {
     /// Zeros, or the end of the file.
     Clean(u64),
@@ -701,7 +701,7 @@ fn save_replayed(segments: &Segments, first: u32, last_frame: Option<(u32, u64, 
     Ok(())
 }
 
-/// How many zeros after the last frame are written again when a store is opened.
+/// Number of zeros after the last frame that are written again when a store is opened.
 const CLEARED_BYTES: u64 = 1 << 20;
 
 /// Makes the zeros after the last frame durable, and those of the segments after it.

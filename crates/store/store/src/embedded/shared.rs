@@ -13,14 +13,14 @@ use super::lock;
 pub(crate) const SHARED_UNIT: usize = 16;
 /// The longest shared value, in bytes.
 pub(crate) const SHARED_MAX: usize = 64;
-/// How many places with a lock of their own the dictionary has.
+/// Number of places with a lock of their own in the dictionary.
 const DICTIONARY_PLACES: usize = 4 << 10;
 /// Number of values that each remembers. Each takes some 80 bytes.
 const PLACE_VALUES: usize = 4;
 /// The most values that are remembered within a commit.
 const RECENT_SLOTS_MAX: usize = 4 << 10;
 
-/// Whether a value of this length may be shared.
+/// Returns whether a value of this length may be shared.
 pub(crate) const fn is_shareable(bytes: usize) -> bool {
     bytes > 0 && bytes <= SHARED_MAX && bytes.is_multiple_of(SHARED_UNIT)
 }
@@ -42,7 +42,7 @@ pub(crate) struct Dictionary {
 #[derive(Clone, Copy)]
 struct DictionaryPlace {
     values: [Known; PLACE_VALUES],
-    /// Which is replaced next.
+    /// The value to replace next.
     next: u8,
 }
 

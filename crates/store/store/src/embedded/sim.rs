@@ -228,7 +228,7 @@ impl SimDisk {
         state.fault = Some((state.calls + n, fault));
     }
 
-    /// Whether the fault is still to happen.
+    /// Returns whether the fault is still to happen.
     #[must_use]
     pub fn is_fault_pending(&self) -> bool {
         self.lock().fault.is_some()

@@ -66,7 +66,7 @@ pub struct SegmentReport {
     pub sequences: Option<(u64, u64)>,
 }
 
-/// What [`EmbeddedStore::verify`](super::EmbeddedStore::verify) found.
+/// The result of [`EmbeddedStore::verify`](super::EmbeddedStore::verify).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
     /// The segments in order.
@@ -233,14 +233,14 @@ fn describe(file: &Path, fault: Fault) -> String {
     format!("{} at byte {}: {}", file.display(), fault.at(), fault.what())
 }
 
-/// What a checkpoint says about the journal.
+/// A checkpoint's facts about the journal.
 struct Known {
     /// Where replay continues: a segment, and the next frame's number.
     segment: u32,
     sequence: u64,
     /// The journal has all frames before this one.
     sequence_end: u64,
-    /// How far the frames of each segment reached, in bytes.
+    /// End of the frames of each segment, in bytes.
     segments: BTreeMap<u32, u64>,
 }
 

@@ -150,7 +150,7 @@ fn a_flipped_bit_in_the_last_commit_is_never_dropped() {
     }
 }
 
-/// Whichever sectors of the last write are missing, the store opens in the state before that write.
+/// A store opens in the state before its last write, whichever sectors of that write are missing.
 #[test]
 fn torn_last_commit_is_dropped() {
     let image = image_with_large_last(12);

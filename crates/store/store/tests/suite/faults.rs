@@ -244,7 +244,7 @@ fn answers_after_a_failed_sync_survive_a_power_loss() {
     sweep_kills(Fault::Error, 90);
 }
 
-/// What happens to the journal of a store that has crashed.
+/// Damage to the journal of a store that has crashed.
 #[derive(Debug, Clone, Copy)]
 enum Damage {
     Nothing,

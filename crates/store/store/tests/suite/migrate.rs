@@ -21,7 +21,7 @@ record! {
 record! {
     /// The first layout.
     pub struct OrderRow0 {
-        /// Who ordered.
+        /// The customer.
         pub customer: String,
         /// When to deliver, in minutes.
         pub due_minutes: u32,
@@ -30,7 +30,7 @@ record! {
 record! {
     /// The second layout: seconds, and it may be delivered.
     pub struct OrderRow1 {
-        /// Who ordered.
+        /// The customer.
         pub customer: String,
         /// When to deliver, in seconds; none when delivered.
         pub due_s: Option<u64>,
@@ -41,7 +41,7 @@ record! {
     pub struct OrderRow2 {
         /// Where to deliver.
         pub region: u8,
-        /// Who ordered.
+        /// The customer.
         pub customer: String,
         /// When to deliver, in seconds; none when delivered.
         pub due_s: Option<u64>,
@@ -159,7 +159,7 @@ fn rows<T: Table>(store: &Store) -> Vec<Found<T>> {
     store.all::<T>().expect("it works")
 }
 
-/// What the migrated rows must be.
+/// Returns the rows expected after the migration.
 fn expected(disk: &SimDisk) -> Vec<Found<Orders2>> {
     let store = open::<Orders0>(&disk.copy()).expect("it works");
     let upgraded = |found: Found<Orders0>| {

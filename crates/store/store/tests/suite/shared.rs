@@ -19,9 +19,9 @@ use crate::common::{DIR, Random, sim_options, soak_factor};
 record! {
     /// Identifies a receipt.
     pub key struct ReceiptKey {
-        /// What receipts of one commit may have in common.
+        /// A value that receipts of one commit may have in common.
         pub coin: [u8; 32],
-        /// What many receipts have in common.
+        /// A value that many receipts have in common.
         pub shop: [u8; 32],
         /// A number.
         pub n: u32,
@@ -32,9 +32,9 @@ record! {
     pub struct ReceiptRow {
         /// A number.
         pub amount: u64,
-        /// What many receipts have in common.
+        /// A value that many receipts have in common.
         pub salt: [u8; 16],
-        /// What many receipts have in common.
+        /// A value that many receipts have in common.
         pub account: [u8; 32],
         /// Anything.
         pub note: String,
@@ -300,7 +300,7 @@ fn commits_of_several_writers_move_on_together() {
     check(&open(&disk).expect("it opens"), &rows);
 }
 
-/// What many rows have in common takes little space.
+/// Values that many rows have in common take little space.
 #[test]
 fn shared_values_are_written_once_a_segment() {
     let disk = SimDisk::new(1);

@@ -16,7 +16,7 @@ record! {
     }
 }
 record! {
-    /// How far the copy reaches. It changes in the commit that applies the exchange's changes.
+    /// The position that the copy has reached. It changes in the commit that applies the exchange's changes.
     pub struct FeedPositionRow {
         /// The exchange's store.
         pub exchange_store: [u8; 16],
@@ -40,7 +40,7 @@ record! {
         pub exchange_signature: EddsaSignature,
     }
 }
-/// How far the copy reaches: one row, or none before the first batch.
+/// The position that the copy has reached: one row, or none before the first batch.
 pub struct FeedPositions;
 impl Table for FeedPositions {
     const DEF: &'static TableDef = &TableDef::of::<Self>(500, "feed_position").updated();
@@ -83,7 +83,7 @@ record! {
     pub key struct FeedFindingKey {
         /// The number of the exchange's next frame at the auditor when it was found.
         pub next: u64,
-        /// What was found: a number of the crate `feed`.
+        /// The kind of finding: a number of the crate `feed`.
         pub kind: u8,
     }
 }

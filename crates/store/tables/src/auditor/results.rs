@@ -1,4 +1,4 @@
-//! What the checks of the auditor's copy have given so far. It changes in the commit that changes the copy, so that rows
+//! Results of the checks of the auditor's copy so far. They change in the commit that changes the copy, so that rows
 //! and results never disagree.
 //!
 //! Sums may be negative; they are stored as `u128` in two's complement.
@@ -24,7 +24,7 @@ impl AuditStateKey {
 }
 
 record! {
-    /// How far the copy has been checked, and the sums of its rows.
+    /// The position up to which the copy has been checked, and the sums of its rows.
     pub struct AuditStateRow {
         /// The form of sums and rules: sums of another form are of no use.
         pub form: u32,
@@ -46,7 +46,7 @@ record! {
         pub compared: Timestamp,
     }
 }
-/// How far the checks are: one row, or none before the first whole check.
+/// The position of the checks: one row, or none before the first whole check.
 pub struct AuditStates;
 impl Table for AuditStates {
     const DEF: &'static TableDef = &TableDef::of::<Self>(503, "audit_state").updated();
@@ -62,7 +62,7 @@ record! {
     }
 }
 record! {
-    /// What a denomination's rows add up to; sums in units of 10⁻⁸, two's complement.
+    /// The sums of a denomination's rows, in units of 10⁻⁸, two's complement.
     pub struct AuditDenomRow {
         /// Coins withdrawn.
         pub withdrawn: i64,
@@ -154,8 +154,8 @@ record! {
 pub struct AuditFindings;
 
 impl AuditFindings {
-    /// Those that are so, and those that no longer are, in the order in which they were found first. See
-    /// [`AuditFindings::state`].
+    /// Findings that still hold, and those that no longer do, in the order in which they were found first.
+    /// See [`AuditFindings::state`].
     pub const BY_STATE: u8 = 1;
 
     /// The index's value of findings that are (or are no longer) so.
@@ -187,7 +187,7 @@ record! {
     }
 }
 record! {
-    /// What a person has decided about a finding.
+    /// A person's decision about a finding.
     pub struct AuditNoteRow {
         /// When.
         pub time: Timestamp,
@@ -197,7 +197,7 @@ record! {
         pub reason: String,
     }
 }
-/// What people have decided about findings. Notes stay.
+/// People's decisions about findings. Notes stay.
 pub struct AuditNotes;
 impl AuditNotes {
     /// By finding.
@@ -225,7 +225,7 @@ record! {
     }
 }
 record! {
-    /// Which reserve a transfer pays out.
+    /// The reserve that a transfer pays out.
     pub struct AuditClosingRow {
         /// The reserve.
         pub reserve_pub: EddsaPublicKey,
@@ -253,7 +253,7 @@ record! {
     pub struct AuditHourRow {
         /// The value of all coins issued so far.
         pub issued: u128,
-        /// What has been redeemed so far.
+        /// The sum redeemed so far.
         pub redeemed: u128,
         /// Of all denominations: what the exchange owes.
         pub liability: u128,
@@ -263,7 +263,7 @@ record! {
         pub bank: Option<u128>,
     }
 }
-/// What was issued, redeemed and owed, hour by hour. Hours without changes have no row.
+/// The sums issued, redeemed and owed, hour by hour. Hours without changes have no row.
 pub struct AuditHours;
 impl AuditHours {
     /// In the order of time.
@@ -289,7 +289,8 @@ record! {
     }
 }
 record! {
-    /// How far the copy of a database reaches. It changes in the commit that applies the database's changes.
+    /// The position that the copy of a database has reached. It changes in the commit that applies the
+    /// database's changes.
     pub struct ReplicaPositionRow {
         /// The position in the database's log: everything before it is in the copy.
         pub lsn: u64,
@@ -299,7 +300,8 @@ record! {
         pub is_copied: bool,
     }
 }
-/// How far the copy of a database reaches: one row, or none if the exchange is followed otherwise.
+/// The position that the copy of a database has reached: one row, or none if the exchange is followed
+/// otherwise.
 pub struct ReplicaPositions;
 impl Table for ReplicaPositions {
     const DEF: &'static TableDef = &TableDef::of::<Self>(509, "replica_position").updated();
@@ -315,7 +317,7 @@ record! {
     }
 }
 record! {
-    /// What the rows of a reserve add up to; sums in units of 10⁻⁸, two's complement.
+    /// The sums of a reserve's rows, in units of 10⁻⁸, two's complement.
     pub struct AuditReserveSumsRow {
         /// Rows that add to them.
         pub entries: i64,
@@ -343,7 +345,7 @@ record! {
     }
 }
 record! {
-    /// What the deposits of a transfer add up to; sums in units of 10⁻⁸, two's complement.
+    /// The sums of a transfer's deposits, in units of 10⁻⁸, two's complement.
     pub struct AuditTransferSumsRow {
         /// Their number.
         pub deposits: i64,
@@ -375,7 +377,8 @@ record! {
     }
 }
 record! {
-    /// How far the bank's history of an account has been read; sums in units of 10⁻⁸, two's complement.
+    /// The position up to which the bank's history of an account has been read; sums in units of 10⁻⁸, two's
+    /// complement.
     pub struct AuditBankAccountRow {
         /// The bank's row of the last incoming transfer, or 0.
         pub last_credit: u64,
@@ -525,7 +528,7 @@ impl AuditOutsideKey {
     pub const ONLY: Self = Self { id: 0 };
 }
 record! {
-    /// How far the comparison with bank and merchants is; sums in units of 10⁻⁸, two's complement.
+    /// The position of the comparison with bank and merchants; sums in units of 10⁻⁸, two's complement.
     pub struct AuditOutsideRow {
         /// The number of the last confirmation that was read.
         pub confirmation: u64,
@@ -535,7 +538,7 @@ record! {
         pub gone_out: u128,
     }
 }
-/// How far the comparison with bank and merchants is: one row, or none before the first.
+/// The position of the comparison with bank and merchants: one row, or none before the first.
 pub struct AuditOutsides;
 impl Table for AuditOutsides {
     const DEF: &'static TableDef = &TableDef::of::<Self>(548, "audit_outside").updated();
@@ -551,13 +554,13 @@ record! {
     }
 }
 record! {
-    /// How new a copy is.
+    /// The time of a copy.
     pub struct CopyTimeRow {
         /// The copy has everything that the exchange had then, by the auditor's clock.
         pub complete: Timestamp,
     }
 }
-/// How new the copy is: one row, or none before the copy was complete for the first time.
+/// The time of the copy: one row, or none before the copy was complete for the first time.
 pub struct CopyTimes;
 impl Table for CopyTimes {
     const DEF: &'static TableDef = &TableDef::of::<Self>(549, "copy_time").updated();
@@ -586,7 +589,8 @@ pub const RESULTS: &[&TableDef] = &[
     CopyTimes::DEF,
 ];
 
-/// What a check of all rows finds out again. Findings with their stories, figures of past hours and positions it does not.
+/// Tables that a check of all rows computes again: not findings with their stories, figures of past hours, or
+/// positions.
 pub const RECOMPUTED: &[&TableDef] = &[
     // First: without it, the others do not count.
     AuditStates::DEF,

@@ -1,4 +1,4 @@
-//! What the auditor's service and its programs keep.
+//! Rows of the auditor's service and its programs.
 //!
 //! All amounts are in the one currency of the auditor.
 
@@ -157,7 +157,7 @@ record! {
 }
 
 record! {
-    /// What an exchange has confirmed to a merchant: that it accepted a deposit.
+    /// An exchange's confirmation to a merchant: that it accepted a deposit.
     pub struct DepositConfirmationRow {
         /// The exchange's master key.
         pub master_pub: EddsaPublicKey,
@@ -213,7 +213,7 @@ impl DepositConfirmationRow {
 pub struct DepositConfirmations;
 
 impl DepositConfirmations {
-    /// Those of an exchange, in the order of their serials.
+    /// Confirmations of an exchange, in the order of their serials.
     pub const BY_SERIAL: u8 = 1;
 
     /// The position after which the confirmations of an exchange begin that follow a serial; for

@@ -1,5 +1,5 @@
-//! What leaving for an archive leaves behind: which runs there were, what each of them took, and the sums of
-//! transfers that have left in part.
+//! Records that remain of rows that left for an archive: the runs, the numbers that each of them took, and
+//! the sums of transfers that have left in part.
 
 use batzen_crypto::{HashCode, ShortHash};
 use batzen_protocol::{MoneySum, Timestamp};
@@ -39,7 +39,7 @@ record! {
     }
 }
 impl ArchiveRunRow {
-    /// Whether it may still take rows.
+    /// Returns whether it may still take rows.
     #[must_use]
     pub const fn is_open(&self) -> bool {
         self.finished.is_none()
@@ -76,9 +76,9 @@ record! {
     }
 }
 record! {
-    /// What a run took of one table and one denomination.
+    /// The rows of one table and one denomination that a run took.
     pub struct ArchiveCountRow {
-        /// How many rows.
+        /// Number of rows.
         pub rows: u64,
         /// Their bytes, keys included.
         pub bytes: u64,
@@ -93,7 +93,7 @@ impl ArchiveCountRow {
         MoneySum::from_units(self.units)
     }
 }
-/// What runs took.
+/// Counts of the rows that runs took.
 pub struct ArchiveCounts;
 impl ArchiveCounts {
     /// By run.
@@ -108,8 +108,8 @@ impl Table for ArchiveCounts {
 }
 
 record! {
-    /// What the deposits of a transfer that have left added to it, until the last of them leaves, and the
-    /// transfer with it. A transfer may have more deposits than one commit can move.
+    /// The sums of a transfer's deposits that have left, until the last of them leaves, and the transfer with
+    /// it. A transfer may have more deposits than one commit can move.
     pub struct ArchiveTransferRow {
         /// Their contributions less refunds, in hundred-millionths.
         pub contributed_units: u128,

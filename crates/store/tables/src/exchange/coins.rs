@@ -93,7 +93,7 @@ pub struct DepositTarget {
 }
 
 impl DepositTarget {
-    /// How many bytes of each of the two are in the indexes: enough that nobody can find a second target with
+    /// Number of bytes of each of the two in the indexes: enough that nobody can find a second target with
     /// the same bytes, few enough for small entries. Readers of an index still compare the whole target.
     const PART_BYTES: usize = 12;
 

@@ -1,5 +1,5 @@
-//! What garbage collection leaves behind: sums of the rows that it removed, and identifiers that must not be
-//! used again.
+//! Records that remain of collected garbage: sums of the rows that it removed, and identifiers that must not
+//! be used again.
 
 use batzen_protocol::MoneySum;
 use batzen_store::{Table, TableDef, record};
@@ -14,7 +14,7 @@ record! {
     }
 }
 record! {
-    /// What removed rows add to a term of the balance sheet, so that collecting garbage changes no sum.
+    /// The part of removed rows in a term of the balance sheet, so that collecting garbage changes no sum.
     pub struct CollectedRow {
         /// In hundred-millionths.
         pub units: u128,

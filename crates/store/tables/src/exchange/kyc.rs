@@ -78,7 +78,7 @@ record! {
         pub started: Timestamp,
         /// A secret that only the user's page knows; a provider that has its own leaves it unused.
         pub token: String,
-        /// What happens now. A process that is repeated may still be valid.
+        /// The state of the process. A process that is repeated may still be valid.
         pub state: KycState,
         /// When the identification expires; zero if there was none.
         pub expiration: Timestamp,
@@ -97,7 +97,7 @@ pub struct KycProcesses;
 impl KycProcesses {
     /// By h_payto.
     pub const BY_ACCOUNT: u8 = 1;
-    /// Those that wait for an officer, in commit order (the value is empty).
+    /// Processes that wait for an officer, in commit order (the value is empty).
     pub const SUBMITTED: u8 = 2;
 }
 impl Table for KycProcesses {
@@ -124,13 +124,13 @@ record! {
     }
 }
 record! {
-    /// What an account did within the longest time that a rule looks back. Operations without a rule have no row.
+    /// Operations of an account within the longest time that a rule looks back. Operations without a rule have no row.
     pub struct KycUsageRow {
         /// Times and amounts, oldest first.
         pub events: KycEvents,
     }
 }
-/// What counts against limits.
+/// Operations that count against limits.
 pub struct KycUsages;
 impl Table for KycUsages {
     const DEF: &'static TableDef = &TableDef::of::<Self>(71, "kyc_usage").updated().shard(32);
@@ -172,7 +172,7 @@ record! {
         pub provider: String,
         /// When.
         pub time: Timestamp,
-        /// Who.
+        /// The officer.
         pub officer: String,
     }
 }

@@ -29,11 +29,11 @@ record! {
         pub h_contract_terms: HashCode,
         /// The minimum age of the payer; 0 for none.
         pub min_age: u32,
-        /// How it was created.
+        /// The way in which it was created.
         pub mode: PurseMode,
         /// The amount that its reserve gets, after deposit fees.
         pub target: Money,
-        /// What its reserve paid for it.
+        /// The fee that its reserve paid for it.
         pub purse_fee: Money,
         /// When it was created.
         pub created: Timestamp,
@@ -87,7 +87,7 @@ record! {
     pub struct PurseDepositRow {
         /// Its denomination, which determines the deposit fee.
         pub denom: DenomSerial,
-        /// What it contributed, deposit fee included.
+        /// Its contribution, deposit fee included.
         pub amount: Money,
         /// The coin's signature (`WALLET_PURSE_DEPOSIT`).
         pub coin_sig: EddsaSignature,
@@ -196,7 +196,7 @@ impl Table for PurseDeletions {
 record! {
     /// The purses that a reserve may have for nothing. A reserve without a row has none.
     pub struct ReserveAccountRow {
-        /// How many of its open purses use its quota: at most the quota.
+        /// Number of its open purses that use its quota: at most the quota.
         pub purses_active: u32,
         /// The quota.
         pub purses_allowed: u32,
@@ -228,7 +228,7 @@ record! {
         pub requested_expiration: Timestamp,
         /// The number of purses that was asked for.
         pub requested_purses: u32,
-        /// What the reserve paid; coins may have paid more.
+        /// The fee that the reserve paid; coins may have paid more.
         pub payment: Money,
         /// Its cost.
         pub cost: Money,
@@ -264,7 +264,7 @@ record! {
 record! {
     /// A coin's payment for a reserve.
     pub struct ReserveOpenDepositRow {
-        /// What it contributed, deposit fee included.
+        /// Its contribution, deposit fee included.
         pub amount: Money,
         /// The reserve's signature on the request, which the coin signed.
         pub reserve_sig: EddsaSignature,

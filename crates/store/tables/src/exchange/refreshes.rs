@@ -111,7 +111,7 @@ record! {
     pub key struct RecoupKey {
         /// The recouped coin.
         pub coin_pub: CoinPub,
-        /// How many recoups of the same kind came before.
+        /// Number of earlier recoups of the same kind.
         pub n: u32,
     }
 }

@@ -143,7 +143,7 @@ record! {
     pub key struct ClosingKey {
         /// The reserve.
         pub reserve_pub: ReservePub,
-        /// How many closings of it came before.
+        /// Number of its earlier closings.
         pub n: u32,
     }
 }

@@ -167,11 +167,11 @@ byte_enum! {
         HistoryFees = 4,
         /// Closing fees.
         ClosingFees = 5,
-        /// What closings were rounded down by.
+        /// Amounts by which closings were rounded down.
         ClosingRounding = 6,
-        /// What closings decided to pay.
+        /// Amounts that closings decided to pay.
         ClosingsPaid = 7,
-        /// What reserves paid for prolonging them.
+        /// Fees that reserves paid for prolonging them.
         AccountFees = 8,
         /// Fees of purses.
         PurseFees = 9,
@@ -181,7 +181,7 @@ byte_enum! {
         ClosingTransfers = 11,
         /// Transfers of profit that the bank accepted.
         DrainTransfers = 12,
-        /// What coins have spent.
+        /// Amounts that coins have spent.
         Redeemed = 13,
         /// Melt fees.
         RefreshFees = 14,
@@ -193,9 +193,9 @@ byte_enum! {
         RefundFees = 17,
         /// Wire fees.
         WireFees = 18,
-        /// What transfers to merchants were rounded down by.
+        /// Amounts by which transfers to merchants were rounded down.
         MerchantRounding = 19,
-        /// What transfers to merchants were decided to pay.
+        /// Amounts that transfers to merchants were decided to pay.
         MerchantsPaid = 20,
         /// Contributions to paid purses that are there while their deposits have left.
         PursePayments = 21,
@@ -229,7 +229,7 @@ impl CollectedTerm {
 }
 
 byte_enum! {
-    /// How a purse was created. The numbers are those that the reserve's signature covers.
+    /// The way in which a purse was created. The numbers are those that the reserve's signature covers.
     PurseMode {
         /// By its payer, with coins; a reserve takes it when it is full.
         Push = 1,

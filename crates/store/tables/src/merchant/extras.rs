@@ -15,7 +15,7 @@ record! {
 }
 
 record! {
-    /// What is sent when something happens.
+    /// The message of a web hook, and the event that triggers it.
     pub struct WebhookRow {
         /// `pay` or `refund`.
         pub event_type: String,
@@ -75,7 +75,7 @@ record! {
         pub body: Option<String>,
         /// When it is sent next.
         pub next: Timestamp,
-        /// How often it failed.
+        /// Number of failures.
         pub failures: u32,
     }
 }
@@ -119,7 +119,7 @@ record! {
     pub struct TemplateRow {
         /// For the shop.
         pub description: String,
-        /// What orders have, as a JSON object; amount and summary may be open.
+        /// The terms that orders share, as a JSON object; amount and summary may be open.
         pub contract: String,
     }
 }
@@ -159,7 +159,7 @@ record! {
     pub struct AccessTokenRow {
         /// Its number.
         pub row_id: u64,
-        /// What it opens: `readonly`, `orders` or `all`.
+        /// The endpoints that it opens: `readonly`, `orders` or `all`.
         pub scope: String,
         /// Its purpose.
         pub description: String,

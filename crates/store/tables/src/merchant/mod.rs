@@ -159,7 +159,7 @@ record! {
         pub name: String,
         /// Where it is, a JSON object.
         pub address: String,
-        /// Whose law applies, a JSON object.
+        /// The jurisdiction whose law applies, a JSON object.
         pub jurisdiction: String,
         /// Its e-mail address.
         pub email: Option<String>,
@@ -252,7 +252,7 @@ record! {
         pub row_id: u64,
         /// When it was created.
         pub created: Timestamp,
-        /// Who knows it may claim the order. `None`: anybody may.
+        /// The token that allows a customer to claim the order. `None`: anybody may.
         pub claim_token: Option<[u8; 16]>,
         /// Hash of the request that created it, by which a repetition is recognised.
         pub h_request: HashCode,
@@ -266,7 +266,7 @@ record! {
         pub max_wire_fee: Money,
         /// Over how many payments a customer's part of the wire fee is spread.
         pub wire_fee_amortization: u32,
-        /// What the customer gets; also by which a wallet recognises a repeated purchase.
+        /// The page that the customer gets; also by which a wallet recognises a repeated purchase.
         pub fulfillment_url: Option<String>,
         /// It must be paid before this time.
         pub pay_deadline: Timestamp,
@@ -276,7 +276,7 @@ record! {
         pub h_contract: Option<HashCode>,
         /// When it was paid in full.
         pub paid: Option<Timestamp>,
-        /// What the shop has approved for refunds in total.
+        /// The sum of the approved refunds.
         pub refund_approved: Money,
         /// Whether the shop has reported transfers of all that its coins are worth.
         pub wired: bool,
@@ -307,7 +307,7 @@ impl Orders {
     /// Orders that hold stock, by the end of their offer; others that nobody has claimed, by the time after which they
     /// are forgotten ([`Self::UNCLAIMED_KEPT`]).
     pub const BY_END: u8 = 3;
-    /// How long after its end an offer is kept that nobody has claimed.
+    /// Time after its end for which an offer is kept that nobody has claimed.
     pub const UNCLAIMED_KEPT: Duration = Duration::from_days(1);
 
     /// The value of an order in [`Self::BY_ROW`]; without a row id, the prefix that all orders of the instance
@@ -358,7 +358,7 @@ record! {
 }
 
 record! {
-    /// What a coin paid, with the exchange's confirmation.
+    /// A coin's payment, with the exchange's confirmation.
     pub struct OrderDepositRow {
         /// The exchange.
         pub exchange_url: String,
@@ -366,7 +366,7 @@ record! {
         pub amount: Money,
         /// The deposit fee.
         pub deposit_fee: Money,
-        /// What a refund would cost.
+        /// The cost of a refund.
         pub refund_fee: Money,
         /// The exchange's wire fee for the contract's method at the time of the payment.
         pub wire_fee: Money,
@@ -457,7 +457,7 @@ record! {
     }
 }
 
-/// What sessions bought.
+/// Purchases of sessions.
 pub struct PaidSessions;
 
 impl PaidSessions {

@@ -36,7 +36,8 @@ impl ProductKey {
 record! {
     /// A product. What is left is its stock, less what was sold, lost and locked.
     pub struct ProductRow {
-        /// What customers are told, as a JSON object: all members of the product in the API that are not here.
+        /// The description for customers, as a JSON object: all members of the product in the API that are
+        /// not here.
         pub details: String,
         /// The price of one unit.
         pub price: Money,
@@ -95,7 +96,7 @@ record! {
 }
 
 record! {
-    /// What a lock holds of a product.
+    /// The quantity of a product that a lock holds.
     pub struct ProductLockRow {
         /// The instance.
         pub instance: String,

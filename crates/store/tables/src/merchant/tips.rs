@@ -33,13 +33,13 @@ record! {
         pub exchange_initial: Money,
         /// The sum promised in tips.
         pub committed: Money,
-        /// What customers picked up of it.
+        /// The sum that customers picked up of it.
         pub picked_up: Money,
     }
 }
 
 impl TipReserveRow {
-    /// What can still be promised.
+    /// Returns the sum that can still be promised.
     #[must_use]
     pub fn left(&self) -> Money {
         self.exchange_initial.checked_sub(self.committed).unwrap_or(Money::ZERO)

@@ -36,9 +36,11 @@ record! {
         pub wtid: Wtid,
         /// The account that got the money.
         pub payto_uri: String,
-        /// What the shop says it got. `None`: the shop has not reported the transfer.
+        /// The sum that the account received, as the shop reports it. `None`: the shop has not reported the
+        /// transfer.
         pub credit_amount: Option<Money>,
-        /// What the exchange says it paid. `None`: the exchange was not asked, or its answer did not add up.
+        /// The sum that the exchange paid, as it states. `None`: the exchange was not asked, or its answer
+        /// did not add up.
         pub total: Option<Money>,
         /// The wire fee that the exchange took. Set with `total`.
         pub wire_fee: Option<Money>,
@@ -110,7 +112,7 @@ record! {
         pub wtid: Wtid,
         /// When the exchange made it.
         pub execution_time: Timestamp,
-        /// What it has of this coin, after deposit fee and refunds.
+        /// The share of this coin, after deposit fee and refunds.
         pub amount: Money,
         /// Whether the transfer was verified, and reported by the shop.
         pub confirmed: bool,
@@ -154,7 +156,7 @@ record! {
 }
 
 record! {
-    /// Whether an exchange asks who owns an account.
+    /// State of an exchange's identification of an account's owner.
     pub struct AccountKycRow {
         /// The exchange's number of the requirement. `None`: it asks for nothing.
         pub requirement_row: Option<u64>,

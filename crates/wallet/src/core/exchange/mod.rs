@@ -127,20 +127,20 @@ impl Denom {
         self.revoked_at.get_or_insert(now);
     }
 
-    /// Whether it is Clause Blind Schnorr.
+    /// Returns whether it is Clause Blind Schnorr.
     #[must_use]
     pub fn is_cs(&self) -> bool {
         self.key.cipher() == Cipher::Cs
     }
 
-    /// Whether its coins may be spent now.
+    /// Returns whether its coins may be spent now.
     #[must_use]
     pub fn can_deposit(&self, now: Timestamp) -> bool {
         !self.revoked && self.stamp_start <= now && now < self.stamp_expire_deposit
     }
 
-    /// Whether its coins can be withdrawn now, with enough time left for a slow network. A margin before the
-    /// end allows for a difference between the exchange's clock and ours.
+    /// Returns whether its coins can be withdrawn now, with enough time left for a slow network. A margin
+    /// before the end allows for a difference between the exchange's clock and ours.
     #[must_use]
     pub fn can_withdraw(&self, now: Timestamp) -> bool {
         let window_us = self.stamp_expire_withdraw.as_micros().saturating_sub(self.stamp_start.as_micros());
@@ -151,8 +151,8 @@ impl Denom {
             && now.saturating_add(margin) < self.stamp_expire_withdraw
     }
 
-    /// Whether its coins should be refreshed: three quarters of the time between the end of the issue period
-    /// and the end of the deposit period are over.
+    /// Returns whether its coins should be refreshed: three quarters of the time between the end of the issue
+    /// period and the end of the deposit period are over.
     #[must_use]
     pub fn should_refresh(&self, now: Timestamp) -> bool {
         let (from, to) = (self.stamp_expire_withdraw.as_micros(), self.stamp_expire_deposit.as_micros());
@@ -202,7 +202,7 @@ pub struct Exchange {
     pub reserve_closing_delay: Duration,
     /// The terms of service.
     pub terms: Terms,
-    /// What the user wants done for privacy. Wallets of earlier versions did not keep it.
+    /// The user's wishes for privacy. Wallets of earlier versions did not keep them.
     #[serde(default)]
     pub discretion: Discretion,
     /// The last statement of its liabilities that the wallet has seen, if it has looked.
@@ -229,7 +229,7 @@ impl Exchange {
         self.denoms.get(h_denom_pub).ok_or(CoreError::UnknownDenomination(*h_denom_pub))
     }
 
-    /// Whether the user has accepted the current terms of service.
+    /// Returns whether the user has accepted the current terms of service.
     #[must_use]
     pub fn terms_accepted(&self) -> bool {
         self.terms.accepted.as_deref() == Some(&self.terms.version)
@@ -239,7 +239,7 @@ impl Exchange {
         if self.terms_accepted() { Ok(()) } else { Err(CoreError::TermsNotAccepted(self.base_url.clone())) }
     }
 
-    /// Whether the data is due for an update.
+    /// Returns whether the data is due for an update.
     #[must_use]
     pub fn is_stale(&self, now: Timestamp) -> bool {
         self.updated.saturating_add(CACHE_DURATION) <= now

@@ -176,7 +176,7 @@ impl Payment {
         batzen_protocol::payto::h_wire(&self.payto, &self.wire_salt)
     }
 
-    /// Whether it is a deposit into the owner's account.
+    /// Returns whether it is a deposit into the owner's account.
     #[must_use]
     pub const fn is_own_account(&self) -> bool {
         self.merchant_priv.is_some()

@@ -71,7 +71,7 @@ pub(crate) struct CoinProof {
     purchases: BTreeSet<OpId>,
 }
 
-/// Whether an answer says that a coin was spent elsewhere, or under other terms.
+/// Returns whether an answer says that a coin was spent elsewhere, or under other terms.
 pub(crate) fn is_conflict(response: &HttpResponse) -> bool {
     let code = response.code();
     response.status == 409
@@ -499,7 +499,7 @@ impl<'a> Ledger<'a> {
             }
             Asked::Recoup => !left.is_zero(),
         };
-        PROOF.check(!suffices, "by its own figures enough is left on the coin")?;
+        PROOF.check(!suffices, "by its own figures the coin's balance suffices")?;
         if !accept_refused && let Some(id) = self.refused.first() {
             return Err(PROOF.false_proof(format!("it lists operation {id}, which the exchange had refused")));
         }

@@ -26,7 +26,7 @@ pub(crate) enum Problem {
     NotRevoked,
 }
 
-/// How an operation uses a denomination.
+/// The use of a denomination by an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
     /// To issue coins. A refusal takes nothing from the wallet, so the exchange's signature is enough.
@@ -35,7 +35,7 @@ pub(crate) enum Use {
     Spend,
 }
 
-/// Whether an answer says that a denomination cannot be used.
+/// Returns whether an answer says that a denomination cannot be used.
 pub(crate) fn is_claim(response: &HttpResponse) -> bool {
     matches!(
         (response.status, response.code()),

@@ -146,14 +146,14 @@ impl ContractTerms {
         optional(&self.contract, AUTO_REFUND).ok().flatten()
     }
 
-    /// Whether the offer has expired.
+    /// Returns whether the offer has expired.
     #[must_use]
     pub fn is_expired(&self, now: Timestamp) -> bool {
         now >= self.pay_deadline
     }
 
-    /// Whether the merchant accepts the coins of an exchange. The master key decides; merchants may know the
-    /// exchange under another URL.
+    /// Returns whether the merchant accepts the coins of an exchange. The master key decides; merchants may
+    /// know the exchange under another URL.
     #[must_use]
     pub fn accepts(&self, exchange: &Exchange) -> bool {
         exchange.currency == self.amount.currency

@@ -1,4 +1,4 @@
-//! Who bears the fees of a purchase: the contract's rule, and coins selected by it.
+//! Fees of a purchase: the contract's rule, and coins selected by it.
 //!
 //! The merchant bears deposit fees and the payer's share of the wire fees up to `max_fee`. The share is what
 //! the wire fees of all exchanges whose coins pay have above `max_wire_fee`, divided by
@@ -65,7 +65,7 @@ pub struct PurchasePlan {
     pub coins: PaymentPlan,
     /// The payer's share of the wire fees.
     pub wire_fee_share: Money,
-    /// What the payer pays above the price.
+    /// The sum that the payer pays above the price.
     pub fees: Money,
 }
 
@@ -126,7 +126,7 @@ struct Source<'a> {
     have: Vec<Candidate>,
     /// All coins.
     all: Vec<Candidate>,
-    /// What the coins are worth after their deposit fees.
+    /// The value of the coins after their deposit fees.
     worth: Money,
     /// Coins of it stay in the purchase, so that its wire fee is due in any case.
     is_kept: bool,
@@ -310,7 +310,7 @@ mod tests {
     }
 
     proptest! {
-        /// What the wallet pays suffices for the merchant, and one unit less on any coin would not.
+        /// Selections pay enough for the merchant, and one unit less on any coin would not do.
         #[test]
         fn selections_pay_exactly_what_the_merchant_needs(
             list in prop::collection::vec((1u128..400, 0u128..12), 1..8),

@@ -25,7 +25,7 @@ pub const PROTOCOL_VERSION: &str = "2:0:1";
 /// Most coins in one purchase.
 pub const MAX_COINS: usize = 256;
 
-/// How much longer the wallet waits for each coin, in milliseconds: the merchant asks the exchange for each.
+/// Time that the wallet waits longer for each coin, in milliseconds: the merchant asks the exchange for each.
 const COIN_MS: u64 = 3_000;
 
 fn bad(what: &'static str, reason: impl Into<String>) -> CoreError {

@@ -386,7 +386,7 @@ pub fn cancel(state: &WalletState, id: OpId, now: Timestamp) -> Result<Vec<Chang
     Ok(draft.into_changes())
 }
 
-/// What the payer pays above the price.
+/// Returns the sum that the payer pays above the price.
 pub(crate) fn fees_of(record: &Purchase) -> Result<Money, CoreError> {
     Ok(fees::saturating_sub(record.totals()?.0, record.terms().amount.money))
 }

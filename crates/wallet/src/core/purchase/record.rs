@@ -70,7 +70,7 @@ pub struct ContractTerms {
     pub max_wire_fee: Amount,
     /// The payer bears this part of the wire fee above that: one of so many.
     pub wire_fee_amortization: u64,
-    /// How the exchange pays the merchant.
+    /// The wire method by which the exchange pays the merchant.
     pub wire_method: String,
     /// Salted hash of the merchant's account.
     pub h_wire: HashCode,
@@ -82,7 +82,7 @@ pub struct ContractTerms {
     pub pay_deadline: Timestamp,
     /// When the exchange must pay the merchant.
     pub wire_transfer_deadline: Timestamp,
-    /// Whose coins the merchant accepts.
+    /// The exchanges whose coins the merchant accepts.
     pub exchanges: Vec<AcceptedExchange>,
     /// Minimum age of the payer; 0 if there is none.
     pub min_age: u32,
@@ -233,7 +233,7 @@ impl Purchase {
     }
 }
 
-/// What a merchant has signed about a purchase.
+/// The contract that a merchant has signed for a purchase.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PurchaseProof {
     /// Base URL of the merchant.
@@ -265,7 +265,7 @@ pub struct PurchaseReceipt {
     /// Where the merchant delivers, if it is a web page.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fulfillment_url: Option<String>,
-    /// What the merchant has signed.
+    /// The data that the merchant has signed.
     #[serde(flatten)]
     pub proof: PurchaseProof,
 }

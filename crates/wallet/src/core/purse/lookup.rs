@@ -47,7 +47,8 @@ impl PeerUri {
         Ok(Self { direction, exchange: normalise_base_url(&exchange_url)?, contract_priv })
     }
 
-    /// Whoever receives asks on the connections of withdrawals, whoever pays on those of payments.
+    /// Returns the connections to ask on: those of withdrawals for the receiver, those of payments for the
+    /// payer.
     const fn context(&self) -> Context {
         match self.direction {
             Direction::Push => Context::Withdraw,

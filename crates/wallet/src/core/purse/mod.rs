@@ -162,7 +162,7 @@ pub fn uri(direction: Direction, base_url: &str, contract_priv: &EcdhePrivateKey
     .to_string()
 }
 
-/// What a request for a purse's status waits for.
+/// The event that a request for a purse's status waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WaitFor {
     Merge,
@@ -345,7 +345,7 @@ pub fn receipt(state: &super::WalletState, id: u64) -> Result<PurseReceipt, Core
     })
 }
 
-/// What the purse of these terms holds at most: the sum that the receiver gets.
+/// Returns whether the purse holds the maximum by these terms: the sum that the receiver gets.
 #[must_use]
 pub(crate) fn is_full(terms: &PurseTerms, balance: Money) -> bool {
     balance >= terms.amount

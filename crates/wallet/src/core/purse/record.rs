@@ -10,7 +10,7 @@ use super::super::encoding::text;
 use super::super::kyc::KycWanted;
 use super::super::select::Contribution;
 
-/// Who begins a payment between people.
+/// The direction of a payment between people.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Direction {
@@ -69,7 +69,7 @@ pub struct SignedStatus {
 }
 
 impl SignedStatus {
-    /// Whether the purse was merged into a reserve.
+    /// Returns whether the purse was merged into a reserve.
     #[must_use]
     pub fn is_merged(&self) -> bool {
         !self.merge_timestamp.is_never() && self.merge_timestamp != Timestamp::ZERO
@@ -127,7 +127,7 @@ pub enum PayStage {
 /// A payment into a purse: money sent, or a request paid.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PursePayment {
-    /// Who began it.
+    /// Its direction.
     pub direction: Direction,
     /// Push: the purse's private key, which creates and deletes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -213,7 +213,7 @@ pub enum IncomeStage {
 /// An income through a purse: money received, or requested.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PurseIncome {
-    /// Who began it.
+    /// Its direction.
     pub direction: Direction,
     /// Pull: the purse's private key, which creates and deletes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]

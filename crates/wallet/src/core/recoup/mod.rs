@@ -377,7 +377,7 @@ fn of_tip(operation: &WalletOperation) -> CoreError {
 fn wrong_owner() -> CoreError {
     CoreError::FalseProof {
         what: "the exchange's confirmation of a recoup",
-        reason: "it names somebody else as the owner of the money".to_owned(),
+        reason: "it names another owner of the money".to_owned(),
     }
 }
 

@@ -110,8 +110,8 @@ pub(crate) fn plan(
     Ok(())
 }
 
-/// Whether a coin's change waits for its time, which is drawn when the change becomes due and kept with the
-/// coin. A coin that expires soon does not wait.
+/// Returns whether a coin's change waits for its time, which is drawn when the change becomes due and kept
+/// with the coin. A coin that expires soon does not wait.
 fn waits(
     draft: &mut Draft<'_>,
     coin_pub: &EddsaPublicKey,

@@ -113,7 +113,7 @@ impl TipUri {
 pub struct TipOffer {
     /// Where it is.
     pub uri: TipUri,
-    /// What is left of it, withdraw fees included.
+    /// The rest of it, withdraw fees included.
     pub amount: Amount,
     /// Base URL of the exchange that issues the coins.
     pub exchange_url: String,

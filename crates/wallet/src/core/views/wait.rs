@@ -1,4 +1,4 @@
-//! What an open operation waits for, and its deadline.
+//! The event that an open operation waits for, and its deadline.
 
 use super::super::CoreError;
 use super::super::row::Wait;

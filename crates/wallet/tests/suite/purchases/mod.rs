@@ -64,12 +64,12 @@ fn is_paid(shop: &Shop, id: &str) -> bool {
     shop.is_paid(id)
 }
 
-/// What the exchange has taken from coins for an order, in units.
+/// Returns the sum that the exchange has taken from coins for an order, in units.
 fn deposited(shop: &Shop, id: &str) -> i128 {
     shop.deposited(id)
 }
 
-/// What a row of the history says that was paid, in units.
+/// Returns the sum that a row of the history reports as paid, in units.
 fn paid(row: &Transaction) -> i128 {
     amount(row.effect.trim_start_matches('-')).money.units() as i128
 }

@@ -15,7 +15,7 @@ use std::pin::Pin;
 use std::sync::{Arc, LazyLock};
 use std::{fmt, time::Duration};
 
-/// How a [`Client`] behaves.
+/// Options of a [`Client`].
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
     /// Time that a TCP connection may take to open.
@@ -70,7 +70,7 @@ pub enum ClientError {
     Connect {
         /// The URL of the request.
         url: String,
-        /// What went wrong.
+        /// The problem.
         reason: String,
     },
     /// Time ran out. The request may or may not have taken effect: send it again.
@@ -84,7 +84,7 @@ pub enum ClientError {
     Broken {
         /// The URL of the request.
         url: String,
-        /// What went wrong.
+        /// The problem.
         reason: String,
     },
     /// The response is larger than the limit or not well-formed.
@@ -94,7 +94,7 @@ pub enum ClientError {
         url: String,
         /// The status of the response.
         status: u16,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
     },
     /// The response has a status that the caller does not want.
@@ -148,7 +148,7 @@ impl ClientError {
         }
     }
 
-    /// Whether the same request may succeed later.
+    /// Returns whether the same request may succeed later.
     #[must_use]
     pub const fn is_transient(&self) -> bool {
         match self {

@@ -10,7 +10,7 @@ pub const CORRELATION_ID: &str = "taler-correlation-id";
 /// Ids are shorter than this, in bytes.
 const BYTES_END: usize = 64;
 
-/// Whether a client's id may appear in logs and answers: letters, digits and `-`, 1 to 63 characters.
+/// Returns whether a client's id may appear in logs and answers: letters, digits and `-`, 1 to 63 characters.
 #[must_use]
 pub fn is_correlation_id(id: &[u8]) -> bool {
     (1..BYTES_END).contains(&id.len()) && id.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'-')

@@ -100,7 +100,7 @@ fn parse_length(value: &[u8]) -> Option<usize> {
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
-/// How large a message may be.
+/// Maximum size of a message.
 #[derive(Clone, Copy, Debug)]
 pub struct MessageLimits {
     /// The largest head, in bytes.

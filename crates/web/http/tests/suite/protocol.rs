@@ -1,4 +1,5 @@
-//! What all answers have in common: errors, CORS, HEAD, OPTIONS, compression, keep-alive, malformed requests.
+//! Properties that all answers have in common: errors, CORS, HEAD, OPTIONS, compression, keep-alive,
+//! malformed requests.
 use crate::common;
 
 use std::time::Duration;

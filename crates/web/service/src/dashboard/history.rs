@@ -144,7 +144,7 @@ impl History {
         self.recent.push_back(now);
     }
 
-    /// What the page shows for a range: the shortest that covers this many seconds.
+    /// Returns the page's data for a range: the shortest that covers this many seconds.
     pub fn json(&self, seconds: u64) -> Json {
         let range = self.ranges.iter().find(|range| range.seconds >= seconds).unwrap_or(&self.ranges[2]);
         let Some(now) = self.recent.back() else {
@@ -283,7 +283,7 @@ impl Layout {
 }
 
 impl Section {
-    /// Whether the service has the metrics that it shows.
+    /// Returns whether the service has the metrics that it shows.
     fn is_of(&self, now: &Reading) -> bool {
         if self.needs.ends_with('_') { !now.names(self.needs).is_empty() } else { now.has(self.needs) }
     }

@@ -31,7 +31,7 @@ impl Layout {
     }
 }
 
-/// How a value is written.
+/// The form of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// Events per second.
@@ -81,7 +81,7 @@ pub enum Value {
     Sum(&'static [&'static str]),
     /// One sum as a fraction of another.
     Ratio(&'static str, &'static str),
-    /// How fast the sum of the samples grows.
+    /// The growth per second of the sum of the samples.
     PerSecond(Of),
     /// The mean of what a histogram recorded.
     Mean(&'static str),
@@ -240,7 +240,7 @@ pub const fn gauge(name: &'static str) -> Value {
     Now(Of(name, &[]))
 }
 
-/// How fast a metric grows.
+/// Returns the growth per second of a metric.
 #[must_use]
 pub const fn rate(name: &'static str) -> Value {
     PerSecond(Of(name, &[]))

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Instant;
 
-/// How many samples of one reading are kept; the rest of a larger page is left out.
+/// Number of samples of one reading that are kept; the rest of a larger page is left out.
 const SAMPLES_MAX: usize = 8192;
 
 /// One sample of a metric.
@@ -99,7 +99,8 @@ impl Reading {
         fitting.map(|sample| sample.value).reduce(|one, other| one + other)
     }
 
-    /// How fast a counter has grown since `before`, per second. If it has fallen, the service was restarted.
+    /// Returns the growth of a counter since `before`, per second. If it has fallen, the service was
+    /// restarted.
     pub(super) fn rate(&self, before: Option<&Self>, name: &str, wanted: &[(&str, &str)]) -> Option<f64> {
         let before = before?;
         let (end, start) = (self.sum(name, wanted)?, before.sum(name, wanted)?);
@@ -114,7 +115,7 @@ impl Reading {
         (count > 0.0).then_some(sum / count)
     }
 
-    /// What a histogram recorded since `before`, by upper bound; not cumulative.
+    /// Returns the values that a histogram recorded since `before`, by upper bound; not cumulative.
     pub(super) fn buckets(&self, before: Option<&Self>, name: &str, wanted: &[(&str, &str)]) -> Buckets {
         let name = format!("{name}_bucket");
         let end = self.cumulative(&name, wanted);

@@ -20,10 +20,11 @@ use batzen_store::{Store, StoreError, TableDef};
 
 /// The memory for the index entries of an embedded store, unless the configuration says otherwise.
 pub const INDEX_MEMORY_MIB_DEFAULT: u64 = 1_024;
-/// What may be configured: with less, entries would be written to disk all the time; nobody has more.
+/// The range that may be configured: with less, entries would be written to disk all the time; nobody has
+/// more.
 const INDEX_MEMORY_MIB: RangeInclusive<u64> = 16..=1 << 20;
 
-/// Whether several processes may have a service's rows open at once.
+/// Permission for several processes to have a service's rows open at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sharing {
     /// They may: the processes keep their caches in step.
@@ -32,7 +33,7 @@ pub enum Sharing {
     Exclusive,
 }
 
-/// What the storage has to know about a service.
+/// The facts that the storage has to know about a service.
 #[derive(Clone, Copy, Debug)]
 pub struct Service {
     /// Its name, also that of its schema in a database.
@@ -87,7 +88,8 @@ pub enum StoreConfig {
     },
     /// In a PostgreSQL database.
     Postgres {
-        /// How to connect, such as `postgres:///exchange`. May contain a password, so it is never shown.
+        /// The database's address, such as `postgres:///exchange`. May contain a password, so it is never
+        /// shown.
         url: String,
         /// On a Citus cluster: whether what concerns shards goes straight to their workers. Otherwise it goes through the
         /// coordinator, as everything else.
@@ -142,7 +144,7 @@ impl StoreConfig {
         }
     }
 
-    /// What a service's configuration says about a database; `None` if it names none.
+    /// Reads a service's database from its configuration; `None` if it names none.
     ///
     /// # Errors
     /// An unknown `DB`, or `postgres` without an address.
@@ -166,13 +168,13 @@ impl StoreConfig {
         }
     }
 
-    /// Whether the rows are in a database, which other processes and machines can reach.
+    /// Returns whether the rows are in a database, which other processes and machines can reach.
     #[must_use]
     pub const fn is_database(&self) -> bool {
         matches!(self, Self::Postgres { .. })
     }
 
-    /// Whether the rows are lost when the process ends.
+    /// Returns whether the rows are lost when the process ends.
     #[must_use]
     pub const fn is_memory(&self) -> bool {
         matches!(self, Self::Memory)

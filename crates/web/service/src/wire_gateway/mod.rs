@@ -14,16 +14,16 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::Semaphore;
 
-/// How much longer than the long poll itself a client waits for the response.
+/// Time that a client waits for the response longer than the long poll itself.
 const POLL_MARGIN: Duration = Duration::from_secs(10);
 /// The largest response to a transfer, in bytes.
 const TRANSFER_REPLY_BYTES_MAX: usize = 64 << 10;
 /// Number of transfers that may be under way unless the owner says otherwise.
 const TRANSFERS_MAX: usize = 256;
-/// How much of an unusable row an error shows, in characters.
+/// Maximum length of an unusable row that an error shows, in characters.
 const ROW_TEXT_MAX: usize = 1_000;
 
-/// Which rows of a history to read.
+/// The rows of a history to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HistoryQuery {
     /// A row id, itself not included. `None`: before the first row for a positive delta, after the last for a
@@ -44,7 +44,7 @@ pub struct IncomingRow {
     pub transaction: Result<IncomingTransaction, String>,
 }
 
-/// How the exchange authenticates at the bank.
+/// Authentication of the exchange at the bank.
 #[derive(Clone, Default)]
 pub enum GatewayAuth {
     /// No authentication.

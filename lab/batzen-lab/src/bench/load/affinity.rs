@@ -1,4 +1,4 @@
-//! Which cores the server and the load generator run on.
+//! Placement of the server and the load generator on cores.
 
 use std::collections::BTreeSet;
 use std::str::FromStr;
@@ -53,7 +53,7 @@ pub fn allowed() -> Vec<usize> {
         .unwrap_or_default()
 }
 
-/// Which cores server and load generator run on.
+/// Placement of server and load generator on cores.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
     /// Cores of the server; empty: not pinned.

@@ -33,7 +33,7 @@ impl Terms {
         RefreshMasterSecret::from_bytes(batzen_crypto::kdf::kdf_array(b"rms", &self.seed, &[]))
     }
 
-    /// Whether the exchange must be asked for R values first.
+    /// Returns whether the exchange must be asked for R values first.
     #[must_use]
     pub fn needs_values(&self) -> bool {
         self.fresh.iter().any(|denom| denom.key.cipher() == Cipher::Cs)

@@ -280,7 +280,7 @@ impl Planchet {
         Ok(Coin { coin_priv: self.coin_priv, coin_pub: self.coin_pub, denom: denom_index, signature })
     }
 
-    /// Whether this is the exchange's signature for the planchet.
+    /// Returns whether this is the exchange's signature for the planchet.
     #[must_use]
     pub fn accepts(self, denom: &Denom, blind: &BlindedDenomSignature) -> bool {
         let h_coin_pub = denom::h_coin_pub(&self.coin_pub, None);

@@ -65,7 +65,7 @@ impl Numbers {
     }
 }
 
-/// How payments choose their merchant.
+/// The distribution of payments over merchants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Merchants {
     /// Each equally often

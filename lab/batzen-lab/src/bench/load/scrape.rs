@@ -75,7 +75,7 @@ impl Page {
         of_family.map(|(_, value)| *value).max_by(f64::total_cmp)
     }
 
-    /// How much a counter has grown since `earlier`.
+    /// Returns the growth of a counter since `earlier`.
     #[must_use]
     pub fn growth(&self, earlier: &Self, series: &str) -> Option<f64> {
         Some(self.value(series)? - earlier.value(series).unwrap_or(0.0))

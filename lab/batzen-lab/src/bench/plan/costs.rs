@@ -1,4 +1,4 @@
-//! What operations cost, from the results that are kept with the program or from others.
+//! Costs of operations, from the results that are kept with the program or from others.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -37,14 +37,14 @@ pub struct Single {
     pub disk_bytes: f64,
 }
 
-/// What operations cost.
+/// The costs of operations.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Costs {
     /// The machine of the results; of the deposits, if there are several.
     pub machine: Machine,
     /// The results that were used: directory, and commit.
     pub results: BTreeMap<String, String>,
-    /// Those of them that are the kept ones, although other results were named.
+    /// The kept results that were used, although other results were named.
     pub missing: Vec<String>,
     /// The share of the lanes' time in which only one lane of a store can run.
     pub serial_share: f64,
@@ -60,13 +60,14 @@ pub struct Costs {
     pub transfer: Single,
     /// A credit imported from the bank.
     pub credit: Single,
-    /// How the database's times change if Citus distributes it.
+    /// The change of the database's times if Citus distributes it.
     pub citus: Option<CitusCosts>,
-    /// How much slower than that machine this one is, if it was measured.
+    /// Factor by which this machine is slower than that one, if it was measured.
     pub slowdown: Option<Slowdown>,
 }
 
-/// What Citus adds to the processor time of a database, by the load that was measured on it and on one server.
+/// The processor time that Citus adds to that of a database, by the load that was measured on it and on one
+/// server.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct CitusCosts {
     /// Payments of one coin, which are each in one shard.
@@ -128,7 +129,7 @@ struct KeptOnCitus {
     coordinator_share: f64,
 }
 
-/// What is kept of measurements on Citus, and where it comes from.
+/// The kept measurements on Citus, and their source.
 #[derive(Deserialize)]
 struct KeptCitus {
     source: String,

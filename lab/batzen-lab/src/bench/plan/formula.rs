@@ -9,13 +9,13 @@ use super::costs::{Batched, CitusCosts, Costs, STAGES, Single, Stages};
 
 const SECONDS_PER_DAY: f64 = 86_400.0;
 const DAYS_PER_YEAR: f64 = 365.25;
-/// What a coin takes on the network in a withdrawal and in a deposit, and a request without its coins: bytes in
-/// both directions, with HTTP and TCP. Estimated from the bodies in the recorded exchanges of the protocol tests
-/// (RSA-1024), with 205 characters more for each RSA-2048 value.
+/// Network traffic of a coin in a withdrawal and in a deposit, and of a request without its coins: bytes in both
+/// directions, with HTTP and TCP. Estimated from the bodies in the recorded exchanges of the protocol tests (RSA-1024),
+/// with 205 characters more for each RSA-2048 value.
 const WITHDRAWN_COIN_BYTES: f64 = 1_150.0;
 const DEPOSITED_COIN_BYTES: f64 = 950.0;
 const REQUEST_BYTES: f64 = 900.0;
-/// What a change takes, estimated in the same way: melt and reveal of three fresh coins.
+/// Network traffic of a change, estimated in the same way: melt and reveal of three fresh coins.
 const CHANGE_BYTES: f64 = 6_400.0;
 /// The memory of the embedded store's indexes: the latest entries, and filters for the others. 3.64 bytes for a coin
 /// and its deposit, by `batzen-lab bench history --coins 8000000`.
@@ -35,7 +35,7 @@ const CONNECTIONS_OF_A_SHARD: u32 = 10;
 /// the coordinator keeps one to each worker.
 const CONNECTIONS_OF_COORDINATOR: u32 = 26;
 
-/// What is wanted.
+/// The demand.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Demand {
     /// In the peak hour.
@@ -52,7 +52,7 @@ pub struct Demand {
     pub mean_share: f64,
     /// Time that rows are kept.
     pub years: f64,
-    /// How busy cores are at the peak, at most 1.
+    /// Utilisation of the cores at the peak, at most 1.
     pub utilisation: f64,
     /// Copies of everything.
     pub copies: u32,
@@ -64,12 +64,12 @@ pub struct Demand {
     pub store: StoreChoice,
 }
 
-/// What is needed.
+/// The resources that the demand needs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Plan {
-    /// What was wanted.
+    /// The demand.
     pub demand: Demand,
-    /// What it was computed from.
+    /// The costs that it was computed from.
     pub costs: Costs,
     /// Coins deposited per second at the peak.
     pub coins_per_s: f64,
@@ -106,7 +106,7 @@ pub struct Plan {
     pub journal_bytes_per_s: f64,
     /// Bytes per second on the network at the peak, both directions, without copies.
     pub network_bytes_per_s: f64,
-    /// What a reader should know.
+    /// Remarks that a reader should know.
     pub remarks: Vec<String>,
 }
 

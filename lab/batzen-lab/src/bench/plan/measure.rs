@@ -1,4 +1,4 @@
-//! How this machine compares with that of the kept results.
+//! Comparison of this machine with that of the kept results.
 
 use super::costs::Slowdown;
 use crate::bench::BenchError;
@@ -9,7 +9,7 @@ use crate::bench::scenarios::limits::{self, Limits};
 
 /// A run whose cryptography is that of a coin withdrawn and deposited.
 const KEPT_CYCLE: &str = include_str!("../../../../../docs/results/cycle/result.json");
-/// What one core of the same machine can do.
+/// Measured limits of one core of the same machine.
 const KEPT_LIMITS: &str = include_str!("../../../../../docs/results/limits/limits.json");
 
 /// Measures cryptography, and for everything else how long this machine reads JSON, for some seconds.

@@ -41,7 +41,7 @@ pub struct CompareArgs {
     json: bool,
 }
 
-/// How B compares with A in one figure.
+/// The comparison of B with A in one figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {

@@ -53,7 +53,7 @@ impl Machine {
         }
     }
 
-    /// Whether the processor supports eight-lane multiplication.
+    /// Returns whether the processor supports eight-lane multiplication.
     #[must_use]
     pub fn has_ifma(&self) -> bool {
         self.flags.iter().any(|flag| flag == "avx512ifma")

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use batzen_auditor::audit::forward::{NothingForward, SHORT_HISTORY_ROWS};
 use batzen_auditor::audit::{
-    Auditor, Options, Outcome, Progress as AuditProgress, RowChange, Subject, Totals, Version,
+    AuditOutcome, Auditor, Options, Progress as AuditProgress, RowChange, Subject, Totals, Version,
 };
 use batzen_cli_support::numbers;
 use batzen_crypto::denom::{blind_sign_batch, prepare_planchet};
@@ -46,7 +46,7 @@ const COINS_PER_RESERVE: u64 = 10;
 const BATCH: u64 = 1_000;
 /// Reserves whose coins a thread makes at once: enough to fill the lanes of signatures.
 const RESERVES_AT_ONCE: usize = 8;
-/// What a coin costs its reserve.
+/// The cost of a coin to its reserve.
 const COST: &str = "1.01";
 /// Changes in an increment.
 const INCREMENT: usize = 4_000;
@@ -121,7 +121,7 @@ pub struct AuditResult {
     pub signatures_per_core_s: f64,
     /// Coins of the increment.
     pub increment_coins: u64,
-    /// How long the increment's checks took, in seconds.
+    /// Time that the increment's checks took, in seconds.
     pub increment_wall_s: f64,
     /// CPU time of the increment's checks, in seconds.
     pub increment_cpu_s: f64,
@@ -365,7 +365,7 @@ impl Cast {
     }
 }
 
-/// What is kept of a coin until it is deposited.
+/// The data of a coin that are kept until it is deposited.
 struct Coin {
     key: EddsaPrivateKey,
     denom_sig: DenomSignature,
@@ -393,7 +393,7 @@ fn timed<T>(work: impl FnOnce() -> Result<T, BenchError>) -> Result<(T, (f64, f6
     Ok((result, (began.elapsed().as_secs_f64(), cpu_s() - cpu)))
 }
 
-fn audit(store: &Store, subject: &Subject, threads: u16) -> Result<Outcome, BenchError> {
+fn audit(store: &Store, subject: &Subject, threads: u16) -> Result<AuditOutcome, BenchError> {
     let options = Options {
         now: DAY,
         internal: true,

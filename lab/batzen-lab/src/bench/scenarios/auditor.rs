@@ -54,7 +54,7 @@ pub(super) struct Auditor {
     address: SocketAddr,
 }
 
-/// How far an auditor is.
+/// The progress of an auditor.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct AuditorState {
     /// CPU time so far, in nanoseconds.
@@ -118,7 +118,7 @@ THREADS = 1
         self.service.still_runs()
     }
 
-    /// How far it is.
+    /// Returns its progress.
     pub(super) fn state(&self) -> Result<AuditorState, BenchError> {
         let page = Page::fetch(self.address)?;
         let value = |series: &str| page.value(series).unwrap_or_default();

@@ -78,7 +78,7 @@ pub struct StoreOptions {
 }
 
 impl StoreOptions {
-    /// Whether the storage is PostgreSQL.
+    /// Returns whether the storage is PostgreSQL.
     #[must_use]
     pub fn is_postgres(&self) -> bool {
         self.store == Some(StoreKind::Postgres) || self.database.is_some() || self.citus.is_some()
@@ -156,7 +156,7 @@ struct Counters {
     bytes: f64,
 }
 
-/// What a database has used up to one moment.
+/// The resources that a database has used up to one moment.
 pub struct Snapshot {
     cpu_ns: u64,
     /// CPU time of a Citus cluster's coordinator.
@@ -287,7 +287,7 @@ impl Database {
         ]))
     }
 
-    /// What it has used up to now.
+    /// Returns the resources that it has used up to now.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         let url = self.url.clone();
@@ -352,7 +352,7 @@ impl Counters {
     }
 }
 
-/// What a database did between two moments.
+/// The resources that a database used between two moments.
 #[derive(Clone, Debug, Default)]
 pub struct Used {
     /// CPU time of all its processes.

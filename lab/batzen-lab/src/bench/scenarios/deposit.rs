@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::bench::BenchError;
 use crate::bench::load::coins::{self, Mint, Reserves};
-use crate::bench::load::generator::{Kind, Outcome};
+use crate::bench::load::generator::{Kind, LoadOutcome};
 use crate::bench::load::measure::{Description, Stage, Workload, measure};
 use crate::bench::load::payments::{Payment, Payments};
 use crate::bench::load::prepared::{Job, Prepared, SAMPLE_EVERY};
@@ -219,7 +219,7 @@ impl Workload for DepositLoad {
         Ok(checked)
     }
 
-    fn shares(&self, _outcome: Option<&Outcome>) -> Vec<Share> {
+    fn shares(&self, _outcome: Option<&LoadOutcome>) -> Vec<Share> {
         vec![Share { operation: CoinOperation::Deposit, times: 1.0 }]
     }
 }

@@ -30,7 +30,7 @@ use crate::bench::load::progress::Progress;
 use crate::bench::results::machine::Machine;
 use crate::bench::results::output;
 
-/// What a coin and its deposit take on disk at most, with indexes and what maintenance needs for a while.
+/// Maximum size of a coin and its deposit on disk, with indexes and what maintenance needs for a while.
 const COIN_BYTES: u64 = 1_000;
 /// The same if deposits are updated when they are aggregated.
 const AGGREGATED_COIN_BYTES: u64 = 1_600;
@@ -38,9 +38,9 @@ const AGGREGATED_COIN_BYTES: u64 = 1_600;
 const MILESTONES: [u64; 4] = [1_000_000, 10_000_000, 50_000_000, 100_000_000];
 /// The share of the coins over which the first and the last rate are measured.
 const RATE_PARTS: u64 = 20;
-/// How many commits a deposit is open before it is aggregated.
+/// Number of commits for which a deposit is open before it is aggregated.
 const OPEN_COMMITS: usize = 1_000;
-/// How many random numbers a coin has to itself.
+/// Number of random numbers that a coin has to itself.
 const NUMBERS_PER_COIN: u64 = 128;
 
 /// Grow a store of coins, and measure it
@@ -84,7 +84,7 @@ pub struct LookupTimes {
 /// The store after some coins.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct HistoryPoint {
-    /// How many coins it has.
+    /// Number of its coins.
     pub coins: u64,
     /// Coins per second since the last point, in lookups and commits.
     pub coins_per_s: f64,
@@ -141,7 +141,7 @@ pub struct History {
     pub index_memory_bytes_per_coin: Option<f64>,
 }
 
-/// How much was done in some time.
+/// The work done in some time.
 #[derive(Clone, Copy, Debug, Default)]
 struct Work {
     coins: u64,

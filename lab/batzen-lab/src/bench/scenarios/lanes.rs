@@ -176,7 +176,7 @@ pub(super) fn middle(mut runs: Vec<LanesRow>) -> LanesRow {
     runs.swap_remove(runs.len() / 2)
 }
 
-/// What a lane used.
+/// The resources that a lane used.
 struct Used {
     cpu: Duration,
     wall: Duration,

@@ -1,7 +1,7 @@
 //! The scenarios. Each is a module with its arguments and a function from them to a
 //! [`Run`](crate::bench::results::result::Run).
 //!
-//! What scenarios share:
+//! Modules that scenarios share:
 //!
 //! | module | contents |
 //! |---|---|
@@ -49,7 +49,7 @@ pub mod withdraw;
 mod workers;
 pub mod world;
 
-/// What every scenario needs to know about its program.
+/// The facts about its program that every scenario needs.
 #[derive(Clone, Debug)]
 pub struct Context {
     /// The program, which also provides the server under test.

@@ -18,7 +18,7 @@ use serde_json::json;
 
 use crate::bench::BenchError;
 use crate::bench::load::coins::{self, Coin, Mint, Reserves};
-use crate::bench::load::generator::{Kind, Outcome, Outgoing};
+use crate::bench::load::generator::{Kind, LoadOutcome, Outgoing};
 use crate::bench::load::measure::{Description, Stage, Workload, measure};
 use crate::bench::load::prepared::{Job, Prepared};
 use crate::bench::load::random::Seed;
@@ -35,7 +35,7 @@ const VALUE: u64 = 1;
 const RESERVES: usize = 64;
 /// Size of an encrypted contract, in bytes: that of a wallet's contract with a short summary.
 const CONTRACT_BYTES: usize = 256;
-/// How long a purse is open.
+/// Time for which a purse is open.
 const PURSE_OPEN: Duration = Duration::from_secs(86_400);
 /// A purse that is merged after it was created.
 const MERGED: u32 = 1;
@@ -285,7 +285,7 @@ impl Workload for P2p {
         Ok(checked)
     }
 
-    fn shares(&self, _outcome: Option<&Outcome>) -> Vec<Share> {
+    fn shares(&self, _outcome: Option<&LoadOutcome>) -> Vec<Share> {
         vec![Share { operation: CoinOperation::PushPayment(f64::from(self.args.coins)), times: 1.0 }]
     }
 }

@@ -19,7 +19,7 @@ use serde_json::{Map, json};
 
 use crate::bench::BenchError;
 use crate::bench::load::coins::{self, Coin, Mint, Reserves};
-use crate::bench::load::generator::{Kind, Next, Outcome, Outgoing, Script};
+use crate::bench::load::generator::{Kind, LoadOutcome, Next, Outgoing, Script};
 use crate::bench::load::measure::{Description, Stage, Workload, measure};
 use crate::bench::load::prepared::refusal;
 use crate::bench::load::random::{Chooser, Merchants, Numbers, Seed};
@@ -36,7 +36,8 @@ const VALUE: u64 = 1;
 const RESERVES: usize = 64;
 /// The access token of all shops.
 const TOKEN: &str = "secret-token:bench";
-/// How long an order can be refunded, and without workers when the exchange pays the shop: after the run.
+/// Time during which an order can be refunded, and without workers when the exchange pays the shop: after the
+/// run.
 const LATER: Duration = Duration::from_secs(3_600);
 /// One in this many orders has its signatures checked after the run.
 const SAMPLE_EVERY: u64 = 16;
@@ -246,7 +247,7 @@ impl Workload for Pay {
         Ok(checked)
     }
 
-    fn shares(&self, _outcome: Option<&Outcome>) -> Vec<Share> {
+    fn shares(&self, _outcome: Option<&LoadOutcome>) -> Vec<Share> {
         vec![Share { operation: CoinOperation::Order(f64::from(self.args.coins)), times: 1.0 }]
     }
 
@@ -255,7 +256,7 @@ impl Workload for Pay {
     }
 }
 
-/// What all purchases have in common.
+/// The terms that all purchases have in common.
 struct Terms {
     denom: Denom,
     amount: Amount,

@@ -17,7 +17,7 @@ use crate::bench::results::result::{LimitedBy, Load, Run};
 use crate::bench::scenarios::database::{Database, StoreKind, StoreOptions, Used};
 use crate::bench::scenarios::options::{self, RunOptions};
 
-/// What a transaction of pgbench does.
+/// The transaction of pgbench.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Script {
     /// Three updates, a read and an insert

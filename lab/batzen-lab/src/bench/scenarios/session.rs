@@ -160,7 +160,7 @@ pub enum Fact {
 }
 
 impl Fact {
-    /// Whether the signature is valid.
+    /// Returns whether the signature is valid.
     #[must_use]
     pub fn holds(&self, world: &World) -> bool {
         match self {

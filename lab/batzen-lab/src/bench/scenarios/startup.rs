@@ -22,7 +22,7 @@ use crate::bench::scenarios::options;
 use crate::bench::scenarios::service::{self, Service};
 use crate::bench::scenarios::world::{self, CoinKind, PAYTO, WorldPlan, free_port};
 
-/// How long a program may take.
+/// Time that a program may take.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// The kinds of key helpers.
 const HELPERS: [&str; 3] = ["rsa", "cs", "eddsa"];
@@ -46,13 +46,13 @@ pub struct StartupArgs {
 /// A step of the start.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StartupStep {
-    /// What was done.
+    /// The step.
     pub step: String,
-    /// How long it took, in milliseconds.
+    /// Its time, in milliseconds.
     pub ms: f64,
 }
 
-/// How long a start took.
+/// The time of a start.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Startup {
     /// Where it was measured.

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::bench::BenchError;
 use crate::bench::load::change::Terms;
 use crate::bench::load::coins::{self, Mint, Planchet, Reserves};
-use crate::bench::load::generator::Outcome;
+use crate::bench::load::generator::LoadOutcome;
 use crate::bench::load::measure::{Description, Stage, Workload, measure};
 use crate::bench::load::payments::Payments;
 use crate::bench::load::random::{Merchants, Numbers, Seed};
@@ -455,7 +455,7 @@ impl Workload for Wallets {
         session::check(scripts, stage.world)
     }
 
-    fn shares(&self, outcome: Option<&Outcome>) -> Vec<Share> {
+    fn shares(&self, outcome: Option<&LoadOutcome>) -> Vec<Share> {
         let counts = match outcome {
             Some(outcome) => {
                 let (melt, reveal) = (&outcome.kinds[MELT], &outcome.kinds[REVEAL]);
@@ -491,7 +491,7 @@ impl Workload for Wallets {
         shares
     }
 
-    fn extra(&self, outcome: &Outcome) -> BTreeMap<String, f64> {
+    fn extra(&self, outcome: &LoadOutcome) -> BTreeMap<String, f64> {
         let seconds = outcome.measured.as_secs_f64().max(1e-9);
         let rate = |kind: usize| outcome.kinds[kind].ops as f64 / seconds;
         BTreeMap::from([

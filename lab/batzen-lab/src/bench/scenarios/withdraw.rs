@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::bench::BenchError;
 use crate::bench::load::coins::{self, Planchet, Reserves};
-use crate::bench::load::generator::{Kind, Outcome, Outgoing};
+use crate::bench::load::generator::{Kind, LoadOutcome, Outgoing};
 use crate::bench::load::measure::{Description, Stage, Workload, measure};
 use crate::bench::load::prepared::{Job, Prepared};
 use crate::bench::load::progress::Progress;
@@ -179,7 +179,7 @@ impl Workload for Withdraw {
         Ok(checked)
     }
 
-    fn shares(&self, _outcome: Option<&Outcome>) -> Vec<Share> {
+    fn shares(&self, _outcome: Option<&LoadOutcome>) -> Vec<Share> {
         vec![Share { operation: CoinOperation::Withdraw, times: 1.0 }]
     }
 }

@@ -34,7 +34,7 @@ use crate::bench::scenarios::options::RunOptions;
 const CURRENCY: &str = "EUR";
 /// The exchange's account at the bank.
 const OUR_PAYTO: &str = "payto://x-taler-bank/localhost/exchange?receiver-name=exchange";
-/// How long a bank may take to start.
+/// Time that a bank may take to start.
 const READY: Duration = Duration::from_secs(60);
 /// Interval between samples of the series.
 const TICK: Duration = Duration::from_millis(250);
@@ -99,7 +99,7 @@ pub struct RunDirectory {
     /// The directory for stores.
     pub world: PathBuf,
     keep_world: bool,
-    /// Which cores the processes run on.
+    /// The cores on which the processes run.
     pub placement: Placement,
 }
 
@@ -293,7 +293,7 @@ impl Drop for InProcessExchange {
     }
 }
 
-/// What is known about a scenario before it runs.
+/// The facts about a scenario that are known before it runs.
 pub struct Shape {
     /// Its name.
     pub scenario: &'static str,

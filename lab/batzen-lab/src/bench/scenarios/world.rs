@@ -39,7 +39,7 @@ const SET_UP_CLIENTS: usize = 16;
 pub struct CoinKind {
     /// Value of a coin in whole units.
     pub value: u64,
-    /// How it is signed.
+    /// The cipher of its signature.
     pub cipher: Cipher,
 }
 
@@ -63,7 +63,7 @@ pub struct WorldPlan {
     pub program: PathBuf,
     /// An empty directory for everything.
     pub dir: PathBuf,
-    /// Which cores server and load generator run on.
+    /// The cores on which server and load generator run.
     pub placement: Placement,
     /// The denominations.
     pub coins: Vec<CoinKind>,
@@ -245,7 +245,7 @@ impl World {
         self.merchant.as_ref().map(|merchant| merchant.address)
     }
 
-    /// How far the auditor is, if there is one.
+    /// Returns the progress of the auditor, if there is one.
     ///
     /// # Errors
     /// When it does not answer.
@@ -393,7 +393,7 @@ impl World {
         }
     }
 
-    /// Which cores server and load generator run on.
+    /// Returns the cores on which server and load generator run.
     #[must_use]
     pub fn placement(&self) -> &Placement {
         &self.plan.placement

@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use anyhow::{Context, ensure};
-use batzen_auditor::audit::{History, Options, Outcome, Progress, Sheet, Subject, read_terms};
+use batzen_auditor::audit::{AuditOutcome, History, Options, Progress, Sheet, Subject, read_terms};
 use batzen_auditor::checks::{Account, CheckConfig, read_bank};
 use batzen_auditor::live::Since;
 use batzen_exchange::reads::totals::Totals;
@@ -43,7 +43,7 @@ fn config(world: &World) -> CheckConfig {
     }
 }
 
-async fn check(world: &World, store: &Store) -> anyhow::Result<Outcome> {
+async fn check(world: &World, store: &Store) -> anyhow::Result<AuditOutcome> {
     let config = config(world);
     let bank = read_bank(&config, &Since::default(), false).await?;
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
@@ -63,7 +63,7 @@ async fn check(world: &World, store: &Store) -> anyhow::Result<Outcome> {
     Ok(outcome.await??)
 }
 
-/// Whether the auditor has computed what the exchange says.
+/// Returns whether the auditor has computed what the exchange says.
 fn is_same(sheet: &Sheet, totals: &Totals) -> bool {
     let pairs: [(i128, MoneySum); 10] = [
         (sheet.wired_in.units, totals.wired_in),

@@ -53,7 +53,7 @@ impl Books {
         }
     }
 
-    /// Whether the database is in a server of our own.
+    /// Returns whether the database is in a server of our own.
     pub fn is_own_database(&self) -> bool {
         self.cluster.is_some()
     }

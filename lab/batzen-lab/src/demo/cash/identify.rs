@@ -22,9 +22,9 @@ use super::world::CUSTOMER;
 const CLERK: &str = "clerk";
 /// The provider's section.
 const SECTION: &str = "kyc-provider-clerk";
-/// What a customer may withdraw within a minute without being known.
+/// The sum that a customer may withdraw within a minute without being known.
 pub(super) const THRESHOLD: &str = "500";
-/// What the step withdraws.
+/// The sum that the step withdraws.
 const WISH: &str = "600";
 
 /// Limits of the demo's exchange: whoever withdraws much at once fills in a form, and the clerk decides.
@@ -111,7 +111,7 @@ impl Round<'_> {
         Ok(((), StepSummary { count, summary }))
     }
 
-    /// What the page of the exchange sends for the customer.
+    /// Sends the form of the exchange's page for the customer.
     async fn fill_in(&self, page: &str) -> anyhow::Result<()> {
         let (path, query) = page.split_once('?').context("the page has no customer")?;
         let field = |wanted: &str| {

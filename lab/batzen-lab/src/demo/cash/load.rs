@@ -17,7 +17,7 @@ use super::world::World;
 
 /// Customers at the same time. Each pays with one request at a time.
 const CUSTOMERS_MAX: u64 = 8;
-/// What a customer withdraws when there is nothing left.
+/// The sum that a customer withdraws when there is nothing left.
 const WITHDRAWAL: &str = "20";
 /// The prices, in turn. Some need change.
 const PRICES: [&str; 5] = ["0.37", "1.2", "0.5", "0.83", "0.1"];
@@ -28,11 +28,11 @@ const PAUSE: StdDuration = StdDuration::from_secs(1);
 
 /// Customers who pay at a steady rate, with wallets in memory.
 pub struct Load {
-    shared: Arc<Shared>,
+    shared: Arc<LoadState>,
     customers: JoinSet<()>,
 }
 
-struct Shared {
+struct LoadState {
     bank_url: String,
     exchange_url: String,
     currency: Currency,
@@ -51,7 +51,7 @@ impl Load {
         let mut pace =
             interval(StdDuration::from_secs(1) / u32::try_from(per_second.max(1)).unwrap_or(u32::MAX));
         pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(LoadState {
             bank_url: world.bank.base_url.clone(),
             exchange_url: world.exchange.base_url().to_owned(),
             currency: world.currency,
@@ -81,7 +81,7 @@ impl Load {
     }
 }
 
-impl Shared {
+impl LoadState {
     fn stops(&self) -> bool {
         self.stop.load(Ordering::Acquire)
     }

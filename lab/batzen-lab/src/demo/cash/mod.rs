@@ -159,7 +159,7 @@ impl Ended {
     }
 }
 
-/// How long money may be in transit before the final balance sheet is drawn up.
+/// Time that money may be in transit before the final balance sheet is drawn up.
 const SETTLING: Duration = Duration::from_secs(10);
 
 async fn play(args: &DemoArgs, dir: &Path, books: &Books) -> anyhow::Result<Ended> {

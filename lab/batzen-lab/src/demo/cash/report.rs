@@ -46,12 +46,12 @@ impl Report {
         Self { json, is_interactive: !json && progress::is_interactive(), steps: Vec::new() }
     }
 
-    /// Whether the output is a terminal.
+    /// Returns whether the output is a terminal.
     pub fn is_interactive(&self) -> bool {
         self.is_interactive
     }
 
-    /// Whether all steps so far succeeded.
+    /// Returns whether all steps so far succeeded.
     pub fn is_good(&self) -> bool {
         self.steps.iter().all(|step| step.ok)
     }
@@ -240,7 +240,7 @@ Without this directory the coins are worthless. Remove it when nobody needs them
     }
 }
 
-/// What happens to the directory of a demo at its end.
+/// The end of a demo's directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataAtEnd {
     /// The user named it.

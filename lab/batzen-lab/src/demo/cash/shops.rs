@@ -8,7 +8,7 @@ use anyhow::{Context, bail, ensure};
 use batzen_crypto::HashCode;
 use batzen_exchange::workers::transfer;
 use batzen_http::client::{Client, Method, Reply};
-use batzen_merchant::{MerchantConfig, MerchantError, Place, RunningMerchant, TrustedExchange};
+use batzen_merchant::{ListenConfig, MerchantConfig, MerchantError, RunningMerchant, TrustedExchange};
 use batzen_protocol::api::merchant::{OrderDue, PickUpRefundResponse, RefundResult, ReportTransferResponse};
 use batzen_protocol::signatures::{ExchangeConfirmRefund, MerchantPaymentOk, SignedMessage};
 use batzen_protocol::{Currency, Money, PaytoUri};
@@ -33,10 +33,10 @@ pub const SANDBOX_TOKEN: &str = "secret-token:sandbox";
 const ARTICLE: (&str, &str) = ("articles/blind-signatures", "0.5");
 /// Another one, which costs more.
 const DEARER_ARTICLE: &str = "articles/batzen";
-/// What only readers see.
+/// The mark that only readers see.
 const READ_MARK: &str = "id=\"text\"";
 
-/// What the shops need to know of the world.
+/// The facts about the world that the shops need.
 pub struct Surroundings<'a> {
     /// The directory of all data.
     pub dir: &'a Path,
@@ -75,7 +75,7 @@ impl Shops {
         };
         tokio::task::spawn_blocking(prepare).await?.context("the merchant's tables")?;
         let config = MerchantConfig {
-            place: Place::Tcp { host: Some("127.0.0.1".to_owned()), port },
+            place: ListenConfig::Tcp { host: Some("127.0.0.1".to_owned()), port },
             store,
             exchanges: vec![exchange],
             ..MerchantConfig::new(currency)
@@ -141,7 +141,7 @@ fn instance(id: &str, account: &str, token: &str, currency: Currency) -> Value {
     })
 }
 
-/// What a visitor's browser has after an order: a cookie, and the page where she pays.
+/// The state of a visitor's browser after an order: a cookie, and the page where she pays.
 pub(super) struct Visit {
     cookie: String,
     pay_page: String,

@@ -13,9 +13,9 @@ use super::report::StepSummary;
 use super::shops::{SANDBOX, payto};
 use super::world::CUSTOMER;
 
-/// What the shop pays into its reserve.
+/// The sum that the shop pays into its reserve.
 const FILLED: &str = "3";
-/// What it gives from it.
+/// The sum that it gives from it.
 const TIP: &str = "0.81";
 /// The pause between two looks at the reserve.
 const PAUSE: StdDuration = StdDuration::from_millis(50);

@@ -67,7 +67,7 @@ pub const PEOPLE: [&str; 3] = ["alice", "bob", "carol"];
 /// The child, with a wallet of her own.
 pub const CHILD: &str = "emma";
 
-/// Whoever withdraws more than strangers may: a new customer in each round, named by this and its number.
+/// The customer who withdraws more than strangers may: a new one in each round, named by this and its number.
 pub const CUSTOMER: &str = "frank";
 
 /// The documented ports.

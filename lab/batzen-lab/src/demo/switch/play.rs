@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::participants::hub::{self, Hub, Onboarding, SETTLEMENT_STEPS, WindowTotals};
-use crate::participants::{Behaviour, Fsps, Notice, Order, Outcome};
+use crate::participants::{Behaviour, Fsps, Notice, Order, TransferOutcome};
 use anyhow::{Context as _, ensure};
 use serde_json::{Value, json};
 
@@ -158,7 +158,7 @@ fn send(
     payee: usize,
     cents: u64,
     behaviour: Behaviour,
-) -> anyhow::Result<Outcome> {
+) -> anyhow::Result<TransferOutcome> {
     let expiration = match behaviour {
         Behaviour::Silent | Behaviour::Late => SHORT_EXPIRATION,
         _ => EXPIRATION,
@@ -170,7 +170,7 @@ fn send(
     Ok(outcome)
 }
 
-fn expect(outcome: &Outcome, expected: Notice) -> anyhow::Result<()> {
+fn expect(outcome: &TransferOutcome, expected: Notice) -> anyhow::Result<()> {
     let payer = outcome.payer_notice.context("no callback")?;
     ensure!(payer == expected, "{}: expected {expected}, got {payer}", outcome.behaviour.name());
     Ok(())
@@ -230,7 +230,7 @@ fn repeat(fsps: &Fsps) -> anyhow::Result<((), StepSummary)> {
         expiration: EXPIRATION,
     };
     let id = fsps.send(order);
-    let is_enough = |outcome: &Outcome| outcome.payer_notice.is_some() && outcome.modified > 0;
+    let is_enough = |outcome: &TransferOutcome| outcome.payer_notice.is_some() && outcome.modified > 0;
     let changed = fsps.outcome_when(id, PATIENCE, is_enough).context("outcomes are kept")?;
     expect(&changed, Notice::Committed)?;
     ensure!(changed.modified > 0, "a changed repetition was not refused");
@@ -340,8 +340,8 @@ fn own_totals(fsps: &Fsps) -> Vec<WindowTotals> {
 }
 
 /// The committed transfers by id.
-pub fn committed(fsps: &Fsps) -> BTreeMap<String, Outcome> {
-    let is_committed = |outcome: &Outcome| outcome.payer_notice.is_some_and(Notice::is_committed);
+pub fn committed(fsps: &Fsps) -> BTreeMap<String, TransferOutcome> {
+    let is_committed = |outcome: &TransferOutcome| outcome.payer_notice.is_some_and(Notice::is_committed);
     let outcomes = fsps.outcomes().into_iter().filter(|(_, outcome)| is_committed(outcome));
     outcomes.map(|(id, outcome)| (id.to_string(), outcome)).collect()
 }

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::participants::{MESSAGE_LIMITS, ilp};
 
-/// How the relay misbehaves.
+/// The faults of the relay.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Faults {
     /// One in this many requests is refused with 503 and ignored; 0: none.

@@ -227,7 +227,7 @@ impl PrivateKey {
     pub(crate) const DAMAGES: usize = 8;
 }
 
-/// How often a blinding factor is squared before it is replaced by a fresh one.
+/// Number of squarings of a blinding factor before a fresh one replaces it.
 const BLINDING_USES: u32 = 32;
 /// The most blinding factors kept for a key: enough for eight lanes in every thread that may use the key at
 /// the same time.
@@ -365,7 +365,8 @@ pub(crate) struct PublicItem<'a> {
     pub(crate) expected: &'a [u8],
 }
 
-/// Whether base^e mod n has the expected value, for one to eight keys of one size. For public values only.
+/// Returns whether base^e mod n has the expected value, for one to eight keys of one size. For public values
+/// only.
 pub(crate) fn public_powers_are(items: &[PublicItem<'_>]) -> Vec<bool> {
     assert!(super::ifma(), "callers ask first");
     let size = items[0].key.size;

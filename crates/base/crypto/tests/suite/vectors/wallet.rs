@@ -102,7 +102,7 @@ fn amount(text: &str) -> [u8; 24] {
     out
 }
 
-/// Whether the coins of a candidate are those of the vectors.
+/// Checks that the coins of a candidate are those of the vectors.
 fn check_coins(
     secret: &TransferSecret,
     coins: &[FreshCoin],

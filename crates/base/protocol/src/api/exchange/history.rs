@@ -302,7 +302,7 @@ pub struct ReserveMerge {
     pub merge_pub: EddsaPublicKey,
     /// Minimum age.
     pub min_age: u32,
-    /// How the purse was created.
+    /// The way in which the purse was created.
     pub flags: u32,
     /// The purse.
     pub purse_pub: EddsaPublicKey,

@@ -206,7 +206,7 @@ pub struct GlobalFee {
     pub account_fee: Amount,
     /// Fee for creating a purse.
     pub purse_fee: Amount,
-    /// How far histories reach back.
+    /// Length of the histories.
     pub history_expiration: Duration,
     /// Time that an expired purse stays readable.
     pub purse_timeout: Duration,

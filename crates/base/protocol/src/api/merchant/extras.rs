@@ -6,7 +6,7 @@ use utoipa::ToSchema;
 
 use crate::{Amount, Duration, Timestamp};
 
-/// What a web hook sends, and when.
+/// The message of a web hook, and the event that triggers it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct WebhookDetails {
     /// `pay` or `refund`.
@@ -49,7 +49,7 @@ pub struct WebhookSummary {
     pub event_type: String,
 }
 
-/// What orders of a template have.
+/// The terms that orders of a template share.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TemplateContract {
     /// One line. `None`: the customer writes it.
@@ -61,7 +61,7 @@ pub struct TemplateContract {
     /// The age that a customer must have; 0 for any.
     #[serde(default)]
     pub minimum_age: u8,
-    /// How long an order can be paid.
+    /// Time in which an order can be paid.
     pub pay_duration: Duration,
 }
 
@@ -70,7 +70,7 @@ pub struct TemplateContract {
 pub struct TemplateDetails {
     /// For the shop.
     pub template_description: String,
-    /// What orders have.
+    /// The terms that its orders share.
     pub template_contract: TemplateContract,
 }
 
@@ -103,7 +103,7 @@ pub struct TemplateSummary {
 /// Answer to `GET templates/$TEMPLATE_ID`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TemplateForCustomer {
-    /// What orders have.
+    /// The terms that its orders share.
     pub template_contract: TemplateContract,
 }
 
@@ -123,9 +123,9 @@ pub struct UseTemplateRequest {
 pub struct CreateTokenRequest {
     /// `readonly`: read everything; `orders`: also create orders and approve refunds; `all`: everything.
     pub scope: String,
-    /// How long it lasts.
+    /// The validity of the token.
     pub duration: Duration,
-    /// What it is for.
+    /// Its purpose.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub description: Option<String>,
 }
@@ -135,7 +135,7 @@ pub struct CreateTokenRequest {
 pub struct CreateTokenResponse {
     /// The token. It is not shown again.
     pub token: String,
-    /// What it opens.
+    /// The endpoints that it opens.
     pub scope: String,
     /// When it ends.
     pub expiration: Timestamp,
@@ -153,9 +153,9 @@ pub struct TokenList {
 pub struct TokenSummary {
     /// Its number, by which it is deleted.
     pub serial: u64,
-    /// What it opens.
+    /// The endpoints that it opens.
     pub scope: String,
-    /// What it is for.
+    /// Its purpose.
     pub description: String,
     /// When it was created.
     pub creation_time: Timestamp,

@@ -8,13 +8,13 @@ use utoipa::ToSchema;
 use crate::limits::{ARRAY_READ_MAX, array};
 use crate::{Amount, Duration};
 
-/// Who may use `private/`.
+/// The access check of `private/`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "method", rename_all = "lowercase")]
 pub enum InstanceAuth {
     /// A proxy in front of the backend decides.
     External,
-    /// Whoever sends this token.
+    /// By this token.
     Token {
         /// Begins with `secret-token:`.
         #[schema(pattern = "^secret-token:")]
@@ -28,11 +28,11 @@ pub enum InstanceAuth {
 pub enum InstanceAuthMethod {
     /// A proxy in front of the backend decides.
     External,
-    /// Whoever sends the token.
+    /// By a token.
     Token,
 }
 
-/// What an instance tells its customers, and its defaults for orders.
+/// The facts that an instance tells its customers, and its defaults for orders.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct InstanceSettings {
     /// The shop's name.
@@ -43,7 +43,7 @@ pub struct InstanceSettings {
     /// Where the shop is.
     #[schema(value_type = Object)]
     pub address: Map<String, Value>,
-    /// Whose law applies.
+    /// The jurisdiction whose law applies.
     #[schema(value_type = Object)]
     pub jurisdiction: Map<String, Value>,
     /// The shop's e-mail address.
@@ -73,7 +73,7 @@ pub struct CreateInstanceRequest {
     /// The instance's id, as in URLs.
     #[schema(pattern = r"^[A-Za-z0-9\-._~:@+]{1,64}$")]
     pub id: String,
-    /// Who may use `private/`.
+    /// The access check of `private/`.
     pub auth: InstanceAuth,
     /// Everything else.
     #[serde(flatten)]
@@ -110,14 +110,14 @@ pub struct InstanceDetails {
     pub accounts: Vec<InstanceAccount>,
     /// The instance's key.
     pub merchant_pub: EddsaPublicKey,
-    /// How access is checked.
+    /// The method of the access check.
     pub auth: InstanceAuthMethod,
     /// The shop's name.
     pub name: String,
     /// Where the shop is.
     #[schema(value_type = Object)]
     pub address: Map<String, Value>,
-    /// Whose law applies.
+    /// The jurisdiction whose law applies.
     #[schema(value_type = Object)]
     pub jurisdiction: Map<String, Value>,
     /// The shop's e-mail address.

@@ -1,4 +1,4 @@
-//! What the shop's own programs ask (`private/orders`), and the contract's terms.
+//! Requests of the shop's own programs (`private/orders`), and the contract's terms.
 
 use batzen_crypto::{EddsaPublicKey, HashCode};
 use serde::{Deserialize, Serialize};
@@ -14,7 +14,7 @@ pub struct CreateOrderRequest {
     /// Members of the contract; at least `amount` and `summary`.
     #[schema(value_type = Object)]
     pub order: Map<String, Value>,
-    /// How long after the order it can be refunded.
+    /// Time after the order during which it can be refunded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub refund_delay: Option<Duration>,
     /// The wire method of the account to pay to.
@@ -82,7 +82,7 @@ pub enum OrderStatus<T = Value> {
 /// An order that no wallet has claimed.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct UnpaidOrder {
-    /// What a wallet opens.
+    /// The URI that a wallet opens.
     pub taler_pay_uri: String,
     /// The page for the customer.
     pub order_status_url: String,
@@ -95,7 +95,7 @@ pub struct UnpaidOrder {
     /// Another order by which this session bought the same.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub already_paid_order_id: Option<String>,
-    /// What it gave.
+    /// The page that it paid for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub already_paid_fulfillment_url: Option<String>,
 }
@@ -118,13 +118,13 @@ pub struct PaidOrder<T = Value> {
     pub refund_pending: bool,
     /// Whether the bank has reported all of the money.
     pub wired: bool,
-    /// What the coins paid, less their deposit fees.
+    /// The sum that the coins paid, less their deposit fees.
     pub deposit_total: Amount,
     /// The exchange's error code at the last tracking; 0 if there is none.
     pub exchange_ec: u32,
     /// The exchange's HTTP status at the last tracking; 0 if there is none.
     pub exchange_hc: u32,
-    /// What was approved for refunds in total.
+    /// The sum of the approved refunds.
     pub refund_amount: Amount,
     /// The contract.
     pub contract_terms: T,
@@ -145,7 +145,7 @@ pub struct ContractTerms {
     pub order_id: String,
     /// One line.
     pub summary: String,
-    /// What is to be paid.
+    /// The price.
     pub amount: Amount,
     /// The deposit fees that the shop pays.
     pub max_fee: Amount,
@@ -176,7 +176,7 @@ pub struct ContractTerms {
     /// The auditors whose exchanges the shop accepts.
     #[serde(default)]
     pub auditors: Vec<ContractAuditor>,
-    /// What the customer gets.
+    /// The page that the customer gets.
     #[serde(default)]
     pub fulfillment_url: Option<String>,
     /// Where others can buy the same.
@@ -213,7 +213,7 @@ pub struct ContractAuditor {
 /// `POST private/orders/$ORDER_ID/refund`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ApproveRefundRequest {
-    /// What is to be refunded in total, earlier refunds included.
+    /// The total to refund, earlier refunds included.
     pub refund: Amount,
     /// Why.
     pub reason: String,
@@ -222,7 +222,7 @@ pub struct ApproveRefundRequest {
 /// Answer to it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ApproveRefundResponse {
-    /// What the wallet opens.
+    /// The URI that the wallet opens.
     pub taler_refund_uri: String,
     /// Hash of the contract.
     pub h_contract: HashCode,

@@ -7,16 +7,16 @@ use utoipa::ToSchema;
 use crate::limits::{ARRAY_READ_MAX, array};
 use crate::{Amount, Duration, Timestamp};
 
-/// What customers are told of a product.
+/// The description of a product for customers.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ProductDetails {
-    /// What it is.
+    /// A description.
     pub description: String,
     /// The same in other languages.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Object)]
     pub description_i18n: Option<Map<String, Value>>,
-    /// What is counted, for example `piece`.
+    /// The unit of sale, for example `piece`.
     pub unit: String,
     /// A data URL.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -47,7 +47,7 @@ pub struct Tax {
 pub struct CreateProductRequest {
     /// The product's id within the instance.
     pub product_id: String,
-    /// What customers are told.
+    /// The description for customers.
     #[serde(flatten)]
     pub details: ProductDetails,
     /// The price of a unit.
@@ -62,7 +62,7 @@ pub struct CreateProductRequest {
 /// `PATCH private/products/$PRODUCT_ID`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ChangeProductRequest {
-    /// What customers are told.
+    /// The description for customers.
     #[serde(flatten)]
     pub details: ProductDetails,
     /// The price of a unit.
@@ -80,7 +80,7 @@ pub struct ChangeProductRequest {
 /// Answer to `GET private/products/$PRODUCT_ID`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ProductAnswer {
-    /// What customers are told.
+    /// The description for customers.
     #[serde(flatten)]
     pub details: ProductDetails,
     /// The price of a unit.
@@ -118,7 +118,7 @@ pub struct ProductSummary {
 pub struct LockProductRequest {
     /// The lock, which the shop chooses. One lock may hold several products.
     pub lock_uuid: String,
-    /// How long it lasts.
+    /// The validity of the lock.
     pub duration: Duration,
     /// Units; 0 releases the lock.
     pub quantity: u64,

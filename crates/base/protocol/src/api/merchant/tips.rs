@@ -10,11 +10,11 @@ use crate::{Amount, Timestamp};
 /// `POST private/reserves`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct CreateTipReserveRequest {
-    /// What the shop is going to pay in.
+    /// The sum that the shop is going to pay in.
     pub initial_balance: Amount,
     /// The exchange.
     pub exchange_url: String,
-    /// How the shop pays.
+    /// The wire method of the shop's payment.
     pub wire_method: String,
 }
 
@@ -51,13 +51,13 @@ pub struct TipReserveState {
     pub creation_time: Timestamp,
     /// When the exchange closes it.
     pub expiration_time: Timestamp,
-    /// What the shop said it would pay in.
+    /// The sum that the shop announced.
     pub merchant_initial_amount: Amount,
-    /// What the exchange got; zero until it got something.
+    /// The sum that the exchange received; zero until it received some.
     pub exchange_initial_amount: Amount,
-    /// What customers picked up.
+    /// The sum that customers picked up.
     pub pickup_amount: Amount,
-    /// What was promised in tips.
+    /// The sum promised in tips.
     pub committed_amount: Amount,
     /// Whether tips can be given from it.
     pub active: bool,
@@ -105,7 +105,7 @@ pub struct AuthorizeTipRequest {
 pub struct AuthorizeTipResponse {
     /// The tip.
     pub tip_id: HashCode,
-    /// What the wallet opens.
+    /// The URI that the wallet opens.
     pub taler_tip_uri: String,
     /// The page for the customer.
     pub tip_status_url: String,
@@ -136,7 +136,7 @@ pub struct TipSummary {
 pub struct TipDetails {
     /// The amount.
     pub total_authorized: Amount,
-    /// What was picked up.
+    /// The sum that was picked up.
     pub total_picked_up: Amount,
     /// Why it was given.
     pub reason: String,
@@ -146,7 +146,7 @@ pub struct TipDetails {
     pub reserve_pub: EddsaPublicKey,
     /// The page for the customer.
     pub tip_status_url: String,
-    /// What was picked up, if it was asked for.
+    /// The pickups, if they were asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pickups: Option<Vec<TipPickupSummary>>,
 }
@@ -165,7 +165,7 @@ pub struct TipPickupSummary {
 /// Answer to `GET tips/$TIP_ID`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TipStatus {
-    /// What can be picked up.
+    /// The sum that can be picked up.
     pub tip_amount: Amount,
     /// The exchange that gives the coins.
     pub exchange_url: String,

@@ -9,7 +9,7 @@ use crate::{Amount, Timestamp};
 /// `POST private/transfers`: the shop's bank has booked a transfer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ReportTransferRequest {
-    /// What the account got.
+    /// The sum that the account received.
     pub credit_amount: Amount,
     /// The transfer's subject.
     pub wtid: Wtid,
@@ -22,7 +22,7 @@ pub struct ReportTransferRequest {
 /// Answer to it: what the transfer pays for.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct ReportTransferResponse {
-    /// What the exchange paid.
+    /// The sum that the exchange paid.
     pub total: Amount,
     /// The wire fee that it took.
     pub wire_fee: Amount,
@@ -32,7 +32,7 @@ pub struct ReportTransferResponse {
     pub deposits_sums: Vec<OrderSum>,
 }
 
-/// What a transfer has of an order.
+/// The share of an order in a transfer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct OrderSum {
     /// The order.
@@ -53,7 +53,8 @@ pub struct TransferList {
 /// A transfer in the list.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TransferSummary {
-    /// What the account got; of a transfer that only the exchange has named, what the exchange says.
+    /// The sum that the account received; of a transfer that only the exchange has named, the sum that the
+    /// exchange states.
     pub credit_amount: Amount,
     /// The transfer's subject.
     pub wtid: Wtid,
@@ -83,7 +84,7 @@ pub struct WireDetail {
     pub wtid: Wtid,
     /// When the exchange made it.
     pub execution_time: Timestamp,
-    /// What it has of the order.
+    /// The share of the order.
     pub amount: Amount,
     /// Whether the shop has reported it.
     pub confirmed: bool,
@@ -94,7 +95,7 @@ pub struct WireDetail {
 pub struct WireReport {
     /// The error code.
     pub code: u32,
-    /// What it means.
+    /// Its meaning.
     pub hint: String,
     /// The exchange's error code; 0 if there is none.
     pub exchange_ec: u32,

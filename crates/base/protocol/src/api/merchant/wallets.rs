@@ -1,4 +1,4 @@
-//! What wallets ask a merchant backend.
+//! Requests of wallets to a merchant backend.
 
 use batzen_crypto::{
     AgePublicKey, AgeSignature, DenomSignature, EddsaPublicKey, EddsaSignature, HashCode, ShortHash,
@@ -87,9 +87,9 @@ pub struct PaidRequest {
 /// Answer 402 to `GET orders/$ORDER_ID`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct OrderDue {
-    /// What the wallet opens.
+    /// The URI that the wallet opens.
     pub taler_pay_uri: String,
-    /// What the customer gets.
+    /// The page that the customer gets.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fulfillment_url: Option<String>,
     /// Another order by which this session bought the same.
@@ -111,11 +111,11 @@ pub struct OrderPaid {
     pub refunded: bool,
     /// Whether some of it was not taken yet.
     pub refund_pending: bool,
-    /// What was approved in total.
+    /// The sum of the approved refunds.
     pub refund_amount: Amount,
-    /// What the wallet has taken.
+    /// The sum that the wallet has taken.
     pub refund_taken: Amount,
-    /// What the customer gets.
+    /// The page that the customer gets.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fulfillment_url: Option<String>,
 }
@@ -130,7 +130,7 @@ pub struct PickUpRefundRequest {
 /// Answer to it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct PickUpRefundResponse {
-    /// What was approved in total.
+    /// The sum of the approved refunds.
     pub refund_amount: Amount,
     /// The refunds, one for each coin and approval.
     pub refunds: Vec<RefundEntry>,
@@ -143,7 +143,7 @@ pub struct PickUpRefundResponse {
 /// A refund of a coin.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct RefundEntry {
-    /// What the exchange says.
+    /// The exchange's answer.
     #[serde(flatten)]
     pub result: RefundResult,
     /// Distinguishes the refunds of a coin.
@@ -156,7 +156,7 @@ pub struct RefundEntry {
     pub execution_time: Timestamp,
 }
 
-/// What an exchange says about a refund.
+/// An exchange's answer about a refund.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "lowercase")]
 pub enum RefundResult {

@@ -197,7 +197,7 @@ pub fn check(exchange: &Exchange, seen: &mut Seen, recording: &Recording, tally:
     }
 }
 
-/// Whether the blind signature fits the planchet: for RSA s^e = planchet, for Clause Blind Schnorr
+/// Checks that the blind signature fits the planchet: for RSA s^e = planchet, for Clause Blind Schnorr
 /// s·G = R_b + c_b·X (if the R values are known).
 fn blind_signature(
     tally: &mut Tally,

@@ -85,7 +85,7 @@ fn strict<T: DeserializeOwned + Serialize>(body: &Value, lenient: bool) -> T {
     parsed
 }
 
-/// Whether `written` means the same as `read`.
+/// Returns whether `written` means the same as `read`.
 fn means(read: &Value, written: &Value) -> bool {
     match (read, written) {
         (Value::Object(read), Value::Object(written)) => {

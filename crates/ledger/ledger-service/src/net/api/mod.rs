@@ -86,7 +86,8 @@ impl App for LedgerApi {
         &self.monitor
     }
 
-    /// Whether the ledger can take transfers: its store if it has one, the clock, and the machine itself.
+    /// Checks whether the ledger can take transfers: its store if it has one, the clock, and the machine
+    /// itself.
     async fn ready(&self) -> Readiness {
         let (mut readiness, checks) = (Readiness::new(), self.monitor.checks());
         if let Some(check) = &self.store_check {

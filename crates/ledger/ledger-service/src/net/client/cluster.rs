@@ -94,7 +94,7 @@ struct Driver<C> {
     opened: Option<Opened>,
     /// When the cluster last answered or owed nothing.
     last_good: Instant,
-    /// Whether a warning says that the cluster is away.
+    /// Whether a warning says that the cluster is unreachable.
     is_reported: bool,
 }
 
@@ -138,7 +138,7 @@ impl<C: Cluster> Driver<C> {
             backoff = (backoff * 2).min(self.inner.options.backoff_max);
         }
         self.inner.disconnected();
-        self.inner.give_up("the client has ended");
+        self.inner.give_up("the client was shut down");
     }
 
     /// Passes requests on and answers back, until the session ends.

@@ -121,7 +121,7 @@ pub(super) async fn run(inner: Arc<Inner>, target: Target, first: Link) {
         backoff = (backoff * 2).min(inner.options.backoff_max);
     }
     inner.disconnected();
-    inner.give_up("the client has ended");
+    inner.give_up("the client was shut down");
 }
 
 /// Reads answers until the connection breaks. Returns the reason, and when the server last answered or owed
@@ -171,7 +171,7 @@ async fn serve(
             _ = writable => inner.write_rest(),
             () = inner.wake.notified() => {
                 if inner.is_closed() {
-                    return ("the client has ended".to_owned(), last_good);
+                    return ("the client was shut down".to_owned(), last_good);
                 }
                 inner.write_rest()
             }
@@ -195,7 +195,7 @@ async fn serve(
 /// Why the answers on a connection cannot be read further.
 #[derive(Debug, thiserror::Error)]
 enum AnswerError {
-    #[error("the server sent more than is allowed")]
+    #[error("the server exceeded the size limit")]
     TooLarge,
     #[error(transparent)]
     Frame(#[from] FrameError),

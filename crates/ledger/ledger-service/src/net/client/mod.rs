@@ -132,7 +132,7 @@ impl LedgerClient {
         }
     }
 
-    /// Whether the server answers.
+    /// Checks that the server answers.
     ///
     /// # Errors
     /// [`LedgerError`].
@@ -143,7 +143,7 @@ impl LedgerClient {
     async fn request(&self, kind: Kind, body: &[u8], events: usize) -> Result<Bytes, LedgerError> {
         let (reply, answer) = oneshot::channel();
         self.inner.submit(kind, body, events, reply)?;
-        answer.await.unwrap_or_else(|_| Err(LedgerError::Unknown("the client has ended".to_owned())))
+        answer.await.unwrap_or_else(|_| Err(LedgerError::Unknown("the client was shut down".to_owned())))
     }
 
     async fn create<E: Record, S>(

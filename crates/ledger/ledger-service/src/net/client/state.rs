@@ -354,7 +354,7 @@ impl Inner {
         Ok(if socket.send_rest()? { None } else { Some(Arc::clone(&socket.write)) })
     }
 
-    /// Whether the server owes answers.
+    /// Returns whether the server owes answers.
     pub(super) fn is_waiting(&self) -> bool {
         !self.state().under_way.is_empty()
     }

@@ -14,7 +14,7 @@ use tokio::net::{tcp, unix};
 use tokio::sync::Notify;
 use tokio::time::timeout;
 
-use super::Shared;
+use super::ServerState;
 use super::queue::Part;
 use crate::net::body::{EVENTS_PER_ANSWER_MAX, ID_BYTES, Record, push_all, read_all, read_one};
 use crate::net::frame::{self, BODY_BYTES_MAX, HEADER_BYTES, Hello, Kind, Parsed, Status, VERSION};
@@ -60,7 +60,7 @@ pub(super) struct Conn {
     room: Notify,
     /// Ends the reader: writing to the peer failed.
     ended: Notify,
-    shared: Arc<Shared>,
+    shared: Arc<ServerState>,
 }
 
 #[derive(Default)]
@@ -146,7 +146,7 @@ impl Conn {
         self.ended.notify_one();
     }
 
-    /// Whether everything is written.
+    /// Returns whether everything is written.
     fn write_some(&self, out: &mut Out) -> io::Result<bool> {
         while out.written < out.bytes.len() {
             match self.write.try_write(&out.bytes[out.written..]) {
@@ -212,7 +212,7 @@ enum End {
 }
 
 /// Serves one connection until it ends.
-pub(super) async fn drive<R: AsyncRead + Unpin>(read: R, write: WriteHalf, shared: &Arc<Shared>) {
+pub(super) async fn drive<R: AsyncRead + Unpin>(read: R, write: WriteHalf, shared: &Arc<ServerState>) {
     let conn = Arc::new(Conn {
         write,
         out: Mutex::default(),

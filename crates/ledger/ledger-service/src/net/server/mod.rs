@@ -173,7 +173,7 @@ impl NetStats {
 }
 
 /// State that all connections share.
-struct Shared {
+struct ServerState {
     ledger: Arc<dyn Ledger>,
     options: NetOptions,
     stats: Arc<NetStats>,
@@ -228,7 +228,7 @@ impl LedgerServer {
     async fn run(self, ledger: Arc<dyn Ledger>, options: NetOptions, drain: Drain) {
         let Self { listener, bound, stats } = self;
         let connections = Arc::new(Semaphore::new(options.connections_max.min(Semaphore::MAX_PERMITS)));
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ServerState {
             ledger,
             reads: Semaphore::new(options.reads_in_flight_max.min(Semaphore::MAX_PERMITS)),
             queue: queue::Queue::new(options.queue_events_max),

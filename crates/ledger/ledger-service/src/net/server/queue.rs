@@ -11,7 +11,7 @@ use futures_util::stream::FuturesUnordered;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::Shared;
+use super::ServerState;
 use super::conn::Conn;
 use crate::net::body::{Record, push_all, read_into, runs_alone};
 use crate::net::frame::Kind;
@@ -201,7 +201,7 @@ impl Queue {
     /// A batch from few of the active connections waits briefly for the others. Every batch costs a commit
     /// and wakes threads on both sides, so many small batches would slow everybody down. Half of the
     /// connections are enough, so that few connections do not wait for each other.
-    fn pop(&self, in_flight: usize, shared: &Shared) -> Next {
+    fn pop(&self, in_flight: usize, shared: &ServerState) -> Next {
         let mut waiting = self.waiting();
         let options = &shared.options;
         let Some(front) = waiting.batches.front() else { return Next::Nothing };
@@ -223,7 +223,7 @@ impl Queue {
 }
 
 /// Passes batches to the ledger and their results to the connections, until the queue is closed and empty.
-pub(super) async fn dispatch(shared: Arc<Shared>) {
+pub(super) async fn dispatch(shared: Arc<ServerState>) {
     let ledger = Arc::clone(&shared.ledger);
     let mut running = FuturesUnordered::new();
     loop {

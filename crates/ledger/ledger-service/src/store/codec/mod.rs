@@ -103,7 +103,7 @@ struct Context {
     code: u16,
 }
 
-/// Whether a record belongs in a block of accounts.
+/// Returns whether a record belongs in a block of accounts.
 #[must_use]
 pub const fn is_account(record: &LogRecord) -> bool {
     matches!(record, LogRecord::Account(_))
@@ -278,7 +278,7 @@ fn put_id(difference: Option<u64>, id: u128, out: &mut Vec<u8>) {
     }
 }
 
-/// Whether a block holds accounts.
+/// Returns whether a block holds accounts.
 ///
 /// # Errors
 /// When it has an unknown version.

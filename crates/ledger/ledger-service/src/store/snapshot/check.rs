@@ -116,7 +116,7 @@ impl<'a> Check<'a> {
         Ok(())
     }
 
-    /// Whether everything was compared.
+    /// Checks that everything was compared.
     ///
     /// # Errors
     /// If the log ends too early.

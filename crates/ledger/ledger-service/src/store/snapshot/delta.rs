@@ -161,13 +161,14 @@ impl Delta {
             ChangeKind::TwoPhaseVoided => (transfer.pending_id, IdStatus::Voided),
             ChangeKind::TwoPhaseExpired => (transfer.id, IdStatus::Expired),
         };
-        counts.pendings = counts.pendings.checked_sub(1).ok_or("it resolves what is not unresolved")?;
+        counts.pendings =
+            counts.pendings.checked_sub(1).ok_or("it resolves a transfer that is not pending")?;
         if let Some((_, at)) = self.added.remove(&id) {
             self.ids[at].set_status(status);
         } else {
-            let record = unresolved.get(&id).ok_or("it resolves what is not unresolved")?;
+            let record = unresolved.get(&id).ok_or("it resolves a transfer that is not pending")?;
             if !self.resolved.insert(id) {
-                return Err("it resolves what is not unresolved");
+                return Err("it resolves a transfer that is not pending");
             }
             self.ids.push(IdEntry::new(hasher.hash(id), *record, status));
         }

@@ -11,7 +11,7 @@ use crate::store::codec::{CodecError, Input, put_u64};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RunHead {
     pub number: u64,
-    /// How often its entries were merged.
+    /// Number of merges that its entries have been through.
     pub level: u8,
     pub entries: u64,
     pub sections: u32,

@@ -165,7 +165,7 @@ impl Pages {
     }
 }
 
-/// How many accounts of a page a snapshot has.
+/// Returns the number of accounts of a page in a snapshot.
 pub(super) fn accounts_of(page: u32, head: &Head) -> usize {
     let first = u64::from(page) * u64::from(PAGE_ACCOUNTS);
     let left = head.summary.counts.accounts.saturating_sub(first).min(PAGE_ACCOUNTS.into());

@@ -10,7 +10,7 @@ use super::SnapshotOptions;
 use super::put::{Put, write_some};
 use super::runs::{IdEntry, Run, RunWriter};
 
-/// How many runs of one level are merged.
+/// Number of runs of one level that are merged.
 pub(super) const MERGE_RUNS: usize = 4;
 
 /// Pages that a merge reads at once from each run.

@@ -52,7 +52,7 @@ pub const SNAPSHOT_LOG_BYTES_MAX: u64 = 128 << 20;
 /// A row of the log costs more than its records when it is read: as much as this many bytes.
 pub(crate) const ROW_WEIGHT_BYTES: u64 = 64;
 
-/// How snapshots are taken.
+/// Options for snapshots.
 #[derive(Clone, Copy, Debug)]
 pub struct SnapshotOptions {
     /// See [`SNAPSHOT_LOG_BYTES_MIN`].
@@ -63,7 +63,8 @@ pub struct SnapshotOptions {
     pub page_entries: usize,
     /// Pages with one filter.
     pub section_pages: usize,
-    /// How many entries of resolved pending transfers a snapshot may keep, besides as many as are unresolved.
+    /// Number of entries of resolved pending transfers that a snapshot may keep, besides as many as are
+    /// unresolved.
     pub pending_slack: u64,
     /// The most bytes that one commit of a snapshot writes, unless a single row is larger. It shares the disk
     /// with commits that somebody waits for.

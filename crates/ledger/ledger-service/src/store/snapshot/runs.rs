@@ -123,7 +123,7 @@ impl Run {
         Ok(())
     }
 
-    /// Whether an entry with this hash is found in this page.
+    /// Returns whether an entry with this hash is found in this page.
     pub fn has(&self, hash: u64, page: u32) -> bool {
         self.may_contain(hash) && self.page_with(hash) == Some(page)
     }
@@ -132,7 +132,7 @@ impl Run {
         self.sections.last().map_or(0, Section::next_page)
     }
 
-    /// Whether an entry may have this hash.
+    /// Returns whether an entry may have this hash.
     #[inline]
     fn may_contain(&self, hash: u64) -> bool {
         let after = self.firsts.partition_point(|first| *first <= hash);

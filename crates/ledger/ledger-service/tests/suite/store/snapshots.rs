@@ -247,7 +247,7 @@ fn every_step_can_be_the_last() {
     }
 }
 
-/// Whoever reads with an older list of runs still finds their rows.
+/// Readers with an older list of runs still find their rows.
 #[test]
 fn runs_stay_as_long_as_they_are_read() {
     let store = store();

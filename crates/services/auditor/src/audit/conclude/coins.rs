@@ -12,13 +12,13 @@ use crate::audit::books::{RecoupBook, RecoupName};
 use crate::audit::finding::{Finding, RowName, Rule};
 use crate::audit::terms::Denom;
 
-/// How many coins without a valid signature are followed to their uses.
+/// Number of coins without a valid signature that are followed to their uses.
 const FORGED_MAX: usize = 10_000;
-/// How long after its deposits end a denomination is still looked at (auditor chapter 3.7).
+/// Time after the end of its deposits during which a denomination is still checked (auditor chapter 3.7).
 const GRACE: Duration = Duration::from_days(1);
 
 impl Conclusion<'_> {
-    /// Whether rows of this denomination's coins may have left for an archive.
+    /// Returns whether rows of this denomination's coins may have left for an archive.
     fn is_forgotten(&self, denom: &Denom) -> bool {
         denom.row.expire_legal.saturating_add(GRACE) < self.now
     }

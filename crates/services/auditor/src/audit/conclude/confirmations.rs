@@ -26,7 +26,7 @@ pub struct Confirmation {
     pub units: u128,
 }
 
-/// How many are looked up at once.
+/// Number of confirmations that are looked up at once.
 const PAGE: usize = 1_024;
 
 impl Conclusion<'_> {

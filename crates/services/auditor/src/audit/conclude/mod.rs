@@ -32,7 +32,7 @@ pub(crate) use coins::units;
 pub use confirmations::Confirmation;
 pub use overdue::Overdue;
 
-/// How much the times of two records of one event may differ (auditor chapter 7.4).
+/// Maximum difference between the times of two records of one event (auditor chapter 7.4).
 pub(crate) const TOLERANCE: Duration = Duration::from_secs(900);
 
 /// Draws the conclusions.
@@ -208,7 +208,7 @@ impl Conclusion<'_> {
         }
     }
 
-    /// Whether something of this time may have come after the rows were copied.
+    /// Returns whether something of this time may have come after the rows were copied.
     pub(crate) fn may_be_newer(&self, time: Timestamp) -> bool {
         self.copied.is_some_and(|copied| time.saturating_add(TOLERANCE) >= copied)
     }
@@ -218,7 +218,7 @@ impl Conclusion<'_> {
         self.tally.sums.collected[term as usize]
     }
 
-    /// Whether rows have been removed or archived, so that some histories are incomplete.
+    /// Returns whether rows have been removed or archived, so that some histories are incomplete.
     fn has_collected(&self) -> bool {
         self.tally.sums.collected.iter().any(|units| *units != 0)
     }

@@ -10,11 +10,11 @@ use super::Conclusion;
 use super::coins::units;
 use crate::audit::finding::{Finding, RowName, Rule};
 
-/// How long after its wire deadline a deposit counts as overdue (auditor chapter 7.5).
+/// Time after its wire deadline at which a deposit counts as overdue (auditor chapter 7.5).
 const DEPOSIT_GRACE: Duration = Duration::from_secs(3_600);
-/// How long after its expiration a reserve should be closed (auditor chapter 6.3).
+/// Time after its expiration by which a reserve should be closed (auditor chapter 6.3).
 const RESERVE_GRACE: Duration = Duration::from_days(1);
-/// How long after its expiration a purse should be decided.
+/// Time after its expiration by which a purse should be decided.
 const PURSE_GRACE: Duration = Duration::from_secs(3_600);
 /// Number of rows that are read at once.
 const PAGE: usize = 4_096;

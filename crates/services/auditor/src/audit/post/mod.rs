@@ -27,7 +27,7 @@ use crate::audit::claims::{Claims, Origin};
 use crate::audit::finding::{Finding, RowName, Rule};
 use crate::audit::terms::{Subject, Terms};
 
-/// How many hashes of accounts a batch remembers.
+/// Number of hashes of accounts that a batch remembers.
 const WIRE_HASHES_MAX: usize = 1 << 16;
 
 /// Posts rows: one for each thread.
@@ -156,12 +156,12 @@ impl<T: Table> Row<'_, T> {
         Origin { table: T::DEF, serial: self.found.serial, key: self.key }
     }
 
-    /// Whether its signatures and fields are to be checked.
+    /// Returns whether its signatures and fields are to be checked.
     fn is_new(&self) -> bool {
         self.way == Way::Add
     }
 
-    /// Whether it is there.
+    /// Returns whether it is there.
     fn is_there(&self) -> bool {
         self.way != Way::Remove
     }

@@ -449,7 +449,7 @@ fn own_site(head: &Head) -> Result<(), Response> {
 }
 
 fn foreign() -> Response {
-    Response::error(ErrorCode::BANK_REJECT_NO_RIGHTS, "this has to come from the bank's own page")
+    Response::error(ErrorCode::BANK_REJECT_NO_RIGHTS, "the request must come from the bank's own page")
 }
 
 /// Forbids caches to keep a customer's answers.

@@ -66,8 +66,8 @@ struct Known {
     expiration: Timestamp,
 }
 
-/// What valid identifications of a reserve's owner have reported. Of two that report the same attribute, the one that
-/// is valid for longer counts.
+/// Collects the attributes that valid identifications of a reserve's owner have reported. Of two that report the same
+/// attribute, the one that is valid for longer counts.
 async fn known(app: &Exchange, reserve_pub: ReservePub) -> Checked<BTreeMap<String, Known>> {
     let unknown = || error(ErrorCode::EXCHANGE_GENERIC_RESERVE_UNKNOWN, "nobody was identified as its owner");
     let payto = PaytoUri::reserve(&app.core.config.base_url, &reserve_pub)

@@ -96,11 +96,11 @@ async fn wallet(app: &Exchange, request: &mut Request) -> Checked<Response> {
     }
 }
 
-/// What is left of a requirement.
+/// The unsatisfied rest of a requirement.
 struct Open {
     /// All its checks.
     checks: Vec<String>,
-    /// Those that are missing; empty if it is satisfied.
+    /// The missing ones; empty if it is satisfied.
     missing: Vec<String>,
 }
 

@@ -56,7 +56,7 @@ struct CaseView {
     approved_by: Option<String>,
     /// The sum of payouts that approval releases.
     held: Amount,
-    /// How many more officers must approve.
+    /// Number of officers who must still approve.
     approvals_missing: u32,
 }
 

@@ -11,7 +11,7 @@
 //!   list of deposits stays complete as long as anybody may ask for it. Its identifier stays in `past_transfers`.
 //! * *Deposits into a purse* count no more once it was decided; the purse stays.
 //!
-//! What is owed stays: deposits that were not paid out, and melts that were not revealed. Withdrawals stay with
+//! Open debts stay: deposits that were not paid out, and melts that were not revealed. Withdrawals stay with
 //! their reserve, whose history must add up.
 
 mod runs;
@@ -167,7 +167,7 @@ pub struct Retention<'a> {
 }
 
 impl Retention<'_> {
-    /// Whether nothing may be asked about coins of a denomination any more.
+    /// Returns whether nothing may be asked about coins of a denomination any more.
     #[must_use]
     pub fn is_forgotten(&self, denom: DenomSerial) -> bool {
         self.denoms.get(denom).is_some_and(|terms| self.has_expired(&terms))

@@ -66,7 +66,7 @@ pub struct CoinFile {
     pub recoups: Vec<(RecoupKey, RecoupRow)>,
     /// Its recoups to an old coin.
     pub recoup_refreshes: Vec<(RecoupKey, RecoupRefreshRow)>,
-    /// What came back to it from fresh coins.
+    /// The credits that came back to it from fresh coins.
     pub recoup_credits: Vec<(RecoupRefreshCreditKey, RecoupRefreshCreditRow)>,
     /// Its payments for reserves.
     pub reserve_opens: Vec<(ReserveOpenDepositKey, ReserveOpenDepositRow)>,

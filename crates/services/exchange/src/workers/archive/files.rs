@@ -84,7 +84,7 @@ fn open_store(dir: &Path) -> Result<Store, StoreError> {
     EmbeddedStore::open(dir, exchange::ALL, Options::default()).map(Store::new)
 }
 
-/// What an archive contains.
+/// The contents of an archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Contents {
     /// The digest of the set of all rows that left.
@@ -121,7 +121,7 @@ pub fn contents(archive: &Store) -> Result<Contents, StoreError> {
     Ok(Contents { digest: hash.digest(), tables })
 }
 
-/// How what an archive contains differs from what a run took: the run's row, and the counts by table that
+/// Compares the contents of an archive with what a run took: the run's row, and the counts by table that
 /// `records` has, the store or the archive itself.
 ///
 /// # Errors

@@ -22,18 +22,18 @@ use crate::rules::{Archive, Archived, Refusal, Stays};
 pub use files::{ArchiveDir, Archives, Contents, contents, examine};
 pub use mover::{Mover, Task, Times};
 
-/// What was done with one kind of units.
+/// The result for one kind of units.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Moved {
-    /// How many were examined.
+    /// Number of units examined.
     pub seen: u64,
-    /// How many left, or would leave.
+    /// Number that left, or would leave.
     pub left: u64,
-    /// How many stay, for each reason.
+    /// Number that stay, for each reason.
     pub stay: BTreeMap<Stays, u64>,
 }
 
-/// What an archiver did.
+/// The report of an archiver.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Report {
     /// The run; none if nothing left.
@@ -44,7 +44,7 @@ pub struct Report {
     pub purses: Moved,
     /// Coins.
     pub coins: Moved,
-    /// What left, by number of the table and by denomination.
+    /// Number of rows that left, by number of the table and by denomination.
     pub counts: BTreeMap<(u16, DenomSerial), ArchiveCountRow>,
 }
 
@@ -84,7 +84,7 @@ pub enum ArchiveError {
     Differs {
         /// The run.
         run: u32,
-        /// How.
+        /// The difference.
         what: String,
     },
     /// A rule refused a command: somebody else is at it.

@@ -1,4 +1,4 @@
-//! What an archiver does, without its thread: find, copy, remove.
+//! The work of an archiver, without its thread: find, copy, remove.
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
@@ -17,12 +17,12 @@ use crate::reads::archive::{self as found, Examined, Leaving};
 use crate::rules::archive::{ARCHIVE_ROWS_MAX, Retention};
 use crate::rules::{Archive, ArchiveUnit, Archived, ExchangeRules, Stays};
 
-/// How many rows of a table are examined together.
+/// Number of rows of a table that are examined together.
 const PAGE_ROWS: usize = 256;
 /// Number of keys that are looked up together when an interrupted run is continued.
 const KEYS_AT_ONCE: usize = 1_024;
 
-/// What an archiver is to do.
+/// The task of an archiver.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Task {
     /// Count what could leave.

@@ -36,7 +36,7 @@ pub enum FilesError {
         reason: String,
     },
     /// Another process builds an epoch.
-    #[error("another process publishes in {0}")]
+    #[error("another process is publishing in {0}")]
     InUse(PathBuf),
 }
 

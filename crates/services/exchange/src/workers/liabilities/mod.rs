@@ -52,7 +52,7 @@ pub enum LiabilitiesError {
     #[error("the statement cannot be signed: {0}")]
     Unsigned(String),
     /// The service ends.
-    #[error("the service ends")]
+    #[error("the service is shutting down")]
     Stopped,
 }
 
@@ -62,7 +62,7 @@ impl From<batzen_store::StoreError> for LiabilitiesError {
     }
 }
 
-/// What a round did.
+/// The result of a round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Round {
     /// It published this epoch.
@@ -76,8 +76,8 @@ pub enum Round {
     NotDue(Timestamp),
 }
 
-/// What is owed for all coins whose rows are there, in units of 10⁻⁸: the sum over leaves, however often they occur. It is
-/// what the balance sheet says, by another way.
+/// Returns the debt for all coins whose rows are there, in units of 10⁻⁸: the sum over leaves, however often they
+/// occur. It is what the balance sheet says, by another way.
 ///
 /// # Errors
 /// If the rows cannot be counted.
@@ -176,7 +176,7 @@ async fn sign(app: &Exchange, body: Body) -> Result<Statement, LiabilitiesError>
     let key = keys.online_key().map_err(|error| unsigned(error.to_string()))?;
     let exchange_pub = key.public_key();
     let signing_key =
-        signing_key(&keys, exchange_pub).ok_or_else(|| unsigned("the key is gone".to_owned()))?;
+        signing_key(&keys, exchange_pub).ok_or_else(|| unsigned("the key no longer exists".to_owned()))?;
     let message = body.message().message().as_ref().into();
     let signed = app.custody.sign(key, vec![message]).map_err(|error| unsigned(error.to_string()))?;
     app.core.metrics.signatures.eddsa.add(1);

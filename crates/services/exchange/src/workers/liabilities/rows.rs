@@ -1,4 +1,4 @@
-//! What the exchange's rows count: a leaf for each blind signature and each use of a coin.
+//! Liabilities that follow from the exchange's rows: a leaf for each blind signature and each use of a coin.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;

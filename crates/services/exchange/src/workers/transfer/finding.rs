@@ -15,15 +15,15 @@ use crate::core::Core;
 use crate::rules::leases::Slots;
 use crate::workers::{Mode, WorkerError, check_drain, queues, read};
 
-/// How many transfers are requested at the same time: twice the size of a bank's batch, so that the bank
-/// never waits for requests.
+/// Number of transfers that are requested at the same time: twice the size of a bank's batch, so that the
+/// bank never waits for requests.
 const IN_FLIGHT_MAX: usize = 512;
 /// Number of open transfers that a service with clients reads and claims at once, unless configured otherwise ...
 const PAGE: usize = 1_024;
 const PAGE_BESIDE_CLIENTS: usize = 128;
 /// ... and at most.
 const PAGE_MAX: usize = 65_536;
-/// How far refused transfers are counted.
+/// Number up to which refused transfers are counted.
 const REFUSED_COUNTED_MAX: usize = 1_000;
 /// The maximum number of unrecorded answers. No more transfers are requested once it is reached.
 const UNRECORDED_MAX: usize = 1_024;

@@ -48,7 +48,7 @@ use schedule::{NextPass, Pass};
 
 /// Connections to a bank, which answers the requests of a connection one after the other.
 const CONNECTIONS_MAX: usize = 256;
-/// How many answers one command records, so that payments behind it in the lane do not wait long.
+/// Number of answers that one command records, so that payments behind it in the lane do not wait long.
 const RECORD_MAX: usize = 512;
 /// Number of answers that are recorded at once; fewer when they have waited for [`RECORD_AFTER`] or nothing else is
 /// in flight.

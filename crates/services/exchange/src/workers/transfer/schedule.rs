@@ -56,8 +56,8 @@ impl NextPass {
     }
 }
 
-/// How many transfers to request at the same time while clients are served, by the age of the next one; at
-/// most the number without clients.
+/// Returns the number of transfers to request at the same time while clients are served, by the age of the
+/// next one; at most the number without clients.
 pub(super) fn in_flight_beside_clients(waited_s: u64) -> usize {
     let step = IN_FLIGHT_BESIDE_CLIENTS.iter().rev().find(|(least, _)| waited_s >= *least);
     step.expect("the first step begins at once").1

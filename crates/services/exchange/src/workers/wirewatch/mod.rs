@@ -40,7 +40,7 @@ const PAGE_ROWS: usize = 8_192;
 /// A page counts as full if it has at least this many rows and as many as the page before: the bank's limit
 /// is then smaller than ours.
 const BANK_PAGE_ROWS_MIN: usize = 128;
-/// How often to check whether other watchers have imported the first range.
+/// Time between checks whether other watchers have imported the first range.
 const OTHERS_PAUSE: Duration = Duration::from_millis(50);
 /// The bank's long-poll timeout, unless configured otherwise.
 const LONG_POLL: Duration = Duration::from_secs(60);
@@ -88,7 +88,7 @@ pub async fn share_until_idle(app: &Core, options: WorkerOptions) -> Result<Prog
     Ok(progress)
 }
 
-/// Whether an immediate retry makes sense in a run until idle.
+/// Returns whether an immediate retry makes sense in a run until idle.
 fn retries(error: &ClientError) -> bool {
     error.is_transient() || matches!(error, ClientError::BadReply { .. })
 }
@@ -141,7 +141,7 @@ struct Held {
 }
 
 impl Held {
-    /// Whether others may take it over.
+    /// Returns whether others may take it over.
     fn is_over(&self, now: Instant) -> bool {
         self.until <= now
     }
@@ -193,7 +193,7 @@ impl<'a> Watch<'a> {
         self.options.long_poll_ms.map_or(LONG_POLL, Duration::from_millis).min(LONG_POLL_MAX)
     }
 
-    /// Whether the bank's answer ends the watch.
+    /// Returns whether the bank's answer ends the watch.
     fn exits(&self, error: &ClientError) -> bool {
         let is_ignored = self.options.ignores_not_found && error.status() == Some(404);
         self.options.exits_on_error && !is_ignored
@@ -456,8 +456,8 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Whether a page of this size is the largest that the bank returns, so that there are probably more
-    /// rows.
+    /// Returns whether a page of this size is the largest that the bank returns, so that there are probably
+    /// more rows.
     fn is_full(&self, rows: usize, held: &Held) -> bool {
         rows >= Self::page_rows(held) || rows >= BANK_PAGE_ROWS_MIN && rows == self.last_rows.load(Relaxed)
     }

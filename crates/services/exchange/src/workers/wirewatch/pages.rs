@@ -11,7 +11,7 @@ use super::{Held, Watch};
 use crate::rules::{Credit, Credits, RangeProgress, RangeState, Refusal};
 use crate::workers::{ItemError, WorkerError, decide, leases};
 
-/// How many credits one command books, so that payments behind it in the lane do not wait long.
+/// Number of credits that one command books, so that payments behind it in the lane do not wait long.
 const COMMAND_CREDITS: usize = 1_024;
 /// Number of commands that are in flight: one is executed while the other one waits.
 const COMMANDS_IN_FLIGHT: usize = 2;

@@ -42,7 +42,7 @@ pub(super) async fn site(limits: &[(KycOperation, &str)]) -> (Site, Provider) {
     (site, provider)
 }
 
-/// What a 451 answer names.
+/// The requirement that a 451 answer names.
 pub(super) struct Required {
     pub(super) row: u64,
     pub(super) h_payto: ShortHash,
@@ -65,7 +65,7 @@ impl Required {
     }
 }
 
-/// What a user's browser does: it logs in with a word, and follows the provider back to the exchange.
+/// Acts as a user's browser: logs in with a word, and follows the provider back to the exchange.
 pub(super) async fn log_in(site: &Site, kyc_url: &str, word: &str) -> Reply {
     let sent = site.client.get(format!("{kyc_url}&word={word}")).send().await.unwrap();
     assert_eq!(sent.status, 302, "{}", text(&sent));

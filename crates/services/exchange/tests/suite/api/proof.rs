@@ -53,7 +53,7 @@ pub fn denom_unusable(site: &Site, reply: &Reply, code: u32, oper: &str, h_denom
     assert!(message.verify(&proof.exchange_pub, &proof.exchange_sig));
 }
 
-/// What the items of a coin's history debited and credited. Checks every signature.
+/// Returns the debits and credits of the items of a coin's history. Checks every signature.
 fn coin_effects(
     site: &Site,
     denom: &Denom,

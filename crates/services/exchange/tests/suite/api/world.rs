@@ -107,7 +107,7 @@ pub struct Denom {
 }
 
 impl Denom {
-    /// What it costs to withdraw one of its coins.
+    /// Returns the cost to withdraw one of its coins.
     pub fn cost(&self) -> Money {
         self.terms.value.money().checked_add(self.terms.fee_withdraw.money()).unwrap()
     }

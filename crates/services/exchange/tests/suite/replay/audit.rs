@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use batzen_auditor::audit::forward::{Forward, ForwardSource};
 use batzen_auditor::audit::report::{Context, protocol};
 use batzen_auditor::audit::{
-    Auditor, BankAccount, BankCredit, BankDebit, Base, Check, Finding, Increment, Options, Outcome, Progress,
-    RowChange, Subject, Totals, Version, audit, read_terms, resume,
+    AuditOutcome, Auditor, BankAccount, BankCredit, BankDebit, Base, Check, Finding, Increment, Options,
+    Progress, RowChange, Subject, Totals, Version, audit, read_terms, resume,
 };
 use batzen_crypto::EddsaPublicKey;
 use batzen_exchange::core::Core;
@@ -49,7 +49,7 @@ fn options(now: Timestamp) -> Options {
 }
 
 /// Audits rows.
-fn audited(subject: &Subject, store: &Store, now: Timestamp) -> Outcome {
+fn audited(subject: &Subject, store: &Store, now: Timestamp) -> AuditOutcome {
     audit(store, subject, &options(now), &Progress::default()).unwrap()
 }
 
@@ -117,7 +117,7 @@ pub async fn rows_of(name: &str) -> (Subject, Copy, Timestamp) {
     (subject, copy, now)
 }
 
-/// What increments have found: everything that still holds.
+/// The findings of increments: everything that still holds.
 #[derive(Default)]
 struct Open(Vec<Finding>);
 
@@ -246,7 +246,7 @@ impl ForwardSource for Kept {
     }
 }
 
-/// What the auditor knows before a change.
+/// The auditor's knowledge before a change.
 struct Known<'a> {
     seen: &'a Store,
     closings: &'a Closers,
@@ -348,7 +348,7 @@ const IS_TERMS: [&str; 10] = [
     "auditors",
 ];
 
-/// What the bank has, if it is honest: every credit that was booked, and every transfer that was decided.
+/// Returns the history of an honest bank: every credit that was booked, and every transfer that was decided.
 fn honest_bank(copy: &Copy, payto_uri: &str, now: Timestamp) -> BankAccount {
     let store = copy.store();
     let uri = |h_payto| {
@@ -461,7 +461,7 @@ async fn the_bank_is_compared() {
     let invented = report(&|credits, _| drop(credits.remove(0)));
     expect("a credit that the bank does not have", &invented, &["reserve_in_amount_inconsistencies"]);
 
-    // A transfer may wait for a bank that is away, but the exchange cannot learn of it before.
+    // A transfer may wait for an unreachable bank, but the exchange cannot learn of it before.
     let mut late = bank.clone();
     let debit = &mut late.debits.as_mut().unwrap()[0];
     debit.time = debit.time.saturating_add(LONG);
@@ -504,7 +504,7 @@ async fn the_bank_is_compared() {
     }
 }
 
-/// How a scenario changes the rows.
+/// The change that a scenario makes to the rows.
 enum Corruption {
     /// One row of a table has another value in a column.
     Column(&'static str, &'static str),

@@ -1,4 +1,4 @@
-//! Who plays whom: our key for every recorded key, our text for every recorded text that depends on a key.
+//! The cast: our key for every recorded key, our text for every recorded text that depends on a key.
 
 use std::collections::{HashMap, HashSet};
 
@@ -70,7 +70,7 @@ impl Cast {
         self.ours.insert(ours.to_owned());
     }
 
-    /// Whether a text of ours stands for a recorded one.
+    /// Returns whether a text of ours stands for a recorded one.
     pub fn is_ours(&self, text: &str) -> bool {
         self.ours.contains(text)
     }

@@ -77,7 +77,7 @@ pub fn mentions(segments: &[&str], body: &Value) -> Vec<Mention> {
 }
 
 impl Mention {
-    /// Whether the denomination has signed the coin.
+    /// Returns whether the denomination has signed the coin.
     pub fn is_valid(&self, recorded: &Side) -> bool {
         let Role { coin_pub, denom, h_age } = &self.role;
         let Ok(coin_pub) = coin_pub.parse::<EddsaPublicKey>() else { return false };
@@ -260,7 +260,7 @@ impl Stage {
     }
 }
 
-/// Whether a recorded planchet fits a denomination of ours.
+/// Returns whether a recorded planchet fits a denomination of ours.
 pub fn fits(planchet: &BlindedPlanchet, denom: &Denom) -> bool {
     matches!(
         (planchet, denom.terms.denom_pub.cipher()),

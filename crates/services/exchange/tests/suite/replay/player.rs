@@ -39,7 +39,7 @@ pub enum Fate {
     Different(String),
 }
 
-/// What our exchange answers.
+/// The answer of our exchange.
 struct Answer {
     status: u16,
     etag: Option<String>,

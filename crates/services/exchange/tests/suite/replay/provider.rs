@@ -14,7 +14,7 @@ use serde_json::json;
 /// The name in the recorded URLs.
 const SECTION: &str = "kyc-provider-test-oauth2";
 const CHECK: &str = "identity";
-/// What must be identified, and from which amount on.
+/// Operations that need an identification, and the amounts from which they need it.
 const LIMITS: [(KycOperation, &str); 5] = [
     (KycOperation::Withdraw, "10"),
     (KycOperation::Deposit, "0.01"),

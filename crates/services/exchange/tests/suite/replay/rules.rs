@@ -1,4 +1,4 @@
-//! Which lines are left out, or expected to be answered otherwise, and why.
+//! Lines that are left out, or expected to be answered otherwise, and the reasons.
 
 use serde_json::{Value, json};
 
@@ -38,7 +38,7 @@ const OVERPAID: [(&str, u64); 2] = [("exchange-api-rsa", 98), ("exchange-api-cs"
 /// Refunds of those deposits.
 const OVERPAID_REFUNDS: [(&str, u64); 2] = [("exchange-api-rsa", 100), ("exchange-api-cs", 120)];
 
-/// Whether a line is left out.
+/// Returns the reason for which a line is left out, if it is.
 pub fn left_out(scenario: &str, recorded: &Side, line: &Line) -> Option<Reason> {
     let place = (scenario, line.step);
     if line.server == "bank" {

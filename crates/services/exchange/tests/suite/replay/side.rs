@@ -1,6 +1,6 @@
-//! What one side of a replay knows of its exchange, the recorded one or ours: keys, purses and fees. With it,
-//! it builds the message of every signature in a request. The recorded side tells which signatures of a
-//! recorded request are valid; only those are made again on our side.
+//! The knowledge of one side of a replay about its exchange, the recorded one or ours: keys, purses and fees.
+//! With it, it builds the message of every signature in a request. The recorded side tells which signatures
+//! of a recorded request are valid; only those are made again on our side.
 
 use std::collections::HashMap;
 
@@ -50,7 +50,7 @@ impl Signatures {
     }
 }
 
-/// What a side knows.
+/// The knowledge of a side.
 pub struct Side {
     pub base_url: String,
     pub master_pub: EddsaPublicKey,

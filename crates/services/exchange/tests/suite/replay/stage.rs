@@ -27,7 +27,7 @@ use crate::replay::provider::Provider;
 use crate::replay::recording::Scenario;
 use crate::replay::side::Side;
 
-/// What distinguishes the sections of denominations: value, fees, cipher, age mask.
+/// The parameters that distinguish the sections of denominations: value, fees, cipher, age mask.
 type SectionKey = (Money, [Money; 4], u32, u32);
 
 fn section_key(info: &DenominationInfo) -> SectionKey {
@@ -77,7 +77,7 @@ pub fn signing_pairs(recorded: &Side, ours: &Side) -> Vec<(EddsaPublicKey, Eddsa
         .collect()
 }
 
-/// What the recorded exchange published.
+/// Returns the side with all that the recorded exchange published.
 pub fn recorded_side(scenario: &Scenario) -> Side {
     let mut history_fee = None;
     let mut side: Option<Side> = None;
@@ -202,7 +202,7 @@ const FLOAT_ROWS: u64 = 1 << 32;
 pub struct Stage {
     pub running: RunningExchange,
     pub client: Client,
-    /// What our exchange announced when it started.
+    /// The keys that our exchange announced when it started.
     pub future: FutureKeys,
     now: Arc<AtomicU64>,
     account: String,

@@ -67,7 +67,7 @@ pub fn run_with(
     Mover::new(&world.store, &world.rules, at_once(world), archives, decide, |_| ()).run(task)
 }
 
-/// Whatever is over now may leave.
+/// Times at which everything that is over now may leave.
 pub fn at_once(world: &World) -> Times {
     Times { now: world.now(), until: world.now() }
 }

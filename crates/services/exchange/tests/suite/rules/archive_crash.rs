@@ -144,7 +144,8 @@ fn many(store: &Store) -> World {
     world
 }
 
-/// What the store takes before and after its coins have left, or could have, and when as much has come in since.
+/// Returns the sizes of the store before and after its coins have left, or could have, and when as much has come in
+/// since.
 fn space(leaves: bool) -> [batzen_store::StoreStats; 3] {
     let disk = SimDisk::new(1);
     let embedded = Arc::new(EmbeddedStore::open(Path::new(LIVE), tables::ALL, options(&disk)).unwrap());

@@ -155,8 +155,8 @@ fn slots_are_shared_evenly_and_returned() {
 }
 
 proptest! {
-    /// Whatever watchers do, and however often they are killed, no row is skipped and all rows are imported
-    /// in the end.
+    /// Watchers skip no row, whatever they do and however often they are killed, and import all rows in the
+    /// end.
     #[test]
     fn no_row_is_ever_skipped(steps in prop::collection::vec((1u64..5, 0u8..6, 1u64..9), 1..200)) {
         let mut w = World::new();

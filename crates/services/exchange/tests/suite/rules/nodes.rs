@@ -28,7 +28,7 @@ use crate::rules::model::{Model, Seen};
 use crate::rules::world::{Verdict, World, at, config, denoms, m, sig};
 
 const NODES: usize = 3;
-/// How many steps [`with_coins`] adds in front.
+/// Number of steps that [`with_coins`] adds in front.
 const ISSUING: usize = 2;
 
 /// A node's next step.
@@ -38,11 +38,11 @@ enum Step {
     Revoke(u32),
 }
 
-struct Shared {
+struct NodesState {
     inner: Arc<dyn Backend>,
     steps: Mutex<VecDeque<Step>>,
-    /// What happens between a batch's load and its commit, one entry at a time: 0 for nothing, otherwise
-    /// which of the idle nodes commits.
+    /// Events between a batch's load and its commit, one entry at a time: 0 for nothing, otherwise the number
+    /// of the idle node that commits.
     choices: Mutex<VecDeque<u8>>,
     nodes: OnceLock<Vec<Batcher<Node>>>,
     busy: Mutex<Vec<usize>>,
@@ -51,7 +51,7 @@ struct Shared {
     wrong: Mutex<Option<String>>,
 }
 
-impl Shared {
+impl NodesState {
     fn is_idle(&self, node: usize) -> bool {
         !self.busy.lock().unwrap().contains(&node)
     }
@@ -96,7 +96,7 @@ impl Shared {
 }
 
 /// A node's access to the database.
-struct Gate(Arc<Shared>);
+struct Gate(Arc<NodesState>);
 
 impl Backend for Gate {
     batzen_store::delegate_reads!(self, *self.0.inner);
@@ -116,7 +116,7 @@ impl Backend for Gate {
 #[derive(Default)]
 struct Attempt {
     verdicts: Vec<(Command, Verdict)>,
-    /// What was revoked, and what an aggregation could see, when the rows were loaded.
+    /// Denominations that were revoked, and rows that an aggregation could see, when the rows were loaded.
     revoked: BTreeSet<u32>,
     seen: Seen,
 }
@@ -124,8 +124,8 @@ struct Attempt {
 /// A node: the rules with their own memory. What it commits is compared with the model at once.
 struct Node {
     rules: ExchangeRules,
-    shared: Arc<Shared>,
-    /// What the current attempt has decided.
+    shared: Arc<NodesState>,
+    /// The decisions of the current attempt.
     attempt: Mutex<Attempt>,
     /// A planted bug: changes of the key set do not depend on each other.
     unguarded: bool,
@@ -259,7 +259,7 @@ pub fn run(
     unguarded: bool,
 ) -> std::result::Result<u64, String> {
     let world = World::on(Store::shared(Arc::clone(&backend)), &denoms(), config(), |rules| rules);
-    let shared = Arc::new(Shared {
+    let shared = Arc::new(NodesState {
         inner: backend,
         steps: Mutex::default(),
         choices: Mutex::default(),

@@ -1,11 +1,11 @@
-//! What finds each change, as `rules.txt` says.
+//! The check that finds each change, from `rules.txt`.
 
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
 use super::Found;
 
-/// What finds a change.
+/// The check that finds a change.
 #[derive(Debug, PartialEq, Eq)]
 pub enum By {
     /// This rule, in the rows alone; or one of these, with `|` between them, if it depends on the value that was put in.
@@ -17,7 +17,8 @@ pub enum By {
 }
 
 impl By {
-    /// Whether this is what was found. If the rows alone told it, a reason why only a comparison does would be wrong.
+    /// Returns whether this is what was found. If the rows alone told it, a reason why only a comparison does would be
+    /// wrong.
     pub fn fits(&self, found: &Found) -> bool {
         match self {
             Self::Rule(rules) => rules.split('|').any(|rule| found.alone.contains(rule)),

@@ -27,7 +27,7 @@ use batzen_tables::exchange::AUDITED;
 use crate::replay::audit::{Copy, rows_of};
 use alteration::{Alteration, alterations};
 use expected::EXPECTED;
-use places::{Directory, Memory, Place, Postgres};
+use places::{AlterableStore, Directory, Memory, Postgres};
 
 /// An exchange's rows, with what its auditor knows.
 pub struct Books {
@@ -56,7 +56,7 @@ pub const BOOKS: [&str; 9] = [
     "auditor",
     "management",
 ];
-/// How many rows of each table are altered in memory. What rows have in common is their columns.
+/// Number of rows of each table that are altered in memory. What rows have in common is their columns.
 const ROWS: usize = 2;
 
 pub async fn books(name: &str) -> Books {
@@ -116,7 +116,7 @@ fn look(books: &Books, seen: &Store, changed: &Store) -> Found {
     found
 }
 
-/// What was not found as expected.
+/// The changes that were not found as expected.
 #[derive(Default)]
 struct Report {
     place: String,
@@ -210,7 +210,12 @@ fn rows_by_key(store: &Store, table: &'static TableDef) -> Option<BTreeMap<Vec<u
 /// Alters the first row of each table that an earlier part did not have. A whole audit takes long here, so only the
 /// first change of each kind has one in each table. For the others it is enough that a reader sees the same rows
 /// as in memory: the findings depend on nothing else.
-fn in_place(books: &Books, place: &mut dyn Place, met: &mut BTreeSet<&'static str>, report: &mut Report) {
+fn in_place(
+    books: &Books,
+    place: &mut dyn AlterableStore,
+    met: &mut BTreeSet<&'static str>,
+    report: &mut Report,
+) {
     assert_eq!(look(books, place.seen(), place.seen()), Found::default(), "untouched");
     let mut memory = Memory::new(&books.copy);
     for (at, (table, record)) in books.copy.0.iter().enumerate() {

@@ -15,7 +15,7 @@ use super::alteration::Alteration;
 use crate::replay::audit::Copy;
 
 /// A store whose rows can be altered one at a time.
-pub trait Place {
+pub trait AlterableStore {
     /// The rows as they were.
     fn seen(&self) -> &Store;
 
@@ -69,7 +69,7 @@ impl<'a> Memory<'a> {
     }
 }
 
-impl Place for Memory<'_> {
+impl AlterableStore for Memory<'_> {
     fn seen(&self) -> &Store {
         &self.seen
     }
@@ -119,7 +119,7 @@ impl<'a> Directory<'a> {
     }
 }
 
-impl Place for Directory<'_> {
+impl AlterableStore for Directory<'_> {
     fn seen(&self) -> &Store {
         &self.seen
     }
@@ -215,7 +215,7 @@ fn assignments(name: &str, column: &ColumnDef, value: &Value) -> String {
     pairs.collect::<Vec<_>>().join(", ")
 }
 
-impl Place for Postgres<'_> {
+impl AlterableStore for Postgres<'_> {
     fn seen(&self) -> &Store {
         &self.seen
     }

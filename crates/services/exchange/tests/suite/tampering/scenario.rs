@@ -44,7 +44,7 @@ impl Site {
         }
     }
 
-    /// What is due is paid.
+    /// Pays everything that is due.
     async fn settle(&mut self) {
         self.advance(Duration::from_secs(3 * 3_600)).await;
         aggregator::run_until_idle(&self.app().core).await.unwrap();

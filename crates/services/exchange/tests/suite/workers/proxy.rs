@@ -6,7 +6,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
-/// What the proxy does with a request.
+/// The proxy's action on a request.
 #[derive(Debug, Clone)]
 pub enum Action {
     /// The bank answers.

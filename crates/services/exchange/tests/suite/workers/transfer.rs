@@ -180,7 +180,7 @@ async fn a_transfer_that_always_fails_does_not_delay_others() {
     w.end().await;
 }
 
-/// What may have been paid must not be paid again from another account.
+/// Transfers that may have been paid must not be paid again from another account.
 #[tokio::test]
 async fn only_the_account_of_the_decision_pays() {
     let w = World::new().await;

@@ -254,7 +254,8 @@ impl AdminApi {
         }
     }
 
-    /// Whether the switch can clear: checks store or database, clock, ledger, and an open settlement window.
+    /// Checks whether the switch can clear: store or database, clock, ledger, and an open settlement
+    /// window.
     async fn ready(&self) -> Response {
         let store = self.service.store().clone();
         let config = self.service.config();

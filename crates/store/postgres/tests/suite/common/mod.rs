@@ -21,7 +21,7 @@ pub fn database(tables: &'static [&'static TableDef], partitions: u16) -> PgOpti
     PgOptions::new(&url, SCHEMA, tables)
 }
 
-/// Whether the tests that take their store from [`database`] run on Citus: `make citus-test` sets
+/// Returns whether the tests that take their store from [`database`] run on Citus: `make citus-test` sets
 /// `BATZEN_TEST_ON=citus`.
 pub fn runs_on_citus() -> bool {
     std::env::var("BATZEN_TEST_ON").is_ok_and(|on| on == "citus") && on_citus::is_there()

@@ -101,7 +101,7 @@ fn serials_of_both_ways_follow_the_commits() {
     assert!(store.get::<Items>(&key(other, 100)).unwrap().unwrap().serial > last);
 }
 
-/// What is in shards needs nothing of the coordinator, in one as in all of them.
+/// Commits and reads in shards need nothing of the coordinator, in one shard as in all of them.
 #[test]
 fn commits_and_reads_of_shards_pass_by_the_coordinator() {
     let Some(url) = url() else { return };

@@ -26,7 +26,7 @@ fn kills() -> [usize; 2] {
     numbers.try_into().unwrap()
 }
 
-/// What a client wants to have in the store: as a wallet, it repeats its request until it has an answer.
+/// Commits a client's changes as a wallet would: it repeats its request until it has an answer.
 fn insist(store: &Store, changes: &ChangeSet, done: &AtomicBool) -> bool {
     loop {
         match store.commit(changes) {

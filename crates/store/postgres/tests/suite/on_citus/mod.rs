@@ -17,7 +17,7 @@ use batzen_testkit::postgres::shared_citus;
 
 use crate::common;
 
-/// Whether there is a cluster, or one can be started.
+/// Returns whether there is a cluster, or one can be started.
 pub fn is_there() -> bool {
     std::env::var("BATZEN_TEST_CITUS_URL").is_ok() || shared_citus().is_some()
 }

@@ -22,7 +22,7 @@ pub(super) const CRC_BYTES: usize = 4;
 pub(super) const PAIR_BYTES: usize = 16;
 /// Number of pairs that a block has: with a bit for each, and the checksum.
 pub(super) const PAIRS_PER_BLOCK: usize = (BLOCK_BYTES - CRC_BYTES) * 8 / (PAIR_BYTES * 8 + 1);
-/// How many bytes of a stream a block has.
+/// Number of bytes of a stream in a block.
 pub(super) const STREAM_PER_BLOCK: usize = BLOCK_BYTES - CRC_BYTES;
 /// Number of blocks share that a filter. So the memory to build a filter is bounded, whatever the size of a run.
 pub(super) const SECTION_BLOCKS: usize = 512;
@@ -31,7 +31,7 @@ pub(super) const REMOVED: u32 = 1 << 31;
 
 const _: () = assert!(PAIRS_PER_BLOCK == 253);
 
-/// Which index: the table, and 0 for its primary index, or one more than the slot of a secondary one.
+/// The index: the table, and 0 for its primary index, or one more than the slot of a secondary one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct PartKey {
     pub table: u16,
@@ -48,7 +48,7 @@ impl PartKey {
     }
 }
 
-/// What the entries of a part are.
+/// The kind of entries of a part.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     Pairs,
@@ -72,7 +72,7 @@ pub(super) struct Part {
     /// The size of its blocks, in bytes.
     pub bytes: u64,
     pub entries: u64,
-    /// How many of the entries say that something was removed.
+    /// Number of entries that remove something.
     pub removed: u64,
     /// The checksum of the checksums of its blocks. So the descriptions of two runs differ if any entry does.
     pub crc: u32,
@@ -112,7 +112,7 @@ impl Part {
         usize::try_from(rest.min(PAIRS_PER_BLOCK as u64)).expect("at most a block of them")
     }
 
-    /// Whether its numbers fit together.
+    /// Returns whether its numbers fit together.
     pub fn is_possible(&self, end: u64) -> bool {
         // Every entry has some bytes.
         if self.entries > end || self.bytes > end {
@@ -189,7 +189,7 @@ impl Checksums {
         crc32c::crc32c_append(crc32c::crc32c_append(self.0, &offset.to_le_bytes()), content).to_le_bytes()
     }
 
-    /// Whether a block has the right checksum.
+    /// Returns whether a block has the right checksum.
     pub fn verify(self, offset: u64, block: &[u8]) -> bool {
         block.split_last_chunk().is_some_and(|(content, crc)| self.of(offset, content) == *crc)
     }

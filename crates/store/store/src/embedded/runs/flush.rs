@@ -171,7 +171,7 @@ impl Core {
         }
     }
 
-    /// Whether the latest changes alone need more memory than all entries may.
+    /// Returns whether the latest changes alone need more memory than all entries may.
     pub fn is_over_budget(&self) -> bool {
         let state = self.read();
         let latest: usize = state.tables.values().map(TableIndex::changed_bytes).sum();

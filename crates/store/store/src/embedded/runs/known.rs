@@ -1,4 +1,4 @@
-//! What filters have said lately. A commit looks for the rows that it adds, which its lane looked for a moment ago.
+//! Recent answers of filters. A commit looks for the rows that it adds, which its lane looked for a moment ago.
 
 use std::sync::Mutex;
 

@@ -4,13 +4,13 @@ use std::sync::Arc;
 
 use smallvec::SmallVec;
 
-use super::{Cold, Marks, PartKey, Place};
+use super::{Cold, EntrySource, Marks, PartKey};
 use crate::Result;
 use crate::embedded::EngineState;
 use crate::embedded::index::{Location, Op, Ops, Secondary};
 use crate::embedded::record::{Rows, StoredRecord, read_indexed};
 
-impl Place<'_> {
+impl EntrySource<'_> {
     fn ops(self, key: PartKey, fingerprint: u64, out: &mut Ops) -> Result<()> {
         match self {
             Self::Memory(pairs) => {
@@ -41,7 +41,7 @@ fn remaining(mut ops: Ops) -> Values {
 }
 
 impl Cold {
-    /// What is known about a fingerprint, apart from the latest changes.
+    /// Returns the operations on a fingerprint, apart from the latest changes.
     pub fn ops(&self, key: PartKey, fingerprint: u64, marks: Marks) -> Result<Ops> {
         let mut ops = Ops::new();
         for place in self.places(key, marks) {
@@ -57,7 +57,7 @@ impl Cold {
         Ok(remaining(ops))
     }
 
-    /// Whether a pair exists, given what the latest changes say about it.
+    /// Returns whether a pair exists, given what the latest changes say about it.
     pub fn contains(
         &self,
         key: PartKey,
@@ -107,7 +107,7 @@ impl Cold {
 }
 
 impl EngineState {
-    /// What the latest changes know about a key's fingerprint.
+    /// Returns the operations on a key's fingerprint in the latest changes.
     pub fn latest(&self, table: u16, fingerprint: u64) -> Ops {
         let mut ops = Ops::new();
         if let Some(index) = self.tables.get(&table) {
@@ -125,7 +125,7 @@ impl EngineState {
         remaining(known)
     }
 
-    /// What the latest changes know about a version of a row.
+    /// Returns the operation on a version of a row in the latest changes.
     pub fn latest_op(&self, table: u16, fingerprint: u64, location: Location) -> Option<bool> {
         self.tables.get(&table)?.primary.0.op(fingerprint, location.0)
     }

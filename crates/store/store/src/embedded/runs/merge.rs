@@ -15,7 +15,7 @@ use crate::Result;
 use crate::embedded::ordered::{Position, PositionOp};
 use crate::embedded::{Core, lock};
 
-/// How many runs of a similar size are merged.
+/// Number of runs of a similar size that are merged.
 const FANOUT: usize = 4;
 /// Runs up to this size are of similar size, in bytes.
 const SMALL_BYTES: u64 = 1 << 20;
@@ -29,8 +29,8 @@ fn level(bytes: u64) -> u32 {
     (bytes / SMALL_BYTES).checked_ilog(FANOUT as u64).map_or(0, |level| level + 1)
 }
 
-/// Which runs to merge, given the sizes of all, oldest first: the latest ones up to the lowest level of which
-/// there are enough among them.
+/// Picks the runs to merge, given the sizes of all, oldest first: the latest ones up to the lowest level of
+/// which there are enough among them.
 fn pick(bytes: &[u64]) -> Option<Range<usize>> {
     let levels: Vec<u32> = bytes.iter().map(|&bytes| level(bytes)).collect();
     let highest = levels.iter().copied().max()?;

@@ -85,7 +85,7 @@ pub(crate) struct Cold {
 
 /// A place where entries are.
 #[derive(Clone, Copy)]
-pub(crate) enum Place<'a> {
+pub(crate) enum EntrySource<'a> {
     Memory(&'a Pairs),
     Disk(&'a Arc<Run>),
 }
@@ -110,12 +110,13 @@ impl Marks {
 
 impl Cold {
     /// The places that may have entries of an index, latest first.
-    pub fn places(&self, key: PartKey, marks: Marks) -> impl Iterator<Item = Place<'_>> {
-        let frozen = self.frozen.iter().rev().filter_map(move |frozen| frozen.pairs(key).map(Place::Memory));
+    pub fn places(&self, key: PartKey, marks: Marks) -> impl Iterator<Item = EntrySource<'_>> {
+        let frozen =
+            self.frozen.iter().rev().filter_map(move |frozen| frozen.pairs(key).map(EntrySource::Memory));
         let marked = self.runs.iter().enumerate().rev().filter(move |(n, _)| marks.has(*n));
         let runs = marked.filter_map(move |(_, run)| match &run.resident {
-            Some(resident) => resident.pairs(key).map(Place::Memory),
-            None => Some(Place::Disk(&run.run)),
+            Some(resident) => resident.pairs(key).map(EntrySource::Memory),
+            None => Some(EntrySource::Disk(&run.run)),
         });
         frozen.chain(runs)
     }
@@ -132,7 +133,7 @@ impl Cold {
         marks.into_iter().map(Marks).collect()
     }
 
-    /// How many entries more were added than removed.
+    /// Returns the number of entries added, less those removed.
     pub fn net(&self, key: PartKey) -> i64 {
         let frozen = self.frozen.iter().filter_map(|frozen| frozen.pairs(key)).map(Pairs::net);
         frozen.sum::<i64>() + self.runs.iter().map(|run| run.run.net(key)).sum::<i64>()

@@ -22,7 +22,7 @@ const BLOCKS_AT_ONCE: u64 = 64;
 /// Number of fingerprints that are looked for in filters at once: more than a processor fetches at a time.
 const PROBES_AT_ONCE: usize = 32;
 
-/// What a checkpoint says about a run, so that no other file can take its place.
+/// A run's entry in a checkpoint, so that no other file can take its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RunName {
     pub number: u32,
@@ -96,13 +96,13 @@ impl Run {
         Ok(())
     }
 
-    /// What the run knows about a fingerprint. Usually nothing, and then only a filter is asked; otherwise one
-    /// block is read.
+    /// Collects the run's operations on a fingerprint. Usually nothing, and then only a filter is asked;
+    /// otherwise one block is read.
     pub fn ops(&self, key: PartKey, fingerprint: u64, out: &mut Ops) -> Result<()> {
         self.visit(key, fingerprint, &mut |pair| out.push(Op { value: pair.value, added: pair.added }))
     }
 
-    /// What the run knows about a pair.
+    /// Returns the run's operation on a pair, if there is one.
     pub fn op(&self, key: PartKey, fingerprint: u64, value: u64) -> Result<Option<bool>> {
         let mut known = None;
         self.visit(key, fingerprint, &mut |pair| {
@@ -182,7 +182,7 @@ impl Run {
         self.parts.get(&key).map_or(0, |part| part.entries)
     }
 
-    /// How many entries more were added than removed in a part.
+    /// Returns the number of entries added in a part, less those removed.
     pub fn net(&self, key: PartKey) -> i64 {
         let net = |part: &Part| part.entries.cast_signed() - 2 * part.removed.cast_signed();
         self.parts.get(&key).map_or(0, net)
@@ -194,7 +194,7 @@ impl Run {
     }
 }
 
-/// Which of several sorted ranges may have a fingerprint, given the first fingerprint of each.
+/// Returns the sorted ranges that may have a fingerprint, given the first fingerprint of each.
 fn matching<T>(ranges: &[T], fingerprint: u64, first: impl Fn(&T) -> u64) -> std::ops::Range<usize> {
     let end = ranges.partition_point(|range| first(range) <= fingerprint);
     let start = ranges[..end].partition_point(|range| first(range) < fingerprint).saturating_sub(1);

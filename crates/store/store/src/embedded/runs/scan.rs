@@ -7,13 +7,13 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::{Cold, Marks, PairReader, PartKey, Place};
+use super::{Cold, EntrySource, Marks, PairReader, PartKey};
 use crate::embedded::index::Location;
 use crate::embedded::record::read_record_of;
 use crate::embedded::{Core, Identity, Segments, fingerprint};
 use crate::{FrozenRows, RawRecord, Result, StoreError, TableDef};
 
-/// How many locations at most are equal: a row is moved, lost and found again only a few times.
+/// Maximum number of equal locations: a row is moved, lost and found again only a few times.
 const EQUAL_MAX: usize = 8;
 
 /// A table's latest changes at the time of a snapshot.
@@ -100,10 +100,10 @@ impl Frozen {
         let key = PartKey::primary(table.id);
         for place in self.cold.places(key, Marks::ALL) {
             match place {
-                Place::Memory(pairs) => {
+                EntrySource::Memory(pairs) => {
                     pairs.iter().for_each(|(fingerprint, value, added)| visit(fingerprint, value, added));
                 }
-                Place::Disk(run) => {
+                EntrySource::Disk(run) => {
                     let mut reader = PairReader::new(run, key);
                     while let Some(pair) = reader.next()? {
                         visit(pair.fingerprint, pair.value, pair.added);

@@ -214,7 +214,7 @@ impl World {
         assert!(*ordered.all() == self.ordered);
     }
 
-    /// What a new process reads from the runs.
+    /// Checks the positions that a new process reads from the runs.
     fn check_positions(&self) {
         let loaded = OrderedIndex::default();
         for run in self.cold.runs.iter().filter(|run| run.run.kind(ORDERED).is_some()) {
@@ -309,8 +309,8 @@ fn large_runs_find_every_entry() {
     assert!(run.memory_bytes() as u64 * 8 < COUNT * 10, "{} bytes", run.memory_bytes());
 }
 
-/// Whatever byte of a run is changed, opening or reading notices it; and so it does if the run is cut, or has
-/// the content of another one.
+/// Opening or reading notices any changed byte of a run, and also if the run is cut, or has the content of
+/// another one.
 #[test]
 fn damaged_runs_are_noticed() {
     let disk = SimDisk::new(1);

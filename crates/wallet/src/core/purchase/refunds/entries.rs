@@ -133,13 +133,13 @@ fn read(draft: &Draft<'_>, entry: &RefundEntry) -> Result<RefundItem, CoreError>
     })
 }
 
-/// What the wallet knows about the refund of an entry, and about the other refunds of its coin.
+/// The wallet's knowledge of the refund of an entry, and of the other refunds of its coin.
 struct Known {
     /// The operation that has the entry already, its place there, and the item.
     item: Option<(OpId, usize, RefundItem)>,
     /// The operation of what was approved at the same time.
     same_time: Option<OpId>,
-    /// What else is refunded of the coin.
+    /// The sum of the coin's other refunds.
     others: Money,
 }
 

@@ -116,7 +116,7 @@ fn purchase_of<'d>(draft: &'d Draft<'_>, id: OpId) -> Result<&'d Purchase, CoreE
     }
 }
 
-/// What the shop has approved, as far as the wallet knows, whatever became of it.
+/// Returns the sum that the shop has approved, as far as the wallet knows, whatever its state.
 fn known(draft: &Draft<'_>, purchase: OpId) -> Result<Money, CoreError> {
     let items = draft.operations().flat_map(|operation| match &operation.kind {
         OpKind::Refund(refund) if refund.payment == purchase && refund.approved.is_some() => {

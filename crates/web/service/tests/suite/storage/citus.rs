@@ -16,7 +16,7 @@ record! {
 record! {
     /// A box.
     pub struct BoxRow {
-        /// What is in it.
+        /// Its content.
         pub content: u64,
     }
 }

@@ -15,7 +15,7 @@ record! {
 record! {
     /// A pot.
     pub struct PotRow {
-        /// What is in it.
+        /// Its content.
         pub content: u64,
     }
 }

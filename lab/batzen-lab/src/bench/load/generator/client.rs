@@ -60,7 +60,7 @@ pub(super) struct Thread<S> {
     script: S,
 }
 
-/// What a thread returns at the end.
+/// The results that a thread returns at the end.
 pub(super) struct Finished<S> {
     pub script: S,
     pub kinds: Vec<Counts>,

@@ -36,7 +36,7 @@ pub struct Outgoing {
     pub kind: usize,
 }
 
-/// What to do after an answer.
+/// The next step after an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Next {
     /// The job goes on with this request.
@@ -111,7 +111,7 @@ pub struct Plan {
     pub cores: Vec<usize>,
 }
 
-/// What happened in the measured part, or in an interval of it.
+/// The counts of the measured part, or of an interval of it.
 #[derive(Clone, Debug)]
 pub struct Counts {
     /// Operations completed; for one kind of request, items of that kind.
@@ -153,7 +153,7 @@ impl Counts {
 
 /// The outcome of a run.
 #[derive(Clone, Debug, Default)]
-pub struct Outcome {
+pub struct LoadOutcome {
     /// Length of the measured part.
     pub measured: Duration,
     /// The measured part.
@@ -257,7 +257,7 @@ pub fn run<S: Script>(
     scripts: Vec<S>,
     observer: &mut dyn Observer,
     interrupted: &Arc<AtomicBool>,
-) -> Result<(Outcome, Vec<S>), BenchError> {
+) -> Result<(LoadOutcome, Vec<S>), BenchError> {
     let threads = scripts.len();
     let barrier = Barrier::new(threads + 1);
     let mut clients = Vec::with_capacity(threads);
@@ -345,18 +345,18 @@ fn observe(plan: &Plan, watch: &Watch, observer: &mut dyn Observer, is_finished:
     }
 }
 
-fn merge<S>(plan: &Plan, watch: &Watch, finished: Vec<client::Finished<S>>) -> (Outcome, Vec<S>) {
+fn merge<S>(plan: &Plan, watch: &Watch, finished: Vec<client::Finished<S>>) -> (LoadOutcome, Vec<S>) {
     let last_ns = finished.iter().map(|thread| thread.last_ns).max().unwrap_or(0);
     let end_ns = match watch.end_ns.load(Relaxed) {
         u64::MAX => last_ns,
         end => end,
     };
-    let mut outcome = Outcome {
+    let mut outcome = LoadOutcome {
         measured: Duration::from_nanos(end_ns).saturating_sub(plan.warmup),
         kinds: vec![Counts::default(); plan.kinds.len()],
         is_exhausted: watch.exhausted.load(Relaxed),
         ops_in_all: watch.ops(),
-        ..Outcome::default()
+        ..LoadOutcome::default()
     };
     let mut late = Counts::default();
     let mut scripts = Vec::with_capacity(finished.len());

@@ -87,7 +87,7 @@ fn plan(server: SocketAddr, schedule: Schedule, duration: Option<Duration>) -> P
     }
 }
 
-fn go(plan: &Plan, scripts: Vec<Pairs>) -> (Outcome, Vec<Pairs>) {
+fn go(plan: &Plan, scripts: Vec<Pairs>) -> (LoadOutcome, Vec<Pairs>) {
     run(plan, scripts, &mut (), &Arc::default()).unwrap()
 }
 
@@ -130,7 +130,7 @@ fn a_stall_shows_in_an_open_loop_only() {
     let stall = move |number| if (100..105).contains(&number) { slow } else { Duration::ZERO };
     let (address, _) = server(stall, |_| false);
     let (closed, _) = go(&plan(address, Schedule::Closed, None), vec![pairs(400)]);
-    let slow_ones = |outcome: &Outcome| outcome.all.latency.count_between(100_000, LATENCY_MAX_US);
+    let slow_ones = |outcome: &LoadOutcome| outcome.all.latency.count_between(100_000, LATENCY_MAX_US);
     assert!(closed.all.latency.max() >= 490_000);
     assert!(slow_ones(&closed) <= 30, "{}", slow_ones(&closed));
 
@@ -141,7 +141,7 @@ fn a_stall_shows_in_an_open_loop_only() {
         let (address, _) = server(stall, |_| false);
         go(&plan(address, Schedule::Open { jobs_per_s: 400.0 }, None), vec![pairs(400)]).0
     };
-    let is_late = |open: &Outcome| open.missed >= 100 || open.late_p99_us >= 300_000;
+    let is_late = |open: &LoadOutcome| open.missed >= 100 || open.late_p99_us >= 300_000;
     let open = (0..5).map(|_| run()).find(|open| !is_late(open)).expect("one run begins its jobs in time");
     assert!(slow_ones(&open) >= 100, "{}", slow_ones(&open));
     assert_eq!(open.all.ops, 400);

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::bench::BenchError;
 use crate::bench::load::affinity::{self, Placement};
 use crate::bench::load::coins::PrepPool;
-use crate::bench::load::generator::{self, Kind, Outcome, Plan, Schedule, Script};
+use crate::bench::load::generator::{self, Kind, LoadOutcome, Plan, Schedule, Script};
 use crate::bench::load::meter::Effort;
 use crate::bench::load::moments;
 use crate::bench::load::progress::Progress;
@@ -92,15 +92,15 @@ pub trait Workload {
     fn check(&mut self, scripts: Vec<Self::Script>, stage: &mut Stage<'_>) -> Result<u64, BenchError>;
 
     /// The exchange operations in one operation of the scenario: as planned, or as counted in `outcome`.
-    fn shares(&self, outcome: Option<&Outcome>) -> Vec<Share>;
+    fn shares(&self, outcome: Option<&LoadOutcome>) -> Vec<Share>;
 
-    /// Whether the load goes to shops at a merchant backend, instead of to the exchange.
+    /// Returns whether the load goes to shops at a merchant backend, instead of to the exchange.
     fn pays_shops(&self) -> bool {
         false
     }
 
     /// Further figures.
-    fn extra(&self, _outcome: &Outcome) -> BTreeMap<String, f64> {
+    fn extra(&self, _outcome: &LoadOutcome) -> BTreeMap<String, f64> {
         BTreeMap::new()
     }
 }
@@ -114,7 +114,7 @@ const FIRST_PROBE_TURNS: f64 = 20.0;
 const SECOND_PROBE: (Duration, Duration) = (Duration::from_millis(500), Duration::from_millis(2_000));
 /// The same with workers: long enough that they reach their steady state.
 const SECOND_PROBE_WITH_WORKERS: (Duration, Duration) = (Duration::from_secs(2), Duration::from_secs(5));
-/// How much more to prepare than a peak probe suggests, since servers get faster once warm.
+/// Factor by which more is prepared than a peak probe suggests, since servers get faster once warm.
 const RESERVE_FACTOR: f64 = 1.5;
 /// A measurement needs at least this many operations.
 const OPS_MIN: f64 = 200.0;
@@ -368,7 +368,7 @@ impl PrepSpeed {
     }
 }
 
-/// What a run is about to do, and for how long: preparing often takes longer than the measurement.
+/// Announces the next run, and its time: preparing often takes longer than the measurement.
 fn announcement(unit: &str, ops: u64, prep_seconds: Option<f64>, run: (Duration, Duration)) -> String {
     let time = prep_seconds.map_or_else(String::new, |seconds| format!(" (about {seconds:.0} s)"));
     let (warmup, duration) = (run.0.as_secs_f64(), run.1.as_secs_f64());
@@ -441,7 +441,7 @@ fn probe_peak<W: Workload>(
     Ok(outcome.all.ops as f64 / seconds)
 }
 
-/// What is known before the load starts.
+/// The facts about a run that are known before the load starts.
 struct Shape<'a> {
     described: &'a Description,
     load: &'a LoadOptions,
@@ -481,7 +481,7 @@ impl Shape<'_> {
         parameters
     }
 
-    fn result(&self, outcome: &Outcome, recorded: &Recorded, context: &Context) -> RunResult {
+    fn result(&self, outcome: &LoadOutcome, recorded: &Recorded, context: &Context) -> RunResult {
         let (ops, seconds) = (outcome.all.ops, outcome.measured.as_secs_f64());
         let per_second = |count: u64| if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
         let per_op = |amount: f64| if ops > 0 { amount / ops as f64 } else { 0.0 };
@@ -575,7 +575,7 @@ impl Shape<'_> {
         result
     }
 
-    fn remark(&self, outcome: &Outcome, recorded: &Recorded, seconds: f64, result: &mut RunResult) {
+    fn remark(&self, outcome: &LoadOutcome, recorded: &Recorded, seconds: f64, result: &mut RunResult) {
         let remarks = &mut result.remarks;
         remarks.extend(self.placement.remark.clone());
         if cfg!(debug_assertions) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::bench::BenchError;
 use crate::bench::load::affinity::Placement;
-use crate::bench::load::generator::{self, Observer, Outcome, Watch};
+use crate::bench::load::generator::{self, LoadOutcome, Observer, Watch};
 use crate::bench::load::procfs::{self, CpuTime};
 use crate::bench::load::progress::Bar;
 use crate::bench::load::scrape::Page;
@@ -52,7 +52,7 @@ struct Snapshot {
     client_cores: procfs::CoreTime,
 }
 
-/// What was recorded.
+/// The records of a run.
 pub(super) struct Recorded {
     pub(super) before: Page,
     pub(super) after: Page,
@@ -239,8 +239,8 @@ impl Recorded {
     }
 }
 
-/// What the load generator counted in each second, with the samples of the same second.
-pub(super) fn series(outcome: &Outcome, recorded: &Recorded) -> Vec<Sample> {
+/// Returns the load generator's counts of each second, with the samples of the same second.
+pub(super) fn series(outcome: &LoadOutcome, recorded: &Recorded) -> Vec<Sample> {
     let whole_seconds = usize::try_from(outcome.measured.as_secs()).unwrap_or(usize::MAX);
     let latency = |counts: &generator::Counts, quantile: f64| {
         (counts.requests > 0).then(|| counts.latency.value_at_quantile(quantile) as f64)

@@ -522,7 +522,7 @@ fn parameters(out: &mut String, group: &Group<'_>) {
     out.push_str("</tbody></table></div></details>\n");
 }
 
-/// What one core can do.
+/// Writes the limits of one core.
 fn ceilings(out: &mut String, limits: &Limits) {
     let _ = writeln!(
         out,

@@ -52,7 +52,7 @@ const WITHOUT_SERIES: [&str; 2] = ["store", "pgbench"];
 /// Runs of at least this length, in seconds, always have a series, whenever samples are taken.
 const SERIES_FROM_S: f64 = 2.0;
 
-/// What limited the run.
+/// The bottleneck of the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LimitedBy {
@@ -64,7 +64,7 @@ pub enum LimitedBy {
     Neither,
 }
 
-/// How load was offered.
+/// The way in which load was offered.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", tag = "kind")]
 pub enum Load {
@@ -145,7 +145,7 @@ pub struct BatchBucket {
 pub struct CeilingPart {
     /// The step, for example `ed25519 verify`.
     pub name: String,
-    /// How often an operation needs it.
+    /// Number of times that an operation needs it.
     pub per_op: f64,
     /// CPU time of one.
     pub us: f64,
@@ -193,7 +193,7 @@ pub struct RunResult {
     pub started: String,
     /// Length of the measured part.
     pub duration_s: f64,
-    /// How load was offered.
+    /// The way in which load was offered.
     pub load: Load,
     /// The unit of operations, in the plural: `coins`, `deposits`, `credits`.
     pub unit: String,
@@ -212,7 +212,7 @@ pub struct RunResult {
     /// The steps that the ceiling consists of.
     #[serde(default)]
     pub ceiling_parts: Vec<CeilingPart>,
-    /// What limited the run.
+    /// The bottleneck of the run.
     pub limited_by: LimitedBy,
     /// Latency of requests, from the planned start in an open loop. None where there are no requests.
     #[serde(flatten)]
@@ -241,7 +241,7 @@ pub struct RunResult {
     pub remarks: Vec<String>,
 }
 
-/// What happened in one interval of the run, usually a second. Values that were not measured are `None`.
+/// The measurements of one interval of the run, usually a second. Values that were not measured are `None`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Sample {
     /// End of the interval, seconds from the start.
@@ -282,7 +282,7 @@ pub struct Run {
     pub path: PathBuf,
     /// The figures of the whole run.
     pub result: RunResult,
-    /// What happened over time; empty if it was not recorded.
+    /// The measurements over time; empty if nothing was recorded.
     pub series: Vec<Sample>,
     /// The latency distribution; empty if it was not recorded.
     pub latency: Vec<PercentilePoint>,

@@ -450,7 +450,7 @@ fn commands(results: &Results) -> String {
     lines.iter().fold("```sh\n".to_owned(), |text, line| text + line + "\n") + "```\n"
 }
 
-/// Whether a document's tables match its results, for tests of the documentation.
+/// Returns whether a document's tables match its results, for tests of the documentation.
 ///
 /// # Errors
 /// As for `batzen-lab bench table`.

@@ -5,7 +5,7 @@ use batzen_cli_support::numbers::{number, ratio};
 
 use crate::bench::results::result::Run;
 
-/// Whether the run used PostgreSQL: the exchange kept its rows there, or it was pgbench.
+/// Returns whether the run used PostgreSQL: the exchange kept its rows there, or it was pgbench.
 pub(super) fn is_postgres(run: &Run) -> bool {
     run.result.parameters.get("store").is_some_and(|store| store == "postgres")
 }

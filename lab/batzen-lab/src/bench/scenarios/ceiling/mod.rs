@@ -55,12 +55,13 @@ impl fmt::Display for Cipher {
     }
 }
 
-/// How many of each operation make up one operation of a scenario. Written `withdraw=1`, `refresh/3.5=0.2`.
+/// The number of one kind of operations in one operation of a scenario. Written `withdraw=1`,
+/// `refresh/3.5=0.2`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Share {
     /// The operation.
     pub operation: CoinOperation,
-    /// How many of it per operation of the scenario.
+    /// Number of them in one operation of the scenario.
     pub times: f64,
 }
 
@@ -147,13 +148,13 @@ impl Step {
         Self::Planchet,
     ];
 
-    /// Whether the cipher has this step.
+    /// Returns whether the cipher has this step.
     #[must_use]
     pub fn exists(self, cipher: Cipher) -> bool {
         self != Self::RValues || cipher == Cipher::Cs
     }
 
-    /// Whether the step has an implementation in lanes.
+    /// Returns whether the step has an implementation in lanes.
     #[must_use]
     pub fn has_lanes(self, cipher: Cipher) -> bool {
         match self {

@@ -187,7 +187,7 @@ pub fn run(args: &HostileArgs, context: &Context) -> Result<Run, BenchError> {
             Err(error) => {
                 extra.insert(format!("{name}_failed"), 1.0);
                 eprintln!("beside {name}: {error}");
-                generator::Outcome { measured: options.duration, ..generator::Outcome::default() }
+                generator::LoadOutcome { measured: options.duration, ..generator::LoadOutcome::default() }
             }
         };
         let per_s = outcome.all.ops as f64 / outcome.measured.as_secs_f64().max(1e-3);
@@ -236,7 +236,8 @@ pub fn run(args: &HostileArgs, context: &Context) -> Result<Run, BenchError> {
     Ok(Run { path: run_dir.directory.clone(), result, series: Vec::new(), latency: Vec::new() })
 }
 
-/// What the attacks send. A reserve is emptied first, so that it has a long history that proves refusals.
+/// Prepares the target of the attacks. A reserve is emptied first, so that it has a long history that proves
+/// refusals.
 fn target(seed: &Seed, stage: &mut Stage<'_>) -> Result<Target, BenchError> {
     let reserves = Reserves::open_with(1, u64::from(HISTORY), seed, stage.world, stage.progress)?;
     let mint = Mint { world: stage.world, prep_pool: stage.prep_pool, reserves: &reserves, seed };

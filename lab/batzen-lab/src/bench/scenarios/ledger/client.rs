@@ -61,7 +61,7 @@ impl Choice {
     }
 }
 
-/// What some clients did.
+/// The tally of some clients.
 #[derive(Debug)]
 pub(super) struct Tally {
     pub ops: u64,
@@ -98,8 +98,8 @@ impl Tally {
     }
 }
 
-/// What a thread did, and how long that took.
-pub(super) struct Outcome {
+/// The tally of a thread, and its time.
+pub(super) struct ThreadTally {
     pub tally: Tally,
     pub seconds: f64,
     pub cpu_ns: u64,
@@ -237,7 +237,7 @@ pub(super) async fn run_all(
     issued: &Arc<AtomicU64>,
     done: &Arc<AtomicU64>,
     interrupted: &Arc<AtomicBool>,
-) -> Result<Outcome, BenchError> {
+) -> Result<ThreadTally, BenchError> {
     let connect_all = async {
         let mut ledgers = Vec::new();
         for _ in &clients {
@@ -273,5 +273,5 @@ pub(super) async fn run_all(
     let seconds = begun.elapsed().as_secs_f64();
     let cpu_ns = u64::try_from((thread_cpu_time() - cpu_before).as_nanos()).unwrap_or(u64::MAX);
     let tally = std::mem::take(&mut *load.tally());
-    Ok(Outcome { tally, seconds, cpu_ns })
+    Ok(ThreadTally { tally, seconds, cpu_ns })
 }

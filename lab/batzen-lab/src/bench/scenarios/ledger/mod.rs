@@ -22,19 +22,19 @@ use crate::bench::load::progress::Progress;
 use crate::bench::results::result::{BytesPerOp, Latency, LimitedBy, Load, Run, Sample, percentile_points};
 use crate::bench::scenarios::options::RunOptions;
 
-use client::{Choice, Client, Outcome, Tally};
+use client::{Choice, Client, Tally, ThreadTally};
 use server::LedgerServer;
 
 /// The ledger code of all accounts.
 const LEDGER: u32 = 700;
 /// Interval between samples of the series.
 const TICK: Duration = Duration::from_secs(1);
-/// How often a run that waits for the ledger looks whether it is interrupted.
+/// Interval at which a run that waits for the ledger checks whether it is interrupted.
 const INTERRUPTION_CHECK: Duration = Duration::from_millis(50);
 /// A side that was busy for more than this share of its cores limited the run.
 const BUSY: f64 = 0.9;
 
-/// How transfers choose their accounts.
+/// The distribution of transfers over accounts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Choosing {
     /// Each equally often
@@ -45,7 +45,7 @@ pub enum Choosing {
     Two,
 }
 
-/// How clients reach the server.
+/// The transport between clients and server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Transport {
     /// TCP over the loopback interface
@@ -128,7 +128,7 @@ pub fn run(args: &LedgerArgs, context: &Context) -> Result<Run, BenchError> {
     result(args, context, &run_dir, measured)
 }
 
-/// What was measured.
+/// The measurements.
 struct Measured {
     tally: Tally,
     seconds: f64,
@@ -270,7 +270,7 @@ fn measure(
     let mut client_ns = 0;
     for handle in handles {
         let outcome = handle.join().map_err(|_| BenchError::SetUp("a client broke down".to_owned()))?;
-        let Outcome { tally: of_thread, seconds, cpu_ns } = outcome?;
+        let ThreadTally { tally: of_thread, seconds, cpu_ns } = outcome?;
         tally.add(of_thread);
         longest = longest.max(seconds);
         client_ns += cpu_ns;

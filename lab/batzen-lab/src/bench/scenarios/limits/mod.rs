@@ -70,7 +70,7 @@ impl Speed {
 pub struct Limit {
     /// Its group: `RSA-2048`, `Ed25519`, `text`.
     pub group: String,
-    /// What was measured.
+    /// The measured operation.
     pub name: String,
     /// Done by a library, one item after another.
     pub library: Speed,

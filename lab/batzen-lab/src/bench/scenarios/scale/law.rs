@@ -34,7 +34,7 @@ struct CoreTime {
     coherence: f64,
 }
 
-/// Whether contention and coherence are free.
+/// The models to try: whether contention and coherence are free.
 const CANDIDATES: [[bool; 2]; 4] = [[false, false], [true, false], [false, true], [true, true]];
 
 /// Number of constants that some points determine.

@@ -38,7 +38,7 @@ use result::{Basis, Goal, ScaleKind, ScaleResult, ScaleRun};
 
 /// Machines that are projected.
 const PROJECTED_CORES: [u32; 4] = [8, 16, 32, 64];
-/// What we want, by coins in a request: coins per second on at most [`GOAL_CORES`] cores.
+/// Our goals, by coins in a request: coins per second on at most [`GOAL_CORES`] cores.
 const GOALS: [(u32, f64); 2] = [(10, 100_000.0), (1, 60_000.0)];
 const GOAL_CORES: u32 = 12;
 /// No stage shall saturate below this many coins per second.
@@ -323,7 +323,7 @@ fn kind(batch: u32, runs: Vec<ScaleRun>, lanes: Vec<LanesRow>) -> Result<ScaleKi
     })
 }
 
-/// Whether the clock tells what the server can do on its cores.
+/// Returns whether the clock tells what the server can do on its cores.
 fn is_undisturbed(run: &ScaleRun) -> bool {
     !run.is_shared
         && run.limited_by == LimitedBy::Server
@@ -341,7 +341,7 @@ fn point(run: &ScaleRun, basis: Basis) -> Point {
     Point { cores, coins_per_s }
 }
 
-/// How many lanes an exchange has by default.
+/// Returns the number of lanes that an exchange has by default.
 fn lanes_on(cores: usize) -> usize {
     ExchangeConfig::local(world::currency(), Path::new(""), 0).lanes_on(cores)
 }

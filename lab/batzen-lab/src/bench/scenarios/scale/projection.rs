@@ -1,4 +1,4 @@
-//! What a law projects for machines with more cores, and which stage bounds it. Pure functions.
+//! Projection of a law to machines with more cores, and the stage that bounds it. Pure functions.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use super::law::Law;
 /// Machines with more cores are not considered.
 pub const CORES_MAX: u32 = 1_024;
 
-/// How the threads of a stage grow with the machine.
+/// Growth of the threads of a stage with the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Growth {
@@ -29,7 +29,7 @@ pub struct Stage {
     pub name: String,
     /// Processor time of a coin, in microseconds.
     pub cpu_us_per_coin: f64,
-    /// How its threads grow.
+    /// The growth of its threads.
     pub growth: Growth,
 }
 
@@ -45,7 +45,7 @@ pub struct Ceiling {
     pub coins_per_s: f64,
 }
 
-/// What a machine is expected to do.
+/// The rate expected of a machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Projection {
     /// Its cores.
@@ -57,7 +57,7 @@ pub struct Projection {
     pub low_coins_per_s: f64,
     /// The highest of the rounds' laws with the measured σ alone: no core waits until a stage is saturated.
     pub high_coins_per_s: f64,
-    /// What limits the rate: a stage that is saturated, or `cores`.
+    /// The bottleneck: a stage that is saturated, or `cores`.
     pub limit: String,
     /// Cores that each stage keeps busy at the rate.
     pub cores_by_stage: BTreeMap<String, f64>,
@@ -107,7 +107,7 @@ impl Model {
         self.serial_s() * self.law.one_core_coins_per_s
     }
 
-    /// What a machine is expected to do.
+    /// Returns the rate expected of a machine.
     #[must_use]
     pub fn project(&self, cores: u32) -> Projection {
         let n = f64::from(cores);

@@ -13,7 +13,7 @@ use crate::bench::scenarios::lanes::LanesRow;
 /// One run of the exchange.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ScaleRun {
-    /// Which round.
+    /// The round.
     pub round: u32,
     /// Cores of the server.
     pub cores: u32,
@@ -21,7 +21,7 @@ pub struct ScaleRun {
     pub is_shared: bool,
     /// Coins withdrawn and deposited per second.
     pub coins_per_s: f64,
-    /// What limited that.
+    /// The bottleneck.
     pub limited_by: LimitedBy,
     /// Processor time of the server for a coin, in microseconds.
     pub cpu_us_per_coin: f64,
@@ -58,7 +58,7 @@ pub struct ScaleKind {
     pub runs: Vec<ScaleRun>,
     /// The lanes alone, the middle of the rounds.
     pub lanes: Vec<LanesRow>,
-    /// How many constants of the law the runs determine; the others are zero.
+    /// Number of constants of the law that the runs determine; the others are zero.
     pub identified: usize,
     /// The law of all rounds.
     pub law: Law,
@@ -74,11 +74,11 @@ pub struct ScaleKind {
     pub ceilings: Vec<Ceiling>,
     /// Larger machines.
     pub projections: Vec<Projection>,
-    /// What was wanted.
+    /// The goals.
     pub goals: Vec<Goal>,
 }
 
-/// What was wanted, and whether it is projected.
+/// A goal, and whether it is projected.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Goal {
     /// Coins per second.
@@ -110,6 +110,6 @@ pub struct ScaleResult {
     pub clients_per_core: u32,
     /// A result for each number of coins in a request.
     pub kinds: Vec<ScaleKind>,
-    /// What a reader should know.
+    /// Remarks that a reader should know.
     pub remarks: Vec<String>,
 }

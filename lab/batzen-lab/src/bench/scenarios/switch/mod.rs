@@ -39,9 +39,9 @@ const CENTS_MAX: u64 = 10_000;
 /// The funds and the debt limit of every participant: high enough that no limit is reached, though each is
 /// checked.
 const FUNDS_CENTS: u64 = 1_000_000_000_000;
-/// How long a transfer may take before it expires.
+/// Time that a transfer may take before it expires.
 const EXPIRATION: Duration = Duration::from_secs(30);
-/// How long to wait for the last transfers: expiration, grace, and a slow machine.
+/// Time to wait for the last transfers: expiration, grace, and a slow machine.
 const DRAIN_TIME: Duration = Duration::from_secs(60);
 
 /// Run complete transfers on a switch: prepares, fulfilments, callbacks between simulated participants

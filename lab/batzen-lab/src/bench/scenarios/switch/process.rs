@@ -18,7 +18,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// The operators' tokens. They are useless to anybody else, since the switch listens only on this machine and
 /// ends with the run.
 const TOKENS: [&str; 2] = ["secret-token:one", "secret-token:two"];
-/// How much of its last output is shown.
+/// Maximum length of its last output that is shown.
 const LAST_WORDS_BYTES: usize = 1_000;
 
 /// A running switch. It is killed when this is dropped.

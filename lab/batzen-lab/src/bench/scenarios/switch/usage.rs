@@ -1,4 +1,4 @@
-//! What the switch and the simulators use while a load runs.
+//! Usage of resources by the switch and the simulators while a load runs.
 
 use std::net::SocketAddr;
 use std::time::Instant;
@@ -123,12 +123,12 @@ impl Usage {
         self.end.resident as f64 - self.first.resident as f64
     }
 
-    /// What happened in each second.
+    /// Returns the samples of each second.
     pub fn seconds(&self) -> &[Sample] {
         &self.seconds
     }
 
-    /// What limited the run.
+    /// Returns the bottleneck of the run.
     pub fn limited_by(&self, placement: &Placement) -> LimitedBy {
         let seconds = (self.end.at - self.first.at).as_secs_f64().max(1e-9);
         let server = self.server_cpu().total_ns() as f64 / 1e9 / seconds;

@@ -202,7 +202,7 @@ impl Naive {
         self.transfers().find(|transfer| transfer.id == id).copied()
     }
 
-    /// How a pending transfer ended.
+    /// Returns the end of a pending transfer.
     fn end_of(&self, id: u128) -> Option<ChangeKind> {
         self.events.iter().find_map(|e| match e.kind {
             ChangeKind::TwoPhasePosted | ChangeKind::TwoPhaseVoided if e.transfer.pending_id == id => {

@@ -53,7 +53,7 @@ fn conflicting(index: usize, coin_pub: &EddsaPublicKey, reason: ConflictReason) 
     format!("coin {index} {coin_pub}: {reason:?}")
 }
 
-/// What must become available before a refused command is worth another attempt.
+/// The resource that must become available before a refused command is worth another attempt.
 enum Shortage {
     Reserve(EddsaPublicKey, Units),
     Coin(EddsaPublicKey, Units),
@@ -159,7 +159,7 @@ pub struct Model {
     income: Units,
 }
 
-/// What an aggregation can see: deposits, transient aggregates, and transfers by identifier.
+/// The rows that an aggregation can see: deposits, transient aggregates, and transfers by identifier.
 #[derive(Clone, Default)]
 pub struct Seen {
     deposits: BTreeSet<DepositKey>,
@@ -167,7 +167,7 @@ pub struct Seen {
     transfers: BTreeSet<Wtid>,
 }
 
-/// What is hidden from an aggregation because it came after the aggregation looked.
+/// The rows hidden from an aggregation because they came after the aggregation looked.
 pub struct Hidden {
     deposits: BTreeMap<DepositKey, Payment>,
     transients: BTreeMap<(ShortHash, EddsaPublicKey), (Units, Wtid)>,
@@ -215,7 +215,7 @@ impl Model {
         }
     }
 
-    /// What an aggregation would see now.
+    /// Returns the rows that an aggregation would see now.
     pub fn seen(&self) -> Seen {
         Seen {
             deposits: self.deposits.keys().cloned().collect(),
@@ -224,8 +224,8 @@ impl Model {
         }
     }
 
-    /// Whether a transfer has this identifier, as seen by an aggregation that only keeps the identifier for
-    /// later. An aggregation that pays must check all transfers.
+    /// Returns whether a transfer has this identifier, as seen by an aggregation that only keeps the
+    /// identifier for later. An aggregation that pays must check all transfers.
     pub(super) fn has_seen_transfer(&self, wtid: Wtid) -> bool {
         self.transfers.contains_key(&wtid) && !self.unseen_transfers.contains(&wtid)
     }
@@ -321,12 +321,12 @@ impl Model {
         [wired_in, out, reserves, outstanding, pending, purses, unrevealed, self.income].map(money)
     }
 
-    /// What is left of each known coin.
+    /// Returns the remainder of each known coin.
     pub fn remainders(&self) -> BTreeMap<EddsaPublicKey, Money> {
         self.coins.iter().map(|(key, coin)| (*key, money(self.remaining(coin)))).collect()
     }
 
-    /// What each reserve holds, when it expires and when it may be forgotten.
+    /// Returns the balance of each reserve, its expiration, and the time from which it may be forgotten.
     pub fn balances(&self) -> BTreeMap<EddsaPublicKey, (Money, Timestamp, Timestamp)> {
         self.reserves
             .iter()
