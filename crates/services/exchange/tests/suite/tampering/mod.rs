@@ -230,7 +230,7 @@ fn in_place(
                 report.judge(table, &alteration, &found.unwrap_or_else(Found::unreadable));
                 continue;
             }
-            let rows_in = |place: &mut dyn Place| {
+            let rows_in = |place: &mut dyn AlterableStore| {
                 let mut rows = None;
                 place.altered(at, &alteration, &mut |_, changed| rows = rows_by_key(changed, table));
                 rows
