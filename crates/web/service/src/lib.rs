@@ -30,5 +30,5 @@ pub use page::{OWN_FILES_POLICY, StaticPage, html_page, qr_code, with_policy};
 pub use readiness::{Checks, Readiness, health};
 pub use reads::{read, read_aside};
 pub use shutdown::{LAST_COMMITS, close, end, ended};
-pub use table::{Answer, Api, Endpoint, IntoResponse, Row, Table};
+pub use table::{Answer, Api, Endpoint, IntoResponse, Row, Table, Unrouted};
 pub use topics::{Poll, Tag, Topic, TopicKey, poll_deadline, tag};
