@@ -65,8 +65,6 @@ pub use forwarding::Forwarding;
 pub use outbox::Delivery;
 pub use service::Service;
 
-use api::admin::AdminApi;
-use api::participant::ParticipantApi;
 use clearing::{Clearing, ClearingCounters};
 use directory::Directory;
 use forwarding::Forwarder;
@@ -240,10 +238,12 @@ impl Switch {
         };
         let (addr, admin_addr) = (tcp_address(&server), tcp_address(&admin_server));
         let (senders, outbox) = ((senders, forwarder), (outbox, counters));
-        let service = Arc::new(Service::new(lane, store, directory, senders, treasury, outbox, config));
+        let monitor = api::monitor(server.stats());
+        let service = Arc::new(Service::new(lane, directory, senders, treasury, outbox, config, monitor));
+        batzen_service::fill_dashboard(&service);
         tasks.push(tokio::spawn(Arc::clone(&service).watch_approvals(workers.clone())));
-        let api = Arc::new(ParticipantApi::new(Arc::clone(&service)));
-        let admin = Arc::new(AdminApi::new(Arc::clone(&service), server.stats()));
+        let api = Arc::new(api::participant::api(Arc::clone(&service)));
+        let admin = Arc::new(api::admin::api(Arc::clone(&service)));
         let serving = vec![
             tokio::spawn(server.serve(api, options.clone(), drain.clone())),
             tokio::spawn(admin_server.serve(admin, options, drain.clone())),
@@ -326,17 +326,14 @@ impl RunningSwitch {
     pub async fn shutdown(self) -> Result<(), StoreError> {
         let Self { service, drain, workers, serving, clearing, tasks, .. } = self;
         drain.trigger();
-        for server in serving {
-            if server.await.is_err() {
-                tracing::error!("a server did not end cleanly");
-            }
-        }
+        batzen_service::ended(serving).await;
         clearing.end(tokio::time::Instant::now() + LAST_ANSWERS).await;
         workers.trigger();
         for task in tasks {
             task.abort();
             let _ = task.await;
         }
+        service.monitor().idle().await;
         let close = move || {
             service.close();
             service.store().close()

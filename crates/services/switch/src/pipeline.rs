@@ -138,6 +138,12 @@ impl Lane {
         self.lane.submit_internal(Numbered::from(command))
     }
 
+    /// The store.
+    #[must_use]
+    pub fn store(&self) -> &Store {
+        self.lane.store()
+    }
+
     /// The lane's metrics.
     #[must_use]
     pub fn metrics(&self) -> &LaneMetrics {

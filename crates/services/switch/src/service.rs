@@ -3,13 +3,12 @@
 use std::sync::Arc;
 
 use batzen_ledger::{Account, AccountFlags, CreateAccountStatus, Outbox};
-use batzen_service::Operations;
+use batzen_service::Monitor;
 use batzen_store::Store;
 use batzen_tables::switch::{
     AccountKind, HUB, SwitchAccountKey, SwitchStateKey, SwitchStateRow, SwitchStates,
 };
 
-use crate::api::participant::OPERATIONS;
 use crate::approvals::By;
 use crate::clearing::{Balances, Clearing, ClearingCounters};
 use crate::config::SwitchConfig;
@@ -28,14 +27,13 @@ pub(crate) const ATTEMPTS_MAX: usize = 10;
 /// The state behind both interfaces.
 pub struct Service {
     lane: Lane,
-    store: Store,
     directory: Arc<Directory>,
     senders: Senders,
     forwarder: Arc<Forwarder>,
     treasury: Arc<Treasury>,
     clearing: (Outbox<Clearing>, Arc<ClearingCounters>),
     config: SwitchConfig,
-    operations: Operations,
+    monitor: Monitor,
     /// Serialises approvals.
     pub(crate) approving: tokio::sync::Mutex<()>,
 }
@@ -43,24 +41,22 @@ pub struct Service {
 impl Service {
     pub(crate) fn new(
         lane: Lane,
-        store: Store,
         directory: Arc<Directory>,
         (senders, forwarder): (Senders, Arc<Forwarder>),
         treasury: Arc<Treasury>,
         clearing: (Outbox<Clearing>, Arc<ClearingCounters>),
         config: SwitchConfig,
+        monitor: Monitor,
     ) -> Self {
-        let operations = Operations::new(&OPERATIONS);
         Self {
             lane,
-            store,
             directory,
             senders,
             forwarder,
             treasury,
             clearing,
             config,
-            operations,
+            monitor,
             approving: tokio::sync::Mutex::default(),
         }
     }
@@ -70,15 +66,15 @@ impl Service {
     }
 
     pub(crate) fn store(&self) -> &Store {
-        &self.store
+        self.lane.store()
     }
 
     pub(crate) fn config(&self) -> &SwitchConfig {
         &self.config
     }
 
-    pub(crate) fn operations(&self) -> &Operations {
-        &self.operations
+    pub(crate) fn monitor(&self) -> &Monitor {
+        &self.monitor
     }
 
     pub(crate) fn senders(&self) -> &Senders {
@@ -106,7 +102,7 @@ impl Service {
     }
 
     pub(crate) fn state(&self) -> Result<SwitchStateRow, OperatorError> {
-        let stored = self.store.get::<SwitchStates>(&SwitchStateKey::ONLY)?;
+        let stored = self.store().get::<SwitchStates>(&SwitchStateKey::ONLY)?;
         Ok(stored.expect("the switch was opened").row)
     }
 
@@ -117,12 +113,12 @@ impl Service {
             attempts += 1;
             match self.try_change(change, by).await {
                 Err(OperatorError::Refused(Refusal::Overtaken)) if attempts < ATTEMPTS_MAX => {
-                    self.directory.refresh(&self.store)?;
+                    self.directory.refresh(self.store())?;
                 }
                 other => break other?,
             }
         };
-        self.directory.refresh(&self.store)?;
+        self.directory.refresh(self.store())?;
         self.senders.serve();
         if let Change::Limit { currency, number, .. } = self.resolved(change)?
             && let Err(error) = self.treasury.adjust(number, currency).await

@@ -27,11 +27,6 @@ pub trait App: Sized + Send + Sync + 'static {
     /// HTTP server after it.
     fn write_metrics(&self, page: &mut Page);
 
-    /// Rewrites the answer to a request that has no endpoint.
-    fn unrouted(&self, response: Response) -> Response {
-        response
-    }
-
     /// Runs the handler of an endpoint.
     fn run(self: &Arc<Self>, row: Row<Self>, request: &mut Request) -> impl Future<Output = Response> + Send {
         async move { row.call(self, request).await }

@@ -5,6 +5,7 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used, reason = "a test that cannot go on fails"))]
 
+mod access;
 mod answers;
 mod app;
 pub mod dashboard;
@@ -19,14 +20,15 @@ mod table;
 mod topics;
 pub mod wire_gateway;
 
+pub use access::token_holder;
 pub use answers::{Failures, body, large_body, malformed, path_value};
 pub use app::{App, Monitor, fill_dashboard};
 pub use batzen_http::escape_html;
 pub use metrics_page::MetricsPage;
 pub use operations::{OUTCOMES, Operations, Running};
-pub use page::StaticPage;
+pub use page::{OWN_FILES_POLICY, StaticPage, html_page, qr_code, with_policy};
 pub use readiness::{Checks, Readiness, health};
 pub use reads::{read, read_aside};
-pub use shutdown::{LAST_COMMITS, close, end};
-pub use table::{Answer, Api, Endpoint, IntoResponse, Row, Table};
+pub use shutdown::{LAST_COMMITS, close, end, ended};
+pub use table::{Answer, Api, Endpoint, IntoResponse, Row, Table, Unrouted};
 pub use topics::{Poll, Tag, Topic, TopicKey, poll_deadline, tag};

@@ -14,14 +14,21 @@ use crate::App;
 /// Time that commands of disconnected clients may take at the end.
 pub const LAST_COMMITS: Duration = Duration::from_secs(5);
 
+/// Waits until HTTP servers have ended.
+pub async fn ended(serving: impl IntoIterator<Item = JoinHandle<Drained>>) {
+    for server in serving {
+        if let Err(error) = server.await {
+            tracing::error!(%error, "HTTP server ended abnormally");
+        }
+    }
+}
+
 /// Waits until the HTTP server has ended and no page is being written, then until the commands of disconnected clients
 /// have ended, for at most [`LAST_COMMITS`].
 ///
 /// Returns the state of the service, unless some command still holds it.
 pub async fn end<A: App>(app: Arc<A>, serving: JoinHandle<Drained>) -> Option<A> {
-    if let Err(error) = serving.await {
-        tracing::error!(%error, "HTTP server ended abnormally");
-    }
+    ended([serving]).await;
     app.monitor().idle().await;
     let deadline = Instant::now() + LAST_COMMITS;
     while Arc::strong_count(&app) > 1 && Instant::now() < deadline {

@@ -12,6 +12,7 @@ use futures_util::future::BoxFuture;
 use tracing::Instrument;
 
 use crate::App;
+use crate::operations::Running;
 
 /// A handler's result: an answer, or a refusal, which is an answer too.
 pub type Answer = Result<Response, Response>;
@@ -43,9 +44,9 @@ impl IntoResponse for Response {
     }
 }
 
-impl IntoResponse for Answer {
+impl<R: Into<Response>> IntoResponse for Result<Response, R> {
     fn into_response(self) -> Response {
-        self.unwrap_or_else(|refused| refused)
+        self.unwrap_or_else(Into::into)
     }
 }
 
@@ -84,6 +85,9 @@ impl<A> Row<A> {
     }
 }
 
+/// Rewrites the answer to a request that has no endpoint.
+pub type Unrouted<A> = fn(&A, &Head, Response) -> Response;
+
 /// The endpoints of a service.
 #[derive(Debug)]
 pub struct Table<A> {
@@ -91,6 +95,10 @@ pub struct Table<A> {
     operations: &'static [&'static str],
     get_bytes_max: usize,
     listed: Vec<(Method, String, usize)>,
+    unrouted: Unrouted<A>,
+    /// Index of the name under which requests without an endpoint are counted.
+    unrouted_operation: Option<usize>,
+    reads_unrouted: bool,
 }
 
 impl<A> Table<A> {
@@ -98,7 +106,28 @@ impl<A> Table<A> {
     /// [`Monitor`](crate::Monitor); with none, requests are not counted.
     #[must_use]
     pub fn new(style: Style, operations: &'static [&'static str]) -> Self {
-        Self { routes: Routes::new(style), operations, get_bytes_max: NO_BODY_BYTES_MAX, listed: Vec::new() }
+        Self {
+            routes: Routes::new(style),
+            operations,
+            get_bytes_max: NO_BODY_BYTES_MAX,
+            listed: Vec::new(),
+            unrouted: |_, _, response| response,
+            unrouted_operation: None,
+            reads_unrouted: false,
+        }
+    }
+
+    /// Sets the answer to requests that have no endpoint.
+    #[must_use]
+    pub fn with_unrouted(self, unrouted: Unrouted<A>) -> Self {
+        Self { unrouted, ..self }
+    }
+
+    /// Reads the bodies of requests that have no endpoint, and counts these requests under `operation`. Otherwise they
+    /// are refused before the body, and not counted.
+    #[must_use]
+    pub fn reading_unrouted(self, operation: &str) -> Self {
+        Self { unrouted_operation: self.operation("unrouted", operation), reads_unrouted: true, ..self }
     }
 
     /// Sets the limit for the bodies of the `GET` endpoints that follow, in bytes.
@@ -153,16 +182,21 @@ impl<A> Table<A> {
         operation: &str,
         endpoint: Endpoint<A>,
     ) -> Self {
-        let named = |name: &&str| *name == operation;
-        let place = self.operations.iter().position(named);
+        let operation = self.operation(pattern, operation);
+        self.listed.push((method.clone(), pattern.to_owned(), body_bytes_max));
+        let row = Row { endpoint, body_bytes_max, operation };
+        self.routes = self.routes.route(method, pattern, row);
+        self
+    }
+
+    /// Index of an operation's name; none if requests are not counted.
+    fn operation(&self, pattern: &str, operation: &str) -> Option<usize> {
+        let place = self.operations.iter().position(|name| *name == operation);
         assert!(
             place.is_some() || self.operations.is_empty(),
             "{pattern}: no operation is called {operation}"
         );
-        self.listed.push((method.clone(), pattern.to_owned(), body_bytes_max));
-        let row = Row { endpoint, body_bytes_max, operation: place };
-        self.routes = self.routes.route(method, pattern, row);
-        self
+        place
     }
 
     /// Method, pattern and body limit of every endpoint, for documents.
@@ -202,14 +236,27 @@ impl<A: App> Api<A> {
     pub async fn answer(&self, mut request: Request) -> Response {
         let row = match self.table.routes.dispatch(&mut request) {
             Ok(row) => *row,
-            Err(response) => return self.app.unrouted(response),
+            Err(response) => return self.unrouted(&request.head, response),
         };
-        let running = row.operation.map(|operation| self.app.monitor().operations().begin(operation));
+        let running = self.begin(row.operation);
         let response = self.app.run(row, &mut request).await;
         if let Some(running) = running {
             running.end(response.status);
         }
         response
+    }
+
+    fn unrouted(&self, head: &Head, response: Response) -> Response {
+        let running = self.begin(self.table.unrouted_operation);
+        let response = (self.table.unrouted)(&self.app, head, response);
+        if let Some(running) = running {
+            running.end(response.status);
+        }
+        response
+    }
+
+    fn begin(&self, operation: Option<usize>) -> Option<Running<'_>> {
+        operation.map(|operation| self.app.monitor().operations().begin(operation))
     }
 }
 
@@ -219,11 +266,12 @@ impl<A: App> Handler for Api<A> {
         Continued::new(async move { api.answer(request).await }.in_current_span())
     }
 
-    /// Refuses unknown endpoints and bodies above the endpoint's limit before the body is read.
+    /// Refuses bodies above the endpoint's limit before they are read, and unknown endpoints unless the table reads them.
     fn admit(&self, head: &Head) -> Result<Admission, Response> {
         match self.table.routes.endpoint(head) {
             Ok(row) => Ok(Admission::limited(row.body_bytes_max)),
-            Err(response) => Err(self.app.unrouted(response)),
+            Err(_) if self.table.reads_unrouted => Ok(Admission::default()),
+            Err(response) => Err(self.unrouted(head, response)),
         }
     }
 

@@ -13,7 +13,7 @@ pub struct Article {
     pub text: &'static str,
 }
 
-pub const ARTICLES: [Article; 3] = [
+pub static ARTICLES: [Article; 3] = [
     Article {
         slug: "blind-signatures",
         title: "An envelope with carbon paper",

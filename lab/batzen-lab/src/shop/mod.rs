@@ -17,9 +17,11 @@ use std::io::Read as _;
 use std::sync::Arc;
 
 use batzen_http::client::ClientError;
-use batzen_http::{
-    Drain, Drained, Handler, Listen, Method, Request, Response, Routes, Server, ServerOptions, Style, header,
-};
+use batzen_http::{Drain, Drained, Listen, Request, Response, Server, ServerOptions, Style, header};
+use batzen_metrics::Page;
+use batzen_protocol::limits::NO_BODY_BYTES_MAX;
+use batzen_service::dashboard::{COMMON, Layout};
+use batzen_service::{Answer, Api, App, Monitor, Readiness, Table, endpoint};
 use tokio::task::JoinHandle;
 
 use articles::{ARTICLES, Article};
@@ -29,6 +31,10 @@ use backend::{Backend, State};
 const SESSION_BYTES: usize = 16;
 /// The cookie of an article: `SESSION.ORDER_ID`.
 const COOKIE: &str = "purchase";
+/// Values of the label `operation`.
+const OPERATIONS: [&str; 2] = ["article", "other"];
+/// The dashboard.
+const DASHBOARD: Layout = Layout { sections: COMMON, work: &["article"] };
 /// The longest order number in a cookie.
 const ORDER_ID_CHARS_MAX: usize = 64;
 
@@ -77,9 +83,14 @@ impl RunningShop {
         let url = format!("{}/", url.trim_end_matches('/'));
         let backend = Backend::new(&options.backend_url, &options.token)?;
         let currency = backend.currency().await?;
-        let shop = Shop { url: url.clone(), currency, backend, routes: routes() };
+        let monitor = Monitor::new("shop", &OPERATIONS, &DASHBOARD, server.stats());
+        let shop = Arc::new(Shop { url: url.clone(), currency, backend, monitor });
         let drain = Drain::new();
-        let serving = tokio::spawn(server.serve(Arc::new(shop), ServerOptions::default(), drain.clone()));
+        let serving = tokio::spawn(server.serve(
+            Arc::new(Api::new(shop, table())),
+            ServerOptions::default(),
+            drain.clone(),
+        ));
         Ok(Self { url, drain, serving })
     }
 
@@ -98,72 +109,89 @@ impl RunningShop {
     }
 }
 
-#[derive(Clone, Copy)]
-enum Endpoint {
-    Catalogue,
-    Read,
-    Buy,
-    Return,
-}
-
-fn routes() -> Routes<Endpoint> {
-    Routes::new(Style::ByFirstSegment)
-        .route(Method::GET, "/", Endpoint::Catalogue)
-        .route(Method::GET, "/articles/:slug", Endpoint::Read)
-        .route(Method::POST, "/articles/:slug/buy", Endpoint::Buy)
-        .route(Method::POST, "/articles/:slug/return", Endpoint::Return)
+fn table() -> Table<Shop> {
+    Table::new(Style::ByFirstSegment, &OPERATIONS)
+        .monitored("other")
+        .get("/", "other", endpoint!(catalogue))
+        .get("/articles/:slug", "article", endpoint!(read))
+        .post("/articles/:slug/buy", NO_BODY_BYTES_MAX, "article", endpoint!(buy))
+        .post("/articles/:slug/return", NO_BODY_BYTES_MAX, "article", endpoint!(give_back))
 }
 
 struct Shop {
     url: String,
     currency: String,
     backend: Backend,
-    routes: Routes<Endpoint>,
+    monitor: Monitor,
 }
 
-impl Handler for Shop {
-    async fn handle(&self, request: Request) -> Response {
-        self.answer(&request).await.unwrap_or_else(|error| {
-            tracing::warn!(%error, "the merchant backend failed");
-            pages::message(502, "Payments do not work at the moment. Please try again.")
-        })
+impl App for Shop {
+    fn monitor(&self) -> &Monitor {
+        &self.monitor
     }
+
+    async fn ready(&self) -> Readiness {
+        Readiness::new().check_within("backend", self.backend.currency()).await
+    }
+
+    fn write_metrics(&self, _: &mut Page) {}
+}
+
+async fn catalogue(shop: &Shop, _: &Request) -> Response {
+    pages::catalogue(&shop.currency)
+}
+
+async fn read(shop: &Shop, request: &Request) -> Answer {
+    let article = article(request)?;
+    Ok(match shop.state(request, article).await? {
+        None => pages::offer(article, &shop.currency, None),
+        Some(State::Due { pay_page }) => pages::offer(article, &shop.currency, Some(&pay_page)),
+        Some(State::Paid { is_refunded: false, .. }) => pages::article(article),
+        Some(State::Paid { page, .. }) => pages::returned(article, &page),
+    })
+}
+
+async fn buy(shop: &Shop, request: &Request) -> Answer {
+    let article = article(request)?;
+    match shop.state(request, article).await? {
+        None => shop.order(article).await.map_err(failed),
+        Some(State::Due { pay_page }) => Ok(see_other(&pay_page)),
+        Some(State::Paid { .. }) => Ok(see_other(&shop.url_of(article))),
+    }
+}
+
+async fn give_back(shop: &Shop, request: &Request) -> Answer {
+    let article = article(request)?;
+    match shop.state(request, article).await? {
+        Some(State::Paid { order_id, page, is_refunded: false }) => {
+            shop.backend.refund(&order_id, &shop.price(article)).await.map_err(failed)?;
+            Ok(see_other(&page))
+        }
+        _ => Ok(see_other(&shop.url_of(article))),
+    }
+}
+
+/// The article that a path names.
+fn article(request: &Request) -> Result<&'static Article, Response> {
+    let slug = request.param("slug");
+    let found = ARTICLES.iter().find(|article| article.slug == slug);
+    found.ok_or_else(|| pages::message(404, "There is no such article."))
+}
+
+fn failed(error: ClientError) -> Response {
+    tracing::warn!(%error, "the merchant backend failed");
+    pages::message(502, "Payments do not work at the moment. Please try again.")
 }
 
 impl Shop {
-    async fn answer(&self, request: &Request) -> Result<Response, ClientError> {
-        let endpoint = match self.routes.resolve(&request.head) {
-            Ok(matched) => *matched.endpoint,
-            Err(refusal) => return Ok(refusal),
-        };
-        if let Endpoint::Catalogue = endpoint {
-            return Ok(pages::catalogue(&self.currency));
-        }
-        let slug = request.head.segment(1);
-        let Some(article) = ARTICLES.iter().find(|article| article.slug == slug) else {
-            return Ok(pages::message(404, "There is no such article."));
-        };
-        let state = match purchase(request) {
-            Some((session, order_id)) => self.backend.state(order_id, session, &self.url_of(article)).await?,
-            None => None,
-        };
-        match (endpoint, state) {
-            (Endpoint::Buy, None) => self.buy(article).await,
-            (Endpoint::Buy, Some(State::Due { pay_page })) => Ok(see_other(&pay_page)),
-            (Endpoint::Return, Some(State::Paid { order_id, page, is_refunded: false })) => {
-                self.backend.refund(&order_id, &self.price(article)).await?;
-                Ok(see_other(&page))
-            }
-            (Endpoint::Buy | Endpoint::Return, _) => Ok(see_other(&self.url_of(article))),
-            (_, None) => Ok(pages::offer(article, &self.currency, None)),
-            (_, Some(State::Due { pay_page })) => Ok(pages::offer(article, &self.currency, Some(&pay_page))),
-            (_, Some(State::Paid { is_refunded: false, .. })) => Ok(pages::article(article)),
-            (_, Some(State::Paid { page, .. })) => Ok(pages::returned(article, &page)),
-        }
+    /// The state of the visitor's order of an article, if there is one.
+    async fn state(&self, request: &Request, article: &Article) -> Result<Option<State>, Response> {
+        let Some((session, order_id)) = purchase(request) else { return Ok(None) };
+        self.backend.state(order_id, session, &self.url_of(article)).await.map_err(failed)
     }
 
     /// Orders an article, and sends the visitor to the page where she pays.
-    async fn buy(&self, article: &Article) -> Result<Response, ClientError> {
+    async fn order(&self, article: &Article) -> Result<Response, ClientError> {
         let url = self.url_of(article);
         let order_id = self.backend.order(&self.price(article), article.title, &url).await?;
         let session = random_session();

@@ -1,7 +1,7 @@
 //! The shop's pages.
 
-use batzen_http::{Response, header};
-use batzen_service::escape_html;
+use batzen_http::Response;
+use batzen_service::{escape_html, html_page};
 
 use crate::shop::articles::{ARTICLES, Article};
 
@@ -9,16 +9,7 @@ const STYLE: &str = ":root{color-scheme:light dark;background:Canvas}body{font-f
                      padding:0 1rem;line-height:1.5}button{font:inherit;padding:.4rem 1rem}";
 
 fn page(status: u16, title: &str, body: &str) -> Response {
-    let title = escape_html(title);
-    let html = format!(
-        "<!DOCTYPE html><html lang=\"en\"><head><meta charset=\"utf-8\">\
-         <meta name=\"viewport\" content=\"width=device-width\"><title>{title}</title><style>{STYLE}</style></head>\
-         <body><main><h1>{title}</h1>{body}</main></body></html>"
-    );
-    Response::bytes(status, "text/html; charset=utf-8", html)
-        .with_header(header::CONTENT_SECURITY_POLICY, "default-src 'none'; style-src 'unsafe-inline'")
-        .with_header(header::X_CONTENT_TYPE_OPTIONS, "nosniff")
-        .with_header(header::CACHE_CONTROL, "no-store")
+    html_page(status, title, STYLE, body)
 }
 
 /// All articles.

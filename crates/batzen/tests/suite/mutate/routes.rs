@@ -116,37 +116,12 @@ pub fn ledger() -> Vec<Route> {
 }
 
 pub fn switch_operators() -> Vec<Route> {
-    table("services/switch/src/api/admin/mod.rs")
+    [rows("services/switch/src/api/admin"), pages()].concat()
 }
 
-/// Tables like `.route(get.clone(), "/path", ..)`.
-fn table(path: &str) -> Vec<Route> {
-    let text = source(&crates(path));
-    let method = |between: &str| between.split(['.', ',']).next().unwrap_or_default().to_owned();
-    after(&text, ".route(").into_iter().map(|(between, path)| Route::new(&method(between), path)).collect()
-}
-
-/// Arms like `("PUT", "transfers", 3, "error") =>`.
+/// The endpoints of transfers and bulk transfers.
 pub fn switch_participants() -> Vec<Route> {
-    let text = source(&crates("services/switch/src/api/participant.rs"));
-    let mut routes = Vec::new();
-    for method in ["GET", "POST", "PUT"] {
-        for (_, resource) in after(&text, &format!("(\"{method}\",")) {
-            let arm = format!("(\"{method}\",\"{resource}\",");
-            for (at, _) in text.match_indices(&arm) {
-                let pattern = match text.as_bytes().get(at + arm.len()) {
-                    Some(b'1') => format!("/{resource}"),
-                    Some(b'2') => format!("/{resource}/:id"),
-                    Some(b'3') => format!("/{resource}/:id/error"),
-                    _ => continue,
-                };
-                routes.push(Route::new(method, &pattern));
-            }
-        }
-    }
-    routes.sort();
-    routes.dedup();
-    routes
+    [rows("services/switch/src/api/participant.rs"), rows("services/switch/src/api/bulk.rs")].concat()
 }
 
 /// Checks that the tables were found in the sources; a changed notation shows up here.

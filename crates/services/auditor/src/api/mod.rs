@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use batzen_crypto::EddsaPublicKey;
 use batzen_engine::{Collector, CollectorOptions, CpuPool, Lane};
-use batzen_http::{Drain, Response, Stats, Style};
+use batzen_http::{Drain, Head, Response, Stats, Style};
 use batzen_metrics::{Counter, Page};
 use batzen_protocol::{ErrorCode, Timestamp};
 use batzen_service::dashboard::{COMMON, Layout};
@@ -42,7 +42,10 @@ const OPERATIONS: [&str; 2] = ["confirmation", "other"];
 const DASHBOARD: Layout = Layout { sections: COMMON, work: &[] };
 
 fn table() -> Table {
-    let mut table = Table::new(Style::ByPath, &OPERATIONS).monitored("other").with_dashboard("other");
+    let mut table = Table::new(Style::ByPath, &OPERATIONS)
+        .with_unrouted(unrouted)
+        .monitored("other")
+        .with_dashboard("other");
     for family in [pages::routes, confirmations::routes, audit::routes] {
         table = family(table);
     }
@@ -58,6 +61,14 @@ pub fn endpoints() -> Vec<String> {
 /// The interface of an auditor.
 pub fn api(service: Arc<Service>) -> Api<Service> {
     Api::new(service, table())
+}
+
+/// Clients of this protocol expect a page for unknown paths and methods, not the errors of other services.
+fn unrouted(_: &Service, _: &Head, response: Response) -> Response {
+    match response.status {
+        404 | 405 => pages::unknown(),
+        _ => response,
+    }
 }
 
 /// State that all endpoints share.
@@ -108,14 +119,6 @@ impl App for Service {
         self.lane.metrics().write(page);
         self.pool.write(page);
         self.store.write_metrics(page, batzen_tables::auditor::ALL);
-    }
-
-    /// Clients of this protocol expect a page for unknown paths and methods, not the errors of other services.
-    fn unrouted(&self, response: Response) -> Response {
-        match response.status {
-            404 | 405 => pages::unknown(),
-            _ => response,
-        }
     }
 }
 

@@ -58,7 +58,7 @@ pub(crate) const FAILURES: Failures = Failures { unreachable: "unavailable", ..F
 
 /// All endpoints.
 fn table(with_dashboard: bool, with_liabilities: bool) -> Table {
-    let mut table = Table::new(Style::ByFirstSegment, &OPERATIONS).monitored("other");
+    let mut table = Table::new(Style::ByFirstSegment, &OPERATIONS).with_unrouted(unrouted).monitored("other");
     for family in [
         root::routes,
         terms::routes,
@@ -96,6 +96,12 @@ pub fn endpoints() -> Vec<String> {
     table(true, true).endpoints()
 }
 
+/// The answer to a request that has no endpoint.
+fn unrouted(app: &Exchange, _: &Head, response: Response) -> Response {
+    app.core.metrics.received("other");
+    response
+}
+
 /// The interface of an exchange.
 pub fn api(app: Arc<Exchange>) -> Api<Exchange> {
     let config = &app.core.config;
@@ -114,11 +120,6 @@ impl App for Exchange {
 
     fn write_metrics(&self, page: &mut Page) {
         Self::write_metrics(self, page);
-    }
-
-    fn unrouted(&self, response: Response) -> Response {
-        self.core.metrics.received("other");
-        response
     }
 
     async fn run(self: &Arc<Self>, row: Row<Self>, request: &mut Request) -> Response {

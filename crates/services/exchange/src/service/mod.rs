@@ -236,9 +236,7 @@ impl RunningExchange {
         if let Some(workers) = workers {
             workers.join().await;
         }
-        if let Err(error) = server.await {
-            tracing::error!(%error, "HTTP server ended abnormally");
-        }
+        batzen_service::ended([server]).await;
         for follower in followers {
             follower.abort();
             // It has ended in any case: it was aborted, or it finished because of the drain.

@@ -6,8 +6,8 @@ use batzen_crypto::HashCode;
 use batzen_crypto::hash::sha512_parts;
 use batzen_http::{Head, Response, header};
 use batzen_protocol::ErrorCode;
+use batzen_service::token_holder;
 use batzen_tables::merchant::{InstanceKey, Instances};
-use subtle::ConstantTimeEq;
 
 use super::core::Core;
 use super::shops::{Shop, Shops};
@@ -115,8 +115,8 @@ impl Gate {
 
     fn authorize(&self, head: &Head, shop: &Shop) -> Result<(), Response> {
         let Some(expected) = shop.row.token_hash else { return Ok(()) };
-        let given = head.bearer_token().map(|token| self.token_hash(&shop.id, token));
-        if given.is_some_and(|given| bool::from(given.as_bytes().ct_eq(expected.as_bytes()))) {
+        let hash = |token: &str| *self.token_hash(&shop.id, token).as_bytes();
+        if token_holder(head, hash, [((), *expected.as_bytes())]).is_some() {
             return Ok(());
         }
         let answer = Response::error(ErrorCode::MERCHANT_GENERIC_UNAUTHORIZED, "");

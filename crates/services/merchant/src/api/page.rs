@@ -4,9 +4,7 @@ use std::fmt::Write as _;
 
 use batzen_http::{Response, header};
 use batzen_protocol::api::merchant::TemplateContract;
-use batzen_service::escape_html;
-
-use crate::webui::qr;
+use batzen_service::{escape_html, html_page, qr_code};
 
 /// Interval at which the page of an order that is due checks whether it was paid, in seconds.
 const RELOAD_S: u32 = 3;
@@ -15,17 +13,7 @@ const STYLE: &str = ":root{color-scheme:light dark;background:Canvas}body{font-f
                      padding:1rem;border-radius:.5rem}a{word-break:break-all}";
 
 fn page(status: u16, title: &str, body: &str) -> Response {
-    let title = escape_html(title);
-    let html = format!(
-        "<!DOCTYPE html><html lang=\"en\"><head><meta charset=\"utf-8\">\
-         <meta name=\"viewport\" content=\"width=device-width\"><title>{title}</title><style>{STYLE}</style></head>\
-         <body><main><h1>{title}</h1>{body}</main></body></html>"
-    );
-    Response::bytes(status, "text/html; charset=utf-8", html)
-        .with_header(header::CONTENT_SECURITY_POLICY, "default-src 'none'; style-src 'unsafe-inline'")
-        .with_header(header::X_CONTENT_TYPE_OPTIONS, "nosniff")
-        .with_header(header::REFERRER_POLICY, "no-referrer")
-        .with_header(header::CACHE_CONTROL, "no-store")
+    html_page(status, title, STYLE, body)
 }
 
 /// A page with one sentence.
@@ -36,7 +24,7 @@ pub(super) fn message(status: u16, text: &str) -> Response {
 /// A page about something that a wallet opens. It reloads itself, because then the state changes.
 fn offer(status: u16, summary: &str, what: &str, amount: &str, uri: &str) -> Response {
     // If the text is too long for a code, the link below it works anyway.
-    let (size, path) = qr(uri).unwrap_or((1, String::new()));
+    let (size, path) = qr_code(uri).unwrap_or((1, String::new()));
     let (uri, amount) = (escape_html(uri), escape_html(amount));
     let body = format!(
         "<p>{amount}</p><svg viewBox=\"0 0 {size} {size}\" role=\"img\" aria-label=\"QR code of the {what}\">\

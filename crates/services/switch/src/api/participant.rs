@@ -4,10 +4,13 @@
 use std::sync::Arc;
 
 use batzen_engine::SubmitError;
-use batzen_http::{Handler, HeaderMap, Method, Request, Response, header};
+use batzen_http::{Head, HeaderMap, Method, Request, Response, Style, header};
+use batzen_service::{Api, endpoint};
 use serde::Deserialize;
 
-use super::routed::Resource;
+use super::routed::Address;
+use super::{OPERATIONS, Table, bulk, lookups, routed};
+use crate::MAX_BODY_BYTES;
 use crate::canonical;
 use crate::directory::{Entry, Snapshot};
 use crate::errors::ApiError;
@@ -53,15 +56,21 @@ impl Refuse {
         Self::new(400, ApiError::MalformedSyntax, text)
     }
 
-    fn response(&self) -> Response {
-        let text = if self.text.is_empty() { self.error.text() } else { &self.text };
+    pub(super) fn unknown_path() -> Self {
+        Self::new(404, ApiError::UnknownUri, "")
+    }
+}
+
+impl From<Refuse> for Response {
+    fn from(refuse: Refuse) -> Self {
+        let text = if refuse.text.is_empty() { refuse.error.text() } else { &refuse.text };
         let error_information = ErrorInformation {
-            error_code: format!("{:04}", self.error.code()).into(),
+            error_code: format!("{:04}", refuse.error.code()).into(),
             error_description: text.chars().take(128).collect::<String>().into(),
-            extension_list: (self.error == ApiError::UnacceptableVersion).then(supported_versions),
+            extension_list: (refuse.error == ApiError::UnacceptableVersion).then(supported_versions),
         };
-        let response = Response::json(self.status, &ErrorBody { error_information });
-        if self.status == 503 { response.with_header(header::RETRY_AFTER, "1") } else { response }
+        let response = Self::json(refuse.status, &ErrorBody { error_information });
+        if refuse.status == 503 { response.with_header(header::RETRY_AFTER, "1") } else { response }
     }
 }
 
@@ -138,17 +147,13 @@ fn check_media(value: &str, resource: &str, is_accept: bool) -> Result<(), Refus
 }
 
 /// The checks of headers that all requests share.
-pub(super) fn check_headers(
-    headers: &HeaderMap,
-    resource: &str,
-    method: &Method,
-    directory: &Snapshot,
-) -> Result<Parties, Refuse> {
+pub(super) fn check_headers(head: &Head, resource: &str, directory: &Snapshot) -> Result<Parties, Refuse> {
+    let headers = &head.headers;
     let missing =
         |name: &str| Refuse::new(400, ApiError::MissingElement, format!("header {name} is missing"));
     let content_type = text(headers, "content-type").ok_or_else(|| missing("Content-Type"))?;
     check_media(content_type, resource, false)?;
-    if matches!(*method, Method::POST | Method::GET) {
+    if matches!(head.method, Method::POST | Method::GET) {
         let accept = text(headers, "accept").ok_or_else(|| missing("Accept"))?;
         accept
             .split(',')
@@ -172,6 +177,16 @@ pub(super) fn check_headers(
         destination: destination.cloned(),
         has_destination: destination_name.is_some(),
     })
+}
+
+/// The same for a request whose sender must be switched on.
+pub(super) fn active_parties(service: &Service, head: &Head, resource: &str) -> Result<Parties, Refuse> {
+    let parties = check_headers(head, resource, &service.directory())?;
+    if parties.source.active {
+        Ok(parties)
+    } else {
+        Err(Refuse::new(403, ApiError::ClientError, "FSPIOP-Source is switched off"))
+    }
 }
 
 /// The header lines to pass on. Accept belongs to requests, not to the callbacks that answer them.
@@ -247,113 +262,120 @@ pub(super) fn party(directory: &Snapshot, name: &str) -> Result<Party, Refuse> {
     Ok(Party { name: name.to_owned(), number })
 }
 
-/// The handler of the participants' listener.
-pub struct ParticipantApi {
-    pub(super) service: Arc<Service>,
-}
-
 pub(super) type Answer = Result<Response, Refuse>;
 
-impl ParticipantApi {
-    /// The interface of this service.
-    pub fn new(service: Arc<Service>) -> Self {
-        Self { service }
+/// The participants' interface.
+pub(crate) fn api(service: Arc<Service>) -> Api<Service> {
+    let mut table = Table::new(Style::ByPath, &OPERATIONS)
+        .with_get_limit(MAX_BODY_BYTES)
+        .with_unrouted(unrouted)
+        .reading_unrouted("other");
+    for family in [transfers, bulk::routes, lookups::routes, routed::routes] {
+        table = family(table);
     }
+    Api::new(service, table)
+}
 
-    async fn dispatch(&self, request: &Request) -> Answer {
-        let segments: [&str; 4] = std::array::from_fn(|place| request.segment(place));
-        let depth = request.segment_count();
-        let resource = match segments[0] {
-            "transfers" | "bulkTransfers" if depth <= 3 => segments[0],
-            "transfers" | "bulkTransfers" => return Err(Refuse::new(404, ApiError::UnknownUri, "")),
-            other => return self.routed(request, Resource::of(other)?).await,
-        };
-        let directory = self.service.directory();
-        let parties = || check_headers(&request.headers, resource, &request.method, &directory);
-        let (id, error) = (segments[1], segments[2]);
-        match (request.method.as_str(), resource, depth, error) {
-            ("POST", "transfers", 1, _) => self.prepare(request, &parties()?, &directory).await,
-            ("PUT", "transfers", 2, _) => self.fulfil(request, id, &parties()?).await,
-            ("PUT", "transfers", 3, "error") => self.error(request, id, &parties()?).await,
-            ("GET", "transfers", 2, _) => {
-                let (id, source) = (uuid(id, "the transfer's id")?, parties()?.source.number);
-                self.run(202, Command::Get { id, source }).await
-            }
-            ("POST", "bulkTransfers", 1, _) => self.bulk_prepare(request, &parties()?, &directory).await,
-            ("PUT", "bulkTransfers", 2, _) => self.bulk_fulfil(request, id, &parties()?).await,
-            ("PUT", "bulkTransfers", 3, "error") => self.bulk_error(request, id, &parties()?).await,
-            ("GET", "bulkTransfers", 2, _) => {
-                let (id, source) = (uuid(id, "the bulk transfer's id")?, parties()?.source.number);
-                self.run(202, Command::BulkGet { id, source }).await
-            }
-            (_, _, 3, error) if error != "error" => Err(Refuse::new(404, ApiError::UnknownUri, "")),
-            _ => Err(Refuse::new(405, ApiError::ClientError, "the method is not allowed here")),
-        }
-    }
+fn transfers(table: Table) -> Table {
+    table
+        .post("/transfers", MAX_BODY_BYTES, "prepare", endpoint!(prepare))
+        .put("/transfers/:id", MAX_BODY_BYTES, "fulfil", endpoint!(fulfil))
+        .put("/transfers/:id/error", MAX_BODY_BYTES, "error", endpoint!(error))
+        .get("/transfers/:id", "get", endpoint!(get))
+}
 
-    pub(super) async fn run(&self, status: u16, command: Command) -> Answer {
-        match self.service.lane().submit(command).await? {
-            Ok(_) => Ok(Response::empty(status)),
-            Err(refusal) => Err(Refuse::new(500, ApiError::InternalServerError, refusal.to_string())),
-        }
-    }
+/// The answer to a request that has no endpoint: its path is unknown or malformed, or its method is not allowed.
+fn unrouted(_: &Service, head: &Head, _: Response) -> Response {
+    let refuse = match check_path(head) {
+        Ok(()) => Refuse::new(405, ApiError::ClientError, "the method is not allowed here"),
+        Err(refuse) => refuse,
+    };
+    refuse.into()
+}
 
-    async fn prepare(&self, request: &Request, parties: &Parties, directory: &Snapshot) -> Answer {
-        let body: messages::Prepare<'_> = parse(&request.body)?;
-        let id = uuid(&body.transfer_id, "transferId")?;
-        let (currency, amount) = money(&body.amount)?;
-        check_packet(&body.ilp_packet)?;
-        check_condition(&body.condition)?;
-        check_extensions(body.extension_list.as_ref())?;
-        let prepare = Prepare {
-            id,
-            source: parties.source.number,
-            payer: party(directory, &body.payer_fsp)?,
-            payee: party(directory, &body.payee_fsp)?,
-            currency,
-            amount,
-            condition: parse_hash(&body.condition),
-            expiration: time(&body.expiration, "expiration")?,
-            message: received(request)?,
-            bulk: None,
-        };
-        self.run(202, Command::Prepare(Box::new(prepare))).await
+fn check_path(head: &Head) -> Result<(), Refuse> {
+    if !matches!(head.segment(0), "transfers" | "bulkTransfers") {
+        return Address::of(head).map(|_| ());
     }
+    match (head.segment_count(), head.segment(2)) {
+        (1 | 2, _) | (3, "error") => Ok(()),
+        _ => Err(Refuse::unknown_path()),
+    }
+}
 
-    async fn fulfil(&self, request: &Request, id: &str, parties: &Parties) -> Answer {
-        let id = uuid(id, "the transfer's id")?;
-        let body: messages::Fulfil<'_> = parse(&request.body)?;
-        let reserved = match body.transfer_state {
-            TransferState::Committed => false,
-            TransferState::Reserved => true,
-            _ => return Err(Refuse::malformed("transferState is COMMITTED or RESERVED here")),
-        };
-        let fulfilment = body
-            .fulfilment
-            .as_deref()
-            .ok_or_else(|| Refuse::new(400, ApiError::MissingElement, "the fulfilment is missing"))?;
-        if !is_hash_text(fulfilment) {
-            return Err(Refuse::malformed("the fulfilment is not 43 characters of base64url"));
-        }
-        if let Some(completed) = &body.completed_timestamp {
-            time(completed, "completedTimestamp")?;
-        }
-        check_extensions(body.extension_list.as_ref())?;
-        let fulfil = Fulfil {
-            id,
-            source: parties.source.number,
-            destination: parties.destination_number(),
-            fulfilment: parse_hash(fulfilment),
-            reserved,
-            message: received(request)?,
-        };
-        self.run(200, Command::Fulfil(Box::new(fulfil))).await
+/// Submits a command, which is answered with `status`.
+pub(super) async fn run(service: &Service, status: u16, command: Command) -> Answer {
+    match service.lane().submit(command).await? {
+        Ok(_) => Ok(Response::empty(status)),
+        Err(refusal) => Err(Refuse::new(500, ApiError::InternalServerError, refusal.to_string())),
     }
+}
 
-    async fn error(&self, request: &Request, id: &str, parties: &Parties) -> Answer {
-        let error = error_message(request, uuid(id, "the transfer's id")?, parties)?;
-        self.run(200, Command::Error(Box::new(error))).await
+async fn prepare(service: &Service, request: &Request) -> Answer {
+    let directory = service.directory();
+    let parties = check_headers(request, "transfers", &directory)?;
+    let body: messages::Prepare<'_> = parse(&request.body)?;
+    let id = uuid(&body.transfer_id, "transferId")?;
+    let (currency, amount) = money(&body.amount)?;
+    check_packet(&body.ilp_packet)?;
+    check_condition(&body.condition)?;
+    check_extensions(body.extension_list.as_ref())?;
+    let prepare = Prepare {
+        id,
+        source: parties.source.number,
+        payer: party(&directory, &body.payer_fsp)?,
+        payee: party(&directory, &body.payee_fsp)?,
+        currency,
+        amount,
+        condition: parse_hash(&body.condition),
+        expiration: time(&body.expiration, "expiration")?,
+        message: received(request)?,
+        bulk: None,
+    };
+    run(service, 202, Command::Prepare(Box::new(prepare))).await
+}
+
+async fn fulfil(service: &Service, request: &Request) -> Answer {
+    let parties = check_headers(request, "transfers", &service.directory())?;
+    let id = uuid(request.param("id"), "the transfer's id")?;
+    let body: messages::Fulfil<'_> = parse(&request.body)?;
+    let reserved = match body.transfer_state {
+        TransferState::Committed => false,
+        TransferState::Reserved => true,
+        _ => return Err(Refuse::malformed("transferState is COMMITTED or RESERVED here")),
+    };
+    let fulfilment = body
+        .fulfilment
+        .as_deref()
+        .ok_or_else(|| Refuse::new(400, ApiError::MissingElement, "the fulfilment is missing"))?;
+    if !is_hash_text(fulfilment) {
+        return Err(Refuse::malformed("the fulfilment is not 43 characters of base64url"));
     }
+    if let Some(completed) = &body.completed_timestamp {
+        time(completed, "completedTimestamp")?;
+    }
+    check_extensions(body.extension_list.as_ref())?;
+    let fulfil = Fulfil {
+        id,
+        source: parties.source.number,
+        destination: parties.destination_number(),
+        fulfilment: parse_hash(fulfilment),
+        reserved,
+        message: received(request)?,
+    };
+    run(service, 200, Command::Fulfil(Box::new(fulfil))).await
+}
+
+async fn error(service: &Service, request: &Request) -> Answer {
+    let parties = check_headers(request, "transfers", &service.directory())?;
+    let error = error_message(request, uuid(request.param("id"), "the transfer's id")?, &parties)?;
+    run(service, 200, Command::Error(Box::new(error))).await
+}
+
+async fn get(service: &Service, request: &Request) -> Answer {
+    let id = uuid(request.param("id"), "the transfer's id")?;
+    let source = check_headers(request, "transfers", &service.directory())?.source.number;
+    run(service, 202, Command::Get { id, source }).await
 }
 
 /// `PUT .../error` of a transfer or bulk transfer.
@@ -377,44 +399,4 @@ pub(super) fn error_information(error_information: ErrorInformation<'_>) -> Resu
     }
     check_extensions(error_information.extension_list.as_ref())?;
     Ok((number, text.into_owned()))
-}
-
-impl Handler for ParticipantApi {
-    async fn handle(&self, request: Request) -> Response {
-        let operation = operation(&request);
-        let running = self.service.operations().begin(operation);
-        let response = self.dispatch(&request).await.unwrap_or_else(|refuse| refuse.response());
-        running.end(response.status);
-        response
-    }
-}
-
-/// The operations that requests ask for: the label `operation`.
-pub const OPERATIONS: [&str; 10] = [
-    "prepare",
-    "fulfil",
-    "error",
-    "get",
-    "bulk-prepare",
-    "bulk-fulfil",
-    "bulk-error",
-    "other",
-    "lookup",
-    "route",
-];
-
-fn operation(request: &Request) -> usize {
-    let bulk = match request.segment(0) {
-        "transfers" => 0,
-        "bulkTransfers" => 4,
-        "participants" => return 8,
-        other => return if Resource::of(other).is_ok() { 9 } else { 7 },
-    };
-    match (request.method.as_str(), request.segment_count()) {
-        ("POST", 1) => bulk,
-        ("PUT", 2) => bulk + 1,
-        ("PUT", 3) => bulk + 2,
-        ("GET", 2) => 3,
-        _ => 7,
-    }
 }

@@ -18,6 +18,7 @@ use batzen_http::{Bytes, Head, Response, deflate, header};
 use batzen_protocol::ErrorCode;
 use sha2::{Digest, Sha256};
 
+use crate::page::{OWN_FILES_POLICY, with_policy};
 pub use common::{BATCHES, COMMON, CRYPTOGRAPHY, NOW, OPERATIONS, PROCESS, STORE};
 pub(crate) use history::History;
 pub use history::{caption, short};
@@ -32,9 +33,6 @@ pub(crate) const INTERVAL: std::time::Duration = std::time::Duration::from_secs(
 
 /// The range that is shown unless another one is requested, in seconds.
 const RANGE_S: u64 = 300;
-
-const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; \
-                      base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// A file that the page loads.
 struct Asset {
@@ -86,12 +84,8 @@ static PAGES: LazyLock<[(Bytes, Bytes); 2]> = LazyLock::new(|| {
 
 fn page(has_slash: bool) -> Response {
     let (html, deflated) = &PAGES[usize::from(has_slash)];
-    Response::bytes(200, "text/html; charset=utf-8", html.clone())
-        .with_header(header::CONTENT_SECURITY_POLICY, POLICY)
-        .with_header(header::X_CONTENT_TYPE_OPTIONS, "nosniff")
-        .with_header(header::REFERRER_POLICY, "no-referrer")
-        .with_header(header::CACHE_CONTROL, "no-cache")
-        .with_deflated(deflated.clone())
+    let page = Response::bytes(200, "text/html; charset=utf-8", html.clone());
+    with_policy(page, OWN_FILES_POLICY).with_deflated(deflated.clone())
 }
 
 /// Answers requests for `/dashboard` and everything below it.

@@ -25,10 +25,6 @@ impl App for Shop {
     fn write_metrics(&self, page: &mut Page) {
         page.gauge("batzen_shop_articles", "Articles", 7);
     }
-
-    fn unrouted(&self, response: Response) -> Response {
-        Response::text(response.status, "no such page")
-    }
 }
 
 async fn order(_: &Shop, request: &Request) -> Answer {
@@ -36,8 +32,13 @@ async fn order(_: &Shop, request: &Request) -> Answer {
     Ok(Response::text(200, format!("{}:{number}", request.param("instance"))))
 }
 
+fn unrouted(_: &Shop, head: &Head, response: Response) -> Response {
+    Response::text(response.status, format!("no such page: {}", head.path))
+}
+
 fn table() -> Table<Shop> {
     Table::new(Style::ByPath, &OPERATIONS)
+        .with_unrouted(unrouted)
         .monitored("other")
         .get("/orders/:number", "order", endpoint!(order))
         .post("/instances/:instance/orders/:number", 64, "order", endpoint!(order))
@@ -55,7 +56,7 @@ async fn a_row_dispatches_counts_and_limits() {
     assert_eq!(ask(Method::POST, "/instances/a/orders/7").await, (200, "a:7".to_owned()));
     assert_eq!(ask(Method::GET, "/orders/x").await.0, 400);
     assert_eq!(ask(Method::GET, "/ready").await.0, 503);
-    assert_eq!(ask(Method::GET, "/").await, (404, "no such page".to_owned()));
+    assert_eq!(ask(Method::GET, "/").await, (404, "no such page: /".to_owned()));
     let ended = |operation, outcome| shop.monitor().operations().ended(operation, outcome);
     assert_eq!([ended(0, "done"), ended(0, "refused"), ended(1, "overload")], [2, 1, 1]);
     let limit = |method, path| api.admit(&Head::local(method, path)).map(|admitted| admitted.max_body_bytes);
@@ -65,6 +66,17 @@ async fn a_row_dispatches_counts_and_limits() {
     let page = ask(Method::GET, "/metrics").await.1;
     let at = |name: &str| page.find(name).unwrap_or_else(|| panic!("{name} is not in {page}"));
     assert!(at("batzen_shop_articles 7") < at("batzen_http_"), "{page}");
+}
+
+#[tokio::test]
+async fn requests_without_an_endpoint_are_read_and_counted_if_the_table_says_so() {
+    let shop = Arc::new(Shop(Monitor::new("shop", &OPERATIONS, &LAYOUT, Arc::default())));
+    let api = Api::new(Arc::clone(&shop), table().reading_unrouted("other"));
+    let admitted = api.admit(&Head::local(Method::POST, "/nowhere")).unwrap();
+    assert_eq!(admitted.max_body_bytes, None);
+    assert_eq!(shop.monitor().operations().ended(1, "refused"), 0, "it is counted once, with its answer");
+    assert_eq!(api.handle(Request::local(Method::POST, "/nowhere", "x")).await.status, 404);
+    assert_eq!(shop.monitor().operations().ended(1, "refused"), 1);
 }
 
 #[test]

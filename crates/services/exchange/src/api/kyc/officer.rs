@@ -8,11 +8,10 @@ use batzen_crypto::{HashCode, ShortHash};
 use batzen_http::{Request, Response, header};
 use batzen_protocol::limits::SMALL_BODY_BYTES_MAX;
 use batzen_protocol::{Amount, ErrorCode, Timestamp};
-use batzen_service::{StaticPage, escape_html};
+use batzen_service::{StaticPage, escape_html, token_holder};
 use batzen_tables::exchange::KycState;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use subtle::ConstantTimeEq as _;
 
 use super::super::check::Checked;
 use super::super::{FAILURES, Table, body, endpoint, error, error_status, response};
@@ -109,14 +108,10 @@ fn officer(app: &Exchange, request: &Request) -> Checked<String> {
     let denied = || {
         refused(401, "an officer's bearer token is required").with_header(header::WWW_AUTHENTICATE, "Bearer")
     };
-    let hash = sha512(request.bearer_token().ok_or_else(denied)?.as_bytes());
-    let mut found = None;
-    for officer in &app.core.config.kyc.officers {
-        if bool::from(officer.token_hash.as_bytes().ct_eq(hash.as_bytes())) {
-            found = Some(officer.name.clone());
-        }
-    }
-    found.ok_or_else(denied)
+    let officers = app.core.config.kyc.officers.iter();
+    let hashes = officers.map(|officer| (&officer.name, *officer.token_hash.as_bytes()));
+    let found = token_holder(request, |token| *sha512(token.as_bytes()).as_bytes(), hashes);
+    found.cloned().ok_or_else(denied)
 }
 
 /// Answers with personal data are for the officer alone.

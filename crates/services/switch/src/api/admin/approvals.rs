@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 
 use super::bodies::{self, remark};
 use super::books::time;
-use super::{AdminApi, Answer, HUB_NAME, Wish, failed, fault};
+use super::{ADMIN, Answer, HUB_NAME, OperatorRequest, Table, failed, fault, operator};
+use crate::MAX_BODY_BYTES;
 use crate::approvals::{change_of, settlement_of};
 use crate::errors::ApiError;
 use crate::rules::admin::FundsOrder;
@@ -20,9 +21,16 @@ use crate::values::{currency_text, format_amount};
 /// The most approvals in one answer.
 const APPROVALS_MAX: usize = 1000;
 
-impl AdminApi {
-    pub(super) fn approvals(&self, wish: &Wish<'_>) -> Answer {
-        let state = wish.request.query_text("state");
+pub(super) fn routes(table: Table) -> Table {
+    table
+        .get("/approvals", ADMIN, operator!(approvals))
+        .get("/approvals/:id", ADMIN, operator!(approval))
+        .post("/approvals/:id", MAX_BODY_BYTES, ADMIN, operator!(approval_decide))
+}
+
+impl OperatorRequest<'_> {
+    async fn approvals(&self) -> Answer {
+        let state = self.request.query_text("state");
         if state.is_some_and(|name| ApprovalState::ALL.iter().all(|state| state.name() != name)) {
             let names = ApprovalState::ALL.map(ApprovalState::name).join(", ");
             return Err(fault(400, ApiError::ValidationError, &format!("the state is one of {names}")));
@@ -40,8 +48,8 @@ impl AdminApi {
         Ok(Response::json(200, &shown?))
     }
 
-    pub(super) fn approval(&self, id: &str) -> Answer {
-        let (id, row) = self.approval_row(id)?;
+    async fn approval(&self) -> Answer {
+        let (id, row) = self.approval_row(self.param("id"))?;
         Ok(Response::json(200, &self.approval_json(id, &row)?))
     }
 
@@ -50,9 +58,9 @@ impl AdminApi {
         Ok((id, self.service.approval(id).map_err(|error| failed(&error))?))
     }
 
-    pub(super) async fn approval_decide(&self, wish: &Wish<'_>) -> Answer {
-        let body: bodies::Decision = wish.json()?;
-        let (id, _) = self.approval_row(wish.param(0))?;
+    async fn approval_decide(&self) -> Answer {
+        let body: bodies::Decision = self.json()?;
+        let (id, _) = self.approval_row(self.param("id"))?;
         let to = match body.decision.as_str() {
             "APPROVE" => ApprovalState::Approved,
             "REJECT" => ApprovalState::Rejected,
@@ -64,7 +72,7 @@ impl AdminApi {
         };
         let reason = remark(&body.reason).map_err(|error| failed(&error))?;
         // In a separate task: an approved change is carried out even if the client disconnects.
-        let (service, operator) = (Arc::clone(&self.service), wish.operator.to_owned());
+        let (service, operator) = (Arc::clone(self.service), self.operator.to_owned());
         let deciding = tokio::spawn(async move { service.decide(id, &operator, to, &reason).await });
         let row = deciding.await.expect("decisions do not panic").map_err(|error| failed(&error))?;
         match ApprovalState::of(&row) {

@@ -12,7 +12,8 @@ use batzen_tables::switch::{
 };
 use serde_json::{Value, json};
 
-use super::{AdminApi, Answer, HUB_NAME, Wish, bodies, failed};
+use super::{ADMIN, Answer, HUB_NAME, OperatorRequest, Table, bodies, failed, operator};
+use crate::MAX_BODY_BYTES;
 use crate::clearing::Balances;
 use crate::rules::movements::{MovementKind, MovementState};
 use crate::rules::state::{TransferStage, history};
@@ -41,8 +42,26 @@ fn signed(amount: u128) -> i128 {
     i128::try_from(amount).unwrap_or(i128::MAX)
 }
 
-impl AdminApi {
-    pub(super) fn participants(&self) -> Answer {
+pub(super) fn routes(table: Table) -> Table {
+    table
+        .get("/participants", ADMIN, operator!(participants))
+        .get("/participants/limits", ADMIN, operator!(all_limits))
+        .get("/participants/:name", ADMIN, operator!(participant))
+        .get("/participants/:name/endpoints", ADMIN, operator!(endpoints))
+        .get("/participants/:name/limits", ADMIN, operator!(limits))
+        .get("/participants/:name/positions", ADMIN, operator!(positions))
+        .get("/participants/:name/statement", ADMIN, operator!(statement))
+        .get("/participants/:name/accounts", ADMIN, operator!(accounts))
+        .get("/settlementWindows", ADMIN, operator!(windows))
+        .get("/settlementWindows/:id", ADMIN, operator!(window))
+        .post("/settlementWindows/:id", MAX_BODY_BYTES, ADMIN, operator!(window_close))
+        .get("/settlementModels", ADMIN, operator!(models))
+        .get("/balances", ADMIN, operator!(balances))
+        .get("/transfers/:id", ADMIN, operator!(transfer))
+}
+
+impl OperatorRequest<'_> {
+    async fn participants(&self) -> Answer {
         let mut all = self.service.store().all::<Participants>().map_err(unread)?;
         all.sort_by_key(|found| found.row.number);
         let all: Result<Vec<Value>, Response> =
@@ -50,8 +69,8 @@ impl AdminApi {
         Ok(Response::json(200, &all?))
     }
 
-    pub(super) fn participant(&self, name: &str) -> Answer {
-        Ok(Response::json(200, &self.participant_json(name)?))
+    async fn participant(&self) -> Answer {
+        Ok(Response::json(200, &self.participant_json(self.param("name"))?))
     }
 
     pub(super) fn participant_json(&self, name: &str) -> Result<Value, Response> {
@@ -97,8 +116,8 @@ impl AdminApi {
         found.map(|(key, _)| key).ok_or_else(|| unknown("account"))
     }
 
-    pub(super) fn endpoints(&self, name: &str) -> Answer {
-        let number = self.number(name)?;
+    async fn endpoints(&self) -> Answer {
+        let number = self.number(self.param("name"))?;
         let found = self.service.store().lookup::<Endpoints>(Endpoints::BY_PARTICIPANT, &number);
         let all: Vec<Value> = found
             .map_err(unread)?
@@ -108,7 +127,15 @@ impl AdminApi {
         Ok(Response::json(200, &all))
     }
 
-    pub(super) fn limits(&self, name: Option<&str>) -> Answer {
+    async fn all_limits(&self) -> Answer {
+        self.limits_of(None)
+    }
+
+    async fn limits(&self) -> Answer {
+        self.limits_of(Some(self.param("name")))
+    }
+
+    fn limits_of(&self, name: Option<&str>) -> Answer {
         let only = name.map(|name| self.number(name)).transpose()?;
         let directory = self.service.directory();
         let all = self.service.store().all::<SwitchAccounts>().map_err(unread)?;
@@ -130,8 +157,8 @@ impl AdminApi {
         Ok(Response::json(200, &all))
     }
 
-    pub(super) async fn positions(&self, name: &str) -> Answer {
-        let number = self.number(name)?;
+    async fn positions(&self) -> Answer {
+        let number = self.number(self.param("name"))?;
         let accounts = self.accounts_of(number)?;
         let positions: Vec<_> =
             accounts.into_iter().filter(|(key, _)| key.kind == AccountKind::Position as u8).collect();
@@ -155,8 +182,8 @@ impl AdminApi {
         Ok(Response::json(200, &all))
     }
 
-    pub(super) async fn accounts(&self, name: &str) -> Answer {
-        let number = self.number(name)?;
+    async fn accounts(&self) -> Answer {
+        let number = self.number(self.param("name"))?;
         let accounts = self.accounts_of(number)?;
         let ids: Vec<u128> = accounts.iter().map(|(key, _)| key.ledger_id()).collect();
         let ledger = self.service.treasury().ledger();
@@ -178,8 +205,8 @@ impl AdminApi {
         Ok(Response::json(200, &all))
     }
 
-    pub(super) fn windows(&self, wish: &Wish<'_>) -> Answer {
-        let request = wish.request;
+    async fn windows(&self) -> Answer {
+        let request = self.request;
         let participant = request.query_text("participantId").and_then(|text| text.parse::<u32>().ok());
         let bound = |name: &str| request.query_text(name).map(|text| parse_time(text).unwrap_or(0));
         let (from, to) = (bound("fromDateTime"), bound("toDateTime"));
@@ -207,8 +234,8 @@ impl AdminApi {
         Ok(Response::json(200, &shown))
     }
 
-    pub(super) fn window(&self, id: &str) -> Answer {
-        let id: u64 = id.parse().map_err(|_| unknown("settlement window"))?;
+    async fn window(&self) -> Answer {
+        let id: u64 = self.param("id").parse().map_err(|_| unknown("settlement window"))?;
         Ok(Response::json(200, &self.window_by_id(id)?))
     }
 
@@ -251,9 +278,9 @@ impl AdminApi {
         }))
     }
 
-    pub(super) async fn window_close(&self, wish: &Wish<'_>) -> Answer {
-        let body: bodies::WindowClose = wish.json()?;
-        let id: u64 = wish.param(0).parse().map_err(|_| unknown("settlement window"))?;
+    async fn window_close(&self) -> Answer {
+        let body: bodies::WindowClose = self.json()?;
+        let id: u64 = self.param("id").parse().map_err(|_| unknown("settlement window"))?;
         if body.state != "CLOSED" {
             return Err(failed(&Refusal::Conflict("windows are closed, nothing else".to_owned()).into()));
         }
@@ -263,10 +290,10 @@ impl AdminApi {
             self.window_by_id(id)?;
             return Err(failed(&Refusal::Conflict("the window is not open".to_owned()).into()));
         }
-        self.propose(wish, 200, Change::CloseWindow { id, reason }).await
+        self.propose(200, Change::CloseWindow { id, reason }).await
     }
 
-    pub(super) fn models(&self) -> Answer {
+    async fn models(&self) -> Answer {
         let all: Vec<Value> = self
             .service
             .store()
@@ -291,7 +318,7 @@ impl AdminApi {
     }
 
     /// Sums over all accounts: each currency's debits and credits must be equal.
-    pub(super) async fn balances(&self) -> Answer {
+    async fn balances(&self) -> Answer {
         let accounts = self.service.store().all::<SwitchAccounts>().map_err(unread)?;
         let ids: Vec<u128> = accounts.iter().map(|found| found.key.ledger_id()).collect();
         let found = self.service.treasury().ledger().lookup(&ids).await;
@@ -330,7 +357,8 @@ impl AdminApi {
         Ok(Response::json(200, &json!({ "currencies": currencies, "transfers": states.map_err(unread)? })))
     }
 
-    pub(super) fn transfer(&self, id: &str) -> Answer {
+    async fn transfer(&self) -> Answer {
+        let id = self.param("id");
         let key = TransferKey { id: parse_uuid(id).ok_or_else(|| unknown("transfer"))? };
         let stored = self.service.store().get::<Transfers>(&key).map_err(unread)?;
         let row = stored.ok_or_else(|| unknown("transfer"))?.row;
@@ -354,9 +382,17 @@ impl AdminApi {
         ))
     }
 
+    /// A participant's transfers of one window, or its movements of liquidity.
+    async fn statement(&self) -> Answer {
+        match self.request.query_text("window") {
+            Some(window) => self.window_statement(window).await,
+            None => self.movements(),
+        }
+    }
+
     /// A participant's movements of liquidity, latest last, and its sent and received amounts by window.
-    pub(super) fn statement(&self, wish: &Wish<'_>) -> Answer {
-        let number = self.number(wish.param(0))?;
+    fn movements(&self) -> Answer {
+        let number = self.number(self.param("name"))?;
         let store = self.service.store();
         let encoded = batzen_store::Column::to_bytes(&number);
         let (from, to) = (Bound::Included(encoded.clone()), Bound::Included(encoded));
@@ -390,7 +426,7 @@ impl AdminApi {
                 })
             }));
         }
-        let participant = wish.param(0);
+        let participant = self.param("name");
         Ok(Response::json(
             200,
             &json!({ "participant": participant, "movements": movements, "windows": windows }),

@@ -8,7 +8,8 @@ use batzen_tables::switch::{AccountKind, HUB};
 use serde_json::{Value, json};
 
 use super::bodies::{self, currency, remark};
-use super::{AdminApi, Answer, HUB_NAME, Wish, failed};
+use super::{ADMIN, Answer, HUB_NAME, OperatorRequest, Table, failed, operator};
+use crate::MAX_BODY_BYTES;
 use crate::directory::ENDPOINT_TYPES;
 use crate::messages::SWITCH_NAME;
 use crate::outbox::wire::split_url;
@@ -36,13 +37,31 @@ fn check_name(name: &str) -> Result<(), OperatorError> {
     Ok(())
 }
 
-impl AdminApi {
+pub(super) fn routes(table: Table) -> Table {
+    table
+        .post("/participants", MAX_BODY_BYTES, ADMIN, operator!(participant_create))
+        .put("/participants/:name", MAX_BODY_BYTES, ADMIN, operator!(participant_change))
+        .post("/participants/:name/endpoints", MAX_BODY_BYTES, ADMIN, operator!(endpoint_set))
+        .post(
+            "/participants/:name/initialPositionAndLimits",
+            MAX_BODY_BYTES,
+            ADMIN,
+            operator!(initial_limits),
+        )
+        .put("/participants/:name/limits", MAX_BODY_BYTES, ADMIN, operator!(limit_change))
+        .post("/participants/:name/accounts", MAX_BODY_BYTES, ADMIN, operator!(account_create))
+        .put("/participants/:name/accounts/:id", MAX_BODY_BYTES, ADMIN, operator!(account_change))
+        .post("/settlementModels", MAX_BODY_BYTES, ADMIN, operator!(model_create))
+        .put("/settlementModels/:name", MAX_BODY_BYTES, ADMIN, operator!(model_change))
+}
+
+impl OperatorRequest<'_> {
     /// Proposes a change, or makes it at once if one operator is enough.
-    pub(super) async fn propose(&self, wish: &Wish<'_>, status: u16, change: Change) -> Answer {
-        let operator = wish.operator;
+    pub(super) async fn propose(&self, status: u16, change: Change) -> Answer {
+        let operator = self.operator;
         if !self.service.config().four_eyes {
             // In a separate task, so that it continues if the client disconnects.
-            let (service, order, by) = (Arc::clone(&self.service), change.clone(), operator.to_owned());
+            let (service, order, by) = (Arc::clone(self.service), change.clone(), operator.to_owned());
             let made = tokio::spawn(async move { service.apply_by(&order, &by).await });
             let number = made.await.expect("changes do not panic").map_err(|error| failed(&error))?;
             tracing::info!(operator, ?change, "changed");
@@ -70,17 +89,17 @@ impl AdminApi {
         }
     }
 
-    pub(super) async fn participant_create(&self, wish: &Wish<'_>) -> Answer {
-        let body: bodies::NewParticipant = wish.json()?;
+    async fn participant_create(&self) -> Answer {
+        let body: bodies::NewParticipant = self.json()?;
         check_name(&body.name).map_err(|error| failed(&error))?;
         let currency = currency(&body.currency).map_err(|error| failed(&error))?;
-        self.propose(wish, 201, Change::Accounts { name: Some(body.name), currency, number: 0 }).await
+        self.propose(201, Change::Accounts { name: Some(body.name), currency, number: 0 }).await
     }
 
-    pub(super) async fn participant_change(&self, wish: &Wish<'_>) -> Answer {
-        let body: bodies::Active = wish.json()?;
-        let name = self.known(wish.param(0))?;
-        self.propose(wish, 200, Change::Activate { name, active: body.is_active }).await
+    async fn participant_change(&self) -> Answer {
+        let body: bodies::Active = self.json()?;
+        let name = self.known(self.param("name"))?;
+        self.propose(200, Change::Activate { name, active: body.is_active }).await
     }
 
     /// The name of an existing participant.
@@ -90,9 +109,9 @@ impl AdminApi {
         entry.map(|entry| entry.name.clone()).ok_or_else(|| failed(&Refusal::Unknown("participant").into()))
     }
 
-    pub(super) async fn endpoint_set(&self, wish: &Wish<'_>) -> Answer {
-        let body: bodies::NewEndpoint = wish.json()?;
-        let name = self.known(wish.param(0))?;
+    async fn endpoint_set(&self) -> Answer {
+        let body: bodies::NewEndpoint = self.json()?;
+        let name = self.known(self.param("name"))?;
         if !ENDPOINT_TYPES.contains(&body.kind.as_str()) {
             let text = format!("the type is one of {}", ENDPOINT_TYPES.join(", "));
             return Err(failed(&malformed(&text)));
@@ -101,32 +120,25 @@ impl AdminApi {
             return Err(failed(&malformed("the value is an http:// URL without query")));
         }
         let change = Change::Endpoint { name, endpoint: body.kind, url: body.value, number: 0 };
-        self.propose(wish, 201, change).await
+        self.propose(201, change).await
     }
 
-    pub(super) async fn initial_limits(&self, wish: &Wish<'_>) -> Answer {
-        let body: bodies::InitialLimits = wish.json()?;
+    async fn initial_limits(&self) -> Answer {
+        let body: bodies::InitialLimits = self.json()?;
         let position = body.initial_position.as_ref().map_or(Ok(0), bodies::AmountText::parse);
         if position.map_err(|error| failed(&error))? != 0 {
             return Err(failed(&malformed("initialPosition is 0: positions come from transfers alone")));
         }
-        self.limit(wish, 201, &body.currency, &body.limit, true).await
+        self.limit(201, &body.currency, &body.limit, true).await
     }
 
-    pub(super) async fn limit_change(&self, wish: &Wish<'_>) -> Answer {
-        let body: bodies::LimitChange = wish.json()?;
-        self.limit(wish, 200, &body.currency, &body.limit, false).await
+    async fn limit_change(&self) -> Answer {
+        let body: bodies::LimitChange = self.json()?;
+        self.limit(200, &body.currency, &body.limit, false).await
     }
 
-    async fn limit(
-        &self,
-        wish: &Wish<'_>,
-        status: u16,
-        currency_text: &str,
-        limit: &bodies::Limit,
-        initial: bool,
-    ) -> Answer {
-        let name = self.known(wish.param(0))?;
+    async fn limit(&self, status: u16, currency_text: &str, limit: &bodies::Limit, initial: bool) -> Answer {
+        let name = self.known(self.param("name"))?;
         let read = || {
             if limit.kind != "NET_DEBIT_CAP" {
                 return Err(malformed("the type of a limit is NET_DEBIT_CAP"));
@@ -139,14 +151,14 @@ impl AdminApi {
         let (currency, ndc) = read().map_err(|error| failed(&error))?;
         let alarm_percentage = limit.alarm_percentage;
         let change = Change::Limit { name, currency, ndc, alarm_percentage, initial, number: 0 };
-        self.propose(wish, status, change).await
+        self.propose(status, change).await
     }
 
     /// The hub's accounts of a currency are created together, whichever is requested first.
-    pub(super) async fn account_create(&self, wish: &Wish<'_>) -> Answer {
-        let body: bodies::NewAccount = wish.json()?;
+    async fn account_create(&self) -> Answer {
+        let body: bodies::NewAccount = self.json()?;
         let currency = currency(&body.currency).map_err(|error| failed(&error))?;
-        let name = wish.param(0);
+        let name = self.param("name");
         let (owner, kinds) = if is_hub(name) {
             (None, [AccountKind::HubReconciliation, AccountKind::HubMultilateralSettlement])
         } else {
@@ -158,13 +170,13 @@ impl AdminApi {
         if owner.is_none() && self.account_row(HUB, currency, kinds[0])?.is_some() {
             return Ok(Response::json(200, &json!({ "done": true })));
         }
-        self.propose(wish, 201, Change::Accounts { name: owner, currency, number: 0 }).await
+        self.propose(201, Change::Accounts { name: owner, currency, number: 0 }).await
     }
 
-    pub(super) async fn account_change(&self, wish: &Wish<'_>) -> Answer {
-        let body: bodies::Active = wish.json()?;
-        let name = wish.param(0);
-        let key = self.account_by_id(name, wish.param(1))?;
+    async fn account_change(&self) -> Answer {
+        let body: bodies::Active = self.json()?;
+        let name = self.param("name");
+        let key = self.account_by_id(name, self.param("id"))?;
         let change = Change::ActivateAccount {
             name: (!is_hub(name)).then(|| name.to_owned()),
             currency: key.currency,
@@ -172,11 +184,19 @@ impl AdminApi {
             active: body.is_active,
             number: 0,
         };
-        self.propose(wish, 200, change).await
+        self.propose(200, change).await
     }
 
-    pub(super) async fn model_set(&self, wish: &Wish<'_>, name: Option<&str>) -> Answer {
-        let body: bodies::Model = wish.json()?;
+    async fn model_create(&self) -> Answer {
+        self.set_model(None).await
+    }
+
+    async fn model_change(&self) -> Answer {
+        self.set_model(Some(self.param("name"))).await
+    }
+
+    async fn set_model(&self, name: Option<&str>) -> Answer {
+        let body: bodies::Model = self.json()?;
         let read = || {
             let name = name.or(body.name.as_deref()).ok_or_else(|| malformed("the name is missing"))?;
             if name.is_empty() || name.len() > 64 {
@@ -208,6 +228,6 @@ impl AdminApi {
             })
         };
         let change = read().map_err(|error| failed(&error))?;
-        self.propose(wish, if name.is_some() { 200 } else { 201 }, change).await
+        self.propose(if name.is_some() { 200 } else { 201 }, change).await
     }
 }

@@ -5,7 +5,8 @@ use batzen_tables::switch::{AccountKind, MovementKey, MovementRow, Movements};
 use serde_json::{Value, json};
 
 use super::bodies::{self, amount, currency, remark};
-use super::{AdminApi, Answer, Wish, failed};
+use super::{ADMIN, Answer, OperatorRequest, Table, failed, operator};
+use crate::MAX_BODY_BYTES;
 use crate::rules::admin::FundsOrder;
 use crate::rules::movements::{MovementKind, MovementState};
 use crate::rules::{Change, Refusal};
@@ -20,11 +21,20 @@ fn conflict(text: &str) -> Response {
     failed(&Refusal::Conflict(text.to_owned()).into())
 }
 
-impl AdminApi {
-    pub(super) async fn funds(&self, wish: &Wish<'_>) -> Answer {
-        let body: bodies::Funds = wish.json()?;
-        let key = self.account_by_id(wish.param(0), wish.param(1))?;
-        let name = self.known(wish.param(0))?;
+pub(super) fn routes(table: Table) -> Table {
+    table.post("/participants/:name/accounts/:id", MAX_BODY_BYTES, ADMIN, operator!(funds)).put(
+        "/participants/:name/accounts/:id/transfers/:transfer",
+        MAX_BODY_BYTES,
+        ADMIN,
+        operator!(funds_finish),
+    )
+}
+
+impl OperatorRequest<'_> {
+    async fn funds(&self) -> Answer {
+        let body: bodies::Funds = self.json()?;
+        let key = self.account_by_id(self.param("name"), self.param("id"))?;
+        let name = self.known(self.param("name"))?;
         let read = || {
             if key.kind != AccountKind::Settlement as u8 {
                 return Err(malformed("funds come to and go from SETTLEMENT accounts alone"));
@@ -65,20 +75,20 @@ impl AdminApi {
         }
         let change =
             if kind == MovementKind::FundsIn { Change::FundsIn(order) } else { Change::FundsOut(order) };
-        self.propose(wish, 202, change).await
+        self.propose(202, change).await
     }
 
-    pub(super) async fn funds_finish(&self, wish: &Wish<'_>) -> Answer {
-        let body: bodies::FundsFinish = wish.json()?;
-        let id =
-            parse_uuid(wish.param(2)).ok_or_else(|| failed(&malformed("the transfer's id is not a UUID")))?;
+    async fn funds_finish(&self) -> Answer {
+        let body: bodies::FundsFinish = self.json()?;
+        let id = parse_uuid(self.param("transfer"))
+            .ok_or_else(|| failed(&malformed("the transfer's id is not a UUID")))?;
         let commit = match body.action.as_str() {
             "recordFundsOutCommit" => true,
             "recordFundsOutAbort" => false,
             _ => return Err(failed(&malformed("the action is recordFundsOutCommit or recordFundsOutAbort"))),
         };
         let reason = remark(&body.reason).map_err(|error| failed(&error))?;
-        let key = self.account_by_id(wish.param(0), wish.param(1))?;
+        let key = self.account_by_id(self.param("name"), self.param("id"))?;
         let row = self.movement_row(id)?;
         let row = row.filter(|row| row.participant == key.participant && row.currency == key.currency);
         let row = row.ok_or_else(|| failed(&Refusal::Unknown("movement").into()))?;
@@ -95,10 +105,10 @@ impl AdminApi {
                 return Err(conflict(&format!("the movement is {state}: only RESERVED ones are ended")));
             }
         }
-        let name = self.known(wish.param(0))?;
+        let name = self.known(self.param("name"))?;
         let change =
             Change::EndFundsOut { name, currency: key.currency, id, amount: row.amount, commit, reason };
-        self.propose(wish, 202, change).await
+        self.propose(202, change).await
     }
 
     fn movement_row(&self, id: u128) -> Result<Option<MovementRow>, Response> {

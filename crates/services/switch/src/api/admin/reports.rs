@@ -9,12 +9,12 @@ use crate::reports::pacs009::Leg;
 use crate::reports::tables::{self, Entry, EntryKind, Statement};
 use crate::reports::transfer::{PACS002, PACS008, Status, Transfer};
 use crate::reports::{ReportError, camt053, camt054, pacs009};
-use batzen_http::Response;
+use batzen_http::{Request, Response};
 use batzen_store::StoreError;
 use batzen_tables::switch::{NetKey, NetRow, Nets, TransferKey, TransferRow, Transfers, WindowKey, Windows};
 use serde_json::{Value, json};
 
-use super::{AdminApi, Answer, HUB_NAME, Wish, bodies, failed, fault};
+use super::{ADMIN, Answer, HUB_NAME, OperatorRequest, Table, bodies, failed, fault, operator};
 use crate::errors::ApiError;
 use crate::messages::TransferState;
 use crate::rules::Refusal;
@@ -57,8 +57,8 @@ fn agent(name: &str) -> Agent {
 }
 
 /// A message, or with `part=header` the business application header that goes with it.
-fn message(wish: &Wish<'_>, header: &Header<'_>, text: String) -> Answer {
-    match wish.request.query_text("part") {
+fn message(request: &Request, header: &Header<'_>, text: String) -> Answer {
+    match request.query_text("part") {
         None | Some("document") => Ok(Response::bytes(200, XML, text)),
         Some("header") => {
             let header = head001::write(header).map_err(|error| not_made(&error))?;
@@ -69,23 +69,31 @@ fn message(wish: &Wish<'_>, header: &Header<'_>, text: String) -> Answer {
 }
 
 /// The settlement leg named in a request.
-fn leg(wish: &Wish<'_>) -> Result<Leg, Response> {
-    match wish.request.query_text("leg") {
+fn leg(request: &Request) -> Result<Leg, Response> {
+    match request.query_text("leg") {
         Some("collection") => Ok(Leg::Collection),
         Some("payout") => Ok(Leg::Payout),
         _ => Err(malformed("leg is collection or payout")),
     }
 }
 
-impl AdminApi {
+pub(super) fn routes(table: Table) -> Table {
+    table.get("/settlements/:id/report", ADMIN, operator!(settlement_report)).get(
+        "/transfers/:id/report",
+        ADMIN,
+        operator!(transfer_report),
+    )
+}
+
+impl OperatorRequest<'_> {
     /// A settlement as JSON, or for one currency as CSV, `pacs.009` (by leg) or `camt.054` (by participant).
-    pub(super) fn settlement_report(&self, wish: &Wish<'_>) -> Answer {
-        let settlement = self.settlement_of(wish.param(0))?;
-        let format = wish.request.query_text("format").unwrap_or("json");
+    async fn settlement_report(&self) -> Answer {
+        let settlement = self.settlement_of(self.param("id"))?;
+        let format = self.request.query_text("format").unwrap_or("json");
         if format == "json" {
             return Ok(Response::json(200, &self.settlement_json(&settlement)?));
         }
-        let currency = currency_of(&settlement, wish)?;
+        let currency = currency_of(&settlement, self.request)?;
         let reported = self.reported(&settlement, currency)?;
         match format {
             "csv" => {
@@ -96,16 +104,16 @@ impl AdminApi {
                 if matches!(settlement.state(), SettlementState::Aborting | SettlementState::Aborted) {
                     return Err(conflict("a settlement that is given up gives no instructions"));
                 }
-                let leg = leg(wish)?;
+                let leg = leg(self.request)?;
                 let text = pacs009::write(&reported, leg).map_err(|error| not_made(&error))?;
                 let text = text.ok_or_else(|| nothing("nobody owes anything"))?;
                 let id = pacs009::message_id(&reported, leg);
                 let (to, namespace) = (SETTLEMENT_BANK, pacs009::NAMESPACE);
                 let header = Header { from: HUB_NAME, to, id: &id, namespace, created: reported.created };
-                message(wish, &header, text)
+                message(self.request, &header, text)
             }
             "camt054" => {
-                let name = wish.request.query_text("participant").unwrap_or_default();
+                let name = self.request.query_text("participant").unwrap_or_default();
                 let number = self.number(name)?;
                 let mut own =
                     settlement.accounts.iter().filter(|(key, _)| key.currency == currency).enumerate();
@@ -121,7 +129,7 @@ impl AdminApi {
                 let id = camt054::message_id(&reported, index);
                 let (to, namespace) = (&reported.nets[index].participant.name, camt054::NAMESPACE);
                 let header = Header { from: HUB_NAME, to, id: &id, namespace, created: reported.created };
-                message(wish, &header, text)
+                message(self.request, &header, text)
             }
             _ => Err(malformed("the format is json, csv, pacs009 or camt054")),
         }
@@ -165,13 +173,13 @@ impl AdminApi {
     }
 
     /// A participant's transfers of one window in order, as JSON or CSV, which must add up to its net.
-    pub(super) async fn window_statement(&self, wish: &Wish<'_>, window: &str) -> Answer {
-        let number = self.number(wish.param(0))?;
+    pub(super) async fn window_statement(&self, window: &str) -> Answer {
+        let number = self.number(self.param("name"))?;
         let unknown = || failed(&Refusal::Unknown("settlement window").into());
         let window: u64 = window.parse().map_err(|_| unknown())?;
         let stored = self.service.store().get::<Windows>(&WindowKey { id: window });
         let row = stored.map_err(|error| failed(&error.into()))?.ok_or_else(unknown)?.row;
-        let currency = wish.request.query_text("currency").ok_or_else(|| malformed("name a currency"))?;
+        let currency = self.request.query_text("currency").ok_or_else(|| malformed("name a currency"))?;
         let currency = bodies::currency(currency).map_err(|error| failed(&error))?;
         let before = self.net_row(window, number, currency)?;
         let mut transfers = self.transfers_of(window, number, currency).await?;
@@ -198,7 +206,7 @@ impl AdminApi {
         };
         let closing = before.map_or(Ok(0), |row| {
             let signed = |amount: u128| i128::try_from(amount).map_err(|_| not_made(&ReportError::TooLarge));
-            Ok(signed(row.sent)? - signed(row.received)?)
+            Ok::<i128, Response>(signed(row.sent)? - signed(row.received)?)
         })?;
         let statement = Statement {
             participant: directory.name(number).to_owned(),
@@ -209,7 +217,7 @@ impl AdminApi {
         };
         // Also checked for JSON: a statement that does not lead to the net would be wrong.
         let table = tables::statement(&statement).map_err(|error| not_made(&error))?;
-        match wish.request.query_text("format") {
+        match self.request.query_text("format") {
             Some("csv") => Ok(Response::bytes(200, CSV, table)),
             None | Some("json") => Ok(Response::json(200, &statement_json(window, &statement))),
             Some("camt053") => {
@@ -231,16 +239,16 @@ impl AdminApi {
                 let text = camt053::write(&about, number, &statement).map_err(|error| not_made(&error))?;
                 let id = about.message_id(&statement.currency, number);
                 let (namespace, created) = (camt053::NAMESPACE, about.closed);
-                message(wish, &Header { from: HUB_NAME, to: name, id: &id, namespace, created }, text)
+                message(self.request, &Header { from: HUB_NAME, to: name, id: &id, namespace, created }, text)
             }
             Some(_) => Err(malformed("the format is json, csv or camt053")),
         }
     }
 
     /// A transfer as a credit transfer (`pacs.008`), or its status (`pacs.002`).
-    pub(super) fn transfer_report(&self, wish: &Wish<'_>) -> Answer {
+    async fn transfer_report(&self) -> Answer {
         let unknown = || failed(&Refusal::Unknown("transfer").into());
-        let id = parse_uuid(wish.param(0)).ok_or_else(unknown)?;
+        let id = parse_uuid(self.param("id")).ok_or_else(unknown)?;
         let stored = self.service.store().get::<Transfers>(&TransferKey { id });
         let row = stored.map_err(|error| failed(&error.into()))?.ok_or_else(unknown)?.row;
         let directory = self.service.directory();
@@ -265,7 +273,7 @@ impl AdminApi {
             status,
             hub: HUB_NAME.to_owned(),
         };
-        let (text, to, id, namespace) = match wish.request.query_text("format") {
+        let (text, to, id, namespace) = match self.request.query_text("format") {
             Some("pacs008") => {
                 let text = transfer.credit_transfer().map_err(|error| not_made(&error))?;
                 let text =
@@ -279,7 +287,7 @@ impl AdminApi {
             _ => return Err(malformed("the format is pacs008 or pacs002")),
         };
         let header = Header { from: HUB_NAME, to, id: &id, namespace, created: transfer.at };
-        message(wish, &header, text)
+        message(self.request, &header, text)
     }
 
     /// A participant's committed transfers of a window that count towards nets. It reads all transfers.
@@ -314,9 +322,9 @@ impl AdminApi {
 }
 
 /// The currency named in a request; optional if there is only one.
-fn currency_of(settlement: &Settlement, wish: &Wish<'_>) -> Result<u32, Response> {
+fn currency_of(settlement: &Settlement, request: &Request) -> Result<u32, Response> {
     let is_in = |currency: u32| settlement.accounts.iter().any(|(key, _)| key.currency == currency);
-    if let Some(text) = wish.request.query_text("currency") {
+    if let Some(text) = request.query_text("currency") {
         let currency = bodies::currency(text).map_err(|error| failed(&error))?;
         return if is_in(currency) {
             Ok(currency)

@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 
 use super::bodies::remark;
 use super::books::time;
-use super::{AdminApi, Answer, Wish, failed};
+use super::{ADMIN, Answer, OperatorRequest, Table, failed, operator};
+use crate::MAX_BODY_BYTES;
 use crate::errors::ApiError;
 use crate::rules::admin::AccountStep;
 use crate::rules::settlements::{SettlementState, check_step, windows_of};
@@ -69,14 +70,22 @@ fn state_name(number: u8) -> &'static str {
     SettlementState::from_number(number).map_or("", SettlementState::name)
 }
 
-impl AdminApi {
+pub(super) fn routes(table: Table) -> Table {
+    table
+        .get("/settlements", ADMIN, operator!(settlements))
+        .post("/settlements", MAX_BODY_BYTES, ADMIN, operator!(settlement_create))
+        .get("/settlements/:id", ADMIN, operator!(settlement))
+        .put("/settlements/:id", MAX_BODY_BYTES, ADMIN, operator!(settlement_change))
+}
+
+impl OperatorRequest<'_> {
     pub(super) fn settlement_of(&self, id: &str) -> Result<Settlement, Response> {
         let id = id.parse().map_err(|_| failed(&Refusal::Unknown("settlement").into()))?;
         Settlement::read(self.service.store(), id).map_err(|error| failed(&error))
     }
 
-    pub(super) async fn settlement_create(&self, wish: &Wish<'_>) -> Answer {
-        let body: NewSettlement = wish.json()?;
+    async fn settlement_create(&self) -> Answer {
+        let body: NewSettlement = self.json()?;
         let mut windows: Vec<u64> = body.settlement_windows.iter().map(|window| window.id).collect();
         windows.sort_unstable();
         windows.dedup();
@@ -85,10 +94,10 @@ impl AdminApi {
         }
         let reason = remark(&body.reason).map_err(|error| failed(&error))?;
         let model = body.settlement_model;
-        self.propose(wish, 200, Order::Settle { model, reason, windows }).await
+        self.propose(200, Order::Settle { model, reason, windows }).await
     }
 
-    pub(super) fn settlements(&self) -> Answer {
+    async fn settlements(&self) -> Answer {
         let all = self.service.store().all::<Settlements>().map_err(|error| failed(&error.into()))?;
         let all: Result<Vec<Value>, Response> = all
             .iter()
@@ -97,8 +106,8 @@ impl AdminApi {
         Ok(Response::json(200, &all?))
     }
 
-    pub(super) fn settlement(&self, id: &str) -> Answer {
-        Ok(Response::json(200, &self.settlement_json(&self.settlement_of(id)?)?))
+    async fn settlement(&self) -> Answer {
+        Ok(Response::json(200, &self.settlement_json(&self.settlement_of(self.param("id"))?)?))
     }
 
     pub(super) fn settlement_json(&self, settlement: &Settlement) -> Result<Value, Response> {
@@ -131,16 +140,16 @@ impl AdminApi {
     }
 
     /// Takes steps of accounts, or ends the whole settlement.
-    pub(super) async fn settlement_change(&self, wish: &Wish<'_>) -> Answer {
-        let body: Change = wish.json()?;
-        let settlement = self.settlement_of(wish.param(0))?;
+    async fn settlement_change(&self) -> Answer {
+        let body: Change = self.json()?;
+        let settlement = self.settlement_of(self.param("id"))?;
         let id = settlement.id;
         if let Some(state) = &body.state {
             if state != "ABORTED" || !body.participants.is_empty() {
                 return Err(malformed("a settlement as a whole can only be ABORTED"));
             }
             let reason = remark(&body.reason).map_err(|error| failed(&error))?;
-            return self.propose(wish, 200, Order::AbortSettlement { settlement: id, reason }).await;
+            return self.propose(200, Order::AbortSettlement { settlement: id, reason }).await;
         }
         let mut steps = Vec::new();
         let mut errors = Vec::new();
@@ -159,10 +168,10 @@ impl AdminApi {
             return self.settlement_errors(id, errors);
         }
         if self.service.config().four_eyes {
-            return self.propose(wish, 200, Order::StepSettlement { settlement: id, steps }).await;
+            return self.propose(200, Order::StepSettlement { settlement: id, steps }).await;
         }
         // Each account is answered separately.
-        let service = Arc::clone(&self.service);
+        let service = Arc::clone(self.service);
         let stepping = tokio::spawn(async move {
             let untaken = service.step_accounts(id, &steps).await?;
             let error = |(step, error): &(&AccountStep, OperatorError)| {
@@ -172,12 +181,12 @@ impl AdminApi {
         });
         let errors = stepping.await.expect("steps do not panic").map_err(|error| failed(&error))?;
         tracing::info!(
-            operator = wish.operator,
+            operator = self.operator,
             settlement = id,
             errors = errors.len(),
             "settlement moved on"
         );
-        if errors.is_empty() { self.settlement(wish.param(0)) } else { self.settlement_errors(id, errors) }
+        if errors.is_empty() { self.settlement().await } else { self.settlement_errors(id, errors) }
     }
 
     fn settlement_errors(&self, id: u64, errors: Vec<Value>) -> Answer {

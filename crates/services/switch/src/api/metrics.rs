@@ -1,11 +1,7 @@
 //! The page `/metrics`.
 
-use std::sync::Arc;
-
-use batzen_http::Response;
 use batzen_metrics::Page;
 
-use super::AdminApi;
 use crate::service::Service;
 use crate::treasury::PositionFigures;
 use crate::values::{currency_text, format_amount, format_signed};
@@ -16,31 +12,8 @@ const POSITIONS_MAX: usize = 64;
 /// The longest name of a participant on the page, in characters.
 const NAME_MAX: usize = 32;
 
-impl AdminApi {
-    pub(super) async fn metrics(&self) -> Response {
-        let (service, stats) = (Arc::clone(&self.service), Arc::clone(&self.stats));
-        let write = move |page: &mut Page| {
-            write(&service, page);
-            stats.write(page);
-        };
-        self.metrics_page.answer(write).await
-    }
-
-    pub(super) fn fill_dashboard(&self) {
-        let (service, stats) = (Arc::downgrade(&self.service), Arc::clone(&self.stats));
-        self.metrics_page.sample(move |page| {
-            let service = service.upgrade();
-            service.is_some_and(|service| {
-                write(&service, page);
-                stats.write(page);
-                true
-            })
-        });
-    }
-}
-
-fn write(service: &Service, page: &mut Page) {
-    service.operations().write(page);
+/// Writes the switch's own part of the page.
+pub(super) fn write(service: &Service, page: &mut Page) {
     let lane = service.lane().metrics();
     page.histogram("batzen_switch_batch_commands", "Commands per batch of the lane", lane.batch_commands());
     page.histogram("batzen_switch_batch_seconds", "Duration of a batch of the lane", lane.batch_times());
