@@ -243,7 +243,7 @@ fn plan_purse(candidate: &PurseCandidate, plan: &mut Plan) {
 }
 
 pub(super) fn plan_sums(plan: &mut Plan) {
-    for &term in CollectedTerm::ALL {
+    for term in CollectedTerm::ALL.iter().copied() {
         plan.row::<CollectedSums>(CollectedKey { term });
     }
 }
