@@ -118,6 +118,25 @@ pub const LIMITS: &str = "[kyc-legitimization-withdraw]\nOPERATION_TYPE = withdr
     KYC_OAUTH2_AUTH_URL = http://localhost:1/\nKYC_OAUTH2_INFO_URL = http://localhost:1/\n\
     KYC_OAUTH2_POST_URL = http://localhost:1/\nKYC_OAUTH2_CLIENT_ID = x\nKYC_OAUTH2_CLIENT_SECRET = x\n";
 
+/// The merchant instance of a shop that pays all fees, and whose money is transferred at once.
+pub fn shop(name: &str, account: &str, token: &str, max_deposit_fee: &str) -> serde_json::Value {
+    serde_json::json!({
+        "id": "default", "name": name, "auth": { "method": "token", "token": token },
+        "payto_uris": [format!("payto://x-taler-bank/localhost/{account}?receiver-name={account}")],
+        "address": {}, "jurisdiction": {},
+        "default_max_wire_fee": "KUDOS:1", "default_max_deposit_fee": max_deposit_fee,
+        "default_wire_fee_amortization": 1,
+        "default_wire_transfer_delay": { "d_us": 0 }, "default_pay_delay": { "d_us": 3_600_000_000_u64 },
+    })
+}
+
+/// Opens an account at the bank. Its password is its name.
+pub fn register(bank_port: u16, name: &str) {
+    let body = format!("{{\"username\":\"{name}\",\"password\":\"{name}\"}}");
+    let answer = ask(bank_port, "POST /taler-bank-access/testing/register", &body);
+    assert!(answer.starts_with("HTTP/1.1 20"), "{answer}");
+}
+
 /// Sends credits to the exchange's account over one connection, each for a new reserve.
 pub fn credit(bank_port: u16, first: u16, count: u16) {
     let mut stream = TcpStream::connect(("127.0.0.1", bank_port)).unwrap();

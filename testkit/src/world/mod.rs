@@ -7,6 +7,7 @@
 mod books;
 mod gate;
 mod keys;
+mod kills;
 mod network;
 mod shop;
 
@@ -42,6 +43,7 @@ use tempfile::TempDir;
 
 pub use books::{check_books, check_history, check_no_loss, check_settled};
 pub use gate::Gate;
+pub use kills::{kill_at_every_point, open_wallet};
 pub use network::{Network, error, require_identification, with_status};
 pub use shop::{MERCHANT, Shop};
 

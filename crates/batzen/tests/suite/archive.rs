@@ -6,7 +6,7 @@ use crate::common;
 use std::path::{Path, PathBuf};
 
 use batzen_testkit::postgres::fresh_database;
-use common::setup::{ask, config_with, credit, wait_for};
+use common::setup::{config_with, credit, register, wait_for};
 use common::{Service, must, must_json, run, stderr, stdout};
 use serde_json::Value;
 
@@ -45,9 +45,7 @@ impl Books {
         let exchange_url = format!("http://localhost:{exchange_port}/");
         let bank_url = format!("http://localhost:{bank_port}/");
         for user in ["zoe", "shop"] {
-            let body = format!("{{\"username\":\"{user}\",\"password\":\"{user}\"}}");
-            let answer = ask(bank_port, "POST /taler-bank-access/testing/register", &body);
-            assert!(answer.starts_with("HTTP/1.1 20"), "{answer}");
+            register(bank_port, user);
         }
         let login = ["--bank", &bank_url, "--user", "zoe", "--password", "zoe"];
         for wallet in WALLETS {

@@ -4,13 +4,11 @@ use std::path::PathBuf;
 use std::process::Output;
 use std::time::Instant;
 
-use batzen_protocol::Money;
 use batzen_service::storage::{EXCHANGE, StoreConfig};
-use batzen_store::{ChangeSet, CommitOutcome};
-use batzen_tables::exchange::{DepositRow, Deposits};
 use serde_json::{Value, json};
 use tokio::task::block_in_place;
 
+use crate::auditor_copy::tamper;
 use crate::common::browser::{Browser, keep_pictures};
 use crate::common::setup::wait_for;
 use crate::common::{PATIENCE, Service, batzen, free_port, stderr, stdout};
@@ -134,18 +132,6 @@ fn amount(value: &Value) -> f64 {
     value.as_str().unwrap().strip_prefix("KUDOS:").unwrap().parse().unwrap()
 }
 
-/// Takes a hundredth off a deposit, as somebody with access to the exchange's store could.
-fn tamper(world: &World) {
-    let dir = world.dir.path().join("home/exchange/store");
-    let store = StoreConfig::embedded(dir).open(&EXCHANGE, 1).unwrap();
-    let found = store.all::<Deposits>().unwrap().into_iter().next().unwrap();
-    let amount = found.row.amount.checked_sub(Money::from_units(1_000_000).unwrap()).unwrap();
-    let mut changes = ChangeSet::new();
-    changes.update::<Deposits>(&found.key, &found.row, &DepositRow { amount, ..found.row.clone() });
-    assert_eq!(store.commit(&changes).unwrap(), CommitOutcome::Committed);
-    store.close().unwrap();
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_service_follows_checks_and_shows() {
     let mut world = World::with_exchange(None, "").await;
@@ -183,7 +169,8 @@ async fn the_service_follows_checks_and_shows() {
     // A row that changes is found, by its signature and because such rows never change.
     block_in_place(|| {
         world.stop_exchange();
-        tamper(&world);
+        let dir = world.dir.path().join("home/exchange/store");
+        tamper(&StoreConfig::embedded(dir).open(&EXCHANGE, 1).unwrap());
         world.start_exchange();
     });
     let found = auditor.until(&world, "the change", |report| report["ok"] == false).await;

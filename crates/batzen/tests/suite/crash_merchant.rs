@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 use tokio::task::{JoinSet, block_in_place};
 
 use crate::common::customer::Customer;
-use crate::common::setup::wait_for;
+use crate::common::setup::{shop, wait_for};
 use crate::common::{PATIENCE, Service, free_port, run, stderr, stdout};
 use crate::crash::coins::{CURRENCY, Coin, Denom, minus, money};
 use crate::crash::customers::Dice;
@@ -78,15 +78,7 @@ impl Backend {
     }
 
     async fn open_shop(&self, client: &Client) {
-        let shop = json!({
-            "id": "default", "name": "Books", "auth": { "method": "token", "token": TOKEN },
-            "payto_uris": ["payto://x-taler-bank/localhost/books?receiver-name=books"],
-            "address": {}, "jurisdiction": {},
-            "default_max_wire_fee": "KUDOS:1", "default_max_deposit_fee": "KUDOS:1",
-            "default_wire_fee_amortization": 1,
-            "default_wire_transfer_delay": { "d_us": 0 },
-            "default_pay_delay": { "d_us": 3_600_000_000_u64 },
-        });
+        let shop = shop("Books", "books", TOKEN, "KUDOS:1");
         let url = format!("http://localhost:{}/management/instances", self.port);
         assert_eq!(client.post_json(url, &shop).await.unwrap().status, 204);
     }

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Output;
 
 use batzen_testkit::postgres::fresh_database;
-use common::setup::{ask, config_with, credit, wait_for};
+use common::setup::{config_with, credit, register, wait_for};
 use common::{Service, isolated, must, must_json, run, stderr, stdout};
 use serde_json::Value;
 
@@ -44,12 +44,7 @@ impl Books {
         let (exchange_url, bank_url) =
             (format!("http://localhost:{exchange_port}/"), format!("http://localhost:{bank_port}/"));
         let withdraw = ["withdraw", "--yes", "--amount", "KUDOS:5", "--exchange", &exchange_url];
-        let answer = ask(
-            bank_port,
-            "POST /taler-bank-access/testing/register",
-            "{\"username\":\"zoe\",\"password\":\"zoe\"}",
-        );
-        assert!(answer.starts_with("HTTP/1.1 20"), "{answer}");
+        register(bank_port, "zoe");
         let login = ["--bank", &bank_url, "--user", "zoe", "--password", "zoe"];
         let words = [&["wallet", "--wallet", file.to_str().unwrap()][..], &withdraw, &login];
         must(&words.concat());

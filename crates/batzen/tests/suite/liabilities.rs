@@ -13,7 +13,7 @@ use batzen_protocol::signatures::{MasterSigningKeyValidity, SignedMessage};
 use batzen_protocol::{MoneySum, Timestamp};
 use serde_json::Value;
 
-use crate::common::setup::{ask, config_with, wait_for};
+use crate::common::setup::{ask, config_with, register, wait_for};
 use crate::common::{PATIENCE, Service, batzen, free_port, must, must_json, run, stderr, stdout};
 
 const PAYTO: &str = "payto://x-taler-bank/localhost/zoe?receiver-name=zoe";
@@ -41,9 +41,7 @@ impl World {
         let config = config_with(dir.path(), (ports.0, ports.0), ports.1, section);
         let bank = Service::start(dir.path(), "bank", &["bank", "serve", "-c", &config]);
         wait_for(ports.0, "/taler-bank-integration/config");
-        let account = r#"{"username":"exchange","password":"exchange"}"#;
-        let opened = ask(ports.0, "POST /taler-bank-access/testing/register", account);
-        assert!(opened.starts_with("HTTP/1.1 20"), "{opened}");
+        register(ports.0, "exchange");
         if section.contains("DB = postgres") {
             must(&["exchange", "dbinit", "-c", &config]);
         }

@@ -12,7 +12,7 @@ use batzen_protocol::signatures::{ExchangeConfirmRefund, MerchantPaymentOk, Sign
 use serde_json::{Value, json};
 
 use crate::common::customer::Customer;
-use crate::common::setup::{config_with_fees, wait_for};
+use crate::common::setup::{config_with_fees, shop, wait_for};
 use crate::common::{Service, free_port, run, stderr, stdout};
 use crate::crash::coins::{Coin, Denom, money};
 
@@ -53,14 +53,7 @@ impl World {
     }
 
     async fn open_shop(&self) {
-        let shop = json!({
-            "id": "default", "name": "Books", "auth": { "method": "token", "token": TOKEN },
-            "payto_uris": ["payto://x-taler-bank/localhost/books?receiver-name=books"],
-            "address": {}, "jurisdiction": {},
-            "default_max_wire_fee": "KUDOS:1", "default_max_deposit_fee": "KUDOS:0.01",
-            "default_wire_fee_amortization": 1,
-            "default_wire_transfer_delay": { "d_us": 0 }, "default_pay_delay": { "d_us": 3_600_000_000_u64 },
-        });
+        let shop = shop("Books", "books", TOKEN, "KUDOS:0.01");
         let reply = self.post("management/instances", &shop).await;
         assert_eq!(reply.status, 204, "{reply:?}");
     }

@@ -7,7 +7,7 @@ use batzen_http::client::{Client, ClientOptions, Reply};
 use batzen_service::wire_gateway::{AddIncomingRequest, GatewayAuth, WireGatewayClient};
 use serde_json::{Value, json};
 
-use crate::common::setup::{config_with_fees, wait_for};
+use crate::common::setup::{config_with_fees, shop, wait_for};
 use crate::common::{PATIENCE, Service, batzen, free_port, run, stderr, stdout};
 
 const TOKEN: &str = "secret-token:books";
@@ -65,14 +65,7 @@ impl World {
         wait_for(port, "/ready");
         let world =
             Self { dir, exchange_config, exchange_port, bank_port, port, client, exchange, backend, bank };
-        let shop = json!({
-            "id": "default", "name": "Books", "auth": { "method": "token", "token": TOKEN },
-            "payto_uris": ["payto://x-taler-bank/localhost/books?receiver-name=books"],
-            "address": {}, "jurisdiction": {},
-            "default_max_wire_fee": "KUDOS:1", "default_max_deposit_fee": "KUDOS:0.01",
-            "default_wire_fee_amortization": 1,
-            "default_wire_transfer_delay": { "d_us": 0 }, "default_pay_delay": { "d_us": 3_600_000_000_u64 },
-        });
+        let shop = shop("Books", "books", TOKEN, "KUDOS:0.01");
         let reply = world.post("management/instances", &shop).await;
         assert_eq!(reply.status, 204, "{reply:?}");
         let bank_url = format!("http://localhost:{bank_port}/");

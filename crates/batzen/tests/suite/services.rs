@@ -7,7 +7,7 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use common::damage::{assert_damage_is_refused, cut_last, stores_below};
-use common::setup::{ask, config, config_with, credit, wait_for};
+use common::setup::{ask, config, config_with, credit, register, wait_for};
 use common::{Service, run, stderr, stdout};
 
 #[test]
@@ -147,15 +147,10 @@ fn a_refused_transfer_is_listed_and_retried() {
     let (bank_port, exchange_port) = (common::free_port(), common::free_port());
     let strict = "[bank]\nCREATE_ACCOUNTS = NO\n";
     let config = config_with(dir.path(), (bank_port, bank_port), exchange_port, strict);
-    let register = |name: &str| {
-        let body = format!("{{\"username\":\"{name}\",\"password\":\"{name}\"}}");
-        let answer = ask(bank_port, "POST /taler-bank-access/testing/register", &body);
-        assert!(answer.starts_with("HTTP/1.1 20"), "{answer}");
-    };
     let bank = Service::start(dir.path(), "bank", &["bank", "serve", "-c", &config]);
     wait_for(bank_port, "/taler-bank-integration/config");
-    register("exchange");
-    register("zoe");
+    register(bank_port, "exchange");
+    register(bank_port, "zoe");
     let exchange = Service::start(dir.path(), "exchange", &["exchange", "serve", "-c", &config]);
     wait_for(exchange_port, "/keys");
 
@@ -209,7 +204,7 @@ fn a_refused_transfer_is_listed_and_retried() {
 
     let unknown = transfers(&["--retry", &"0".repeat(52)]);
     assert!(stderr(&unknown).contains("no refused transfer is called"), "{}", stderr(&unknown));
-    register("shop");
+    register(bank_port, "shop");
     assert_eq!(listed(&["--retry", wtid])["retried"], 1);
     assert_eq!(listed(&[])["refused"], serde_json::json!([]));
     assert_eq!(listed(&["--retry-all"])["retried"], 0);

@@ -8,6 +8,7 @@
 //! | [`machine`] | the rules: a pure state machine from operations to results and a log of records |
 //! | [`memory`] | [`MemoryLedger`], the machine in memory, for tests of programs that use a ledger |
 //! | `conformance` | requirements on every backend, as a test (feature `conformance`) |
+//! | `testing` | what tests with ledgers of their own need (feature `conformance`) |
 //! | [`Ledger`] | the interface that a bank or a switch uses, with any backend |
 //! | [`RetryingLedger`] | the same, with requests that are repeated until they are answered |
 //! | [`Outbox`] | carries a service's durable intents to its ledger, and the answers to its books |
@@ -25,6 +26,8 @@ pub mod query;
 pub mod record;
 pub mod retry;
 pub mod status;
+#[cfg(any(test, feature = "conformance"))]
+pub mod testing;
 
 pub use interface::{Answer, Ledger, LedgerError};
 pub use memory::MemoryLedger;

@@ -330,10 +330,23 @@ fn entries_of<T: Table>(key: &[u8], row: &[u8], out: &mut IndexEntries) -> Resul
     Ok(())
 }
 
-/// A typed table.
+/// A typed table. Declare one with [`table!`](crate::table).
+pub trait Table: Send + Sync + 'static {
+    /// The definition for backends.
+    const DEF: &'static TableDef;
+    /// The primary key.
+    type Key: Record + Eq + Hash + Ord;
+    /// The other columns.
+    type Row: Record + PartialEq;
+    /// The index entries of a record: none, one or several for each index that is not a prefix.
+    fn index_entries(_key: &Self::Key, _row: &Self::Row, _out: &mut IndexEntries) {}
+}
+
+/// Declares a table: its number and name, its key and row, the methods of [`TableDef`] that describe it, one line
+/// for each index, and the index entries of a record, if not all indexes are prefixes.
 ///
 /// ```
-/// use batzen_store::{IndexDef, IndexEntries, IndexKind, Table, TableDef, record};
+/// use batzen_store::{record, table};
 ///
 /// record! {
 ///     /// Names an order.
@@ -351,22 +364,14 @@ fn entries_of<T: Table>(key: &[u8], row: &[u8], out: &mut IndexEntries) -> Resul
 ///         pub due_s: Option<u64>,
 ///     }
 /// }
-/// /// All orders.
-/// pub struct Orders;
-/// impl Orders {
+/// table! {
+///     /// All orders.
+///     pub Orders(1, "orders"): OrderKey => OrderRow, updated();
 ///     /// By customer.
-///     pub const BY_CUSTOMER: u8 = 1;
+///     BY_CUSTOMER = 1, "by_customer", Hash;
 ///     /// Undelivered ones by deadline.
-///     pub const BY_DUE: u8 = 2;
-/// }
-/// impl Table for Orders {
-///     const DEF: &'static TableDef = &TableDef::of::<Self>(1, "orders").indexed(&[
-///         IndexDef::new(Self::BY_CUSTOMER, "by_customer", IndexKind::Hash),
-///         IndexDef::new(Self::BY_DUE, "by_due", IndexKind::Ordered),
-///     ]);
-///     type Key = OrderKey;
-///     type Row = OrderRow;
-///     fn index_entries(_: &OrderKey, row: &OrderRow, out: &mut IndexEntries) {
+///     BY_DUE = 2, "by_due", Ordered;
+///     |_, row, out| {
 ///         out.add(Self::BY_CUSTOMER, &row.customer);
 ///         if let Some(due_s) = row.due_s {
 ///             out.add(Self::BY_DUE, &due_s);
@@ -374,15 +379,38 @@ fn entries_of<T: Table>(key: &[u8], row: &[u8], out: &mut IndexEntries) -> Resul
 ///     }
 /// }
 /// ```
-pub trait Table: Send + Sync + 'static {
-    /// The definition for backends.
-    const DEF: &'static TableDef;
-    /// The primary key.
-    type Key: Record + Eq + Hash + Ord;
-    /// The other columns.
-    type Row: Record + PartialEq;
-    /// The index entries of a record: none, one or several for each index that is not a prefix.
-    fn index_entries(_key: &Self::Key, _row: &Self::Row, _out: &mut IndexEntries) {}
+#[macro_export]
+macro_rules! table {
+    (
+        $(#[$meta:meta])*
+        $vis:vis $name:ident($id:literal, $table:literal): $key:ty => $row:ty
+            $(, $option:ident($($argument:tt)*))*;
+        $(
+            $(#[$index_meta:meta])*
+            $index:ident = $number:literal, $index_name:literal,
+                $kind:ident $({ $($field:tt)* })? $(.$more:ident())?;
+        )*
+        $(|$key_name:pat_param, $row_name:pat_param, $out:ident| $entries:block)?
+    ) => {
+        $(#[$meta])*
+        $vis struct $name;
+
+        impl $name {
+            $($(#[$index_meta])* $vis const $index: u8 = $number;)*
+        }
+
+        impl $crate::Table for $name {
+            const DEF: &'static $crate::TableDef = &$crate::TableDef::of::<Self>($id, $table)
+                .indexed(&[$(
+                    $crate::IndexDef::new(Self::$index, $index_name, $crate::IndexKind::$kind $({ $($field)* })?)
+                        $(.$more())?,
+                )*])
+                $(.$option($($argument)*))*;
+            type Key = $key;
+            type Row = $row;
+            $(fn index_entries($key_name: &$key, $row_name: &$row, $out: &mut $crate::IndexEntries) $entries)?
+        }
+    };
 }
 
 /// Collects the index entries of one record.

@@ -17,7 +17,7 @@
 
 use batzen_crypto::{EddsaPublicKey, ShortHash, Wtid};
 use batzen_protocol::{Money, Timestamp};
-use batzen_store::{Column, IndexDef, IndexEntries, IndexKind, Table, TableDef, record};
+use batzen_store::{Column, Table, TableDef, record, table};
 
 /// Every table of the bank, for tools and backends that set up schemas.
 pub const ALL: &[&TableDef] = &[
@@ -83,13 +83,9 @@ record! {
     }
 }
 
-/// The bank's state: one row, written by the first start.
-pub struct BankStates;
-
-impl Table for BankStates {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(104, "bank_books").updated();
-    type Key = BankStateKey;
-    type Row = BankStateRow;
+table! {
+    /// The bank's state: one row, written by the first start.
+    pub BankStates(104, "bank_books"): BankStateKey => BankStateRow, updated();
 }
 
 record! {
@@ -121,22 +117,12 @@ record! {
     }
 }
 
-/// The accounts.
-pub struct BankAccounts;
-
-impl BankAccounts {
+table! {
+    /// The accounts.
+    pub BankAccounts(105, "bank_customers"): AccountKey => AccountRow, updated();
     /// By the id of the account in the ledger.
-    pub const BY_LEDGER_ID: u8 = 1;
-}
-
-impl Table for BankAccounts {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(105, "bank_customers")
-        .updated()
-        .indexed(&[IndexDef::new(Self::BY_LEDGER_ID, "by_ledger_id", IndexKind::Hash)]);
-    type Key = AccountKey;
-    type Row = AccountRow;
-
-    fn index_entries(_: &AccountKey, row: &AccountRow, out: &mut IndexEntries) {
+    BY_LEDGER_ID = 1, "by_ledger_id", Hash;
+    |_, row, out| {
         out.add(Self::BY_LEDGER_ID, &row.ledger_id);
     }
 }
@@ -224,39 +210,17 @@ record! {
     }
 }
 
-/// The transactions.
-pub struct BankTransactions;
-
-impl BankTransactions {
+table! {
+    /// The transactions.
+    pub BankTransactions(106, "bank_transactions"): TransactionKey => TransactionRow;
     /// By reserve key.
-    pub const BY_RESERVE_PUB: u8 = 1;
+    BY_RESERVE_PUB = 1, "by_reserve_pub", Hash;
     /// Transactions with a reserve key by credited account, then row id: an account's incoming history.
-    pub const INCOMING: u8 = 2;
+    INCOMING = 2, "incoming", Ordered;
     /// Transactions with a transfer identifier by debited account, then row id: an account's outgoing
     /// history.
-    pub const OUTGOING: u8 = 3;
-
-    /// The value of a transaction in [`Self::INCOMING`] or [`Self::OUTGOING`]; without a row id, the prefix
-    /// that all transactions of the account share.
-    pub fn history_value(account: &String, row_id: Option<u64>) -> Vec<u8> {
-        let mut value = account.to_bytes();
-        if let Some(row_id) = row_id {
-            row_id.encode(&mut value);
-        }
-        value
-    }
-}
-
-impl Table for BankTransactions {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(106, "bank_transactions").indexed(&[
-        IndexDef::new(Self::BY_RESERVE_PUB, "by_reserve_pub", IndexKind::Hash),
-        IndexDef::new(Self::INCOMING, "incoming", IndexKind::Ordered),
-        IndexDef::new(Self::OUTGOING, "outgoing", IndexKind::Ordered),
-    ]);
-    type Key = TransactionKey;
-    type Row = TransactionRow;
-
-    fn index_entries(_: &TransactionKey, row: &TransactionRow, out: &mut IndexEntries) {
+    OUTGOING = 3, "outgoing", Ordered;
+    |_, row, out| {
         let mut history = |index: u8, account: &String| {
             out.add_with(index, |bytes| {
                 account.encode(bytes);
@@ -272,6 +236,18 @@ impl Table for BankTransactions {
         if let Some(reserve_pub) = &row.reserve_pub {
             out.add(Self::BY_RESERVE_PUB, reserve_pub);
         }
+    }
+}
+
+impl BankTransactions {
+    /// The value of a transaction in [`Self::INCOMING`] or [`Self::OUTGOING`]; without a row id, the prefix
+    /// that all transactions of the account share.
+    pub fn history_value(account: &String, row_id: Option<u64>) -> Vec<u8> {
+        let mut value = account.to_bytes();
+        if let Some(row_id) = row_id {
+            row_id.encode(&mut value);
+        }
+        value
     }
 }
 
@@ -305,13 +281,9 @@ record! {
     }
 }
 
-/// The withdrawal operations.
-pub struct BankWithdrawals;
-
-impl Table for BankWithdrawals {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(107, "bank_withdrawals").updated();
-    type Key = WithdrawalKey;
-    type Row = WithdrawalRow;
+table! {
+    /// The withdrawal operations.
+    pub BankWithdrawals(107, "bank_withdrawals"): WithdrawalKey => WithdrawalRow, updated();
 }
 
 record! {
@@ -341,22 +313,12 @@ record! {
     }
 }
 
-/// The intents.
-pub struct BankIntents;
-
-impl BankIntents {
+table! {
+    /// The intents.
+    pub BankIntents(108, "bank_intents"): TransactionKey => IntentRow, updated();
     /// Open ones that will become transactions with a reserve key, by that key.
-    pub const BY_RESERVE_PUB: u8 = 1;
-}
-
-impl Table for BankIntents {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(108, "bank_intents")
-        .updated()
-        .indexed(&[IndexDef::new(Self::BY_RESERVE_PUB, "by_reserve_pub", IndexKind::Hash)]);
-    type Key = TransactionKey;
-    type Row = IntentRow;
-
-    fn index_entries(key: &TransactionKey, row: &IntentRow, out: &mut IndexEntries) {
+    BY_RESERVE_PUB = 1, "by_reserve_pub", Hash;
+    |key, row, out| {
         let books = ![Origin::Reservation as u8, Origin::Release as u8].contains(&key.origin);
         if let Some(reserve_pub) = &row.reserve_pub
             && row.is_open
@@ -379,12 +341,8 @@ record! {
     }
 }
 
-/// The state of a bank that kept balances itself. Never written; a store that contains it must not be
-/// mistaken for an empty one.
-pub struct OldBankStates;
-
-impl Table for OldBankStates {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(100, "bank_state");
-    type Key = BankStateKey;
-    type Row = OldBankStateRow;
+table! {
+    /// The state of a bank that kept balances itself. Never written; a store that contains it must not be
+    /// mistaken for an empty one.
+    pub OldBankStates(100, "bank_state"): BankStateKey => OldBankStateRow;
 }

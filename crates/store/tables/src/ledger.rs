@@ -15,7 +15,7 @@
 //! | `ledger_id_pages` | run, page | hashes of transfer ids with their records, in order |
 //! | `ledger_id_filters` | run, section | a filter of the hashes in some pages |
 
-use batzen_store::{Table, TableDef, record};
+use batzen_store::{Table, TableDef, record, table};
 
 /// Every table of the ledger, for tools and backends that set up schemas.
 pub const ALL: &[&TableDef] = &[
@@ -52,13 +52,9 @@ record! {
     }
 }
 
-/// The log.
-pub struct LedgerLog;
-
-impl Table for LedgerLog {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(300, "ledger_log");
-    type Key = LedgerLogKey;
-    type Row = LedgerLogRow;
+table! {
+    /// The log.
+    pub LedgerLog(300, "ledger_log"): LedgerLogKey => LedgerLogRow;
 }
 
 record! {
@@ -118,13 +114,9 @@ record! {
     }
 }
 
-/// The current snapshot.
-pub struct LedgerSnapshots;
-
-impl Table for LedgerSnapshots {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(301, "ledger_snapshot");
-    type Key = LedgerSnapshotKey;
-    type Row = LedgerSnapshotRow;
+table! {
+    /// The current snapshot.
+    pub LedgerSnapshots(301, "ledger_snapshot"): LedgerSnapshotKey => LedgerSnapshotRow;
 }
 
 record! {
@@ -145,13 +137,9 @@ record! {
     }
 }
 
-/// Accounts with their balances.
-pub struct LedgerAccounts;
-
-impl Table for LedgerAccounts {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(302, "ledger_accounts");
-    type Key = LedgerAccountsKey;
-    type Row = LedgerAccountsRow;
+table! {
+    /// Accounts with their balances.
+    pub LedgerAccounts(302, "ledger_accounts"): LedgerAccountsKey => LedgerAccountsRow;
 }
 
 record! {
@@ -170,13 +158,9 @@ record! {
     }
 }
 
-/// Positions in the histories of accounts.
-pub struct LedgerMarks;
-
-impl Table for LedgerMarks {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(303, "ledger_marks");
-    type Key = LedgerMarksKey;
-    type Row = LedgerMarksRow;
+table! {
+    /// Positions in the histories of accounts.
+    pub LedgerMarks(303, "ledger_marks"): LedgerMarksKey => LedgerMarksRow;
 }
 
 record! {
@@ -195,13 +179,9 @@ record! {
     }
 }
 
-/// Unresolved pending transfers.
-pub struct LedgerPendings;
-
-impl Table for LedgerPendings {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(304, "ledger_pendings");
-    type Key = LedgerPendingsKey;
-    type Row = LedgerPendingsRow;
+table! {
+    /// Unresolved pending transfers.
+    pub LedgerPendings(304, "ledger_pendings"): LedgerPendingsKey => LedgerPendingsRow;
 }
 
 record! {
@@ -220,13 +200,9 @@ record! {
     }
 }
 
-/// The index of the log.
-pub struct LedgerRows;
-
-impl Table for LedgerRows {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(305, "ledger_rows");
-    type Key = LedgerRowsKey;
-    type Row = LedgerRowsRow;
+table! {
+    /// The index of the log.
+    pub LedgerRows(305, "ledger_rows"): LedgerRowsKey => LedgerRowsRow;
 }
 
 record! {
@@ -247,13 +223,9 @@ record! {
     }
 }
 
-/// Hashes of transfer ids.
-pub struct LedgerIdPages;
-
-impl Table for LedgerIdPages {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(306, "ledger_id_pages");
-    type Key = LedgerIdPageKey;
-    type Row = LedgerIdPageRow;
+table! {
+    /// Hashes of transfer ids.
+    pub LedgerIdPages(306, "ledger_id_pages"): LedgerIdPageKey => LedgerIdPageRow;
 }
 
 record! {
@@ -280,11 +252,7 @@ record! {
     }
 }
 
-/// Filters of the hashes.
-pub struct LedgerIdFilters;
-
-impl Table for LedgerIdFilters {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(307, "ledger_id_filters");
-    type Key = LedgerIdFilterKey;
-    type Row = LedgerIdFilterRow;
+table! {
+    /// Filters of the hashes.
+    pub LedgerIdFilters(307, "ledger_id_filters"): LedgerIdFilterKey => LedgerIdFilterRow;
 }

@@ -25,7 +25,7 @@
 //! | `switch_parties` | hash of the party, currency | by party |
 
 use batzen_protocol::Timestamp;
-use batzen_store::{IndexDef, IndexEntries, IndexKind, Table, TableDef, record};
+use batzen_store::{Table, TableDef, record, table};
 
 /// Every table of the switch, for tools and backends that set up schemas.
 pub const ALL: &[&TableDef] = &[
@@ -86,13 +86,9 @@ record! {
     }
 }
 
-/// The switch's state: one row, written by the first start.
-pub struct SwitchStates;
-
-impl Table for SwitchStates {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(200, "switch_state").updated();
-    type Key = SwitchStateKey;
-    type Row = SwitchStateRow;
+table! {
+    /// The switch's state: one row, written by the first start.
+    pub SwitchStates(200, "switch_state"): SwitchStateKey => SwitchStateRow, updated();
 }
 
 record! {
@@ -124,13 +120,9 @@ record! {
     }
 }
 
-/// The participants, without the hub.
-pub struct Participants;
-
-impl Table for Participants {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(201, "switch_participants");
-    type Key = ParticipantKey;
-    type Row = ParticipantRow;
+table! {
+    /// The participants, without the hub.
+    pub Participants(201, "switch_participants"): ParticipantKey => ParticipantRow;
 }
 
 /// The purpose of an account.
@@ -221,13 +213,9 @@ record! {
     }
 }
 
-/// The accounts of participants and hub.
-pub struct SwitchAccounts;
-
-impl Table for SwitchAccounts {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(202, "switch_accounts").updated();
-    type Key = SwitchAccountKey;
-    type Row = SwitchAccountRow;
+table! {
+    /// The accounts of participants and hub.
+    pub SwitchAccounts(202, "switch_accounts"): SwitchAccountKey => SwitchAccountRow, updated();
 }
 
 record! {
@@ -248,22 +236,11 @@ record! {
     }
 }
 
-/// The callback addresses.
-pub struct Endpoints;
-
-impl Endpoints {
+table! {
+    /// The callback addresses.
+    pub Endpoints(203, "switch_endpoints"): EndpointKey => EndpointRow;
     /// All of a participant.
-    pub const BY_PARTICIPANT: u8 = 1;
-}
-
-impl Table for Endpoints {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(203, "switch_endpoints").indexed(&[IndexDef::new(
-        Self::BY_PARTICIPANT,
-        "by_participant",
-        IndexKind::Prefix { key_bytes: 4 },
-    )]);
-    type Key = EndpointKey;
-    type Row = EndpointRow;
+    BY_PARTICIPANT = 1, "by_participant", Prefix { key_bytes: 4 };
 }
 
 record! {
@@ -321,30 +298,16 @@ record! {
     }
 }
 
-/// The transfers.
-pub struct Transfers;
-
-impl Transfers {
+table! {
+    /// The transfers.
+    pub Transfers(204, "switch_transfers"): TransferKey => TransferRow, updated();
     /// Transfers with an intent, in the order of the intents.
-    pub const INTENDED: u8 = 1;
+    INTENDED = 1, "intended", Serial;
     /// Transfers that can expire, by expiration.
-    pub const BY_DEADLINE: u8 = 2;
+    BY_DEADLINE = 2, "by_deadline", Ordered;
     /// Parts of bulk transfers.
-    pub const BY_BULK: u8 = 3;
-    /// The state in which a transfer can expire.
-    pub const RESERVED: u8 = 2;
-}
-
-impl Table for Transfers {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(204, "switch_transfers").updated().indexed(&[
-        IndexDef::new(Self::INTENDED, "intended", IndexKind::Serial),
-        IndexDef::new(Self::BY_DEADLINE, "by_deadline", IndexKind::Ordered),
-        IndexDef::new(Self::BY_BULK, "by_bulk", IndexKind::Hash),
-    ]);
-    type Key = TransferKey;
-    type Row = TransferRow;
-
-    fn index_entries(_: &TransferKey, row: &TransferRow, out: &mut IndexEntries) {
+    BY_BULK = 3, "by_bulk", Hash;
+    |_, row, out| {
         if row.intent != 0 {
             out.add_with(Self::INTENDED, |_| {});
         }
@@ -355,6 +318,11 @@ impl Table for Transfers {
             out.add(Self::BY_BULK, bulk);
         }
     }
+}
+
+impl Transfers {
+    /// The state in which a transfer can expire.
+    pub const RESERVED: u8 = 2;
 }
 
 /// The kind of message of a body.
@@ -400,13 +368,9 @@ record! {
     }
 }
 
-/// The messages.
-pub struct Bodies;
-
-impl Table for Bodies {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(205, "switch_bodies");
-    type Key = BodyKey;
-    type Row = BodyRow;
+table! {
+    /// The messages.
+    pub Bodies(205, "switch_bodies"): BodyKey => BodyRow;
 }
 
 record! {
@@ -436,22 +400,12 @@ record! {
     }
 }
 
-/// Messages to be sent.
-pub struct Outbox;
-
-impl Outbox {
+table! {
+    /// Messages to be sent.
+    pub Outbox(206, "switch_outbox"): OutboxKey => OutboxRow, updated();
     /// By participant and number: the key's own order.
-    pub const IN_ORDER: u8 = 1;
-}
-
-impl Table for Outbox {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(206, "switch_outbox")
-        .updated()
-        .indexed(&[IndexDef::new(Self::IN_ORDER, "in_order", IndexKind::Ordered)]);
-    type Key = OutboxKey;
-    type Row = OutboxRow;
-
-    fn index_entries(key: &OutboxKey, _: &OutboxRow, out: &mut IndexEntries) {
+    IN_ORDER = 1, "in_order", Ordered;
+    |key, _, out| {
         out.add(Self::IN_ORDER, &key.participant);
     }
 }
@@ -498,13 +452,9 @@ record! {
     }
 }
 
-/// The bulk transfers.
-pub struct Bulks;
-
-impl Table for Bulks {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(207, "switch_bulks").updated();
-    type Key = BulkKey;
-    type Row = BulkRow;
+table! {
+    /// The bulk transfers.
+    pub Bulks(207, "switch_bulks"): BulkKey => BulkRow, updated();
 }
 
 record! {
@@ -534,13 +484,9 @@ record! {
     }
 }
 
-/// The settlement windows.
-pub struct Windows;
-
-impl Table for Windows {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(208, "switch_windows").updated();
-    type Key = WindowKey;
-    type Row = WindowRow;
+table! {
+    /// The settlement windows.
+    pub Windows(208, "switch_windows"): WindowKey => WindowRow, updated();
 }
 
 record! {
@@ -573,22 +519,11 @@ record! {
     }
 }
 
-/// The amounts that participants sent and received, by window.
-pub struct Nets;
-
-impl Nets {
+table! {
+    /// The amounts that participants sent and received, by window.
+    pub Nets(209, "switch_nets"): NetKey => NetRow;
     /// All of a window.
-    pub const BY_WINDOW: u8 = 1;
-}
-
-impl Table for Nets {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(209, "switch_nets").indexed(&[IndexDef::new(
-        Self::BY_WINDOW,
-        "by_window",
-        IndexKind::Prefix { key_bytes: 8 },
-    )]);
-    type Key = NetKey;
-    type Row = NetRow;
+    BY_WINDOW = 1, "by_window", Prefix { key_bytes: 8 };
 }
 
 record! {
@@ -615,13 +550,9 @@ record! {
     }
 }
 
-/// The settlement models.
-pub struct Models;
-
-impl Table for Models {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(210, "switch_models");
-    type Key = ModelKey;
-    type Row = ModelRow;
+table! {
+    /// The settlement models.
+    pub Models(210, "switch_models"): ModelKey => ModelRow;
 }
 
 record! {
@@ -650,13 +581,9 @@ record! {
     }
 }
 
-/// The settlements.
-pub struct Settlements;
-
-impl Table for Settlements {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(211, "switch_settlements");
-    type Key = SettlementKey;
-    type Row = SettlementRow;
+table! {
+    /// The settlements.
+    pub Settlements(211, "switch_settlements"): SettlementKey => SettlementRow;
 }
 
 record! {
@@ -689,19 +616,11 @@ record! {
     }
 }
 
-/// The accounts of settlements.
-pub struct SettlementAccounts;
-
-impl SettlementAccounts {
+table! {
+    /// The accounts of settlements.
+    pub SettlementAccounts(212, "switch_settlement_accounts"): SettlementAccountKey => SettlementAccountRow;
     /// All of a settlement.
-    pub const BY_SETTLEMENT: u8 = 1;
-}
-
-impl Table for SettlementAccounts {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(212, "switch_settlement_accounts")
-        .indexed(&[IndexDef::new(Self::BY_SETTLEMENT, "by_settlement", IndexKind::Prefix { key_bytes: 8 })]);
-    type Key = SettlementAccountKey;
-    type Row = SettlementAccountRow;
+    BY_SETTLEMENT = 1, "by_settlement", Prefix { key_bytes: 8 };
 }
 
 record! {
@@ -740,34 +659,26 @@ record! {
     }
 }
 
-/// The movements.
-pub struct Movements;
-
-impl Movements {
+table! {
+    /// The movements.
+    pub Movements(213, "switch_movements"): MovementKey => MovementRow, updated();
     /// Movements with an intent.
-    pub const INTENDED: u8 = 1;
+    INTENDED = 1, "intended", Serial;
     /// By participant, in their order.
-    pub const BY_PARTICIPANT: u8 = 2;
-    /// States that await an answer of the ledger are odd.
-    #[must_use]
-    pub const fn is_intent(state: u8) -> bool {
-        state % 2 == 1
-    }
-}
-
-impl Table for Movements {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(213, "switch_movements").updated().indexed(&[
-        IndexDef::new(Self::INTENDED, "intended", IndexKind::Serial),
-        IndexDef::new(Self::BY_PARTICIPANT, "by_participant", IndexKind::Serial),
-    ]);
-    type Key = MovementKey;
-    type Row = MovementRow;
-
-    fn index_entries(_: &MovementKey, row: &MovementRow, out: &mut IndexEntries) {
+    BY_PARTICIPANT = 2, "by_participant", Serial;
+    |_, row, out| {
         if Self::is_intent(row.state) {
             out.add_with(Self::INTENDED, |_| {});
         }
         out.add(Self::BY_PARTICIPANT, &row.participant);
+    }
+}
+
+impl Movements {
+    /// States that await an answer of the ledger are odd.
+    #[must_use]
+    pub const fn is_intent(state: u8) -> bool {
+        state % 2 == 1
     }
 }
 
@@ -800,13 +711,9 @@ record! {
     }
 }
 
-/// The changes that need two operators.
-pub struct Approvals;
-
-impl Table for Approvals {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(214, "switch_approvals");
-    type Key = ApprovalKey;
-    type Row = ApprovalRow;
+table! {
+    /// The changes that need two operators.
+    pub Approvals(214, "switch_approvals"): ApprovalKey => ApprovalRow;
 }
 
 record! {
@@ -833,21 +740,12 @@ record! {
     }
 }
 
-/// The proposals that are not finished.
-pub struct OpenApprovals;
-
-impl OpenApprovals {
+table! {
+    /// The proposals that are not finished.
+    pub OpenApprovals(215, "switch_open_approvals"): OpenApprovalKey => OpenApprovalRow;
     /// All of them, under the value 0.
-    pub const ALL: u8 = 1;
-}
-
-impl Table for OpenApprovals {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(215, "switch_open_approvals")
-        .indexed(&[IndexDef::new(Self::ALL, "all", IndexKind::Hash)]);
-    type Key = OpenApprovalKey;
-    type Row = OpenApprovalRow;
-
-    fn index_entries(_: &OpenApprovalKey, _: &OpenApprovalRow, out: &mut IndexEntries) {
+    ALL = 1, "all", Hash;
+    |_, _, out| {
         out.add(Self::ALL, &0_u8);
     }
 }
@@ -872,20 +770,9 @@ record! {
     }
 }
 
-/// Account lookups: the participants' customers.
-pub struct Parties;
-
-impl Parties {
+table! {
+    /// Account lookups: the participants' customers.
+    pub Parties(216, "switch_parties"): PartyKey => PartyRow;
     /// All currencies of a party.
-    pub const BY_PARTY: u8 = 1;
-}
-
-impl Table for Parties {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(216, "switch_parties").indexed(&[IndexDef::new(
-        Self::BY_PARTY,
-        "by_party",
-        IndexKind::Prefix { key_bytes: 32 },
-    )]);
-    type Key = PartyKey;
-    type Row = PartyRow;
+    BY_PARTY = 1, "by_party", Prefix { key_bytes: 32 };
 }

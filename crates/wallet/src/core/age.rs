@@ -11,7 +11,8 @@ use batzen_crypto::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{CoreError, Entropy};
+use super::Entropy;
+use crate::core::error::Result;
 
 /// The age restriction of the coins of a withdrawal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -45,7 +46,7 @@ pub struct CoinAge {
 
 impl CoinAge {
     /// A new commitment.
-    pub(crate) fn draw(age: AgeLimit, entropy: &mut dyn Entropy) -> Result<Self, CoreError> {
+    pub(crate) fn draw(age: AgeLimit, entropy: &mut dyn Entropy) -> Result<Self> {
         let proof = AgeCommitmentProof::with_keys(AgeMask::new(age.mask)?, age.limit, |_| {
             AgePrivateKey::from_seed(&entropy.array::<32>())
         });
@@ -66,7 +67,7 @@ impl CoinAge {
     ///
     /// # Errors
     /// Cannot happen in this wallet's records.
-    pub fn commitment(&self) -> Result<AgeCommitment, CoreError> {
+    pub fn commitment(&self) -> Result<AgeCommitment> {
         Ok(AgeCommitment::new(AgeMask::new(self.mask)?, self.keys.clone())?)
     }
 
@@ -74,16 +75,16 @@ impl CoinAge {
     ///
     /// # Errors
     /// As [`CoinAge::commitment`].
-    pub fn hash(&self) -> Result<ShortHash, CoreError> {
+    pub fn hash(&self) -> Result<ShortHash> {
         Ok(self.commitment()?.hash())
     }
 
-    fn proof(&self) -> Result<AgeCommitmentProof, CoreError> {
+    fn proof(&self) -> Result<AgeCommitmentProof> {
         Ok(AgeCommitmentProof::new(self.commitment()?, self.privs.clone())?)
     }
 
     /// The commitment of the coin's change, with the same limit.
-    pub(crate) fn derive(&self, secret: &TransferSecret) -> Result<Self, CoreError> {
+    pub(crate) fn derive(&self, secret: &TransferSecret) -> Result<Self> {
         Ok(Self::of(&self.proof()?.derive(secret.as_bytes())?, self.limit))
     }
 
@@ -97,7 +98,7 @@ impl CoinAge {
     ///
     /// # Errors
     /// If the coin's limit is lower.
-    pub fn attest(&self, age: u32) -> Result<AgeSignature, CoreError> {
+    pub fn attest(&self, age: u32) -> Result<AgeSignature> {
         Ok(self.proof()?.attest(years(age))?)
     }
 }

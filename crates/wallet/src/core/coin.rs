@@ -8,10 +8,10 @@ use batzen_protocol::liabilities::Receipt;
 use batzen_protocol::{Money, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use super::CoreError;
 use super::age::CoinAge;
 use super::encoding::text;
 use super::id::OpId;
+use crate::core::error::Result;
 
 /// The status of a coin, which determines its use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -133,12 +133,12 @@ impl Coin {
     ///
     /// # Errors
     /// Cannot happen in this wallet's records.
-    pub fn h_age(&self) -> Result<Option<ShortHash>, CoreError> {
+    pub fn h_age(&self) -> Result<Option<ShortHash>> {
         self.age.as_ref().map(CoinAge::hash).transpose()
     }
 
     /// The same in the form that signatures cover: all zero without commitment.
-    pub(crate) fn signed_h_age(&self) -> Result<ShortHash, CoreError> {
+    pub(crate) fn signed_h_age(&self) -> Result<ShortHash> {
         Ok(self.h_age()?.unwrap_or(ShortHash::ZERO))
     }
 

@@ -3,6 +3,9 @@
 use batzen_crypto::{CryptoError, EddsaPublicKey, HashCode};
 use batzen_protocol::{Amount, AmountError};
 
+/// The result of a step of the core of the wallet.
+pub(crate) type Result<T, E = CoreError> = std::result::Result<T, E>;
+
 /// An error of the wallet's core. None of them loses money: records change only when a step succeeds.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CoreError {

@@ -7,8 +7,8 @@ use batzen_protocol::api::errors::KycRequired;
 use batzen_protocol::api::exchange::KycRedirect;
 use serde::{Deserialize, Serialize};
 
-use super::CoreError;
 use super::http::{Context, HttpRequest, HttpResponse};
+use crate::core::error::Result;
 
 /// An identity check that the exchange requires first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,7 +24,7 @@ pub struct KycWanted {
 
 impl KycWanted {
     /// The requirement in an answer 451; `what` names the request.
-    pub(crate) fn read(response: &HttpResponse, what: &'static str) -> Result<Self, CoreError> {
+    pub(crate) fn read(response: &HttpResponse, what: &'static str) -> Result<Self> {
         let answer: KycRequired = response.json(what)?;
         let (h_payto, requirement_row) = (answer.h_payto.to_string(), answer.requirement_row);
         Ok(Self { h_payto, requirement_row, url: None })
@@ -38,7 +38,7 @@ impl KycWanted {
     }
 
     /// Processes the answer to [`KycWanted::request`]. `None` if the requirement is met.
-    pub(crate) fn receive(&self, response: &HttpResponse) -> Result<Option<Self>, CoreError> {
+    pub(crate) fn receive(&self, response: &HttpResponse) -> Result<Option<Self>> {
         match response.status {
             200 | 204 => Ok(None),
             202 => {

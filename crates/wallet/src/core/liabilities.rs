@@ -8,7 +8,6 @@ use batzen_protocol::liabilities::{CLOCK_SKEW, Head, Kind, Part, Receipt, Statem
 use batzen_protocol::{Amount, MoneySum, Timestamp};
 use serde::Serialize;
 
-use super::CoreError;
 use super::coin::{Coin, CoinSource};
 use super::payment::PaymentStage;
 use super::planchet::Planchet;
@@ -16,6 +15,7 @@ use super::purchase::PurchaseStage;
 use super::purse::PartState;
 use super::refresh::RefreshStage;
 use super::state::{Change, OpId, OpKind, WalletState};
+use crate::core::error::Result;
 
 /// The origin of a leaf.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
@@ -90,7 +90,7 @@ impl Expected {
 }
 
 /// The hash of a coin's planchet, as it was signed.
-fn h_coin_ev(state: &WalletState, coin: &Coin) -> Result<HashCode, CoreError> {
+fn h_coin_ev(state: &WalletState, coin: &Coin) -> Result<HashCode> {
     let denom = state.denom(&coin.exchange, &coin.h_denom_pub)?;
     let secrets = CoinSecrets { coin_priv: coin.coin_priv.clone(), blinding: coin.blinding.clone() };
     let h_age = coin.h_age()?;
@@ -101,7 +101,7 @@ fn h_coin_ev(state: &WalletState, coin: &Coin) -> Result<HashCode, CoreError> {
 ///
 /// # Errors
 /// If records contradict each other.
-pub fn expected(state: &WalletState, exchange: &str) -> Result<Vec<Expected>, CoreError> {
+pub fn expected(state: &WalletState, exchange: &str) -> Result<Vec<Expected>> {
     let mut all = Vec::new();
     for coin in state.coins.values().filter(|coin| coin.exchange == exchange) {
         let h_coin_ev = h_coin_ev(state, coin)?;
@@ -125,7 +125,7 @@ pub fn expected(state: &WalletState, exchange: &str) -> Result<Vec<Expected>, Co
         });
     }
     for operation in state.operations.values() {
-        let mut add = |coin_pub: &EddsaPublicKey, origin, leaf, amount, time| -> Result<(), CoreError> {
+        let mut add = |coin_pub: &EddsaPublicKey, origin, leaf, amount, time| -> Result<()> {
             let coin = state.coin(coin_pub)?;
             if coin.exchange == exchange {
                 all.push(Expected {
@@ -285,7 +285,7 @@ pub fn keep_receipts(state: &WalletState, receipts: Vec<(EddsaPublicKey, Receipt
 ///
 /// # Errors
 /// If the exchange is unknown.
-pub fn keep_head(state: &WalletState, exchange: &str, head: Head) -> Result<Vec<Change>, CoreError> {
+pub fn keep_head(state: &WalletState, exchange: &str, head: Head) -> Result<Vec<Change>> {
     let mut record = state.exchange(exchange)?.clone();
     if record.liabilities.as_ref().is_some_and(|known| known.epoch >= head.epoch) {
         return Ok(Vec::new());

@@ -12,6 +12,7 @@ use super::http::{HttpRequest, HttpResponse};
 use super::operation::Step;
 use super::state::{Change, Draft, OpId, WalletOperation, WalletState};
 use super::{CoreError, recoup, refresh};
+use crate::core::error::Result;
 
 /// The next step of an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -39,7 +40,7 @@ pub struct AnswerOutcome {
 /// # Errors
 /// [`CoreError::Inconsistent`] and related errors if records contradict each other. A peer cannot cause
 /// these.
-pub fn next(state: &WalletState, id: OpId, poll_ms: u64) -> Result<Next, CoreError> {
+pub fn next(state: &WalletState, id: OpId, poll_ms: u64) -> Result<Next> {
     let operation = state.operation(id)?;
     if operation.finished.is_some() {
         return Ok(Next::Done);
@@ -65,7 +66,7 @@ pub fn receive(
     response: &HttpResponse,
     now: Timestamp,
     entropy: &mut dyn Entropy,
-) -> Result<AnswerOutcome, CoreError> {
+) -> Result<AnswerOutcome> {
     match take_in(state, id, request, response, now, entropy) {
         Err(error) if error.is_false_statement() => {
             let (disputed, changes) = evidence::dispute(state, id, request, response, &error, now)?;
@@ -82,7 +83,7 @@ fn take_in(
     response: &HttpResponse,
     now: Timestamp,
     entropy: &mut dyn Entropy,
-) -> Result<AnswerOutcome, CoreError> {
+) -> Result<AnswerOutcome> {
     let operation = state.operation(id)?;
     if operation.finished.is_some() {
         return Ok(AnswerOutcome { changes: Vec::new(), waiting: None, disputed: None });
@@ -114,17 +115,13 @@ fn take_in(
 ///
 /// # Errors
 /// If records contradict each other.
-pub fn plan(
-    state: &WalletState,
-    now: Timestamp,
-    entropy: &mut dyn Entropy,
-) -> Result<Vec<Change>, CoreError> {
+pub fn plan(state: &WalletState, now: Timestamp, entropy: &mut dyn Entropy) -> Result<Vec<Change>> {
     let mut draft = Draft::new(state);
     follow_ups(&mut draft, now, entropy)?;
     Ok(draft.into_changes())
 }
 
-fn follow_ups(draft: &mut Draft<'_>, now: Timestamp, entropy: &mut dyn Entropy) -> Result<(), CoreError> {
+fn follow_ups(draft: &mut Draft<'_>, now: Timestamp, entropy: &mut dyn Entropy) -> Result<()> {
     recoup::plan(draft, now)?;
     refresh::plan(draft, now, entropy)
 }
@@ -133,7 +130,7 @@ fn follow_ups(draft: &mut Draft<'_>, now: Timestamp, entropy: &mut dyn Entropy) 
 ///
 /// # Errors
 /// [`CoreError::UnknownOperation`].
-pub fn record_error(state: &WalletState, id: OpId, text: &str) -> Result<Vec<Change>, CoreError> {
+pub fn record_error(state: &WalletState, id: OpId, text: &str) -> Result<Vec<Change>> {
     let operation = state.operation(id)?;
     if operation.finished.is_some() || operation.last_error.as_deref() == Some(text) {
         return Ok(Vec::new());

@@ -8,12 +8,12 @@ use batzen_crypto::EddsaPublicKey;
 use batzen_protocol::{Money, Timestamp};
 
 use super::entropy::Entropy;
-use super::error::CoreError;
 use super::exchange::Exchange;
 use super::http::{HttpRequest, HttpResponse};
 use super::proof::known::Known;
 use super::row::{Transaction, Wait};
 use super::state::{Draft, OpKind, WalletOperation, WalletState};
+use crate::core::error::Result;
 
 /// A kind of operation. `operation` is always the operation that has this record.
 pub(crate) trait Operation {
@@ -21,12 +21,7 @@ pub(crate) trait Operation {
     fn name(&self) -> &'static str;
 
     /// The request of its next step. With `poll_ms` above zero, servers may delay their answers that long.
-    fn next(
-        &self,
-        state: &WalletState,
-        operation: &WalletOperation,
-        poll_ms: u64,
-    ) -> Result<HttpRequest, CoreError>;
+    fn next(&self, state: &WalletState, operation: &WalletOperation, poll_ms: u64) -> Result<HttpRequest>;
 
     /// Processes the answer to a request of [`Operation::next`].
     fn receive(
@@ -34,7 +29,7 @@ pub(crate) trait Operation {
         step: &mut Step<'_, '_>,
         request: &HttpRequest,
         response: &HttpResponse,
-    ) -> Result<(), CoreError>;
+    ) -> Result<()>;
 
     /// Returns whether it uses the coin, as long as it is open, so that nothing else may.
     fn holds(&self, _coin_pub: &EddsaPublicKey) -> bool {
@@ -52,28 +47,18 @@ pub(crate) trait Operation {
     }
 
     /// The money of an exchange that it holds outside the wallet's coins, as long as it is open.
-    fn held(
-        &self,
-        state: &WalletState,
-        exchange: &Exchange,
-        operation: &WalletOperation,
-    ) -> Result<Money, CoreError>;
+    fn held(&self, state: &WalletState, exchange: &Exchange, operation: &WalletOperation) -> Result<Money>;
 
     /// The signed change of the wallet's balance in units, fees included. An open operation has the effect that
     /// it is expected to have. While a payment or refresh is disputed, it has none.
-    fn effect(
-        &self,
-        state: &WalletState,
-        exchange: &Exchange,
-        operation: &WalletOperation,
-    ) -> Result<i128, CoreError>;
+    fn effect(&self, state: &WalletState, exchange: &Exchange, operation: &WalletOperation) -> Result<i128>;
 
     /// Calls `change` with each coin that it took money off or returned money to, and the signed units.
     fn coin_changes(
         &self,
         _state: &WalletState,
         _change: &mut dyn FnMut(&EddsaPublicKey, i128),
-    ) -> Result<(), CoreError> {
+    ) -> Result<()> {
         Ok(())
     }
 
@@ -89,15 +74,10 @@ pub(crate) trait Operation {
         exchange: &Exchange,
         operation: &WalletOperation,
         row: &mut Transaction,
-    ) -> Result<(), CoreError>;
+    ) -> Result<()>;
 
     /// The next step in plain words, and the next deadline.
-    fn wait(
-        &self,
-        state: &WalletState,
-        exchange: &Exchange,
-        operation: &WalletOperation,
-    ) -> Result<Wait, CoreError>;
+    fn wait(&self, state: &WalletState, exchange: &Exchange, operation: &WalletOperation) -> Result<Wait>;
 
     /// Adds what the exchange has answered about a coin.
     fn add_known(
@@ -106,7 +86,7 @@ pub(crate) trait Operation {
         _operation: &WalletOperation,
         _coin_pub: &EddsaPublicKey,
         _known: &mut Known,
-    ) -> Result<(), CoreError> {
+    ) -> Result<()> {
         Ok(())
     }
 }

@@ -13,6 +13,7 @@ use batzen_protocol::signatures::{SignedMessage, WalletReserveWithdraw};
 use super::CoreError;
 use super::coin::CsSession;
 use super::exchange::Denom;
+use crate::core::error::Result;
 use batzen_protocol::api::exchange::WithdrawRequest;
 
 /// A coin before the exchange has signed it.
@@ -42,7 +43,7 @@ impl Planchet {
         denom: &Denom,
         cs: Option<&CsSession>,
         h_age: Option<&ShortHash>,
-    ) -> Result<Self, CoreError> {
+    ) -> Result<Self> {
         let values = withdraw_values(cs);
         let coin_pub = secrets.coin_pub();
         let nonce = cs.map(|session| session.nonce);
@@ -68,7 +69,7 @@ impl Planchet {
     ///
     /// # Errors
     /// [`CoreError::BadSignature`].
-    pub fn unblind(&self, blind: &BlindedDenomSignature) -> Result<DenomSignature, CoreError> {
+    pub fn unblind(&self, blind: &BlindedDenomSignature) -> Result<DenomSignature> {
         self.unblind_state
             .unblind(blind)
             .map_err(|_| CoreError::BadSignature { what: "the exchange's blind signature of a coin" })
@@ -106,7 +107,7 @@ pub fn withdraw_planchet(
     denom: &Denom,
     cs: Option<&CsSession>,
     h_age: Option<&ShortHash>,
-) -> Result<Planchet, CoreError> {
+) -> Result<Planchet> {
     let secrets = match cs {
         None => CoinSecrets::from_withdrawal_seed(seed.as_bytes(), index),
         Some(_) => CoinSecrets::from_master(&master_secret(seed, index), &withdraw_values(cs)),
@@ -123,7 +124,7 @@ pub fn withdraw_request(
     currency: Currency,
     denom: &Denom,
     planchet: &Planchet,
-) -> Result<WithdrawRequest, CoreError> {
+) -> Result<WithdrawRequest> {
     let message = WalletReserveWithdraw {
         amount_with_fee: denom.value.checked_add(denom.fee_withdraw)?.of(currency),
         h_denom_pub: denom.h_denom_pub,

@@ -12,13 +12,10 @@ use super::proof::denomination::{self, Problem, Use};
 use super::select::{Candidate, PaymentPlan, Target, select_all, select_coins};
 use super::state::WalletState;
 use super::{CoreError, refresh};
+use crate::core::error::Result;
 
 /// The coins of `exchange` that can pay now.
-pub(crate) fn candidates(
-    state: &WalletState,
-    exchange: &Exchange,
-    now: Timestamp,
-) -> Result<Vec<Candidate>, CoreError> {
+pub(crate) fn candidates(state: &WalletState, exchange: &Exchange, now: Timestamp) -> Result<Vec<Candidate>> {
     state
         .fresh_coins(&exchange.base_url, now)
         .map(|coin| {
@@ -35,7 +32,7 @@ pub(crate) fn choose(
     have: &[Candidate],
     target: Target,
     now: Timestamp,
-) -> Result<PaymentPlan, CoreError> {
+) -> Result<PaymentPlan> {
     let change_cost = |coin_pub: &EddsaPublicKey, change: Money| {
         let coin = state.coin(coin_pub);
         let priced = coin.and_then(|coin| Ok((coin, state.exchange(&coin.exchange)?)));
@@ -62,8 +59,8 @@ pub(crate) fn choose(
 pub(crate) fn cheapest(
     state: &WalletState,
     needed: Amount,
-    preview: impl Fn(&str) -> Result<PaymentPlan, CoreError>,
-) -> Result<(String, PaymentPlan), CoreError> {
+    preview: impl Fn(&str) -> Result<PaymentPlan>,
+) -> Result<(String, PaymentPlan)> {
     let mut best: Option<(u128, String, PaymentPlan)> = None;
     let mut failure = None;
     for exchange in state.exchanges.values().filter(|exchange| exchange.currency == needed.currency) {
@@ -94,10 +91,10 @@ pub(crate) fn unusable<'c>(
     coins: impl Iterator<Item = &'c EddsaPublicKey>,
     operation: &str,
     response: &HttpResponse,
-) -> Result<(HashCode, CoinStatus), CoreError> {
+) -> Result<(HashCode, CoinStatus)> {
     let exchange = step.draft.exchange(&step.operation.exchange)?;
     let hashes = coins.map(|coin_pub| Ok(step.draft.coin(coin_pub)?.h_denom_pub));
-    let hashes = hashes.collect::<Result<Vec<HashCode>, CoreError>>()?;
+    let hashes = hashes.collect::<Result<Vec<HashCode>>>()?;
     let (h_denom_pub, problem) =
         denomination::verify(exchange, &hashes, &[operation], Use::Spend, response, step.now)?;
     if problem != Problem::Revoked {
@@ -113,8 +110,8 @@ pub(crate) fn take_back(
     step: &mut Step<'_, '_>,
     parts: impl Iterator<Item = (EddsaPublicKey, Money, Money)>,
     min_age: u32,
-    mut drop_coin: impl FnMut(&mut Step<'_, '_>, EddsaPublicKey) -> Result<bool, CoreError>,
-) -> Result<(Vec<Candidate>, usize), CoreError> {
+    mut drop_coin: impl FnMut(&mut Step<'_, '_>, EddsaPublicKey) -> Result<bool>,
+) -> Result<(Vec<Candidate>, usize)> {
     let mut have: Vec<Candidate> = Vec::new();
     for (coin_pub, amount, fee_deposit) in parts {
         step.draft.credit_coin(&coin_pub, amount)?;
@@ -142,7 +139,7 @@ pub(crate) fn take_back(
 pub(crate) fn drop_denomination(
     h_denom_pub: HashCode,
     status: CoinStatus,
-) -> impl FnMut(&mut Step<'_, '_>, EddsaPublicKey) -> Result<bool, CoreError> {
+) -> impl FnMut(&mut Step<'_, '_>, EddsaPublicKey) -> Result<bool> {
     move |step, coin_pub| {
         let coin = step.draft.coin_mut(&coin_pub)?;
         if coin.h_denom_pub == h_denom_pub {
@@ -157,7 +154,7 @@ pub(crate) fn drop_denomination(
 pub(crate) fn drop_coin(
     spent: EddsaPublicKey,
     proof: CoinProof,
-) -> impl FnMut(&mut Step<'_, '_>, EddsaPublicKey) -> Result<bool, CoreError> {
+) -> impl FnMut(&mut Step<'_, '_>, EddsaPublicKey) -> Result<bool> {
     move |step, coin_pub| {
         if coin_pub == spent {
             coin_proof::accept(step, &coin_pub, &proof)?;

@@ -25,6 +25,7 @@ use super::select::{Contribution, PaymentPlan};
 use super::tip::Tip;
 use super::withdraw::Withdrawal;
 use super::{CoreError, Entropy};
+use crate::core::error::Result;
 
 pub use super::id::{EvidenceId, OpId};
 
@@ -194,7 +195,7 @@ impl WalletState {
     ///
     /// # Errors
     /// [`CoreError::UnknownOperation`].
-    pub fn operation(&self, id: OpId) -> Result<&WalletOperation, CoreError> {
+    pub fn operation(&self, id: OpId) -> Result<&WalletOperation> {
         self.operations.get(&id).ok_or(CoreError::UnknownOperation(id))
     }
 
@@ -202,7 +203,7 @@ impl WalletState {
     ///
     /// # Errors
     /// [`CoreError::UnknownExchange`].
-    pub fn exchange(&self, base_url: &str) -> Result<&Exchange, CoreError> {
+    pub fn exchange(&self, base_url: &str) -> Result<&Exchange> {
         self.exchanges.get(base_url).ok_or_else(|| CoreError::UnknownExchange(base_url.to_owned()))
     }
 
@@ -210,7 +211,7 @@ impl WalletState {
     ///
     /// # Errors
     /// [`CoreError::UnknownCoin`].
-    pub fn coin(&self, coin_pub: &EddsaPublicKey) -> Result<&Coin, CoreError> {
+    pub fn coin(&self, coin_pub: &EddsaPublicKey) -> Result<&Coin> {
         self.coins.get(coin_pub).ok_or(CoreError::UnknownCoin(*coin_pub))
     }
 
@@ -218,7 +219,7 @@ impl WalletState {
     ///
     /// # Errors
     /// [`CoreError::UnknownExchange`] or [`CoreError::UnknownDenomination`].
-    pub fn denom(&self, exchange: &str, h_denom_pub: &HashCode) -> Result<&Denom, CoreError> {
+    pub fn denom(&self, exchange: &str, h_denom_pub: &HashCode) -> Result<&Denom> {
         self.exchange(exchange)?.denoms.get(h_denom_pub).ok_or(CoreError::UnknownDenomination(*h_denom_pub))
     }
 
@@ -226,7 +227,7 @@ impl WalletState {
     ///
     /// # Errors
     /// [`CoreError::UnknownExchange`].
-    pub fn accept_terms(&self, base_url: &str) -> Result<Vec<Change>, CoreError> {
+    pub fn accept_terms(&self, base_url: &str) -> Result<Vec<Change>> {
         let mut exchange = self.exchange(base_url)?.clone();
         exchange.terms.accepted = Some(exchange.terms.version.clone());
         Ok(vec![Change::Exchange(Box::new(exchange))])
@@ -236,7 +237,7 @@ impl WalletState {
     ///
     /// # Errors
     /// [`CoreError::UnknownExchange`], or [`CoreError::BadInput`] if the delay is too long.
-    pub fn set_discretion(&self, base_url: &str, discretion: Discretion) -> Result<Vec<Change>, CoreError> {
+    pub fn set_discretion(&self, base_url: &str, discretion: Discretion) -> Result<Vec<Change>> {
         if discretion.refresh_delay > REFRESH_DELAY_MAX {
             let reason = format!("it can be at most {REFRESH_DELAY_MAX}");
             return Err(CoreError::BadInput { what: "refresh delay", reason });
@@ -261,7 +262,7 @@ impl WalletState {
         &self,
         exchange: &Exchange,
         coin_pub: &EddsaPublicKey,
-    ) -> Result<Timestamp, CoreError> {
+    ) -> Result<Timestamp> {
         Ok(exchange.denom(&self.coin(coin_pub)?.h_denom_pub)?.stamp_expire_deposit)
     }
 
@@ -305,26 +306,26 @@ impl<'a> Draft<'a> {
         self.operations.last_key_value().map_or(0, |(id, _)| id + 1).max(self.base.next_id())
     }
 
-    pub(crate) fn operation(&self, id: OpId) -> Result<&WalletOperation, CoreError> {
+    pub(crate) fn operation(&self, id: OpId) -> Result<&WalletOperation> {
         self.operations.get(&id).map_or_else(|| self.base.operation(id), Ok)
     }
 
-    pub(crate) fn exchange(&self, base_url: &str) -> Result<&Exchange, CoreError> {
+    pub(crate) fn exchange(&self, base_url: &str) -> Result<&Exchange> {
         self.exchanges.get(base_url).map_or_else(|| self.base.exchange(base_url), Ok)
     }
 
-    pub(crate) fn coin(&self, coin_pub: &EddsaPublicKey) -> Result<&Coin, CoreError> {
+    pub(crate) fn coin(&self, coin_pub: &EddsaPublicKey) -> Result<&Coin> {
         self.coins.get(coin_pub).map_or_else(|| self.base.coin(coin_pub), Ok)
     }
 
-    pub(crate) fn coin_mut(&mut self, coin_pub: &EddsaPublicKey) -> Result<&mut Coin, CoreError> {
+    pub(crate) fn coin_mut(&mut self, coin_pub: &EddsaPublicKey) -> Result<&mut Coin> {
         if !self.coins.contains_key(coin_pub) {
             self.coins.insert(*coin_pub, self.base.coin(coin_pub)?.clone());
         }
         self.coins.get_mut(coin_pub).ok_or(CoreError::UnknownCoin(*coin_pub))
     }
 
-    pub(crate) fn exchange_mut(&mut self, base_url: &str) -> Result<&mut Exchange, CoreError> {
+    pub(crate) fn exchange_mut(&mut self, base_url: &str) -> Result<&mut Exchange> {
         if !self.exchanges.contains_key(base_url) {
             self.exchanges.insert(base_url.to_owned(), self.base.exchange(base_url)?.clone());
         }
@@ -339,7 +340,7 @@ impl<'a> Draft<'a> {
     }
 
     /// Records that an exchange no longer issues a denomination.
-    pub(crate) fn stop_offering(&mut self, exchange: &str, h_denom_pub: &HashCode) -> Result<(), CoreError> {
+    pub(crate) fn stop_offering(&mut self, exchange: &str, h_denom_pub: &HashCode) -> Result<()> {
         if let Some(denom) = self.exchange_mut(exchange)?.denoms.get_mut(h_denom_pub) {
             denom.offered = false;
         }
@@ -347,12 +348,7 @@ impl<'a> Draft<'a> {
     }
 
     /// Records that an exchange has revoked a denomination.
-    pub(crate) fn revoke(
-        &mut self,
-        exchange: &str,
-        h_denom_pub: &HashCode,
-        now: Timestamp,
-    ) -> Result<(), CoreError> {
+    pub(crate) fn revoke(&mut self, exchange: &str, h_denom_pub: &HashCode, now: Timestamp) -> Result<()> {
         if let Some(denom) = self.exchange_mut(exchange)?.denoms.get_mut(h_denom_pub) {
             denom.revoke(now);
         }
@@ -372,7 +368,7 @@ impl<'a> Draft<'a> {
         self.evidence.insert(evidence.id, evidence);
     }
 
-    pub(crate) fn evidence_mut(&mut self, id: EvidenceId) -> Result<&mut Evidence, CoreError> {
+    pub(crate) fn evidence_mut(&mut self, id: EvidenceId) -> Result<&mut Evidence> {
         let missing = || CoreError::Inconsistent(format!("there is no evidence {id}"));
         if !self.evidence.contains_key(&id) {
             let evidence = self.base.evidence.get(&id).ok_or_else(missing)?.clone();
@@ -405,7 +401,7 @@ impl<'a> Draft<'a> {
     }
 
     /// Takes `amount` off a coin and marks it as used.
-    pub(crate) fn debit_coin(&mut self, coin_pub: &EddsaPublicKey, amount: Money) -> Result<(), CoreError> {
+    pub(crate) fn debit_coin(&mut self, coin_pub: &EddsaPublicKey, amount: Money) -> Result<()> {
         let coin = self.coin_mut(coin_pub)?;
         coin.remaining = coin.remaining.checked_sub(amount)?;
         coin.status = CoinStatus::Used;
@@ -417,7 +413,7 @@ impl<'a> Draft<'a> {
         &mut self,
         plan: &PaymentPlan,
         entropy: &mut dyn Entropy,
-    ) -> Result<Vec<Contribution>, CoreError> {
+    ) -> Result<Vec<Contribution>> {
         let mut contributions = plan.contributions.clone();
         entropy.shuffle(&mut contributions);
         for part in &contributions {
@@ -429,7 +425,7 @@ impl<'a> Draft<'a> {
     /// Returns `amount` to a coin.
     ///
     /// A sum above the coin's value would create money, so it is an error.
-    pub(crate) fn credit_coin(&mut self, coin_pub: &EddsaPublicKey, amount: Money) -> Result<(), CoreError> {
+    pub(crate) fn credit_coin(&mut self, coin_pub: &EddsaPublicKey, amount: Money) -> Result<()> {
         let coin = self.coin(coin_pub)?;
         let value = self.exchange(&coin.exchange)?.denom(&coin.h_denom_pub)?.value;
         let remaining = coin.remaining.checked_add(amount)?;

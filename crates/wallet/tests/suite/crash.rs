@@ -10,7 +10,9 @@ use std::path::Path;
 use batzen_crypto::{EddsaPrivateKey, HashCode, WireSalt};
 use batzen_protocol::signatures::{MerchantRefund, SignedMessage};
 use batzen_protocol::{Duration, Money};
-use batzen_testkit::world::{BANK, EXCHANGE, START, World, amount, check_history, check_settled};
+use batzen_testkit::world::{
+    BANK, EXCHANGE, START, World, amount, check_settled, kill_at_every_point, open_wallet,
+};
 use batzen_wallet::{CipherChoice, DepositAmount, PaymentRequest, RefundPermission, Wallet, WalletError};
 
 const PAYTO: &str = "payto://x-taler-bank/bank.test/alice?receiver-name=alice";
@@ -75,66 +77,33 @@ async fn live(wallet: &Wallet, merchant: &EddsaPrivateKey) -> Result<(), WalletE
     Ok(())
 }
 
-async fn one_life(file: &Path, world: &World, merchant: &EddsaPrivateKey, seed: u64) -> Option<Wallet> {
-    let wallet = Wallet::open_with(file, world.options(seed)).unwrap();
-    // Operations that a killed process left open count as well.
-    check_history(&wallet);
-    let alive = {
-        let script = live(&wallet, merchant);
-        tokio::select! {
-            result = script => { result.unwrap(); true }
-            () = world.network.died() => false,
-        }
-    };
-    alive.then_some(wallet)
-}
-
 #[tokio::test]
 async fn a_kill_at_any_point_loses_nothing() {
-    let merchant = EddsaPrivateKey::from_bytes([3; 32]);
-    let mut n = 0;
     let mut reference: Option<String> = None;
-    loop {
-        n += 1;
-        let directory = tempfile::tempdir().unwrap();
-        let file = directory.path().join("wallet.db");
-        let world = World::new().await;
-        // n = 1 runs the script undisturbed. Otherwise the process is killed at point n - 1, and after its
-        // restart three points later.
-        world.network.set_fuse(n - 1);
-        let mut lives = 0;
-        let wallet = loop {
-            lives += 1;
-            match one_life(&file, &world, &merchant, 100 * n as u64 + lives).await {
-                Some(wallet) => break wallet,
-                None if lives == 1 => world.network.set_fuse(3),
-                None => world.network.set_fuse(0),
+    let begin = async |_: &World| EddsaPrivateKey::from_bytes([3; 32]);
+    let script = async |_: &World, wallet: &Wallet, merchant: &EddsaPrivateKey| live(wallet, merchant).await;
+    let points =
+        kill_at_every_point(3, begin, open_wallet, script, |world, _, wallet, directory, context| {
+            check_settled(world, &[&wallet], context);
+            let balance = wallet.balance().unwrap()[0].clone();
+            let kinds: Vec<_> =
+                wallet.transactions(false).unwrap().iter().map(|line| (line.kind, line.status)).collect();
+            let ending = format!("{:?} {kinds:?}", balance.available.checked_add(&balance.dust).unwrap());
+            drop(wallet);
+            // Finally, the file itself is checked.
+            check_settled(world, &[&open_wallet(world, directory, 1)], context);
+            match &reference {
+                None => reference = Some(ending),
+                // Chance decides which coins pay, and so the fees. The sequence of operations does not depend on
+                // it.
+                Some(reference) => {
+                    let story = |text: &str| text[text.find('[').unwrap()..].to_owned();
+                    assert_eq!(story(&ending), story(reference), "{context}");
+                }
             }
-        };
-        let context = format!("death at point {}", n - 1);
-        check_settled(&world, &[&wallet], &context);
-        let balance = wallet.balance().unwrap()[0].clone();
-        let kinds: Vec<_> =
-            wallet.transactions(false).unwrap().iter().map(|line| (line.kind, line.status)).collect();
-        let ending = format!("{:?} {kinds:?}", balance.available.checked_add(&balance.dust).unwrap());
-        drop(wallet);
-        // Finally, the file itself is checked.
-        let reopened = Wallet::open_with(&file, world.options(1)).unwrap();
-        check_settled(&world, &[&reopened], &context);
-        match &reference {
-            None => reference = Some(ending),
-            // Chance decides which coins pay, and so the fees. The sequence of operations does not depend on
-            // it.
-            Some(reference) => {
-                let story = |text: &str| text[text.find('[').unwrap()..].to_owned();
-                assert_eq!(story(&ending), story(reference), "{context}");
-            }
-        }
-        if n > 1 && lives == 1 {
-            break;
-        }
-    }
-    assert!(n > 40, "the script has {n} points");
+        });
+    let points = points.await;
+    assert!(points > 40, "the script has {points} points");
 }
 
 #[tokio::test]

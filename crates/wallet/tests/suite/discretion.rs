@@ -5,7 +5,7 @@ use std::path::Path;
 use batzen_crypto::{EddsaPrivateKey, HashCode, WireSalt};
 use batzen_protocol::{Duration, Money, Timestamp};
 use batzen_testkit::world::{
-    BANK, EXCHANGE, START, World, amount, check_books, check_history, check_settled,
+    BANK, EXCHANGE, START, World, amount, check_books, check_settled, kill_at_every_point, open_wallet,
 };
 use batzen_wallet::core::{Change, CoreError, refresh};
 use batzen_wallet::{
@@ -190,36 +190,12 @@ async fn live(wallet: &Wallet, world: &World) -> Result<(), WalletError> {
 
 #[tokio::test]
 async fn a_kill_at_any_point_loses_nothing_of_a_discreet_wallet() {
-    let mut n = 0;
-    loop {
-        n += 1;
-        let directory = tempfile::tempdir().unwrap();
-        let file = directory.path().join("wallet.db");
-        let world = World::new().await;
-        world.network.set_fuse(n - 1);
-        let mut lives = 0;
-        let wallet = loop {
-            lives += 1;
-            let wallet = Wallet::open_with(&file, world.options(100 * n as u64 + lives)).unwrap();
-            check_history(&wallet);
-            let is_alive = {
-                let script = live(&wallet, &world);
-                tokio::select! {
-                    result = script => { result.unwrap(); true }
-                    () = world.network.died() => false,
-                }
-            };
-            if is_alive {
-                break wallet;
-            }
-            world.network.set_fuse(if lives == 1 { 3 } else { 0 });
-        };
-        let context = format!("death at point {}", n - 1);
-        check_settled(&world, &[&wallet], &context);
+    let begin = async |_: &World| ();
+    let script = async |world: &World, wallet: &Wallet, (): &()| live(wallet, world).await;
+    let points = kill_at_every_point(3, begin, open_wallet, script, |world, (), wallet, _, context| {
+        check_settled(world, &[&wallet], context);
         assert!(waiting(&wallet).is_zero(), "{context}");
-        if n > 1 && lives == 1 {
-            break;
-        }
-    }
-    assert!(n > 20, "the script has {n} points");
+    });
+    let points = points.await;
+    assert!(points > 20, "the script has {points} points");
 }

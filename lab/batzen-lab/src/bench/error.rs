@@ -4,6 +4,9 @@ use std::path::{Path, PathBuf};
 
 use crate::bench::results::result::ResultError;
 
+/// The result of a step of a measurement.
+pub(crate) type Result<T, E = BenchError> = std::result::Result<T, E>;
+
 /// Why a measurement could not be made. Requests that fail during the run are no such error; the result
 /// counts them.
 #[derive(Debug, thiserror::Error)]

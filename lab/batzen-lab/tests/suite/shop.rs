@@ -6,7 +6,7 @@ use batzen_testkit::process as common;
 
 use batzen_http::client::{Client, ClientOptions};
 use batzen_testkit::browser::{Browser, keep_pictures};
-use batzen_testkit::setup::wait_for;
+use batzen_testkit::setup::{shop, wait_for};
 use common::{Service, free_port, run, stderr, stdout};
 use serde_json::{Value, json};
 
@@ -98,14 +98,7 @@ async fn the_examples_in_python_and_javascript_run() {
     let words = ["merchant", "serve", "--in-memory", "-c", config.to_str().unwrap()];
     let _backend = Service::start(dir.path(), "merchant", &words);
     wait_for(port, "/ready");
-    let shop = json!({
-        "id": "default", "name": "Towels", "auth": { "method": "token", "token": "secret-token:sandbox" },
-        "payto_uris": ["payto://x-taler-bank/localhost/towels?receiver-name=towels"],
-        "address": {}, "jurisdiction": {},
-        "default_max_wire_fee": "KUDOS:1", "default_max_deposit_fee": "KUDOS:1",
-        "default_wire_fee_amortization": 1,
-        "default_wire_transfer_delay": { "d_us": 0 }, "default_pay_delay": { "d_us": 3_600_000_000_u64 },
-    });
+    let shop = shop("Towels", "towels", "secret-token:sandbox", "KUDOS:1");
     let client = Client::new(&ClientOptions::default()).unwrap();
     let url = format!("http://localhost:{port}/management/instances");
     assert_eq!(client.post_json(url, &shop).await.unwrap().status, 204);

@@ -2,14 +2,14 @@
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+pub use batzen_ledger::testing::{problems, stream};
 use batzen_ledger::{
-    AMOUNT_MAX, Account, AccountFlags, BATCH_EVENTS_MAX, ChangeEvent, ChangeFilter, ChangeKind,
-    CreateTransferStatus, Ledger, LedgerError, Transfer, TransferFlags,
+    AMOUNT_MAX, Account, AccountFlags, CreateTransferStatus, Ledger, LedgerError, Transfer, TransferFlags,
 };
 use batzen_ledger_service::net::{ClientOptions, LedgerClient};
 use serde_json::Value;
@@ -113,66 +113,6 @@ pub async fn client(
         answers.fetch_add(1, Ordering::Relaxed);
     }
     statuses
-}
-
-pub async fn stream(ledger: &dyn Ledger) -> Vec<ChangeEvent> {
-    let limit = u32::try_from(BATCH_EVENTS_MAX).unwrap();
-    let mut out: Vec<ChangeEvent> = Vec::new();
-    loop {
-        let timestamp_min = out.last().map_or(0, |event| event.timestamp + 1);
-        let page =
-            ledger.get_change_events(ChangeFilter { timestamp_min, timestamp_max: 0, limit }).await.unwrap();
-        if page.is_empty() {
-            return out;
-        }
-        out.extend(page);
-    }
-}
-
-/// All problems found.
-pub fn problems(statuses: &Statuses, events: &[ChangeEvent], accounts: &[Account]) -> Vec<String> {
-    let mut problems = Vec::new();
-    let mut seen = BTreeSet::new();
-    let mut balances: BTreeMap<u128, Account> = BTreeMap::new();
-    let mut last = 0;
-    for event in events {
-        if event.timestamp <= last {
-            problems.push(format!("{} is out of order", event.timestamp));
-        }
-        last = event.timestamp;
-        if event.kind != ChangeKind::TwoPhaseExpired && !seen.insert(event.transfer.id) {
-            problems.push(format!("{:x} is there twice", event.transfer.id));
-        }
-        for account in [event.debit_account, event.credit_account] {
-            let is_limited = account.flags.contains(AccountFlags::DEBITS_MUST_NOT_EXCEED_CREDITS);
-            if is_limited && account.debits_pending + account.debits_posted > account.credits_posted {
-                problems.push(format!("account {} is overdrawn at {}", account.id, event.timestamp));
-            }
-            balances.insert(account.id, account);
-        }
-    }
-    for (id, status) in statuses {
-        if status.stands() != seen.contains(id) {
-            problems.push(format!("{id:x} was answered {status}; in the stream: {}", seen.contains(id)));
-        }
-    }
-    problems.extend(
-        seen.iter()
-            .filter(|id| !statuses.contains_key(id))
-            .map(|id| format!("transfer {id:x} was never requested")),
-    );
-    for account in accounts {
-        if balances.get(&account.id).is_some_and(|shown| shown != account) {
-            problems.push(format!("account {} is not as its last event says", account.id));
-        }
-    }
-    let sum = |of: fn(&Account) -> u128| accounts.iter().map(of).sum::<u128>();
-    if sum(|account| account.debits_posted) != sum(|account| account.credits_posted)
-        || sum(|account| account.debits_pending) != sum(|account| account.credits_pending)
-    {
-        problems.push("debits are not credits".to_owned());
-    }
-    problems
 }
 
 /// The accounts of the load.

@@ -5,9 +5,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use batzen_ledger::{
-    Account, AccountBalance, AccountFilter, Answer, Booking, ChangeEvent, ChangeFilter, CreateAccountStatus,
-    CreateResult, CreateTransferStatus, Intents, Ledger, LedgerError, MemoryLedger, Outbox, QueryFilter,
-    RetryingLedger, Sent, Transfer,
+    Account, Answer, Booking, CreateAccountStatus, CreateResult, CreateTransferStatus, Intents, Ledger,
+    LedgerError, MemoryLedger, Outbox, RetryingLedger, Sent, Transfer,
 };
 use tokio::sync::mpsc;
 use tokio::time::Instant;
@@ -34,27 +33,7 @@ impl Ledger for Lossy {
             if self.lost() { Err(LedgerError::Unknown("lost".to_owned())) } else { results }
         })
     }
-    fn lookup_accounts(&self, ids: Vec<u128>) -> Answer<'_, Vec<Account>> {
-        self.inner.lookup_accounts(ids)
-    }
-    fn lookup_transfers(&self, ids: Vec<u128>) -> Answer<'_, Vec<Transfer>> {
-        self.inner.lookup_transfers(ids)
-    }
-    fn get_account_transfers(&self, filter: AccountFilter) -> Answer<'_, Vec<Transfer>> {
-        self.inner.get_account_transfers(filter)
-    }
-    fn get_account_balances(&self, filter: AccountFilter) -> Answer<'_, Vec<AccountBalance>> {
-        self.inner.get_account_balances(filter)
-    }
-    fn query_accounts(&self, filter: QueryFilter) -> Answer<'_, Vec<Account>> {
-        self.inner.query_accounts(filter)
-    }
-    fn query_transfers(&self, filter: QueryFilter) -> Answer<'_, Vec<Transfer>> {
-        self.inner.query_transfers(filter)
-    }
-    fn get_change_events(&self, filter: ChangeFilter) -> Answer<'_, Vec<ChangeEvent>> {
-        self.inner.get_change_events(filter)
-    }
+    batzen_ledger::delegate_reads!(inner);
 }
 
 /// Intents to move one unit each. The intent is the id of its transfer.

@@ -15,8 +15,8 @@ use std::sync::{Arc, Mutex};
 use batzen_bank::{Bank, BankConfig, books};
 use batzen_http::client::Reply;
 use batzen_ledger::{
-    Account, AccountBalance, AccountFilter, Answer, ChangeEvent, ChangeFilter, CreateAccountStatus,
-    CreateResult, CreateTransferStatus, Ledger, LedgerError, MemoryLedger, QueryFilter, Transfer,
+    Account, Answer, CreateAccountStatus, CreateResult, CreateTransferStatus, Ledger, LedgerError,
+    MemoryLedger, Transfer,
 };
 use batzen_ledger_service::store::{DurableLedger, DurableOptions};
 use batzen_service::wire_gateway::{GatewayAuth, WireGatewayClient};
@@ -78,27 +78,7 @@ impl Ledger for Faulty {
     fn create_transfers(&self, events: Vec<Transfer>) -> Answer<'_, Vec<CreateResult<CreateTransferStatus>>> {
         self.request(move || self.ledger.create_transfers(events))
     }
-    fn lookup_accounts(&self, ids: Vec<u128>) -> Answer<'_, Vec<Account>> {
-        self.ledger.lookup_accounts(ids)
-    }
-    fn lookup_transfers(&self, ids: Vec<u128>) -> Answer<'_, Vec<Transfer>> {
-        self.ledger.lookup_transfers(ids)
-    }
-    fn get_account_transfers(&self, filter: AccountFilter) -> Answer<'_, Vec<Transfer>> {
-        self.ledger.get_account_transfers(filter)
-    }
-    fn get_account_balances(&self, filter: AccountFilter) -> Answer<'_, Vec<AccountBalance>> {
-        self.ledger.get_account_balances(filter)
-    }
-    fn query_accounts(&self, filter: QueryFilter) -> Answer<'_, Vec<Account>> {
-        self.ledger.query_accounts(filter)
-    }
-    fn query_transfers(&self, filter: QueryFilter) -> Answer<'_, Vec<Transfer>> {
-        self.ledger.query_transfers(filter)
-    }
-    fn get_change_events(&self, filter: ChangeFilter) -> Answer<'_, Vec<ChangeEvent>> {
-        self.ledger.get_change_events(filter)
-    }
+    batzen_ledger::delegate_reads!(ledger);
 }
 
 /// A client's request. All are idempotent, so that clients can repeat them until they are answered.

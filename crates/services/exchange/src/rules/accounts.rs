@@ -14,6 +14,7 @@ use super::coins::{known_or_new, less_fee, pay};
 use super::denoms::plan_revocation;
 use super::reserves::remember_target;
 use super::{ExchangeRules, PurseCoin, Refusal, ReserveShortage, ReserveStatement, add, transfers};
+use crate::rules::refusal::Result;
 
 /// The unit in which a reserve's life is sold.
 const YEAR_SECS: u64 = 365 * 24 * 3_600;
@@ -79,12 +80,7 @@ impl Command<ExchangeRules> for ReserveOpen {
         }
     }
 
-    fn execute(
-        &self,
-        rules: &ExchangeRules,
-        rows: &mut WorkingSet,
-        now: Timestamp,
-    ) -> Result<ReserveOpened, Refusal> {
+    fn execute(&self, rules: &ExchangeRules, rows: &mut WorkingSet, now: Timestamp) -> Result<ReserveOpened> {
         let reserve_pub = self.reserve_pub;
         let key = ReserveRequestKey { reserve_pub, request_time: self.request_time };
         let reserve_key = ReserveKey { reserve_pub };
@@ -185,7 +181,7 @@ impl Command<ExchangeRules> for RequestClose {
         rules: &ExchangeRules,
         rows: &mut WorkingSet,
         now: Timestamp,
-    ) -> Result<CloseRequested, Refusal> {
+    ) -> Result<CloseRequested> {
         let reserve_pub = self.reserve_pub;
         let key = ReserveRequestKey { reserve_pub, request_time: self.request_time };
         let reserve_key = ReserveKey { reserve_pub };
@@ -250,7 +246,7 @@ fn prolonged(
     purses_allowed: u32,
     command: &ReserveOpen,
     quota: u32,
-) -> Result<Prolonged, Refusal> {
+) -> Result<Prolonged> {
     let quota = quota.max(1);
     let (wanted, request_time) = (command.reserve_expiration, command.request_time);
     let start = expiration.max(request_time);
@@ -280,12 +276,7 @@ fn prolonged(
 }
 
 impl ExchangeRules {
-    fn pay_with_coins(
-        &self,
-        rows: &mut WorkingSet,
-        command: &ReserveOpen,
-        now: Timestamp,
-    ) -> Result<(), Refusal> {
+    fn pay_with_coins(&self, rows: &mut WorkingSet, command: &ReserveOpen, now: Timestamp) -> Result<()> {
         for (index, coin) in command.coins.iter().enumerate() {
             let terms = self.terms(coin.coin.denom, index)?;
             let key = ReserveOpenDepositKey {

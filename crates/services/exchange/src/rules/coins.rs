@@ -13,6 +13,7 @@ use batzen_tables::exchange::{
 use super::denoms::{is_revoked, plan_revocation};
 use super::reserves::remember_target;
 use super::{CoinConflict, CoinHistory, ConflictReason, DenomTerms, ExchangeRules, Refusal, add};
+use crate::rules::refusal::Result;
 
 /// A coin in a request. Its denomination's signature was verified.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -94,12 +95,7 @@ impl Command<ExchangeRules> for Deposit {
         }
     }
 
-    fn execute(
-        &self,
-        rules: &ExchangeRules,
-        rows: &mut WorkingSet,
-        now: Timestamp,
-    ) -> Result<Deposited, Refusal> {
+    fn execute(&self, rules: &ExchangeRules, rows: &mut WorkingSet, now: Timestamp) -> Result<Deposited> {
         assert!(!self.coins.is_empty(), "a deposit has coins");
         if self.refund_deadline > self.wire_deadline || self.wire_deadline.is_never() {
             return Err(Refusal::DeadlinesImpossible);
@@ -180,12 +176,7 @@ impl Command<ExchangeRules> for Refund {
         plan.row::<Refunds>(self.key.clone());
     }
 
-    fn execute(
-        &self,
-        rules: &ExchangeRules,
-        rows: &mut WorkingSet,
-        _: Timestamp,
-    ) -> Result<Refunded, Refusal> {
+    fn execute(&self, rules: &ExchangeRules, rows: &mut WorkingSet, _: Timestamp) -> Result<Refunded> {
         let coin_key = CoinKey { coin_pub: self.key.coin_pub };
         let coin = rows.get::<Coins>(&coin_key).ok_or(Refusal::CoinUnknown)?.clone();
         let terms = rules.terms(coin.denom, 0)?;
@@ -257,7 +248,7 @@ pub(super) fn known_or_new(
     coin: &PresentedCoin,
     terms: &DenomTerms,
     index: usize,
-) -> Result<CoinRow, Refusal> {
+) -> Result<CoinRow> {
     let Some(row) = rows.get::<Coins>(&CoinKey { coin_pub: coin.coin_pub }) else {
         return Ok(CoinRow {
             denom: coin.denom,
@@ -286,7 +277,7 @@ pub(super) fn pay(
     (terms, amount): (&DenomTerms, Money),
     index: usize,
     now: Timestamp,
-) -> Result<(), Refusal> {
+) -> Result<()> {
     terms.spendable(is_revoked(rows, coin.denom), now).map_err(|problem| Refusal::DenominationUnusable {
         index,
         denom: coin.denom,
@@ -309,7 +300,7 @@ pub(super) fn debit(
     row: CoinRow,
     amount: Money,
     index: usize,
-) -> Result<(), Refusal> {
+) -> Result<()> {
     let Ok(remaining) = row.remaining.checked_sub(amount) else {
         return Err(conflict(coin, &row, index, ConflictReason::Insufficient { requested: amount }));
     };
@@ -326,7 +317,7 @@ impl ExchangeRules {
         index: usize,
         exchange_time: Timestamp,
         now: Timestamp,
-    ) -> Result<DepositedCoin, Refusal> {
+    ) -> Result<DepositedCoin> {
         let terms = self.terms(coin.coin.denom, index)?;
         let row = known_or_new(rows, &coin.coin, &terms, index)?;
         let key = deposit_key(command, coin);
@@ -371,6 +362,6 @@ impl ExchangeRules {
 }
 
 /// A contribution less the deposit fee.
-pub(super) fn less_fee(contribution: Money, fee: Money, index: usize) -> Result<Money, Refusal> {
+pub(super) fn less_fee(contribution: Money, fee: Money, index: usize) -> Result<Money> {
     contribution.checked_sub(fee).map_err(|_| Refusal::ContributionBelowFee { index })
 }

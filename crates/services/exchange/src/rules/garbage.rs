@@ -36,6 +36,7 @@ use batzen_tables::exchange::{
 };
 
 use super::{ExchangeRules, Refusal};
+use crate::rules::refusal::Result;
 
 /// Time that everything must be over before it is removed: much longer than any request, lease or page of a
 /// worker lives, and than clocks differ.
@@ -148,12 +149,7 @@ impl Command<ExchangeRules> for Collect {
         }
     }
 
-    fn execute(
-        &self,
-        rules: &ExchangeRules,
-        rows: &mut WorkingSet,
-        now: Timestamp,
-    ) -> Result<Collected, Refusal> {
+    fn execute(&self, rules: &ExchangeRules, rows: &mut WorkingSet, now: Timestamp) -> Result<Collected> {
         let mut collected = Collected::default();
         match self {
             Collect::Reserves(candidates) => {
@@ -217,13 +213,13 @@ pub fn is_requirement_over(requirement: &KycRequirementRow, now: Timestamp) -> b
 pub(super) struct Sums(BTreeMap<CollectedTerm, MoneySum>);
 
 impl Sums {
-    pub(super) fn add(&mut self, term: CollectedTerm, amount: impl Into<MoneySum>) -> Result<(), Refusal> {
+    pub(super) fn add(&mut self, term: CollectedTerm, amount: impl Into<MoneySum>) -> Result<()> {
         let sum = self.0.entry(term).or_default();
         *sum = sum.checked_add(amount).map_err(|_| Refusal::Overflow)?;
         Ok(())
     }
 
-    pub(super) fn store(self, rows: &mut WorkingSet) -> Result<(), Refusal> {
+    pub(super) fn store(self, rows: &mut WorkingSet) -> Result<()> {
         for (term, sum) in self.0 {
             let key = CollectedKey { term };
             let before = rows.get::<CollectedSums>(&key).map_or(MoneySum::ZERO, CollectedRow::sum);
@@ -247,7 +243,7 @@ fn plan_purse(candidate: &PurseCandidate, plan: &mut Plan) {
 }
 
 pub(super) fn plan_sums(plan: &mut Plan) {
-    for term in CollectedTerm::ALL {
+    for term in CollectedTerm::ALL.iter().copied() {
         plan.row::<CollectedSums>(CollectedKey { term });
     }
 }
@@ -386,7 +382,7 @@ impl ExchangeRules {
         now: Timestamp,
         sums: &mut Sums,
         collected: &mut Collected,
-    ) -> Result<(), Refusal> {
+    ) -> Result<()> {
         let purse_pub = candidate.purse_pub;
         let key = PurseKey { purse_pub };
         let Some(purse) = rows.get::<Purses>(&key).filter(|purse| self.is_purse_over(purse, now)) else {
@@ -421,7 +417,7 @@ impl ExchangeRules {
         reserve_pub: ReservePub,
         sums: &mut Sums,
         collected: &mut Collected,
-    ) -> Result<(), Refusal> {
+    ) -> Result<()> {
         for row in take::<ReservesIn>(rows, ReservesIn::BY_RESERVE, &reserve_pub, collected) {
             sums.add(CollectedTerm::WiredIn, row.amount)?;
         }
@@ -493,7 +489,7 @@ fn collect_transfers(
     wtids: &[Wtid],
     now: Timestamp,
     collected: &mut Collected,
-) -> Result<(), Refusal> {
+) -> Result<()> {
     let mut sums = Sums::default();
     for wtid in wtids {
         let key = WtidKey { wtid: *wtid };

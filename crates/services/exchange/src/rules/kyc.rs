@@ -19,6 +19,7 @@ use batzen_tables::exchange::{
 };
 
 use super::{ExchangeRules, Refusal, garbage};
+use crate::rules::refusal::Result;
 
 /// Number of events of one kind that an account keeps. When there are more, the two oldest become one with
 /// the later time, so that an old amount may count for longer than the time frame, and never for shorter.
@@ -55,12 +56,7 @@ impl Command<ExchangeRules> for RequireKyc {
         });
     }
 
-    fn execute(
-        &self,
-        _: &ExchangeRules,
-        rows: &mut WorkingSet,
-        now: Timestamp,
-    ) -> Result<KycRequirement, Refusal> {
+    fn execute(&self, _: &ExchangeRules, rows: &mut WorkingSet, now: Timestamp) -> Result<KycRequirement> {
         let row = requirement_row(self.h_payto, &self.checks);
         let key = KycRequirementKey { h_payto: self.h_payto, row };
         // Garbage collection removes what was not asked for in a long time. A day more or less does not matter.
@@ -103,12 +99,7 @@ impl Command<ExchangeRules> for StartKyc {
         plan_process(self.h_payto, &self.provider, plan);
     }
 
-    fn execute(
-        &self,
-        _: &ExchangeRules,
-        rows: &mut WorkingSet,
-        now: Timestamp,
-    ) -> Result<KycStarted, Refusal> {
+    fn execute(&self, _: &ExchangeRules, rows: &mut WorkingSet, now: Timestamp) -> Result<KycStarted> {
         let key = KycProcessKey { h_payto: self.h_payto, provider: self.provider.clone() };
         let row = match rows.get::<KycProcesses>(&key) {
             None => KycProcessRow {
@@ -169,12 +160,7 @@ impl Command<ExchangeRules> for FinishKyc {
         plan.row::<KycAlerts>(KycAccountKey { h_payto: self.h_payto });
     }
 
-    fn execute(
-        &self,
-        _: &ExchangeRules,
-        rows: &mut WorkingSet,
-        now: Timestamp,
-    ) -> Result<KycFinished, Refusal> {
+    fn execute(&self, _: &ExchangeRules, rows: &mut WorkingSet, now: Timestamp) -> Result<KycFinished> {
         let key = KycProcessKey { h_payto: self.h_payto, provider: self.provider.clone() };
         let row = process_of(rows, &key)?;
         let expiration = prolonged(&row, self.validity, now);
@@ -219,12 +205,7 @@ impl Command<ExchangeRules> for SubmitKyc {
         plan_process(self.h_payto, &self.provider, plan);
     }
 
-    fn execute(
-        &self,
-        _: &ExchangeRules,
-        rows: &mut WorkingSet,
-        _: Timestamp,
-    ) -> Result<KycSubmitted, Refusal> {
+    fn execute(&self, _: &ExchangeRules, rows: &mut WorkingSet, _: Timestamp) -> Result<KycSubmitted> {
         let key = KycProcessKey { h_payto: self.h_payto, provider: self.provider.clone() };
         let row = process_of(rows, &key)?;
         if row.token != self.token {
@@ -296,12 +277,7 @@ impl Command<ExchangeRules> for DecideKyc {
         plan.group::<Aggregates>(Aggregates::BY_TARGET, &self.h_payto);
     }
 
-    fn execute(
-        &self,
-        _: &ExchangeRules,
-        rows: &mut WorkingSet,
-        now: Timestamp,
-    ) -> Result<KycDecided, Refusal> {
+    fn execute(&self, _: &ExchangeRules, rows: &mut WorkingSet, now: Timestamp) -> Result<KycDecided> {
         let h_payto = self.h_payto;
         let key = KycProcessKey { h_payto, provider: self.provider.clone() };
         let row = process_of(rows, &key)?;
@@ -382,12 +358,7 @@ impl Command<ExchangeRules> for ClearKycAlert {
         plan.row::<KycAlerts>(KycAccountKey { h_payto: self.h_payto });
     }
 
-    fn execute(
-        &self,
-        _: &ExchangeRules,
-        rows: &mut WorkingSet,
-        _: Timestamp,
-    ) -> Result<KycAlertCleared, Refusal> {
+    fn execute(&self, _: &ExchangeRules, rows: &mut WorkingSet, _: Timestamp) -> Result<KycAlertCleared> {
         let key = KycAccountKey { h_payto: self.h_payto };
         if rows.get::<KycAlerts>(&key).is_some_and(|alert| alert.time == self.time) {
             rows.delete::<KycAlerts>(&key);
@@ -558,7 +529,7 @@ fn decision_key(command: &DecideKyc) -> KycDecisionKey {
     }
 }
 
-fn process_of(rows: &WorkingSet, key: &KycProcessKey) -> Result<KycProcessRow, Refusal> {
+fn process_of(rows: &WorkingSet, key: &KycProcessKey) -> Result<KycProcessRow> {
     rows.get::<KycProcesses>(key).cloned().ok_or(Refusal::KycProcessUnknown)
 }
 
@@ -622,7 +593,7 @@ impl ExchangeRules {
         h_payto: PaytoHash,
         amount: Money,
         now: Timestamp,
-    ) -> Result<(), Refusal> {
+    ) -> Result<()> {
         match self.missing_kyc(rows, operation, h_payto, amount, now) {
             Some(checks) => Err(Refusal::KycRequired { h_payto, checks }),
             None => Ok(()),

@@ -20,6 +20,7 @@ use batzen_tables::exchange::{
 use super::coins::{known_or_new, less_fee, pay};
 use super::denoms::plan_revocation;
 use super::{ExchangeRules, PresentedCoin, Refusal, add};
+use crate::rules::refusal::Result;
 
 /// Maximum number of coins in a purse, so that one commit can refund all of them.
 pub const PURSE_COINS_MAX: u32 = 1_024;
@@ -142,12 +143,7 @@ impl Command<ExchangeRules> for PurseCreate {
         plan_coins(self.purse_pub, &self.coins, plan);
     }
 
-    fn execute(
-        &self,
-        rules: &ExchangeRules,
-        rows: &mut WorkingSet,
-        now: Timestamp,
-    ) -> Result<PurseCreated, Refusal> {
+    fn execute(&self, rules: &ExchangeRules, rows: &mut WorkingSet, now: Timestamp) -> Result<PurseCreated> {
         let key = PurseKey { purse_pub: self.purse_pub };
         let stored = rows.get::<Purses>(&key).cloned();
         let is_new = stored.is_none();
@@ -217,7 +213,7 @@ impl Command<ExchangeRules> for PurseDeposit {
         rules: &ExchangeRules,
         rows: &mut WorkingSet,
         now: Timestamp,
-    ) -> Result<PurseDeposited, Refusal> {
+    ) -> Result<PurseDeposited> {
         let key = PurseKey { purse_pub: self.purse_pub };
         let purse = rows.get::<Purses>(&key).ok_or(Refusal::PurseUnknown)?.clone();
         let merge = merge_of(rows, &key, self.reserve_pub)?;
@@ -264,12 +260,7 @@ impl Command<ExchangeRules> for PurseMerge {
         plan_reserve(self.reserve_pub, plan);
     }
 
-    fn execute(
-        &self,
-        rules: &ExchangeRules,
-        rows: &mut WorkingSet,
-        now: Timestamp,
-    ) -> Result<PurseMerged, Refusal> {
+    fn execute(&self, rules: &ExchangeRules, rows: &mut WorkingSet, now: Timestamp) -> Result<PurseMerged> {
         let key = PurseKey { purse_pub: self.purse_pub };
         let mut purse = rows.get::<Purses>(&key).ok_or(Refusal::PurseUnknown)?.clone();
         let stored = rows.get::<PurseMerges>(&key).cloned();
@@ -336,12 +327,7 @@ impl Command<ExchangeRules> for ReservePurse {
         plan.row::<Contracts>(PurseKey { purse_pub: self.purse_pub });
     }
 
-    fn execute(
-        &self,
-        rules: &ExchangeRules,
-        rows: &mut WorkingSet,
-        now: Timestamp,
-    ) -> Result<PurseCreated, Refusal> {
+    fn execute(&self, rules: &ExchangeRules, rows: &mut WorkingSet, now: Timestamp) -> Result<PurseCreated> {
         let key = PurseKey { purse_pub: self.purse_pub };
         let reserve_key = ReserveKey { reserve_pub: self.reserve_pub };
         if let Some(stored) = rows.get::<Purses>(&key).cloned() {
@@ -435,12 +421,7 @@ impl Command<ExchangeRules> for PurseDelete {
         plan.row::<PurseDeletions>(PurseKey { purse_pub: self.purse_pub });
     }
 
-    fn execute(
-        &self,
-        rules: &ExchangeRules,
-        rows: &mut WorkingSet,
-        now: Timestamp,
-    ) -> Result<PurseDeleted, Refusal> {
+    fn execute(&self, rules: &ExchangeRules, rows: &mut WorkingSet, now: Timestamp) -> Result<PurseDeleted> {
         let key = PurseKey { purse_pub: self.purse_pub };
         let purse = rows.get::<Purses>(&key).ok_or(Refusal::PurseUnknown)?;
         if purse.state != PurseState::Open {
@@ -495,12 +476,7 @@ impl Command<ExchangeRules> for PurseExpire {
         plan_refund(self.purse_pub, self.reserve_pub, &self.coins, plan);
     }
 
-    fn execute(
-        &self,
-        rules: &ExchangeRules,
-        rows: &mut WorkingSet,
-        now: Timestamp,
-    ) -> Result<PurseExpired, Refusal> {
+    fn execute(&self, rules: &ExchangeRules, rows: &mut WorkingSet, now: Timestamp) -> Result<PurseExpired> {
         let key = PurseKey { purse_pub: self.purse_pub };
         let is_due = rows
             .get::<Purses>(&key)
@@ -544,11 +520,7 @@ fn plan_refund(purse_pub: PursePub, reserve_pub: Option<ReservePub>, coins: &[Co
 }
 
 /// The merge of a purse. The submitter must have named its reserve.
-fn merge_of(
-    rows: &WorkingSet,
-    key: &PurseKey,
-    named: Option<ReservePub>,
-) -> Result<Option<PurseMergeRow>, Refusal> {
+fn merge_of(rows: &WorkingSet, key: &PurseKey, named: Option<ReservePub>) -> Result<Option<PurseMergeRow>> {
     let merge = rows.get::<PurseMerges>(key).cloned();
     match &merge {
         Some(merge) if named != Some(merge.reserve_pub) => Err(Refusal::PurseChanged),
@@ -557,7 +529,7 @@ fn merge_of(
 }
 
 /// Stores a purse's contract. A purse has one.
-fn store_contract(rows: &mut WorkingSet, key: &PurseKey, contract: Option<&Contract>) -> Result<(), Refusal> {
+fn store_contract(rows: &mut WorkingSet, key: &PurseKey, contract: Option<&Contract>) -> Result<()> {
     let Some(contract) = contract else { return Ok(()) };
     match rows.get::<Contracts>(key) {
         Some(stored)
@@ -581,7 +553,7 @@ fn store_contract(rows: &mut WorkingSet, key: &PurseKey, contract: Option<&Contr
 }
 
 /// Refuses a purse that has refunded its coins: nothing about its deposits may be confirmed any more.
-fn refuse_refunded(purse: &PurseRow) -> Result<(), Refusal> {
+fn refuse_refunded(purse: &PurseRow) -> Result<()> {
     match purse.state {
         PurseState::Open | PurseState::Paid => Ok(()),
         PurseState::Expired => Err(Refusal::PurseExpired),
@@ -610,7 +582,7 @@ impl ExchangeRules {
         reserve_pub: &ReservePub,
         amount: Money,
         now: Timestamp,
-    ) -> Result<(), Refusal> {
+    ) -> Result<()> {
         if !self.config.kyc.limits(KycOperation::Merge) {
             return Ok(());
         }
@@ -630,7 +602,7 @@ impl ExchangeRules {
         merge: Option<&PurseMergeRow>,
         coins: &[PurseCoin],
         now: Timestamp,
-    ) -> Result<Total, Refusal> {
+    ) -> Result<Total> {
         refuse_refunded(&purse)?;
         let mut seen = HashMap::with_capacity(coins.len());
         let mut fresh = Vec::with_capacity(coins.len());
@@ -704,7 +676,7 @@ impl ExchangeRules {
         purse: &mut PurseRow,
         merge: &PurseMergeRow,
         now: Timestamp,
-    ) -> Result<(), Refusal> {
+    ) -> Result<()> {
         assert!(purse.state == PurseState::Open, "a purse is decided once");
         assert!(purse.balance >= purse.target, "only a full purse pays");
         release_slot(rows, purse, Some(merge));
@@ -726,7 +698,7 @@ impl ExchangeRules {
         coins: &[CoinPub],
         state: PurseState,
         now: Timestamp,
-    ) -> Result<(), Refusal> {
+    ) -> Result<()> {
         let purse = rows.get::<Purses>(key).expect("the caller found it").clone();
         assert!(purse.state == PurseState::Open, "a purse is decided once");
         let merge = merge_of(rows, key, reserve_pub)?;

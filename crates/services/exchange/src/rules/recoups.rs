@@ -12,6 +12,7 @@ use batzen_tables::exchange::{
 use super::coins::{conflict, debit, known_or_new};
 use super::denoms::{is_revoked, plan_revocation};
 use super::{ConflictReason, DenomTerms, ExchangeRules, PresentedCoin, Refusal, add};
+use crate::rules::refusal::Result;
 
 /// Takes back a withdrawn coin of a revoked denomination.
 #[derive(Debug, Clone)]
@@ -64,12 +65,7 @@ impl Command<ExchangeRules> for Recoup {
         plan.group::<RecoupCredits>(RecoupCredits::BY_RESERVE, &reserve_pub);
     }
 
-    fn execute(
-        &self,
-        rules: &ExchangeRules,
-        rows: &mut WorkingSet,
-        now: Timestamp,
-    ) -> Result<Recouped, Refusal> {
+    fn execute(&self, rules: &ExchangeRules, rows: &mut WorkingSet, now: Timestamp) -> Result<Recouped> {
         let (_, coin) = rules.recoupable(rows, &self.coin, now)?;
         let (coin_pub, reserve_pub) = (self.coin.coin_pub, self.reserve_pub);
         let withdrawn = rows
@@ -178,7 +174,7 @@ impl Command<ExchangeRules> for RecoupRefresh {
         rules: &ExchangeRules,
         rows: &mut WorkingSet,
         now: Timestamp,
-    ) -> Result<RecoupRefreshed, Refusal> {
+    ) -> Result<RecoupRefreshed> {
         let (_, coin) = rules.recoupable(rows, &self.coin, now)?;
         let (coin_pub, old_coin_pub) = (self.coin.coin_pub, self.old_coin_pub);
         let revealed =
@@ -246,7 +242,7 @@ impl ExchangeRules {
         rows: &WorkingSet,
         coin: &PresentedCoin,
         now: Timestamp,
-    ) -> Result<(DenomTerms, CoinRow), Refusal> {
+    ) -> Result<(DenomTerms, CoinRow)> {
         let terms = self.terms(coin.denom, 0)?;
         terms
             .recoupable(is_revoked(rows, coin.denom), now)

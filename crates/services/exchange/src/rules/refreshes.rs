@@ -12,6 +12,7 @@ use super::coins::{debit, known_or_new};
 use super::denoms::{is_revoked, plan_revocation};
 use super::reserves::{lock_nonce, plan_nonce};
 use super::{DenomProblem, DenomTerms, ExchangeRules, PresentedCoin, Refusal, add};
+use crate::rules::refusal::Result;
 
 /// Melts a coin: takes value from it to pay for fresh coins.
 #[derive(Debug, Clone)]
@@ -59,12 +60,7 @@ impl Command<ExchangeRules> for Melt {
         }
     }
 
-    fn execute(
-        &self,
-        rules: &ExchangeRules,
-        rows: &mut WorkingSet,
-        now: Timestamp,
-    ) -> Result<Melted, Refusal> {
+    fn execute(&self, rules: &ExchangeRules, rows: &mut WorkingSet, now: Timestamp) -> Result<Melted> {
         assert!(self.noreveal_index < 3, "one of three sets stays secret");
         let coin_pub = self.coin.coin_pub;
         let key = MeltKey { coin_pub, rc: self.rc };
@@ -158,12 +154,7 @@ impl Command<ExchangeRules> for Reveal {
         }
     }
 
-    fn execute(
-        &self,
-        rules: &ExchangeRules,
-        rows: &mut WorkingSet,
-        now: Timestamp,
-    ) -> Result<Revealed, Refusal> {
+    fn execute(&self, rules: &ExchangeRules, rows: &mut WorkingSet, now: Timestamp) -> Result<Revealed> {
         assert!(!self.fresh.is_empty(), "a reveal has fresh coins");
         let key = MeltKey { coin_pub: self.coin_pub, rc: self.rc };
         if let Some(stored) = rows.get::<Reveals>(&key) {
@@ -210,13 +201,7 @@ impl Command<ExchangeRules> for Reveal {
 
 impl ExchangeRules {
     /// M6, M8: after its denomination has expired or is revoked, a coin may be melted only if it is a zombie.
-    fn meltable(
-        &self,
-        rows: &WorkingSet,
-        command: &Melt,
-        terms: &DenomTerms,
-        now: Timestamp,
-    ) -> Result<(), Refusal> {
+    fn meltable(&self, rows: &WorkingSet, command: &Melt, terms: &DenomTerms, now: Timestamp) -> Result<()> {
         let unusable =
             |problem| Refusal::DenominationUnusable { index: 0, denom: command.coin.denom, problem };
         if now < terms.start {

@@ -9,6 +9,9 @@ use batzen_tables::exchange::{
 use super::history::{CoinHistory, ReserveStatement};
 use super::{DenomProblem, management};
 
+/// The result of a step of the rules.
+pub(crate) type Result<T, E = Refusal> = std::result::Result<T, E>;
+
 /// The reason why a command was refused. A refused command changes nothing. The numbers in brackets are the
 /// protocol's error codes.
 ///

@@ -19,6 +19,7 @@ use super::{
     DenomTerms, ExchangeRules, RangeProgress, RangeState, Refusal, ReserveShortage, ReserveStatement, add,
     leases,
 };
+use crate::rules::refusal::Result;
 
 /// One planchet of a withdrawal.
 #[derive(Debug, Clone)]
@@ -86,12 +87,7 @@ impl Command<ExchangeRules> for Withdraw {
         }
     }
 
-    fn execute(
-        &self,
-        rules: &ExchangeRules,
-        rows: &mut WorkingSet,
-        now: Timestamp,
-    ) -> Result<Withdrawn, Refusal> {
+    fn execute(&self, rules: &ExchangeRules, rows: &mut WorkingSet, now: Timestamp) -> Result<Withdrawn> {
         assert!(!self.planchets.is_empty(), "a withdrawal has planchets");
         let reserve_pub = self.reserve_pub;
         let key = |h_coin_ev: HashCode| WithdrawalKey { reserve_pub, h_coin_ev };
@@ -209,12 +205,7 @@ impl Command<ExchangeRules> for ReserveHistory {
         });
     }
 
-    fn execute(
-        &self,
-        _: &ExchangeRules,
-        rows: &mut WorkingSet,
-        _: Timestamp,
-    ) -> Result<HistoryPaid, Refusal> {
+    fn execute(&self, _: &ExchangeRules, rows: &mut WorkingSet, _: Timestamp) -> Result<HistoryPaid> {
         let reserve_pub = self.reserve_pub;
         let reserve_key = ReserveKey { reserve_pub };
         let key = HistoryRequestKey { reserve_pub, request_time: self.request_time };
@@ -301,12 +292,7 @@ impl Command<ExchangeRules> for Credits {
         }
     }
 
-    fn execute(
-        &self,
-        rules: &ExchangeRules,
-        rows: &mut WorkingSet,
-        now: Timestamp,
-    ) -> Result<Credited, Refusal> {
+    fn execute(&self, rules: &ExchangeRules, rows: &mut WorkingSet, now: Timestamp) -> Result<Credited> {
         let mut reserves = Vec::new();
         let mut seen = HashSet::new();
         let mut booked = 0;
@@ -414,12 +400,7 @@ impl Command<ExchangeRules> for CloseReserve {
         }
     }
 
-    fn execute(
-        &self,
-        rules: &ExchangeRules,
-        rows: &mut WorkingSet,
-        now: Timestamp,
-    ) -> Result<Closed, Refusal> {
+    fn execute(&self, rules: &ExchangeRules, rows: &mut WorkingSet, now: Timestamp) -> Result<Closed> {
         let reserve_pub = self.reserve_pub;
         let key = ReserveKey { reserve_pub };
         let Some(reserve) = rows.get::<Reserves>(&key).cloned() else {
@@ -509,7 +490,7 @@ pub(super) fn lock_nonce(
     operation: HashCode,
     denom_max: u32,
     index: usize,
-) -> Result<(), Refusal> {
+) -> Result<()> {
     let key = CsNonceKey { kind, nonce };
     match rows.get::<CsNonces>(&key) {
         Some(row) if row.operation == operation => {
@@ -527,7 +508,7 @@ pub(super) fn lock_nonce(
 
 impl ExchangeRules {
     /// The terms of a denomination that a request names.
-    pub(super) fn terms(&self, denom: DenomSerial, index: usize) -> Result<DenomTerms, Refusal> {
+    pub(super) fn terms(&self, denom: DenomSerial, index: usize) -> Result<DenomTerms> {
         self.denoms.get(denom).ok_or(Refusal::DenominationUnknown { index, denom })
     }
 
@@ -541,7 +522,7 @@ impl ExchangeRules {
         idle_until: Timestamp,
         origin: Option<PaytoHash>,
         now: Timestamp,
-    ) -> Result<(), Refusal> {
+    ) -> Result<()> {
         let key = ReserveKey { reserve_pub };
         let gc = now.saturating_add(self.config.legal_reserve_expiration);
         let row = match rows.get::<Reserves>(&key) {

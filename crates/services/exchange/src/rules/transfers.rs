@@ -12,6 +12,7 @@ use batzen_tables::exchange::{
 use super::kyc::requirement_row;
 use super::reserves::remember_target;
 use super::{ExchangeRules, Refusal, add};
+use crate::rules::refusal::Result;
 
 /// The maximum number of deposits in one [`Aggregate`], so that payments behind it in the lane do not wait
 /// long.
@@ -98,12 +99,7 @@ impl Command<ExchangeRules> for Aggregate {
         plan.range::<Deposits>(Deposits::BY_TARGET, from, to, self.deposits_max + 1);
     }
 
-    fn execute(
-        &self,
-        rules: &ExchangeRules,
-        rows: &mut WorkingSet,
-        now: Timestamp,
-    ) -> Result<Aggregated, Refusal> {
+    fn execute(&self, rules: &ExchangeRules, rows: &mut WorkingSet, now: Timestamp) -> Result<Aggregated> {
         assert!(
             (1..=AGGREGATE_DEPOSITS_MAX).contains(&self.deposits_max),
             "1 to {AGGREGATE_DEPOSITS_MAX} deposits a command"
@@ -232,12 +228,7 @@ impl Command<ExchangeRules> for TransfersDone {
         self.wtids.iter().for_each(|wtid| plan_transfer(*wtid, plan));
     }
 
-    fn execute(
-        &self,
-        _: &ExchangeRules,
-        rows: &mut WorkingSet,
-        now: Timestamp,
-    ) -> Result<TransferMarked, Refusal> {
+    fn execute(&self, _: &ExchangeRules, rows: &mut WorkingSet, now: Timestamp) -> Result<TransferMarked> {
         let mut changed = false;
         for wtid in &self.wtids {
             let marked = mark(rows, *wtid, |row| {
@@ -261,12 +252,7 @@ impl Command<ExchangeRules> for TransferFailed {
         plan_transfer(self.wtid, plan);
     }
 
-    fn execute(
-        &self,
-        _: &ExchangeRules,
-        rows: &mut WorkingSet,
-        _: Timestamp,
-    ) -> Result<TransferMarked, Refusal> {
+    fn execute(&self, _: &ExchangeRules, rows: &mut WorkingSet, _: Timestamp) -> Result<TransferMarked> {
         mark(rows, self.wtid, |row| {
             // A transfer that the bank accepted can no longer fail.
             if row.finished.is_none() {
@@ -283,12 +269,7 @@ impl Command<ExchangeRules> for TransferRetry {
         plan_transfer(self.wtid, plan);
     }
 
-    fn execute(
-        &self,
-        _: &ExchangeRules,
-        rows: &mut WorkingSet,
-        _: Timestamp,
-    ) -> Result<TransferMarked, Refusal> {
+    fn execute(&self, _: &ExchangeRules, rows: &mut WorkingSet, _: Timestamp) -> Result<TransferMarked> {
         mark(rows, self.wtid, |row| row.failed = None)
     }
 }
@@ -324,12 +305,7 @@ impl Command<ExchangeRules> for ExecuteDrain {
         plan.row::<WireTargets>(WireTargetKey { h_payto: self.h_payto });
     }
 
-    fn execute(
-        &self,
-        rules: &ExchangeRules,
-        rows: &mut WorkingSet,
-        now: Timestamp,
-    ) -> Result<Drained, Refusal> {
+    fn execute(&self, rules: &ExchangeRules, rows: &mut WorkingSet, now: Timestamp) -> Result<Drained> {
         let key = WtidKey { wtid: self.wtid };
         let order = rows.get::<Drains>(&key).ok_or(Refusal::TransferUnknown)?.clone();
         let amount = order.amount;
@@ -393,7 +369,7 @@ pub fn round_down(amount: Money, unit: Money) -> Money {
 }
 
 /// Checks that the account is known and has this method.
-pub(super) fn check_target(rows: &WorkingSet, h_payto: PaytoHash, method: &str) -> Result<(), Refusal> {
+pub(super) fn check_target(rows: &WorkingSet, h_payto: PaytoHash, method: &str) -> Result<()> {
     let target = rows.get::<WireTargets>(&WireTargetKey { h_payto }).ok_or(Refusal::TargetMismatch)?;
     // Methods are compared without case (RFC 8905).
     let is_same = payto_method(&target.payto_uri).is_some_and(|found| found.eq_ignore_ascii_case(method));
@@ -405,7 +381,7 @@ pub(super) fn wire_fees_at<'a>(
     rows: &'a WorkingSet,
     method: &str,
     time: Timestamp,
-) -> Result<&'a WireFeeRow, Refusal> {
+) -> Result<&'a WireFeeRow> {
     rows.group::<WireFees>(WireFees::BY_METHOD, &method.to_owned())
         .into_iter()
         .find(|(key, row)| key.start <= time && time < row.end)
@@ -446,12 +422,7 @@ struct Unit {
 
 impl ExchangeRules {
     /// The commit of this row is the decision to pay.
-    pub(super) fn prepare(
-        &self,
-        rows: &mut WorkingSet,
-        payment: &Payment,
-        now: Timestamp,
-    ) -> Result<(), Refusal> {
+    pub(super) fn prepare(&self, rows: &mut WorkingSet, payment: &Payment, now: Timestamp) -> Result<()> {
         if wtid_taken(rows, payment.wtid) {
             return Err(Refusal::WtidTaken);
         }
@@ -484,7 +455,7 @@ impl ExchangeRules {
     }
 
     /// Finds the deposits that can be aggregated now.
-    fn unit(&self, rows: &WorkingSet, command: &Aggregate, now: Timestamp) -> Result<Unit, Refusal> {
+    fn unit(&self, rows: &WorkingSet, command: &Aggregate, now: Timestamp) -> Result<Unit> {
         let (from, _) = command.target.range(command.until);
         let until = command.until.min(now);
         let mut unit = Unit::default();
@@ -513,11 +484,7 @@ impl ExchangeRules {
     }
 }
 
-fn mark(
-    rows: &mut WorkingSet,
-    wtid: Wtid,
-    change: impl FnOnce(&mut PreparedRow),
-) -> Result<TransferMarked, Refusal> {
+fn mark(rows: &mut WorkingSet, wtid: Wtid, change: impl FnOnce(&mut PreparedRow)) -> Result<TransferMarked> {
     let key = WtidKey { wtid };
     let old = rows.get::<Prepared>(&key).ok_or(Refusal::TransferUnknown)?;
     let mut row = old.clone();

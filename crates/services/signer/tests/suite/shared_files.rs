@@ -5,33 +5,21 @@ use std::path::Path;
 
 use batzen_protocol::{Duration, Timestamp};
 use batzen_signer::SecurityModules;
-use batzen_signer::config::{CipherConfig, KeysConfig, ModuleConfig, SectionConfig};
+use batzen_signer::config::KeysConfig;
+
+use crate::service::keys_config;
 
 const DAY: u64 = 86_400;
 const START: Timestamp = Timestamp::from_secs(1_795_132_800);
 
+/// Keys that are made for weeks ahead.
 fn config(dir: &Path) -> KeysConfig {
-    let module = |name: &str| ModuleConfig {
-        overlap_duration: Duration::from_secs(300),
-        lookahead_sign: Duration::from_days(20),
-        key_dir: dir.join(name).join("keys"),
-        sm_priv_key: dir.join(name).join("secmod-private-key"),
-    };
-    let section = |section: &str, cipher| SectionConfig {
-        section: section.into(),
-        cipher,
-        duration: Duration::from_days(7),
-    };
-    KeysConfig {
-        sections: vec![
-            section("COIN_A", CipherConfig::Rsa { bits: 1024 }),
-            section("COIN_B", CipherConfig::Cs),
-        ],
-        rsa: module("rsa"),
-        cs: module("cs"),
-        eddsa: module("eddsa"),
-        signkey_duration: Duration::from_days(7),
+    let mut config = keys_config(dir);
+    for module in [&mut config.rsa, &mut config.cs, &mut config.eddsa] {
+        module.lookahead_sign = Duration::from_days(20);
     }
+    config.signkey_duration = Duration::from_days(7);
+    config
 }
 
 /// All public keys.

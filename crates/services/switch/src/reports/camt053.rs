@@ -4,6 +4,7 @@
 
 use crate::reports::ReportError;
 use crate::reports::data::{Agent, Currency, Instant};
+use crate::reports::entry::BookedEntry;
 use crate::reports::tables::{Entry, EntryKind, Statement};
 use crate::reports::xml::Document;
 
@@ -116,37 +117,12 @@ fn entry(document: &mut Document, currency: &Currency, entry: &Entry) -> Result<
         EntryKind::Settlement => "MCOP",
     };
     let id = entry.reference.replace('-', "");
-    document.element("Ntry", |document| {
-        document.id("NtryRef", &id)?;
-        document.amount("Amt", currency, entry.change.unsigned_abs())?;
-        document.text("CdtDbtInd", indicator(entry.change));
-        document.element("Sts", |document| {
-            document.text("Cd", "BOOK");
-            Ok(())
-        })?;
-        for date in ["BookgDt", "ValDt"] {
-            document.element(date, |document| {
-                document.text("DtTm", &entry.at.date_time());
-                Ok(())
-            })?;
-        }
-        document.element("BkTxCd", |document| {
-            document.element("Domn", |document| {
-                document.text("Cd", "PMNT");
-                document.element("Fmly", |document| {
-                    document.text("Cd", family);
-                    document.text("SubFmlyCd", "OTHR");
-                    Ok(())
-                })
-            })
-        })?;
-        document.element("NtryDtls", |document| {
-            document.element("TxDtls", |document| {
-                document.element("Refs", |document| document.id("EndToEndId", &id))?;
-                document.amount("Amt", currency, entry.change.unsigned_abs())?;
-                document.text("CdtDbtInd", indicator(entry.change));
-                Ok(())
-            })
-        })
-    })
+    let entry = BookedEntry {
+        id: &id,
+        amount: entry.change.unsigned_abs(),
+        indicator: indicator(entry.change),
+        families: [family, "OTHR"],
+        date: ("DtTm", &entry.at.date_time()),
+    };
+    entry.write(document, currency)
 }

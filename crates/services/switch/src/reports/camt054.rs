@@ -3,6 +3,7 @@
 
 use crate::reports::ReportError;
 use crate::reports::data::Settlement;
+use crate::reports::entry::BookedEntry;
 use crate::reports::pacs009::end_to_end_id;
 use crate::reports::xml::Document;
 
@@ -47,39 +48,14 @@ pub fn write(settlement: &Settlement, index: usize) -> Result<Option<String>, Re
                         Ok(())
                     })
                 })?;
-                document.element("Ntry", |document| {
-                    document.id("NtryRef", &id)?;
-                    document.amount("Amt", currency, amount)?;
-                    document.text("CdtDbtInd", indicator);
-                    document.element("Sts", |document| {
-                        document.text("Cd", "BOOK");
-                        Ok(())
-                    })?;
-                    for date in ["BookgDt", "ValDt"] {
-                        document.element(date, |document| {
-                            document.text("Dt", &settlement.created.date());
-                            Ok(())
-                        })?;
-                    }
-                    document.element("BkTxCd", |document| {
-                        document.element("Domn", |document| {
-                            document.text("Cd", "PMNT");
-                            document.element("Fmly", |document| {
-                                document.text("Cd", family);
-                                document.text("SubFmlyCd", "FICT");
-                                Ok(())
-                            })
-                        })
-                    })?;
-                    document.element("NtryDtls", |document| {
-                        document.element("TxDtls", |document| {
-                            document.element("Refs", |document| document.id("EndToEndId", &id))?;
-                            document.amount("Amt", currency, amount)?;
-                            document.text("CdtDbtInd", indicator);
-                            Ok(())
-                        })
-                    })
-                })
+                let entry = BookedEntry {
+                    id: &id,
+                    amount,
+                    indicator,
+                    families: [family, "FICT"],
+                    date: ("Dt", &settlement.created.date()),
+                };
+                entry.write(document, currency)
             })
         })
     })?;

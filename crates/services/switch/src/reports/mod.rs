@@ -17,6 +17,7 @@
 pub mod camt053;
 pub mod camt054;
 pub mod data;
+mod entry;
 pub mod head001;
 pub mod pacs009;
 pub mod tables;

@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use batzen_http::Method;
 use batzen_ledger::{
-    Account, AccountBalance, AccountFilter, Answer, ChangeEvent, ChangeFilter, CreateAccountStatus,
-    CreateResult, CreateTransferStatus, Ledger, LedgerError, MemoryLedger, QueryFilter, Transfer,
+    Account, Answer, CreateAccountStatus, CreateResult, CreateTransferStatus, Ledger, LedgerError,
+    MemoryLedger, Transfer,
 };
 use batzen_store::Store;
 use batzen_switch::Switch;
@@ -57,27 +57,7 @@ impl Ledger for Lossy {
             }
         })
     }
-    fn lookup_accounts(&self, ids: Vec<u128>) -> Answer<'_, Vec<Account>> {
-        self.ledger.lookup_accounts(ids)
-    }
-    fn lookup_transfers(&self, ids: Vec<u128>) -> Answer<'_, Vec<Transfer>> {
-        self.ledger.lookup_transfers(ids)
-    }
-    fn get_account_transfers(&self, filter: AccountFilter) -> Answer<'_, Vec<Transfer>> {
-        self.ledger.get_account_transfers(filter)
-    }
-    fn get_account_balances(&self, filter: AccountFilter) -> Answer<'_, Vec<AccountBalance>> {
-        self.ledger.get_account_balances(filter)
-    }
-    fn query_accounts(&self, filter: QueryFilter) -> Answer<'_, Vec<Account>> {
-        self.ledger.query_accounts(filter)
-    }
-    fn query_transfers(&self, filter: QueryFilter) -> Answer<'_, Vec<Transfer>> {
-        self.ledger.query_transfers(filter)
-    }
-    fn get_change_events(&self, filter: ChangeFilter) -> Answer<'_, Vec<ChangeEvent>> {
-        self.ledger.get_change_events(filter)
-    }
+    batzen_ledger::delegate_reads!(ledger);
 }
 
 fn lossy(clock: &Arc<TestClock>) -> Arc<Lossy> {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use batzen_engine::{Batcher, Count, Plan, Rules, WorkingSet};
 use batzen_protocol::Timestamp;
 use batzen_store::memory::MemoryBackend;
-use batzen_store::{Store, Table, TableDef, record};
+use batzen_store::{Store, record, table};
 
 record! {
     pub key struct BoxKey {
@@ -19,11 +19,8 @@ record! {
         pub coins: u64,
     }
 }
-struct Boxes;
-impl Table for Boxes {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(1, "boxes");
-    type Key = BoxKey;
-    type Row = BoxRow;
+table! {
+    Boxes(1, "boxes"): BoxKey => BoxRow;
 }
 
 pub struct Toy;

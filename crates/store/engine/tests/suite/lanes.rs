@@ -13,7 +13,7 @@ use batzen_engine::{Batcher, Clock, LaneOptions, Lanes, Plan, Rules, SubmitError
 use batzen_protocol::Timestamp;
 use batzen_store::embedded::{EmbeddedStore, Options};
 use batzen_store::memory::MemoryBackend;
-use batzen_store::{Backend, ChangeSet, CommitOutcome, Result, Store, StoreError, Table, TableDef, record};
+use batzen_store::{Backend, ChangeSet, CommitOutcome, Result, Store, StoreError, Table, record, table};
 
 record! {
     /// The key of an account.
@@ -31,11 +31,8 @@ record! {
         pub last: u64,
     }
 }
-struct Accounts;
-impl Table for Accounts {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(1, "accounts");
-    type Key = AccountKey;
-    type Row = AccountRow;
+table! {
+    Accounts(1, "accounts"): AccountKey => AccountRow;
 }
 
 /// Touches an account. Repeating a number changes nothing.

@@ -12,8 +12,7 @@ use batzen_engine::{Batcher, Evidence, Lane, LaneOptions, Plan, Rules, SubmitErr
 use batzen_protocol::Timestamp;
 use batzen_store::memory::MemoryBackend;
 use batzen_store::{
-    Backend, ChangeSet, CommitOutcome, IndexDef, IndexEntries, IndexKind, Result as StoreResult, Store,
-    StoreError, Table, TableDef, record,
+    Backend, ChangeSet, CommitOutcome, Result as StoreResult, Store, StoreError, Table, record, table,
 };
 use proptest::prelude::*;
 
@@ -31,11 +30,8 @@ record! {
         pub balance: u64,
     }
 }
-struct Accounts;
-impl Table for Accounts {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(1, "accounts");
-    type Key = AccountKey;
-    type Row = AccountRow;
+table! {
+    Accounts(1, "accounts"): AccountKey => AccountRow;
 }
 
 record! {
@@ -54,18 +50,9 @@ record! {
         pub amount: u64,
     }
 }
-struct Payments;
-impl Payments {
-    const BY_PAYER: u8 = 1;
-}
-impl Table for Payments {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(2, "payments").indexed(&[IndexDef::new(
-        Self::BY_PAYER,
-        "by_payer",
-        IndexKind::Prefix { key_bytes: 8 },
-    )]);
-    type Key = PaymentKey;
-    type Row = PaymentRow;
+table! {
+    Payments(2, "payments"): PaymentKey => PaymentRow;
+    BY_PAYER = 1, "by_payer", Prefix { key_bytes: 8 };
 }
 
 #[derive(Clone, Debug)]
@@ -629,19 +616,10 @@ record! {
         pub urgency: Option<u8>,
     }
 }
-struct Tickets;
-impl Tickets {
-    const WAITING: u8 = 1;
-}
-impl Table for Tickets {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(3, "tickets").indexed(&[IndexDef::new(
-        Self::WAITING,
-        "waiting",
-        IndexKind::Serial,
-    )]);
-    type Key = TicketKey;
-    type Row = TicketRow;
-    fn index_entries(_: &TicketKey, row: &TicketRow, out: &mut IndexEntries) {
+table! {
+    Tickets(3, "tickets"): TicketKey => TicketRow;
+    WAITING = 1, "waiting", Serial;
+    |_, row, out| {
         if let Some(urgency) = row.urgency {
             out.add(Self::WAITING, &urgency);
         }

@@ -10,8 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{Bound, ControlFlow};
 
 use crate::{
-    ChangeSet, Column, CommitOutcome, Found, IndexDef, IndexEntries, IndexKind, ROW_BYTES_MAX, Read,
-    ReadAnswer, Reads, Record, Store, StoreError, Table, TableDef,
+    ChangeSet, Column, CommitOutcome, Found, ROW_BYTES_MAX, Read, ReadAnswer, Reads, Record, Store,
+    StoreError, Table, TableDef, table,
 };
 
 /// An empty store under test.
@@ -72,33 +72,20 @@ crate::record! {
     }
 }
 
-/// A table with every kind of index.
-pub struct Items;
-
-impl Items {
+table! {
+    /// A table with every kind of index.
+    pub Items(901, "conformance_items"): ItemKey => ItemRow, shard(4);
     /// By label.
-    pub const BY_LABEL: u8 = 1;
+    BY_LABEL = 1, "by_label", Hash;
     /// By group.
-    pub const BY_GROUP: u8 = 2;
+    BY_GROUP = 2, "by_group", Prefix { key_bytes: 4 };
     /// Items with a deadline, by deadline.
-    pub const BY_DUE: u8 = 3;
+    BY_DUE = 3, "by_due", Ordered;
     /// By each tag.
-    pub const BY_TAG: u8 = 4;
+    BY_TAG = 4, "by_tag", Hash.many();
     /// Items with a deadline, in commit order.
-    pub const QUEUE: u8 = 7;
-}
-
-impl Table for Items {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(901, "conformance_items").shard(4).indexed(&[
-        IndexDef::new(Self::BY_LABEL, "by_label", IndexKind::Hash),
-        IndexDef::new(Self::BY_GROUP, "by_group", IndexKind::Prefix { key_bytes: 4 }),
-        IndexDef::new(Self::BY_DUE, "by_due", IndexKind::Ordered),
-        IndexDef::new(Self::BY_TAG, "by_tag", IndexKind::Hash).many(),
-        IndexDef::new(Self::QUEUE, "queue", IndexKind::Serial),
-    ]);
-    type Key = ItemKey;
-    type Row = ItemRow;
-    fn index_entries(_: &ItemKey, row: &ItemRow, out: &mut IndexEntries) {
+    QUEUE = 7, "queue", Serial;
+    |_, row, out| {
         out.add(Self::BY_LABEL, &row.label);
         if let Some(due) = row.due {
             out.add(Self::BY_DUE, &due);
@@ -118,13 +105,9 @@ crate::record! {
     }
 }
 
-/// A table without indexes and without columns.
-pub struct Marks;
-
-impl Table for Marks {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(902, "conformance_marks");
-    type Key = MarkKey;
-    type Row = ();
+table! {
+    /// A table without indexes and without columns.
+    pub Marks(902, "conformance_marks"): MarkKey => ();
 }
 
 /// The tables of a store under test.

@@ -6,7 +6,7 @@ use batzen_store::embedded::EmbeddedStore;
 use batzen_store::embedded::sim::{Fault, SimDisk};
 use batzen_store::{
     Backend, ChangeSet, CommitOutcome, Found, IndexDef, IndexEntries, IndexKind, Layout, Store, StoreError,
-    Table, TableDef, record,
+    Table, TableDef, record, table,
 };
 
 use crate::common::{DIR, Random, sim_options};
@@ -109,11 +109,8 @@ record! {
         pub id: u32,
     }
 }
-struct Others;
-impl Table for Others {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(10, "others");
-    type Key = OtherKey;
-    type Row = OrderRow0;
+table! {
+    Others(10, "others"): OtherKey => OrderRow0;
 }
 
 fn open<T: Table>(disk: &SimDisk) -> Result<Store, StoreError> {

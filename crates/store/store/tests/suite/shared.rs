@@ -9,10 +9,7 @@ use std::sync::Arc;
 use batzen_store::conformance::{Items, TABLES, key, row};
 use batzen_store::embedded::sim::{Fault, SimDisk};
 use batzen_store::embedded::{EmbeddedStore, Options};
-use batzen_store::{
-    Backend, ChangeSet, CommitOutcome, IndexDef, IndexEntries, IndexKind, Record as _, Result, Table,
-    TableDef, record,
-};
+use batzen_store::{Backend, ChangeSet, CommitOutcome, Record as _, Result, Table, TableDef, record, table};
 
 use crate::common::{DIR, Random, sim_options, soak_factor};
 
@@ -41,18 +38,11 @@ record! {
     }
 }
 
-struct Receipts;
-impl Receipts {
-    const BY_ACCOUNT: u8 = 1;
-}
-impl Table for Receipts {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(950, "receipts")
-        .indexed(&[IndexDef::new(Self::BY_ACCOUNT, "by_account", IndexKind::Hash)])
-        .shared(&["shop", "salt", "account"])
-        .shared_in_commit(&["coin"]);
-    type Key = ReceiptKey;
-    type Row = ReceiptRow;
-    fn index_entries(_: &ReceiptKey, row: &ReceiptRow, out: &mut IndexEntries) {
+table! {
+    Receipts(950, "receipts"): ReceiptKey => ReceiptRow,
+        shared(&["shop", "salt", "account"]), shared_in_commit(&["coin"]);
+    BY_ACCOUNT = 1, "by_account", Hash;
+    |_, row, out| {
         out.add(Self::BY_ACCOUNT, &row.account);
     }
 }

@@ -3,7 +3,7 @@
 
 use batzen_crypto::{EddsaSignature, ShortHash};
 use batzen_protocol::Timestamp;
-use batzen_store::{List, Table, TableDef, record};
+use batzen_store::{List, Table, TableDef, record, table};
 
 use super::results::RESULTS;
 use crate::exchange::AUDITED;
@@ -40,12 +40,9 @@ record! {
         pub exchange_signature: EddsaSignature,
     }
 }
-/// The position that the copy has reached: one row, or none before the first batch.
-pub struct FeedPositions;
-impl Table for FeedPositions {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(500, "feed_position").updated();
-    type Key = FeedPositionKey;
-    type Row = FeedPositionRow;
+table! {
+    /// The position that the copy has reached: one row, or none before the first batch.
+    pub FeedPositions(500, "feed_position"): FeedPositionKey => FeedPositionRow, updated();
 }
 
 record! {
@@ -70,12 +67,9 @@ record! {
         pub exchange_signature: EddsaSignature,
     }
 }
-/// Signed heads of the chain: the latest ones, and fewer of older ones.
-pub struct FeedHeads;
-impl Table for FeedHeads {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(501, "feed_heads");
-    type Key = FeedHeadKey;
-    type Row = FeedHeadRow;
+table! {
+    /// Signed heads of the chain: the latest ones, and fewer of older ones.
+    pub FeedHeads(501, "feed_heads"): FeedHeadKey => FeedHeadRow;
 }
 
 record! {
@@ -100,12 +94,9 @@ record! {
         pub time: Timestamp,
     }
 }
-/// Findings on what the exchange has shipped.
-pub struct FeedFindings;
-impl Table for FeedFindings {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(502, "feed_findings");
-    type Key = FeedFindingKey;
-    type Row = FeedFindingRow;
+table! {
+    /// Findings on what the exchange has shipped.
+    pub FeedFindings(502, "feed_findings"): FeedFindingKey => FeedFindingRow;
 }
 
 /// The tables of the stream.

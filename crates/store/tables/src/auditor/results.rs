@@ -6,7 +6,7 @@
 use batzen_crypto::hash::{sha512_parts, shorten};
 use batzen_crypto::{EddsaPublicKey, HashCode, ShortHash, Wtid};
 use batzen_protocol::Timestamp;
-use batzen_store::{Column, IndexDef, IndexEntries, IndexKind, List, Table, TableDef, record};
+use batzen_store::{Column, List, Table, TableDef, record, table};
 
 use crate::exchange::{AccountId, DenomSerial, MerchantPub, PaytoHash};
 
@@ -46,12 +46,9 @@ record! {
         pub compared: Timestamp,
     }
 }
-/// The position of the checks: one row, or none before the first whole check.
-pub struct AuditStates;
-impl Table for AuditStates {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(503, "audit_state").updated();
-    type Key = AuditStateKey;
-    type Row = AuditStateRow;
+table! {
+    /// The position of the checks: one row, or none before the first whole check.
+    pub AuditStates(503, "audit_state"): AuditStateKey => AuditStateRow, updated();
 }
 
 record! {
@@ -80,12 +77,9 @@ record! {
         pub redeemed: u128,
     }
 }
-/// The sums of each denomination.
-pub struct AuditDenoms;
-impl Table for AuditDenoms {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(504, "audit_denoms").updated();
-    type Key = AuditDenomKey;
-    type Row = AuditDenomRow;
+table! {
+    /// The sums of each denomination.
+    pub AuditDenoms(504, "audit_denoms"): AuditDenomKey => AuditDenomRow, updated();
 }
 
 record! {
@@ -150,30 +144,22 @@ record! {
         pub notes: u32,
     }
 }
-/// The findings, also those that were resolved or suppressed.
-pub struct AuditFindings;
-
-impl AuditFindings {
+table! {
+    /// The findings, also those that were resolved or suppressed.
+    pub AuditFindings(505, "audit_findings"): AuditFindingKey => AuditFindingRow, updated();
     /// Findings that still hold, and those that no longer do, in the order in which they were found first.
     /// See [`AuditFindings::state`].
-    pub const BY_STATE: u8 = 1;
+    BY_STATE = 1, "by_state", Serial;
+    |_, row, out| {
+        out.add(Self::BY_STATE, &row.resolved.is_some());
+    }
+}
 
+impl AuditFindings {
     /// The index's value of findings that are (or are no longer) so.
     #[must_use]
     pub fn state(is_resolved: bool) -> Vec<u8> {
         Column::to_bytes(&is_resolved)
-    }
-}
-
-impl Table for AuditFindings {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(505, "audit_findings")
-        .updated()
-        .indexed(&[IndexDef::new(Self::BY_STATE, "by_state", IndexKind::Serial)]);
-    type Key = AuditFindingKey;
-    type Row = AuditFindingRow;
-
-    fn index_entries(_: &AuditFindingKey, row: &AuditFindingRow, out: &mut IndexEntries) {
-        out.add(Self::BY_STATE, &row.resolved.is_some());
     }
 }
 
@@ -197,22 +183,12 @@ record! {
         pub reason: String,
     }
 }
-/// People's decisions about findings. Notes stay.
-pub struct AuditNotes;
-impl AuditNotes {
+table! {
+    /// People's decisions about findings. Notes stay.
+    pub AuditNotes(506, "audit_notes"): AuditNoteKey => AuditNoteRow;
     /// By finding.
-    pub const BY_FINDING: u8 = 1;
-}
-impl Table for AuditNotes {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(506, "audit_notes").indexed(&[IndexDef::new(
-        Self::BY_FINDING,
-        "by_finding",
-        IndexKind::Prefix { key_bytes: 32 },
-    )]);
-    type Key = AuditNoteKey;
-    type Row = AuditNoteRow;
-
-    fn index_entries(key: &AuditNoteKey, _: &AuditNoteRow, out: &mut IndexEntries) {
+    BY_FINDING = 1, "by_finding", Prefix { key_bytes: 32 };
+    |key, _, out| {
         out.add(Self::BY_FINDING, &key.finding);
     }
 }
@@ -231,12 +207,9 @@ record! {
         pub reserve_pub: EddsaPublicKey,
     }
 }
-/// The reserves of closings whose transfers do not have the reserve's key as their identifier.
-pub struct AuditClosings;
-impl Table for AuditClosings {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(507, "audit_closings").updated();
-    type Key = AuditClosingKey;
-    type Row = AuditClosingRow;
+table! {
+    /// The reserves of closings whose transfers do not have the reserve's key as their identifier.
+    pub AuditClosings(507, "audit_closings"): AuditClosingKey => AuditClosingRow, updated();
 }
 
 record! {
@@ -263,20 +236,12 @@ record! {
         pub bank: Option<u128>,
     }
 }
-/// The sums issued, redeemed and owed, hour by hour. Hours without changes have no row.
-pub struct AuditHours;
-impl AuditHours {
+table! {
+    /// The sums issued, redeemed and owed, hour by hour. Hours without changes have no row.
+    pub AuditHours(508, "audit_hours"): AuditHourKey => AuditHourRow, updated();
     /// In the order of time.
-    pub const BY_HOUR: u8 = 1;
-}
-impl Table for AuditHours {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(508, "audit_hours")
-        .updated()
-        .indexed(&[IndexDef::new(Self::BY_HOUR, "by_hour", IndexKind::Ordered)]);
-    type Key = AuditHourKey;
-    type Row = AuditHourRow;
-
-    fn index_entries(key: &AuditHourKey, _: &AuditHourRow, out: &mut IndexEntries) {
+    BY_HOUR = 1, "by_hour", Ordered;
+    |key, _, out| {
         out.add(Self::BY_HOUR, &key.hour);
     }
 }
@@ -300,13 +265,10 @@ record! {
         pub is_copied: bool,
     }
 }
-/// The position that the copy of a database has reached: one row, or none if the exchange is followed
-/// otherwise.
-pub struct ReplicaPositions;
-impl Table for ReplicaPositions {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(509, "replica_position").updated();
-    type Key = ReplicaPositionKey;
-    type Row = ReplicaPositionRow;
+table! {
+    /// The position that the copy of a database has reached: one row, or none if the exchange is followed
+    /// otherwise.
+    pub ReplicaPositions(509, "replica_position"): ReplicaPositionKey => ReplicaPositionRow, updated();
 }
 
 record! {
@@ -329,12 +291,9 @@ record! {
         pub quota: i64,
     }
 }
-/// The sums of reserves with long histories, which are not read again for each change.
-pub struct AuditReserveSums;
-impl Table for AuditReserveSums {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(540, "audit_reserve_sums").updated();
-    type Key = AuditReserveSumsKey;
-    type Row = AuditReserveSumsRow;
+table! {
+    /// The sums of reserves with long histories, which are not read again for each change.
+    pub AuditReserveSums(540, "audit_reserve_sums"): AuditReserveSumsKey => AuditReserveSumsRow, updated();
 }
 
 record! {
@@ -361,12 +320,10 @@ record! {
         pub merchant_pub: MerchantPub,
     }
 }
-/// The sums of transfers with many deposits, which are not read again for each change.
-pub struct AuditTransferSums;
-impl Table for AuditTransferSums {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(541, "audit_transfer_sums").updated();
-    type Key = AuditTransferSumsKey;
-    type Row = AuditTransferSumsRow;
+table! {
+    /// The sums of transfers with many deposits, which are not read again for each change.
+    pub AuditTransferSums(541, "audit_transfer_sums"): AuditTransferSumsKey => AuditTransferSumsRow,
+        updated();
 }
 
 record! {
@@ -390,12 +347,9 @@ record! {
         pub bank_out: u128,
     }
 }
-/// The accounts at the bank.
-pub struct AuditBankAccounts;
-impl Table for AuditBankAccounts {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(542, "audit_bank_accounts").updated();
-    type Key = AuditBankAccountKey;
-    type Row = AuditBankAccountRow;
+table! {
+    /// The accounts at the bank.
+    pub AuditBankAccounts(542, "audit_bank_accounts"): AuditBankAccountKey => AuditBankAccountRow, updated();
 }
 
 record! {
@@ -420,12 +374,9 @@ record! {
         pub sender: String,
     }
 }
-/// Incoming transfers, as the bank has them.
-pub struct AuditBankCredits;
-impl Table for AuditBankCredits {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(543, "audit_bank_credits").updated();
-    type Key = AuditBankKey;
-    type Row = AuditBankCreditRow;
+table! {
+    /// Incoming transfers, as the bank has them.
+    pub AuditBankCredits(543, "audit_bank_credits"): AuditBankKey => AuditBankCreditRow, updated();
 }
 record! {
     /// A transfer by the exchange, as the bank has it.
@@ -440,20 +391,12 @@ record! {
         pub receiver: String,
     }
 }
-/// Outgoing transfers, as the bank has them.
-pub struct AuditBankDebits;
-impl AuditBankDebits {
+table! {
+    /// Outgoing transfers, as the bank has them.
+    pub AuditBankDebits(544, "audit_bank_debits"): AuditBankKey => AuditBankDebitRow, updated();
     /// By wtid.
-    pub const BY_WTID: u8 = 1;
-}
-impl Table for AuditBankDebits {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(544, "audit_bank_debits")
-        .updated()
-        .indexed(&[IndexDef::new(Self::BY_WTID, "by_wtid", IndexKind::Hash)]);
-    type Key = AuditBankKey;
-    type Row = AuditBankDebitRow;
-
-    fn index_entries(_: &AuditBankKey, row: &AuditBankDebitRow, out: &mut IndexEntries) {
+    BY_WTID = 1, "by_wtid", Hash;
+    |_, row, out| {
         out.add(Self::BY_WTID, &row.wtid);
     }
 }
@@ -462,12 +405,9 @@ record! {
     /// Says only that the row is there.
     pub struct AuditOpenRow {}
 }
-/// Incoming transfers of which the exchange's row and the bank's have not been found to agree since one of them changed.
-pub struct AuditOpenCredits;
-impl Table for AuditOpenCredits {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(545, "audit_open_credits");
-    type Key = AuditBankKey;
-    type Row = AuditOpenRow;
+table! {
+    /// Incoming transfers of which the exchange's row and the bank's have not been found to agree since one of them changed.
+    pub AuditOpenCredits(545, "audit_open_credits"): AuditBankKey => AuditOpenRow;
 }
 record! {
     /// Identifies a transfer.
@@ -476,12 +416,9 @@ record! {
         pub wtid: Wtid,
     }
 }
-/// Outgoing transfers of which the exchange's rows and the bank's have not been found to agree since one of them changed.
-pub struct AuditOpenTransfers;
-impl Table for AuditOpenTransfers {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(546, "audit_open_transfers");
-    type Key = AuditOpenTransferKey;
-    type Row = AuditOpenRow;
+table! {
+    /// Outgoing transfers of which the exchange's rows and the bank's have not been found to agree since one of them changed.
+    pub AuditOpenTransfers(546, "audit_open_transfers"): AuditOpenTransferKey => AuditOpenRow;
 }
 record! {
     /// Identifies a deposit confirmation.
@@ -509,12 +446,10 @@ record! {
         pub units: u128,
     }
 }
-/// Confirmations whose deposits have not been found on the books.
-pub struct AuditOpenConfirmations;
-impl Table for AuditOpenConfirmations {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(547, "audit_open_confirmations");
-    type Key = AuditOpenConfirmationKey;
-    type Row = AuditOpenConfirmationRow;
+table! {
+    /// Confirmations whose deposits have not been found on the books.
+    pub AuditOpenConfirmations(547, "audit_open_confirmations"): AuditOpenConfirmationKey
+        => AuditOpenConfirmationRow;
 }
 record! {
     /// Identifies the one row of [`AuditOutsides`].
@@ -538,12 +473,9 @@ record! {
         pub gone_out: u128,
     }
 }
-/// The position of the comparison with bank and merchants: one row, or none before the first.
-pub struct AuditOutsides;
-impl Table for AuditOutsides {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(548, "audit_outside").updated();
-    type Key = AuditOutsideKey;
-    type Row = AuditOutsideRow;
+table! {
+    /// The position of the comparison with bank and merchants: one row, or none before the first.
+    pub AuditOutsides(548, "audit_outside"): AuditOutsideKey => AuditOutsideRow, updated();
 }
 
 record! {
@@ -560,12 +492,9 @@ record! {
         pub complete: Timestamp,
     }
 }
-/// The time of the copy: one row, or none before the copy was complete for the first time.
-pub struct CopyTimes;
-impl Table for CopyTimes {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(549, "copy_time").updated();
-    type Key = CopyTimeKey;
-    type Row = CopyTimeRow;
+table! {
+    /// The time of the copy: one row, or none before the copy was complete for the first time.
+    pub CopyTimes(549, "copy_time"): CopyTimeKey => CopyTimeRow, updated();
 }
 
 /// The tables of results.

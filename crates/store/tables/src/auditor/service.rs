@@ -5,7 +5,7 @@
 use batzen_crypto::hash::{sha512_parts, shorten};
 use batzen_crypto::{EddsaPublicKey, EddsaSignature, HashCode, ShortHash};
 use batzen_protocol::{Money, Timestamp};
-use batzen_store::{Column, IndexDef, IndexEntries, IndexKind, Table, TableDef, record};
+use batzen_store::{Column, record, table};
 
 record! {
     /// Identifies the one row of [`AuditorStates`].
@@ -28,13 +28,9 @@ record! {
     }
 }
 
-/// The auditor's state: one row, written by the first program that opens the store.
-pub struct AuditorStates;
-
-impl Table for AuditorStates {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(514, "auditor_state");
-    type Key = AuditorStateKey;
-    type Row = AuditorStateRow;
+table! {
+    /// The auditor's state: one row, written by the first program that opens the store.
+    pub AuditorStates(514, "auditor_state"): AuditorStateKey => AuditorStateRow;
 }
 
 record! {
@@ -55,13 +51,9 @@ record! {
     }
 }
 
-/// The audited exchanges.
-pub struct AuditedExchanges;
-
-impl Table for AuditedExchanges {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(510, "auditor_exchanges");
-    type Key = AuditedExchangeKey;
-    type Row = AuditedExchangeRow;
+table! {
+    /// The audited exchanges.
+    pub AuditedExchanges(510, "auditor_exchanges"): AuditedExchangeKey => AuditedExchangeRow;
 }
 
 record! {
@@ -90,21 +82,12 @@ record! {
     }
 }
 
-/// The signing keys of confirmations.
-pub struct SigningKeys;
-
-impl SigningKeys {
+table! {
+    /// The signing keys of confirmations.
+    pub SigningKeys(511, "auditor_signing_keys"): SigningKeyKey => SigningKeyRow;
     /// By exchange.
-    pub const BY_EXCHANGE: u8 = 1;
-}
-
-impl Table for SigningKeys {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(511, "auditor_signing_keys")
-        .indexed(&[IndexDef::new(Self::BY_EXCHANGE, "by_exchange", IndexKind::Prefix { key_bytes: 32 })]);
-    type Key = SigningKeyKey;
-    type Row = SigningKeyRow;
-
-    fn index_entries(key: &SigningKeyKey, _: &SigningKeyRow, out: &mut IndexEntries) {
+    BY_EXCHANGE = 1, "by_exchange", Prefix { key_bytes: 32 };
+    |key, _, out| {
         out.add(Self::BY_EXCHANGE, &key.master_pub);
     }
 }
@@ -129,21 +112,12 @@ record! {
     }
 }
 
-/// The revoked signing keys. They stay revoked.
-pub struct SigningKeyRevocations;
-
-impl SigningKeyRevocations {
+table! {
+    /// The revoked signing keys. They stay revoked.
+    pub SigningKeyRevocations(512, "auditor_revocations"): SigningKeyRevocationKey => SigningKeyRevocationRow;
     /// By exchange.
-    pub const BY_EXCHANGE: u8 = 1;
-}
-
-impl Table for SigningKeyRevocations {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(512, "auditor_revocations")
-        .indexed(&[IndexDef::new(Self::BY_EXCHANGE, "by_exchange", IndexKind::Prefix { key_bytes: 32 })]);
-    type Key = SigningKeyRevocationKey;
-    type Row = SigningKeyRevocationRow;
-
-    fn index_entries(key: &SigningKeyRevocationKey, _: &SigningKeyRevocationRow, out: &mut IndexEntries) {
+    BY_EXCHANGE = 1, "by_exchange", Prefix { key_bytes: 32 };
+    |key, _, out| {
         out.add(Self::BY_EXCHANGE, &key.master_pub);
     }
 }
@@ -209,13 +183,18 @@ impl DepositConfirmationRow {
     }
 }
 
-/// The deposit confirmations that merchants have shown. They stay, also after their exchange is no longer audited.
-pub struct DepositConfirmations;
+table! {
+    /// The deposit confirmations that merchants have shown. They stay, also after their exchange is no longer audited.
+    pub DepositConfirmations(513, "auditor_deposit_confirmations"): DepositConfirmationKey
+        => DepositConfirmationRow;
+    /// Those of an exchange, in the order of their serials.
+    BY_SERIAL = 1, "by_serial", Serial;
+    |_, row, out| {
+        out.add(Self::BY_SERIAL, &row.master_pub);
+    }
+}
 
 impl DepositConfirmations {
-    /// Confirmations of an exchange, in the order of their serials.
-    pub const BY_SERIAL: u8 = 1;
-
     /// The position after which the confirmations of an exchange begin that follow a serial; for
     /// [`range_positions`](batzen_store::Store::range_positions).
     #[must_use]
@@ -224,17 +203,6 @@ impl DepositConfirmations {
         Column::encode(master_pub, &mut position);
         position.extend(serial.to_be_bytes());
         position
-    }
-}
-
-impl Table for DepositConfirmations {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(513, "auditor_deposit_confirmations")
-        .indexed(&[IndexDef::new(Self::BY_SERIAL, "by_serial", IndexKind::Serial)]);
-    type Key = DepositConfirmationKey;
-    type Row = DepositConfirmationRow;
-
-    fn index_entries(_: &DepositConfirmationKey, row: &DepositConfirmationRow, out: &mut IndexEntries) {
-        out.add(Self::BY_SERIAL, &row.master_pub);
     }
 }
 

@@ -3,7 +3,7 @@
 
 use batzen_crypto::{HashCode, ShortHash};
 use batzen_protocol::{MoneySum, Timestamp};
-use batzen_store::{IndexDef, IndexEntries, IndexKind, Table, TableDef, record};
+use batzen_store::{record, table};
 
 use super::{DenomSerial, WtidKey};
 
@@ -45,19 +45,12 @@ impl ArchiveRunRow {
         self.finished.is_none()
     }
 }
-/// Runs that moved rows to an archive.
-pub struct ArchiveRuns;
-impl ArchiveRuns {
+table! {
+    /// Runs that moved rows to an archive.
+    pub ArchiveRuns(60, "archive_runs"): ArchiveRunKey => ArchiveRunRow, updated();
     /// Runs that have not ended, of which there is at most one (the value is the byte 0).
-    pub const OPEN: u8 = 1;
-}
-impl Table for ArchiveRuns {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(60, "archive_runs")
-        .updated()
-        .indexed(&[IndexDef::new(Self::OPEN, "open", IndexKind::Hash)]);
-    type Key = ArchiveRunKey;
-    type Row = ArchiveRunRow;
-    fn index_entries(_: &ArchiveRunKey, row: &ArchiveRunRow, out: &mut IndexEntries) {
+    OPEN = 1, "open", Hash;
+    |_, row, out| {
         if row.is_open() {
             out.add(Self::OPEN, &0u8);
         }
@@ -93,18 +86,11 @@ impl ArchiveCountRow {
         MoneySum::from_units(self.units)
     }
 }
-/// Counts of the rows that runs took.
-pub struct ArchiveCounts;
-impl ArchiveCounts {
+table! {
+    /// Counts of the rows that runs took.
+    pub ArchiveCounts(61, "archive_counts"): ArchiveCountKey => ArchiveCountRow, updated();
     /// By run.
-    pub const BY_RUN: u8 = 1;
-}
-impl Table for ArchiveCounts {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(61, "archive_counts")
-        .updated()
-        .indexed(&[IndexDef::new(Self::BY_RUN, "by_run", IndexKind::Prefix { key_bytes: 4 })]);
-    type Key = ArchiveCountKey;
-    type Row = ArchiveCountRow;
+    BY_RUN = 1, "by_run", Prefix { key_bytes: 4 };
 }
 
 record! {
@@ -130,10 +116,7 @@ impl ArchiveTransferRow {
         MoneySum::from_units(self.fee_units)
     }
 }
-/// Transfers that have left in part.
-pub struct ArchiveTransfers;
-impl Table for ArchiveTransfers {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(62, "archive_transfers").updated();
-    type Key = WtidKey;
-    type Row = ArchiveTransferRow;
+table! {
+    /// Transfers that have left in part.
+    pub ArchiveTransfers(62, "archive_transfers"): WtidKey => ArchiveTransferRow, updated();
 }

@@ -2,7 +2,7 @@
 
 use batzen_crypto::{EddsaSignature, HashCode, ShortHash, WireSalt, Wtid};
 use batzen_protocol::{Money, Timestamp};
-use batzen_store::{Column, DecodeError, IndexDef, IndexEntries, IndexKind, Table, TableDef, record};
+use batzen_store::{Column, DecodeError, record, table};
 
 use super::{CoinPub, CoinSignature, DenomSerial, MerchantPub, PaytoHash};
 
@@ -28,13 +28,9 @@ record! {
         pub zombie: bool,
     }
 }
-/// Known coins.
-pub struct Coins;
-impl Table for Coins {
-    const DEF: &'static TableDef =
-        &TableDef::of::<Self>(10, "coins").updated().shard(32).shared_in_commit(&["coin_pub"]);
-    type Key = CoinKey;
-    type Row = CoinRow;
+table! {
+    /// Known coins.
+    pub Coins(10, "coins"): CoinKey => CoinRow, updated(), shard(32), shared_in_commit(&["coin_pub"]);
 }
 
 record! {
@@ -130,34 +126,20 @@ pub fn ready_position(mut position: &[u8]) -> Result<(Timestamp, TargetTag), Dec
     Ok((Timestamp::decode(input)?, TargetTag::decode(input)?))
 }
 
-/// Deposits.
-pub struct Deposits;
-impl Deposits {
+table! {
+    /// Deposits.
+    pub Deposits(11, "deposits"): DepositKey
+        => DepositRow, updated(), shard(32), queue(&[Self::BY_READY, Self::BY_TARGET]),
+        shared(&["merchant_pub", "wire_salt", "h_payto"]), shared_in_commit(&["coin_pub", "h_contract_terms", "wtid"]);
     /// By coin_pub.
-    pub const BY_COIN: u8 = 1;
+    BY_COIN = 1, "by_coin", Prefix { key_bytes: 32 };
     /// Open deposits by due time, then target.
-    pub const BY_READY: u8 = 2;
+    BY_READY = 2, "by_ready", Serial;
     /// Open deposits by target, then refund deadline.
-    pub const BY_TARGET: u8 = 3;
+    BY_TARGET = 3, "by_target", Serial;
     /// Aggregated deposits by the transfer's identifier, in the order of deposits.
-    pub const BY_WTID: u8 = 4;
-}
-impl Table for Deposits {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(11, "deposits")
-        .updated()
-        .shard(32)
-        .indexed(&[
-            IndexDef::new(Self::BY_COIN, "by_coin", IndexKind::Prefix { key_bytes: 32 }),
-            IndexDef::new(Self::BY_READY, "by_ready", IndexKind::Serial),
-            IndexDef::new(Self::BY_TARGET, "by_target", IndexKind::Serial),
-            IndexDef::new(Self::BY_WTID, "by_wtid", IndexKind::Hash),
-        ])
-        .queue(&[Self::BY_READY, Self::BY_TARGET])
-        .shared(&["merchant_pub", "wire_salt", "h_payto"])
-        .shared_in_commit(&["coin_pub", "h_contract_terms", "wtid"]);
-    type Key = DepositKey;
-    type Row = DepositRow;
-    fn index_entries(key: &DepositKey, row: &DepositRow, out: &mut IndexEntries) {
+    BY_WTID = 4, "by_wtid", Hash;
+    |key, row, out| {
         if let Some(wtid) = &row.wtid {
             out.add(Self::BY_WTID, wtid);
             return;
@@ -207,23 +189,12 @@ record! {
         pub merchant_sig: EddsaSignature,
     }
 }
-/// Refunds.
-pub struct Refunds;
-impl Refunds {
+table! {
+    /// Refunds.
+    pub Refunds(13, "refunds"): RefundKey => RefundRow,
+        shard(32), shared(&["merchant_pub"]), shared_in_commit(&["coin_pub", "h_contract_terms"]);
     /// By coin_pub.
-    pub const BY_COIN: u8 = 1;
+    BY_COIN = 1, "by_coin", Prefix { key_bytes: 32 };
     /// By deposit.
-    pub const BY_DEPOSIT: u8 = 2;
-}
-impl Table for Refunds {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(13, "refunds")
-        .shard(32)
-        .indexed(&[
-            IndexDef::new(Self::BY_COIN, "by_coin", IndexKind::Prefix { key_bytes: 32 }),
-            IndexDef::new(Self::BY_DEPOSIT, "by_deposit", IndexKind::Prefix { key_bytes: 128 }),
-        ])
-        .shared(&["merchant_pub"])
-        .shared_in_commit(&["coin_pub", "h_contract_terms"]);
-    type Key = RefundKey;
-    type Row = RefundRow;
+    BY_DEPOSIT = 2, "by_deposit", Prefix { key_bytes: 128 };
 }

@@ -2,7 +2,7 @@
 //! be used again.
 
 use batzen_protocol::MoneySum;
-use batzen_store::{Table, TableDef, record};
+use batzen_store::{record, table};
 
 use super::{CollectedTerm, TransferKind, WtidKey};
 
@@ -27,12 +27,9 @@ impl CollectedRow {
         MoneySum::from_units(self.units)
     }
 }
-/// Sums of removed rows.
-pub struct CollectedSums;
-impl Table for CollectedSums {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(39, "collected_sums").updated();
-    type Key = CollectedKey;
-    type Row = CollectedRow;
+table! {
+    /// Sums of removed rows.
+    pub CollectedSums(39, "collected_sums"): CollectedKey => CollectedRow, updated();
 }
 
 record! {
@@ -42,11 +39,8 @@ record! {
         pub kind: TransferKind,
     }
 }
-/// Identifiers of removed transfers that no other row has. A bank may refuse a second transfer with the same
-/// identifier, and auditors pair transfers by it. (Transfers to merchants are in `wire_out`.)
-pub struct PastTransfers;
-impl Table for PastTransfers {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(49, "past_transfers");
-    type Key = WtidKey;
-    type Row = PastTransferRow;
+table! {
+    /// Identifiers of removed transfers that no other row has. A bank may refuse a second transfer with the same
+    /// identifier, and auditors pair transfers by it. (Transfers to merchants are in `wire_out`.)
+    pub PastTransfers(49, "past_transfers"): WtidKey => PastTransferRow;
 }

@@ -3,7 +3,7 @@
 
 use batzen_crypto::{EddsaPublicKey, EddsaSignature, HashCode};
 use batzen_protocol::{Duration, Money, Timestamp};
-use batzen_store::{IndexDef, IndexEntries, IndexKind, Table, TableDef, record};
+use batzen_store::{record, table};
 
 use super::{Cipher, DenomSerial, WireTargetKey};
 
@@ -47,21 +47,12 @@ record! {
         pub master_sig: EddsaSignature,
     }
 }
-/// Denominations.
-pub struct Denominations;
-impl Denominations {
+table! {
+    /// Denominations.
+    pub Denominations(50, "denominations"): DenomKey => DenomRow;
     /// By h_denom_pub.
-    pub const BY_HASH: u8 = 1;
-}
-impl Table for Denominations {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(50, "denominations").indexed(&[IndexDef::new(
-        Self::BY_HASH,
-        "by_hash",
-        IndexKind::Hash,
-    )]);
-    type Key = DenomKey;
-    type Row = DenomRow;
-    fn index_entries(_: &DenomKey, row: &DenomRow, out: &mut IndexEntries) {
+    BY_HASH = 1, "by_hash", Hash;
+    |_, row, out| {
         out.add(Self::BY_HASH, &row.h_denom_pub);
     }
 }
@@ -75,12 +66,9 @@ record! {
         pub time: Timestamp,
     }
 }
-/// Revoked denominations.
-pub struct Revocations;
-impl Table for Revocations {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(51, "revocations");
-    type Key = DenomKey;
-    type Row = RevocationRow;
+table! {
+    /// Revoked denominations.
+    pub Revocations(51, "revocations"): DenomKey => RevocationRow;
 }
 
 record! {
@@ -105,12 +93,9 @@ record! {
         pub revoked: Option<EddsaSignature>,
     }
 }
-/// Online signing keys.
-pub struct SigningKeys;
-impl Table for SigningKeys {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(52, "signing_keys");
-    type Key = SigningKeyKey;
-    type Row = SigningKeyRow;
+table! {
+    /// Online signing keys.
+    pub SigningKeys(52, "signing_keys"): SigningKeyKey => SigningKeyRow;
 }
 
 record! {
@@ -126,12 +111,9 @@ record! {
         pub enabled: bool,
     }
 }
-/// The exchange's accounts by hash of their payto URI.
-pub struct WireAccounts;
-impl Table for WireAccounts {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(53, "wire_accounts");
-    type Key = WireTargetKey;
-    type Row = WireAccountRow;
+table! {
+    /// The exchange's accounts by hash of their payto URI.
+    pub WireAccounts(53, "wire_accounts"): WireTargetKey => WireAccountRow;
 }
 
 record! {
@@ -156,21 +138,12 @@ record! {
         pub master_sig: EddsaSignature,
     }
 }
-/// Wire fees. Periods of one method do not overlap.
-pub struct WireFees;
-impl WireFees {
+table! {
+    /// Wire fees. Periods of one method do not overlap.
+    pub WireFees(54, "wire_fees"): WireFeeKey => WireFeeRow;
     /// By method.
-    pub const BY_METHOD: u8 = 1;
-}
-impl Table for WireFees {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(54, "wire_fees").indexed(&[IndexDef::new(
-        Self::BY_METHOD,
-        "by_method",
-        IndexKind::Hash,
-    )]);
-    type Key = WireFeeKey;
-    type Row = WireFeeRow;
-    fn index_entries(key: &WireFeeKey, _: &WireFeeRow, out: &mut IndexEntries) {
+    BY_METHOD = 1, "by_method", Hash;
+    |key, _, out| {
         out.add(Self::BY_METHOD, &key.method);
     }
 }
@@ -203,18 +176,12 @@ record! {
         pub master_sig: EddsaSignature,
     }
 }
-/// Global fees. Periods do not overlap.
-pub struct GlobalFees;
-impl GlobalFees {
+table! {
+    /// Global fees. Periods do not overlap.
+    pub GlobalFees(55, "global_fees"): GlobalFeeKey => GlobalFeeRow;
     /// All of them (the value is the byte 0).
-    pub const ALL: u8 = 1;
-}
-impl Table for GlobalFees {
-    const DEF: &'static TableDef =
-        &TableDef::of::<Self>(55, "global_fees").indexed(&[IndexDef::new(Self::ALL, "all", IndexKind::Hash)]);
-    type Key = GlobalFeeKey;
-    type Row = GlobalFeeRow;
-    fn index_entries(_: &GlobalFeeKey, _: &GlobalFeeRow, out: &mut IndexEntries) {
+    ALL = 1, "all", Hash;
+    |_, _, out| {
         out.add(Self::ALL, &0u8);
     }
 }
@@ -239,12 +206,9 @@ record! {
         pub enabled: bool,
     }
 }
-/// Auditors.
-pub struct Auditors;
-impl Table for Auditors {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(56, "auditors");
-    type Key = AuditorKey;
-    type Row = AuditorRow;
+table! {
+    /// Auditors.
+    pub Auditors(56, "auditors"): AuditorKey => AuditorRow;
 }
 
 record! {
@@ -263,12 +227,9 @@ record! {
         pub auditor_sig: EddsaSignature,
     }
 }
-/// Auditors' signatures on denominations.
-pub struct AuditorDenoms;
-impl Table for AuditorDenoms {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(57, "auditor_denoms");
-    type Key = AuditorDenomKey;
-    type Row = AuditorDenomRow;
+table! {
+    /// Auditors' signatures on denominations.
+    pub AuditorDenoms(57, "auditor_denoms"): AuditorDenomKey => AuditorDenomRow;
 }
 
 record! {
@@ -287,12 +248,9 @@ record! {
         pub master_sig: EddsaSignature,
     }
 }
-/// Signed extensions: at most one row.
-pub struct Extensions;
-impl Table for Extensions {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(58, "extensions");
-    type Key = ExtensionsKey;
-    type Row = ExtensionsRow;
+table! {
+    /// Signed extensions: at most one row.
+    pub Extensions(58, "extensions"): ExtensionsKey => ExtensionsRow;
 }
 
 record! {
@@ -309,8 +267,11 @@ record! {
         pub value: u64,
     }
 }
-/// Counters.
-pub struct Counters;
+table! {
+    /// Counters.
+    pub Counters(59, "counters"): CounterKey => CounterRow, updated();
+}
+
 impl Counters {
     /// The last denomination serial assigned.
     pub const DENOM_SERIAL: &'static str = "denom_serial";
@@ -318,9 +279,4 @@ impl Counters {
     pub const KEY_SET: &'static str = "key_set";
     /// The number of the last run that moved rows to an archive.
     pub const ARCHIVE_RUN: &'static str = "archive_run";
-}
-impl Table for Counters {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(59, "counters").updated();
-    type Key = CounterKey;
-    type Row = CounterRow;
 }

@@ -1,7 +1,7 @@
 //! Identification of customers: what was required, what was proved, and what counts against the limits.
 
 use batzen_protocol::{Money, Timestamp};
-use batzen_store::{IndexDef, IndexEntries, IndexKind, Layout, Table, TableDef, record};
+use batzen_store::{Layout, record, table};
 
 use super::{KycEvents, KycOperation, KycState, PaytoHash};
 
@@ -36,20 +36,13 @@ impl From<KycRequirementRow0> for KycRequirementRow {
         Self { checks: row.checks, asked: None }
     }
 }
-/// KYC requirements.
-pub struct KycRequirements;
-impl KycRequirements {
+table! {
+    /// KYC requirements.
+    pub KycRequirements(37, "kyc_requirements"): KycRequirementKey => KycRequirementRow,
+        shard(32), layouts(&[Layout::of::<KycRequirementRow0, KycRequirementRow>()]);
     /// By the requirement's number alone: whether it belongs to another account.
-    pub const BY_ROW: u8 = 1;
-}
-impl Table for KycRequirements {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(37, "kyc_requirements")
-        .shard(32)
-        .layouts(&[Layout::of::<KycRequirementRow0, KycRequirementRow>()])
-        .indexed(&[IndexDef::new(Self::BY_ROW, "by_row", IndexKind::Hash)]);
-    type Key = KycRequirementKey;
-    type Row = KycRequirementRow;
-    fn index_entries(key: &KycRequirementKey, _: &KycRequirementRow, out: &mut IndexEntries) {
+    BY_ROW = 1, "by_row", Hash;
+    |key, _, out| {
         out.add(Self::BY_ROW, &key.row);
     }
 }
@@ -92,22 +85,14 @@ record! {
         pub approved_by: String,
     }
 }
-/// Identifications.
-pub struct KycProcesses;
-impl KycProcesses {
+table! {
+    /// Identifications.
+    pub KycProcesses(70, "kyc_processes"): KycProcessKey => KycProcessRow, updated(), shard(32);
     /// By h_payto.
-    pub const BY_ACCOUNT: u8 = 1;
+    BY_ACCOUNT = 1, "by_account", Prefix { key_bytes: 32 };
     /// Processes that wait for an officer, in commit order (the value is empty).
-    pub const SUBMITTED: u8 = 2;
-}
-impl Table for KycProcesses {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(70, "kyc_processes").updated().shard(32).indexed(&[
-        IndexDef::new(Self::BY_ACCOUNT, "by_account", IndexKind::Prefix { key_bytes: 32 }),
-        IndexDef::new(Self::SUBMITTED, "submitted", IndexKind::Serial),
-    ]);
-    type Key = KycProcessKey;
-    type Row = KycProcessRow;
-    fn index_entries(_: &KycProcessKey, row: &KycProcessRow, out: &mut IndexEntries) {
+    SUBMITTED = 2, "submitted", Serial;
+    |_, row, out| {
         if row.state == KycState::Submitted {
             out.add_with(Self::SUBMITTED, |_| {});
         }
@@ -130,12 +115,9 @@ record! {
         pub events: KycEvents,
     }
 }
-/// Operations that count against limits.
-pub struct KycUsages;
-impl Table for KycUsages {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(71, "kyc_usage").updated().shard(32);
-    type Key = KycUsageKey;
-    type Row = KycUsageRow;
+table! {
+    /// Operations that count against limits.
+    pub KycUsages(71, "kyc_usage"): KycUsageKey => KycUsageRow, updated(), shard(32);
 }
 
 record! {
@@ -145,20 +127,12 @@ record! {
         pub time: Timestamp,
     }
 }
-/// Accounts whose held payouts the aggregator must look at again.
-pub struct KycAlerts;
-impl KycAlerts {
+table! {
+    /// Accounts whose held payouts the aggregator must look at again.
+    pub KycAlerts(72, "kyc_alerts"): KycAccountKey => KycAlertRow, updated(), shard(32);
     /// All, in commit order (the value is empty).
-    pub const OPEN: u8 = 1;
-}
-impl Table for KycAlerts {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(72, "kyc_alerts")
-        .updated()
-        .shard(32)
-        .indexed(&[IndexDef::new(Self::OPEN, "open", IndexKind::Serial)]);
-    type Key = KycAccountKey;
-    type Row = KycAlertRow;
-    fn index_entries(_: &KycAccountKey, _: &KycAlertRow, out: &mut IndexEntries) {
+    OPEN = 1, "open", Serial;
+    |_, _, out| {
         out.add_with(Self::OPEN, |_| {});
     }
 }
@@ -187,16 +161,9 @@ record! {
         pub held: Money,
     }
 }
-/// Decisions of officers: the trail for supervisors.
-pub struct KycDecisions;
-impl KycDecisions {
+table! {
+    /// Decisions of officers: the trail for supervisors.
+    pub KycDecisions(73, "kyc_decisions"): KycDecisionKey => KycDecisionRow, shard(32);
     /// By h_payto.
-    pub const BY_ACCOUNT: u8 = 1;
-}
-impl Table for KycDecisions {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(73, "kyc_decisions")
-        .shard(32)
-        .indexed(&[IndexDef::new(Self::BY_ACCOUNT, "by_account", IndexKind::Prefix { key_bytes: 32 })]);
-    type Key = KycDecisionKey;
-    type Row = KycDecisionRow;
+    BY_ACCOUNT = 1, "by_account", Prefix { key_bytes: 32 };
 }

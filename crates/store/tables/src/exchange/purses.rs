@@ -6,7 +6,7 @@
 
 use batzen_crypto::{EddsaPublicKey, EddsaSignature, HashCode};
 use batzen_protocol::{Money, Timestamp};
-use batzen_store::{IndexDef, IndexEntries, IndexKind, Table, TableDef, record};
+use batzen_store::{record, table};
 
 use super::{CoinPub, DenomSerial, PaytoHash, PurseMode, PurseState, ReserveKey, ReservePub};
 
@@ -53,20 +53,12 @@ record! {
         pub decided: Timestamp,
     }
 }
-/// All purses.
-pub struct Purses;
-impl Purses {
+table! {
+    /// All purses.
+    pub Purses(40, "purses"): PurseKey => PurseRow, updated(), shard(32);
     /// Open purses by expiration: the queue of the worker that refunds them.
-    pub const BY_EXPIRATION: u8 = 1;
-}
-impl Table for Purses {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(40, "purses")
-        .updated()
-        .shard(32)
-        .indexed(&[IndexDef::new(Self::BY_EXPIRATION, "by_expiration", IndexKind::Ordered)]);
-    type Key = PurseKey;
-    type Row = PurseRow;
-    fn index_entries(_: &PurseKey, row: &PurseRow, out: &mut IndexEntries) {
+    BY_EXPIRATION = 1, "by_expiration", Ordered;
+    |_, row, out| {
         if row.state == PurseState::Open {
             out.add(Self::BY_EXPIRATION, &row.expiration);
         }
@@ -95,23 +87,14 @@ record! {
         pub refunded: bool,
     }
 }
-/// Deposits into purses.
-pub struct PurseDeposits;
-impl PurseDeposits {
+table! {
+    /// Deposits into purses.
+    pub PurseDeposits(41, "purse_deposits"): PurseDepositKey => PurseDepositRow, updated(), shard(32);
     /// By purse_pub.
-    pub const BY_PURSE: u8 = 1;
+    BY_PURSE = 1, "by_purse", Prefix { key_bytes: 32 };
     /// By coin_pub.
-    pub const BY_COIN: u8 = 2;
-}
-impl Table for PurseDeposits {
-    const DEF: &'static TableDef =
-        &TableDef::of::<Self>(41, "purse_deposits").updated().shard(32).indexed(&[
-            IndexDef::new(Self::BY_PURSE, "by_purse", IndexKind::Prefix { key_bytes: 32 }),
-            IndexDef::new(Self::BY_COIN, "by_coin", IndexKind::Hash),
-        ]);
-    type Key = PurseDepositKey;
-    type Row = PurseDepositRow;
-    fn index_entries(key: &PurseDepositKey, _: &PurseDepositRow, out: &mut IndexEntries) {
+    BY_COIN = 2, "by_coin", Hash;
+    |key, _, out| {
         out.add(Self::BY_COIN, &key.coin_pub);
     }
 }
@@ -132,19 +115,12 @@ record! {
         pub merge_time: Timestamp,
     }
 }
-/// Merges of purses.
-pub struct PurseMerges;
-impl PurseMerges {
+table! {
+    /// Merges of purses.
+    pub PurseMerges(42, "purse_merges"): PurseKey => PurseMergeRow, shard(32);
     /// By reserve_pub.
-    pub const BY_RESERVE: u8 = 1;
-}
-impl Table for PurseMerges {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(42, "purse_merges")
-        .shard(32)
-        .indexed(&[IndexDef::new(Self::BY_RESERVE, "by_reserve", IndexKind::Hash)]);
-    type Key = PurseKey;
-    type Row = PurseMergeRow;
-    fn index_entries(_: &PurseKey, row: &PurseMergeRow, out: &mut IndexEntries) {
+    BY_RESERVE = 1, "by_reserve", Hash;
+    |_, row, out| {
         out.add(Self::BY_RESERVE, &row.reserve_pub);
     }
 }
@@ -160,20 +136,12 @@ record! {
         pub econtract_sig: EddsaSignature,
     }
 }
-/// Encrypted contracts. They are dropped with a deleted purse.
-pub struct Contracts;
-impl Contracts {
+table! {
+    /// Encrypted contracts. They are dropped with a deleted purse.
+    pub Contracts(43, "contracts"): PurseKey => ContractRow, updated(), shard(32);
     /// By contract_pub. Should two purses name the same key, the earliest serial counts.
-    pub const BY_CONTRACT: u8 = 1;
-}
-impl Table for Contracts {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(43, "contracts")
-        .updated()
-        .shard(32)
-        .indexed(&[IndexDef::new(Self::BY_CONTRACT, "by_contract", IndexKind::Hash)]);
-    type Key = PurseKey;
-    type Row = ContractRow;
-    fn index_entries(_: &PurseKey, row: &ContractRow, out: &mut IndexEntries) {
+    BY_CONTRACT = 1, "by_contract", Hash;
+    |_, row, out| {
         out.add(Self::BY_CONTRACT, &row.contract_pub);
     }
 }
@@ -185,12 +153,9 @@ record! {
         pub purse_sig: EddsaSignature,
     }
 }
-/// Orders to delete purses.
-pub struct PurseDeletions;
-impl Table for PurseDeletions {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(44, "purse_deletions").shard(32);
-    type Key = PurseKey;
-    type Row = PurseDeletionRow;
+table! {
+    /// Orders to delete purses.
+    pub PurseDeletions(44, "purse_deletions"): PurseKey => PurseDeletionRow, shard(32);
 }
 
 record! {
@@ -202,12 +167,9 @@ record! {
         pub purses_allowed: u32,
     }
 }
-/// Reserves that paid for an account.
-pub struct ReserveAccounts;
-impl Table for ReserveAccounts {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(45, "reserve_accounts").updated().shard(32);
-    type Key = ReserveKey;
-    type Row = ReserveAccountRow;
+table! {
+    /// Reserves that paid for an account.
+    pub ReserveAccounts(45, "reserve_accounts"): ReserveKey => ReserveAccountRow, updated(), shard(32);
 }
 
 record! {
@@ -236,18 +198,11 @@ record! {
         pub expiration: Timestamp,
     }
 }
-/// Requests that prolonged reserves.
-pub struct ReserveOpens;
-impl ReserveOpens {
+table! {
+    /// Requests that prolonged reserves.
+    pub ReserveOpens(46, "reserve_opens"): ReserveRequestKey => ReserveOpenRow, shard(32);
     /// By reserve_pub.
-    pub const BY_RESERVE: u8 = 1;
-}
-impl Table for ReserveOpens {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(46, "reserve_opens")
-        .shard(32)
-        .indexed(&[IndexDef::new(Self::BY_RESERVE, "by_reserve", IndexKind::Prefix { key_bytes: 32 })]);
-    type Key = ReserveRequestKey;
-    type Row = ReserveOpenRow;
+    BY_RESERVE = 1, "by_reserve", Prefix { key_bytes: 32 };
 }
 
 record! {
@@ -272,18 +227,12 @@ record! {
         pub coin_sig: EddsaSignature,
     }
 }
-/// Coins' payments for reserves.
-pub struct ReserveOpenDeposits;
-impl ReserveOpenDeposits {
+table! {
+    /// Coins' payments for reserves.
+    pub ReserveOpenDeposits(47, "reserve_open_deposits"): ReserveOpenDepositKey => ReserveOpenDepositRow,
+        shard(32);
     /// By coin_pub.
-    pub const BY_COIN: u8 = 1;
-}
-impl Table for ReserveOpenDeposits {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(47, "reserve_open_deposits")
-        .shard(32)
-        .indexed(&[IndexDef::new(Self::BY_COIN, "by_coin", IndexKind::Prefix { key_bytes: 32 })]);
-    type Key = ReserveOpenDepositKey;
-    type Row = ReserveOpenDepositRow;
+    BY_COIN = 1, "by_coin", Prefix { key_bytes: 32 };
 }
 
 record! {
@@ -301,23 +250,14 @@ record! {
         pub done: bool,
     }
 }
-/// Requests to close reserves.
-pub struct CloseRequests;
-impl CloseRequests {
+table! {
+    /// Requests to close reserves.
+    pub CloseRequests(48, "close_requests"): ReserveRequestKey => CloseRequestRow, updated(), shard(32);
     /// By reserve_pub.
-    pub const BY_RESERVE: u8 = 1;
+    BY_RESERVE = 1, "by_reserve", Prefix { key_bytes: 32 };
     /// Requests not yet executed, in commit order (the value is empty).
-    pub const OPEN: u8 = 2;
-}
-impl Table for CloseRequests {
-    const DEF: &'static TableDef =
-        &TableDef::of::<Self>(48, "close_requests").updated().shard(32).indexed(&[
-            IndexDef::new(Self::BY_RESERVE, "by_reserve", IndexKind::Prefix { key_bytes: 32 }),
-            IndexDef::new(Self::OPEN, "open", IndexKind::Serial),
-        ]);
-    type Key = ReserveRequestKey;
-    type Row = CloseRequestRow;
-    fn index_entries(_: &ReserveRequestKey, row: &CloseRequestRow, out: &mut IndexEntries) {
+    OPEN = 2, "open", Serial;
+    |_, row, out| {
         if !row.done {
             out.add_with(Self::OPEN, |_| {});
         }

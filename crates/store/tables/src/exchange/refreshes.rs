@@ -2,7 +2,7 @@
 
 use batzen_crypto::{CsNonce, EcdhePublicKey, EddsaSignature, HashCode};
 use batzen_protocol::{Money, Timestamp};
-use batzen_store::{IndexDef, IndexEntries, IndexKind, Table, TableDef, record};
+use batzen_store::{record, table};
 
 use super::{CoinPub, FreshCoins, NonceKind, ReservePub};
 
@@ -28,19 +28,11 @@ record! {
         pub time: Timestamp,
     }
 }
-/// Melts.
-pub struct Melts;
-impl Melts {
+table! {
+    /// Melts.
+    pub Melts(20, "melts"): MeltKey => MeltRow, shard(32), shared_in_commit(&["coin_pub", "rc"]);
     /// By coin_pub.
-    pub const BY_COIN: u8 = 1;
-}
-impl Table for Melts {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(20, "melts")
-        .shard(32)
-        .indexed(&[IndexDef::new(Self::BY_COIN, "by_coin", IndexKind::Prefix { key_bytes: 32 })])
-        .shared_in_commit(&["coin_pub", "rc"]);
-    type Key = MeltKey;
-    type Row = MeltRow;
+    BY_COIN = 1, "by_coin", Prefix { key_bytes: 32 };
 }
 
 record! {
@@ -57,13 +49,10 @@ record! {
         pub coin_pub: CoinPub,
     }
 }
-/// Finds a melt by its commitment, which is all that a reveal has.
-pub struct MeltByRc;
-impl Table for MeltByRc {
-    const DEF: &'static TableDef =
-        &TableDef::of::<Self>(21, "melt_by_rc").shard(64).claims().shared_in_commit(&["rc", "coin_pub"]);
-    type Key = RcKey;
-    type Row = MeltByRcRow;
+table! {
+    /// Finds a melt by its commitment, which is all that a reveal has.
+    pub MeltByRc(21, "melt_by_rc"): RcKey => MeltByRcRow,
+        shard(64), claims(), shared_in_commit(&["rc", "coin_pub"]);
 }
 
 record! {
@@ -81,22 +70,14 @@ record! {
         pub time: Timestamp,
     }
 }
-/// Reveals.
-pub struct Reveals;
-impl Reveals {
+table! {
+    /// Reveals.
+    pub Reveals(22, "reveals"): MeltKey => RevealRow, shard(32);
     /// By coin_pub: link.
-    pub const BY_COIN: u8 = 1;
+    BY_COIN = 1, "by_coin", Prefix { key_bytes: 32 };
     /// By h_coin_ev of each fresh coin: recoup-refresh. The earliest serial counts.
-    pub const BY_COIN_EV: u8 = 2;
-}
-impl Table for Reveals {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(22, "reveals").shard(32).indexed(&[
-        IndexDef::new(Self::BY_COIN, "by_coin", IndexKind::Prefix { key_bytes: 32 }),
-        IndexDef::new(Self::BY_COIN_EV, "by_coin_ev", IndexKind::Hash).many(),
-    ]);
-    type Key = MeltKey;
-    type Row = RevealRow;
-    fn index_entries(_: &MeltKey, row: &RevealRow, out: &mut IndexEntries) {
+    BY_COIN_EV = 2, "by_coin_ev", Hash.many();
+    |_, row, out| {
         for (n, coin) in row.fresh.0.iter().enumerate() {
             // The same planchet may occur twice in one reveal; one entry is enough to find it.
             if row.fresh.0[..n].iter().all(|earlier| earlier.h_coin_ev != coin.h_coin_ev) {
@@ -132,20 +113,11 @@ record! {
         pub time: Timestamp,
     }
 }
-/// Recoups of withdrawn coins.
-pub struct Recoups;
-impl Recoups {
+table! {
+    /// Recoups of withdrawn coins.
+    pub Recoups(23, "recoups"): RecoupKey => RecoupRow, shard(32);
     /// By coin_pub.
-    pub const BY_COIN: u8 = 1;
-}
-impl Table for Recoups {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(23, "recoups").shard(32).indexed(&[IndexDef::new(
-        Self::BY_COIN,
-        "by_coin",
-        IndexKind::Prefix { key_bytes: 32 },
-    )]);
-    type Key = RecoupKey;
-    type Row = RecoupRow;
+    BY_COIN = 1, "by_coin", Prefix { key_bytes: 32 };
 }
 
 record! {
@@ -167,18 +139,11 @@ record! {
         pub time: Timestamp,
     }
 }
-/// Recoups of coins obtained by refresh, by the fresh coin.
-pub struct RecoupRefreshes;
-impl RecoupRefreshes {
+table! {
+    /// Recoups of coins obtained by refresh, by the fresh coin.
+    pub RecoupRefreshes(24, "recoup_refreshes"): RecoupKey => RecoupRefreshRow, shard(32);
     /// By coin_pub.
-    pub const BY_COIN: u8 = 1;
-}
-impl Table for RecoupRefreshes {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(24, "recoup_refreshes")
-        .shard(32)
-        .indexed(&[IndexDef::new(Self::BY_COIN, "by_coin", IndexKind::Prefix { key_bytes: 32 })]);
-    type Key = RecoupKey;
-    type Row = RecoupRefreshRow;
+    BY_COIN = 1, "by_coin", Prefix { key_bytes: 32 };
 }
 
 record! {
@@ -201,18 +166,12 @@ record! {
         pub time: Timestamp,
     }
 }
-/// Credits by recoup-refresh, as the old coin's history needs them.
-pub struct RecoupRefreshCredits;
-impl RecoupRefreshCredits {
+table! {
+    /// Credits by recoup-refresh, as the old coin's history needs them.
+    pub RecoupRefreshCredits(25, "recoup_refresh_credits"): RecoupRefreshCreditKey => RecoupRefreshCreditRow,
+        shard(32);
     /// By old_coin_pub.
-    pub const BY_OLD_COIN: u8 = 1;
-}
-impl Table for RecoupRefreshCredits {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(25, "recoup_refresh_credits")
-        .shard(32)
-        .indexed(&[IndexDef::new(Self::BY_OLD_COIN, "by_old_coin", IndexKind::Prefix { key_bytes: 32 })]);
-    type Key = RecoupRefreshCreditKey;
-    type Row = RecoupRefreshCreditRow;
+    BY_OLD_COIN = 1, "by_old_coin", Prefix { key_bytes: 32 };
 }
 
 record! {
@@ -234,10 +193,7 @@ record! {
         pub denom_max: u32,
     }
 }
-/// Locks on nonces.
-pub struct CsNonces;
-impl Table for CsNonces {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(26, "cs_nonces").shard(33).claims();
-    type Key = CsNonceKey;
-    type Row = CsNonceRow;
+table! {
+    /// Locks on nonces.
+    pub CsNonces(26, "cs_nonces"): CsNonceKey => CsNonceRow, shard(33), claims();
 }

@@ -2,7 +2,7 @@
 
 use batzen_crypto::{EddsaSignature, HashCode, Wtid};
 use batzen_protocol::{Money, Timestamp};
-use batzen_store::{Column, IndexDef, IndexEntries, IndexKind, Table, TableDef, record};
+use batzen_store::{Column, record, table};
 
 use super::{AccountId, BlindSignature, CoinPub, DenomSerial, PaytoHash, ReservePub};
 
@@ -26,21 +26,13 @@ record! {
         pub origin: Option<PaytoHash>,
     }
 }
-/// All reserves.
-pub struct Reserves;
-impl Reserves {
+table! {
+    /// All reserves.
+    pub Reserves(1, "reserves"): ReserveKey => ReserveRow,
+        updated(), shard(32), shared_in_commit(&["reserve_pub"]);
     /// Reserves with money and an origin account, by expiration: the closer's queue.
-    pub const BY_EXPIRATION: u8 = 1;
-}
-impl Table for Reserves {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(1, "reserves")
-        .updated()
-        .shard(32)
-        .indexed(&[IndexDef::new(Self::BY_EXPIRATION, "by_expiration", IndexKind::Ordered)])
-        .shared_in_commit(&["reserve_pub"]);
-    type Key = ReserveKey;
-    type Row = ReserveRow;
-    fn index_entries(_: &ReserveKey, row: &ReserveRow, out: &mut IndexEntries) {
+    BY_EXPIRATION = 1, "by_expiration", Ordered;
+    |_, row, out| {
         if !row.balance.is_zero() && row.origin.is_some() {
             out.add(Self::BY_EXPIRATION, &row.expiration);
         }
@@ -69,22 +61,14 @@ record! {
         pub time: Timestamp,
     }
 }
-/// Incoming transfers.
-pub struct ReservesIn;
-impl ReservesIn {
+table! {
+    /// Incoming transfers.
+    pub ReservesIn(2, "reserves_in"): ReserveInKey => ReserveInRow, shard(32);
     /// By reserve_pub.
-    pub const BY_RESERVE: u8 = 1;
+    BY_RESERVE = 1, "by_reserve", Prefix { key_bytes: 32 };
     /// By account, then bank row.
-    pub const BY_BANK_ROW: u8 = 2;
-}
-impl Table for ReservesIn {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(2, "reserves_in").shard(32).indexed(&[
-        IndexDef::new(Self::BY_RESERVE, "by_reserve", IndexKind::Prefix { key_bytes: 32 }),
-        IndexDef::new(Self::BY_BANK_ROW, "by_bank_row", IndexKind::Ordered),
-    ]);
-    type Key = ReserveInKey;
-    type Row = ReserveInRow;
-    fn index_entries(key: &ReserveInKey, _: &ReserveInRow, out: &mut IndexEntries) {
+    BY_BANK_ROW = 2, "by_bank_row", Ordered;
+    |key, _, out| {
         out.add_with(Self::BY_BANK_ROW, |bytes| {
             key.account.encode(bytes);
             key.bank_row.encode(bytes);
@@ -114,26 +98,16 @@ record! {
         pub time: Timestamp,
     }
 }
-/// Withdrawals.
-pub struct Withdrawals;
-impl Withdrawals {
+table! {
+    /// Withdrawals.
+    pub Withdrawals(3, "withdrawals"): WithdrawalKey => WithdrawalRow,
+        shard(32), shared_in_commit(&["reserve_pub"]);
     /// By reserve_pub.
-    pub const BY_RESERVE: u8 = 1;
+    BY_RESERVE = 1, "by_reserve", Prefix { key_bytes: 32 };
     /// By h_coin_ev: recoup. Several reserves may have withdrawn an equal planchet; the earliest serial
     /// counts.
-    pub const BY_COIN_EV: u8 = 2;
-}
-impl Table for Withdrawals {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(3, "withdrawals")
-        .shard(32)
-        .indexed(&[
-            IndexDef::new(Self::BY_RESERVE, "by_reserve", IndexKind::Prefix { key_bytes: 32 }),
-            IndexDef::new(Self::BY_COIN_EV, "by_coin_ev", IndexKind::Hash),
-        ])
-        .shared_in_commit(&["reserve_pub"]);
-    type Key = WithdrawalKey;
-    type Row = WithdrawalRow;
-    fn index_entries(key: &WithdrawalKey, _: &WithdrawalRow, out: &mut IndexEntries) {
+    BY_COIN_EV = 2, "by_coin_ev", Hash;
+    |key, _, out| {
         out.add(Self::BY_COIN_EV, &key.h_coin_ev);
     }
 }
@@ -166,20 +140,11 @@ record! {
         pub paid: Money,
     }
 }
-/// Closings of reserves.
-pub struct Closings;
-impl Closings {
+table! {
+    /// Closings of reserves.
+    pub Closings(4, "closings"): ClosingKey => ClosingRow, shard(32);
     /// By reserve_pub.
-    pub const BY_RESERVE: u8 = 1;
-}
-impl Table for Closings {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(4, "closings").shard(32).indexed(&[IndexDef::new(
-        Self::BY_RESERVE,
-        "by_reserve",
-        IndexKind::Prefix { key_bytes: 32 },
-    )]);
-    type Key = ClosingKey;
-    type Row = ClosingRow;
+    BY_RESERVE = 1, "by_reserve", Prefix { key_bytes: 32 };
 }
 
 record! {
@@ -202,18 +167,11 @@ record! {
         pub time: Timestamp,
     }
 }
-/// Credits by recoup, as the reserve's history needs them.
-pub struct RecoupCredits;
-impl RecoupCredits {
+table! {
+    /// Credits by recoup, as the reserve's history needs them.
+    pub RecoupCredits(5, "recoup_credits"): RecoupCreditKey => RecoupCreditRow, shard(32);
     /// By reserve_pub.
-    pub const BY_RESERVE: u8 = 1;
-}
-impl Table for RecoupCredits {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(5, "recoup_credits")
-        .shard(32)
-        .indexed(&[IndexDef::new(Self::BY_RESERVE, "by_reserve", IndexKind::Prefix { key_bytes: 32 })]);
-    type Key = RecoupCreditKey;
-    type Row = RecoupCreditRow;
+    BY_RESERVE = 1, "by_reserve", Prefix { key_bytes: 32 };
 }
 
 record! {
@@ -234,16 +192,9 @@ record! {
         pub reserve_sig: EddsaSignature,
     }
 }
-/// Paid requests for full histories.
-pub struct HistoryRequests;
-impl HistoryRequests {
+table! {
+    /// Paid requests for full histories.
+    pub HistoryRequests(6, "history_requests"): HistoryRequestKey => HistoryRequestRow, shard(32);
     /// By reserve_pub.
-    pub const BY_RESERVE: u8 = 1;
-}
-impl Table for HistoryRequests {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(6, "history_requests")
-        .shard(32)
-        .indexed(&[IndexDef::new(Self::BY_RESERVE, "by_reserve", IndexKind::Prefix { key_bytes: 32 })]);
-    type Key = HistoryRequestKey;
-    type Row = HistoryRequestRow;
+    BY_RESERVE = 1, "by_reserve", Prefix { key_bytes: 32 };
 }

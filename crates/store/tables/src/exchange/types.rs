@@ -127,6 +127,11 @@ macro_rules! byte_enum {
         #[repr(u8)]
         pub enum $name { $($(#[$variant_meta])* $variant = $value,)* }
 
+        impl $name {
+            /// Every value.
+            pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
+        }
+
         impl Column for $name {
             const TYPE: ColumnType = ColumnType::new(ColumnKind::U8);
             fn encode(&self, out: &mut Vec<u8>) {
@@ -201,33 +206,6 @@ byte_enum! {
         PursePayments = 21,
     }
 }
-impl CollectedTerm {
-    /// All terms.
-    pub const ALL: [Self; 21] = [
-        Self::WiredIn,
-        Self::Issued,
-        Self::WithdrawFees,
-        Self::HistoryFees,
-        Self::ClosingFees,
-        Self::ClosingRounding,
-        Self::ClosingsPaid,
-        Self::AccountFees,
-        Self::PurseFees,
-        Self::MerchantTransfers,
-        Self::ClosingTransfers,
-        Self::DrainTransfers,
-        Self::Redeemed,
-        Self::RefreshFees,
-        Self::Surplus,
-        Self::DepositFees,
-        Self::RefundFees,
-        Self::WireFees,
-        Self::MerchantRounding,
-        Self::MerchantsPaid,
-        Self::PursePayments,
-    ];
-}
-
 byte_enum! {
     /// The way in which a purse was created. The numbers are those that the reserve's signature covers.
     PurseMode {

@@ -2,7 +2,7 @@
 
 use batzen_crypto::{EddsaSignature, HashCode, Wtid};
 use batzen_protocol::{Money, Timestamp};
-use batzen_store::{Column, IndexDef, IndexEntries, IndexKind, Table, TableDef, record};
+use batzen_store::{Column, record, table};
 
 use super::{AccountId, LeaseJob, MerchantPub, PaytoHash, TransferKind};
 
@@ -20,12 +20,9 @@ record! {
         pub payto_uri: String,
     }
 }
-/// Bank accounts that sent or receive money.
-pub struct WireTargets;
-impl Table for WireTargets {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(30, "wire_targets").claims();
-    type Key = WireTargetKey;
-    type Row = WireTargetRow;
+table! {
+    /// Bank accounts that sent or receive money.
+    pub WireTargets(30, "wire_targets"): WireTargetKey => WireTargetRow, claims();
 }
 
 record! {
@@ -51,19 +48,11 @@ record! {
         pub kyc_row: Option<u64>,
     }
 }
-/// Transient aggregates.
-pub struct Aggregates;
-impl Aggregates {
+table! {
+    /// Transient aggregates.
+    pub Aggregates(31, "aggregates"): AggregateKey => AggregateRow, updated(), shard(32);
     /// By h_payto: KYC release.
-    pub const BY_TARGET: u8 = 1;
-}
-impl Table for Aggregates {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(31, "aggregates")
-        .updated()
-        .shard(32)
-        .indexed(&[IndexDef::new(Self::BY_TARGET, "by_target", IndexKind::Prefix { key_bytes: 32 })]);
-    type Key = AggregateKey;
-    type Row = AggregateRow;
+    BY_TARGET = 1, "by_target", Prefix { key_bytes: 32 };
 }
 
 record! {
@@ -90,21 +79,12 @@ record! {
         pub wire_fee: Money,
     }
 }
-/// Transfers to merchants.
-pub struct WireOut;
-impl WireOut {
+table! {
+    /// Transfers to merchants.
+    pub WireOut(32, "wire_out"): WtidKey => WireOutRow;
     /// By h_payto, then time: KYC sums.
-    pub const BY_TARGET_TIME: u8 = 1;
-}
-impl Table for WireOut {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(32, "wire_out").indexed(&[IndexDef::new(
-        Self::BY_TARGET_TIME,
-        "by_target_time",
-        IndexKind::Ordered,
-    )]);
-    type Key = WtidKey;
-    type Row = WireOutRow;
-    fn index_entries(_: &WtidKey, row: &WireOutRow, out: &mut IndexEntries) {
+    BY_TARGET_TIME = 1, "by_target_time", Ordered;
+    |_, row, out| {
         out.add_with(Self::BY_TARGET_TIME, |bytes| {
             row.h_payto.encode(bytes);
             row.time.encode(bytes);
@@ -136,22 +116,14 @@ record! {
         pub failed: Option<String>,
     }
 }
-/// Transfers for the bank.
-pub struct Prepared;
-impl Prepared {
+table! {
+    /// Transfers for the bank.
+    pub Prepared(34, "prepared"): WtidKey => PreparedRow, updated();
     /// Transfers neither finished nor failed, in commit order (the value is empty).
-    pub const OPEN: u8 = 1;
+    OPEN = 1, "open", Serial;
     /// Failed transfers, in commit order (the value is empty).
-    pub const FAILED: u8 = 2;
-}
-impl Table for Prepared {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(34, "prepared").updated().indexed(&[
-        IndexDef::new(Self::OPEN, "open", IndexKind::Serial),
-        IndexDef::new(Self::FAILED, "failed", IndexKind::Serial),
-    ]);
-    type Key = WtidKey;
-    type Row = PreparedRow;
-    fn index_entries(_: &WtidKey, row: &PreparedRow, out: &mut IndexEntries) {
+    FAILED = 2, "failed", Serial;
+    |_, row, out| {
         if row.failed.is_some() {
             out.add_with(Self::FAILED, |_| {});
         } else if row.finished.is_none() {
@@ -177,18 +149,12 @@ record! {
         pub executed: bool,
     }
 }
-/// Orders to pay out profit.
-pub struct Drains;
-impl Drains {
+table! {
+    /// Orders to pay out profit.
+    pub Drains(35, "drains"): WtidKey => DrainRow;
     /// Orders not yet executed, in commit order (the value is empty).
-    pub const OPEN: u8 = 1;
-}
-impl Table for Drains {
-    const DEF: &'static TableDef =
-        &TableDef::of::<Self>(35, "drains").indexed(&[IndexDef::new(Self::OPEN, "open", IndexKind::Serial)]);
-    type Key = WtidKey;
-    type Row = DrainRow;
-    fn index_entries(_: &WtidKey, row: &DrainRow, out: &mut IndexEntries) {
+    OPEN = 1, "open", Serial;
+    |_, row, out| {
         if !row.executed {
             out.add_with(Self::OPEN, |_| {});
         }
@@ -209,12 +175,9 @@ record! {
         pub bank_row: u64,
     }
 }
-/// The progress of the import of credits by account.
-pub struct Cursors;
-impl Table for Cursors {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(36, "cursors").updated();
-    type Key = AccountKey;
-    type Row = CursorRow;
+table! {
+    /// The progress of the import of credits by account.
+    pub Cursors(36, "cursors"): AccountKey => CursorRow, updated();
 }
 
 record! {
@@ -245,20 +208,14 @@ record! {
         pub until: Timestamp,
     }
 }
-/// The leases of workers.
-pub struct WorkerLeases;
-impl WorkerLeases {
+table! {
+    /// The leases of workers.
+    pub WorkerLeases(38, "worker_leases"): LeaseKey => LeaseRow;
     /// By job and account.
-    pub const BY_JOB: u8 = 1;
+    BY_JOB = 1, "by_job", Prefix { key_bytes: 9 };
+}
+
+impl WorkerLeases {
     /// The first number of a worker.
     pub const MEMBERS: u64 = 1 << 63;
-}
-impl Table for WorkerLeases {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(38, "worker_leases").indexed(&[IndexDef::new(
-        Self::BY_JOB,
-        "by_job",
-        IndexKind::Prefix { key_bytes: 9 },
-    )]);
-    type Key = LeaseKey;
-    type Row = LeaseRow;
 }

@@ -2,7 +2,7 @@
 
 use batzen_crypto::HashCode;
 use batzen_protocol::Timestamp;
-use batzen_store::{IndexDef, IndexEntries, IndexKind, Table, TableDef, record};
+use batzen_store::{record, table};
 
 record! {
     /// Identifies a web hook.
@@ -30,22 +30,12 @@ record! {
     }
 }
 
-/// The web hooks.
-pub struct Webhooks;
-
-impl Webhooks {
+table! {
+    /// The web hooks.
+    pub Webhooks(416, "webhooks"): WebhookKey => WebhookRow, updated();
     /// By instance.
-    pub const BY_INSTANCE: u8 = 1;
-}
-
-impl Table for Webhooks {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(416, "webhooks")
-        .updated()
-        .indexed(&[IndexDef::new(Self::BY_INSTANCE, "by_instance", IndexKind::Hash)]);
-    type Key = WebhookKey;
-    type Row = WebhookRow;
-
-    fn index_entries(key: &WebhookKey, _: &WebhookRow, out: &mut IndexEntries) {
+    BY_INSTANCE = 1, "by_instance", Hash;
+    |key, _, out| {
         out.add(Self::BY_INSTANCE, &key.instance);
     }
 }
@@ -80,25 +70,14 @@ record! {
     }
 }
 
-/// The requests that are to be sent.
-pub struct PendingWebhooks;
-
-impl PendingWebhooks {
+table! {
+    /// The requests that are to be sent.
+    pub PendingWebhooks(417, "pending_webhooks"): PendingWebhookKey => PendingWebhookRow, updated();
     /// By the time of the next attempt.
-    pub const BY_NEXT: u8 = 1;
+    BY_NEXT = 1, "by_next", Ordered;
     /// By instance.
-    pub const BY_INSTANCE: u8 = 2;
-}
-
-impl Table for PendingWebhooks {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(417, "pending_webhooks").updated().indexed(&[
-        IndexDef::new(Self::BY_NEXT, "by_next", IndexKind::Ordered),
-        IndexDef::new(Self::BY_INSTANCE, "by_instance", IndexKind::Hash),
-    ]);
-    type Key = PendingWebhookKey;
-    type Row = PendingWebhookRow;
-
-    fn index_entries(key: &PendingWebhookKey, row: &PendingWebhookRow, out: &mut IndexEntries) {
+    BY_INSTANCE = 2, "by_instance", Hash;
+    |key, row, out| {
         out.add(Self::BY_NEXT, &row.next);
         out.add(Self::BY_INSTANCE, &key.instance);
     }
@@ -124,22 +103,12 @@ record! {
     }
 }
 
-/// The templates.
-pub struct Templates;
-
-impl Templates {
+table! {
+    /// The templates.
+    pub Templates(418, "templates"): TemplateKey => TemplateRow, updated();
     /// By instance.
-    pub const BY_INSTANCE: u8 = 1;
-}
-
-impl Table for Templates {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(418, "templates")
-        .updated()
-        .indexed(&[IndexDef::new(Self::BY_INSTANCE, "by_instance", IndexKind::Hash)]);
-    type Key = TemplateKey;
-    type Row = TemplateRow;
-
-    fn index_entries(key: &TemplateKey, _: &TemplateRow, out: &mut IndexEntries) {
+    BY_INSTANCE = 1, "by_instance", Hash;
+    |key, _, out| {
         out.add(Self::BY_INSTANCE, &key.instance);
     }
 }
@@ -170,24 +139,12 @@ record! {
     }
 }
 
-/// The further access tokens.
-pub struct AccessTokens;
-
-impl AccessTokens {
+table! {
+    /// The further access tokens.
+    pub AccessTokens(419, "access_tokens"): AccessTokenKey => AccessTokenRow;
     /// By instance.
-    pub const BY_INSTANCE: u8 = 1;
-}
-
-impl Table for AccessTokens {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(419, "access_tokens").indexed(&[IndexDef::new(
-        Self::BY_INSTANCE,
-        "by_instance",
-        IndexKind::Hash,
-    )]);
-    type Key = AccessTokenKey;
-    type Row = AccessTokenRow;
-
-    fn index_entries(key: &AccessTokenKey, _: &AccessTokenRow, out: &mut IndexEntries) {
+    BY_INSTANCE = 1, "by_instance", Hash;
+    |key, _, out| {
         out.add(Self::BY_INSTANCE, &key.instance);
     }
 }

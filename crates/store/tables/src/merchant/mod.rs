@@ -40,7 +40,7 @@ pub use transfers::*;
 use batzen_crypto::hash::sha512_parts;
 use batzen_crypto::{EddsaPublicKey, EddsaSignature, HashCode, ShortHash, WireSalt};
 use batzen_protocol::{Duration, Money, Timestamp};
-use batzen_store::{Column, IndexDef, IndexEntries, IndexKind, List, Table, TableDef, record};
+use batzen_store::{Column, List, Table, TableDef, record, table};
 
 /// Every table of the merchant, for tools and backends that set up schemas.
 pub const ALL: &[&TableDef] = &[
@@ -121,13 +121,9 @@ record! {
     }
 }
 
-/// The backend's state: one row, written by the first start.
-pub struct MerchantStates;
-
-impl Table for MerchantStates {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(400, "merchant_state");
-    type Key = MerchantStateKey;
-    type Row = MerchantStateRow;
+table! {
+    /// The backend's state: one row, written by the first start.
+    pub MerchantStates(400, "merchant_state"): MerchantStateKey => MerchantStateRow;
 }
 
 record! {
@@ -180,13 +176,9 @@ record! {
     }
 }
 
-/// The instances.
-pub struct Instances;
-
-impl Table for Instances {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(401, "instances").updated();
-    type Key = InstanceKey;
-    type Row = InstanceRow;
+table! {
+    /// The instances.
+    pub Instances(401, "instances"): InstanceKey => InstanceRow, updated();
 }
 
 record! {
@@ -213,22 +205,12 @@ record! {
     }
 }
 
-/// The accounts of instances. They are never removed before their instance, since contracts name them.
-pub struct InstanceAccounts;
-
-impl InstanceAccounts {
+table! {
+    /// The accounts of instances. They are never removed before their instance, since contracts name them.
+    pub InstanceAccounts(402, "instance_accounts"): InstanceAccountKey => InstanceAccountRow, updated();
     /// By instance.
-    pub const BY_INSTANCE: u8 = 1;
-}
-
-impl Table for InstanceAccounts {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(402, "instance_accounts")
-        .updated()
-        .indexed(&[IndexDef::new(Self::BY_INSTANCE, "by_instance", IndexKind::Hash)]);
-    type Key = InstanceAccountKey;
-    type Row = InstanceAccountRow;
-
-    fn index_entries(key: &InstanceAccountKey, _: &InstanceAccountRow, out: &mut IndexEntries) {
+    BY_INSTANCE = 1, "by_instance", Hash;
+    |key, _, out| {
         out.add(Self::BY_INSTANCE, &key.instance);
     }
 }
@@ -296,42 +278,17 @@ impl OrderRow {
     }
 }
 
-/// The orders.
-pub struct Orders;
-
-impl Orders {
+table! {
+    /// The orders.
+    pub Orders(403, "orders"): OrderKey => OrderRow, updated(), shard(32);
     /// By instance, then row id.
-    pub const BY_ROW: u8 = 1;
+    BY_ROW = 1, "by_row", Ordered;
     /// By contract.
-    pub const BY_CONTRACT: u8 = 2;
+    BY_CONTRACT = 2, "by_contract", Hash;
     /// Orders that hold stock, by the end of their offer; others that nobody has claimed, by the time after which they
     /// are forgotten ([`Self::UNCLAIMED_KEPT`]).
-    pub const BY_END: u8 = 3;
-    /// Time after its end for which an offer is kept that nobody has claimed.
-    pub const UNCLAIMED_KEPT: Duration = Duration::from_days(1);
-
-    /// The value of an order in [`Self::BY_ROW`]; without a row id, the prefix that all orders of the instance
-    /// share.
-    #[must_use]
-    pub fn row_value(instance: &String, row_id: Option<u64>) -> Vec<u8> {
-        let mut value = instance.to_bytes();
-        if let Some(row_id) = row_id {
-            row_id.encode(&mut value);
-        }
-        value
-    }
-}
-
-impl Table for Orders {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(403, "orders").updated().shard(32).indexed(&[
-        IndexDef::new(Self::BY_ROW, "by_row", IndexKind::Ordered),
-        IndexDef::new(Self::BY_CONTRACT, "by_contract", IndexKind::Hash),
-        IndexDef::new(Self::BY_END, "by_end", IndexKind::Ordered),
-    ]);
-    type Key = OrderKey;
-    type Row = OrderRow;
-
-    fn index_entries(_: &OrderKey, row: &OrderRow, out: &mut IndexEntries) {
+    BY_END = 3, "by_end", Ordered;
+    |_, row, out| {
         out.add_with(Self::BY_ROW, |bytes| {
             row.instance.encode(bytes);
             row.row_id.encode(bytes);
@@ -344,6 +301,22 @@ impl Table for Orders {
         } else if row.nonce.is_none() {
             out.add(Self::BY_END, &row.pay_deadline.saturating_add(Self::UNCLAIMED_KEPT));
         }
+    }
+}
+
+impl Orders {
+    /// How long after its end an offer is kept that nobody has claimed.
+    pub const UNCLAIMED_KEPT: Duration = Duration::from_days(1);
+
+    /// The value of an order in [`Self::BY_ROW`]; without a row id, the prefix that all orders of the instance
+    /// share.
+    #[must_use]
+    pub fn row_value(instance: &String, row_id: Option<u64>) -> Vec<u8> {
+        let mut value = instance.to_bytes();
+        if let Some(row_id) = row_id {
+            row_id.encode(&mut value);
+        }
+        value
     }
 }
 
@@ -379,22 +352,12 @@ record! {
     }
 }
 
-/// The coins that paid for orders.
-pub struct OrderDeposits;
-
-impl OrderDeposits {
+table! {
+    /// The coins that paid for orders.
+    pub OrderDeposits(404, "order_deposits"): OrderDepositKey => OrderDepositRow, shard(32);
     /// By order.
-    pub const BY_ORDER: u8 = 1;
-}
-
-impl Table for OrderDeposits {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(404, "order_deposits")
-        .shard(32)
-        .indexed(&[IndexDef::new(Self::BY_ORDER, "by_order", IndexKind::Prefix { key_bytes: 32 })]);
-    type Key = OrderDepositKey;
-    type Row = OrderDepositRow;
-
-    fn index_entries(key: &OrderDepositKey, _: &OrderDepositRow, out: &mut IndexEntries) {
+    BY_ORDER = 1, "by_order", Prefix { key_bytes: 32 };
+    |key, _, out| {
         out.add(Self::BY_ORDER, &key.order);
     }
 }
@@ -417,22 +380,12 @@ record! {
     }
 }
 
-/// The sessions in which orders were paid.
-pub struct OrderSessions;
-
-impl OrderSessions {
+table! {
+    /// The sessions in which orders were paid.
+    pub OrderSessions(405, "order_sessions"): OrderSessionKey => OrderSessionRow, shard(32);
     /// By order.
-    pub const BY_ORDER: u8 = 1;
-}
-
-impl Table for OrderSessions {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(405, "order_sessions")
-        .shard(32)
-        .indexed(&[IndexDef::new(Self::BY_ORDER, "by_order", IndexKind::Prefix { key_bytes: 32 })]);
-    type Key = OrderSessionKey;
-    type Row = OrderSessionRow;
-
-    fn index_entries(key: &OrderSessionKey, _: &OrderSessionRow, out: &mut IndexEntries) {
+    BY_ORDER = 1, "by_order", Prefix { key_bytes: 32 };
+    |key, _, out| {
         out.add(Self::BY_ORDER, &key.order);
     }
 }
@@ -457,23 +410,12 @@ record! {
     }
 }
 
-/// Purchases of sessions.
-pub struct PaidSessions;
-
-impl PaidSessions {
+table! {
+    /// Purchases of sessions.
+    pub PaidSessions(406, "paid_sessions"): PaidSessionKey => PaidSessionRow, updated(), shard(32);
     /// By order.
-    pub const BY_ORDER: u8 = 1;
-}
-
-impl Table for PaidSessions {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(406, "paid_sessions")
-        .updated()
-        .shard(32)
-        .indexed(&[IndexDef::new(Self::BY_ORDER, "by_order", IndexKind::Hash)]);
-    type Key = PaidSessionKey;
-    type Row = PaidSessionRow;
-
-    fn index_entries(_: &PaidSessionKey, row: &PaidSessionRow, out: &mut IndexEntries) {
+    BY_ORDER = 1, "by_order", Hash;
+    |_, row, out| {
         out.add(Self::BY_ORDER, &row.order);
     }
 }
@@ -507,23 +449,12 @@ record! {
     }
 }
 
-/// The refunds of orders.
-pub struct OrderRefunds;
-
-impl OrderRefunds {
+table! {
+    /// The refunds of orders.
+    pub OrderRefunds(407, "order_refunds"): OrderRefundKey => OrderRefundRow, updated(), shard(32);
     /// By order.
-    pub const BY_ORDER: u8 = 1;
-}
-
-impl Table for OrderRefunds {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(407, "order_refunds")
-        .updated()
-        .shard(32)
-        .indexed(&[IndexDef::new(Self::BY_ORDER, "by_order", IndexKind::Prefix { key_bytes: 32 })]);
-    type Key = OrderRefundKey;
-    type Row = OrderRefundRow;
-
-    fn index_entries(key: &OrderRefundKey, _: &OrderRefundRow, out: &mut IndexEntries) {
+    BY_ORDER = 1, "by_order", Prefix { key_bytes: 32 };
+    |key, _, out| {
         out.add(Self::BY_ORDER, &key.order);
     }
 }

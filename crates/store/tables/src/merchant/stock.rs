@@ -2,7 +2,7 @@
 
 use batzen_crypto::ShortHash;
 use batzen_protocol::{Money, Timestamp};
-use batzen_store::{Column, IndexDef, IndexEntries, IndexKind, Table, TableDef, record};
+use batzen_store::{Column, record, table};
 
 use super::reference;
 
@@ -54,34 +54,26 @@ record! {
     }
 }
 
-/// The products.
-pub struct Products;
+table! {
+    /// The products.
+    pub Products(408, "products"): ProductKey => ProductRow, updated();
+    /// By instance, then product.
+    BY_ID = 1, "by_id", Ordered;
+    |key, _, out| {
+        out.add_with(Self::BY_ID, |bytes| {
+            key.instance.encode(bytes);
+            bytes.extend(key.product_id.as_bytes());
+        });
+    }
+}
 
 impl Products {
-    /// By instance, then product.
-    pub const BY_ID: u8 = 1;
-
     /// The value of a product in [`Self::BY_ID`]; without a product, the prefix that all of the instance share.
     #[must_use]
     pub fn id_value(instance: &String, product_id: Option<&str>) -> Vec<u8> {
         let mut value = instance.to_bytes();
         value.extend(product_id.unwrap_or_default().as_bytes());
         value
-    }
-}
-
-impl Table for Products {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(408, "products")
-        .updated()
-        .indexed(&[IndexDef::new(Self::BY_ID, "by_id", IndexKind::Ordered)]);
-    type Key = ProductKey;
-    type Row = ProductRow;
-
-    fn index_entries(key: &ProductKey, _: &ProductRow, out: &mut IndexEntries) {
-        out.add_with(Self::BY_ID, |bytes| {
-            key.instance.encode(bytes);
-            bytes.extend(key.product_id.as_bytes());
-        });
     }
 }
 
@@ -107,26 +99,14 @@ record! {
     }
 }
 
-/// The locks.
-pub struct ProductLocks;
-
-impl ProductLocks {
+table! {
+    /// The locks.
+    pub ProductLocks(409, "product_locks"): ProductLockKey => ProductLockRow, updated(), shard(32);
     /// By lock.
-    pub const BY_LOCK: u8 = 1;
+    BY_LOCK = 1, "by_lock", Prefix { key_bytes: 32 };
     /// By end.
-    pub const BY_END: u8 = 2;
-}
-
-impl Table for ProductLocks {
-    const DEF: &'static TableDef =
-        &TableDef::of::<Self>(409, "product_locks").updated().shard(32).indexed(&[
-            IndexDef::new(Self::BY_LOCK, "by_lock", IndexKind::Prefix { key_bytes: 32 }),
-            IndexDef::new(Self::BY_END, "by_end", IndexKind::Ordered),
-        ]);
-    type Key = ProductLockKey;
-    type Row = ProductLockRow;
-
-    fn index_entries(key: &ProductLockKey, row: &ProductLockRow, out: &mut IndexEntries) {
+    BY_END = 2, "by_end", Ordered;
+    |key, row, out| {
         out.add(Self::BY_LOCK, &key.lock);
         out.add(Self::BY_END, &row.until);
     }

@@ -2,7 +2,7 @@
 
 use batzen_crypto::{EddsaPublicKey, HashCode};
 use batzen_protocol::{Money, Timestamp};
-use batzen_store::{Column, IndexDef, IndexEntries, IndexKind, Table, TableDef, record};
+use batzen_store::{Column, record, table};
 
 record! {
     /// Identifies a reserve.
@@ -46,22 +46,12 @@ impl TipReserveRow {
     }
 }
 
-/// The reserves of shops.
-pub struct TipReserves;
-
-impl TipReserves {
+table! {
+    /// The reserves of shops.
+    pub TipReserves(413, "tip_reserves"): TipReserveKey => TipReserveRow, updated();
     /// By instance.
-    pub const BY_INSTANCE: u8 = 1;
-}
-
-impl Table for TipReserves {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(413, "tip_reserves")
-        .updated()
-        .indexed(&[IndexDef::new(Self::BY_INSTANCE, "by_instance", IndexKind::Hash)]);
-    type Key = TipReserveKey;
-    type Row = TipReserveRow;
-
-    fn index_entries(_: &TipReserveKey, row: &TipReserveRow, out: &mut IndexEntries) {
+    BY_INSTANCE = 1, "by_instance", Hash;
+    |_, row, out| {
         out.add(Self::BY_INSTANCE, &row.instance);
     }
 }
@@ -96,15 +86,23 @@ record! {
     }
 }
 
-/// The tips.
-pub struct Tips;
+table! {
+    /// The tips.
+    pub Tips(414, "tips"): TipKey => TipRow, updated(), shard(32);
+    /// By instance, then row id.
+    BY_ROW = 1, "by_row", Ordered;
+    /// By reserve.
+    BY_RESERVE = 2, "by_reserve", Hash;
+    |_, row, out| {
+        out.add_with(Self::BY_ROW, |bytes| {
+            row.instance.encode(bytes);
+            row.row_id.encode(bytes);
+        });
+        out.add(Self::BY_RESERVE, &row.reserve_pub);
+    }
+}
 
 impl Tips {
-    /// By instance, then row id.
-    pub const BY_ROW: u8 = 1;
-    /// By reserve.
-    pub const BY_RESERVE: u8 = 2;
-
     /// The value of a tip in [`Self::BY_ROW`]; without a row id, the prefix that all tips of the instance share.
     #[must_use]
     pub fn row_value(instance: &String, row_id: Option<u64>) -> Vec<u8> {
@@ -113,23 +111,6 @@ impl Tips {
             row_id.encode(&mut value);
         }
         value
-    }
-}
-
-impl Table for Tips {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(414, "tips").updated().shard(32).indexed(&[
-        IndexDef::new(Self::BY_ROW, "by_row", IndexKind::Ordered),
-        IndexDef::new(Self::BY_RESERVE, "by_reserve", IndexKind::Hash),
-    ]);
-    type Key = TipKey;
-    type Row = TipRow;
-
-    fn index_entries(_: &TipKey, row: &TipRow, out: &mut IndexEntries) {
-        out.add_with(Self::BY_ROW, |bytes| {
-            row.instance.encode(bytes);
-            row.row_id.encode(bytes);
-        });
-        out.add(Self::BY_RESERVE, &row.reserve_pub);
     }
 }
 
@@ -157,23 +138,12 @@ record! {
     }
 }
 
-/// The sum that customers picked up.
-pub struct TipPickups;
-
-impl TipPickups {
+table! {
+    /// The sum that customers picked up.
+    pub TipPickups(415, "tip_pickups"): TipPickupKey => TipPickupRow, updated(), shard(64);
     /// By tip.
-    pub const BY_TIP: u8 = 1;
-}
-
-impl Table for TipPickups {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(415, "tip_pickups")
-        .updated()
-        .shard(64)
-        .indexed(&[IndexDef::new(Self::BY_TIP, "by_tip", IndexKind::Prefix { key_bytes: 64 })]);
-    type Key = TipPickupKey;
-    type Row = TipPickupRow;
-
-    fn index_entries(key: &TipPickupKey, _: &TipPickupRow, out: &mut IndexEntries) {
+    BY_TIP = 1, "by_tip", Prefix { key_bytes: 64 };
+    |key, _, out| {
         out.add(Self::BY_TIP, &key.tip_id);
     }
 }

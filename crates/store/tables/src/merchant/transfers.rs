@@ -2,7 +2,7 @@
 
 use batzen_crypto::{EddsaPublicKey, EddsaSignature, HashCode, ShortHash, Wtid};
 use batzen_protocol::{Money, Timestamp};
-use batzen_store::{Column, IndexDef, IndexEntries, IndexKind, Table, TableDef, record};
+use batzen_store::{Column, record, table};
 
 use super::{OrderRef, reference};
 
@@ -57,13 +57,20 @@ record! {
     }
 }
 
-/// The transfers.
-pub struct Transfers;
+table! {
+    /// The transfers.
+    pub Transfers(410, "transfers"): TransferKey => TransferRow, updated();
+    /// By instance, then row id.
+    BY_ROW = 1, "by_row", Ordered;
+    |_, row, out| {
+        out.add_with(Self::BY_ROW, |bytes| {
+            row.instance.encode(bytes);
+            row.row_id.encode(bytes);
+        });
+    }
+}
 
 impl Transfers {
-    /// By instance, then row id.
-    pub const BY_ROW: u8 = 1;
-
     /// The value of a transfer in [`Self::BY_ROW`]; without a row id, the prefix that all transfers of the instance
     /// share.
     #[must_use]
@@ -73,21 +80,6 @@ impl Transfers {
             row_id.encode(&mut value);
         }
         value
-    }
-}
-
-impl Table for Transfers {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(410, "transfers")
-        .updated()
-        .indexed(&[IndexDef::new(Self::BY_ROW, "by_row", IndexKind::Ordered)]);
-    type Key = TransferKey;
-    type Row = TransferRow;
-
-    fn index_entries(_: &TransferKey, row: &TransferRow, out: &mut IndexEntries) {
-        out.add_with(Self::BY_ROW, |bytes| {
-            row.instance.encode(bytes);
-            row.row_id.encode(bytes);
-        });
     }
 }
 
@@ -119,25 +111,14 @@ record! {
     }
 }
 
-/// The transfers of orders.
-pub struct OrderWires;
-
-impl OrderWires {
+table! {
+    /// The transfers of orders.
+    pub OrderWires(411, "order_wires"): OrderWireKey => OrderWireRow, updated(), shard(32);
     /// By order.
-    pub const BY_ORDER: u8 = 1;
+    BY_ORDER = 1, "by_order", Prefix { key_bytes: 32 };
     /// By transfer.
-    pub const BY_TRANSFER: u8 = 2;
-}
-
-impl Table for OrderWires {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(411, "order_wires").updated().shard(32).indexed(&[
-        IndexDef::new(Self::BY_ORDER, "by_order", IndexKind::Prefix { key_bytes: 32 }),
-        IndexDef::new(Self::BY_TRANSFER, "by_transfer", IndexKind::Hash),
-    ]);
-    type Key = OrderWireKey;
-    type Row = OrderWireRow;
-
-    fn index_entries(key: &OrderWireKey, row: &OrderWireRow, out: &mut IndexEntries) {
+    BY_TRANSFER = 2, "by_transfer", Hash;
+    |key, row, out| {
         out.add(Self::BY_ORDER, &key.order);
         out.add(Self::BY_TRANSFER, &row.transfer);
     }
@@ -169,22 +150,12 @@ record! {
     }
 }
 
-/// The identifications of accounts.
-pub struct AccountKycs;
-
-impl AccountKycs {
+table! {
+    /// The identifications of accounts.
+    pub AccountKycs(412, "account_kycs"): AccountKycKey => AccountKycRow, updated();
     /// By instance.
-    pub const BY_INSTANCE: u8 = 1;
-}
-
-impl Table for AccountKycs {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(412, "account_kycs")
-        .updated()
-        .indexed(&[IndexDef::new(Self::BY_INSTANCE, "by_instance", IndexKind::Hash)]);
-    type Key = AccountKycKey;
-    type Row = AccountKycRow;
-
-    fn index_entries(key: &AccountKycKey, _: &AccountKycRow, out: &mut IndexEntries) {
+    BY_INSTANCE = 1, "by_instance", Hash;
+    |key, _, out| {
         out.add(Self::BY_INSTANCE, &key.instance);
     }
 }

@@ -13,6 +13,7 @@ use serde_json::Value;
 use super::http::{HttpRequest, HttpResponse};
 use super::state::{Draft, OpId, OpKind, WalletOperation, WalletState};
 use super::{Change, CoreError};
+use crate::core::error::Result;
 
 pub use super::id::EvidenceId;
 pub use record::*;
@@ -82,7 +83,7 @@ pub(crate) fn record(
     response: &HttpResponse,
     reason: &str,
     now: Timestamp,
-) -> Result<EvidenceId, CoreError> {
+) -> Result<EvidenceId> {
     let reason = shorten(reason);
     let mut count = 0;
     let mut last = None;
@@ -140,7 +141,7 @@ pub fn dispute(
     response: &HttpResponse,
     error: &CoreError,
     now: Timestamp,
-) -> Result<(Disputed, Vec<Change>), CoreError> {
+) -> Result<(Disputed, Vec<Change>)> {
     let operation = state.operation(id)?;
     let mut draft = Draft::new(state);
     let reason = error.to_string();
@@ -164,7 +165,7 @@ pub fn record_about_exchange(
     response: &HttpResponse,
     error: &CoreError,
     now: Timestamp,
-) -> Result<Vec<Change>, CoreError> {
+) -> Result<Vec<Change>> {
     let mut draft = Draft::new(state);
     record(&mut draft, exchange, None, request, response, &error.to_string(), now)?;
     Ok(draft.into_changes())
@@ -176,7 +177,7 @@ pub(crate) fn settle(
     evidence: EvidenceId,
     operation: OpId,
     now: Timestamp,
-) -> Result<(), CoreError> {
+) -> Result<()> {
     let disputed = draft.operations().any(|other| {
         other.id != operation && other.dispute.is_some_and(|dispute| dispute.evidence == evidence)
     });
@@ -191,7 +192,7 @@ pub(crate) fn settle(
 ///
 /// # Errors
 /// If records contradict each other.
-pub fn settle_lists(state: &WalletState, exchange: &str, now: Timestamp) -> Result<Vec<Change>, CoreError> {
+pub fn settle_lists(state: &WalletState, exchange: &str, now: Timestamp) -> Result<Vec<Change>> {
     let mut draft = Draft::new(state);
     let is_open =
         |item: &&Evidence| item.exchange == exchange && item.operation.is_none() && item.settled.is_none();
@@ -221,11 +222,7 @@ pub fn retry_disputed(state: &WalletState, now: Timestamp) -> Vec<Change> {
 ///
 /// # Errors
 /// [`CoreError::BadInput`] if no operation is disputed because of it.
-pub fn accept_refused(
-    state: &WalletState,
-    evidence: EvidenceId,
-    now: Timestamp,
-) -> Result<Vec<Change>, CoreError> {
+pub fn accept_refused(state: &WalletState, evidence: EvidenceId, now: Timestamp) -> Result<Vec<Change>> {
     let mut changes = Vec::new();
     for operation in state.open_operations() {
         let Some(dispute) = operation.dispute.filter(|dispute| dispute.evidence == evidence) else {

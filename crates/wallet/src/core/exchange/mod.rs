@@ -16,6 +16,7 @@ use super::discretion::Discretion;
 use super::encoding::text;
 use super::select::Offer;
 use super::url::normalise_base_url;
+use crate::core::error::Result;
 
 pub use update::ExchangeUpdate;
 
@@ -97,11 +98,7 @@ impl Denom {
     ///
     /// # Errors
     /// If its amounts are not in `currency`.
-    pub fn new(
-        key: DenomPublicKey,
-        terms: &DenominationTerms,
-        currency: Currency,
-    ) -> Result<Self, CoreError> {
+    pub fn new(key: DenomPublicKey, terms: &DenominationTerms, currency: Currency) -> Result<Self> {
         Ok(Self {
             h_denom_pub: key.h_denom_pub(),
             key,
@@ -225,7 +222,7 @@ impl Exchange {
     ///
     /// # Errors
     /// [`CoreError::UnknownDenomination`].
-    pub fn denom(&self, h_denom_pub: &HashCode) -> Result<&Denom, CoreError> {
+    pub fn denom(&self, h_denom_pub: &HashCode) -> Result<&Denom> {
         self.denoms.get(h_denom_pub).ok_or(CoreError::UnknownDenomination(*h_denom_pub))
     }
 
@@ -235,7 +232,7 @@ impl Exchange {
         self.terms.accepted.as_deref() == Some(&self.terms.version)
     }
 
-    pub(crate) fn require_terms(&self) -> Result<(), CoreError> {
+    pub(crate) fn require_terms(&self) -> Result<()> {
         if self.terms_accepted() { Ok(()) } else { Err(CoreError::TermsNotAccepted(self.base_url.clone())) }
     }
 
@@ -250,7 +247,7 @@ impl Exchange {
     /// # Errors
     /// [`CoreError::UnknownSigningKey`]. The key may be newer than the stored listing: update the exchange
     /// and try again.
-    pub fn require_signing_key(&self, key: &EddsaPublicKey, now: Timestamp) -> Result<(), CoreError> {
+    pub fn require_signing_key(&self, key: &EddsaPublicKey, now: Timestamp) -> Result<()> {
         if self.signkeys.iter().any(|signkey| signkey.key == *key && now < signkey.stamp_end) {
             Ok(())
         } else {
@@ -277,7 +274,7 @@ impl Exchange {
     ///
     /// # Errors
     /// [`CoreError::NoAgeLimit`] if a limit is wanted and the exchange offers no such coins.
-    pub fn age_limit(&self, wish: CoinWish, now: Timestamp) -> Result<Option<AgeLimit>, CoreError> {
+    pub fn age_limit(&self, wish: CoinWish, now: Timestamp) -> Result<Option<AgeLimit>> {
         let offered = || self.denoms.values().filter(|denom| denom.can_withdraw(now));
         let mask = offered().map(|denom| denom.key.age_mask).find(|mask| *mask != 0);
         match (wish.age_limit, mask) {

@@ -13,6 +13,7 @@ use super::super::http::{Context, HttpRequest, HttpResponse};
 use super::super::url::versions_compatible;
 use super::super::{Change, CoreError};
 use super::{Denom, Exchange, PROTOCOL_VERSION, Terms};
+use crate::core::error::Result;
 
 /// Fetches and verifies what an exchange publishes: `/keys`, `/wire`, `/terms`. Nothing is kept unless all
 /// three are valid.
@@ -49,11 +50,7 @@ impl ExchangeUpdate {
     ///
     /// # Errors
     /// If an answer is invalid. The update must then be abandoned.
-    pub fn receive(
-        &mut self,
-        response: &HttpResponse,
-        now: Timestamp,
-    ) -> Result<Option<Vec<Change>>, CoreError> {
+    pub fn receive(&mut self, response: &HttpResponse, now: Timestamp) -> Result<Option<Vec<Change>>> {
         if self.keys.is_none() {
             if response.status != 200 {
                 return Err(response.refusal("asking the exchange for its keys"));
@@ -117,7 +114,7 @@ fn build(
     wire: WireResponse,
     terms: Terms,
     now: Timestamp,
-) -> Result<Exchange, CoreError> {
+) -> Result<Exchange> {
     let master_pub = keys.master_public_key;
     let listed = verify_denominations(&keys)?;
     let currency = match listed.first() {
@@ -208,7 +205,7 @@ fn build(
 
 /// The denominations of a listing, each verified against the master key. If both lists are present, they must
 /// agree.
-fn verify_denominations(keys: &KeysResponse) -> Result<Vec<(DenomPublicKey, DenominationTerms)>, CoreError> {
+fn verify_denominations(keys: &KeysResponse) -> Result<Vec<(DenomPublicKey, DenominationTerms)>> {
     let mut listed: Vec<(DenomPublicKey, DenominationTerms)> = Vec::new();
     let mut hashes = BTreeSet::new();
     let verify = |key: &DenomPublicKey, terms: &DenominationTerms, signature| {
@@ -277,7 +274,7 @@ fn verify_denominations(keys: &KeysResponse) -> Result<Vec<(DenomPublicKey, Deno
     Ok(listed)
 }
 
-fn verify_wire(master_pub: &EddsaPublicKey, wire: &WireResponse) -> Result<(), CoreError> {
+fn verify_wire(master_pub: &EddsaPublicKey, wire: &WireResponse) -> Result<()> {
     if wire.master_public_key != *master_pub {
         return Err(bad("the exchange's bank accounts", "another master key than for its keys"));
     }

@@ -22,6 +22,7 @@ use super::select::{PaymentPlan, Target, select_all};
 use super::spend::{candidates, cheapest, choose, drop_coin, drop_denomination, take_back, unusable};
 use super::state::{Draft, OpId, OpKind, WalletOperation, WalletState};
 use super::{Change, CoreError, Entropy};
+use crate::core::error::Result;
 use batzen_protocol::api::exchange::{
     BatchDepositCoin, BatchDepositConfirmation, BatchDepositRequest, DepositConfirmation, DepositRequest,
 };
@@ -41,7 +42,7 @@ pub fn preview(
     amount: Amount,
     max_fee: Money,
     now: Timestamp,
-) -> Result<PaymentPlan, CoreError> {
+) -> Result<PaymentPlan> {
     let exchange = state.exchange(base_url)?;
     let have = candidates(state, exchange, now)?;
     let target = Target {
@@ -62,7 +63,7 @@ pub fn start(
     request: &PaymentRequest,
     now: Timestamp,
     entropy: &mut dyn Entropy,
-) -> Result<(OpId, Vec<Change>), CoreError> {
+) -> Result<(OpId, Vec<Change>)> {
     check_payto(&request.merchant_payto)?;
     if request.wire_transfer_deadline.is_never() || request.refund_deadline > request.wire_transfer_deadline {
         return Err(CoreError::BadInput {
@@ -111,7 +112,7 @@ pub fn preview_deposit(
     base_url: &str,
     amount: DepositAmount,
     now: Timestamp,
-) -> Result<PaymentPlan, CoreError> {
+) -> Result<PaymentPlan> {
     match amount {
         DepositAmount::Exact(amount) => preview(state, base_url, amount, Money::ZERO, now),
         DepositAmount::All => {
@@ -133,11 +134,7 @@ pub fn preview_deposit(
 ///
 /// # Errors
 /// If records contradict each other.
-pub fn preview_deposit_all(
-    state: &WalletState,
-    base_url: &str,
-    now: Timestamp,
-) -> Result<PaymentPlan, CoreError> {
+pub fn preview_deposit_all(state: &WalletState, base_url: &str, now: Timestamp) -> Result<PaymentPlan> {
     let exchange = state.exchange(base_url)?;
     Ok(select_all(&candidates(state, exchange, now)?, usize::MAX)?)
 }
@@ -146,7 +143,7 @@ pub fn preview_deposit_all(
 ///
 /// # Errors
 /// [`CoreError::BadInput`] if the URI is malformed, or the exchange does not use its wire method.
-pub fn check_account(exchange: &Exchange, payto: &str) -> Result<(), CoreError> {
+pub fn check_account(exchange: &Exchange, payto: &str) -> Result<()> {
     let bad = |reason: String| CoreError::BadInput { what: "payto URI", reason };
     let account = PaytoUri::parse(payto).map_err(|error| bad(error.to_string()))?;
     let parsed: Vec<PaytoUri> =
@@ -176,7 +173,7 @@ pub fn start_deposit(
     payto: &str,
     now: Timestamp,
     entropy: &mut dyn Entropy,
-) -> Result<(OpId, Vec<Change>), CoreError> {
+) -> Result<(OpId, Vec<Change>)> {
     check_payto(payto)?;
     let plan = preview_deposit(state, base_url, amount, now)?;
     let merchant_priv = EddsaPrivateKey::from_bytes(entropy.array());
@@ -204,7 +201,7 @@ pub fn start_deposit(
     record(state, base_url, payment, &plan, now, entropy)
 }
 
-fn check_payto(payto: &str) -> Result<(), CoreError> {
+fn check_payto(payto: &str) -> Result<()> {
     PaytoUri::parse(payto)
         .map(|_| ())
         .map_err(|error| CoreError::BadInput { what: "payto URI", reason: error.to_string() })
@@ -217,7 +214,7 @@ fn record(
     plan: &PaymentPlan,
     now: Timestamp,
     entropy: &mut dyn Entropy,
-) -> Result<(OpId, Vec<Change>), CoreError> {
+) -> Result<(OpId, Vec<Change>)> {
     let mut draft = Draft::new(state);
     payment.take(draft.allocate(plan, entropy)?);
     let id = draft.begin(now, base_url, payment);
@@ -236,7 +233,7 @@ pub(crate) fn sign_deposit(
     payment: &Payment,
     part: &PaymentCoin,
     coin: &Coin,
-) -> Result<EddsaSignature, CoreError> {
+) -> Result<EddsaSignature> {
     let message = WalletCoinDeposit {
         h_contract_terms: payment.h_contract_terms,
         h_age_commitment: coin.signed_h_age()?,
@@ -257,12 +254,7 @@ impl Operation for Payment {
         "payment"
     }
 
-    fn next(
-        &self,
-        state: &WalletState,
-        operation: &WalletOperation,
-        _poll_ms: u64,
-    ) -> Result<HttpRequest, CoreError> {
+    fn next(&self, state: &WalletState, operation: &WalletOperation, _poll_ms: u64) -> Result<HttpRequest> {
         let exchange = state.exchange(&operation.exchange)?;
         let mut coins = Vec::new();
         for position in asked(self) {
@@ -324,7 +316,7 @@ impl Operation for Payment {
         step: &mut Step<'_, '_>,
         _request: &HttpRequest,
         response: &HttpResponse,
-    ) -> Result<(), CoreError> {
+    ) -> Result<()> {
         let mut payment = *self;
         let asked = asked(&payment);
         match (response.status, response.code()) {
@@ -372,7 +364,7 @@ impl Operation for Payment {
         _state: &WalletState,
         _exchange: &Exchange,
         _operation: &WalletOperation,
-    ) -> Result<Money, CoreError> {
+    ) -> Result<Money> {
         Ok(self.totals()?.0)
     }
 
@@ -381,7 +373,7 @@ impl Operation for Payment {
         _state: &WalletState,
         _exchange: &Exchange,
         operation: &WalletOperation,
-    ) -> Result<i128, CoreError> {
+    ) -> Result<i128> {
         Ok(if operation.is_disputed() { 0 } else { -units(self.totals()?.0) })
     }
 
@@ -389,7 +381,7 @@ impl Operation for Payment {
         &self,
         _state: &WalletState,
         change: &mut dyn FnMut(&EddsaPublicKey, i128),
-    ) -> Result<(), CoreError> {
+    ) -> Result<()> {
         for PaymentCoin { coin_pub, amount, .. } in &self.coins {
             change(coin_pub, -units(*amount));
         }
@@ -402,7 +394,7 @@ impl Operation for Payment {
         exchange: &Exchange,
         _operation: &WalletOperation,
         row: &mut Transaction,
-    ) -> Result<(), CoreError> {
+    ) -> Result<()> {
         let (total, fees) = self.totals()?;
         if self.is_own_account() {
             row.kind = "deposit";
@@ -426,12 +418,7 @@ impl Operation for Payment {
         Ok(())
     }
 
-    fn wait(
-        &self,
-        state: &WalletState,
-        exchange: &Exchange,
-        _operation: &WalletOperation,
-    ) -> Result<Wait, CoreError> {
+    fn wait(&self, state: &WalletState, exchange: &Exchange, _operation: &WalletOperation) -> Result<Wait> {
         let mut expiry = None;
         for part in &self.coins {
             let until = state.spendable_until(exchange, &part.coin_pub)?;
@@ -447,7 +434,7 @@ impl Operation for Payment {
         operation: &WalletOperation,
         coin_pub: &EddsaPublicKey,
         known: &mut Known,
-    ) -> Result<(), CoreError> {
+    ) -> Result<()> {
         let contract = (self.merchant_pub, self.h_contract_terms);
         for part in self.coins.iter().filter(|part| part.coin_pub == *coin_pub) {
             let confirmed = part.exchange_sig.is_some();
@@ -466,7 +453,7 @@ fn confirmed(
     mut payment: Payment,
     asked: &[usize],
     response: &HttpResponse,
-) -> Result<(), CoreError> {
+) -> Result<()> {
     let (timestamp, exchange_pub, signatures) = if asked.len() == 1 {
         let answer: DepositConfirmation = response.json("paying")?;
         (answer.exchange_timestamp, answer.exchange_pub, vec![answer.exchange_sig])
@@ -529,8 +516,8 @@ fn replace(
     step: &mut Step<'_, '_>,
     mut payment: Payment,
     asked: &[usize],
-    drop_coin: impl FnMut(&mut Step<'_, '_>, EddsaPublicKey) -> Result<bool, CoreError>,
-) -> Result<(), CoreError> {
+    drop_coin: impl FnMut(&mut Step<'_, '_>, EddsaPublicKey) -> Result<bool>,
+) -> Result<()> {
     record_refused(&mut payment, asked);
     let (kept, open): (Vec<_>, Vec<_>) =
         std::mem::take(&mut payment.coins).into_iter().partition(|coin| coin.exchange_sig.is_some());
@@ -564,12 +551,7 @@ fn replace(
 }
 
 /// Ends a refused payment. Its debits return to the coins, which get this status.
-fn fail(
-    step: &mut Step<'_, '_>,
-    mut payment: Payment,
-    reason: String,
-    status: CoinStatus,
-) -> Result<(), CoreError> {
+fn fail(step: &mut Step<'_, '_>, mut payment: Payment, reason: String, status: CoinStatus) -> Result<()> {
     for part in payment.coins.iter().filter(|coin| coin.exchange_sig.is_none()) {
         step.draft.credit_coin(&part.coin_pub, part.amount)?;
         let coin = step.draft.coin_mut(&part.coin_pub)?;
@@ -589,7 +571,7 @@ fn fail(
 ///
 /// # Errors
 /// [`CoreError::BadInput`] if it is not a payment, or not disputed.
-pub fn cancel(state: &WalletState, id: OpId, now: Timestamp) -> Result<Vec<Change>, CoreError> {
+pub fn cancel(state: &WalletState, id: OpId, now: Timestamp) -> Result<Vec<Change>> {
     let bad = |reason: &str| CoreError::BadInput { what: "operation", reason: reason.to_owned() };
     let mut operation = state.operation(id)?.clone();
     let OpKind::Payment(payment) = &mut operation.kind else {
@@ -616,7 +598,7 @@ pub fn cancel(state: &WalletState, id: OpId, now: Timestamp) -> Result<Vec<Chang
 ///
 /// # Errors
 /// [`CoreError::BadInput`] if `id` is not a payment or is not confirmed.
-pub fn receipt(state: &WalletState, id: OpId) -> Result<PaymentReceipt, CoreError> {
+pub fn receipt(state: &WalletState, id: OpId) -> Result<PaymentReceipt> {
     let operation = state.operation(id)?;
     let OpKind::Payment(payment) = &operation.kind else {
         return Err(CoreError::BadInput { what: "operation", reason: format!("{id} is not a payment") });

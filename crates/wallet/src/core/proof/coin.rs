@@ -25,6 +25,7 @@ use super::super::state::{Draft, OpId, OpKind};
 use super::super::{CoreError, withdraw};
 use super::ProofCheck;
 use super::known::{Answer, Contract, Known};
+use crate::core::error::Result;
 
 const PROOF: ProofCheck = ProofCheck { what: "the exchange's proof about a coin" };
 
@@ -87,7 +88,7 @@ pub(crate) fn verify_one_of(
     mut parts: impl Iterator<Item = (EddsaPublicKey, Money)>,
     about: impl FnOnce(Money) -> Asked,
     response: &HttpResponse,
-) -> Result<(EddsaPublicKey, CoinProof), CoreError> {
+) -> Result<(EddsaPublicKey, CoinProof)> {
     let coin_pub =
         named(response).ok_or_else(|| PROOF.false_proof("it does not say which coin it is about"))?;
     let part = parts.find(|(other, _)| *other == coin_pub);
@@ -119,7 +120,7 @@ pub(crate) fn verify(
     accept_refused: bool,
     response: &HttpResponse,
     now: Timestamp,
-) -> Result<CoinProof, CoreError> {
+) -> Result<CoinProof> {
     let coin = draft.coin(coin_pub)?;
     let exchange = draft.exchange(&coin.exchange)?;
     let denom = exchange.denom(&coin.h_denom_pub)?;
@@ -200,7 +201,7 @@ impl<'a> Ledger<'a> {
         }
     }
 
-    fn enter(&mut self, item: &CoinHistoryItem) -> Result<(), CoreError> {
+    fn enter(&mut self, item: &CoinHistoryItem) -> Result<()> {
         match item {
             CoinHistoryItem::Deposit(item) => self.deposit(item),
             CoinHistoryItem::Melt(item) => self.melt(item),
@@ -217,31 +218,31 @@ impl<'a> Ledger<'a> {
     }
 
     /// Checks the amount of one item: it never exceeds the coin's value.
-    fn money(&self, amount: &Amount) -> Result<Money, CoreError> {
+    fn money(&self, amount: &Amount) -> Result<Money> {
         let money = PROOF.amount(self.exchange, amount)?;
         PROOF.check(money <= self.denom.value, "an amount in it is larger than the coin's value")?;
         Ok(money)
     }
 
-    fn check_fee(&self, fee: &Amount, right: Money) -> Result<(), CoreError> {
+    fn check_fee(&self, fee: &Amount, right: Money) -> Result<()> {
         PROOF.check(*fee == self.exchange.amount(right), "a fee in it is not that of the coin's denomination")
     }
 
-    fn check_own(holds: bool) -> Result<(), CoreError> {
+    fn check_own(holds: bool) -> Result<()> {
         PROOF.check(holds, "it lists an operation that the coin did not sign")
     }
 
-    fn debit(&mut self, money: Money) -> Result<(), CoreError> {
+    fn debit(&mut self, money: Money) -> Result<()> {
         self.debits = self.debits.checked_add(money)?;
         Ok(())
     }
 
-    fn credit(&mut self, money: Money) -> Result<(), CoreError> {
+    fn credit(&mut self, money: Money) -> Result<()> {
         self.credits = self.credits.checked_add(money)?;
         Ok(())
     }
 
-    fn deposit(&mut self, item: &CoinDeposit) -> Result<(), CoreError> {
+    fn deposit(&mut self, item: &CoinDeposit) -> Result<()> {
         let money = self.money(&item.amount)?;
         self.check_fee(&item.deposit_fee, self.denom.fee_deposit)?;
         let message = WalletCoinDeposit {
@@ -284,7 +285,7 @@ impl<'a> Ledger<'a> {
         self.debit(money)
     }
 
-    fn melt(&mut self, item: &CoinMelt) -> Result<(), CoreError> {
+    fn melt(&mut self, item: &CoinMelt) -> Result<()> {
         let money = self.money(&item.amount)?;
         self.check_fee(&item.melt_fee, self.denom.fee_refresh)?;
         let message = WalletCoinMelt {
@@ -305,7 +306,7 @@ impl<'a> Ledger<'a> {
         self.debit(money)
     }
 
-    fn refund(&mut self, item: &CoinRefund) -> Result<(), CoreError> {
+    fn refund(&mut self, item: &CoinRefund) -> Result<()> {
         let money = self.money(&item.amount)?;
         self.check_fee(&item.refund_fee, self.denom.fee_refund)?;
         let refund_amount = item
@@ -328,7 +329,7 @@ impl<'a> Ledger<'a> {
         self.credit(money)
     }
 
-    fn purse_deposit(&mut self, item: &CoinPurseDeposit) -> Result<(), CoreError> {
+    fn purse_deposit(&mut self, item: &CoinPurseDeposit) -> Result<()> {
         let money = self.money(&item.amount)?;
         let message = WalletPurseDeposit {
             coin_amount: item.amount,
@@ -346,7 +347,7 @@ impl<'a> Ledger<'a> {
         self.debit(money)
     }
 
-    fn purse_refund(&mut self, item: &CoinPurseRefund) -> Result<(), CoreError> {
+    fn purse_refund(&mut self, item: &CoinPurseRefund) -> Result<()> {
         let money = self.money(&item.amount)?;
         self.check_fee(&item.refund_fee, self.denom.fee_refund)?;
         let statement = ExchangeConfirmPurseRefund {
@@ -362,7 +363,7 @@ impl<'a> Ledger<'a> {
     }
 
     /// Checks payments into purses against what was given back, and against this wallet's records.
-    fn close_purses(&mut self) -> Result<Vec<(OpId, bool)>, CoreError> {
+    fn close_purses(&mut self) -> Result<Vec<(OpId, bool)>> {
         for (purse_pub, (refunded, fee)) in std::mem::take(&mut self.purse_refunds) {
             let paid = self.purses.get(&purse_pub).filter(|(_, is_refunded)| *is_refunded);
             let (paid, _) = *paid.ok_or_else(|| {
@@ -400,13 +401,13 @@ impl<'a> Ledger<'a> {
         message: &impl SignedMessage,
         signature: (&EddsaPublicKey, &batzen_crypto::EddsaSignature),
         timestamp: Timestamp,
-    ) -> Result<(), CoreError> {
+    ) -> Result<()> {
         PROOF.check_exchange(self.exchange, message, signature, (timestamp, self.now))?;
         let earliest = self.coin.created.saturating_sub(super::CLOCK_TOLERANCE);
         PROOF.check(timestamp >= earliest, "it dates something before the coin existed")
     }
 
-    fn recoup(&mut self, item: &CoinRecoup) -> Result<(), CoreError> {
+    fn recoup(&mut self, item: &CoinRecoup) -> Result<()> {
         let money = self.money(&item.amount)?;
         let CoinSource::Withdrawal { reserve_pub, .. } = self.coin.source else {
             return Err(PROOF.false_proof("it lists a recoup into a reserve for a coin that is change"));
@@ -425,7 +426,7 @@ impl<'a> Ledger<'a> {
         self.recouped(item.timestamp, money)
     }
 
-    fn recoup_refresh(&mut self, item: &CoinRecoupRefresh) -> Result<(), CoreError> {
+    fn recoup_refresh(&mut self, item: &CoinRecoupRefresh) -> Result<()> {
         let money = self.money(&item.amount)?;
         let CoinSource::Refresh { old_coin_pub, .. } = self.coin.source else {
             return Err(PROOF.false_proof("it lists a recoup into a coin for a coin that was withdrawn"));
@@ -446,14 +447,14 @@ impl<'a> Ledger<'a> {
         self.recouped(item.timestamp, money)
     }
 
-    fn recouped(&mut self, timestamp: Timestamp, money: Money) -> Result<(), CoreError> {
+    fn recouped(&mut self, timestamp: Timestamp, money: Money) -> Result<()> {
         // A repeated recoup succeeds, so an earlier recoup cannot be the reason for a refusal.
         PROOF.check(!matches!(self.asked, Asked::Recoup), "it counts the very recoup that it refuses")?;
         PROOF.check(self.recoups.insert((timestamp, money)), "it lists a recoup twice")?;
         self.debit(money)
     }
 
-    fn old_coin_recoup(&mut self, item: &OldCoinRecoup) -> Result<(), CoreError> {
+    fn old_coin_recoup(&mut self, item: &OldCoinRecoup) -> Result<()> {
         let money = self.money(&item.amount)?;
         let statement = ExchangeConfirmRecoupRefresh {
             timestamp: item.timestamp,
@@ -468,7 +469,7 @@ impl<'a> Ledger<'a> {
     }
 
     /// Adds up the items, and checks that no confirmed refund or recoup is missing.
-    fn close(mut self, accept_refused: bool) -> Result<CoinProof, CoreError> {
+    fn close(mut self, accept_refused: bool) -> Result<CoinProof> {
         let purses = self.close_purses()?;
         let mut refunded: BTreeMap<Contract, Money> = BTreeMap::new();
         for ((contract, _), money) in &self.refunds {
@@ -510,11 +511,7 @@ impl<'a> Ledger<'a> {
 }
 
 /// Applies a valid proof, after the refused operation's debit was reversed.
-pub(crate) fn accept(
-    step: &mut Step<'_, '_>,
-    coin_pub: &EddsaPublicKey,
-    proof: &CoinProof,
-) -> Result<(), CoreError> {
+pub(crate) fn accept(step: &mut Step<'_, '_>, coin_pub: &EddsaPublicKey, proof: &CoinProof) -> Result<()> {
     let coin = step.draft.coin_mut(coin_pub)?;
     coin.remaining = proof.left;
     coin.status = if proof.left.is_zero() { CoinStatus::Lost } else { CoinStatus::Used };

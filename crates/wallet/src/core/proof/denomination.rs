@@ -10,6 +10,7 @@ use super::super::CoreError;
 use super::super::exchange::{Denom, Exchange};
 use super::super::http::HttpResponse;
 use super::ProofCheck;
+use crate::core::error::Result;
 
 const PROOF: ProofCheck = ProofCheck { what: "the exchange's statement about a denomination" };
 
@@ -61,7 +62,7 @@ pub(crate) fn verify(
     wanted: Use,
     response: &HttpResponse,
     now: Timestamp,
-) -> Result<(HashCode, Problem), CoreError> {
+) -> Result<(HashCode, Problem)> {
     let (h_denom_pub, problem) = match response.code() {
         ErrorCode::EXCHANGE_GENERIC_DENOMINATION_KEY_UNKNOWN => {
             let DenominationUnknown { timestamp, h_denom_pub, exchange_pub, exchange_sig } =
@@ -106,7 +107,7 @@ pub(crate) fn verify(
 ///
 /// # Errors
 /// [`CoreError::FalseProof`] if they can.
-pub(crate) fn check_unspendable(denom: &Denom, now: Timestamp) -> Result<(), CoreError> {
+pub(crate) fn check_unspendable(denom: &Denom, now: Timestamp) -> Result<()> {
     PROOF.check(
         denom.stamp_expire_deposit <= now,
         "by the terms that the master key signed, coins of the denomination can still be spent",
@@ -118,7 +119,7 @@ pub(crate) fn check_unspendable(denom: &Denom, now: Timestamp) -> Result<(), Cor
 ///
 /// # Errors
 /// [`CoreError::FalseProof`] if they can.
-pub(crate) fn check_unissuable(denom: &Denom, now: Timestamp) -> Result<(), CoreError> {
+pub(crate) fn check_unissuable(denom: &Denom, now: Timestamp) -> Result<()> {
     PROOF.check(
         denom.revoked || denom.stamp_expire_withdraw <= now,
         "by what the exchange published, coins of the denomination are still issued",

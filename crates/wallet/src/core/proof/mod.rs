@@ -17,6 +17,7 @@ use batzen_protocol::{Amount, Duration, Money, Timestamp};
 use super::CoreError;
 use super::exchange::Exchange;
 use super::http::HttpResponse;
+use crate::core::error::Result;
 
 /// Most items in a history. Honest ones are far shorter. Each item costs one or two signature checks.
 const MAX_ITEMS: usize = 20_000;
@@ -34,21 +35,21 @@ impl ProofCheck {
         CoreError::FalseProof { what: self.what, reason: reason.into() }
     }
 
-    fn check(self, holds: bool, reason: &str) -> Result<(), CoreError> {
+    fn check(self, holds: bool, reason: &str) -> Result<()> {
         if holds { Ok(()) } else { Err(self.false_proof(reason)) }
     }
 
-    fn parse<T: serde::de::DeserializeOwned>(self, response: &HttpResponse) -> Result<T, CoreError> {
+    fn parse<T: serde::de::DeserializeOwned>(self, response: &HttpResponse) -> Result<T> {
         serde_json::from_slice(&response.body)
             .map_err(|error| self.false_proof(format!("it cannot be read: {error}")))
     }
 
-    fn check_count(self, count: usize) -> Result<(), CoreError> {
+    fn check_count(self, count: usize) -> Result<()> {
         self.check(count > 0, "its history is empty")?;
         self.check(count <= MAX_ITEMS, "its history is longer than any honest one")
     }
 
-    fn amount(self, exchange: &Exchange, amount: &Amount) -> Result<Money, CoreError> {
+    fn amount(self, exchange: &Exchange, amount: &Amount) -> Result<Money> {
         amount.money_in(exchange.currency).map_err(|error| self.false_proof(error.to_string()))
     }
 
@@ -59,7 +60,7 @@ impl ProofCheck {
         message: &impl SignedMessage,
         (key, signature): (&EddsaPublicKey, &batzen_crypto::EddsaSignature),
         (timestamp, now): (Timestamp, Timestamp),
-    ) -> Result<(), CoreError> {
+    ) -> Result<()> {
         exchange.require_signing_key(key, now)?;
         self.check(message.verify(key, signature), "the exchange's signature in it is invalid")?;
         self.check(timestamp <= now.saturating_add(CLOCK_TOLERANCE), "it dates something in the future")

@@ -22,6 +22,7 @@ use super::super::recoup::RecoupStage;
 use super::super::state::{Draft, OpKind};
 use super::super::withdraw::{Origin, Withdrawal};
 use super::{MAX_ITEMS, ProofCheck};
+use crate::core::error::Result;
 
 const PROOF: ProofCheck = ProofCheck { what: "the exchange's proof about a reserve" };
 
@@ -57,7 +58,7 @@ pub(crate) fn verify(
     asked: &Asked,
     response: &HttpResponse,
     now: Timestamp,
-) -> Result<ReserveProof, CoreError> {
+) -> Result<ReserveProof> {
     let answer: InsufficientReserve = PROOF.parse(response)?;
     PROOF.check_count(answer.history.len())?;
     let requested = exchange.amount(asked.amount);
@@ -118,7 +119,7 @@ fn received_purses(draft: &Draft<'_>, reserve: &EddsaPublicKey) -> Vec<EddsaPubl
 pub(crate) fn confirmed_recoups(
     draft: &Draft<'_>,
     reserve: &EddsaPublicKey,
-) -> Result<BTreeMap<EddsaPublicKey, Money>, CoreError> {
+) -> Result<BTreeMap<EddsaPublicKey, Money>> {
     let mut sums: BTreeMap<EddsaPublicKey, Money> = BTreeMap::new();
     for operation in draft.operations() {
         let OpKind::Recoup(recoup) = &operation.kind else { continue };
@@ -143,7 +144,7 @@ pub(crate) fn returned(
     coin_pub: &EddsaPublicKey,
     response: &HttpResponse,
     now: Timestamp,
-) -> Result<Money, CoreError> {
+) -> Result<Money> {
     let proof_check = ProofCheck { what: "the exchange's history of a reserve" };
     let answer: ReserveStatus = proof_check.parse(response)?;
     proof_check.check(answer.history.len() <= MAX_ITEMS, "it is longer than any honest one")?;
@@ -165,7 +166,7 @@ fn check_recoup(
     reserve_pub: &EddsaPublicKey,
     item: &ReserveRecoup,
     now: Timestamp,
-) -> Result<Money, CoreError> {
+) -> Result<Money> {
     let money = proof_check.amount(exchange, &item.amount)?;
     let statement = ExchangeConfirmRecoup {
         timestamp: item.timestamp,
@@ -196,7 +197,7 @@ struct Ledger<'a> {
 }
 
 impl Ledger<'_> {
-    fn enter(&mut self, item: &ReserveHistoryItem) -> Result<(), CoreError> {
+    fn enter(&mut self, item: &ReserveHistoryItem) -> Result<()> {
         match item {
             ReserveHistoryItem::Credit(item) => self.credit(item),
             ReserveHistoryItem::Withdraw(item) => self.withdraw(item),
@@ -209,28 +210,28 @@ impl Ledger<'_> {
         }
     }
 
-    fn money(&self, amount: &Amount) -> Result<Money, CoreError> {
+    fn money(&self, amount: &Amount) -> Result<Money> {
         PROOF.amount(self.exchange, amount)
     }
 
-    fn receive(&mut self, money: Money) -> Result<(), CoreError> {
+    fn receive(&mut self, money: Money) -> Result<()> {
         self.received = self.received.checked_add(money)?;
         Ok(())
     }
 
-    fn take(&mut self, money: Money) -> Result<(), CoreError> {
+    fn take(&mut self, money: Money) -> Result<()> {
         self.taken = self.taken.checked_add(money)?;
         Ok(())
     }
 
-    fn credit(&mut self, item: &ReserveCredit) -> Result<(), CoreError> {
+    fn credit(&mut self, item: &ReserveCredit) -> Result<()> {
         let money = self.money(&item.amount)?;
         let key = (item.sender_account_url.clone(), item.wire_reference, item.timestamp);
         PROOF.check(self.transfers.insert(key, money).is_none(), "it lists a transfer twice")?;
         self.receive(money)
     }
 
-    fn merge(&mut self, item: &ReserveMerge) -> Result<(), CoreError> {
+    fn merge(&mut self, item: &ReserveMerge) -> Result<()> {
         let money = self.money(&item.amount)?;
         let fee = self.money(&item.purse_fee)?;
         let message = WalletAccountMerge {
@@ -255,7 +256,7 @@ impl Ledger<'_> {
         self.take(fee)
     }
 
-    fn withdraw(&mut self, item: &ReserveWithdraw) -> Result<(), CoreError> {
+    fn withdraw(&mut self, item: &ReserveWithdraw) -> Result<()> {
         let money = self.money(&item.amount)?;
         if let Ok(denom) = self.exchange.denom(&item.h_denom_pub) {
             let cost = denom.value.checked_add(denom.fee_withdraw)?;
@@ -279,14 +280,14 @@ impl Ledger<'_> {
         self.take(money)
     }
 
-    fn recoup(&mut self, item: &ReserveRecoup) -> Result<(), CoreError> {
+    fn recoup(&mut self, item: &ReserveRecoup) -> Result<()> {
         let money = check_recoup(PROOF, self.exchange, &self.reserve_pub, item, self.now)?;
         let is_new = self.recoups.insert((item.coin_pub, item.timestamp, money));
         PROOF.check(is_new, "it lists a recoup twice")?;
         self.receive(money)
     }
 
-    fn closing(&mut self, item: &ReserveClosing) -> Result<(), CoreError> {
+    fn closing(&mut self, item: &ReserveClosing) -> Result<()> {
         let money = self.money(&item.amount)?;
         let fee = self.money(&item.closing_fee)?;
         PROOF.check(fee <= money, "it lists a closing fee above what was paid out")?;

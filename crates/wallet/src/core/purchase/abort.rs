@@ -16,6 +16,7 @@ use super::super::{Change, CoreError};
 use super::failure::{fail, give_back};
 use super::refunds::{self, Confirmed};
 use super::{COIN_MS, Purchase, PurchaseCoin, PurchaseStage, bad};
+use crate::core::error::Result;
 
 /// Merchant: the order is paid.
 const PAID: u32 = 2254;
@@ -29,7 +30,7 @@ const WHAT: &str = "giving up the payment at the shop";
 ///
 /// # Errors
 /// [`CoreError::BadInput`] if it is none of these.
-pub fn start(state: &WalletState, id: OpId) -> Result<Vec<Change>, CoreError> {
+pub fn start(state: &WalletState, id: OpId) -> Result<Vec<Change>> {
     let mut operation = state.operation(id)?.clone();
     let OpKind::Purchase(record) = &mut operation.kind else {
         return Err(bad("operation", format!("{id} is no purchase")));
@@ -50,7 +51,7 @@ pub fn start(state: &WalletState, id: OpId) -> Result<Vec<Change>, CoreError> {
 }
 
 /// Begins to give up a purchase whose payment the merchant has refused for good.
-pub(super) fn begin(step: &mut Step<'_, '_>, mut record: Purchase, reason: String) -> Result<(), CoreError> {
+pub(super) fn begin(step: &mut Step<'_, '_>, mut record: Purchase, reason: String) -> Result<()> {
     if record.unsettled().next().is_none() {
         return fail(step, record, reason);
     }
@@ -60,7 +61,7 @@ pub(super) fn begin(step: &mut Step<'_, '_>, mut record: Purchase, reason: Strin
     Ok(())
 }
 
-pub(super) fn next(state: &WalletState, record: &Purchase) -> Result<HttpRequest, CoreError> {
+pub(super) fn next(state: &WalletState, record: &Purchase) -> Result<HttpRequest> {
     let terms = record.terms();
     let mut coins = Vec::new();
     for part in record.unsettled() {
@@ -77,11 +78,7 @@ pub(super) fn next(state: &WalletState, record: &Purchase) -> Result<HttpRequest
     Ok(HttpRequest::post(Context::Merchant, url, &body).polling(wait_ms))
 }
 
-pub(super) fn receive(
-    step: &mut Step<'_, '_>,
-    mut record: Purchase,
-    response: &HttpResponse,
-) -> Result<(), CoreError> {
+pub(super) fn receive(step: &mut Step<'_, '_>, mut record: Purchase, response: &HttpResponse) -> Result<()> {
     match (response.status, response.code().to_u32()) {
         (200, _) => answered(step, record, response),
         // Then the same request for payment gets the receipt.
@@ -99,7 +96,7 @@ pub(super) fn receive(
     }
 }
 
-fn answered(step: &mut Step<'_, '_>, mut record: Purchase, response: &HttpResponse) -> Result<(), CoreError> {
+fn answered(step: &mut Step<'_, '_>, mut record: Purchase, response: &HttpResponse) -> Result<()> {
     let answer: AbortResponse = response.json(WHAT)?;
     let asked: Vec<PurchaseCoin> = record.unsettled().copied().collect();
     if asked.len() != answer.refunds.len() {
@@ -143,7 +140,7 @@ fn confirmed(
     record: &Purchase,
     part: &PurchaseCoin,
     confirmation: (batzen_crypto::EddsaPublicKey, batzen_crypto::EddsaSignature),
-) -> Result<RefundItem, CoreError> {
+) -> Result<RefundItem> {
     let coin = step.draft.coin(&part.coin_pub)?;
     let exchange = step.draft.exchange(&coin.exchange)?;
     let refund = Confirmed {
@@ -167,7 +164,7 @@ fn confirmed(
 }
 
 /// The operation that lists what the merchant gave back: a new one, unless an earlier answer began it.
-fn refund_of(step: &Step<'_, '_>, record: &Purchase) -> Result<WalletOperation, CoreError> {
+fn refund_of(step: &Step<'_, '_>, record: &Purchase) -> Result<WalletOperation> {
     let id = step.operation.id;
     let is_it = |operation: &&WalletOperation| match &operation.kind {
         OpKind::Refund(refund) => {

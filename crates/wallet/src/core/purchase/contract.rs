@@ -9,6 +9,7 @@ use serde_json::{Map, Value};
 use super::super::CoreError;
 use super::super::exchange::Exchange;
 use super::{ContractTerms, Order, SignedContract, bad, printable};
+use crate::core::error::Result;
 
 /// Largest contract, in bytes of JSON text. Contracts may contain images.
 pub const MAX_CONTRACT_SIZE: usize = 1024 * 1024;
@@ -27,11 +28,11 @@ fn malformed(reason: impl Into<String>) -> CoreError {
 }
 
 /// A mandatory member.
-fn member<T: serde::de::DeserializeOwned>(contract: &Value, name: &str) -> Result<T, CoreError> {
+fn member<T: serde::de::DeserializeOwned>(contract: &Value, name: &str) -> Result<T> {
     optional(contract, name)?.ok_or_else(|| malformed(format!("{name} is missing")))
 }
 
-fn optional<T: serde::de::DeserializeOwned>(contract: &Value, name: &str) -> Result<Option<T>, CoreError> {
+fn optional<T: serde::de::DeserializeOwned>(contract: &Value, name: &str) -> Result<Option<T>> {
     match contract.get(name) {
         None | Some(Value::Null) => Ok(None),
         Some(value) => T::deserialize(value)
@@ -41,7 +42,7 @@ fn optional<T: serde::de::DeserializeOwned>(contract: &Value, name: &str) -> Res
 }
 
 /// Checks the names of all members, and that only present members are forgettable. The hash checks the rest.
-fn check_form(value: &Value, depth: usize) -> Result<(), CoreError> {
+fn check_form(value: &Value, depth: usize) -> Result<()> {
     if depth > MAX_DEPTH {
         return Err(malformed("it is nested too deeply"));
     }
@@ -59,7 +60,7 @@ fn check_form(value: &Value, depth: usize) -> Result<(), CoreError> {
     }
 }
 
-fn check_forgettable(object: &Map<String, Value>, salts: &Value) -> Result<(), CoreError> {
+fn check_forgettable(object: &Map<String, Value>, salts: &Value) -> Result<()> {
     let salts = salts.as_object().ok_or_else(|| malformed("$forgettable is not an object"))?;
     let is_right = |(name, salt): (&String, &Value)| {
         !name.starts_with('$') && object.contains_key(name) && salt.is_string()
@@ -72,7 +73,7 @@ impl ContractTerms {
     ///
     /// # Errors
     /// [`CoreError::BadInput`] if it is not well-formed, or contradicts itself.
-    pub fn read(contract: Value) -> Result<Self, CoreError> {
+    pub fn read(contract: Value) -> Result<Self> {
         #[derive(Deserialize)]
         struct Merchant {
             name: String,
@@ -128,7 +129,7 @@ impl ContractTerms {
         Ok(terms)
     }
 
-    fn check_deadlines(&self) -> Result<(), CoreError> {
+    fn check_deadlines(&self) -> Result<()> {
         if self.wire_transfer_deadline.is_never() || self.refund_deadline > self.wire_transfer_deadline {
             return Err(malformed(
                 "the deadline for the transfer to the shop must be a date, and not before the refund deadline",
@@ -172,11 +173,7 @@ impl ContractTerms {
 ///
 /// # Errors
 /// [`CoreError::BadSignature`], or [`CoreError::BadInput`] if it is not the contract of this order and wallet.
-pub fn check(
-    order: &Order,
-    contract: Value,
-    merchant_sig: EddsaSignature,
-) -> Result<SignedContract, CoreError> {
+pub fn check(order: &Order, contract: Value, merchant_sig: EddsaSignature) -> Result<SignedContract> {
     let terms = ContractTerms::read(contract)?;
     let message = MerchantContract { h_contract_terms: terms.h_contract_terms };
     if !message.verify(&terms.merchant_pub, &merchant_sig) {

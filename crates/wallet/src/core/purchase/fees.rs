@@ -15,12 +15,13 @@ use super::super::spend::{candidates, choose};
 use super::super::state::Draft;
 use super::super::{CoreError, WalletState};
 use super::{ContractTerms, MAX_COINS, PurchaseCoin, bad};
+use crate::core::error::Result;
 
 /// The payer's share of the wire fees, rounded down to the smallest unit.
 ///
 /// # Errors
 /// Cannot happen: a quotient is not larger than its dividend.
-pub fn wire_fee_share(wire_fee: Money, max_wire_fee: Money, amortization: u64) -> Result<Money, CoreError> {
+pub fn wire_fee_share(wire_fee: Money, max_wire_fee: Money, amortization: u64) -> Result<Money> {
     let excess = wire_fee.units().saturating_sub(max_wire_fee.units());
     Ok(Money::from_units(excess / u128::from(amortization.max(1)))?)
 }
@@ -36,7 +37,7 @@ pub fn target(
     share: Money,
     (total_kept, fees_kept): (Money, Money),
     max_coins: usize,
-) -> Result<Target, CoreError> {
+) -> Result<Target> {
     let fees = share.checked_add(fees_kept)?;
     let borne = saturating_sub(fees, max_fee);
     let needed = amount.checked_add(borne)?;
@@ -75,11 +76,7 @@ pub struct PurchasePlan {
 /// # Errors
 /// [`CoreError::InsufficientFunds`] or [`CoreError::AgeNotProven`]; [`CoreError::BadInput`] if the merchant
 /// accepts the coins of no exchange that the wallet knows.
-pub fn preview(
-    state: &WalletState,
-    terms: &ContractTerms,
-    now: Timestamp,
-) -> Result<PurchasePlan, CoreError> {
+pub fn preview(state: &WalletState, terms: &ContractTerms, now: Timestamp) -> Result<PurchasePlan> {
     select(&Draft::new(state), terms, &[], now)
 }
 
@@ -89,7 +86,7 @@ pub(super) fn select(
     terms: &ContractTerms,
     kept: &[PurchaseCoin],
     now: Timestamp,
-) -> Result<PurchasePlan, CoreError> {
+) -> Result<PurchasePlan> {
     let accepted: Vec<&Exchange> =
         draft.base().exchanges.values().filter(|exchange| terms.accepts(exchange)).collect();
     let first = accepted.first().ok_or_else(|| not_accepted(terms))?;
@@ -156,7 +153,7 @@ impl<'a, 'd> Choice<'a, 'd> {
         terms: &'d ContractTerms,
         kept: &[PurchaseCoin],
         now: Timestamp,
-    ) -> Result<Self, CoreError> {
+    ) -> Result<Self> {
         let mut kept_at = BTreeSet::new();
         for part in kept {
             kept_at.insert(draft.coin(&part.coin_pub)?.exchange.as_str());
@@ -171,7 +168,7 @@ impl<'a, 'd> Choice<'a, 'd> {
         self.kept_at.contains(exchange.base_url.as_str())
     }
 
-    fn add(&mut self, exchange: &'d Exchange, wire_fee: Money) -> Result<(), CoreError> {
+    fn add(&mut self, exchange: &'d Exchange, wire_fee: Money) -> Result<()> {
         let (mut have, mut all) = (Vec::new(), Vec::new());
         let mut worth = Money::ZERO;
         for candidate in candidates(self.draft.base(), exchange, self.now)? {
@@ -191,7 +188,7 @@ impl<'a, 'd> Choice<'a, 'd> {
     }
 
     /// The cheapest coins of the fewest exchanges.
-    fn cheapest(mut self) -> Result<PurchasePlan, CoreError> {
+    fn cheapest(mut self) -> Result<PurchasePlan> {
         // Those with the most money come first; those of which coins stay are in every set.
         self.sources.sort_by_key(|source| std::cmp::Reverse((source.is_kept, source.worth)));
         self.sources.truncate(MAX_EXCHANGES.max(self.kept_at.len()));
@@ -204,7 +201,7 @@ impl<'a, 'd> Choice<'a, 'd> {
     }
 
     /// Tries the sets of exchanges, smallest first. The inner error is that of the largest set.
-    fn search(&self, any_age: bool) -> Result<Result<PurchasePlan, CoreError>, CoreError> {
+    fn search(&self, any_age: bool) -> Result<Result<PurchasePlan>> {
         let kept = self.sources.iter().filter(|source| source.is_kept).count();
         let others = self.sources.len() - kept;
         let mut failure = not_accepted(self.terms);
@@ -239,7 +236,7 @@ impl<'a, 'd> Choice<'a, 'd> {
         Ok(Err(failure))
     }
 
-    fn of_set(&self, chosen: &[&Source<'d>], any_age: bool) -> Result<PurchasePlan, CoreError> {
+    fn of_set(&self, chosen: &[&Source<'d>], any_age: bool) -> Result<PurchasePlan> {
         let terms = self.terms;
         let wire_fees = Money::checked_sum(chosen.iter().map(|source| source.wire_fee))?;
         let share = wire_fee_share(wire_fees, terms.max_wire_fee.money, terms.wire_fee_amortization)?;

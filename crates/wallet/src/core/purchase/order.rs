@@ -11,6 +11,7 @@ use super::super::url::{normalise_base_url, versions_compatible};
 use super::super::{Change, CoreError, Entropy, WalletState};
 use super::contract::{self, MAX_CONTRACT_SIZE};
 use super::{ContractTerms, Order, OrderKey, PROTOCOL_VERSION, PurchaseStage, bad};
+use crate::core::error::Result;
 
 /// Longest order number, in bytes.
 const MAX_ORDER_ID_SIZE: usize = 255;
@@ -48,7 +49,7 @@ impl PayUri {
     ///
     /// # Errors
     /// [`CoreError::BadInput`] if it is not one.
-    pub fn parse(uri: &str) -> Result<Self, CoreError> {
+    pub fn parse(uri: &str) -> Result<Self> {
         let malformed = |reason: String| bad("taler URI", reason);
         let parsed = TalerUri::parse(uri.trim()).map_err(|error| malformed(error.to_string()))?;
         let TalerUri::Pay { merchant_url, order_id, session_id, claim_token, nonce_priv } = parsed else {
@@ -89,7 +90,7 @@ impl PayUri {
     ///
     /// # Errors
     /// If it does not.
-    pub fn check_config(&self, response: &HttpResponse) -> Result<(), CoreError> {
+    pub fn check_config(&self, response: &HttpResponse) -> Result<()> {
         #[derive(Deserialize)]
         struct Config {
             version: String,
@@ -165,7 +166,7 @@ impl Order {
     ///
     /// # Errors
     /// If the merchant refuses, or the contract is not acceptable.
-    pub fn read_claim(self, response: &HttpResponse) -> Result<Self, CoreError> {
+    pub fn read_claim(self, response: &HttpResponse) -> Result<Self> {
         const WHAT: &str = "claiming the order";
         match (response.status, response.code().to_u32()) {
             (200, _) => {}

@@ -26,6 +26,7 @@ use super::failure::{fail, give_all_back};
 use super::order::purchase_of;
 use super::{COIN_MS, Purchase, PurchaseCoin, PurchaseReceipt, PurchaseStage, SignedContract, bad, fees};
 use super::{abort, refunds};
+use crate::core::error::Result;
 
 /// Merchant: the exchange says that a coin has not enough value left.
 const INSUFFICIENT_FUNDS: u32 = 2150;
@@ -62,7 +63,7 @@ pub fn start(
     session_id: &str,
     now: Timestamp,
     entropy: &mut dyn Entropy,
-) -> Result<(OpId, Vec<Change>), CoreError> {
+) -> Result<(OpId, Vec<Change>)> {
     let terms = &contract.terms;
     let key = (terms.merchant_base_url.clone(), terms.order_id.clone());
     if let Some(id) = purchase_of(state, &key) {
@@ -95,11 +96,7 @@ pub fn start(
     Ok((id, changes))
 }
 
-fn permission(
-    state: &WalletState,
-    record: &Purchase,
-    part: &PurchaseCoin,
-) -> Result<CoinPermission, CoreError> {
+fn permission(state: &WalletState, record: &Purchase, part: &PurchaseCoin) -> Result<CoinPermission> {
     let terms = record.terms();
     let coin = state.coin(&part.coin_pub)?;
     let exchange = state.exchange(&coin.exchange)?;
@@ -142,12 +139,7 @@ impl Operation for Purchase {
         "payment"
     }
 
-    fn next(
-        &self,
-        state: &WalletState,
-        _operation: &WalletOperation,
-        _poll_ms: u64,
-    ) -> Result<HttpRequest, CoreError> {
+    fn next(&self, state: &WalletState, _operation: &WalletOperation, _poll_ms: u64) -> Result<HttpRequest> {
         if self.stage == PurchaseStage::Abort {
             return abort::next(state, self);
         }
@@ -169,7 +161,7 @@ impl Operation for Purchase {
         step: &mut Step<'_, '_>,
         request: &HttpRequest,
         response: &HttpResponse,
-    ) -> Result<(), CoreError> {
+    ) -> Result<()> {
         let record = *self;
         // The user may have given it up while the request was under way. A receipt counts in any case.
         let is_pay = request.url.ends_with("/pay");
@@ -205,12 +197,7 @@ impl Operation for Purchase {
         true
     }
 
-    fn held(
-        &self,
-        state: &WalletState,
-        exchange: &Exchange,
-        _operation: &WalletOperation,
-    ) -> Result<Money, CoreError> {
+    fn held(&self, state: &WalletState, exchange: &Exchange, _operation: &WalletOperation) -> Result<Money> {
         let parts = self.unsettled().filter(|part| state.is_coin_of(&part.coin_pub, exchange));
         Ok(Money::checked_sum(parts.map(|part| part.amount))?)
     }
@@ -220,7 +207,7 @@ impl Operation for Purchase {
         _state: &WalletState,
         _exchange: &Exchange,
         operation: &WalletOperation,
-    ) -> Result<i128, CoreError> {
+    ) -> Result<i128> {
         if operation.is_disputed() {
             // What the merchant has given back has a row of its own.
             let refunded = self.spent().filter(|part| part.is_refunded).map(|part| part.amount);
@@ -233,7 +220,7 @@ impl Operation for Purchase {
         &self,
         _state: &WalletState,
         change: &mut dyn FnMut(&EddsaPublicKey, i128),
-    ) -> Result<(), CoreError> {
+    ) -> Result<()> {
         for part in &self.coins {
             let taken = if part.is_back { Money::ZERO } else { part.amount };
             change(&part.coin_pub, -units(taken));
@@ -247,7 +234,7 @@ impl Operation for Purchase {
         exchange: &Exchange,
         operation: &WalletOperation,
         row: &mut Transaction,
-    ) -> Result<(), CoreError> {
+    ) -> Result<()> {
         let terms = self.terms();
         let fees = exchange.amount(fees_of(self)?);
         row.amount = terms.amount;
@@ -260,7 +247,7 @@ impl Operation for Purchase {
             row.description.push_str(&format!(" plus {fees} of fees"));
         }
         let refunded = refunds::of_purchase(state, operation.id).map(|(_, refund)| Ok(refund.totals()?.0));
-        let refunded = Money::checked_sum(refunded.collect::<Result<Vec<_>, CoreError>>()?)?;
+        let refunded = Money::checked_sum(refunded.collect::<Result<Vec<_>>>()?)?;
         if !refunded.is_zero() {
             let refunded = exchange.amount(refunded);
             row.refunded = Some(refunded);
@@ -271,12 +258,7 @@ impl Operation for Purchase {
         Ok(())
     }
 
-    fn wait(
-        &self,
-        _state: &WalletState,
-        _exchange: &Exchange,
-        _operation: &WalletOperation,
-    ) -> Result<Wait, CoreError> {
+    fn wait(&self, _state: &WalletState, _exchange: &Exchange, _operation: &WalletOperation) -> Result<Wait> {
         if self.stage == PurchaseStage::Abort {
             return Ok(Wait { reason: "waits for the shop to give the money back", until: None });
         }
@@ -290,7 +272,7 @@ impl Operation for Purchase {
         operation: &WalletOperation,
         coin_pub: &EddsaPublicKey,
         known: &mut Known,
-    ) -> Result<(), CoreError> {
+    ) -> Result<()> {
         let contract = (self.terms().merchant_pub, self.terms().h_contract_terms);
         for part in self.coins.iter().filter(|part| part.coin_pub == *coin_pub && part.is_back) {
             known.purchases.push((contract, part.amount, operation.id));
@@ -299,11 +281,7 @@ impl Operation for Purchase {
     }
 }
 
-fn confirmed(
-    step: &mut Step<'_, '_>,
-    mut record: Purchase,
-    response: &HttpResponse,
-) -> Result<(), CoreError> {
+fn confirmed(step: &mut Step<'_, '_>, mut record: Purchase, response: &HttpResponse) -> Result<()> {
     #[derive(Deserialize)]
     struct Confirmation {
         sig: EddsaSignature,
@@ -321,7 +299,7 @@ fn confirmed(
 }
 
 /// Drops the coin that the exchange has proved to be spent, and selects others for what is missing.
-fn replace(step: &mut Step<'_, '_>, mut record: Purchase, response: &HttpResponse) -> Result<(), CoreError> {
+fn replace(step: &mut Step<'_, '_>, mut record: Purchase, response: &HttpResponse) -> Result<()> {
     let unproved = |reason: &str| CoreError::FalseProof {
         what: "the shop's statement that a coin is spent",
         reason: reason.to_owned(),
@@ -369,7 +347,7 @@ fn replace(step: &mut Step<'_, '_>, mut record: Purchase, response: &HttpRespons
 ///
 /// # Errors
 /// [`CoreError::BadInput`] if it is no purchase, or finished.
-pub fn cancel(state: &WalletState, id: OpId, now: Timestamp) -> Result<Vec<Change>, CoreError> {
+pub fn cancel(state: &WalletState, id: OpId, now: Timestamp) -> Result<Vec<Change>> {
     let mut operation = state.operation(id)?.clone();
     let OpKind::Purchase(record) = &mut operation.kind else {
         return Err(bad("operation", "it is no purchase"));
@@ -387,12 +365,12 @@ pub fn cancel(state: &WalletState, id: OpId, now: Timestamp) -> Result<Vec<Chang
 }
 
 /// Returns the sum that the payer pays above the price.
-pub(crate) fn fees_of(record: &Purchase) -> Result<Money, CoreError> {
+pub(crate) fn fees_of(record: &Purchase) -> Result<Money> {
     Ok(fees::saturating_sub(record.totals()?.0, record.terms().amount.money))
 }
 
 /// Base URLs of the exchanges whose coins pay.
-fn exchanges_of(state: &WalletState, record: &Purchase) -> Result<Vec<String>, CoreError> {
+fn exchanges_of(state: &WalletState, record: &Purchase) -> Result<Vec<String>> {
     let mut urls = BTreeSet::new();
     for part in record.spent() {
         urls.insert(state.coin(&part.coin_pub)?.exchange.clone());
@@ -404,7 +382,7 @@ fn exchanges_of(state: &WalletState, record: &Purchase) -> Result<Vec<String>, C
 ///
 /// # Errors
 /// [`CoreError::BadInput`] if the operation is no purchase, or is not paid.
-pub fn receipt(state: &WalletState, id: OpId) -> Result<PurchaseReceipt, CoreError> {
+pub fn receipt(state: &WalletState, id: OpId) -> Result<PurchaseReceipt> {
     let operation = state.operation(id)?;
     let OpKind::Purchase(record) = &operation.kind else {
         return Err(bad("operation", format!("{id} is no purchase")));

@@ -6,12 +6,13 @@ use super::super::http::{Context, HttpRequest, HttpResponse};
 use super::super::state::{OpId, OpKind};
 use super::super::{CoreError, WalletState};
 use super::bad;
+use crate::core::error::Result;
 
 /// The request that binds a paid purchase to another session.
 ///
 /// # Errors
 /// [`CoreError::BadInput`] if the operation is no purchase, or not paid.
-pub fn request(state: &WalletState, id: OpId, session_id: &str) -> Result<HttpRequest, CoreError> {
+pub fn request(state: &WalletState, id: OpId, session_id: &str) -> Result<HttpRequest> {
     let operation = state.operation(id)?;
     let OpKind::Purchase(record) = &operation.kind else {
         return Err(bad("operation", format!("{id} is no purchase")));
@@ -29,6 +30,6 @@ pub fn request(state: &WalletState, id: OpId, session_id: &str) -> Result<HttpRe
 ///
 /// # Errors
 /// [`CoreError::Refused`] for every answer but 204.
-pub fn check(response: &HttpResponse) -> Result<(), CoreError> {
+pub fn check(response: &HttpResponse) -> Result<()> {
     if response.status == 204 { Ok(()) } else { Err(response.refusal("showing the shop its receipt")) }
 }

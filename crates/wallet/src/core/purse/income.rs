@@ -28,6 +28,7 @@ use super::{
     Seen, WaitFor, bad, check_expired, delete_request, forgotten, is_full, read_status, status_request,
     upload, uri, verify_confirmation,
 };
+use crate::core::error::Result;
 
 /// Says that nobody has paid a request yet.
 const WAITING: &str = "waiting for somebody to pay it";
@@ -45,7 +46,7 @@ pub fn start_request(
     (summary, expiration, min_age): (&str, Timestamp, u32),
     now: Timestamp,
     entropy: &mut dyn Entropy,
-) -> Result<(OpId, Vec<Change>), CoreError> {
+) -> Result<(OpId, Vec<Change>)> {
     let exchange = state.exchange(base_url)?;
     exchange.require_terms()?;
     let terms = PurseTerms::new(amount, summary, expiration, min_age, now)?;
@@ -88,7 +89,7 @@ pub fn start_accept(
     offer: &PeerPayment,
     now: Timestamp,
     entropy: &mut dyn Entropy,
-) -> Result<(OpId, Vec<Change>), CoreError> {
+) -> Result<(OpId, Vec<Change>)> {
     offer.require_open()?;
     state.exchange(&offer.exchange)?.require_terms()?;
     let record = of_offer(state, offer, IncomeStage::Merge, now, entropy)?;
@@ -104,7 +105,7 @@ pub fn decline(
     offer: &PeerPayment,
     now: Timestamp,
     entropy: &mut dyn Entropy,
-) -> Result<(OpId, Vec<Change>), CoreError> {
+) -> Result<(OpId, Vec<Change>)> {
     let mut record = of_offer(state, offer, IncomeStage::Failed, now, entropy)?;
     record.reason = Some("declined by you; the sender gets the money back when it expires".to_owned());
     Ok(put(state, &offer.exchange, record, now, Some(now)))
@@ -116,7 +117,7 @@ fn of_offer(
     stage: IncomeStage,
     now: Timestamp,
     entropy: &mut dyn Entropy,
-) -> Result<PurseIncome, CoreError> {
+) -> Result<PurseIncome> {
     let merge_priv = offer.merge_priv.clone().ok_or_else(|| bad("taler URI", "it offers no money"))?;
     Ok(PurseIncome {
         direction: Direction::Push,
@@ -158,7 +159,7 @@ fn put(
     (operation.id, vec![Change::Operation(Box::new(operation))])
 }
 
-fn reserve_payto(exchange: &Exchange, reserve_pub: &EddsaPublicKey) -> Result<PaytoUri, CoreError> {
+fn reserve_payto(exchange: &Exchange, reserve_pub: &EddsaPublicKey) -> Result<PaytoUri> {
     PaytoUri::reserve(exchange.own_url(), reserve_pub).map_err(|error| bad("exchange", error.to_string()))
 }
 
@@ -167,7 +168,7 @@ fn merge_sigs(
     exchange: &Exchange,
     record: &PurseIncome,
     flags: u32,
-) -> Result<(EddsaSignature, EddsaSignature), CoreError> {
+) -> Result<(EddsaSignature, EddsaSignature)> {
     let payto = reserve_payto(exchange, &record.reserve_priv.public_key())?;
     let merge = WalletPurseMerge {
         merge_timestamp: record.merge_timestamp,
@@ -195,12 +196,7 @@ impl Operation for PurseIncome {
         }
     }
 
-    fn next(
-        &self,
-        state: &WalletState,
-        operation: &WalletOperation,
-        poll_ms: u64,
-    ) -> Result<HttpRequest, CoreError> {
+    fn next(&self, state: &WalletState, operation: &WalletOperation, poll_ms: u64) -> Result<HttpRequest> {
         let base = &operation.exchange;
         let exchange = state.exchange(base)?;
         let (purse_pub, reserve_pub) = (&self.purse_pub, self.reserve_priv.public_key());
@@ -273,7 +269,7 @@ impl Operation for PurseIncome {
         step: &mut Step<'_, '_>,
         _request: &HttpRequest,
         response: &HttpResponse,
-    ) -> Result<(), CoreError> {
+    ) -> Result<()> {
         let mut record = *self;
         if let Some(kyc) = &record.kyc {
             record.kyc = kyc.receive(response)?;
@@ -301,7 +297,7 @@ impl Operation for PurseIncome {
         _state: &WalletState,
         _exchange: &Exchange,
         _operation: &WalletOperation,
-    ) -> Result<Money, CoreError> {
+    ) -> Result<Money> {
         Ok(self.expected())
     }
 
@@ -310,7 +306,7 @@ impl Operation for PurseIncome {
         _state: &WalletState,
         _exchange: &Exchange,
         _operation: &WalletOperation,
-    ) -> Result<i128, CoreError> {
+    ) -> Result<i128> {
         Ok(units(self.expected()))
     }
 
@@ -320,7 +316,7 @@ impl Operation for PurseIncome {
         exchange: &Exchange,
         operation: &WalletOperation,
         row: &mut Transaction,
-    ) -> Result<(), CoreError> {
+    ) -> Result<()> {
         row.amount = exchange.amount(self.terms.amount);
         row.h_contract_terms = Some(self.terms.h_contract_terms.to_string());
         row.reserve_pub = Some(self.reserve_priv.public_key().to_string());
@@ -338,12 +334,7 @@ impl Operation for PurseIncome {
         Ok(())
     }
 
-    fn wait(
-        &self,
-        _state: &WalletState,
-        _exchange: &Exchange,
-        _operation: &WalletOperation,
-    ) -> Result<Wait, CoreError> {
+    fn wait(&self, _state: &WalletState, _exchange: &Exchange, _operation: &WalletOperation) -> Result<Wait> {
         let reason = match self.stage {
             _ if self.kyc.is_some() => "waits for the identity check",
             IncomeStage::Await => "waits for somebody to pay it",
@@ -354,7 +345,7 @@ impl Operation for PurseIncome {
 }
 
 /// The reserve has the money: ends the income, and begins to withdraw it.
-fn credited(step: &mut Step<'_, '_>, mut record: PurseIncome) -> Result<(), CoreError> {
+fn credited(step: &mut Step<'_, '_>, mut record: PurseIncome) -> Result<()> {
     withdraw::start_from_purse(step, &record.reserve_priv, record.terms.amount)?;
     record.stage = IncomeStage::Done;
     record.reason = None;
@@ -368,11 +359,7 @@ fn fail(step: &mut Step<'_, '_>, mut record: PurseIncome, reason: impl Into<Stri
     step.finish(record);
 }
 
-fn after_merge(
-    step: &mut Step<'_, '_>,
-    mut record: PurseIncome,
-    response: &HttpResponse,
-) -> Result<(), CoreError> {
+fn after_merge(step: &mut Step<'_, '_>, mut record: PurseIncome, response: &HttpResponse) -> Result<()> {
     const WHAT: &str = "accepting money";
     match (response.status, response.code()) {
         (200, _) => {
@@ -443,11 +430,7 @@ fn check(step: &mut Step<'_, '_>, mut record: PurseIncome, reason: impl Into<Str
 }
 
 /// Verifies the proof that the purse was merged into another reserve. Returns that reserve.
-fn other_merge(
-    step: &Step<'_, '_>,
-    record: &PurseIncome,
-    response: &HttpResponse,
-) -> Result<EddsaPublicKey, CoreError> {
+fn other_merge(step: &Step<'_, '_>, record: &PurseIncome, response: &HttpResponse) -> Result<EddsaPublicKey> {
     #[derive(Deserialize)]
     struct Merged {
         merge_timestamp: Timestamp,
@@ -477,11 +460,7 @@ fn other_merge(
     }
 }
 
-fn after_create(
-    step: &mut Step<'_, '_>,
-    mut record: PurseIncome,
-    response: &HttpResponse,
-) -> Result<(), CoreError> {
+fn after_create(step: &mut Step<'_, '_>, mut record: PurseIncome, response: &HttpResponse) -> Result<()> {
     const WHAT: &str = "requesting money";
     match (response.status, response.code()) {
         (200, _) => {
@@ -510,11 +489,7 @@ fn after_create(
     }
 }
 
-fn after_status(
-    step: &mut Step<'_, '_>,
-    mut record: PurseIncome,
-    response: &HttpResponse,
-) -> Result<(), CoreError> {
+fn after_status(step: &mut Step<'_, '_>, mut record: PurseIncome, response: &HttpResponse) -> Result<()> {
     let exchange = step.draft.exchange(&step.operation.exchange)?;
     let is_decided = record.stage == IncomeStage::Decided;
     match read_status(exchange, response, step.now)? {
@@ -550,11 +525,7 @@ fn after_status(
     Ok(())
 }
 
-fn after_delete(
-    step: &mut Step<'_, '_>,
-    mut record: PurseIncome,
-    response: &HttpResponse,
-) -> Result<(), CoreError> {
+fn after_delete(step: &mut Step<'_, '_>, mut record: PurseIncome, response: &HttpResponse) -> Result<()> {
     match (response.status, response.code()) {
         (200..=204, _) => {}
         (409, ErrorCode::EXCHANGE_PURSE_DELETE_ALREADY_DECIDED) => {
@@ -577,7 +548,7 @@ fn after_history(
     mut record: PurseIncome,
     time: Timestamp,
     response: &HttpResponse,
-) -> Result<(), CoreError> {
+) -> Result<()> {
     const WHAT: &str = "asking for a reserve's history";
     match (response.status, response.code()) {
         (200, _) => {
@@ -610,7 +581,7 @@ fn after_history(
 ///
 /// # Errors
 /// [`CoreError::BadInput`] if it is finished, or was sent by somebody else.
-pub fn cancel(state: &WalletState, id: OpId) -> Result<Vec<Change>, CoreError> {
+pub fn cancel(state: &WalletState, id: OpId) -> Result<Vec<Change>> {
     let mut operation = state.operation(id)?.clone();
     let OpKind::PurseIncome(record) = &mut operation.kind else {
         return Err(bad("operation", "it is no payment between people"));

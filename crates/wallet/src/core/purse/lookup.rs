@@ -12,6 +12,7 @@ use super::super::state::{OpId, OpKind};
 use super::super::url::normalise_base_url;
 use super::super::{CoreError, WalletState};
 use super::{Direction, PurseTerms, Seen, WaitFor, bad, is_full, read_status, status_request};
+use crate::core::error::Result;
 
 /// The content of a URI.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,7 +30,7 @@ impl PeerUri {
     ///
     /// # Errors
     /// [`CoreError::BadInput`] if it is not one.
-    pub fn parse(uri: &str) -> Result<Self, CoreError> {
+    pub fn parse(uri: &str) -> Result<Self> {
         let malformed = |reason: String| bad("taler URI", reason);
         let parsed = TalerUri::parse(uri.trim()).map_err(|error| malformed(error.to_string()))?;
         let (direction, exchange_url, contract_priv) = match parsed {
@@ -67,11 +68,7 @@ impl PeerUri {
     ///
     /// # Errors
     /// If there is none, or it is malformed or not signed by the purse.
-    pub fn read_contract(
-        self,
-        exchange: &Exchange,
-        response: &HttpResponse,
-    ) -> Result<PeerContractTerms, CoreError> {
+    pub fn read_contract(self, exchange: &Exchange, response: &HttpResponse) -> Result<PeerContractTerms> {
         const WHAT: &str = "looking up the payment";
         match (response.status, response.code()) {
             (200, _) => {}
@@ -139,7 +136,7 @@ impl PeerContractTerms {
         exchange: &Exchange,
         response: &HttpResponse,
         now: Timestamp,
-    ) -> Result<PeerPayment, CoreError> {
+    ) -> Result<PeerPayment> {
         let gone = |reason: &str| bad("taler URI", reason);
         let status = match read_status(exchange, response, now)? {
             Seen::Current(status) => status,
@@ -186,7 +183,7 @@ impl PeerPayment {
     ///
     /// # Errors
     /// [`CoreError::BadInput`] with the reason.
-    pub fn require_open(&self) -> Result<(), CoreError> {
+    pub fn require_open(&self) -> Result<()> {
         let refuse = |reason: &str| Err(bad("taler URI", reason));
         match self.direction {
             Direction::Push if self.is_merged => refuse("somebody has accepted this payment already"),

@@ -28,6 +28,7 @@ use serde_json::{Value, json};
 use super::exchange::Exchange;
 use super::http::{Context, HttpRequest, HttpResponse};
 use super::{CoreError, Entropy};
+use crate::core::error::Result;
 
 pub use record::*;
 
@@ -54,7 +55,7 @@ impl PurseTerms {
         expiration: Timestamp,
         min_age: u32,
         now: Timestamp,
-    ) -> Result<Self, CoreError> {
+    ) -> Result<Self> {
         if amount.is_zero() {
             return Err(bad("amount", "it must be more than zero"));
         }
@@ -75,7 +76,7 @@ impl PurseTerms {
     ///
     /// # Errors
     /// [`CoreError::BadInput`] if a member is missing or malformed.
-    pub fn read(contract: Value, currency: Currency) -> Result<Self, CoreError> {
+    pub fn read(contract: Value, currency: Currency) -> Result<Self> {
         let malformed = |reason: &str| bad("contract of the payment", reason);
         let text = |name: &str| contract.get(name).and_then(Value::as_str);
         let amount: Amount =
@@ -131,7 +132,7 @@ impl NewPurse {
     }
 
     /// Encrypts the contract. A repeated request must contain the same bytes, so they are stored.
-    fn encrypt(&self, contract: &PeerContract, entropy: &mut dyn Entropy) -> Result<Base32Data, CoreError> {
+    fn encrypt(&self, contract: &PeerContract, entropy: &mut dyn Entropy) -> Result<Base32Data> {
         let nonce = entropy.array();
         let encrypted =
             contract.encrypt_with_nonce(&nonce, &self.contract_priv, &self.purse_priv.public_key());
@@ -203,7 +204,7 @@ enum Seen {
 }
 
 /// Reads the status of a purse, and verifies the exchange's signature.
-fn read_status(exchange: &Exchange, response: &HttpResponse, now: Timestamp) -> Result<Seen, CoreError> {
+fn read_status(exchange: &Exchange, response: &HttpResponse, now: Timestamp) -> Result<Seen> {
     const WHAT: &str = "asking about a purse";
     match (response.status, response.code()) {
         (200, _) => {}
@@ -239,7 +240,7 @@ fn verify_confirmation(
     purse_pub: EddsaPublicKey,
     answer: &PurseConfirmation,
     now: Timestamp,
-) -> Result<PurseProof, CoreError> {
+) -> Result<PurseProof> {
     exchange.require_signing_key(&answer.exchange_pub, now)?;
     let message = ExchangeConfirmPurseCreation {
         exchange_time: answer.exchange_timestamp,
@@ -266,7 +267,7 @@ const CLOCK_TOLERANCE: Duration = Duration::from_days(1);
 /// Checks by our clock that a purse can have expired. The exchange does not sign that it has.
 ///
 /// Returns whether it has. If not, the exchange's clock may be ahead of ours, and the wallet asks again later.
-fn check_expired(terms: &PurseTerms, now: Timestamp) -> Result<bool, CoreError> {
+fn check_expired(terms: &PurseTerms, now: Timestamp) -> Result<bool> {
     if now.saturating_add(CLOCK_TOLERANCE) < terms.expiration {
         return Err(CoreError::FalseProof {
             what: "the exchange's statement about a purse",
@@ -315,7 +316,7 @@ pub struct PurseReceipt {
 ///
 /// # Errors
 /// [`CoreError::BadInput`] if the operation is no such payment.
-pub fn receipt(state: &super::WalletState, id: u64) -> Result<PurseReceipt, CoreError> {
+pub fn receipt(state: &super::WalletState, id: u64) -> Result<PurseReceipt> {
     use super::state::OpKind;
     let operation = state.operation(id)?;
     let (purse_pub, terms, confirmation, merge, reserve_pub, status) = match &operation.kind {

@@ -31,6 +31,7 @@ use super::{
     Direction, NewPurse, PartState, PayStage, PursePart, PursePayment, PurseTerms, Seen, WaitFor, bad,
     check_expired, delete_request, forgotten, read_status, status_request, upload, uri, verify_confirmation,
 };
+use crate::core::error::Result;
 
 /// Says that nobody has accepted sent money yet.
 const WAITING: &str = "waiting for the receiver to accept it";
@@ -45,7 +46,7 @@ pub fn preview(
     amount: Amount,
     min_age: u32,
     now: Timestamp,
-) -> Result<PaymentPlan, CoreError> {
+) -> Result<PaymentPlan> {
     let exchange = state.exchange(base_url)?;
     let all = candidates(state, exchange, now)?;
     let mut have = Vec::with_capacity(all.len());
@@ -71,12 +72,7 @@ pub fn preview(
 ///
 /// # Errors
 /// As [`preview`].
-pub fn cheapest(
-    state: &WalletState,
-    amount: Amount,
-    min_age: u32,
-    now: Timestamp,
-) -> Result<String, CoreError> {
+pub fn cheapest(state: &WalletState, amount: Amount, min_age: u32, now: Timestamp) -> Result<String> {
     let preview = |base_url: &str| preview(state, base_url, amount, min_age, now);
     Ok(spend::cheapest(state, amount, preview)?.0)
 }
@@ -92,7 +88,7 @@ pub fn start_send(
     (summary, expiration, min_age): (&str, Timestamp, u32),
     now: Timestamp,
     entropy: &mut dyn Entropy,
-) -> Result<(OpId, Vec<Change>), CoreError> {
+) -> Result<(OpId, Vec<Change>)> {
     let terms = PurseTerms::new(amount, summary, expiration, min_age, now)?;
     let plan = preview(state, base_url, amount, min_age, now)?;
     let purse = NewPurse::draw(entropy);
@@ -125,7 +121,7 @@ pub fn start_pay(
     asked: &PeerPayment,
     now: Timestamp,
     entropy: &mut dyn Entropy,
-) -> Result<(OpId, Vec<Change>), CoreError> {
+) -> Result<(OpId, Vec<Change>)> {
     asked.require_open()?;
     let amount = state.exchange(&asked.exchange)?.amount(asked.terms.amount);
     let plan = preview(state, &asked.exchange, amount, asked.terms.min_age, now)?;
@@ -154,11 +150,7 @@ fn of_request(asked: &PeerPayment, stage: PayStage) -> PursePayment {
 ///
 /// # Errors
 /// Cannot happen in this wallet's records.
-pub fn decline(
-    state: &WalletState,
-    asked: &PeerPayment,
-    now: Timestamp,
-) -> Result<(OpId, Vec<Change>), CoreError> {
+pub fn decline(state: &WalletState, asked: &PeerPayment, now: Timestamp) -> Result<(OpId, Vec<Change>)> {
     let mut record = of_request(asked, PayStage::Failed);
     record.reason = Some("declined by you".to_owned());
     let mut operation = WalletOperation::new(state.next_id(), now, &asked.exchange, record);
@@ -173,7 +165,7 @@ fn put(
     plan: &PaymentPlan,
     now: Timestamp,
     entropy: &mut dyn Entropy,
-) -> Result<(OpId, Vec<Change>), CoreError> {
+) -> Result<(OpId, Vec<Change>)> {
     let mut draft = Draft::new(state);
     record.take(draft.allocate(plan, entropy)?);
     let id = draft.begin(now, base_url, record);
@@ -181,11 +173,7 @@ fn put(
 }
 
 /// The coins as a request presents them.
-fn deposits(
-    state: &WalletState,
-    exchange: &Exchange,
-    record: &PursePayment,
-) -> Result<Vec<PurseCoin>, CoreError> {
+fn deposits(state: &WalletState, exchange: &Exchange, record: &PursePayment) -> Result<Vec<PurseCoin>> {
     let h_exchange_base_url = hash_text(exchange.own_url());
     let mut deposits = Vec::with_capacity(record.coins.len());
     for part in record.coins.iter().filter(|part| part.state == PartState::Spent) {
@@ -226,12 +214,7 @@ impl Operation for PursePayment {
         }
     }
 
-    fn next(
-        &self,
-        state: &WalletState,
-        operation: &WalletOperation,
-        poll_ms: u64,
-    ) -> Result<HttpRequest, CoreError> {
+    fn next(&self, state: &WalletState, operation: &WalletOperation, poll_ms: u64) -> Result<HttpRequest> {
         let base = &operation.exchange;
         let exchange = state.exchange(base)?;
         let purse_pub = &self.purse_pub;
@@ -273,7 +256,7 @@ impl Operation for PursePayment {
         step: &mut Step<'_, '_>,
         _request: &HttpRequest,
         response: &HttpResponse,
-    ) -> Result<(), CoreError> {
+    ) -> Result<()> {
         let record = *self;
         match record.stage {
             PayStage::Send => after_deposit(step, record, response),
@@ -298,7 +281,7 @@ impl Operation for PursePayment {
         _state: &WalletState,
         _exchange: &Exchange,
         _operation: &WalletOperation,
-    ) -> Result<Money, CoreError> {
+    ) -> Result<Money> {
         Ok(self.totals()?.0)
     }
 
@@ -307,7 +290,7 @@ impl Operation for PursePayment {
         _state: &WalletState,
         _exchange: &Exchange,
         operation: &WalletOperation,
-    ) -> Result<i128, CoreError> {
+    ) -> Result<i128> {
         Ok(if operation.is_disputed() { 0 } else { -units(self.totals()?.0) })
     }
 
@@ -315,7 +298,7 @@ impl Operation for PursePayment {
         &self,
         _state: &WalletState,
         change: &mut dyn FnMut(&EddsaPublicKey, i128),
-    ) -> Result<(), CoreError> {
+    ) -> Result<()> {
         for PursePart { coin_pub, amount, state, .. } in &self.coins {
             let taken = if *state == PartState::Spent { *amount } else { Money::ZERO };
             change(coin_pub, -units(taken));
@@ -329,7 +312,7 @@ impl Operation for PursePayment {
         exchange: &Exchange,
         operation: &WalletOperation,
         row: &mut Transaction,
-    ) -> Result<(), CoreError> {
+    ) -> Result<()> {
         let (_, fees) = self.totals()?;
         row.amount = exchange.amount(self.terms.amount);
         row.fees = exchange.amount(fees);
@@ -351,12 +334,7 @@ impl Operation for PursePayment {
         Ok(())
     }
 
-    fn wait(
-        &self,
-        _state: &WalletState,
-        _exchange: &Exchange,
-        _operation: &WalletOperation,
-    ) -> Result<Wait, CoreError> {
+    fn wait(&self, _state: &WalletState, _exchange: &Exchange, _operation: &WalletOperation) -> Result<Wait> {
         let reason = match self.stage {
             PayStage::Open => "waits for the receiver to accept it",
             PayStage::Delete | PayStage::Decided => "waits for the exchange to give the money back",
@@ -371,7 +349,7 @@ impl Operation for PursePayment {
         operation: &WalletOperation,
         coin_pub: &EddsaPublicKey,
         known: &mut Known,
-    ) -> Result<(), CoreError> {
+    ) -> Result<()> {
         let listed = known.purses.entry(self.purse_pub).or_default();
         for part in self.coins.iter().filter(|part| part.coin_pub == *coin_pub) {
             let answer = match (part.state, self.stage) {
@@ -398,11 +376,7 @@ fn proceed(step: &mut Step<'_, '_>, mut record: PursePayment, stage: PayStage) {
     step.proceed(record);
 }
 
-fn after_deposit(
-    step: &mut Step<'_, '_>,
-    mut record: PursePayment,
-    response: &HttpResponse,
-) -> Result<(), CoreError> {
+fn after_deposit(step: &mut Step<'_, '_>, mut record: PursePayment, response: &HttpResponse) -> Result<()> {
     match (response.status, response.code()) {
         (200, _) => confirmed(step, record, response),
         _ if coin_proof::is_conflict(response) => {
@@ -450,11 +424,7 @@ fn after_deposit(
     }
 }
 
-fn confirmed(
-    step: &mut Step<'_, '_>,
-    mut record: PursePayment,
-    response: &HttpResponse,
-) -> Result<(), CoreError> {
+fn confirmed(step: &mut Step<'_, '_>, mut record: PursePayment, response: &HttpResponse) -> Result<()> {
     let exchange = step.draft.exchange(&step.operation.exchange)?;
     let answer = match record.direction {
         Direction::Push => response.json::<PurseConfirmation>("sending money")?,
@@ -488,11 +458,7 @@ fn confirmed(
     Ok(())
 }
 
-fn after_status(
-    step: &mut Step<'_, '_>,
-    mut record: PursePayment,
-    response: &HttpResponse,
-) -> Result<(), CoreError> {
+fn after_status(step: &mut Step<'_, '_>, mut record: PursePayment, response: &HttpResponse) -> Result<()> {
     let exchange = step.draft.exchange(&step.operation.exchange)?;
     match read_status(exchange, response, step.now)? {
         Seen::Current(status) => {
@@ -520,11 +486,7 @@ fn after_status(
     Ok(())
 }
 
-fn after_delete(
-    step: &mut Step<'_, '_>,
-    mut record: PursePayment,
-    response: &HttpResponse,
-) -> Result<(), CoreError> {
+fn after_delete(step: &mut Step<'_, '_>, mut record: PursePayment, response: &HttpResponse) -> Result<()> {
     match (response.status, response.code()) {
         (200..=204, _) => {}
         (409, ErrorCode::EXCHANGE_PURSE_DELETE_ALREADY_DECIDED) => {
@@ -542,11 +504,7 @@ fn after_delete(
 }
 
 /// The exchange has refused to delete the purse, because it was paid, expired or deleted before.
-fn after_decision(
-    step: &mut Step<'_, '_>,
-    mut record: PursePayment,
-    response: &HttpResponse,
-) -> Result<(), CoreError> {
+fn after_decision(step: &mut Step<'_, '_>, mut record: PursePayment, response: &HttpResponse) -> Result<()> {
     let exchange = step.draft.exchange(&step.operation.exchange)?;
     match read_status(exchange, response, step.now)? {
         Seen::Current(status) if status.is_merged() => {
@@ -577,7 +535,7 @@ fn after_decision(
 ///
 /// The exchange has seen them together in a purse, so paying with them apart would link the payments. They are
 /// refreshed like change. Only a coin that is worth no more than its refresh pays again as it is.
-fn give_back(step: &mut Step<'_, '_>, record: &mut PursePayment, state: PartState) -> Result<(), CoreError> {
+fn give_back(step: &mut Step<'_, '_>, record: &mut PursePayment, state: PartState) -> Result<()> {
     let exchange = step.draft.exchange(&step.operation.exchange)?.clone();
     for part in record.coins.iter_mut().filter(|part| part.state == PartState::Spent) {
         step.draft.credit_coin(&part.coin_pub, part.amount)?;
@@ -607,8 +565,8 @@ fn record_refused(record: &mut PursePayment) {
 fn replace(
     step: &mut Step<'_, '_>,
     mut record: PursePayment,
-    drop_coin: impl FnMut(&mut Step<'_, '_>, EddsaPublicKey) -> Result<bool, CoreError>,
-) -> Result<(), CoreError> {
+    drop_coin: impl FnMut(&mut Step<'_, '_>, EddsaPublicKey) -> Result<bool>,
+) -> Result<()> {
     record_refused(&mut record);
     let exchange = step.draft.exchange(&step.operation.exchange)?.clone();
     let parts = std::mem::take(&mut record.coins).into_iter();
@@ -646,7 +604,7 @@ fn replace(
 ///
 /// # Errors
 /// [`CoreError::BadInput`] if it was accepted, or is a request that was paid.
-pub fn cancel(state: &WalletState, id: OpId) -> Result<Vec<Change>, CoreError> {
+pub fn cancel(state: &WalletState, id: OpId) -> Result<Vec<Change>> {
     let mut operation = state.operation(id)?.clone();
     let OpKind::PursePayment(record) = &mut operation.kind else {
         return Err(bad("operation", "it is no payment between people"));

@@ -23,6 +23,7 @@ use super::proof::reserve as reserve_proof;
 use super::row::{Transaction, Wait, units};
 use super::state::{Draft, OpId, OpKind, WalletOperation, WalletState};
 use super::{CoreError, planchet, withdraw};
+use crate::core::error::Result;
 use batzen_protocol::api::exchange::{RecoupRefreshResponse, RecoupRequest, RecoupResponse, ReserveRequest};
 
 pub use record::*;
@@ -34,7 +35,7 @@ const PROVABLE: Duration = Duration::from_days(28);
 const STALE: Duration = Duration::from_secs(600);
 
 /// Begins the recoups that are due.
-pub(crate) fn plan(draft: &mut Draft<'_>, now: Timestamp) -> Result<(), CoreError> {
+pub(crate) fn plan(draft: &mut Draft<'_>, now: Timestamp) -> Result<()> {
     let (mut due, mut lost) = (Vec::new(), Vec::new());
     for coin in draft.coins() {
         let wanted = !coin.remaining.is_zero() && matches!(coin.status, CoinStatus::Fresh | CoinStatus::Used);
@@ -73,12 +74,7 @@ impl Operation for Recoup {
         "recoup"
     }
 
-    fn next(
-        &self,
-        state: &WalletState,
-        operation: &WalletOperation,
-        _poll_ms: u64,
-    ) -> Result<HttpRequest, CoreError> {
+    fn next(&self, state: &WalletState, operation: &WalletOperation, _poll_ms: u64) -> Result<HttpRequest> {
         let coin = state.coin(&self.coin_pub)?;
         if let (RecoupStage::Confirm { time }, CoinSource::Withdrawal { operation: id, reserve_pub }) =
             (self.stage, coin.source)
@@ -125,7 +121,7 @@ impl Operation for Recoup {
         step: &mut Step<'_, '_>,
         _request: &HttpRequest,
         response: &HttpResponse,
-    ) -> Result<(), CoreError> {
+    ) -> Result<()> {
         let mut record = *self;
         let coin = step.draft.coin(&record.coin_pub)?.clone();
         if let (RecoupStage::Confirm { .. }, CoinSource::Withdrawal { operation, reserve_pub }) =
@@ -211,7 +207,7 @@ impl Operation for Recoup {
         _state: &WalletState,
         _exchange: &Exchange,
         _operation: &WalletOperation,
-    ) -> Result<Money, CoreError> {
+    ) -> Result<Money> {
         Ok(self.amount)
     }
 
@@ -220,7 +216,7 @@ impl Operation for Recoup {
         state: &WalletState,
         _exchange: &Exchange,
         _operation: &WalletOperation,
-    ) -> Result<i128, CoreError> {
+    ) -> Result<i128> {
         if self.stage != RecoupStage::Done {
             return Ok(0);
         }
@@ -231,11 +227,7 @@ impl Operation for Recoup {
         })
     }
 
-    fn coin_changes(
-        &self,
-        state: &WalletState,
-        change: &mut dyn FnMut(&EddsaPublicKey, i128),
-    ) -> Result<(), CoreError> {
+    fn coin_changes(&self, state: &WalletState, change: &mut dyn FnMut(&EddsaPublicKey, i128)) -> Result<()> {
         if self.stage == RecoupStage::Failed {
             change(&self.coin_pub, 0);
             return Ok(());
@@ -255,7 +247,7 @@ impl Operation for Recoup {
         exchange: &Exchange,
         _operation: &WalletOperation,
         row: &mut Transaction,
-    ) -> Result<(), CoreError> {
+    ) -> Result<()> {
         row.amount = exchange.amount(self.amount);
         row.coins = 1;
         row.description = format!(
@@ -273,12 +265,7 @@ impl Operation for Recoup {
         Ok(())
     }
 
-    fn wait(
-        &self,
-        state: &WalletState,
-        exchange: &Exchange,
-        _operation: &WalletOperation,
-    ) -> Result<Wait, CoreError> {
+    fn wait(&self, state: &WalletState, exchange: &Exchange, _operation: &WalletOperation) -> Result<Wait> {
         let reason = match self.stage {
             RecoupStage::Confirm { .. } => "waits for the reserve's history to show the recoup",
             _ => "waits for the exchange to pay back the coin",
@@ -293,7 +280,7 @@ impl Operation for Recoup {
         _operation: &WalletOperation,
         coin_pub: &EddsaPublicKey,
         known: &mut Known,
-    ) -> Result<(), CoreError> {
+    ) -> Result<()> {
         if self.stage != RecoupStage::Done {
             return Ok(());
         }
@@ -316,7 +303,7 @@ fn after_history(
     withdrawal: OpId,
     reserve_pub: &EddsaPublicKey,
     response: &HttpResponse,
-) -> Result<(), CoreError> {
+) -> Result<()> {
     let RecoupStage::Confirm { time } = record.stage else {
         return Err(response.refusal("paying back a coin"));
     };
@@ -362,7 +349,7 @@ fn after_history(
     Ok(())
 }
 
-fn reserve_priv(operation: &WalletOperation) -> Result<&EddsaPrivateKey, CoreError> {
+fn reserve_priv(operation: &WalletOperation) -> Result<&EddsaPrivateKey> {
     match &operation.kind {
         OpKind::Withdrawal(withdrawal) => Ok(&withdrawal.reserve_priv),
         _ => Err(CoreError::Inconsistent(format!("operation {} is no withdrawal", operation.id))),
@@ -381,12 +368,7 @@ fn wrong_owner() -> CoreError {
     }
 }
 
-fn fail(
-    step: &mut Step<'_, '_>,
-    mut record: Recoup,
-    reason: &str,
-    status: CoinStatus,
-) -> Result<(), CoreError> {
+fn fail(step: &mut Step<'_, '_>, mut record: Recoup, reason: &str, status: CoinStatus) -> Result<()> {
     step.draft.credit_coin(&record.coin_pub, record.amount)?;
     step.draft.coin_mut(&record.coin_pub)?.status = status;
     record.stage = RecoupStage::Failed;

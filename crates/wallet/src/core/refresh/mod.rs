@@ -30,6 +30,7 @@ use super::row::{Transaction, Wait, describe_fees, units};
 use super::select::IssuePlan;
 use super::state::{Change, Draft, WalletOperation, WalletState};
 use super::{CoreError, Entropy, planchet};
+use crate::core::error::Result;
 
 pub use record::*;
 pub use session::Session;
@@ -38,7 +39,7 @@ pub use session::Session;
 const MAX_COINS: usize = 64;
 const _: () = assert!(MAX_COINS <= MAX_FRESH_COINS);
 
-fn session<'a>(exchange: &'a Exchange, old: &'a Coin, record: &'a Refresh) -> Result<Session<'a>, CoreError> {
+fn session<'a>(exchange: &'a Exchange, old: &'a Coin, record: &'a Refresh) -> Result<Session<'a>> {
     let mut fresh = Vec::with_capacity(record.fresh.len());
     for item in &record.fresh {
         fresh.push((exchange.denom(&item.h_denom_pub)?, planchet::withdraw_values(item.cs.as_ref())));
@@ -48,12 +49,7 @@ fn session<'a>(exchange: &'a Exchange, old: &'a Coin, record: &'a Refresh) -> Re
 }
 
 /// The coins that `amount` on a coin of this denomination would yield; `None` if it is too little.
-fn plan_fresh(
-    exchange: &Exchange,
-    old: &Coin,
-    amount: Money,
-    now: Timestamp,
-) -> Result<Option<IssuePlan>, CoreError> {
+fn plan_fresh(exchange: &Exchange, old: &Coin, amount: Money, now: Timestamp) -> Result<Option<IssuePlan>> {
     let fee_melt = exchange.denom(&old.h_denom_pub)?.fee_refresh;
     let Ok(sum) = amount.checked_sub(fee_melt) else { return Ok(None) };
     // Change keeps the age commitment, so it needs the same age groups.
@@ -73,11 +69,7 @@ pub fn cost_of_change(exchange: &Exchange, old: &Coin, change: Money, now: Times
 }
 
 /// Begins the refreshes that are due.
-pub(crate) fn plan(
-    draft: &mut Draft<'_>,
-    now: Timestamp,
-    entropy: &mut dyn Entropy,
-) -> Result<(), CoreError> {
+pub(crate) fn plan(draft: &mut Draft<'_>, now: Timestamp, entropy: &mut dyn Entropy) -> Result<()> {
     let mut due = Vec::new();
     for coin in draft.coins() {
         if coin.remaining.is_zero() {
@@ -117,7 +109,7 @@ fn waits(
     coin_pub: &EddsaPublicKey,
     now: Timestamp,
     entropy: &mut dyn Entropy,
-) -> Result<bool, CoreError> {
+) -> Result<bool> {
     let coin = draft.coin(coin_pub)?;
     let exchange = draft.exchange(&coin.exchange)?;
     let discretion = exchange.discretion;
@@ -151,7 +143,7 @@ fn delayed(state: &WalletState) -> impl Iterator<Item = &Coin> {
 ///
 /// # Errors
 /// [`CoreError::Amount`] on overflow.
-pub fn waiting_change(state: &WalletState, base_url: &str) -> Result<Money, CoreError> {
+pub fn waiting_change(state: &WalletState, base_url: &str) -> Result<Money> {
     let here = delayed(state).filter(|coin| coin.exchange == base_url);
     Ok(Money::checked_sum(here.map(|coin| coin.remaining))?)
 }
@@ -176,7 +168,7 @@ fn begin(
     reason: RefreshReason,
     now: Timestamp,
     entropy: &mut dyn Entropy,
-) -> Result<(), CoreError> {
+) -> Result<()> {
     let coin = draft.coin(coin_pub)?.clone();
     let exchange = draft.exchange(&coin.exchange)?.clone();
     let Some(plan) = plan_fresh(&exchange, &coin, coin.remaining, now)? else { return Ok(()) };
@@ -208,14 +200,14 @@ fn begin(
 }
 
 /// Fixes the commitment. After this the fresh coins cannot change.
-fn commit(exchange: &Exchange, old: &Coin, record: &mut Refresh) -> Result<(), CoreError> {
+fn commit(exchange: &Exchange, old: &Coin, record: &mut Refresh) -> Result<()> {
     record.rc = Some(session(exchange, old, record)?.commitment(&exchange.amount(record.amount))?);
     record.stage = RefreshStage::Melt;
     Ok(())
 }
 
 /// Positions of the fresh coins that still lack the exchange's first message.
-fn missing_cs(exchange: &Exchange, record: &Refresh) -> Result<Vec<u32>, CoreError> {
+fn missing_cs(exchange: &Exchange, record: &Refresh) -> Result<Vec<u32>> {
     let mut missing = Vec::new();
     for (position, item) in (0u32..).zip(&record.fresh) {
         if item.cs.is_none() && exchange.denom(&item.h_denom_pub)?.is_cs() {
@@ -225,11 +217,11 @@ fn missing_cs(exchange: &Exchange, record: &Refresh) -> Result<Vec<u32>, CoreErr
     Ok(missing)
 }
 
-fn rc_of(operation: &WalletOperation, record: &Refresh) -> Result<HashCode, CoreError> {
+fn rc_of(operation: &WalletOperation, record: &Refresh) -> Result<HashCode> {
     record.rc.ok_or_else(|| CoreError::Inconsistent(format!("refresh {} has no commitment", operation.id)))
 }
 
-fn chosen(operation: &WalletOperation, record: &Refresh) -> Result<u32, CoreError> {
+fn chosen(operation: &WalletOperation, record: &Refresh) -> Result<u32> {
     record
         .noreveal_index
         .ok_or_else(|| CoreError::Inconsistent(format!("refresh {} is not melted", operation.id)))
@@ -240,12 +232,7 @@ impl Operation for Refresh {
         "refresh"
     }
 
-    fn next(
-        &self,
-        state: &WalletState,
-        operation: &WalletOperation,
-        _poll_ms: u64,
-    ) -> Result<HttpRequest, CoreError> {
+    fn next(&self, state: &WalletState, operation: &WalletOperation, _poll_ms: u64) -> Result<HttpRequest> {
         let base = &operation.exchange;
         let exchange = state.exchange(base)?;
         let old = state.coin(&self.old_coin_pub)?;
@@ -326,7 +313,7 @@ impl Operation for Refresh {
         step: &mut Step<'_, '_>,
         _request: &HttpRequest,
         response: &HttpResponse,
-    ) -> Result<(), CoreError> {
+    ) -> Result<()> {
         let record = *self;
         match record.stage {
             RefreshStage::Prepare => after_csr(step, record, response),
@@ -340,12 +327,7 @@ impl Operation for Refresh {
         self.old_coin_pub == *coin_pub
     }
 
-    fn held(
-        &self,
-        _state: &WalletState,
-        _exchange: &Exchange,
-        operation: &WalletOperation,
-    ) -> Result<Money, CoreError> {
+    fn held(&self, _state: &WalletState, _exchange: &Exchange, operation: &WalletOperation) -> Result<Money> {
         // Nothing of it counts as spent before the exchange has confirmed it.
         if operation.dispute.is_some() { Ok(self.amount) } else { self.value() }
     }
@@ -355,7 +337,7 @@ impl Operation for Refresh {
         _state: &WalletState,
         _exchange: &Exchange,
         operation: &WalletOperation,
-    ) -> Result<i128, CoreError> {
+    ) -> Result<i128> {
         Ok(match self.stage {
             _ if operation.is_disputed() => 0,
             RefreshStage::Failed => 0,
@@ -368,7 +350,7 @@ impl Operation for Refresh {
         &self,
         _state: &WalletState,
         change: &mut dyn FnMut(&EddsaPublicKey, i128),
-    ) -> Result<(), CoreError> {
+    ) -> Result<()> {
         let taken = if self.stage == RefreshStage::Failed { Money::ZERO } else { self.amount };
         change(&self.old_coin_pub, -units(taken));
         Ok(())
@@ -384,7 +366,7 @@ impl Operation for Refresh {
         exchange: &Exchange,
         _operation: &WalletOperation,
         row: &mut Transaction,
-    ) -> Result<(), CoreError> {
+    ) -> Result<()> {
         row.amount = exchange.amount(self.amount);
         row.fees = exchange.amount(self.fee_melt.checked_add(self.fees_withdraw)?);
         row.coins = self.fresh.len();
@@ -407,12 +389,7 @@ impl Operation for Refresh {
         Ok(())
     }
 
-    fn wait(
-        &self,
-        state: &WalletState,
-        exchange: &Exchange,
-        _operation: &WalletOperation,
-    ) -> Result<Wait, CoreError> {
+    fn wait(&self, state: &WalletState, exchange: &Exchange, _operation: &WalletOperation) -> Result<Wait> {
         let until = state.spendable_until(exchange, &self.old_coin_pub)?;
         Ok(Wait { reason: "waits for the exchange to make change", until: Some((until, "coin expires")) })
     }
@@ -423,7 +400,7 @@ impl Operation for Refresh {
         operation: &WalletOperation,
         coin_pub: &EddsaPublicKey,
         known: &mut Known,
-    ) -> Result<(), CoreError> {
+    ) -> Result<()> {
         if let Some(rc) = self.rc.filter(|_| self.old_coin_pub == *coin_pub) {
             let answer = match self.stage {
                 RefreshStage::Failed => Answer::Refused(operation.id),
@@ -436,7 +413,7 @@ impl Operation for Refresh {
     }
 }
 
-fn after_csr(step: &mut Step<'_, '_>, mut record: Refresh, response: &HttpResponse) -> Result<(), CoreError> {
+fn after_csr(step: &mut Step<'_, '_>, mut record: Refresh, response: &HttpResponse) -> Result<()> {
     let exchange = step.draft.exchange(&step.operation.exchange)?.clone();
     match (response.status, response.code()) {
         (200, _) => {
@@ -478,7 +455,7 @@ fn fail(
     mut record: Refresh,
     reason: impl Into<String>,
     status: Option<CoinStatus>,
-) -> Result<(), CoreError> {
+) -> Result<()> {
     step.draft.credit_coin(&record.old_coin_pub, record.amount)?;
     if let Some(status) = status {
         step.draft.coin_mut(&record.old_coin_pub)?.status = status;
@@ -489,11 +466,7 @@ fn fail(
     Ok(())
 }
 
-fn after_melt(
-    step: &mut Step<'_, '_>,
-    mut record: Refresh,
-    response: &HttpResponse,
-) -> Result<(), CoreError> {
+fn after_melt(step: &mut Step<'_, '_>, mut record: Refresh, response: &HttpResponse) -> Result<()> {
     match (response.status, response.code()) {
         (200, _) => {
             let answer: MeltConfirmation = response.json("melting a coin")?;
@@ -550,11 +523,7 @@ fn after_melt(
     }
 }
 
-fn after_reveal(
-    step: &mut Step<'_, '_>,
-    mut record: Refresh,
-    response: &HttpResponse,
-) -> Result<(), CoreError> {
+fn after_reveal(step: &mut Step<'_, '_>, mut record: Refresh, response: &HttpResponse) -> Result<()> {
     match (response.status, response.code()) {
         (200, _) => {}
         (

@@ -11,8 +11,8 @@ use batzen_crypto::{
 };
 use batzen_protocol::Amount;
 
-use super::super::CoreError;
 use super::super::exchange::Denom;
+use crate::core::error::Result;
 
 /// A refresh session: the candidates and their commitment. Pure; load generators use it without a wallet.
 #[derive(Debug)]
@@ -45,7 +45,7 @@ impl Session<'_> {
     }
 
     /// The secret that a candidate's transfer key shares with the melted coin.
-    pub(super) fn transfer_secret(&self, candidate: u32) -> Result<TransferSecret, CoreError> {
+    pub(super) fn transfer_secret(&self, candidate: u32) -> Result<TransferSecret> {
         Ok(ecdh_eddsa_pub(&self.transfer_priv(candidate), &self.old_coin.1)?)
     }
 
@@ -53,13 +53,13 @@ impl Session<'_> {
     ///
     /// # Errors
     /// If a key or an R value would mark coins.
-    pub fn candidate(&self, candidate: u32) -> Result<Vec<FreshCoin>, CoreError> {
+    pub fn candidate(&self, candidate: u32) -> Result<Vec<FreshCoin>> {
         let [coins] = self.candidates([candidate])?;
         Ok(coins)
     }
 
     /// The coins of several candidates, computed side by side.
-    fn candidates<const N: usize>(&self, candidates: [u32; N]) -> Result<[Vec<FreshCoin>; N], CoreError> {
+    fn candidates<const N: usize>(&self, candidates: [u32; N]) -> Result<[Vec<FreshCoin>; N]> {
         let fresh: Vec<FreshDenom<'_>> = self
             .fresh
             .iter()
@@ -89,7 +89,7 @@ impl Session<'_> {
     ///
     /// # Errors
     /// As [`Session::candidate`].
-    pub fn commitment(&self, amount_with_fee: &Amount) -> Result<HashCode, CoreError> {
+    pub fn commitment(&self, amount_with_fee: &Amount) -> Result<HashCode> {
         let planchets = self
             .candidates([0, 1, 2])?
             .map(|coins| coins.into_iter().map(|coin| coin.planchet).collect::<Vec<_>>());

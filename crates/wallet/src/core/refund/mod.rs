@@ -21,6 +21,7 @@ use super::purchase::refunds;
 use super::row::{Transaction, Wait, about, describe_fees, units};
 use super::state::{Draft, OpId, OpKind, WalletOperation, WalletState};
 use super::{Change, CoreError};
+use crate::core::error::Result;
 
 pub use record::*;
 
@@ -34,7 +35,7 @@ pub fn start(
     h_contract_terms: &HashCode,
     permissions: &[RefundPermission],
     now: Timestamp,
-) -> Result<Option<(OpId, Vec<Change>)>, CoreError> {
+) -> Result<Option<(OpId, Vec<Change>)>> {
     let (payment_op, payment) = find_payment(state, h_contract_terms)?;
     let exchange = state.exchange(&payment_op.exchange)?;
     let mut items: Vec<RefundItem> = Vec::new();
@@ -102,7 +103,7 @@ pub fn start(
 fn find_payment<'a>(
     state: &'a WalletState,
     h_contract_terms: &HashCode,
-) -> Result<(&'a WalletOperation, &'a Payment), CoreError> {
+) -> Result<(&'a WalletOperation, &'a Payment)> {
     state
         .operations
         .values()
@@ -135,12 +136,7 @@ impl Operation for Refund {
         "refund"
     }
 
-    fn next(
-        &self,
-        state: &WalletState,
-        operation: &WalletOperation,
-        _poll_ms: u64,
-    ) -> Result<HttpRequest, CoreError> {
+    fn next(&self, state: &WalletState, operation: &WalletOperation, _poll_ms: u64) -> Result<HttpRequest> {
         if self.approved.is_some() {
             return refunds::take_request(state, self.payment);
         }
@@ -169,7 +165,7 @@ impl Operation for Refund {
         step: &mut Step<'_, '_>,
         _request: &HttpRequest,
         response: &HttpResponse,
-    ) -> Result<(), CoreError> {
+    ) -> Result<()> {
         let mut record = *self;
         if record.approved.is_some() {
             return refunds::receive_again(step, record, response);
@@ -223,12 +219,7 @@ impl Operation for Refund {
         true
     }
 
-    fn held(
-        &self,
-        state: &WalletState,
-        exchange: &Exchange,
-        _operation: &WalletOperation,
-    ) -> Result<Money, CoreError> {
+    fn held(&self, state: &WalletState, exchange: &Exchange, _operation: &WalletOperation) -> Result<Money> {
         let mut sum = Money::ZERO;
         for item in self.items.iter().filter(|item| item.progress == RefundState::Open) {
             if state.is_coin_of(&item.coin_pub, exchange) {
@@ -243,7 +234,7 @@ impl Operation for Refund {
         _state: &WalletState,
         _exchange: &Exchange,
         _operation: &WalletOperation,
-    ) -> Result<i128, CoreError> {
+    ) -> Result<i128> {
         let kept = self.items.iter().filter(|item| !matches!(item.progress, RefundState::Failed(_)));
         let mut sum = 0;
         for item in kept {
@@ -256,7 +247,7 @@ impl Operation for Refund {
         &self,
         _state: &WalletState,
         change: &mut dyn FnMut(&EddsaPublicKey, i128),
-    ) -> Result<(), CoreError> {
+    ) -> Result<()> {
         for item in self.items.iter().filter(|item| item.progress == RefundState::Done) {
             change(&item.coin_pub, units(item.amount.checked_sub(item.fee_refund)?));
         }
@@ -269,7 +260,7 @@ impl Operation for Refund {
         exchange: &Exchange,
         _operation: &WalletOperation,
         row: &mut Transaction,
-    ) -> Result<(), CoreError> {
+    ) -> Result<()> {
         let (_, fees) = self.totals()?;
         row.amount = exchange.amount(Money::checked_sum(self.items.iter().map(|item| item.amount))?);
         row.fees = exchange.amount(fees);
@@ -297,12 +288,7 @@ impl Operation for Refund {
         Ok(())
     }
 
-    fn wait(
-        &self,
-        _state: &WalletState,
-        _exchange: &Exchange,
-        _operation: &WalletOperation,
-    ) -> Result<Wait, CoreError> {
+    fn wait(&self, _state: &WalletState, _exchange: &Exchange, _operation: &WalletOperation) -> Result<Wait> {
         Ok(Wait { reason: "waits for the exchange's confirmation", until: None })
     }
 
@@ -312,7 +298,7 @@ impl Operation for Refund {
         _operation: &WalletOperation,
         coin_pub: &EddsaPublicKey,
         known: &mut Known,
-    ) -> Result<(), CoreError> {
+    ) -> Result<()> {
         let contract = (self.merchant_pub, self.h_contract_terms);
         for item in &self.items {
             if item.coin_pub == *coin_pub && item.progress == RefundState::Done {

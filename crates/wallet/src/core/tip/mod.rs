@@ -22,6 +22,7 @@ use super::select::{IssuePlan, split_into_coins};
 use super::state::{Draft, OpId, OpKind, WalletOperation, WalletState};
 use super::url::normalise_base_url;
 use super::{Change, CoreError, Entropy};
+use crate::core::error::Result;
 
 pub use record::*;
 
@@ -58,7 +59,7 @@ impl TipUri {
     ///
     /// # Errors
     /// [`CoreError::BadInput`] if it is not one.
-    pub fn parse(uri: &str) -> Result<Self, CoreError> {
+    pub fn parse(uri: &str) -> Result<Self> {
         let malformed = |reason: String| bad("taler URI", reason);
         let parsed = TalerUri::parse(uri.trim()).map_err(|error| malformed(error.to_string()))?;
         let TalerUri::Tip { merchant_url, tip_id } = parsed else {
@@ -80,7 +81,7 @@ impl TipUri {
     ///
     /// # Errors
     /// [`CoreError::BadInput`] if there is no such tip, or as the answer says.
-    pub fn read(self, response: &HttpResponse) -> Result<TipOffer, CoreError> {
+    pub fn read(self, response: &HttpResponse) -> Result<TipOffer> {
         match (response.status, response.code().to_u32()) {
             (200, _) => {}
             (404, code) if code != 0 => return Err(bad("taler URI", "the shop knows no such tip")),
@@ -127,7 +128,7 @@ pub struct TipOffer {
 ///
 /// # Errors
 /// [`CoreError::NothingOffered`] or [`CoreError::TooSmall`].
-pub fn preview(exchange: &Exchange, amount: Amount, now: Timestamp) -> Result<IssuePlan, CoreError> {
+pub fn preview(exchange: &Exchange, amount: Amount, now: Timestamp) -> Result<IssuePlan> {
     let sum = amount.money_in(exchange.currency)?;
     let mut offers = exchange.offers(CipherChoice::Rsa, now);
     // Offers of the other cipher are listed only if there are none of the wanted one.
@@ -157,7 +158,7 @@ pub fn start(
     offer: &TipOffer,
     now: Timestamp,
     entropy: &mut dyn Entropy,
-) -> Result<(OpId, Vec<Change>), CoreError> {
+) -> Result<(OpId, Vec<Change>)> {
     if let Some(id) = offer.uri.known(state) {
         return Ok((id, Vec::new()));
     }
@@ -185,12 +186,7 @@ impl Operation for Tip {
         "tip"
     }
 
-    fn next(
-        &self,
-        state: &WalletState,
-        operation: &WalletOperation,
-        _poll_ms: u64,
-    ) -> Result<HttpRequest, CoreError> {
+    fn next(&self, state: &WalletState, operation: &WalletOperation, _poll_ms: u64) -> Result<HttpRequest> {
         let planchets = self.planchets(state.exchange(&operation.exchange)?)?;
         let planchets = planchets.into_iter().zip(&self.denoms).map(|(planchet, h_denom_pub)| TipPlanchet {
             denom_pub_hash: *h_denom_pub,
@@ -206,7 +202,7 @@ impl Operation for Tip {
         step: &mut Step<'_, '_>,
         _request: &HttpRequest,
         response: &HttpResponse,
-    ) -> Result<(), CoreError> {
+    ) -> Result<()> {
         let record = *self;
         /// Some backends say so when the exchange has failed.
         const FAILED_DEPENDENCY: u16 = 424;
@@ -226,7 +222,7 @@ impl Operation for Tip {
         _state: &WalletState,
         _exchange: &Exchange,
         _operation: &WalletOperation,
-    ) -> Result<Money, CoreError> {
+    ) -> Result<Money> {
         self.value()
     }
 
@@ -235,7 +231,7 @@ impl Operation for Tip {
         _state: &WalletState,
         _exchange: &Exchange,
         _operation: &WalletOperation,
-    ) -> Result<i128, CoreError> {
+    ) -> Result<i128> {
         if self.stage == TipStage::Failed { Ok(0) } else { Ok(units(self.value()?)) }
     }
 
@@ -245,7 +241,7 @@ impl Operation for Tip {
         exchange: &Exchange,
         _operation: &WalletOperation,
         row: &mut Transaction,
-    ) -> Result<(), CoreError> {
+    ) -> Result<()> {
         row.amount = exchange.amount(self.amount);
         row.fees = exchange.amount(self.fees);
         row.coins = self.denoms.len();
@@ -257,12 +253,7 @@ impl Operation for Tip {
         Ok(())
     }
 
-    fn wait(
-        &self,
-        _state: &WalletState,
-        _exchange: &Exchange,
-        _operation: &WalletOperation,
-    ) -> Result<Wait, CoreError> {
+    fn wait(&self, _state: &WalletState, _exchange: &Exchange, _operation: &WalletOperation) -> Result<Wait> {
         Ok(Wait { reason: "waits for the shop's tip", until: Some((self.expiration, "it expires")) })
     }
 }
@@ -273,7 +264,7 @@ fn end(step: &mut Step<'_, '_>, mut record: Tip, stage: TipStage, reason: Option
     step.finish(record);
 }
 
-fn take_coins(step: &mut Step<'_, '_>, record: Tip, response: &HttpResponse) -> Result<(), CoreError> {
+fn take_coins(step: &mut Step<'_, '_>, record: Tip, response: &HttpResponse) -> Result<()> {
     let answer: PickUpTipResponse = response.json(TAKE)?;
     let exchange = step.draft.exchange(&step.operation.exchange)?.clone();
     let planchets = record.planchets(&exchange)?;
@@ -309,7 +300,7 @@ fn take_coins(step: &mut Step<'_, '_>, record: Tip, response: &HttpResponse) -> 
 ///
 /// # Errors
 /// [`CoreError::BadInput`] if it is no tip, or finished.
-pub fn cancel(state: &WalletState, id: OpId, now: Timestamp) -> Result<Vec<Change>, CoreError> {
+pub fn cancel(state: &WalletState, id: OpId, now: Timestamp) -> Result<Vec<Change>> {
     let mut operation = state.operation(id)?.clone();
     let OpKind::Tip(record) = &mut operation.kind else {
         return Err(bad("operation", "it is no tip"));

@@ -4,10 +4,10 @@ use batzen_crypto::{HashCode, PlanchetMasterSecret};
 use batzen_protocol::{Money, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use super::super::CoreError;
 use super::super::encoding::text;
 use super::super::exchange::Exchange;
 use super::super::planchet;
+use crate::core::error::Result;
 
 /// Stage of a tip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,11 +52,11 @@ impl Tip {
     ///
     /// # Errors
     /// Cannot happen in this wallet's records.
-    pub fn value(&self) -> Result<Money, CoreError> {
+    pub fn value(&self) -> Result<Money> {
         Ok(self.amount.checked_sub(self.fees)?)
     }
 
-    pub(super) fn planchets(&self, exchange: &Exchange) -> Result<Vec<planchet::Planchet>, CoreError> {
+    pub(super) fn planchets(&self, exchange: &Exchange) -> Result<Vec<planchet::Planchet>> {
         let make = |(index, h_denom_pub)| {
             planchet::withdraw_planchet(&self.seed, index, exchange.denom(h_denom_pub)?, None, None)
         };

@@ -11,15 +11,15 @@ use std::collections::BTreeMap;
 use batzen_crypto::EddsaPublicKey;
 use batzen_protocol::{Amount, Money, Timestamp};
 
-use super::super::CoreError;
 use super::super::coin::Coin;
 use super::super::exchange::Exchange;
 use super::super::row::{Status, Transaction, units};
 use super::super::state::{Draft, WalletState};
 use super::part::{Part, part_of};
+use crate::core::error::Result;
 
 /// A signed amount, such as `-EUR:1.5`.
-pub(super) fn signed(exchange: &Exchange, units: i128) -> Result<String, CoreError> {
+pub(super) fn signed(exchange: &Exchange, units: i128) -> Result<String> {
     let sign = if units < 0 { '-' } else { '+' };
     Ok(format!("{sign}{}", exchange.amount(Money::from_units(units.unsigned_abs())?)))
 }
@@ -30,10 +30,7 @@ struct Expected {
     latest: Timestamp,
 }
 
-fn expected(
-    state: &WalletState,
-    exchange: &Exchange,
-) -> Result<BTreeMap<EddsaPublicKey, Expected>, CoreError> {
+fn expected(state: &WalletState, exchange: &Exchange) -> Result<BTreeMap<EddsaPublicKey, Expected>> {
     let mut coins = BTreeMap::new();
     for coin in coins_of(state, exchange) {
         let value = exchange.denom(&coin.h_denom_pub)?.value;
@@ -57,11 +54,7 @@ fn coins_of<'a>(state: &'a WalletState, exchange: &'a Exchange) -> impl Iterator
 
 /// Rows for value that left the wallet without an operation: coins that expired, and coins that were spent
 /// elsewhere.
-pub(super) fn losses(
-    state: &WalletState,
-    exchange: &Exchange,
-    now: Timestamp,
-) -> Result<Vec<Transaction>, CoreError> {
+pub(super) fn losses(state: &WalletState, exchange: &Exchange, now: Timestamp) -> Result<Vec<Transaction>> {
     let draft = Draft::new(state);
     let expected = expected(state, exchange)?;
     let (mut expired, mut elsewhere) = (Loss::default(), Loss::default());
@@ -106,12 +99,7 @@ impl Loss {
         }
     }
 
-    fn row(
-        &self,
-        exchange: &Exchange,
-        kind: &'static str,
-        description: &str,
-    ) -> Result<Option<Transaction>, CoreError> {
+    fn row(&self, exchange: &Exchange, kind: &'static str, description: &str) -> Result<Option<Transaction>> {
         if self.units == 0 {
             return Ok(None);
         }
@@ -130,7 +118,7 @@ pub(super) fn summary_row(
     timestamp: Timestamp,
     effect: i128,
     amount: Amount,
-) -> Result<Transaction, CoreError> {
+) -> Result<Transaction> {
     Ok(Transaction {
         id: None,
         kind,

@@ -14,6 +14,7 @@ use super::CoreError;
 use super::exchange::Exchange;
 use super::row::units;
 use super::state::{Draft, WalletOperation, WalletState};
+use crate::core::error::Result;
 use effect::{losses, signed, summary_row};
 use part::{Part, part_of};
 
@@ -64,7 +65,7 @@ pub struct Balance {
 ///
 /// # Errors
 /// If records contradict each other.
-pub fn balances(state: &WalletState, now: Timestamp) -> Result<Vec<Balance>, CoreError> {
+pub fn balances(state: &WalletState, now: Timestamp) -> Result<Vec<Balance>> {
     let mut by_currency: BTreeMap<String, Balance> = BTreeMap::new();
     for exchange in state.exchanges.values() {
         let part = exchange_balance(state, exchange, now)?;
@@ -93,11 +94,7 @@ pub fn balances(state: &WalletState, now: Timestamp) -> Result<Vec<Balance>, Cor
     Ok(by_currency.into_values().collect())
 }
 
-fn exchange_balance(
-    state: &WalletState,
-    exchange: &Exchange,
-    now: Timestamp,
-) -> Result<ExchangeBalance, CoreError> {
+fn exchange_balance(state: &WalletState, exchange: &Exchange, now: Timestamp) -> Result<ExchangeBalance> {
     let (mut available, mut incoming, mut outgoing, mut dust, mut disputed) =
         (Money::ZERO, Money::ZERO, Money::ZERO, Money::ZERO, Money::ZERO);
     let draft = Draft::new(state);
@@ -139,7 +136,7 @@ fn exchange_balance(
 ///
 /// # Errors
 /// If records contradict each other.
-pub fn transactions(state: &WalletState, with_refreshes: bool) -> Result<Vec<Transaction>, CoreError> {
+pub fn transactions(state: &WalletState, with_refreshes: bool) -> Result<Vec<Transaction>> {
     let wanted = |operation: &&WalletOperation| with_refreshes || !is_hidden(operation);
     state.operations.values().rev().filter(wanted).map(|operation| transaction(state, operation)).collect()
 }
@@ -168,7 +165,7 @@ pub struct HistoryTotal {
 ///
 /// # Errors
 /// If records contradict each other.
-pub fn history(state: &WalletState, with_refreshes: bool, now: Timestamp) -> Result<History, CoreError> {
+pub fn history(state: &WalletState, with_refreshes: bool, now: Timestamp) -> Result<History> {
     let mut rows = transactions(state, with_refreshes)?;
     let mut sums: BTreeMap<String, (&Exchange, i128)> = BTreeMap::new();
     for exchange in state.exchanges.values() {
@@ -189,12 +186,12 @@ pub fn history(state: &WalletState, with_refreshes: bool, now: Timestamp) -> Res
     let totals = sums.into_values().map(|(exchange, sum)| {
         Ok::<_, CoreError>(HistoryTotal { currency: exchange.currency, total: signed(exchange, sum)? })
     });
-    let totals = totals.collect::<Result<_, CoreError>>()?;
+    let totals = totals.collect::<Result<_>>()?;
     Ok(History { transactions: rows, totals })
 }
 
 /// The effect that a row shows, in signed units.
-fn effect_of_row(row: &Transaction) -> Result<i128, CoreError> {
+fn effect_of_row(row: &Transaction) -> Result<i128> {
     let amount = Amount::parse(row.effect.trim_start_matches(['+', '-']))?;
     let units = units(amount.money);
     Ok(if row.effect.starts_with('-') { -units } else { units })
@@ -209,7 +206,7 @@ fn hidden_refreshes(
     state: &WalletState,
     exchange: &Exchange,
     with_refreshes: bool,
-) -> Result<Option<Transaction>, CoreError> {
+) -> Result<Option<Transaction>> {
     let (mut sum, mut latest) = (0, Timestamp::ZERO);
     for operation in state.operations.values() {
         if !with_refreshes && is_hidden(operation) && operation.exchange == exchange.base_url {
@@ -231,7 +228,7 @@ fn hidden_refreshes(
 ///
 /// # Errors
 /// If records contradict each other.
-pub fn transaction(state: &WalletState, operation: &WalletOperation) -> Result<Transaction, CoreError> {
+pub fn transaction(state: &WalletState, operation: &WalletOperation) -> Result<Transaction> {
     let exchange = state.exchange(&operation.exchange)?;
     let zero = exchange.amount(Money::ZERO);
     let running = if operation.finished.is_some() { Status::Done } else { Status::Pending };

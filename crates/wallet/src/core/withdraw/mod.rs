@@ -23,6 +23,7 @@ use super::proof::denomination::{self, Use};
 use super::row::{Transaction, Wait, describe_fees, units};
 use super::state::{Draft, OpId, OpKind, WalletOperation, WalletState};
 use super::{CoreError, planchet};
+use crate::core::error::Result;
 use batzen_protocol::api::bank::WithdrawalSelection;
 use batzen_protocol::api::exchange::{
     BatchWithdrawRequest, BlindSignature, BlindSignatures, CsrWithdrawRequest, WithdrawRequest,
@@ -48,7 +49,7 @@ pub fn start(
     wish: CoinWish,
     now: Timestamp,
     entropy: &mut dyn super::Entropy,
-) -> Result<(OpId, Vec<super::Change>), CoreError> {
+) -> Result<(OpId, Vec<super::Change>)> {
     let exchange = state.exchange(base_url)?;
     exchange.require_terms()?;
     let sum = amount.money_in(exchange.currency)?;
@@ -110,7 +111,7 @@ pub(crate) fn start_from_recoup(
     step: &mut Step<'_, '_>,
     reserve_priv: &EddsaPrivateKey,
     amount: Money,
-) -> Result<(), CoreError> {
+) -> Result<()> {
     let reserve_pub = reserve_priv.public_key();
     let waiting = step.draft.operations().find(|operation| match &operation.kind {
         OpKind::Withdrawal(record) => {
@@ -149,7 +150,7 @@ pub(crate) fn start_from_purse(
     step: &mut Step<'_, '_>,
     reserve_priv: &EddsaPrivateKey,
     amount: Money,
-) -> Result<(), CoreError> {
+) -> Result<()> {
     let reserve_pub = reserve_priv.public_key();
     let open = step.draft.operations().find(|operation| {
         operation.finished.is_none()
@@ -196,7 +197,7 @@ pub fn preview(
     amount: Amount,
     wish: impl Into<CoinWish>,
     now: Timestamp,
-) -> Result<super::select::IssuePlan, CoreError> {
+) -> Result<super::select::IssuePlan> {
     let sum = amount.money_in(exchange.currency)?;
     let wish = wish.into();
     let age_mask = exchange.age_limit(wish, now)?.map_or(0, |age| age.mask);
@@ -238,7 +239,7 @@ enum Work {
     Nothing,
 }
 
-fn work(exchange: &Exchange, record: &Withdrawal) -> Result<Work, CoreError> {
+fn work(exchange: &Exchange, record: &Withdrawal) -> Result<Work> {
     let mut batch = Vec::new();
     let limit = if record.batch { BATCH_SIZE } else { 1 };
     for (position, planchet) in record.planchets.iter().enumerate() {
@@ -256,16 +257,12 @@ fn work(exchange: &Exchange, record: &Withdrawal) -> Result<Work, CoreError> {
 }
 
 /// The coin of a planchet's record, before it is signed.
-fn made(record: &Withdrawal, item: &PlanchetRecord, denom: &Denom) -> Result<planchet::Planchet, CoreError> {
+fn made(record: &Withdrawal, item: &PlanchetRecord, denom: &Denom) -> Result<planchet::Planchet> {
     let h_age = item.age.as_ref().map(CoinAge::hash).transpose()?;
     planchet::withdraw_planchet(&record.seed, item.index, denom, item.cs.as_ref(), h_age.as_ref())
 }
 
-fn body_for(
-    exchange: &Exchange,
-    record: &Withdrawal,
-    planchet: &PlanchetRecord,
-) -> Result<WithdrawRequest, CoreError> {
+fn body_for(exchange: &Exchange, record: &Withdrawal, planchet: &PlanchetRecord) -> Result<WithdrawRequest> {
     let denom = exchange.denom(&planchet.h_denom_pub)?;
     let made = made(record, planchet, denom)?;
     planchet::withdraw_request(&record.reserve_priv, exchange.currency, denom, &made)
@@ -280,12 +277,7 @@ impl Operation for Withdrawal {
         "withdrawal"
     }
 
-    fn next(
-        &self,
-        state: &WalletState,
-        operation: &WalletOperation,
-        poll_ms: u64,
-    ) -> Result<HttpRequest, CoreError> {
+    fn next(&self, state: &WalletState, operation: &WalletOperation, poll_ms: u64) -> Result<HttpRequest> {
         let bank = || match &self.origin {
             Origin::Bank(bank) => Ok(bank),
             _ => Err(CoreError::Inconsistent(format!("operation {} has no bank", operation.id))),
@@ -381,7 +373,7 @@ impl Operation for Withdrawal {
         step: &mut Step<'_, '_>,
         _request: &HttpRequest,
         response: &HttpResponse,
-    ) -> Result<(), CoreError> {
+    ) -> Result<()> {
         let mut record = *self;
         match record.stage {
             WithdrawStage::Select => after_select(step, record, response),
@@ -413,23 +405,13 @@ impl Operation for Withdrawal {
         }
     }
 
-    fn held(
-        &self,
-        _state: &WalletState,
-        exchange: &Exchange,
-        _operation: &WalletOperation,
-    ) -> Result<Money, CoreError> {
+    fn held(&self, _state: &WalletState, exchange: &Exchange, _operation: &WalletOperation) -> Result<Money> {
         let (open, _) = self.totals(exchange, &[PlanchetState::Open])?;
         let expected = self.amount.checked_add(self.recouped)?;
         Ok(if self.planchets.is_empty() { expected } else { open.checked_add(self.unplanned)? })
     }
 
-    fn effect(
-        &self,
-        _state: &WalletState,
-        exchange: &Exchange,
-        operation: &WalletOperation,
-    ) -> Result<i128, CoreError> {
+    fn effect(&self, _state: &WalletState, exchange: &Exchange, operation: &WalletOperation) -> Result<i128> {
         let is_open = operation.finished.is_none();
         // The income counts what came through purses, so the withdrawal only counts what it costs.
         if is_open && self.planchets.is_empty() {
@@ -447,7 +429,7 @@ impl Operation for Withdrawal {
         exchange: &Exchange,
         operation: &WalletOperation,
         row: &mut Transaction,
-    ) -> Result<(), CoreError> {
+    ) -> Result<()> {
         let (value, fees) = self.totals(exchange, &[PlanchetState::Open, PlanchetState::Done])?;
         row.amount = exchange.amount(self.amount);
         row.fees = exchange.amount(fees);
@@ -490,12 +472,7 @@ impl Operation for Withdrawal {
         Ok(())
     }
 
-    fn wait(
-        &self,
-        _state: &WalletState,
-        exchange: &Exchange,
-        operation: &WalletOperation,
-    ) -> Result<Wait, CoreError> {
+    fn wait(&self, _state: &WalletState, exchange: &Exchange, operation: &WalletOperation) -> Result<Wait> {
         let reason = match self.stage {
             _ if self.kyc.is_some() => "waits for the identity check",
             WithdrawStage::Select => "has to give the bank its reserve key",
@@ -508,7 +485,7 @@ impl Operation for Withdrawal {
     }
 }
 
-fn abort(step: &mut Step<'_, '_>, mut record: Withdrawal, reason: &str) -> Result<(), CoreError> {
+fn abort(step: &mut Step<'_, '_>, mut record: Withdrawal, reason: &str) -> Result<()> {
     record.stage = WithdrawStage::Aborted;
     record.reason = Some(reason.to_owned());
     if let Origin::Bank(bank) = &mut record.origin {
@@ -518,11 +495,7 @@ fn abort(step: &mut Step<'_, '_>, mut record: Withdrawal, reason: &str) -> Resul
     Ok(())
 }
 
-fn after_select(
-    step: &mut Step<'_, '_>,
-    mut record: Withdrawal,
-    response: &HttpResponse,
-) -> Result<(), CoreError> {
+fn after_select(step: &mut Step<'_, '_>, mut record: Withdrawal, response: &HttpResponse) -> Result<()> {
     match (response.status, response.code()) {
         (200, _) => {
             let status: BankStatus = response.json("selecting the reserve at the bank")?;
@@ -559,11 +532,7 @@ fn after_select(
     }
 }
 
-fn after_bank_status(
-    step: &mut Step<'_, '_>,
-    mut record: Withdrawal,
-    response: &HttpResponse,
-) -> Result<(), CoreError> {
+fn after_bank_status(step: &mut Step<'_, '_>, mut record: Withdrawal, response: &HttpResponse) -> Result<()> {
     match (response.status, response.code()) {
         (200, _) => {
             let status: BankStatus = response.json("asking the bank about the withdrawal")?;
@@ -593,11 +562,7 @@ fn after_bank_status(
     }
 }
 
-fn after_kyc(
-    step: &mut Step<'_, '_>,
-    mut record: Withdrawal,
-    response: &HttpResponse,
-) -> Result<(), CoreError> {
+fn after_kyc(step: &mut Step<'_, '_>, mut record: Withdrawal, response: &HttpResponse) -> Result<()> {
     record.kyc = match &record.kyc {
         Some(kyc) => kyc.receive(response)?,
         None => None,
@@ -612,11 +577,7 @@ fn after_kyc(
     Ok(())
 }
 
-fn after_withdraw(
-    step: &mut Step<'_, '_>,
-    mut record: Withdrawal,
-    response: &HttpResponse,
-) -> Result<(), CoreError> {
+fn after_withdraw(step: &mut Step<'_, '_>, mut record: Withdrawal, response: &HttpResponse) -> Result<()> {
     let exchange = step.draft.exchange(&step.operation.exchange)?.clone();
     let work = work(&exchange, &record)?;
     let asked: Vec<usize> = match &work {
@@ -693,7 +654,7 @@ fn take_coins(
     exchange: &Exchange,
     asked: &[usize],
     response: &HttpResponse,
-) -> Result<(), CoreError> {
+) -> Result<()> {
     let signatures = if asked.len() == 1 {
         let answer: BlindSignature = response.json("withdrawing a coin")?;
         vec![answer.ev_sig]
@@ -747,7 +708,7 @@ fn take_coins(
 ///
 /// # Errors
 /// [`CoreError::BadInput`] if it is not a withdrawal, or past that stage.
-pub fn cancel(state: &WalletState, id: OpId, now: Timestamp) -> Result<Vec<super::Change>, CoreError> {
+pub fn cancel(state: &WalletState, id: OpId, now: Timestamp) -> Result<Vec<super::Change>> {
     let bad = |reason: &str| CoreError::BadInput { what: "operation", reason: reason.to_owned() };
     let mut operation = state.operation(id)?.clone();
     let OpKind::Withdrawal(record) = &mut operation.kind else {

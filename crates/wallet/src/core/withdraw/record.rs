@@ -10,6 +10,7 @@ use super::super::coin::CsSession;
 use super::super::encoding::text;
 use super::super::exchange::{CipherChoice, Exchange};
 use super::super::kyc::KycWanted;
+use crate::core::error::Result;
 
 /// Source of the money.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -175,7 +176,7 @@ impl Withdrawal {
     ///
     /// # Errors
     /// [`CoreError::UnknownDenomination`] if records contradict each other.
-    pub fn owed(&self, exchange: &Exchange) -> Result<Money, CoreError> {
+    pub fn owed(&self, exchange: &Exchange) -> Result<Money> {
         let (value, fees) = self.totals(exchange, &[PlanchetState::Done])?;
         let gone = value.checked_add(fees)?.checked_add(self.missing)?;
         Ok(self.amount.checked_add(self.recouped)?.checked_sub(gone).unwrap_or(Money::ZERO))
@@ -185,7 +186,7 @@ impl Withdrawal {
     ///
     /// # Errors
     /// [`CoreError::UnknownDenomination`] if records contradict each other.
-    pub fn totals(&self, exchange: &Exchange, states: &[PlanchetState]) -> Result<(Money, Money), CoreError> {
+    pub fn totals(&self, exchange: &Exchange, states: &[PlanchetState]) -> Result<(Money, Money)> {
         let (mut value, mut fees) = (Money::ZERO, Money::ZERO);
         for planchet in self.planchets.iter().filter(|planchet| states.contains(&planchet.state)) {
             let denom = exchange.denom(&planchet.h_denom_pub)?;

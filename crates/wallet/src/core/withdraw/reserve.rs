@@ -18,6 +18,7 @@ use super::super::operation::Step;
 use super::super::proof::reserve as reserve_proof;
 use super::super::state::OpKind;
 use super::{MAX_COINS, Origin, PlanchetRecord, PlanchetState, WithdrawStage, Withdrawal};
+use crate::core::error::Result;
 
 /// Most planchets in one withdrawal, including those that yield no coin.
 const MAX_PLANCHETS: u32 = 10 * MAX_COINS as u32;
@@ -27,7 +28,7 @@ pub(super) fn after_balance(
     step: &mut Step<'_, '_>,
     mut record: Withdrawal,
     response: &HttpResponse,
-) -> Result<(), CoreError> {
+) -> Result<()> {
     match (response.status, response.code()) {
         (404, ErrorCode::EXCHANGE_RESERVES_STATUS_UNKNOWN | ErrorCode::NONE) => {
             let reason = match &record.origin {
@@ -61,12 +62,7 @@ pub(super) fn after_balance(
 }
 
 /// Splits a sum into coins and continues with them.
-fn plan(
-    step: &mut Step<'_, '_>,
-    mut record: Withdrawal,
-    exchange: &Exchange,
-    sum: Money,
-) -> Result<(), CoreError> {
+fn plan(step: &mut Step<'_, '_>, mut record: Withdrawal, exchange: &Exchange, sum: Money) -> Result<()> {
     let in_work = record.planchets.iter().any(|planchet| planchet.state != PlanchetState::Dropped);
     let age_mask = record.age.map_or(0, |age| age.mask);
     let offers = exchange.offers_of(record.cipher, age_mask, step.now);
@@ -138,7 +134,7 @@ pub(super) fn after_shortage(
     mut record: Withdrawal,
     asked: &[usize],
     response: &HttpResponse,
-) -> Result<(), CoreError> {
+) -> Result<()> {
     let exchange = step.draft.exchange(&step.operation.exchange)?.clone();
     let (mut envelopes, mut amount) = (BTreeSet::new(), Money::ZERO);
     for &position in asked {
@@ -188,7 +184,7 @@ fn envelope(
     exchange: &Exchange,
     record: &Withdrawal,
     item: &PlanchetRecord,
-) -> Result<batzen_crypto::HashCode, CoreError> {
+) -> Result<batzen_crypto::HashCode> {
     let denom = exchange.denom(&item.h_denom_pub)?;
     Ok(super::made(record, item, denom)?.h_coin_ev)
 }

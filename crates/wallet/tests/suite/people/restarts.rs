@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::*;
-use batzen_testkit::world::{check_history, check_settled};
+use batzen_testkit::world::{check_history, check_settled, kill_at_every_point};
 
 /// The script. Each part is skipped if an earlier run got that far, as people would do.
 async fn live(alice: &Wallet, bob: &Wallet) -> Result<(), WalletError> {
@@ -64,7 +64,11 @@ async fn live(alice: &Wallet, bob: &Wallet) -> Result<(), WalletError> {
 }
 
 fn open(world: &World, directory: &Path, seed: u64) -> (Wallet, Wallet) {
-    let wallet = |name: &str, seed| Wallet::open_with(&directory.join(name), world.options(seed)).unwrap();
+    let wallet = |name: &str, seed| {
+        let wallet = Wallet::open_with(&directory.join(name), world.options(seed)).unwrap();
+        check_history(&wallet);
+        wallet
+    };
     (wallet("alice.db", seed), wallet("bob.db", seed + 1_000_000))
 }
 
@@ -76,45 +80,24 @@ fn check(world: &World, wallets: &[&Wallet], context: &str) {
 #[tokio::test]
 async fn a_kill_at_any_point_loses_nothing() {
     let mut reference = None;
-    let mut n = 0;
-    loop {
-        n += 1;
-        let directory = tempfile::tempdir().unwrap();
-        let world = World::new().await;
-        // n = 1 runs the script undisturbed. Otherwise both wallets are killed at point n - 1, and after
-        // their restart three points later.
-        world.network.set_fuse(n - 1);
-        let mut lives = 0;
-        let (alice, bob) = loop {
-            lives += 1;
-            let (alice, bob) = open(&world, directory.path(), 100 * n as u64 + lives);
-            check_history(&alice);
-            check_history(&bob);
-            let is_alive = tokio::select! {
-                result = live(&alice, &bob) => { result.unwrap(); true }
-                () = world.network.died() => false,
+    let begin = async |_: &World| ();
+    // Both wallets are killed.
+    let script = async |_: &World, (alice, bob): &(Wallet, Wallet), (): &()| live(alice, bob).await;
+    let points =
+        kill_at_every_point(3, begin, open, script, |world, (), (alice, bob), directory, context| {
+            check(world, &[&alice, &bob], context);
+            let kinds = |wallet: &Wallet| -> Vec<_> {
+                wallet.transactions(false).unwrap().iter().map(|row| (row.kind, row.status)).collect()
             };
-            if is_alive {
-                break (alice, bob);
-            }
-            world.network.set_fuse(if lives == 1 { 3 } else { 0 });
-        };
-        let context = format!("death at point {}", n - 1);
-        check(&world, &[&alice, &bob], &context);
-        let kinds = |wallet: &Wallet| -> Vec<_> {
-            wallet.transactions(false).unwrap().iter().map(|row| (row.kind, row.status)).collect()
-        };
-        let story = (kinds(&alice), kinds(&bob));
-        drop((alice, bob));
-        let (alice, bob) = open(&world, directory.path(), 1);
-        check(&world, &[&alice, &bob], &context);
-        let reference = reference.get_or_insert_with(|| story.clone());
-        assert_eq!(*reference, story, "{context}");
-        if n > 1 && lives == 1 {
-            break;
-        }
-    }
-    assert!(n > 60, "the script has {n} points");
+            let story = (kinds(&alice), kinds(&bob));
+            drop((alice, bob));
+            let (alice, bob) = open(world, directory, 1);
+            check(world, &[&alice, &bob], context);
+            let reference = reference.get_or_insert_with(|| story.clone());
+            assert_eq!(*reference, story, "{context}");
+        });
+    let points = points.await;
+    assert!(points > 60, "the script has {points} points");
 }
 
 #[tokio::test]

@@ -1,8 +1,7 @@
 //! Purchases that cannot be paid are given up: the shop gives back what it has deposited.
 
-use std::path::Path;
-
 use super::*;
+use batzen_testkit::world::{kill_at_every_point, open_wallet};
 use batzen_wallet::core::http::HttpResponse;
 
 /// An order of which the shop has deposited a part of the coins. Returns the operation.
@@ -240,41 +239,21 @@ async fn live(alice: &Wallet, shop: &Shop) -> Result<(), WalletError> {
 
 #[tokio::test]
 async fn a_kill_at_any_point_of_an_abort_loses_nothing() {
-    let open = |world: &World, directory: &Path, seed: u64| {
-        Wallet::open_with(&directory.join("alice.db"), world.options(seed)).unwrap()
-    };
-    let mut n = 0;
-    loop {
-        n += 1;
-        let directory = tempfile::tempdir().unwrap();
-        let world = World::new().await;
-        let shop = Shop::open(&world).await;
+    let begin = async |world: &World| {
+        let shop = Shop::open(world).await;
         order(&shop, "chair", "KUDOS:8.5").await;
         shop.set_stop_after(Some(1));
-        world.network.set_fuse(n - 1);
-        let mut lives = 0;
-        let alice = loop {
-            lives += 1;
-            let alice = open(&world, directory.path(), 100 * n as u64 + lives);
-            check_history(&alice);
-            let is_alive = tokio::select! {
-                result = live(&alice, &shop) => { result.unwrap(); true }
-                () = world.network.died() => false,
-            };
-            if is_alive {
-                break alice;
-            }
-            world.network.set_fuse(if lives == 1 { 3 } else { 0 });
-        };
-        assert!(alice.pending().is_empty(), "death at point {}: {:?}", n - 1, alice.pending());
+        shop
+    };
+    let script = async |_: &World, alice: &Wallet, shop: &Shop| live(alice, shop).await;
+    let points = kill_at_every_point(3, begin, open_wallet, script, |world, shop, alice, _, context| {
+        assert!(alice.pending().is_empty(), "{context}: {:?}", alice.pending());
         let rows = alice.transactions(false).unwrap();
         let failed = rows.iter().find(|row| row.kind == "payment").unwrap();
-        assert_eq!((failed.status, paid(failed)), (Status::Failed, deposited(&shop, "chair")));
-        check_books(&world, &[&alice]);
+        assert_eq!((failed.status, paid(failed)), (Status::Failed, deposited(shop, "chair")));
+        check_books(world, &[&alice]);
         check_no_loss(&alice);
-        if n > 1 && lives == 1 {
-            break;
-        }
-    }
-    assert!(n > 30, "the script has {n} points");
+    });
+    let points = points.await;
+    assert!(points > 30, "the script has {points} points");
 }

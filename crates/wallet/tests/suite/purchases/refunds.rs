@@ -1,8 +1,7 @@
 //! Refunds that shops approve are picked up, once, whatever happens in between.
 
-use std::path::Path;
-
 use super::*;
+use batzen_testkit::world::{kill_at_every_point, open_wallet};
 use batzen_wallet::RunReport;
 
 /// Rows of refunds, oldest first.
@@ -284,42 +283,21 @@ async fn live(alice: &Wallet, shop: &Shop) -> Result<(), WalletError> {
 
 #[tokio::test]
 async fn a_kill_at_any_point_of_a_refund_loses_nothing() {
-    let open = |world: &World, directory: &Path, seed: u64| {
-        Wallet::open_with(&directory.join("alice.db"), world.options(seed)).unwrap()
-    };
-    let mut n = 0;
-    loop {
-        n += 1;
-        let directory = tempfile::tempdir().unwrap();
-        let world = World::new().await;
-        let shop = Shop::open(&world).await;
+    let begin = async |world: &World| {
+        let shop = Shop::open(world).await;
         order(&shop, "chair", "KUDOS:5.2").await;
-        // n = 1 runs the script undisturbed.
-        world.network.set_fuse(n - 1);
-        let mut lives = 0;
-        let alice = loop {
-            lives += 1;
-            let alice = open(&world, directory.path(), 100 * n as u64 + lives);
-            check_history(&alice);
-            let is_alive = tokio::select! {
-                result = live(&alice, &shop) => { result.unwrap(); true }
-                () = world.network.died() => false,
-            };
-            if is_alive {
-                break alice;
-            }
-            world.network.set_fuse(if lives == 1 { 3 } else { 0 });
-        };
+        shop
+    };
+    let script = async |_: &World, alice: &Wallet, shop: &Shop| live(alice, shop).await;
+    let points = kill_at_every_point(3, begin, open_wallet, script, |world, _, alice, _, context| {
         let rows: Vec<_> = refunds(&alice).into_iter().map(|row| (row.status, row.amount)).collect();
         let expected = [(Status::Done, amount("KUDOS:2")), (Status::Done, amount("KUDOS:1.5"))];
-        assert_eq!(rows, expected, "death at point {}", n - 1);
-        assert!(alice.pending().is_empty(), "death at point {}: {:?}", n - 1, alice.pending());
-        check_books(&world, &[&alice]);
+        assert_eq!(rows, expected, "{context}");
+        assert!(alice.pending().is_empty(), "{context}: {:?}", alice.pending());
+        check_books(world, &[&alice]);
         check_no_loss(&alice);
         assert_eq!(world.network.conflicts(), 0, "no coin was spent twice");
-        if n > 1 && lives == 1 {
-            break;
-        }
-    }
-    assert!(n > 40, "the script has {n} points");
+    });
+    let points = points.await;
+    assert!(points > 40, "the script has {points} points");
 }

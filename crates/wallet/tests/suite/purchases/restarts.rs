@@ -1,9 +1,7 @@
 //! Wallets that are killed at any point of a purchase lose nothing and pay nothing twice.
 
-use std::path::Path;
-
 use super::*;
-use batzen_testkit::world::check_settled;
+use batzen_testkit::world::{check_settled, kill_at_every_point, open_wallet};
 
 /// The script. Each part is skipped if an earlier run got that far, as people would do.
 async fn live(alice: &Wallet, shop: &Shop) -> Result<(), WalletError> {
@@ -45,53 +43,27 @@ fn check(world: &World, shop: &Shop, alice: &Wallet, context: &str) {
     assert!(sessions(shop, "article").contains(&"C"), "{context}");
 }
 
-fn open(world: &World, directory: &Path, seed: u64) -> Wallet {
-    Wallet::open_with(&directory.join("alice.db"), world.options(seed)).unwrap()
-}
-
 #[tokio::test]
 async fn a_kill_at_any_point_of_a_purchase_loses_nothing() {
     let mut reference = None;
-    let mut n = 0;
-    loop {
-        n += 1;
-        let directory = tempfile::tempdir().unwrap();
-        let world = World::new().await;
-        let shop = shop_with_orders(&world).await;
-        // n = 1 runs the script undisturbed. Otherwise the wallet is killed at point n - 1, and after its
-        // restart three points later.
-        world.network.set_fuse(n - 1);
-        let mut lives = 0;
-        let alice = loop {
-            lives += 1;
-            let alice = open(&world, directory.path(), 100 * n as u64 + lives);
-            check_history(&alice);
-            let is_alive = tokio::select! {
-                result = live(&alice, &shop) => { result.unwrap(); true }
-                () = world.network.died() => false,
-            };
-            if is_alive {
-                break alice;
-            }
-            world.network.set_fuse(if lives == 1 { 3 } else { 0 });
-        };
-        let context = format!("death at point {}", n - 1);
-        check(&world, &shop, &alice, &context);
-        let story: Vec<_> = alice
-            .transactions(false)
-            .unwrap()
-            .into_iter()
-            .map(|row| (row.kind, row.status, row.effect))
-            .collect();
-        drop(alice);
-        check(&world, &shop, &open(&world, directory.path(), 1), &context);
-        let reference = reference.get_or_insert_with(|| story.clone());
-        assert_eq!(*reference, story, "{context}");
-        if n > 1 && lives == 1 {
-            break;
-        }
-    }
-    assert!(n > 40, "the script has {n} points");
+    let begin = async |world: &World| shop_with_orders(world).await;
+    let script = async |_: &World, alice: &Wallet, shop: &Shop| live(alice, shop).await;
+    let points =
+        kill_at_every_point(3, begin, open_wallet, script, |world, shop, alice, directory, context| {
+            check(world, shop, &alice, context);
+            let story: Vec<_> = alice
+                .transactions(false)
+                .unwrap()
+                .into_iter()
+                .map(|row| (row.kind, row.status, row.effect))
+                .collect();
+            drop(alice);
+            check(world, shop, &open_wallet(world, directory, 1), context);
+            let reference = reference.get_or_insert_with(|| story.clone());
+            assert_eq!(*reference, story, "{context}");
+        });
+    let points = points.await;
+    assert!(points > 40, "the script has {points} points");
 }
 
 #[tokio::test]

@@ -1,8 +1,7 @@
 //! Tips become coins, once, whatever happens in between.
 
-use std::path::Path;
-
 use super::*;
+use batzen_testkit::world::{kill_at_every_point, open_wallet};
 use batzen_wallet::TipUri;
 use batzen_wallet::core::http::HttpResponse;
 
@@ -179,38 +178,18 @@ async fn a_kill_at_any_point_of_a_tip_loses_nothing() {
         alice.run_pending().await?;
         Ok(())
     }
-    let open = |world: &World, directory: &Path, seed: u64| {
-        Wallet::open_with(&directory.join("alice.db"), world.options(seed)).unwrap()
+    let begin = async |world: &World| {
+        let shop = Shop::open(world).await;
+        let uri = tip(world, &shop, "thanks", "KUDOS:3.2").await;
+        (shop, uri)
     };
-    let mut n = 0;
-    loop {
-        n += 1;
-        let directory = tempfile::tempdir().unwrap();
-        let world = World::new().await;
-        let shop = Shop::open(&world).await;
-        let uri = tip(&world, &shop, "thanks", "KUDOS:3.2").await;
-        world.network.set_fuse(n - 1);
-        let mut lives = 0;
-        let alice = loop {
-            lives += 1;
-            let alice = open(&world, directory.path(), 100 * n as u64 + lives);
-            check_history(&alice);
-            let is_alive = tokio::select! {
-                result = live(&alice, &uri) => { result.unwrap(); true }
-                () = world.network.died() => false,
-            };
-            if is_alive {
-                break alice;
-            }
-            world.network.set_fuse(if lives == 1 { 1 } else { 0 });
-        };
-        assert!(alice.pending().is_empty(), "death at point {}: {:?}", n - 1, alice.pending());
-        assert_eq!((pickups(&shop, "thanks"), available(&alice)), (1, amount("KUDOS:3.1")));
-        check_books(&world, &[&alice]);
+    let script = async |_: &World, alice: &Wallet, (_, uri): &(Shop, TipUri)| live(alice, uri).await;
+    let points = kill_at_every_point(1, begin, open_wallet, script, |world, (shop, _), alice, _, context| {
+        assert!(alice.pending().is_empty(), "{context}: {:?}", alice.pending());
+        assert_eq!((pickups(shop, "thanks"), available(&alice)), (1, amount("KUDOS:3.1")));
+        check_books(world, &[&alice]);
         check_no_loss(&alice);
-        if n > 1 && lives == 1 {
-            break;
-        }
-    }
-    assert!(n > 10, "the script has {n} points");
+    });
+    let points = points.await;
+    assert!(points > 10, "the script has {points} points");
 }

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::bench::BenchError;
+use crate::bench::error::Result;
 
 /// Cores by number, ascending. An empty list means all cores, without pinning.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -71,15 +72,11 @@ impl Placement {
     ///
     /// # Errors
     /// [`BenchError::Usage`] for cores that this process may not use.
-    pub fn choose(server: Option<&Cores>, client: Option<&Cores>) -> Result<Self, BenchError> {
+    pub fn choose(server: Option<&Cores>, client: Option<&Cores>) -> Result<Self> {
         Self::choose_from(allowed(), server, client)
     }
 
-    fn choose_from(
-        all: Vec<usize>,
-        server: Option<&Cores>,
-        client: Option<&Cores>,
-    ) -> Result<Self, BenchError> {
+    fn choose_from(all: Vec<usize>, server: Option<&Cores>, client: Option<&Cores>) -> Result<Self> {
         for (name, cores) in [("--server-cores", server), ("--client-cores", client)] {
             if let Some(core) = cores.and_then(|cores| cores.0.iter().find(|core| !all.contains(core))) {
                 let all = Cores(all);
@@ -134,7 +131,7 @@ impl Placement {
 ///
 /// # Errors
 /// When the system refuses; `action` has not run then.
-pub fn on_cores<T>(cores: &[usize], action: impl FnOnce() -> T) -> Result<T, BenchError> {
+pub fn on_cores<T>(cores: &[usize], action: impl FnOnce() -> T) -> Result<T> {
     if cores.is_empty() {
         return Ok(action());
     }

@@ -13,6 +13,7 @@ use batzen_protocol::api::exchange::{
 use batzen_protocol::signatures::{SignedMessage, WalletCoinLink, WalletCoinMelt, Zeros};
 
 use crate::bench::BenchError;
+use crate::bench::error::Result;
 use crate::bench::load::coins::{self, Planchet, wrong};
 use crate::bench::load::wire;
 use crate::bench::scenarios::world::Denom;
@@ -53,7 +54,7 @@ impl Terms {
     ///
     /// # Errors
     /// [`BenchError::WrongAnswer`].
-    pub fn csr_answer(&self, body: &[u8]) -> Result<Vec<ExchangeWithdrawValues>, BenchError> {
+    pub fn csr_answer(&self, body: &[u8]) -> Result<Vec<ExchangeWithdrawValues>> {
         let answer: CsrMeltResponse = coins::read("csr-melt", body)?;
         if answer.ewvs.len() != self.fresh.len() {
             return Err(BenchError::WrongAnswer("csr-melt: wrong number of R values".into()));
@@ -96,7 +97,7 @@ impl Change {
         old_pub: &EddsaPublicKey,
         old_denom: &Denom,
         values: &[ExchangeWithdrawValues],
-    ) -> Result<Self, BenchError> {
+    ) -> Result<Self> {
         let rms = terms.needs_values().then(|| terms.rms());
         let fresh: Vec<FreshDenom<'_>> = terms
             .fresh

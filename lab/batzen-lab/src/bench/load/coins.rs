@@ -16,6 +16,7 @@ use batzen_protocol::signatures::{SignedMessage, WalletReserveStatus, WalletRese
 use rayon::prelude::*;
 
 use crate::bench::BenchError;
+use crate::bench::error::Result;
 use crate::bench::load::progress::{Bar, Progress};
 use crate::bench::load::random::Seed;
 use crate::bench::load::wire;
@@ -35,7 +36,7 @@ impl PrepPool {
     ///
     /// # Errors
     /// When the system refuses threads.
-    pub fn new(cores: &[usize]) -> Result<Self, BenchError> {
+    pub fn new(cores: &[usize]) -> Result<Self> {
         let pool = crate::bench::load::affinity::on_cores(cores, || {
             rayon::ThreadPoolBuilder::new()
                 .num_threads(cores.len())
@@ -52,8 +53,8 @@ impl PrepPool {
     pub fn make<T: Send>(
         &self,
         count: usize,
-        make: impl Fn(usize) -> Result<T, BenchError> + Send + Sync,
-    ) -> Result<Vec<T>, BenchError> {
+        make: impl Fn(usize) -> Result<T> + Send + Sync,
+    ) -> Result<Vec<T>> {
         self.0.install(|| (0..count).into_par_iter().map(make).collect())
     }
 
@@ -65,8 +66,8 @@ impl PrepPool {
         &self,
         count: usize,
         bar: &Bar,
-        make: impl Fn(usize) -> Result<T, BenchError> + Send + Sync,
-    ) -> Result<Vec<T>, BenchError> {
+        make: impl Fn(usize) -> Result<T> + Send + Sync,
+    ) -> Result<Vec<T>> {
         self.make(count, |index| {
             let made = make(index);
             bar.step();
@@ -84,7 +85,7 @@ pub fn wrong(what: &str) -> impl Fn(batzen_crypto::CryptoError) -> BenchError {
 ///
 /// # Errors
 /// [`BenchError::WrongAnswer`].
-pub fn read<T: serde::de::DeserializeOwned>(what: &str, body: &[u8]) -> Result<T, BenchError> {
+pub fn read<T: serde::de::DeserializeOwned>(what: &str, body: &[u8]) -> Result<T> {
     serde_json::from_slice(body).map_err(|error| BenchError::WrongAnswer(format!("{what}: {error}")))
 }
 
@@ -103,12 +104,7 @@ impl Reserves {
     ///
     /// # Errors
     /// As [`World::fund`].
-    pub fn open(
-        count: usize,
-        seed: &Seed,
-        world: &mut World,
-        progress: Progress,
-    ) -> Result<Self, BenchError> {
+    pub fn open(count: usize, seed: &Seed, world: &mut World, progress: Progress) -> Result<Self> {
         Self::open_with(count, Self::UNITS, seed, world, progress)
     }
 
@@ -122,7 +118,7 @@ impl Reserves {
         seed: &Seed,
         world: &mut World,
         progress: Progress,
-    ) -> Result<Self, BenchError> {
+    ) -> Result<Self> {
         let signers: Vec<ExpandedSigner> = (0..count.max(1) as u64)
             .map(|index| ExpandedSigner::new(&EddsaPrivateKey::from_bytes(seed.bytes("reserve", index))))
             .collect();
@@ -217,7 +213,7 @@ pub fn csr_request(seed: &Seed, index: u32, denom: &Denom) -> Vec<u8> {
 ///
 /// # Errors
 /// [`BenchError::WrongAnswer`].
-pub fn csr_answer(body: &[u8]) -> Result<ExchangeWithdrawValues, BenchError> {
+pub fn csr_answer(body: &[u8]) -> Result<ExchangeWithdrawValues> {
     Ok(read::<WithdrawValues>("csr-withdraw", body)?.ewv)
 }
 
@@ -226,12 +222,7 @@ impl Planchet {
     ///
     /// # Errors
     /// When the exchange's key or R values are bad.
-    pub fn new(
-        seed: &Seed,
-        index: u32,
-        denom: &Denom,
-        values: &ExchangeWithdrawValues,
-    ) -> Result<Self, BenchError> {
+    pub fn new(seed: &Seed, index: u32, denom: &Denom, values: &ExchangeWithdrawValues) -> Result<Self> {
         match values {
             ExchangeWithdrawValues::Rsa => {
                 let secrets = CoinSecrets::from_withdrawal_seed(seed.as_bytes(), index);
@@ -250,7 +241,7 @@ impl Planchet {
         denom: &Denom,
         values: &ExchangeWithdrawValues,
         nonce: Option<&CsNonce>,
-    ) -> Result<Self, BenchError> {
+    ) -> Result<Self> {
         let coin_pub = secrets.coin_pub();
         let (blinded, state) =
             denom::prepare_planchet(&denom.key, values, nonce, &coin_pub, &secrets.blinding, None)
@@ -264,12 +255,7 @@ impl Planchet {
     ///
     /// # Errors
     /// When the signature is of another cipher or size.
-    pub fn finish(
-        self,
-        denom_index: usize,
-        denom: &Denom,
-        blind: &BlindedDenomSignature,
-    ) -> Result<Coin, BenchError> {
+    pub fn finish(self, denom_index: usize, denom: &Denom, blind: &BlindedDenomSignature) -> Result<Coin> {
         let signature = match (&denom.key.key, blind, &self.unblind) {
             (DenomKey::Rsa(key), BlindedDenomSignature::Rsa(blind), _) => DenomSignature::Rsa(
                 rsa::unblind(key, blind, &self.blinding).map_err(wrong("a blind signature"))?,
@@ -324,7 +310,7 @@ impl Mint<'_> {
         count: usize,
         denom_of: impl Fn(u32) -> usize + Send + Sync,
         bar: &Bar,
-    ) -> Result<Vec<Coin>, BenchError> {
+    ) -> Result<Vec<Coin>> {
         let Self { world, prep_pool, reserves, seed } = self;
 
         let plan = world.set_up_plan(world.exchange_address);

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 use crate::bench::BenchError;
+use crate::bench::error::Result;
 use crate::bench::load::wire;
 use crate::bench::results::result::{BatchBucket, BatchSizes};
 
@@ -20,7 +21,7 @@ impl Page {
     ///
     /// # Errors
     /// When it does not answer with 200.
-    pub fn fetch(server: SocketAddr) -> Result<Self, BenchError> {
+    pub fn fetch(server: SocketAddr) -> Result<Self> {
         let failed = |reason: String| BenchError::set_up("cannot read the server's /metrics", reason);
         let answer = wire::call(server, &wire::get("/metrics")).map_err(|error| failed(error.to_string()))?;
         if answer.status != 200 {
@@ -33,7 +34,7 @@ impl Page {
     ///
     /// # Errors
     /// When one of them does not answer with 200.
-    pub fn fetch_all(servers: &[SocketAddr]) -> Result<Self, BenchError> {
+    pub fn fetch_all(servers: &[SocketAddr]) -> Result<Self> {
         let mut all = Self::default();
         for server in servers {
             let page = Self::fetch(*server)?;

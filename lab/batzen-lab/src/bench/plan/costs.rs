@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::StoreChoice;
 use crate::bench::BenchError;
+use crate::bench::error::Result;
 use crate::bench::results::machine::Machine;
 use crate::bench::results::result::{RESULT_FILE, Run, RunResult};
 use crate::bench::scenarios::lanes::LanesResult;
@@ -159,7 +160,7 @@ impl Reader<'_> {
         found
     }
 
-    fn read(&mut self, (name, text): Kept) -> Result<RunResult, BenchError> {
+    fn read(&mut self, (name, text): Kept) -> Result<RunResult> {
         let result = match self.find(name, RESULT_FILE) {
             Some(directory) => Run::read(&directory)?.result,
             None => serde_json::from_str(text).expect("a test reads all kept results"),
@@ -169,7 +170,7 @@ impl Reader<'_> {
     }
 
     /// The share of the lanes' time that is serial: the highest of the rows with the most lanes, in which commits gather.
-    fn serial_share(&mut self) -> Result<f64, BenchError> {
+    fn serial_share(&mut self) -> Result<f64> {
         let (name, text) = LANES;
         let result: LanesResult = match self.find(name, LANES_FILE) {
             Some(directory) => {
@@ -190,13 +191,13 @@ impl Reader<'_> {
         Ok(shares.fold(0.0, f64::max).min(1.0))
     }
 
-    fn single(&mut self, kept: Kept) -> Result<Single, BenchError> {
+    fn single(&mut self, kept: Kept) -> Result<Single> {
         let result = self.read(kept)?;
         Ok(Single { us: stages(&result), disk_bytes: disk_bytes(&result) })
     }
 
     /// From a run with one coin a request and one with ten.
-    fn batched(&mut self, one: Kept, ten: Kept) -> Result<Batched, BenchError> {
+    fn batched(&mut self, one: Kept, ten: Kept) -> Result<Batched> {
         let (one, ten) = (self.read(one)?, self.read(ten)?);
         let (of_one, of_ten) = (stages(&one), stages(&ten));
         let mut batched = Batched { disk_bytes: disk_bytes(&ten), ..Batched::default() };
@@ -210,12 +211,7 @@ impl Reader<'_> {
     }
 
     /// From a run on Citus and one on one server, or from what is kept.
-    fn on_citus(
-        &mut self,
-        [citus, plain]: [&str; 2],
-        kept: &KeptOnCitus,
-        source: &str,
-    ) -> Result<OnCitus, BenchError> {
+    fn on_citus(&mut self, [citus, plain]: [&str; 2], kept: &KeptOnCitus, source: &str) -> Result<OnCitus> {
         let missing = self.missing.len();
         let found = (self.find(citus, RESULT_FILE), self.find(plain, RESULT_FILE));
         let (Some(on_citus), Some(on_one)) = found else {
@@ -245,7 +241,7 @@ impl Reader<'_> {
         })
     }
 
-    fn citus(&mut self) -> Result<CitusCosts, BenchError> {
+    fn citus(&mut self) -> Result<CitusCosts> {
         let kept: KeptCitus = serde_json::from_str(CITUS).expect("a test reads all kept results");
         Ok(CitusCosts {
             deposit: self.on_citus(["citus-deposit", "citus-deposit-plain"], &kept.deposit, &kept.source)?,
@@ -254,7 +250,7 @@ impl Reader<'_> {
     }
 
     /// From a run with one coin a request; nothing is saved by more coins in a request.
-    fn unbatched(&mut self, kept: Kept) -> Result<Batched, BenchError> {
+    fn unbatched(&mut self, kept: Kept) -> Result<Batched> {
         let Single { us, disk_bytes } = self.single(kept)?;
         Ok(Batched { per_coin_us: us, per_request_us: Stages::new(), disk_bytes })
     }
@@ -294,7 +290,7 @@ impl Costs {
     ///
     /// # Errors
     /// When it has none of the results, or one cannot be read.
-    pub fn of_results(store: StoreChoice, directory: &Path) -> Result<Self, BenchError> {
+    pub fn of_results(store: StoreChoice, directory: &Path) -> Result<Self> {
         let costs = Self::read(store, Some(directory))?;
         if costs.missing.len() == costs.results.len() {
             let names: Vec<&str> = costs.results.keys().map(String::as_str).collect();
@@ -308,7 +304,7 @@ impl Costs {
         Ok(costs)
     }
 
-    fn read(store: StoreChoice, directory: Option<&Path>) -> Result<Self, BenchError> {
+    fn read(store: StoreChoice, directory: Option<&Path>) -> Result<Self> {
         let mut reader = Reader { directory, ..Reader::default() };
         let (deposit, others) = match store {
             StoreChoice::Embedded => (DEPOSIT, [REFRESH, AGGREGATOR, TRANSFER, WIREWATCH]),

@@ -9,6 +9,7 @@ use batzen_cli_support::numbers::{number, ratio};
 use serde::Serialize;
 
 use crate::bench::BenchError;
+use crate::bench::error::Result;
 use crate::bench::results::output;
 use crate::bench::results::report::plain;
 use crate::bench::results::result::{ResultError, Run, RunResult};
@@ -226,7 +227,7 @@ pub fn compare(a: &[RunResult], b: &[RunResult], noise: f64) -> Comparison {
 }
 
 /// The result in a directory, or the results in its subdirectories, which must be of one scenario.
-fn read_runs(directory: &Path) -> Result<Vec<RunResult>, BenchError> {
+fn read_runs(directory: &Path) -> Result<Vec<RunResult>> {
     let runs = match Run::read(directory) {
         Err(ResultError::NoResult { below, .. }) if !below.is_empty() => {
             below.iter().map(|path| Run::read(path)).collect::<Result<Vec<_>, _>>()?
@@ -245,7 +246,7 @@ fn read_runs(directory: &Path) -> Result<Vec<RunResult>, BenchError> {
 ///
 /// # Errors
 /// When a result cannot be read.
-pub fn run(args: &CompareArgs) -> Result<ExitCode, BenchError> {
+pub fn run(args: &CompareArgs) -> Result<ExitCode> {
     if !(0.0..=100.0).contains(&args.noise) {
         return Err(BenchError::Usage("--noise: expected 0 to 100 percent".into()));
     }

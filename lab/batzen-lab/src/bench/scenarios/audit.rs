@@ -35,6 +35,7 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
 use crate::bench::BenchError;
+use crate::bench::error::Result;
 use crate::bench::load::progress::Progress;
 use crate::bench::results::machine::Machine;
 use crate::bench::results::output;
@@ -135,7 +136,7 @@ pub struct AuditResult {
 ///
 /// # Errors
 /// If the store cannot be used.
-pub fn run(args: &AuditArgs, context: &Context) -> Result<ExitCode, BenchError> {
+pub fn run(args: &AuditArgs, context: &Context) -> Result<ExitCode> {
     let result = measure(args, context)?;
     output::print(&if args.json { output::json(&result) } else { table(&result) })?;
     Ok(ExitCode::SUCCESS)
@@ -158,7 +159,7 @@ fn money(text: &str) -> Money {
 }
 
 impl Cast {
-    fn new(rsa_bits: u32) -> Result<Self, BenchError> {
+    fn new(rsa_bits: u32) -> Result<Self> {
         let currency = Currency::new("KUDOS").expect("a currency");
         let master = EddsaPrivateKey::generate();
         let denom = DenomPrivateKey::generate_rsa(rsa_bits)
@@ -252,7 +253,7 @@ impl Cast {
     }
 
     /// Reserves with these numbers, and their coins, whose signatures are made in lanes.
-    fn withdraw(&self, numbers: Range<u64>) -> Result<(ChangeSet, Vec<Coin>), BenchError> {
+    fn withdraw(&self, numbers: Range<u64>) -> Result<(ChangeSet, Vec<Coin>)> {
         let failed = |error| BenchError::set_up("cannot make a coin", error);
         let mut withdrawn = ChangeSet::new();
         let mut planchets = Vec::new();
@@ -339,7 +340,7 @@ impl Cast {
     }
 
     /// Reserves with these numbers and their coins, made by all processors.
-    fn withdrawals(&self, numbers: Range<u64>) -> Result<(ChangeSet, Vec<Coin>), BenchError> {
+    fn withdrawals(&self, numbers: Range<u64>) -> Result<(ChangeSet, Vec<Coin>)> {
         let parts: Vec<_> = numbers.clone().step_by(RESERVES_AT_ONCE).collect();
         let end = numbers.end;
         let part = |from| self.withdraw(from..end.min(from + RESERVES_AT_ONCE as u64));
@@ -371,7 +372,7 @@ struct Coin {
     denom_sig: DenomSignature,
 }
 
-fn commit(store: &Store, changes: &ChangeSet) -> Result<(), BenchError> {
+fn commit(store: &Store, changes: &ChangeSet) -> Result<()> {
     let outcome = store.commit(changes).map_err(store_error)?;
     assert_eq!(outcome, CommitOutcome::Committed, "keys are random");
     Ok(())
@@ -387,13 +388,13 @@ fn cpu_s() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-fn timed<T>(work: impl FnOnce() -> Result<T, BenchError>) -> Result<(T, (f64, f64)), BenchError> {
+fn timed<T>(work: impl FnOnce() -> Result<T>) -> Result<(T, (f64, f64))> {
     let (cpu, began) = (cpu_s(), Instant::now());
     let result = work()?;
     Ok((result, (began.elapsed().as_secs_f64(), cpu_s() - cpu)))
 }
 
-fn audit(store: &Store, subject: &Subject, threads: u16) -> Result<AuditOutcome, BenchError> {
+fn audit(store: &Store, subject: &Subject, threads: u16) -> Result<AuditOutcome> {
     let options = Options {
         now: DAY,
         internal: true,
@@ -415,7 +416,7 @@ fn audit(store: &Store, subject: &Subject, threads: u16) -> Result<AuditOutcome,
 ///
 /// # Errors
 /// As [`run`].
-pub fn measure(args: &AuditArgs, context: &Context) -> Result<AuditResult, BenchError> {
+pub fn measure(args: &AuditArgs, context: &Context) -> Result<AuditResult> {
     let mut builder = tempfile::Builder::new();
     builder.prefix("batzen-audit-");
     let place = match &args.dir {
@@ -479,12 +480,7 @@ pub fn measure(args: &AuditArgs, context: &Context) -> Result<AuditResult, Bench
 }
 
 /// Audits further reserves as increments, and returns wall and CPU time of checks, and CPU time of commits.
-fn increments(
-    store: &Store,
-    cast: &Cast,
-    numbers: Range<u64>,
-    threads: u16,
-) -> Result<((f64, f64), f64), BenchError> {
+fn increments(store: &Store, cast: &Cast, numbers: Range<u64>, threads: u16) -> Result<((f64, f64), f64)> {
     let subject = cast.subject();
     let frozen = store.freeze(AUDITED).map_err(store_error)?;
     let terms = batzen_auditor::audit::read_terms(&*frozen, &subject).map_err(store_error)?;

@@ -7,6 +7,7 @@ use std::time::Instant;
 use batzen_crypto::EddsaPublicKey;
 
 use crate::bench::BenchError;
+use crate::bench::error::Result;
 use crate::bench::load::procfs::CpuTime;
 use crate::bench::load::scrape::Page;
 use crate::bench::scenarios::service::{self, PAUSE, Service};
@@ -29,7 +30,7 @@ fn socket(runtime_dir: &Path) -> String {
 
 impl StreamKeys {
     /// Makes them.
-    pub(super) fn make(plan: &WorldPlan) -> Result<Self, BenchError> {
+    pub(super) fn make(plan: &WorldPlan) -> Result<Self> {
         let make = |name: &str| {
             let output = service::run(plan, "make a key", &["signer", "keygen", &path(plan, name)])?;
             Ok::<_, BenchError>(String::from_utf8_lossy(&output.stdout).trim().to_owned())
@@ -72,7 +73,7 @@ impl Auditor {
         keys: &StreamKeys,
         runtime_dir: &Path,
         (exchange_url, master_pub): (&str, &EddsaPublicKey),
-    ) -> Result<Self, BenchError> {
+    ) -> Result<Self> {
         let port = free_port()?;
         let config = plan.dir.join("auditor.conf");
         let text = format!(
@@ -114,12 +115,12 @@ THREADS = 1
         Ok(Self { service, address })
     }
 
-    pub(super) fn still_runs(&mut self) -> Result<(), BenchError> {
+    pub(super) fn still_runs(&mut self) -> Result<()> {
         self.service.still_runs()
     }
 
     /// Returns its progress.
-    pub(super) fn state(&self) -> Result<AuditorState, BenchError> {
+    pub(super) fn state(&self) -> Result<AuditorState> {
         let page = Page::fetch(self.address)?;
         let value = |series: &str| page.value(series).unwrap_or_default();
         Ok(AuditorState {
@@ -130,7 +131,7 @@ THREADS = 1
     }
 
     /// Waits until it has checked everything. Returns how many findings are open, and how long it took.
-    pub(super) fn catch_up(&mut self) -> Result<(u64, f64), BenchError> {
+    pub(super) fn catch_up(&mut self) -> Result<(u64, f64)> {
         let began = Instant::now();
         // Twice, because commits may be on their way.
         let mut quiet = 0;
@@ -152,7 +153,7 @@ THREADS = 1
         Ok((findings as u64, seconds))
     }
 
-    pub(super) fn terminate(&mut self) -> Result<(), BenchError> {
+    pub(super) fn terminate(&mut self) -> Result<()> {
         self.service.terminate()
     }
 }

@@ -11,6 +11,7 @@ use clap::{Args, ValueEnum};
 use serde_json::{Value, json};
 
 use crate::bench::BenchError;
+use crate::bench::error::Result;
 use crate::bench::load::affinity::{Placement, on_cores};
 use crate::bench::load::procfs::CpuTime;
 use crate::bench::results::machine::Machine;
@@ -89,7 +90,7 @@ impl StoreOptions {
     ///
     /// # Errors
     /// The inconsistency, and how to resolve it.
-    pub fn check(&self) -> Result<(), BenchError> {
+    pub fn check(&self) -> Result<()> {
         let refuse = |what: &str| Err(BenchError::Usage(what.to_owned()));
         if self.store == Some(StoreKind::Embedded) && self.database.is_some() {
             return refuse("--database is a PostgreSQL database: leave out --store embedded, or --database");
@@ -176,7 +177,7 @@ impl Database {
     ///
     /// # Errors
     /// When PostgreSQL is not installed, or does not start or answer.
-    pub fn start(options: &StoreOptions, placement: &Placement) -> Result<Option<Self>, BenchError> {
+    pub fn start(options: &StoreOptions, placement: &Placement) -> Result<Option<Self>> {
         if !options.is_postgres() {
             return Ok(None);
         }
@@ -245,7 +246,7 @@ impl Database {
     ///
     /// # Errors
     /// When the database refuses.
-    pub fn make_tables(&self) -> Result<(), BenchError> {
+    pub fn make_tables(&self) -> Result<()> {
         let partitions = u16::try_from(self.options.partitions).ok();
         let citus = self.sql("SELECT count(*) FROM pg_extension WHERE extname = 'citus'")? == "1";
         let options = DbinitOptions { partitions, citus, ..DbinitOptions::default() };
@@ -255,7 +256,7 @@ impl Database {
         made.map(drop).map_err(|error| BenchError::set_up("dbinit", error))
     }
 
-    fn sql(&self, text: &str) -> Result<String, BenchError> {
+    fn sql(&self, text: &str) -> Result<String> {
         ask(&self.url, text).map_err(failed("cannot ask PostgreSQL"))
     }
 
@@ -263,7 +264,7 @@ impl Database {
     ///
     /// # Errors
     /// When the database does not answer.
-    pub fn settle(&self) -> Result<(), BenchError> {
+    pub fn settle(&self) -> Result<()> {
         self.sql("VACUUM (ANALYZE)")?;
         self.sql("CHECKPOINT").map(drop)
     }
@@ -272,7 +273,7 @@ impl Database {
     ///
     /// # Errors
     /// When the database does not answer.
-    pub fn parameters(&self) -> Result<BTreeMap<String, Value>, BenchError> {
+    pub fn parameters(&self) -> Result<BTreeMap<String, Value>> {
         let names: Vec<String> = SHOWN.iter().map(|name| format!("'{name}'")).collect();
         let query = format!(
             "SELECT name, current_setting(name) FROM pg_settings WHERE name IN ({}) ORDER BY name",
@@ -366,7 +367,7 @@ impl Used {
     ///
     /// # Errors
     /// When the database did not answer.
-    pub fn between(first: Snapshot, last: Snapshot) -> Result<Self, BenchError> {
+    pub fn between(first: Snapshot, last: Snapshot) -> Result<Self> {
         let read = |snapshot: JoinHandle<Result<Counters, String>>| {
             let counters = snapshot.join().unwrap_or_else(|_| Err("the question broke down".to_owned()));
             counters.map_err(failed("cannot ask PostgreSQL"))
@@ -420,7 +421,7 @@ impl Used {
 
 /// The settings of a throw-away server: those that `batzen doctor` would recommend for this machine, with
 /// full durability and statement statistics.
-fn settings(options: &StoreOptions) -> Result<ClusterOptions, BenchError> {
+fn settings(options: &StoreOptions) -> Result<ClusterOptions> {
     let memory_mb = Machine::detect().memory_bytes >> 20;
     // The nodes of a Citus cluster share it.
     let servers = options.citus.map_or(1, |workers| u64::from(workers) + 1);
@@ -444,7 +445,7 @@ fn settings(options: &StoreOptions) -> Result<ClusterOptions, BenchError> {
     Ok(cluster)
 }
 
-fn name_and_value(setting: &str) -> Result<(&str, &str), BenchError> {
+fn name_and_value(setting: &str) -> Result<(&str, &str)> {
     let (name, value) = setting
         .split_once('=')
         .ok_or_else(|| BenchError::Usage(format!("--postgres-set {setting}: expected NAME=VALUE")))?;

@@ -9,6 +9,7 @@ use clap::Args;
 use serde_json::json;
 
 use crate::bench::BenchError;
+use crate::bench::error::Result;
 use crate::bench::load::coins::{self, Mint, Reserves};
 use crate::bench::load::generator::{Kind, LoadOutcome};
 use crate::bench::load::measure::{Description, Stage, Workload, measure};
@@ -57,7 +58,7 @@ pub struct BatchDepositArgs {
 ///
 /// # Errors
 /// As [`measure`].
-pub fn run(args: &DepositArgs, context: &Context) -> Result<Run, BenchError> {
+pub fn run(args: &DepositArgs, context: &Context) -> Result<Run> {
     go(args, None, context)
 }
 
@@ -65,11 +66,11 @@ pub fn run(args: &DepositArgs, context: &Context) -> Result<Run, BenchError> {
 ///
 /// # Errors
 /// As [`measure`].
-pub fn run_batch(args: &BatchDepositArgs, context: &Context) -> Result<Run, BenchError> {
+pub fn run_batch(args: &BatchDepositArgs, context: &Context) -> Result<Run> {
     go(&args.deposit, Some(args.batch as usize), context)
 }
 
-fn go(args: &DepositArgs, batch: Option<usize>, context: &Context) -> Result<Run, BenchError> {
+fn go(args: &DepositArgs, batch: Option<usize>, context: &Context) -> Result<Run> {
     measure(&mut DepositLoad::new(args, batch), &args.load, &args.run, context)
 }
 
@@ -138,12 +139,12 @@ impl Workload for DepositLoad {
         }
     }
 
-    fn set_up(&mut self, stage: &mut Stage<'_>) -> Result<(), BenchError> {
+    fn set_up(&mut self, stage: &mut Stage<'_>) -> Result<()> {
         self.reserves = Some(Reserves::open(RESERVES, &self.seed, stage.world, stage.progress)?);
         Ok(())
     }
 
-    fn prepare(&mut self, ops: u64, stage: &mut Stage<'_>) -> Result<Vec<Prepared>, BenchError> {
+    fn prepare(&mut self, ops: u64, stage: &mut Stage<'_>) -> Result<Vec<Prepared>> {
         let batch = self.batch.unwrap_or(1);
         let jobs = usize::try_from(ops).unwrap_or(usize::MAX).div_ceil(batch);
         let first = self.prepared;
@@ -187,7 +188,7 @@ impl Workload for DepositLoad {
         Ok(Prepared::share(made, stage.threads, stage.clients))
     }
 
-    fn check(&mut self, scripts: Vec<Prepared>, stage: &mut Stage<'_>) -> Result<u64, BenchError> {
+    fn check(&mut self, scripts: Vec<Prepared>, stage: &mut Stage<'_>) -> Result<u64> {
         let amount = stage.world.denoms[0].amount;
         let mut checked = 0;
         for sample in scripts.into_iter().flat_map(|script| script.samples) {

@@ -17,6 +17,7 @@ use batzen_tables::exchange::{AccountId, BlindSignature, DenomSerial, DepositTar
 
 use super::workers::{InProcessExchange, PseudoRandom, clock, currency, money, payto};
 use crate::bench::BenchError;
+use crate::bench::error::Result;
 
 /// Slightly longer than a tick of the aggregator's clock.
 const TICK: std::time::Duration = std::time::Duration::from_millis(1_100);
@@ -29,12 +30,7 @@ const COINS: usize = 8;
 ///
 /// # Errors
 /// When a rule refuses.
-pub fn deposits(
-    in_process: &InProcessExchange,
-    deposits: u64,
-    merchants: u64,
-    seed: u64,
-) -> Result<(), BenchError> {
+pub fn deposits(in_process: &InProcessExchange, deposits: u64, merchants: u64, seed: u64) -> Result<()> {
     let coins = (COINS as u64).min(deposits.div_ceil(merchants));
     let filler = in_process.filler();
     let mut batch = Vec::with_capacity(BATCH);
@@ -91,7 +87,7 @@ pub fn reserves(
     in_process: &InProcessExchange,
     count: u64,
     random: &mut PseudoRandom,
-) -> Result<Vec<EddsaPublicKey>, BenchError> {
+) -> Result<Vec<EddsaPublicKey>> {
     let keys: Vec<EddsaPublicKey> = (0..count).map(|_| EddsaPublicKey::from_bytes(random.bytes())).collect();
     let payto_uri = payto("customer");
     let (h_payto, time) = (h_payto(&payto_uri), clock());
@@ -166,7 +162,7 @@ fn coin(random: &mut PseudoRandom) -> DepositCoin {
 pub fn decide(
     filler: &Batcher<batzen_exchange::rules::ExchangeRules>,
     commands: &[Command],
-) -> Result<Vec<Answer>, BenchError> {
+) -> Result<Vec<Answer>> {
     let verdicts = filler
         .run(commands, &clock)
         .map_err(|error| BenchError::set_up("the store cannot be filled", error))?;
@@ -180,7 +176,7 @@ pub fn decide(
 ///
 /// # Errors
 /// When a rule refuses.
-pub fn transfers(in_process: &InProcessExchange, transfers: u64, seed: u64) -> Result<(), BenchError> {
+pub fn transfers(in_process: &InProcessExchange, transfers: u64, seed: u64) -> Result<()> {
     deposits(in_process, transfers, transfers, seed)?;
     let app = in_process.app();
     let now = app.core.rules.aggregation_time(clock());
@@ -216,7 +212,7 @@ pub fn transfers(in_process: &InProcessExchange, transfers: u64, seed: u64) -> R
 ///
 /// # Errors
 /// When the store or the ledger cannot be created, or a rule refuses.
-pub fn bank(data: &Path, credits: u64, seed: u64) -> Result<(), BenchError> {
+pub fn bank(data: &Path, credits: u64, seed: u64) -> Result<()> {
     let failed = |error| BenchError::set_up("the bank cannot be filled", error);
     let mut random = PseudoRandom::new(seed);
     let credit = move |n: u64| {

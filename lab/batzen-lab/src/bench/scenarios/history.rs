@@ -24,6 +24,7 @@ use serde::Serialize;
 use super::Context;
 use super::workers::{PseudoRandom, money};
 use crate::bench::BenchError;
+use crate::bench::error::Result;
 use crate::bench::load::meter::thread_cpu_time;
 use crate::bench::load::procfs::own_threads_ns;
 use crate::bench::load::progress::Progress;
@@ -169,7 +170,7 @@ impl Work {
 ///
 /// # Errors
 /// When it cannot produce a result.
-pub fn run(args: &HistoryArgs, context: &Context) -> Result<ExitCode, BenchError> {
+pub fn run(args: &HistoryArgs, context: &Context) -> Result<ExitCode> {
     let result = measure(args, context)?;
     output::print(&if args.json { output::json(&result) } else { table(&result) })?;
     Ok(ExitCode::SUCCESS)
@@ -266,7 +267,7 @@ fn prepare(args: &HistoryArgs, source: &Source, numbers: std::ops::Range<u64>) -
     prepared
 }
 
-fn commit(store: &Store, changes: &ChangeSet) -> Result<(), BenchError> {
+fn commit(store: &Store, changes: &ChangeSet) -> Result<()> {
     match store.commit(changes).map_err(failed)? {
         CommitOutcome::Committed => Ok(()),
         CommitOutcome::Conflict(rows) => Err(BenchError::SetUp(format!("{} rows exist", rows.len()))),
@@ -274,7 +275,7 @@ fn commit(store: &Store, changes: &ChangeSet) -> Result<(), BenchError> {
 }
 
 /// Looks up the keys of a commit and commits it.
-fn deposit(store: &Store, prepared: &Prepared) -> Result<(), BenchError> {
+fn deposit(store: &Store, prepared: &Prepared) -> Result<()> {
     let known = store.get_many::<Coins>(&prepared.coins).map_err(failed)?.into_iter().flatten().count()
         + store.get_many::<Deposits>(&prepared.deposits).map_err(failed)?.into_iter().flatten().count();
     if known > 0 {
@@ -284,7 +285,7 @@ fn deposit(store: &Store, prepared: &Prepared) -> Result<(), BenchError> {
 }
 
 /// Marks the deposits of a commit as aggregated.
-fn aggregate(store: &Store, deposits: &[DepositKey], wtid: Wtid) -> Result<(), BenchError> {
+fn aggregate(store: &Store, deposits: &[DepositKey], wtid: Wtid) -> Result<()> {
     let mut changes = ChangeSet::new();
     for (key, stored) in deposits.iter().zip(store.get_many::<Deposits>(deposits).map_err(failed)?) {
         let stored = stored.ok_or_else(|| BenchError::SetUp("a deposit is lost".to_owned()))?;
@@ -294,12 +295,12 @@ fn aggregate(store: &Store, deposits: &[DepositKey], wtid: Wtid) -> Result<(), B
     commit(store, &changes)
 }
 
-fn open(args: &HistoryArgs, dir: &Path) -> Result<Store, BenchError> {
+fn open(args: &HistoryArgs, dir: &Path) -> Result<Store> {
     let options = Options { index_hot_bytes: args.index_memory << 20, ..Options::default() };
     EmbeddedStore::open(dir, ALL, options).map(Store::new).map_err(failed)
 }
 
-fn measure(args: &HistoryArgs, context: &Context) -> Result<History, BenchError> {
+fn measure(args: &HistoryArgs, context: &Context) -> Result<History> {
     let place = args.dir.clone().unwrap_or_else(std::env::temp_dir);
     check_space(args, &place)?;
     let dir = tempfile::Builder::new().prefix("batzen-history-").tempdir_in(&place);
@@ -381,7 +382,7 @@ fn measure(args: &HistoryArgs, context: &Context) -> Result<History, BenchError>
     })
 }
 
-fn check_space(args: &HistoryArgs, place: &Path) -> Result<(), BenchError> {
+fn check_space(args: &HistoryArgs, place: &Path) -> Result<()> {
     let stat = rustix::fs::statvfs(place).map_err(|error| BenchError::io(place)(error.into()))?;
     let free = stat.f_bavail.saturating_mul(stat.f_frsize);
     let needed = args.coins * if args.aggregate { AGGREGATED_COIN_BYTES } else { COIN_BYTES };
@@ -403,7 +404,7 @@ fn measure_point(
     store: Store,
     source: &Source,
     (coins, work): (u64, Work),
-) -> Result<(Store, HistoryPoint), BenchError> {
+) -> Result<(Store, HistoryPoint)> {
     let rss_bytes = rss_bytes();
     // The thread ends with the store, so this is what it did since the last point.
     let maintenance_ns: u64 = own_threads_ns("store-maintain").values().sum();
@@ -448,12 +449,7 @@ fn measure_point(
     Ok((store, point))
 }
 
-fn lookup(
-    store: &Store,
-    source: &Source,
-    numbers: &[u64],
-    are_known: bool,
-) -> Result<LookupTimes, BenchError> {
+fn lookup(store: &Store, source: &Source, numbers: &[u64], are_known: bool) -> Result<LookupTimes> {
     let mut times = Vec::with_capacity(numbers.len());
     for &number in numbers {
         let key = source.coin(number).key;
@@ -480,18 +476,18 @@ fn ms(duration: Duration) -> f64 {
     (duration.as_secs_f64() * 1e4).round() / 10.0
 }
 
-fn files(dir: &Path) -> Result<Vec<PathBuf>, BenchError> {
+fn files(dir: &Path) -> Result<Vec<PathBuf>> {
     let entries = std::fs::read_dir(dir).map_err(BenchError::io(dir))?;
     entries.map(|entry| Ok(entry.map_err(BenchError::io(dir))?.path())).collect()
 }
 
-fn disk_bytes(dir: &Path) -> Result<u64, BenchError> {
+fn disk_bytes(dir: &Path) -> Result<u64> {
     let size = |path: &PathBuf| Ok(std::fs::metadata(path).map_err(BenchError::io(path))?.len());
     files(dir)?.iter().map(size).sum()
 }
 
 /// Empties the page cache of a store's files.
-fn forget_pages(dir: &Path) -> Result<(), BenchError> {
+fn forget_pages(dir: &Path) -> Result<()> {
     for path in files(dir)? {
         let file = File::open(&path).map_err(BenchError::io(&path))?;
         rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)

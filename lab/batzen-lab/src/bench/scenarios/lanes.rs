@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use super::fill;
 use super::workers::{InProcessExchange, PseudoRandom, RunDirectory};
 use crate::bench::BenchError;
+use crate::bench::error::Result;
 use crate::bench::load::affinity::Cores;
 use crate::bench::load::meter::thread_cpu_time;
 use crate::bench::load::progress::Progress;
@@ -108,7 +109,7 @@ pub struct LanesResult {
 ///
 /// # Errors
 /// When the store cannot be used, or a payment is refused.
-pub fn run(args: &LanesArgs, context: &Context) -> Result<ExitCode, BenchError> {
+pub fn run(args: &LanesArgs, context: &Context) -> Result<ExitCode> {
     let result = measure(args, context)?;
     output::print(&if args.json { output::json(&result) } else { table(&result) })?;
     Ok(ExitCode::SUCCESS)
@@ -118,7 +119,7 @@ pub fn run(args: &LanesArgs, context: &Context) -> Result<ExitCode, BenchError> 
 ///
 /// # Errors
 /// As [`run`].
-pub fn measure(args: &LanesArgs, context: &Context) -> Result<LanesResult, BenchError> {
+pub fn measure(args: &LanesArgs, context: &Context) -> Result<LanesResult> {
     let mut builder = tempfile::Builder::new();
     builder.prefix("batzen-lanes-");
     let place = match &args.dir {
@@ -187,7 +188,7 @@ fn one_run(
     args: &LanesArgs,
     (coins_per_payment, lanes): (u64, usize),
     seed: u64,
-) -> Result<LanesRow, BenchError> {
+) -> Result<LanesRow> {
     let mut random = random(seed);
     let commands = fill::payments(args.coins, coins_per_payment, MERCHANTS, &mut random);
     let batch = usize::try_from(args.batch).unwrap_or(usize::MAX);
@@ -217,7 +218,7 @@ pub(super) fn decide(
     exchange: &InProcessExchange,
     commands: impl Iterator<Item = Command>,
     run: LanesRun,
-) -> Result<LanesRow, BenchError> {
+) -> Result<LanesRow> {
     let LanesRun { coins, coins_per_payment, lanes, batch } = run;
     let store = &exchange.app().core.store;
     let mut shares: Vec<Vec<Command>> = vec![Vec::new(); lanes];
@@ -238,7 +239,7 @@ pub(super) fn decide(
             .collect();
         start.wait();
         let begin = Instant::now();
-        let used: Result<Vec<Used>, BenchError> =
+        let used: Result<Vec<Used>> =
             threads.into_iter().map(|thread| thread.join().expect("a lane does not panic")).collect();
         (used, begin.elapsed())
     });
@@ -268,7 +269,7 @@ fn lane(
     batcher: &Batcher<ExchangeRules>,
     commands: &[Command],
     batch: usize,
-) -> Result<Used, BenchError> {
+) -> Result<Used> {
     start.wait();
     let (begin, cpu) = (Instant::now(), thread_cpu_time());
     for batch in commands.chunks(batch) {

@@ -6,6 +6,7 @@ use std::path::Path;
 use batzen_crypto::EddsaPublicKey;
 
 use crate::bench::BenchError;
+use crate::bench::error::Result;
 use crate::bench::scenarios::service::Service;
 use crate::bench::scenarios::world::{CURRENCY, PATIENCE, WorldPlan, free_port, local};
 
@@ -18,11 +19,7 @@ pub(super) struct Merchant {
 
 impl Merchant {
     /// Starts it on the server's cores.
-    pub(super) fn start(
-        plan: &WorldPlan,
-        exchange_url: &str,
-        master_pub: &EddsaPublicKey,
-    ) -> Result<Self, BenchError> {
+    pub(super) fn start(plan: &WorldPlan, exchange_url: &str, master_pub: &EddsaPublicKey) -> Result<Self> {
         let port = free_port()?;
         let config = plan.dir.join("merchant.conf");
         let text = configuration(&plan.dir, port, exchange_url, master_pub);
@@ -39,11 +36,11 @@ impl Merchant {
         self.service.pid()
     }
 
-    pub(super) fn still_runs(&mut self) -> Result<(), BenchError> {
+    pub(super) fn still_runs(&mut self) -> Result<()> {
         self.service.still_runs()
     }
 
-    pub(super) fn terminate(&mut self) -> Result<(), BenchError> {
+    pub(super) fn terminate(&mut self) -> Result<()> {
         self.service.terminate()
     }
 }

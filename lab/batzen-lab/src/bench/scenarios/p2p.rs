@@ -17,6 +17,7 @@ use clap::Args;
 use serde_json::json;
 
 use crate::bench::BenchError;
+use crate::bench::error::Result;
 use crate::bench::load::coins::{self, Coin, Mint, Reserves};
 use crate::bench::load::generator::{Kind, LoadOutcome, Outgoing};
 use crate::bench::load::measure::{Description, Stage, Workload, measure};
@@ -67,7 +68,7 @@ pub struct P2pArgs {
 ///
 /// # Errors
 /// As [`measure`].
-pub fn run(args: &P2pArgs, context: &Context) -> Result<Run, BenchError> {
+pub fn run(args: &P2pArgs, context: &Context) -> Result<Run> {
     let seed = Seed::new(args.load.seed).part("p2p");
     let receivers = (0..u64::from(args.receivers))
         .map(|index| ExpandedSigner::new(&EddsaPrivateKey::from_bytes(seed.bytes("receiver", index))))
@@ -150,7 +151,7 @@ impl Purse<'_> {
     }
 
     /// The receiver's request.
-    fn merge(&self, base_url: &str) -> Result<Vec<u8>, BenchError> {
+    fn merge(&self, base_url: &str) -> Result<Vec<u8>> {
         let payto = PaytoUri::reserve(base_url, &self.receiver.public_key())
             .map_err(|error| BenchError::set_up("name a reserve", error))?;
         let (purse_pub, merge_timestamp) = (self.key.public_key(), self.created);
@@ -212,12 +213,12 @@ impl Workload for P2p {
         }
     }
 
-    fn set_up(&mut self, stage: &mut Stage<'_>) -> Result<(), BenchError> {
+    fn set_up(&mut self, stage: &mut Stage<'_>) -> Result<()> {
         self.reserves = Some(Reserves::open(RESERVES, &self.seed, stage.world, stage.progress)?);
         Ok(())
     }
 
-    fn prepare(&mut self, ops: u64, stage: &mut Stage<'_>) -> Result<Vec<Prepared>, BenchError> {
+    fn prepare(&mut self, ops: u64, stage: &mut Stage<'_>) -> Result<Vec<Prepared>> {
         let too_many =
             || BenchError::Usage("more than 2^32 coins: choose a shorter time or a lower rate".into());
         let (coins_each, first) = (self.args.coins, self.prepared);
@@ -255,7 +256,7 @@ impl Workload for P2p {
         Ok(Prepared::share(made, stage.threads, stage.clients))
     }
 
-    fn check(&mut self, scripts: Vec<Prepared>, stage: &mut Stage<'_>) -> Result<u64, BenchError> {
+    fn check(&mut self, scripts: Vec<Prepared>, stage: &mut Stage<'_>) -> Result<u64> {
         let h_provider_url = hash_text(&stage.world.base_url());
         let mut checked = 0;
         for sample in scripts.into_iter().flat_map(|script| script.samples) {

@@ -10,6 +10,7 @@ use clap::Args;
 use super::pgbench::{self, PgbenchArgs};
 use super::{Context, deposit};
 use crate::bench::BenchError;
+use crate::bench::error::Result;
 use crate::bench::results::result::Run;
 use crate::bench::scenarios::database::{StoreKind, StoreOptions};
 
@@ -32,7 +33,7 @@ pub struct PartitionsArgs {
 ///
 /// # Errors
 /// When one of them cannot produce a result.
-pub fn run(args: &PartitionsArgs, context: &Context) -> Result<Vec<Run>, BenchError> {
+pub fn run(args: &PartitionsArgs, context: &Context) -> Result<Vec<Run>> {
     let options = &args.deposit.deposit.run;
     check(&args.deposit.deposit.load.store)?;
     let base = options.out.clone().unwrap_or_else(|| super::default_directory("partitions"));
@@ -65,7 +66,7 @@ pub fn run(args: &PartitionsArgs, context: &Context) -> Result<Vec<Run>, BenchEr
 }
 
 /// This scenario chooses its stores itself, so options that choose another one are refused.
-fn check(store: &StoreOptions) -> Result<(), BenchError> {
+fn check(store: &StoreOptions) -> Result<()> {
     let refuse = |what: &str| Err(BenchError::Usage(what.to_owned()));
     if store.partitions > 0 {
         return refuse("bench partitions measures several numbers of partitions: --counts chooses them");
@@ -84,7 +85,7 @@ fn pay(
     context: &Context,
     directory: &Path,
     choose: impl FnOnce(&mut StoreOptions),
-) -> Result<Run, BenchError> {
+) -> Result<Run> {
     let mut args = args.deposit.clone();
     args.deposit.run.out = Some(directory.to_owned());
     choose(&mut args.deposit.load.store);

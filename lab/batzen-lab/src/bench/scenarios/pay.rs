@@ -18,6 +18,7 @@ use serde::Deserialize;
 use serde_json::{Map, json};
 
 use crate::bench::BenchError;
+use crate::bench::error::Result;
 use crate::bench::load::coins::{self, Coin, Mint, Reserves};
 use crate::bench::load::generator::{Kind, LoadOutcome, Next, Outgoing, Script};
 use crate::bench::load::measure::{Description, Stage, Workload, measure};
@@ -84,7 +85,7 @@ pub struct PayArgs {
 ///
 /// # Errors
 /// As [`measure`].
-pub fn run(args: &PayArgs, context: &Context) -> Result<Run, BenchError> {
+pub fn run(args: &PayArgs, context: &Context) -> Result<Run> {
     let seed = Seed::new(args.load.seed).part("pay");
     let mut workload = Pay {
         args: args.clone(),
@@ -179,7 +180,7 @@ impl Workload for Pay {
         }
     }
 
-    fn set_up(&mut self, stage: &mut Stage<'_>) -> Result<(), BenchError> {
+    fn set_up(&mut self, stage: &mut Stage<'_>) -> Result<()> {
         let address = stage.world.merchant_address().expect("the scenario has a merchant backend");
         let bar = stage.progress.bar("opening shops", self.args.shops.into());
         let requests = (0..self.args.shops).map(|number| self.shop(number)).collect();
@@ -190,7 +191,7 @@ impl Workload for Pay {
         Ok(())
     }
 
-    fn prepare(&mut self, ops: u64, stage: &mut Stage<'_>) -> Result<Vec<Customers>, BenchError> {
+    fn prepare(&mut self, ops: u64, stage: &mut Stage<'_>) -> Result<Vec<Customers>> {
         let too_many =
             || BenchError::Usage("more than 2^32 coins: choose a shorter time or a lower rate".into());
         let (coins_each, first) = (self.args.coins, self.prepared);
@@ -227,7 +228,7 @@ impl Workload for Pay {
         Ok(scripts)
     }
 
-    fn check(&mut self, scripts: Vec<Customers>, _stage: &mut Stage<'_>) -> Result<u64, BenchError> {
+    fn check(&mut self, scripts: Vec<Customers>, _stage: &mut Stage<'_>) -> Result<u64> {
         let mut checked = 0;
         for fact in scripts.into_iter().flat_map(|script| script.facts) {
             let Fact { h_contract_terms, merchant_pub, signature, is_receipt } = fact;
@@ -375,7 +376,7 @@ impl Customers {
     }
 
     /// The request after an answer; `None` if the purchase is complete.
-    fn next(&mut self, purchase: &mut Purchase, body: &[u8]) -> Result<Option<Outgoing>, BenchError> {
+    fn next(&mut self, purchase: &mut Purchase, body: &[u8]) -> Result<Option<Outgoing>> {
         let terms = Arc::clone(&self.terms);
         let (bytes, kind) = match purchase.step {
             ORDER => {

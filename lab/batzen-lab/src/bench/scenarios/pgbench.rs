@@ -12,6 +12,7 @@ use serde_json::json;
 use super::Context;
 use super::workers::{RunDirectory, Shape, blank};
 use crate::bench::BenchError;
+use crate::bench::error::Result;
 use crate::bench::load::affinity::on_cores;
 use crate::bench::results::result::{LimitedBy, Load, Run};
 use crate::bench::scenarios::database::{Database, StoreKind, StoreOptions, Used};
@@ -68,7 +69,7 @@ pub struct PgbenchArgs {
 ///
 /// # Errors
 /// When it cannot produce a result.
-pub fn run(args: &PgbenchArgs, context: &Context) -> Result<Run, BenchError> {
+pub fn run(args: &PgbenchArgs, context: &Context) -> Result<Run> {
     let store = StoreOptions {
         store: Some(StoreKind::Postgres),
         database: args.database.clone(),
@@ -82,7 +83,7 @@ pub fn run(args: &PgbenchArgs, context: &Context) -> Result<Run, BenchError> {
     let database = Database::start(&store, &run_dir.placement)?.expect("PostgreSQL was chosen");
     let failed = |reason: String| BenchError::set_up("pgbench", reason);
     let program = Installation::find().map_err(|error| failed(error.to_string()))?.bin.join("pgbench");
-    let pgbench = |arguments: &[&str]| -> Result<String, BenchError> {
+    let pgbench = |arguments: &[&str]| -> Result<String> {
         let output = on_cores(&run_dir.placement.client, || {
             Command::new(&program).args(arguments).arg(database.url()).stdin(Stdio::null()).output()
         })?;
@@ -101,7 +102,7 @@ pub fn run(args: &PgbenchArgs, context: &Context) -> Result<Run, BenchError> {
     let before = database.snapshot();
     let said = pgbench(&load)?;
     let used = Used::between(before, database.snapshot())?;
-    let number = |name: &str| -> Result<f64, BenchError> {
+    let number = |name: &str| -> Result<f64> {
         let rest = said.lines().find_map(|line| line.strip_prefix(name));
         let word = rest.and_then(|rest| rest.trim_start_matches([' ', '=', ':']).split([' ', '/']).next());
         word.and_then(|word| word.parse().ok()).ok_or_else(|| failed(format!("no {name:?} in: {said}")))

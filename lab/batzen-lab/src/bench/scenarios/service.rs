@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::bench::BenchError;
+use crate::bench::error::Result;
 use crate::bench::load::affinity;
 use crate::bench::load::wire;
 use crate::bench::scenarios::world::WorldPlan;
@@ -47,7 +48,7 @@ fn command(plan: &WorldPlan, arguments: &[&str]) -> Command {
 }
 
 /// Runs the program to completion; it must succeed.
-pub(super) fn run(plan: &WorldPlan, what: &str, arguments: &[&str]) -> Result<Output, BenchError> {
+pub(super) fn run(plan: &WorldPlan, what: &str, arguments: &[&str]) -> Result<Output> {
     let output = affinity::on_cores(&plan.placement.client, || command(plan, arguments).output())?
         .map_err(|error| BenchError::set_up(what, error))?;
     if output.status.success() {
@@ -63,12 +64,7 @@ pub(super) fn run(plan: &WorldPlan, what: &str, arguments: &[&str]) -> Result<Ou
 
 impl Service {
     /// Starts it on its cores, with its output in a file.
-    pub(super) fn start(
-        plan: &WorldPlan,
-        name: &str,
-        arguments: &[&str],
-        cores: &[usize],
-    ) -> Result<Self, BenchError> {
+    pub(super) fn start(plan: &WorldPlan, name: &str, arguments: &[&str], cores: &[usize]) -> Result<Self> {
         let log = plan.dir.join(format!("{name}.log"));
         let file = File::create(&log).map_err(BenchError::io(&log))?;
         let out = file.try_clone().map_err(BenchError::io(&log))?;
@@ -90,7 +86,7 @@ impl Service {
         path: &str,
         patience: Duration,
         interrupted: &Arc<AtomicBool>,
-    ) -> Result<(), BenchError> {
+    ) -> Result<()> {
         let deadline = Instant::now() + patience;
         while !wire::call(address, &wire::get(path)).is_ok_and(|answer| answer.status == 200) {
             self.still_runs()?;
@@ -105,7 +101,7 @@ impl Service {
         Ok(())
     }
 
-    pub(super) fn still_runs(&mut self) -> Result<(), BenchError> {
+    pub(super) fn still_runs(&mut self) -> Result<()> {
         match self.child.try_wait() {
             Ok(None) => Ok(()),
             Ok(Some(status)) => Err(self.ended(&status.to_string())),
@@ -122,7 +118,7 @@ impl Service {
     }
 
     /// Terminates it, and waits until it has ended.
-    pub(super) fn terminate(&mut self) -> Result<(), BenchError> {
+    pub(super) fn terminate(&mut self) -> Result<()> {
         self.signal(Signal::TERM);
         let deadline = Instant::now() + END_TIME;
         loop {

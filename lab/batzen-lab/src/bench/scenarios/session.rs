@@ -17,6 +17,7 @@ use batzen_protocol::api::exchange::{
 use batzen_protocol::signatures::{ExchangeConfirmDeposit, ExchangeConfirmMelt, SignedMessage};
 
 use crate::bench::BenchError;
+use crate::bench::error::Result;
 use crate::bench::load::change::{Change, Terms, Unfinished};
 use crate::bench::load::coins::{self, Coin, Planchet};
 use crate::bench::load::generator::{Kind, Next, Outgoing, Script};
@@ -185,7 +186,7 @@ impl Fact {
 ///
 /// # Errors
 /// The first invalid signature.
-pub fn check(scripts: Vec<Sessions>, world: &World) -> Result<u64, BenchError> {
+pub fn check(scripts: Vec<Sessions>, world: &World) -> Result<u64> {
     let mut checked = 0;
     for fact in scripts.into_iter().flat_map(|script| script.facts) {
         if !fact.holds(world) {
@@ -233,7 +234,7 @@ impl Session {
         denoms: &[Denom],
         payments: &Payments,
         terms: Vec<(Terms, Option<Vec<batzen_crypto::ExchangeWithdrawValues>>)>,
-    ) -> Result<(), BenchError> {
+    ) -> Result<()> {
         let session_plan = Arc::clone(&self.session_plan);
         let mut paying = self.payments.iter();
         let mut terms = terms.into_iter();
@@ -307,7 +308,7 @@ impl Sessions {
     }
 
     /// The next request of a session; `None` if the session is finished.
-    fn request(&mut self, session: &mut Session) -> Result<Option<Outgoing>, BenchError> {
+    fn request(&mut self, session: &mut Session) -> Result<Option<Outgoing>> {
         let session_plan = Arc::clone(&session.session_plan);
         let Some(step) = session_plan.steps.get(session.step) else { return Ok(None) };
         let (bytes, kind) = match step {
@@ -355,7 +356,7 @@ impl Sessions {
         session: &'a mut Session,
         session_plan: &SessionPlan,
         number: usize,
-    ) -> Result<&'a Coin, BenchError> {
+    ) -> Result<&'a Coin> {
         if let CoinState::Unfinished(_) = &session.coins[number] {
             let CoinState::Unfinished(Unfinished { planchet, blind }) =
                 std::mem::replace(&mut session.coins[number], CoinState::Unknown)
@@ -378,7 +379,7 @@ impl Sessions {
         session: &mut Session,
         session_plan: &SessionPlan,
         parts: &[(usize, u64)],
-    ) -> Result<Vec<u8>, BenchError> {
+    ) -> Result<Vec<u8>> {
         let payment = session.payments.front().cloned().expect("a payment for each step that pays");
         let mut made = Vec::with_capacity(parts.len());
         for (number, units) in parts {
@@ -392,12 +393,7 @@ impl Sessions {
         Ok(self.payments.request(&payment, made))
     }
 
-    fn melt(
-        &mut self,
-        session: &mut Session,
-        session_plan: &SessionPlan,
-        old: usize,
-    ) -> Result<Vec<u8>, BenchError> {
+    fn melt(&mut self, session: &mut Session, session_plan: &SessionPlan, old: usize) -> Result<Vec<u8>> {
         let coin = self.coin(session, session_plan, old)?.clone();
         let (terms, change) = session.changes.front_mut().expect("terms for each change");
         let change = match change {
@@ -411,7 +407,7 @@ impl Sessions {
     }
 
     /// Handles an answer; returns how many items of its kind it completes.
-    fn take(&mut self, session: &mut Session, body: &[u8]) -> Result<u64, BenchError> {
+    fn take(&mut self, session: &mut Session, body: &[u8]) -> Result<u64> {
         let session_plan = Arc::clone(&session.session_plan);
         let step = session_plan.steps.get(session.step).expect("an answer belongs to a step");
         match (step, session.phase) {
@@ -485,7 +481,7 @@ impl Sessions {
         }
     }
 
-    fn paid(&mut self, session: &Session, parts: &[(usize, u64)], body: &[u8]) -> Result<(), BenchError> {
+    fn paid(&mut self, session: &Session, parts: &[(usize, u64)], body: &[u8]) -> Result<()> {
         if !self.is_kept(session.number) {
             return Ok(());
         }

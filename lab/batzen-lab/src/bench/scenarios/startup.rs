@@ -12,6 +12,7 @@ use clap::Args;
 use serde::Serialize;
 
 use crate::bench::BenchError;
+use crate::bench::error::Result;
 use crate::bench::load::affinity::Placement;
 use crate::bench::results::machine::Machine;
 use crate::bench::results::output;
@@ -77,7 +78,7 @@ pub struct Startup {
 ///
 /// # Errors
 /// When a program fails.
-pub fn run(args: &StartupArgs, context: &Context) -> Result<ExitCode, BenchError> {
+pub fn run(args: &StartupArgs, context: &Context) -> Result<ExitCode> {
     args.store.check()?;
     options::check_cipher(args.cipher.cipher())?;
     let result = measure(args, context)?;
@@ -103,7 +104,7 @@ fn ms(duration: Duration) -> f64 {
     (duration.as_secs_f64() * 1e4).round() / 10.0
 }
 
-fn measure(args: &StartupArgs, context: &Context) -> Result<Startup, BenchError> {
+fn measure(args: &StartupArgs, context: &Context) -> Result<Startup> {
     let cipher = args.cipher.cipher();
     let place = tempfile::Builder::new()
         .prefix("batzen-startup-")

@@ -13,6 +13,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use crate::bench::BenchError;
+use crate::bench::error::Result;
 use crate::bench::load::change::Terms;
 use crate::bench::load::coins::{self, Mint, Planchet, Reserves};
 use crate::bench::load::generator::LoadOutcome;
@@ -86,7 +87,7 @@ pub struct CycleArgs {
 ///
 /// # Errors
 /// As [`measure`].
-pub fn run_refresh(args: &RefreshArgs, context: &Context) -> Result<Run, BenchError> {
+pub fn run_refresh(args: &RefreshArgs, context: &Context) -> Result<Run> {
     let fresh = usize::try_from(args.fresh).expect("a small number");
     let mut denoms = vec![0];
     denoms.resize(fresh + 1, 2);
@@ -109,7 +110,7 @@ pub fn run_refresh(args: &RefreshArgs, context: &Context) -> Result<Run, BenchEr
 ///
 /// # Errors
 /// As [`measure`].
-pub fn run_mixed(args: &MixedArgs, context: &Context) -> Result<Run, BenchError> {
+pub fn run_mixed(args: &MixedArgs, context: &Context) -> Result<Run> {
     let cipher = args.cipher.cipher();
     let merchants = match args.merchants {
         Merchants::Uniform => "",
@@ -132,7 +133,7 @@ pub fn run_mixed(args: &MixedArgs, context: &Context) -> Result<Run, BenchError>
 ///
 /// # Errors
 /// As [`measure`].
-pub fn run_cycle(args: &CycleArgs, context: &Context) -> Result<Run, BenchError> {
+pub fn run_cycle(args: &CycleArgs, context: &Context) -> Result<Run> {
     cycle(args.cipher.cipher(), args.batch as usize, &args.load, &args.run, context)
 }
 
@@ -143,7 +144,7 @@ pub(super) fn cycle(
     load: &LoadOptions,
     run: &RunOptions,
     context: &Context,
-) -> Result<Run, BenchError> {
+) -> Result<Run> {
     let session_plan = SessionPlan {
         denoms: vec![2; batch],
         steps: vec![Step::Withdraw(0..batch), Step::Pay((0..batch).map(|coin| (coin, 1)).collect())],
@@ -227,7 +228,7 @@ fn go(
     load: &LoadOptions,
     run: &RunOptions,
     context: &Context,
-) -> Result<Run, BenchError> {
+) -> Result<Run> {
     let seed = Seed::new(load.seed).part(described.scenario);
     let mut workload = Wallets {
         described,
@@ -279,7 +280,7 @@ impl Wallets {
     }
 
     /// A session whose choices are made.
-    fn draft(&mut self, denoms: &[Denom]) -> Result<Draft, BenchError> {
+    fn draft(&mut self, denoms: &[Denom]) -> Result<Draft> {
         let session_plan =
             Arc::clone(&self.session_plans[self.choices.below(self.session_plans.len() as u64) as usize]);
         let number = self.sessions;
@@ -327,7 +328,7 @@ impl Wallets {
         drafts: &mut [Draft],
         world: &World,
         stage_bar: &crate::bench::load::progress::Bar,
-    ) -> Result<(), BenchError> {
+    ) -> Result<()> {
         if self.cipher != Cipher::Cs {
             return Ok(());
         }
@@ -363,7 +364,7 @@ impl Wallets {
     }
 
     /// The coins that sessions start with if they do not withdraw.
-    fn initial_coins(&self, drafts: &mut [Draft], stage: &Stage<'_>) -> Result<(), BenchError> {
+    fn initial_coins(&self, drafts: &mut [Draft], stage: &Stage<'_>) -> Result<()> {
         if drafts.iter().any(|draft| draft.session.session_plan.withdrawals() > 0) {
             return Ok(());
         }
@@ -384,7 +385,7 @@ impl Wallets {
     }
 
     /// Prepares everything of a session that does not depend on answers.
-    fn complete(&self, draft: &Draft, denoms: &[Denom]) -> Result<Session, BenchError> {
+    fn complete(&self, draft: &Draft, denoms: &[Denom]) -> Result<Session> {
         let mut session = draft.session.clone();
         let session_plan = Arc::clone(&session.session_plan);
         let withdrawn = draft
@@ -430,12 +431,12 @@ impl Workload for Wallets {
         }
     }
 
-    fn set_up(&mut self, stage: &mut Stage<'_>) -> Result<(), BenchError> {
+    fn set_up(&mut self, stage: &mut Stage<'_>) -> Result<()> {
         self.reserves = Some(Reserves::open(RESERVES, &self.seed, stage.world, stage.progress)?);
         Ok(())
     }
 
-    fn prepare(&mut self, ops: u64, stage: &mut Stage<'_>) -> Result<Vec<Sessions>, BenchError> {
+    fn prepare(&mut self, ops: u64, stage: &mut Stage<'_>) -> Result<Vec<Sessions>> {
         let count = (ops as f64 / self.ops_per_session()).ceil() as u64;
         // Every client needs one.
         let count = count.max((stage.threads * stage.clients) as u64);
@@ -451,7 +452,7 @@ impl Workload for Wallets {
         Ok(Sessions::share(sessions, stage.threads, stage.clients, &denoms, &self.payments))
     }
 
-    fn check(&mut self, scripts: Vec<Sessions>, stage: &mut Stage<'_>) -> Result<u64, BenchError> {
+    fn check(&mut self, scripts: Vec<Sessions>, stage: &mut Stage<'_>) -> Result<u64> {
         session::check(scripts, stage.world)
     }
 

@@ -8,6 +8,7 @@ use clap::Args;
 use serde_json::json;
 
 use crate::bench::BenchError;
+use crate::bench::error::Result;
 use crate::bench::load::coins::{self, Planchet, Reserves};
 use crate::bench::load::generator::{Kind, LoadOutcome, Outgoing};
 use crate::bench::load::measure::{Description, Stage, Workload, measure};
@@ -48,7 +49,7 @@ pub struct WithdrawArgs {
 ///
 /// # Errors
 /// As [`measure`].
-pub fn run(args: &WithdrawArgs, context: &Context) -> Result<Run, BenchError> {
+pub fn run(args: &WithdrawArgs, context: &Context) -> Result<Run> {
     let seed = Seed::new(args.load.seed).part("withdraw");
     let mut workload = Withdraw { args: args.clone(), seed, reserves: None, prepared: 0 };
     measure(&mut workload, &args.load, &args.run, context)
@@ -74,7 +75,7 @@ impl Withdraw {
         indices: Vec<u32>,
         progress: Progress,
         world: &World,
-    ) -> Result<Vec<ExchangeWithdrawValues>, BenchError> {
+    ) -> Result<Vec<ExchangeWithdrawValues>> {
         if self.cipher() != Cipher::Cs {
             return Ok(vec![ExchangeWithdrawValues::Rsa; indices.len()]);
         }
@@ -110,13 +111,13 @@ impl Workload for Withdraw {
         }
     }
 
-    fn set_up(&mut self, stage: &mut Stage<'_>) -> Result<(), BenchError> {
+    fn set_up(&mut self, stage: &mut Stage<'_>) -> Result<()> {
         self.reserves =
             Some(Reserves::open(self.args.reserves as usize, &self.seed, stage.world, stage.progress)?);
         Ok(())
     }
 
-    fn prepare(&mut self, ops: u64, stage: &mut Stage<'_>) -> Result<Vec<Prepared>, BenchError> {
+    fn prepare(&mut self, ops: u64, stage: &mut Stage<'_>) -> Result<Vec<Prepared>> {
         let batch = self.args.batch as usize;
         let jobs = usize::try_from(ops).unwrap_or(usize::MAX).div_ceil(batch);
         let first = self.prepared;
@@ -150,7 +151,7 @@ impl Workload for Withdraw {
         Ok(Prepared::share(jobs, stage.threads, stage.clients))
     }
 
-    fn check(&mut self, scripts: Vec<Prepared>, stage: &mut Stage<'_>) -> Result<u64, BenchError> {
+    fn check(&mut self, scripts: Vec<Prepared>, stage: &mut Stage<'_>) -> Result<u64> {
         let (batch, denom) = (u64::from(self.args.batch), &stage.world.denoms[0]);
         let mut signed = Vec::new();
         for sample in scripts.into_iter().flat_map(|script| script.samples) {

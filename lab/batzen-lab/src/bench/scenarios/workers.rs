@@ -23,6 +23,7 @@ use tokio::runtime::Runtime;
 
 use super::Context;
 use crate::bench::BenchError;
+use crate::bench::error::Result;
 use crate::bench::load::affinity::{Placement, on_cores};
 use crate::bench::load::procfs::{CpuTime, resident_bytes};
 use crate::bench::results::machine::Machine;
@@ -108,7 +109,7 @@ impl RunDirectory {
     ///
     /// # Errors
     /// When it cannot be created or contains a result, or the cores cannot be used.
-    pub fn new(scenario: &str, options: &RunOptions) -> Result<Self, BenchError> {
+    pub fn new(scenario: &str, options: &RunOptions) -> Result<Self> {
         let placement = Placement::choose(options.server_cores.as_ref(), options.client_cores.as_ref())?;
         let directory = options.out.clone().unwrap_or_else(|| super::default_directory(scenario));
         crate::bench::results::result::claim_directory(&directory)?;
@@ -138,7 +139,7 @@ impl BankProcess {
     ///
     /// # Errors
     /// When it does not start.
-    pub fn start(context: &Context, run_dir: &RunDirectory, data: &Path) -> Result<Self, BenchError> {
+    pub fn start(context: &Context, run_dir: &RunDirectory, data: &Path) -> Result<Self> {
         let free = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
         let port = free.map_err(|error| BenchError::set_up("no free port for the bank", error))?.port();
         let log = run_dir.world.join("bank.log");
@@ -204,14 +205,10 @@ impl InProcessExchange {
     ///
     /// # Errors
     /// When it does not start.
-    pub fn start(
-        run_dir: &RunDirectory,
-        gateway: String,
-        database: Option<Database>,
-    ) -> Result<Self, BenchError> {
+    pub fn start(run_dir: &RunDirectory, gateway: String, database: Option<Database>) -> Result<Self> {
         let cores = run_dir.placement.server.clone();
         let threads = run_dir.placement.server_count();
-        let (runtime, exchange) = on_cores(&cores, || -> Result<_, BenchError> {
+        let (runtime, exchange) = on_cores(&cores, || -> Result<_> {
             let runtime = tokio::runtime::Builder::new_multi_thread()
                 .worker_threads(threads)
                 .thread_name("http")
@@ -262,7 +259,7 @@ impl InProcessExchange {
     ///
     /// # Errors
     /// The worker's error.
-    pub fn run<F>(&self, work: impl FnOnce(Arc<Exchange>) -> F) -> Result<F::Output, BenchError>
+    pub fn run<F>(&self, work: impl FnOnce(Arc<Exchange>) -> F) -> Result<F::Output>
     where
         F: Future + Send + 'static,
         F::Output: Send + 'static,
@@ -276,7 +273,7 @@ impl InProcessExchange {
     ///
     /// # Errors
     /// When the disk fails.
-    pub fn settle(&self) -> Result<(), BenchError> {
+    pub fn settle(&self) -> Result<()> {
         self.database.as_ref().map_or(Ok(()), Database::settle)?;
         self.app().core.store.checkpoint().map_err(|error| BenchError::set_up("no checkpoint", error))
     }
@@ -331,7 +328,7 @@ pub struct WorkerRun<'a> {
 }
 
 /// Prepares the store of a bank in a directory.
-type FillBank<'a> = &'a dyn Fn(&Path) -> Result<(), BenchError>;
+type FillBank<'a> = &'a dyn Fn(&Path) -> Result<()>;
 
 impl<'a> WorkerRun<'a> {
     /// Starts an exchange, and before it a bank whose store `fill_bank` prepares, unless the worker needs none.
@@ -343,7 +340,7 @@ impl<'a> WorkerRun<'a> {
         options: &WorkerOptions,
         context: &'a Context,
         fill_bank: Option<FillBank<'_>>,
-    ) -> Result<Self, BenchError> {
+    ) -> Result<Self> {
         options.store.check()?;
         let run_dir = RunDirectory::new(scenario, &options.run)?;
         let database = Database::start(&options.store, &run_dir.placement)?;
@@ -368,7 +365,7 @@ impl<'a> WorkerRun<'a> {
         (expected, done): (u64, &str),
         count: fn(&Exchange) -> u64,
         work: impl FnOnce(Arc<Exchange>) -> F,
-    ) -> Result<(Run, T), BenchError>
+    ) -> Result<(Run, T)>
     where
         F: Future<Output = Result<T, E>> + Send + 'static,
         T: Send + 'static,

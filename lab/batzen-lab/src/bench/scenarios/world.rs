@@ -13,6 +13,7 @@ use batzen_protocol::api::exchange::{KeysResponse, ReserveBalance};
 use batzen_protocol::{Amount, Currency, Money, Timestamp};
 
 use crate::bench::BenchError;
+use crate::bench::error::Result;
 use crate::bench::load::affinity::Placement;
 use crate::bench::load::generator::{self, Next, Outgoing, Plan, Schedule, Script};
 use crate::bench::load::progress::Progress;
@@ -129,7 +130,7 @@ impl World {
     ///
     /// # Errors
     /// When a service does not start, or ends.
-    pub fn start(plan: WorldPlan, progress: &Progress) -> Result<Self, BenchError> {
+    pub fn start(plan: WorldPlan, progress: &Progress) -> Result<Self> {
         let bank_port = free_port()?;
         let ports: Vec<u16> = (0..plan.nodes.max(1)).map(|_| free_port()).collect::<Result<_, _>>()?;
         if ports.len() > 1 && plan.database.is_none() {
@@ -225,7 +226,7 @@ impl World {
     ///
     /// # Errors
     /// When it does not start.
-    pub fn open_merchant(&mut self, progress: &Progress) -> Result<(), BenchError> {
+    pub fn open_merchant(&mut self, progress: &Progress) -> Result<()> {
         let spinner = progress.waiting("starting the merchant backend");
         let master_pub = self.keys()?.master_public_key;
         self.merchant = Some(Merchant::start(&self.plan, &self.base_url(), &master_pub)?);
@@ -249,7 +250,7 @@ impl World {
     ///
     /// # Errors
     /// When it does not answer.
-    pub fn auditor_state(&self) -> Result<Option<AuditorState>, BenchError> {
+    pub fn auditor_state(&self) -> Result<Option<AuditorState>> {
         self.auditor.as_ref().map(Auditor::state).transpose()
     }
 
@@ -258,7 +259,7 @@ impl World {
     ///
     /// # Errors
     /// When it does not answer, or does not catch up.
-    pub fn auditor_catches_up(&mut self) -> Result<Option<(u64, f64)>, BenchError> {
+    pub fn auditor_catches_up(&mut self) -> Result<Option<(u64, f64)>> {
         self.auditor.as_mut().map(Auditor::catch_up).transpose()
     }
 
@@ -284,13 +285,13 @@ impl World {
     ///
     /// # Errors
     /// When the exchange does not answer, or the answer is malformed.
-    pub fn keys(&self) -> Result<KeysResponse, BenchError> {
+    pub fn keys(&self) -> Result<KeysResponse> {
         let answer = call(self.exchange_address, "read /keys", &wire::get("/keys"))?;
         serde_json::from_slice(&answer.body)
             .map_err(|error| BenchError::WrongAnswer(format!("/keys: {error}")))
     }
 
-    fn read_keys(&mut self) -> Result<(), BenchError> {
+    fn read_keys(&mut self) -> Result<()> {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let keys = self.keys()?;
@@ -312,12 +313,7 @@ impl World {
     ///
     /// # Errors
     /// When the bank refuses, or the exchange does not see the money.
-    pub fn fund(
-        &mut self,
-        reserves: &[EddsaPublicKey],
-        amount: Amount,
-        progress: &Progress,
-    ) -> Result<(), BenchError> {
+    pub fn fund(&mut self, reserves: &[EddsaPublicKey], amount: Amount, progress: &Progress) -> Result<()> {
         let bar = progress.bar(&format!("funding {} reserves", reserves.len()), reserves.len() as u64);
         let requests = reserves
             .iter()
@@ -358,7 +354,7 @@ impl World {
         Ok(())
     }
 
-    fn balance(&self, reserve: &EddsaPublicKey) -> Result<Option<Amount>, BenchError> {
+    fn balance(&self, reserve: &EddsaPublicKey) -> Result<Option<Amount>> {
         let answer = wire::call(self.exchange_address, &wire::get(&format!("/reserves/{reserve}")))
             .map_err(|error| BenchError::set_up("read a reserve", error))?;
         if answer.status != 200 {
@@ -373,7 +369,7 @@ impl World {
     ///
     /// # Errors
     /// When it fails.
-    pub fn run_worker(&self, worker: &str) -> Result<(), BenchError> {
+    pub fn run_worker(&self, worker: &str) -> Result<()> {
         let conf = self.config.to_string_lossy().into_owned();
         service::run(&self.plan, &format!("the {worker}"), &["exchange", worker, "-c", &conf, "--test"])
             .map(|_| ())
@@ -409,7 +405,7 @@ impl World {
     ///
     /// # Errors
     /// [`BenchError::Ended`] with the end of its output, [`BenchError::Interrupted`].
-    pub fn still_runs(&mut self) -> Result<(), BenchError> {
+    pub fn still_runs(&mut self) -> Result<()> {
         if self.plan.interrupted.load(Relaxed) {
             return Err(BenchError::Interrupted);
         }
@@ -423,7 +419,7 @@ impl World {
     ///
     /// # Errors
     /// When a service does not end cleanly.
-    pub fn finish(mut self, progress: &Progress) -> Result<bool, BenchError> {
+    pub fn finish(mut self, progress: &Progress) -> Result<bool> {
         self.still_runs()?;
         let spinner = progress.waiting("ending the services and drawing up the balance sheet");
         self.merchant.as_mut().map_or(Ok(()), Merchant::terminate)?;
@@ -483,7 +479,7 @@ fn find(keys: &KeysResponse, kind: CoinKind) -> Option<Denom> {
 }
 
 /// Sends a request that must succeed.
-fn call(server: SocketAddr, what: &str, request: &[u8]) -> Result<wire::Answer, BenchError> {
+fn call(server: SocketAddr, what: &str, request: &[u8]) -> Result<wire::Answer> {
     let answer = wire::call(server, request).map_err(|error| BenchError::set_up(what, error))?;
     if (200..300).contains(&answer.status) {
         Ok(answer)
@@ -503,7 +499,7 @@ pub fn send_all(
     what: &str,
     progress: &crate::bench::load::progress::Bar,
     interrupted: &Arc<AtomicBool>,
-) -> Result<Vec<Vec<u8>>, BenchError> {
+) -> Result<Vec<Vec<u8>>> {
     struct All {
         requests: std::iter::Enumerate<std::vec::IntoIter<Vec<u8>>>,
         under_way: Vec<usize>,
@@ -550,7 +546,7 @@ pub(super) fn local(port: u16) -> SocketAddr {
 }
 
 /// A free port below the range that the system gives to clients.
-pub(super) fn free_port() -> Result<u16, BenchError> {
+pub(super) fn free_port() -> Result<u16> {
     const FIRST: u16 = 10_240;
     const COUNT: u16 = 20_000;
     for _ in 0..100 {

@@ -34,6 +34,7 @@ use batzen_tables::exchange::{
 use self::runs::{begin, counter, drop_run, finish, open_run};
 use super::garbage::{COLLECT_ROWS_MAX, Sums, is_over, is_transfer_over, plan_sums};
 use super::{DenomTable, DenomTerms, ExchangeRules, Refusal};
+use crate::rules::refusal::Result;
 
 pub use units::{ArchiveUnit, ArchivedRow, CoinFile, PurseCoins, Rows, Stays, TransferPart};
 
@@ -140,12 +141,7 @@ impl Command<ExchangeRules> for Archive {
         }
     }
 
-    fn execute(
-        &self,
-        rules: &ExchangeRules,
-        rows: &mut WorkingSet,
-        now: Timestamp,
-    ) -> Result<Archived, Refusal> {
+    fn execute(&self, rules: &ExchangeRules, rows: &mut WorkingSet, now: Timestamp) -> Result<Archived> {
         match self {
             Archive::Begin { run, id, reason } => begin(rows, *run, *id, reason, now),
             Archive::Move { run, id, until, units } => {
@@ -299,7 +295,7 @@ impl ExchangeRules {
         run: (u32, ShortHash),
         units: &[ArchiveUnit],
         now: Timestamp,
-    ) -> Result<Archived, Refusal> {
+    ) -> Result<Archived> {
         let mut row = open_run(rows, run)?;
         let mut sums = Sums::default();
         let mut counts = BTreeMap::new();
@@ -366,7 +362,7 @@ impl ExchangeRules {
         part: &TransferPart,
         retention: Retention<'_>,
         sums: &mut Sums,
-    ) -> Result<Option<Stays>, Refusal> {
+    ) -> Result<Option<Stays>> {
         let key = WtidKey { wtid: part.wtid };
         let Some(transfer) = rows.get::<WireOut>(&key).cloned() else { return Ok(Some(Stays::Changed)) };
         let prepared = rows.get::<Prepared>(&key).cloned();
@@ -448,7 +444,7 @@ impl ExchangeRules {
         file: &CoinFile,
         retention: Retention<'_>,
         sums: &mut Sums,
-    ) -> Result<Option<Stays>, Refusal> {
+    ) -> Result<Option<Stays>> {
         let coin_pub = file.coin_pub;
         let key = CoinKey { coin_pub };
         let Some(coin) = rows.get::<Coins>(&key).cloned() else { return Ok(Some(Stays::Changed)) };
@@ -521,7 +517,7 @@ fn move_purse(
     coins: &PurseCoins,
     retention: Retention<'_>,
     sums: &mut Sums,
-) -> Result<Option<Stays>, Refusal> {
+) -> Result<Option<Stays>> {
     let key = PurseKey { purse_pub: coins.purse_pub };
     let Some(purse) = rows.get::<Purses>(&key) else { return Ok(Some(Stays::Changed)) };
     if let Some(stays) = retention.purse_stays(purse).or_else(|| retention.purse_coins_stay(coins)) {

@@ -6,6 +6,7 @@ use batzen_protocol::Timestamp;
 use batzen_tables::exchange::{ArchiveRunKey, ArchiveRunRow, ArchiveRuns, CounterKey, CounterRow, Counters};
 
 use super::ARCHIVE_REASON_BYTES_MAX;
+use crate::rules::refusal::Result;
 use crate::rules::{Archived, Refusal};
 
 pub(super) fn counter() -> CounterKey {
@@ -18,7 +19,7 @@ pub(super) fn begin(
     id: ShortHash,
     reason: &str,
     now: Timestamp,
-) -> Result<Archived, Refusal> {
+) -> Result<Archived> {
     assert!(reason.len() <= ARCHIVE_REASON_BYTES_MAX, "a reason is short");
     let open = rows.group::<ArchiveRuns>(ArchiveRuns::OPEN, &0u8);
     if let Some((key, row)) = open.first().map(|(key, row)| ((*key).clone(), (*row).clone())) {
@@ -50,7 +51,7 @@ pub(super) fn begin(
     Ok(Archived::Begun { run, row: Box::new(row) })
 }
 
-pub(super) fn open_run(rows: &WorkingSet, (run, id): (u32, ShortHash)) -> Result<ArchiveRunRow, Refusal> {
+pub(super) fn open_run(rows: &WorkingSet, (run, id): (u32, ShortHash)) -> Result<ArchiveRunRow> {
     let row = rows.get::<ArchiveRuns>(&ArchiveRunKey { run }).filter(|row| row.id == id && row.is_open());
     row.cloned().ok_or(Refusal::ArchiveRunOther)
 }
@@ -60,7 +61,7 @@ pub(super) fn finish(
     run: (u32, ShortHash),
     digest: HashCode,
     now: Timestamp,
-) -> Result<Archived, Refusal> {
+) -> Result<Archived> {
     let row = open_run(rows, run)?;
     let row = ArchiveRunRow { finished: Some(now), digest: Some(digest), ..row };
     rows.update::<ArchiveRuns>(&ArchiveRunKey { run: run.0 }, row.clone());
@@ -73,7 +74,7 @@ pub(super) fn drop_run(
     reason: &str,
     before: Timestamp,
     now: Timestamp,
-) -> Result<Archived, Refusal> {
+) -> Result<Archived> {
     assert!(reason.len() <= ARCHIVE_REASON_BYTES_MAX, "a reason is short");
     let key = ArchiveRunKey { run };
     let row = rows.get::<ArchiveRuns>(&key).cloned().ok_or(Refusal::ArchiveRunOther)?;

@@ -11,7 +11,7 @@ use batzen_postgres::schema::maintain::{MaintainOptions, maintain};
 use batzen_postgres::schema::{DbinitOptions, HISTORY, Sql};
 use batzen_postgres::{Connection, PgOptions};
 use batzen_store::conformance::{Items, TABLES, key, row};
-use batzen_store::{ChangeSet, CommitOutcome, Store, Table, TableDef, record};
+use batzen_store::{ChangeSet, CommitOutcome, Store, Table, TableDef, record, table};
 use batzen_tables::exchange;
 
 use super::behaviour::Ends;
@@ -147,13 +147,9 @@ record! {
     pub struct ClaimRow { pub owner: u32 }
 }
 
-/// A table whose rows may be there before the rest of their commit.
-struct Claims;
-
-impl Table for Claims {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(950, "claims").shard(4).claims();
-    type Key = ClaimKey;
-    type Row = ClaimRow;
+table! {
+    /// A table whose rows may be there before the rest of their commit.
+    Claims(950, "claims"): ClaimKey => ClaimRow, shard(4), claims();
 }
 
 const WITH_CLAIMS: &[&TableDef] = &[Items::DEF, Claims::DEF];

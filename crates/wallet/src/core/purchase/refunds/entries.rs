@@ -14,6 +14,7 @@ use super::super::super::refund::{Refund, RefundItem, RefundState};
 use super::super::super::state::{Draft, OpId, OpKind, WalletOperation};
 use super::super::{ContractTerms, Purchase};
 use super::{TAKE, purchase_of};
+use crate::core::error::Result;
 
 /// Most entries in one answer of a shop.
 const MAX_ENTRIES: usize = 4096;
@@ -46,7 +47,7 @@ impl Confirmed<'_> {
         &self,
         step: &Step<'_, '_>,
         (exchange_pub, exchange_sig): (&EddsaPublicKey, &EddsaSignature),
-    ) -> Result<(), CoreError> {
+    ) -> Result<()> {
         let coin = step.draft.coin(&self.coin_pub)?;
         step.draft.exchange(&coin.exchange)?.require_signing_key(exchange_pub, step.now)?;
         let message = ExchangeConfirmRefund {
@@ -69,7 +70,7 @@ pub(in super::super) fn credit(
     draft: &mut Draft<'_>,
     coin_pub: &EddsaPublicKey,
     amount: Money,
-) -> Result<(), CoreError> {
+) -> Result<()> {
     draft.credit_coin(coin_pub, amount)?;
     let coin = draft.coin_mut(coin_pub)?;
     if coin.status == CoinStatus::Lost {
@@ -83,11 +84,7 @@ fn false_list(reason: impl Into<String>) -> CoreError {
 }
 
 /// Records what an answer of the shop says about each refund.
-pub(super) fn enter(
-    step: &mut Step<'_, '_>,
-    purchase: OpId,
-    response: &HttpResponse,
-) -> Result<(), CoreError> {
+pub(super) fn enter(step: &mut Step<'_, '_>, purchase: OpId, response: &HttpResponse) -> Result<()> {
     #[derive(Deserialize)]
     struct Answer {
         refunds: Vec<RefundEntry>,
@@ -104,7 +101,7 @@ pub(super) fn enter(
 }
 
 /// The entry in the form of the wallet's records. Its confirmation is not verified yet.
-fn read(draft: &Draft<'_>, entry: &RefundEntry) -> Result<RefundItem, CoreError> {
+fn read(draft: &Draft<'_>, entry: &RefundEntry) -> Result<RefundItem> {
     let coin = draft.coin(&entry.coin_pub)?;
     let exchange = draft.exchange(&coin.exchange)?;
     let amount = entry.refund_amount.money_in(exchange.currency);
@@ -144,7 +141,7 @@ struct Known {
 }
 
 impl Known {
-    fn of(draft: &Draft<'_>, purchase: OpId, entry: &RefundEntry) -> Result<Self, CoreError> {
+    fn of(draft: &Draft<'_>, purchase: OpId, entry: &RefundEntry) -> Result<Self> {
         let mut known = Self { item: None, same_time: None, others: Money::ZERO };
         for operation in draft.operations() {
             let OpKind::Refund(refund) = &operation.kind else { continue };
@@ -167,12 +164,7 @@ impl Known {
     }
 }
 
-fn enter_one(
-    step: &mut Step<'_, '_>,
-    purchase: OpId,
-    record: &Purchase,
-    entry: &RefundEntry,
-) -> Result<(), CoreError> {
+fn enter_one(step: &mut Step<'_, '_>, purchase: OpId, record: &Purchase, entry: &RefundEntry) -> Result<()> {
     let paid = record.spent().find(|part| part.coin_pub == entry.coin_pub);
     let paid = paid.ok_or_else(|| false_list("a coin in it has not paid"))?;
     let new = read(&step.draft, entry)?;
@@ -224,7 +216,7 @@ pub(in super::super) fn new_refund(
     record: &Purchase,
     approved: Option<Timestamp>,
     now: Timestamp,
-) -> Result<WalletOperation, CoreError> {
+) -> Result<WalletOperation> {
     let refund = Refund {
         payment: purchase,
         h_contract_terms: record.terms().h_contract_terms,

@@ -20,6 +20,7 @@ use super::super::state::{Draft, OpId, OpKind, WalletOperation, WalletState};
 use super::super::url::normalise_base_url;
 use super::super::{Change, CoreError};
 use super::{ContractTerms, OrderKey, Purchase, bad};
+use crate::core::error::Result;
 
 pub use record::*;
 
@@ -32,7 +33,7 @@ const TAKE: &str = "taking refunds of the shop";
 ///
 /// # Errors
 /// [`CoreError::BadInput`] if it is not one.
-pub fn parse_uri(uri: &str) -> Result<OrderKey, CoreError> {
+pub fn parse_uri(uri: &str) -> Result<OrderKey> {
     let malformed = |reason: String| bad("taler URI", reason);
     match TalerUri::parse(uri.trim()).map_err(|error| malformed(error.to_string()))? {
         TalerUri::Refund { merchant_url, order_id } => Ok((normalise_base_url(&merchant_url)?, order_id)),
@@ -44,7 +45,7 @@ pub fn parse_uri(uri: &str) -> Result<OrderKey, CoreError> {
 ///
 /// # Errors
 /// [`CoreError::BadInput`] if this wallet has not paid the order.
-pub fn paid_purchase(state: &WalletState, key: &OrderKey) -> Result<OpId, CoreError> {
+pub fn paid_purchase(state: &WalletState, key: &OrderKey) -> Result<OpId> {
     let is_it = |operation: &&WalletOperation| match &operation.kind {
         OpKind::Purchase(record) => {
             let terms = record.terms();
@@ -60,7 +61,7 @@ pub fn paid_purchase(state: &WalletState, key: &OrderKey) -> Result<OpId, CoreEr
 ///
 /// # Errors
 /// [`CoreError::BadInput`] if the operation is no purchase, or not paid.
-pub fn start(state: &WalletState, purchase: OpId, now: Timestamp) -> Result<(OpId, Vec<Change>), CoreError> {
+pub fn start(state: &WalletState, purchase: OpId, now: Timestamp) -> Result<(OpId, Vec<Change>)> {
     let mut draft = Draft::new(state);
     if purchase_of(&draft, purchase)?.receipt.is_none() {
         return Err(bad("refund", format!("purchase {purchase} is not paid")));
@@ -76,12 +77,7 @@ pub fn start(state: &WalletState, purchase: OpId, now: Timestamp) -> Result<(OpI
     Ok((id, draft.into_changes()))
 }
 
-fn put(
-    draft: &mut Draft<'_>,
-    purchase: OpId,
-    until: Option<Timestamp>,
-    now: Timestamp,
-) -> Result<OpId, CoreError> {
+fn put(draft: &mut Draft<'_>, purchase: OpId, until: Option<Timestamp>, now: Timestamp) -> Result<OpId> {
     // A purchase that is being processed is put into the draft later, under a smaller number.
     let exchange = draft.operation(purchase)?.exchange.clone();
     let record = PickUp { purchase, until, stage: PickUpStage::Ask, reason: None };
@@ -89,7 +85,7 @@ fn put(
 }
 
 /// Begins to ask the shop of a purchase that was just paid, if its contract promises refunds by itself.
-pub(crate) fn start_automatic(step: &mut Step<'_, '_>, terms: &ContractTerms) -> Result<(), CoreError> {
+pub(crate) fn start_automatic(step: &mut Step<'_, '_>, terms: &ContractTerms) -> Result<()> {
     let Some(period) = terms.auto_refund() else { return Ok(()) };
     // Nothing is approved after the refund period.
     let until = step.now.saturating_add(period).min(terms.refund_deadline);
@@ -109,7 +105,7 @@ pub fn promised(state: &WalletState, purchase: OpId) -> Option<Timestamp> {
 }
 
 /// A purchase's record.
-fn purchase_of<'d>(draft: &'d Draft<'_>, id: OpId) -> Result<&'d Purchase, CoreError> {
+fn purchase_of<'d>(draft: &'d Draft<'_>, id: OpId) -> Result<&'d Purchase> {
     match &draft.operation(id)?.kind {
         OpKind::Purchase(record) => Ok(record),
         _ => Err(bad("operation", format!("{id} is no purchase"))),
@@ -117,7 +113,7 @@ fn purchase_of<'d>(draft: &'d Draft<'_>, id: OpId) -> Result<&'d Purchase, CoreE
 }
 
 /// Returns the sum that the shop has approved, as far as the wallet knows, whatever its state.
-fn known(draft: &Draft<'_>, purchase: OpId) -> Result<Money, CoreError> {
+fn known(draft: &Draft<'_>, purchase: OpId) -> Result<Money> {
     let items = draft.operations().flat_map(|operation| match &operation.kind {
         OpKind::Refund(refund) if refund.payment == purchase && refund.approved.is_some() => {
             refund.items.as_slice()
@@ -132,7 +128,7 @@ fn url(terms: &ContractTerms) -> String {
 }
 
 /// Asks for the refunds themselves.
-pub(crate) fn take_request(state: &WalletState, purchase: OpId) -> Result<HttpRequest, CoreError> {
+pub(crate) fn take_request(state: &WalletState, purchase: OpId) -> Result<HttpRequest> {
     let draft = Draft::new(state);
     let terms = purchase_of(&draft, purchase)?.terms();
     let body = PickUpRefundRequest { h_contract: terms.h_contract_terms };
@@ -144,12 +140,7 @@ impl Operation for PickUp {
         "pick-up"
     }
 
-    fn next(
-        &self,
-        state: &WalletState,
-        operation: &WalletOperation,
-        poll_ms: u64,
-    ) -> Result<HttpRequest, CoreError> {
+    fn next(&self, state: &WalletState, operation: &WalletOperation, poll_ms: u64) -> Result<HttpRequest> {
         let draft = Draft::new(state);
         let terms = purchase_of(&draft, self.purchase)?.terms();
         if self.stage == PickUpStage::Take {
@@ -169,7 +160,7 @@ impl Operation for PickUp {
         step: &mut Step<'_, '_>,
         _request: &HttpRequest,
         response: &HttpResponse,
-    ) -> Result<(), CoreError> {
+    ) -> Result<()> {
         let record = *self;
         let what = if record.stage == PickUpStage::Take { TAKE } else { ASK };
         match (response.status, response.code().to_u32()) {
@@ -198,7 +189,7 @@ impl Operation for PickUp {
         _state: &WalletState,
         _exchange: &Exchange,
         _operation: &WalletOperation,
-    ) -> Result<Money, CoreError> {
+    ) -> Result<Money> {
         Ok(Money::ZERO)
     }
 
@@ -207,7 +198,7 @@ impl Operation for PickUp {
         _state: &WalletState,
         _exchange: &Exchange,
         _operation: &WalletOperation,
-    ) -> Result<i128, CoreError> {
+    ) -> Result<i128> {
         Ok(0)
     }
 
@@ -222,7 +213,7 @@ impl Operation for PickUp {
         _exchange: &Exchange,
         _operation: &WalletOperation,
         row: &mut Transaction,
-    ) -> Result<(), CoreError> {
+    ) -> Result<()> {
         row.description = match &state.operation(self.purchase)?.kind {
             OpKind::Purchase(purchase) => {
                 let terms = purchase.terms();
@@ -237,18 +228,13 @@ impl Operation for PickUp {
         Ok(())
     }
 
-    fn wait(
-        &self,
-        _state: &WalletState,
-        _exchange: &Exchange,
-        _operation: &WalletOperation,
-    ) -> Result<Wait, CoreError> {
+    fn wait(&self, _state: &WalletState, _exchange: &Exchange, _operation: &WalletOperation) -> Result<Wait> {
         let until = self.until.map(|until| (until, "the shop's promise ends"));
         Ok(Wait { reason: "asks the shop for refunds", until })
     }
 }
 
-fn asked(step: &mut Step<'_, '_>, mut record: PickUp, response: &HttpResponse) -> Result<(), CoreError> {
+fn asked(step: &mut Step<'_, '_>, mut record: PickUp, response: &HttpResponse) -> Result<()> {
     let answer: OrderPaid = response.json(ASK)?;
     let currency = step.draft.exchange(&step.operation.exchange)?.currency;
     let approved = answer.refund_amount.money_in(currency)?;
@@ -281,11 +267,7 @@ fn fail(step: &mut Step<'_, '_>, mut record: PickUp, reason: String) {
 }
 
 /// Processes the shop's answer about a refund that has open entries.
-pub(crate) fn receive_again(
-    step: &mut Step<'_, '_>,
-    record: Refund,
-    response: &HttpResponse,
-) -> Result<(), CoreError> {
+pub(crate) fn receive_again(step: &mut Step<'_, '_>, record: Refund, response: &HttpResponse) -> Result<()> {
     match (response.status, response.code().to_u32()) {
         (200, _) => {
             entries::enter(step, record.payment, response)?;
@@ -317,7 +299,7 @@ fn give_up(record: &mut Refund, reason: &str) {
 ///
 /// # Errors
 /// [`CoreError::BadInput`] if it is neither, or finished.
-pub fn cancel(state: &WalletState, id: OpId, now: Timestamp) -> Result<Vec<Change>, CoreError> {
+pub fn cancel(state: &WalletState, id: OpId, now: Timestamp) -> Result<Vec<Change>> {
     const REASON: &str = "cancelled by you";
     let mut operation = state.operation(id)?.clone();
     if operation.finished.is_some() {

@@ -3,7 +3,7 @@
 use batzen_postgres::schema::{DbinitOptions, HISTORY, dbinit::dbinit};
 use batzen_postgres::{Connection, Target};
 use batzen_service::storage::{Service, Sharing, StoreConfig};
-use batzen_store::{ChangeSet, CommitOutcome, Table, TableDef, record};
+use batzen_store::{ChangeSet, CommitOutcome, Table, record, table};
 use batzen_testkit::postgres::shared_citus;
 
 record! {
@@ -20,12 +20,9 @@ record! {
         pub content: u64,
     }
 }
-/// Boxes, each in a shard of its own.
-struct Boxes;
-impl Table for Boxes {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(900, "boxes").shard(4);
-    type Key = BoxKey;
-    type Row = BoxRow;
+table! {
+    /// Boxes, each in a shard of its own.
+    Boxes(900, "boxes"): BoxKey => BoxRow, shard(4);
 }
 
 const TEST: Service = Service { schema: "boxes", tables: &[Boxes::DEF], sharing: Sharing::Shared };

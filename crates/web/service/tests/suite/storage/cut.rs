@@ -2,7 +2,7 @@
 //! must match the database, which must have the commit exactly once.
 
 use batzen_service::storage::{Service, Sharing, StoreConfig};
-use batzen_store::{ChangeSet, CommitOutcome, Store, StoreError, Table, TableDef, record};
+use batzen_store::{ChangeSet, CommitOutcome, Store, StoreError, Table, record, table};
 use batzen_testkit::postgres::{Moment, Proxy, Rest, fresh_database, shared};
 
 record! {
@@ -19,12 +19,9 @@ record! {
         pub content: u64,
     }
 }
-/// Pots, which are updated.
-struct Pots;
-impl Table for Pots {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(900, "pots");
-    type Key = PotKey;
-    type Row = PotRow;
+table! {
+    /// Pots, which are updated.
+    Pots(900, "pots"): PotKey => PotRow;
 }
 
 record! {
@@ -43,12 +40,9 @@ record! {
         pub content: u64,
     }
 }
-/// Slips, which are only inserted.
-struct Slips;
-impl Table for Slips {
-    const DEF: &'static TableDef = &TableDef::of::<Self>(901, "slips");
-    type Key = SlipKey;
-    type Row = SlipRow;
+table! {
+    /// Slips, which are only inserted.
+    Slips(901, "slips"): SlipKey => SlipRow;
 }
 
 const TEST: Service = Service { schema: "cuts", tables: &[Pots::DEF, Slips::DEF], sharing: Sharing::Shared };

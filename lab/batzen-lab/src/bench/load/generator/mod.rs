@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use hdrhistogram::Histogram;
 
 use crate::bench::BenchError;
+use crate::bench::error::Result;
 use crate::bench::load::affinity;
 use crate::bench::load::moments::Moment;
 
@@ -257,7 +258,7 @@ pub fn run<S: Script>(
     scripts: Vec<S>,
     observer: &mut dyn Observer,
     interrupted: &Arc<AtomicBool>,
-) -> Result<(LoadOutcome, Vec<S>), BenchError> {
+) -> Result<(LoadOutcome, Vec<S>)> {
     let threads = scripts.len();
     let barrier = Barrier::new(threads + 1);
     let mut clients = Vec::with_capacity(threads);
@@ -275,7 +276,7 @@ pub fn run<S: Script>(
         interrupted: Arc::clone(interrupted),
     };
     let (done, may_go) = (AtomicUsize::new(0), OnceLock::new());
-    let finished = std::thread::scope(|scope| -> Result<Vec<client::Finished<S>>, BenchError> {
+    let finished = std::thread::scope(|scope| -> Result<Vec<client::Finished<S>>> {
         let (watch, barrier, done, may_go) = (&watch, &barrier, &done, &may_go);
         let handles = affinity::on_cores(&plan.cores, || {
             clients

@@ -8,6 +8,7 @@ use batzen_cli_support::numbers::count;
 use serde_json::{Value, json};
 
 use crate::bench::BenchError;
+use crate::bench::error::Result;
 use crate::bench::load::affinity::{self, Placement};
 use crate::bench::load::coins::PrepPool;
 use crate::bench::load::generator::{self, Kind, LoadOutcome, Plan, Schedule, Script};
@@ -77,19 +78,19 @@ pub trait Workload {
     ///
     /// # Errors
     /// When the bank or the exchange refuses.
-    fn set_up(&mut self, stage: &mut Stage<'_>) -> Result<(), BenchError>;
+    fn set_up(&mut self, stage: &mut Stage<'_>) -> Result<()>;
 
     /// Prepares the next `ops` operations, none of them used before, as one script per thread.
     ///
     /// # Errors
     /// When the exchange refuses.
-    fn prepare(&mut self, ops: u64, stage: &mut Stage<'_>) -> Result<Vec<Self::Script>, BenchError>;
+    fn prepare(&mut self, ops: u64, stage: &mut Stage<'_>) -> Result<Vec<Self::Script>>;
 
     /// Checks the answers that were kept, and returns their number.
     ///
     /// # Errors
     /// The first wrong answer.
-    fn check(&mut self, scripts: Vec<Self::Script>, stage: &mut Stage<'_>) -> Result<u64, BenchError>;
+    fn check(&mut self, scripts: Vec<Self::Script>, stage: &mut Stage<'_>) -> Result<u64>;
 
     /// The exchange operations in one operation of the scenario: as planned, or as counted in `outcome`.
     fn shares(&self, outcome: Option<&LoadOutcome>) -> Vec<Share>;
@@ -140,7 +141,7 @@ pub fn measure<W: Workload>(
     load: &LoadOptions,
     run: &RunOptions,
     context: &Context,
-) -> Result<Run, BenchError> {
+) -> Result<Run> {
     let described = workload.describe();
     // Before anything is created, so that a usage error leaves nothing behind.
     load.store.check()?;
@@ -332,7 +333,7 @@ fn probe<W: Workload>(
     ceiling_ops_per_s: f64,
     stage: &mut Stage<'_>,
     prepared: &mut PrepSpeed,
-) -> Result<f64, BenchError> {
+) -> Result<f64> {
     // Where the server is far below the ceiling, preparing for the ceiling would take many times longer than
     // the probe itself.
     let (time, ceiling_s) = FIRST_PROBE;
@@ -352,7 +353,7 @@ fn second_probe<W: Workload>(
     expected: f64,
     stage: &mut Stage<'_>,
     prepared: &mut PrepSpeed,
-) -> Result<f64, BenchError> {
+) -> Result<f64> {
     let (warmup, duration) = if shape.load.with_workers { SECOND_PROBE_WITH_WORKERS } else { SECOND_PROBE };
     let needed = expected * RESERVE_FACTOR * (warmup + duration).as_secs_f64();
     probe_peak(workload, shape, (warmup, duration), needed, stage, prepared)
@@ -416,7 +417,7 @@ fn probe_peak<W: Workload>(
     ops: f64,
     stage: &mut Stage<'_>,
     prepared: &mut PrepSpeed,
-) -> Result<f64, BenchError> {
+) -> Result<f64> {
     let (ops, began) = (whole(ops.max(OPS_MIN)), Instant::now());
     let scripts = workload.prepare(ops, stage)?;
     *prepared = PrepSpeed(Some(began.elapsed().as_secs_f64() / ops as f64));

@@ -11,6 +11,7 @@ use std::process::ExitCode;
 use batzen_cli_support::numbers::{count, gigabytes, milliseconds, number, optional, ratio};
 
 use crate::bench::BenchError;
+use crate::bench::error::Result;
 use crate::bench::results::output;
 use crate::bench::results::result::{self, LIMITS_FILE, Run};
 use crate::bench::results::words::{cores, load};
@@ -42,7 +43,7 @@ pub(crate) struct Results {
 }
 
 impl Results {
-    pub fn read(directories: &[PathBuf]) -> Result<Self, BenchError> {
+    pub fn read(directories: &[PathBuf]) -> Result<Self> {
         let (mut runs, mut limits) = (Vec::new(), None);
         for directory in directories {
             for directory in result::results_of(directory)? {
@@ -77,7 +78,7 @@ const TABLES: [(&str, Table); 10] = [
 ///
 /// # Errors
 /// When a result or the document cannot be read, and when the document names an unknown table.
-pub fn run(args: &TableArgs) -> Result<ExitCode, BenchError> {
+pub fn run(args: &TableArgs) -> Result<ExitCode> {
     let results = Results::read(&args.directories)?;
     if let Some(path) = &args.into {
         let document = std::fs::read_to_string(path).map_err(BenchError::io(path))?;
@@ -454,7 +455,7 @@ fn commands(results: &Results) -> String {
 ///
 /// # Errors
 /// As for `batzen-lab bench table`.
-pub fn is_current(document: &Path, directories: &[PathBuf]) -> Result<bool, BenchError> {
+pub fn is_current(document: &Path, directories: &[PathBuf]) -> Result<bool> {
     let text = std::fs::read_to_string(document).map_err(BenchError::io(document))?;
     let renewed = renew(&text, &Results::read(directories)?).map_err(BenchError::Usage)?;
     Ok(renewed == text)

@@ -29,6 +29,7 @@ use batzen_crypto::{
 use serde::{Deserialize, Serialize};
 
 use crate::bench::BenchError;
+use crate::bench::error::Result;
 use crate::bench::load::affinity::{self, Cores};
 use crate::bench::load::meter::{self, Effort, Rival};
 use crate::bench::results::output;
@@ -471,18 +472,13 @@ impl StepTimes {
     ///
     /// # Errors
     /// [`BenchError::Usage`] when RSA keys of this size are not supported, or a core may not be used.
-    pub fn measure(cipher: Cipher, cores: &[usize], effort: Effort) -> Result<Self, BenchError> {
+    pub fn measure(cipher: Cipher, cores: &[usize], effort: Effort) -> Result<Self> {
         let steps = Step::ALL.into_iter().filter(|step| step.exists(cipher)).collect();
         Self::measure_steps(cipher, steps, cores, effort)
     }
 
-    fn measure_steps(
-        cipher: Cipher,
-        steps: Vec<Step>,
-        cores: &[usize],
-        effort: Effort,
-    ) -> Result<Self, BenchError> {
-        let measure_here = || -> Result<Vec<f64>, BenchError> {
+    fn measure_steps(cipher: Cipher, steps: Vec<Step>, cores: &[usize], effort: Effort) -> Result<Self> {
+        let measure_here = || -> Result<Vec<f64>> {
             let material =
                 Material::new(cipher).map_err(|error| BenchError::Usage(format!("{cipher}: {error}")))?;
             let mut rivals: Vec<Rival<'_>> =
@@ -541,12 +537,7 @@ impl StepTimes {
 /// # Errors
 /// [`BenchError::Usage`] when RSA keys of this size are not supported, there is nothing to measure, or a core
 /// may not be used.
-pub fn measure(
-    cipher: Cipher,
-    shares: &[Share],
-    cores: &[usize],
-    effort: Effort,
-) -> Result<Ceiling, BenchError> {
+pub fn measure(cipher: Cipher, shares: &[Share], cores: &[usize], effort: Effort) -> Result<Ceiling> {
     let steps: Vec<Step> = steps_of(cipher, shares).into_iter().map(|(step, _)| step).collect();
     if steps.is_empty() {
         return Err(BenchError::Usage("there is nothing to measure: name at least one operation".into()));
@@ -599,7 +590,7 @@ pub struct CeilingArgs {
 ///
 /// # Errors
 /// As [`measure`], and when the output cannot be written.
-pub fn run(args: &CeilingArgs) -> Result<ExitCode, BenchError> {
+pub fn run(args: &CeilingArgs) -> Result<ExitCode> {
     let cipher = args.cipher.cipher();
     let effort = if args.quick { Effort::QUICK } else { Effort::FULL };
     let first = || affinity::allowed().into_iter().take(1).collect();

@@ -20,6 +20,7 @@ use super::Context;
 use super::deposit::{DepositArgs, DepositLoad};
 use super::workers::{RunDirectory, Shape, blank};
 use crate::bench::BenchError;
+use crate::bench::error::Result;
 use crate::bench::load::affinity;
 use crate::bench::load::coins::{self, Mint, Planchet, PrepPool, Reserves};
 use crate::bench::load::generator::{self, Kind, Observer, Plan, Schedule, Watch};
@@ -99,7 +100,7 @@ impl Observer for Memory {
 ///
 /// # Errors
 /// When it cannot produce a result. Payments that fail during an attack are part of the result.
-pub fn run(args: &HostileArgs, context: &Context) -> Result<Run, BenchError> {
+pub fn run(args: &HostileArgs, context: &Context) -> Result<Run> {
     let options = &args.deposit.load;
     options.store.check()?;
     let rate = match options.rate {
@@ -238,7 +239,7 @@ pub fn run(args: &HostileArgs, context: &Context) -> Result<Run, BenchError> {
 
 /// Prepares the target of the attacks. A reserve is emptied first, so that it has a long history that proves
 /// refusals.
-fn target(seed: &Seed, stage: &mut Stage<'_>) -> Result<Target, BenchError> {
+fn target(seed: &Seed, stage: &mut Stage<'_>) -> Result<Target> {
     let reserves = Reserves::open_with(1, u64::from(HISTORY), seed, stage.world, stage.progress)?;
     let mint = Mint { world: stage.world, prep_pool: stage.prep_pool, reserves: &reserves, seed };
     let bar = stage.progress.bar("making a long history", u64::from(HISTORY));

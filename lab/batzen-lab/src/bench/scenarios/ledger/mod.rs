@@ -16,6 +16,7 @@ use serde_json::json;
 use super::Context;
 use super::workers::{RunDirectory, Shape, blank};
 use crate::bench::BenchError;
+use crate::bench::error::Result;
 use crate::bench::load::affinity::on_cores;
 use crate::bench::load::procfs::{CpuTime, resident_bytes};
 use crate::bench::load::progress::Progress;
@@ -102,7 +103,7 @@ pub struct LedgerArgs {
 ///
 /// # Errors
 /// When it cannot produce a result.
-pub fn run(args: &LedgerArgs, context: &Context) -> Result<Run, BenchError> {
+pub fn run(args: &LedgerArgs, context: &Context) -> Result<Run> {
     let run_dir = RunDirectory::new("ledger", &args.run)?;
     let progress = Progress::new(context.shows_progress);
     let mut server = match &args.ledger {
@@ -141,16 +142,13 @@ struct Measured {
     checked: u64,
 }
 
-fn runtime() -> Result<tokio::runtime::Runtime, BenchError> {
+fn runtime() -> Result<tokio::runtime::Runtime> {
     let built = tokio::runtime::Builder::new_current_thread().enable_all().build();
     built.map_err(|error| BenchError::set_up("no runtime", error))
 }
 
 /// Does some work unless the run is interrupted, because a ledger that is away may keep it waiting for long.
-async fn unless_interrupted<T>(
-    interrupted: &AtomicBool,
-    work: impl Future<Output = Result<T, BenchError>>,
-) -> Result<T, BenchError> {
+async fn unless_interrupted<T>(interrupted: &AtomicBool, work: impl Future<Output = Result<T>>) -> Result<T> {
     let interruption = async {
         while !interrupted.load(Ordering::Relaxed) {
             tokio::time::sleep(INTERRUPTION_CHECK).await;
@@ -162,7 +160,7 @@ async fn unless_interrupted<T>(
     }
 }
 
-async fn connect(url: &str) -> Result<Arc<dyn Ledger>, BenchError> {
+async fn connect(url: &str) -> Result<Arc<dyn Ledger>> {
     let connected = batzen_ledger_service::net::connect(url).await;
     connected.map_err(|error| BenchError::set_up("cannot connect", error))
 }
@@ -173,7 +171,7 @@ async fn create_accounts(
     args: &LedgerArgs,
     base: u128,
     progress: Progress,
-) -> Result<(), BenchError> {
+) -> Result<()> {
     let bar = progress.bar("creating accounts", args.accounts);
     let flags = if args.history { AccountFlags::HISTORY } else { AccountFlags::NONE };
     let ids: Vec<u128> = (0..u128::from(args.accounts)).map(|index| base + index).collect();
@@ -197,7 +195,7 @@ fn measure(
     base: u128,
     mut server: Option<&mut LedgerServer>,
     progress: Progress,
-) -> Result<Measured, BenchError> {
+) -> Result<Measured> {
     let set_up = runtime()?;
     let prepare = async {
         let control = connect(url).await?;
@@ -313,7 +311,7 @@ async fn check(
     base: u128,
     tally: &Tally,
     progress: Progress,
-) -> Result<u64, BenchError> {
+) -> Result<u64> {
     let bar = progress.bar("checking accounts", args.accounts);
     let ids: Vec<u128> = (0..u128::from(args.accounts)).map(|index| base + index).collect();
     let (mut debits, mut credits, mut pending) = (0_u128, 0_u128, 0_u128);
@@ -339,12 +337,7 @@ async fn check(
     )))
 }
 
-fn result(
-    args: &LedgerArgs,
-    context: &Context,
-    run_dir: &RunDirectory,
-    measured: Measured,
-) -> Result<Run, BenchError> {
+fn result(args: &LedgerArgs, context: &Context, run_dir: &RunDirectory, measured: Measured) -> Result<Run> {
     let Measured { tally, seconds, series, server_cpu, client_cpu, .. } = measured;
     let how = match args.accounts_by {
         Choosing::Uniform => "uniform",

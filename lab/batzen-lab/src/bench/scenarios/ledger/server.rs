@@ -11,6 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use super::Transport;
 use crate::bench::BenchError;
+use crate::bench::error::Result;
 use crate::bench::load::affinity::on_cores;
 use crate::bench::load::wire;
 use crate::bench::scenarios::Context;
@@ -28,18 +29,14 @@ pub(super) struct LedgerServer {
     pub url: String,
 }
 
-fn free_address() -> Result<SocketAddr, BenchError> {
+fn free_address() -> Result<SocketAddr> {
     let address = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
     address.map_err(|error| BenchError::set_up("no free port for the ledger", error))
 }
 
 impl LedgerServer {
     /// Starts it on the server's cores, and waits until it answers.
-    pub(super) fn start(
-        context: &Context,
-        run_dir: &RunDirectory,
-        transport: Transport,
-    ) -> Result<Self, BenchError> {
+    pub(super) fn start(context: &Context, run_dir: &RunDirectory, transport: Transport) -> Result<Self> {
         let (data, log) = (run_dir.world.join("ledger"), run_dir.world.join("ledger.log"));
         let file = File::create(&log).map_err(BenchError::io(&log))?;
         let (tcp, http) = (free_address()?, free_address()?);
@@ -101,7 +98,7 @@ impl LedgerServer {
         value.map_or(0, |bytes| bytes as u64)
     }
 
-    pub(super) fn still_runs(&mut self) -> Result<(), BenchError> {
+    pub(super) fn still_runs(&mut self) -> Result<()> {
         match self.child.try_wait() {
             Ok(None) => Ok(()),
             Ok(Some(status)) => Err(self.ended(&status.to_string())),
@@ -120,7 +117,7 @@ impl LedgerServer {
     }
 
     /// Terminates it, and waits until it has ended.
-    pub(super) fn stop(mut self) -> Result<(), BenchError> {
+    pub(super) fn stop(mut self) -> Result<()> {
         if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
             // It may have ended already; waiting for it will show.
             let _ = kill_process(pid, Signal::TERM);

@@ -13,6 +13,7 @@ use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
 use crate::bench::BenchError;
+use crate::bench::error::Result;
 use crate::bench::load::meter::thread_cpu_time;
 
 /// Commits of a number of rows. Each row has a random 32-byte key and 200 bytes with a random secondary key,
@@ -94,17 +95,17 @@ fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 3_600_000_000, 3).expect("bounds in order, three digits")
 }
 
-fn temporary(directory: &Path) -> Result<tempfile::TempDir, BenchError> {
+fn temporary(directory: &Path) -> Result<tempfile::TempDir> {
     tempfile::Builder::new().prefix("batzen-limits-").tempdir_in(directory).map_err(BenchError::io(directory))
 }
 
 /// Commits of 1,000 and of 100 rows.
-pub(super) fn commits(directory: &Path, quick: bool) -> Result<Vec<StoreLimit>, BenchError> {
+pub(super) fn commits(directory: &Path, quick: bool) -> Result<Vec<StoreLimit>> {
     let time = if quick { Duration::from_millis(200) } else { Duration::from_secs(3) };
     [1_000, 100].into_iter().map(|rows| commits_of(directory, rows, time)).collect()
 }
 
-fn commits_of(directory: &Path, rows: usize, time: Duration) -> Result<StoreLimit, BenchError> {
+fn commits_of(directory: &Path, rows: usize, time: Duration) -> Result<StoreLimit> {
     let directory = temporary(directory)?;
     let store = EmbeddedStore::open(directory.path(), &[Rows::DEF], Options::default()).map_err(failed)?;
     let store = Store::new(store);
@@ -157,7 +158,7 @@ fn commits_of(directory: &Path, rows: usize, time: Duration) -> Result<StoreLimi
 const FILE_BYTES: usize = 64 << 20;
 
 /// 8 kB, a small batch, and 256 kB, a large one.
-pub(super) fn syncs(directory: &Path, quick: bool) -> Result<Vec<SyncLimit>, BenchError> {
+pub(super) fn syncs(directory: &Path, quick: bool) -> Result<Vec<SyncLimit>> {
     let directory = temporary(directory)?;
     let path = directory.path().join("zeros");
     let io = |error| BenchError::io(&path)(error);

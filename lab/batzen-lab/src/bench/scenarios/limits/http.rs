@@ -10,6 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use crate::bench::BenchError;
+use crate::bench::error::Result;
 use crate::bench::load::affinity;
 use crate::bench::load::meter::thread_cpu_time;
 
@@ -50,7 +51,7 @@ fn failed(error: impl std::fmt::Display) -> BenchError {
 }
 
 /// Serves on `core`, and sends requests from `other` (or from the same core if there is no other).
-pub(super) fn measure(core: usize, other: Option<usize>, quick: bool) -> Result<HttpLimit, BenchError> {
+pub(super) fn measure(core: usize, other: Option<usize>, quick: bool) -> Result<HttpLimit> {
     let (warm_up, time) = if quick {
         (Duration::from_millis(50), Duration::from_millis(200))
     } else {
@@ -100,7 +101,7 @@ async fn ask(
     server: &tokio::runtime::Handle,
     warm_up: Duration,
     time: Duration,
-) -> Result<(u64, Duration), BenchError> {
+) -> Result<(u64, Duration)> {
     let (answered, ends) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
     let mut clients = tokio::task::JoinSet::new();
     for _ in 0..CONNECTIONS {

@@ -12,6 +12,7 @@ use batzen_protocol::api::parse_body;
 use serde::{Deserialize, Serialize};
 
 use crate::bench::BenchError;
+use crate::bench::error::Result;
 use crate::bench::load::affinity::{self, Cores};
 use crate::bench::load::meter::{self, Effort, Rival};
 use crate::bench::results::machine::Machine;
@@ -150,7 +151,7 @@ const ROWS_PER_OPERATION: f64 = 2.0;
 /// # Errors
 /// When the core may not be used, the disk cannot be written, or the output directory already contains a
 /// result.
-pub fn run(args: &LimitsArgs, commit: &str) -> Result<ExitCode, BenchError> {
+pub fn run(args: &LimitsArgs, commit: &str) -> Result<ExitCode> {
     let limits = Limits { commit: commit.to_owned(), ..measure(args)? };
     let json = output::json(&limits);
     if let Some(directory) = &args.out {
@@ -160,7 +161,7 @@ pub fn run(args: &LimitsArgs, commit: &str) -> Result<ExitCode, BenchError> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn measure(args: &LimitsArgs) -> Result<Limits, BenchError> {
+fn measure(args: &LimitsArgs) -> Result<Limits> {
     let allowed = affinity::allowed();
     let core = args.core.or_else(|| allowed.first().copied()).unwrap_or(0);
     if !allowed.contains(&core) {
@@ -174,12 +175,7 @@ fn measure(args: &LimitsArgs) -> Result<Limits, BenchError> {
     affinity::on_cores(&[core], || measure_here(args, core, other, effort))?
 }
 
-fn measure_here(
-    args: &LimitsArgs,
-    core: usize,
-    other: Option<usize>,
-    effort: Effort,
-) -> Result<Limits, BenchError> {
+fn measure_here(args: &LimitsArgs, core: usize, other: Option<usize>, effort: Effort) -> Result<Limits> {
     let started = result::utc_now();
     let mut remarks = Vec::new();
     if cfg!(debug_assertions) {
@@ -248,7 +244,7 @@ struct Sheet {
 const ONE_EQUATION: &str = "Ed25519 verify, by one equation for 64";
 
 impl Sheet {
-    fn measure(cipher: Cipher, effort: Effort) -> Result<Self, BenchError> {
+    fn measure(cipher: Cipher, effort: Effort) -> Result<Self> {
         let material =
             Material::new(cipher).map_err(|error| BenchError::Usage(format!("{cipher}: {error}")))?;
         let steps: Vec<Step> = Step::ALL.into_iter().filter(|step| step.exists(cipher)).collect();

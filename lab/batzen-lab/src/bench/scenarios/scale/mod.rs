@@ -23,6 +23,7 @@ use super::lanes::{self, LanesRow, LanesRun};
 use super::workers::{InProcessExchange, RunDirectory};
 use super::{fill, wallets, world};
 use crate::bench::BenchError;
+use crate::bench::error::Result;
 use crate::bench::load::affinity::{Cores, allowed};
 use crate::bench::load::progress::Progress;
 use crate::bench::results::machine::Machine;
@@ -99,7 +100,7 @@ pub struct ScaleArgs {
 ///
 /// # Errors
 /// When a service cannot be measured, or requests fail.
-pub fn run(args: &ScaleArgs, context: &Context) -> Result<ExitCode, BenchError> {
+pub fn run(args: &ScaleArgs, context: &Context) -> Result<ExitCode> {
     let result = measure(args, context)?;
     if let Some(path) = &args.plot {
         output::replace_file(path, &plot::page(&result))?;
@@ -115,7 +116,7 @@ fn default_cores(all: u32) -> Vec<u32> {
     cores
 }
 
-fn measure(args: &ScaleArgs, context: &Context) -> Result<ScaleResult, BenchError> {
+fn measure(args: &ScaleArgs, context: &Context) -> Result<ScaleResult> {
     let all = allowed();
     let count = u32::try_from(all.len()).unwrap_or(u32::MAX);
     let mut cores = if args.cores.is_empty() { default_cores(count) } else { args.cores.clone() };
@@ -175,7 +176,7 @@ fn one_run(
     all: &[usize],
     dir: &Path,
     context: &Context,
-) -> Result<ScaleRun, BenchError> {
+) -> Result<ScaleRun> {
     let (server, rest) = all.split_at(cores as usize);
     let is_shared = rest.is_empty();
     let load = LoadOptions {
@@ -233,12 +234,7 @@ fn scale_run(result: &RunResult, cores: u32, is_shared: bool) -> ScaleRun {
 
 /// Withdrawals and deposits in one and in several lanes, without HTTP, cryptography and queues: for each number of coins
 /// in a request, a row for each number of lanes.
-fn lanes_alone(
-    args: &ScaleArgs,
-    dir: &Path,
-    cores: usize,
-    context: &Context,
-) -> Result<Vec<Vec<LanesRow>>, BenchError> {
+fn lanes_alone(args: &ScaleArgs, dir: &Path, cores: usize, context: &Context) -> Result<Vec<Vec<LanesRow>>> {
     let options = RunOptions {
         server_cores: Some(Cores(Vec::new())),
         client_cores: None,
@@ -291,7 +287,7 @@ fn lanes_alone(
 }
 
 /// Fits and projects.
-fn kind(batch: u32, runs: Vec<ScaleRun>, lanes: Vec<LanesRow>) -> Result<ScaleKind, BenchError> {
+fn kind(batch: u32, runs: Vec<ScaleRun>, lanes: Vec<LanesRow>) -> Result<ScaleKind> {
     let basis = if runs.iter().all(is_undisturbed) { Basis::Clock } else { Basis::Cpu };
     let points: Vec<Point> = runs.iter().map(|run| point(run, basis)).collect();
     let unfit = || BenchError::SetUp("a run completed no coins, so nothing can be projected".to_owned());

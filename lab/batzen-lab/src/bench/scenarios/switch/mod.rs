@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 
 use super::Context;
 use crate::bench::BenchError;
+use crate::bench::error::Result;
 use crate::bench::load::affinity::{self, Placement};
 use crate::bench::load::progress::Progress;
 use crate::bench::results::machine::Machine;
@@ -158,7 +159,7 @@ impl SwitchLoad {
 ///
 /// # Errors
 /// When it cannot produce a result. Transfers that fail are part of the result.
-pub fn run(args: &SwitchArgs, context: &Context) -> Result<Run, BenchError> {
+pub fn run(args: &SwitchArgs, context: &Context) -> Result<Run> {
     let placement = Placement::choose(args.run.server_cores.as_ref(), args.run.client_cores.as_ref())?;
     let path = args.run.out.clone().unwrap_or_else(|| super::default_directory("switch"));
     result::claim_directory(&path)?;
@@ -208,7 +209,7 @@ pub fn run(args: &SwitchArgs, context: &Context) -> Result<Run, BenchError> {
 ///
 /// # Errors
 /// When the switch refuses.
-pub fn set_up(books: &Hub, fsps: &Fsps) -> Result<(), BenchError> {
+pub fn set_up(books: &Hub, fsps: &Fsps) -> Result<()> {
     let failed = |error: hub::HubError| BenchError::set_up("onboarding", error);
     books.found(CURRENCY, MODEL).map_err(failed)?;
     for (index, name) in fsps.names().iter().enumerate() {
@@ -234,7 +235,7 @@ struct Balances {
     unfinished: u64,
 }
 
-fn balances(books: &Hub) -> Result<Balances, BenchError> {
+fn balances(books: &Hub) -> Result<Balances> {
     let answer = books.get("/balances").map_err(|error| BenchError::set_up("/balances", error))?;
     let unexpected = || BenchError::WrongAnswer(format!("/balances: {answer}"));
     let mut balances = Balances::default();
@@ -282,7 +283,7 @@ fn watch(
     books: &Hub,
     context: &Context,
     progress: Progress,
-) -> Result<Usage, BenchError> {
+) -> Result<Usage> {
     let planned = load.load();
     let bar = match load.count {
         Some(count) => progress.bar("transfers", count),

@@ -9,6 +9,7 @@ use crate::participants::hub::Hub;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::bench::BenchError;
+use crate::bench::error::Result;
 use crate::bench::load::affinity;
 
 /// Time that it may take to start and to end.
@@ -38,7 +39,7 @@ impl SwitchProcess {
     ///
     /// # Errors
     /// When it does not start.
-    pub fn start(program: &Path, world: &Path, cores: &[usize]) -> Result<Self, BenchError> {
+    pub fn start(program: &Path, world: &Path, cores: &[usize]) -> Result<Self> {
         let (port, admin_port) = (free_port()?, free_port()?);
         let data = world.join("switch");
         let config = world.join("switch.conf");
@@ -95,7 +96,7 @@ impl SwitchProcess {
     ///
     /// # Errors
     /// The end of its output if it is not.
-    pub fn still_runs(&mut self) -> Result<(), BenchError> {
+    pub fn still_runs(&mut self) -> Result<()> {
         match self.child.try_wait() {
             Ok(None) => Ok(()),
             Ok(Some(status)) => Err(self.ended(&status.to_string())),
@@ -112,7 +113,7 @@ impl SwitchProcess {
     ///
     /// # Errors
     /// When it does not end cleanly.
-    pub fn terminate(mut self) -> Result<(), BenchError> {
+    pub fn terminate(mut self) -> Result<()> {
         if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
             // It may have ended already; waiting for it will show.
             let _ = kill_process(pid, Signal::TERM);
@@ -138,7 +139,7 @@ impl Drop for SwitchProcess {
     }
 }
 
-fn free_port() -> Result<u16, BenchError> {
+fn free_port() -> Result<u16> {
     std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
         .and_then(|listener| listener.local_addr())
         .map(|address| address.port())

@@ -7,8 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use batzen_http::{Drain, Listen};
 use batzen_ledger::{
-    Account, AccountBalance, AccountFilter, Answer, ChangeEvent, ChangeFilter, CreateAccountStatus,
-    CreateResult, CreateTransferStatus, Ledger, MemoryLedger, QueryFilter, Transfer,
+    Account, Answer, CreateAccountStatus, CreateResult, CreateTransferStatus, Ledger, MemoryLedger, Transfer,
 };
 use batzen_ledger_service::net::{LedgerServer, NetOptions, NetStats};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -102,34 +101,7 @@ impl Ledger for Gate {
             self.inner.create_transfers(events).await
         })
     }
-
-    fn lookup_accounts(&self, ids: Vec<u128>) -> Answer<'_, Vec<Account>> {
-        self.inner.lookup_accounts(ids)
-    }
-
-    fn lookup_transfers(&self, ids: Vec<u128>) -> Answer<'_, Vec<Transfer>> {
-        self.inner.lookup_transfers(ids)
-    }
-
-    fn get_account_transfers(&self, filter: AccountFilter) -> Answer<'_, Vec<Transfer>> {
-        self.inner.get_account_transfers(filter)
-    }
-
-    fn get_account_balances(&self, filter: AccountFilter) -> Answer<'_, Vec<AccountBalance>> {
-        self.inner.get_account_balances(filter)
-    }
-
-    fn query_accounts(&self, filter: QueryFilter) -> Answer<'_, Vec<Account>> {
-        self.inner.query_accounts(filter)
-    }
-
-    fn query_transfers(&self, filter: QueryFilter) -> Answer<'_, Vec<Transfer>> {
-        self.inner.query_transfers(filter)
-    }
-
-    fn get_change_events(&self, filter: ChangeFilter) -> Answer<'_, Vec<ChangeEvent>> {
-        self.inner.get_change_events(filter)
-    }
+    batzen_ledger::delegate_reads!(inner);
 }
 
 /// A proxy between client and server, with faults.
