@@ -11,7 +11,7 @@ use super::evidence::{self, Disputed};
 use super::http::{HttpRequest, HttpResponse};
 use super::operation::Step;
 use super::state::{Change, Draft, OpId, WalletOperation, WalletState};
-use super::{CoreError, recoup, refresh};
+use super::{recoup, refresh};
 use crate::core::error::Result;
 
 /// The next step of an operation.

@@ -6,7 +6,6 @@ use batzen_protocol::Timestamp;
 use batzen_protocol::api::errors::{DenominationUnknown, DenominationUnusable};
 use batzen_protocol::signatures::{ExchangeAffirmDenomExpired, ExchangeAffirmDenomUnknown, OperationName};
 
-use super::super::CoreError;
 use super::super::exchange::{Denom, Exchange};
 use super::super::http::HttpResponse;
 use super::ProofCheck;

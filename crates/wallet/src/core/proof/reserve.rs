@@ -13,7 +13,6 @@ use batzen_protocol::signatures::{
 };
 use batzen_protocol::{Amount, Money, Timestamp, payto};
 
-use super::super::CoreError;
 use super::super::coin::CoinSource;
 use super::super::exchange::Exchange;
 use super::super::http::HttpResponse;

@@ -2,9 +2,9 @@
 //!
 //! Nothing is recorded: the request changes no money, and can be repeated.
 
+use super::super::WalletState;
 use super::super::http::{Context, HttpRequest, HttpResponse};
 use super::super::state::{OpId, OpKind};
-use super::super::{CoreError, WalletState};
 use super::bad;
 use crate::core::error::Result;
 

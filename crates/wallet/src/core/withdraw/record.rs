@@ -4,7 +4,6 @@ use batzen_crypto::{EddsaPrivateKey, EddsaPublicKey, HashCode, PlanchetMasterSec
 use batzen_protocol::Money;
 use serde::{Deserialize, Serialize};
 
-use super::super::CoreError;
 use super::super::age::{AgeLimit, CoinAge};
 use super::super::coin::CsSession;
 use super::super::encoding::text;

@@ -11,6 +11,7 @@ mod record;
 use batzen_protocol::api::merchant::{OrderPaid, PickUpRefundRequest};
 use batzen_protocol::{Money, TalerUri, Timestamp};
 
+use super::super::Change;
 use super::super::exchange::Exchange;
 use super::super::http::{Context, HttpRequest, HttpResponse};
 use super::super::operation::{Operation, Step};
@@ -18,7 +19,6 @@ use super::super::refund::{Refund, RefundState};
 use super::super::row::{Transaction, Wait, about};
 use super::super::state::{Draft, OpId, OpKind, WalletOperation, WalletState};
 use super::super::url::normalise_base_url;
-use super::super::{Change, CoreError};
 use super::{ContractTerms, OrderKey, Purchase, bad};
 use crate::core::error::Result;
 
