@@ -1,4 +1,4 @@
-//! What tests with ledgers of their own need.
+//! Helpers of tests that have ledgers of their own.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -187,7 +187,7 @@ table! {
     /// The deposit confirmations that merchants have shown. They stay, also after their exchange is no longer audited.
     pub DepositConfirmations(513, "auditor_deposit_confirmations"): DepositConfirmationKey
         => DepositConfirmationRow;
-    /// Those of an exchange, in the order of their serials.
+    /// Confirmations of an exchange, in the order of their serials.
     BY_SERIAL = 1, "by_serial", Serial;
     |_, row, out| {
         out.add(Self::BY_SERIAL, &row.master_pub);

@@ -305,7 +305,7 @@ table! {
 }
 
 impl Orders {
-    /// How long after its end an offer is kept that nobody has claimed.
+    /// Time after its end for which an offer is kept that nobody has claimed.
     pub const UNCLAIMED_KEPT: Duration = Duration::from_days(1);
 
     /// The value of an order in [`Self::BY_ROW`]; without a row id, the prefix that all orders of the instance
