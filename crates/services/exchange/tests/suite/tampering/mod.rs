@@ -224,18 +224,20 @@ fn in_place(
         }
         let mut audited = HashSet::new();
         for alteration in books.alterations(table, record) {
-            if audited.insert(std::mem::discriminant(&alteration)) {
+            let rows_in = |store: &mut dyn AlterableStore| {
+                let mut rows = None;
+                store.altered(at, &alteration, &mut |_, changed| rows = rows_by_key(changed, table));
+                rows
+            };
+            // A row that memory refuses is one that nobody can read. Stores may show it without a look at its meaning.
+            let expected = rows_in(&mut memory);
+            if audited.insert(std::mem::discriminant(&alteration)) || expected.is_none() {
                 let mut found = None;
                 place.altered(at, &alteration, &mut |seen, changed| found = Some(look(books, seen, changed)));
                 report.judge(table, &alteration, &found.unwrap_or_else(Found::unreadable));
-                continue;
+            } else {
+                assert_eq!(rows_in(place), expected, "{}: {} {alteration}", report.place, table.name);
             }
-            let rows_in = |place: &mut dyn AlterableStore| {
-                let mut rows = None;
-                place.altered(at, &alteration, &mut |_, changed| rows = rows_by_key(changed, table));
-                rows
-            };
-            assert_eq!(rows_in(place), rows_in(&mut memory), "{}: {} {alteration}", report.place, table.name);
         }
     }
 }
