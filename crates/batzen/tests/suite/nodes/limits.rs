@@ -129,7 +129,9 @@ async fn limits_hold_at_two_services_and_an_identification_counts_at_both() {
     statuses.sort_unstable();
     assert!(statuses == [200, 409] || statuses == [200, 200], "{statuses:?}");
     for poll in polls {
-        assert_eq!(poll.await.unwrap(), 200);
+        // On a busy machine, a poll may arrive after the decision; it then learns that nothing is needed. Without it: 202.
+        let status = poll.await.unwrap();
+        assert!([200, 204].contains(&status), "{status}");
     }
 
     // Now the rest goes through, at the other service than before, and what was done stays done.
