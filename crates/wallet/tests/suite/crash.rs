@@ -136,7 +136,7 @@ async fn only_one_process_can_write() {
     wallet.add_exchange(EXCHANGE).await.unwrap();
     let reader = Wallet::open_read_only(&file).unwrap();
     assert_eq!(reader.with_state(|state| state.exchanges.len()), 1);
-    assert!(reader.accept_terms(EXCHANGE).unwrap_err().to_string().contains("reading only"));
+    assert!(reader.accept_terms(EXCHANGE).unwrap_err().to_string().contains("read-only"));
     drop(wallet);
     Wallet::open_with(&file, world.options(3)).unwrap();
     #[cfg(unix)]

@@ -141,7 +141,7 @@ async fn a_proof_must_show_too_little_value_for_the_request() {
     let merchant = EddsaPrivateKey::generate();
     let refused = wallet.pay(&request(&merchant, "KUDOS:1.5", 9)).await;
     assert!(matches!(refused, Err(WalletError::Disputed { .. })), "{refused:?}");
-    check_disputed(&wallet, before, "by its own figures enough is left");
+    check_disputed(&wallet, before, "by its own figures the coin's balance suffices");
     check_recovered(&world, &wallet).await;
 }
 
