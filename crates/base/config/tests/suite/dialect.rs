@@ -179,7 +179,7 @@ fn paths_expand_from_section_then_environment() {
     assert_eq!(config.string("s", "plain").unwrap(), "postgres:///$x");
     let error = config.path("s", "none").unwrap_err().to_string();
     assert!(error.ends_with("a.conf:10: [S] NONE: expected a path, found variable $NONE, which is neither in [PATHS] nor in the environment"), "{error}");
-    assert!(config.path("s", "loop").unwrap_err().to_string().contains("refer to each other more than"));
+    assert!(config.path("s", "loop").unwrap_err().to_string().contains("nested more than"));
 }
 
 #[test]
