@@ -6,8 +6,8 @@ use batzen_wallet::{Wallet, WalletError};
 
 use super::{World, check_history};
 
-/// Runs a script undisturbed, then once for each point at which the network lets the process die: it is killed there,
-/// started again, and killed once more `next` points later. Returns the number of points.
+/// Runs a script undisturbed, then once for each point at which the network lets the process die. There it is killed,
+/// and `next` points after its restart it is killed a second time. Returns the number of points.
 ///
 /// `begin` prepares a new world, `open` opens the wallets of a life, and `check` gets the wallets that have lived
 /// through the script, with their directory and a text that names the point.
