@@ -11,7 +11,7 @@ use batzen_metrics::Counter;
 use batzen_store::{Store, StoreError};
 use batzen_tables::switch::{AccountKind, SwitchAccountKey, SwitchAccounts, Transfers};
 
-use crate::config::SwitchClock;
+use crate::clock::SwitchClock;
 use crate::errors::ApiError;
 use crate::ids::{Role, derive};
 use crate::pipeline::Lane;

@@ -5,11 +5,9 @@ use std::time::Duration;
 
 use batzen_service::storage::StoreConfig;
 
+use crate::clock::SwitchClock;
 use crate::forwarding::Forwarding;
 use crate::outbox::Delivery;
-
-/// Source of the present time: microseconds since 1970.
-pub type SwitchClock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
 /// An operator of the hub.
 #[derive(Clone, Debug)]

@@ -10,7 +10,7 @@ use batzen_store::{Column, Store, StoreError};
 use batzen_tables::switch::Transfers;
 use tokio::sync::Notify;
 
-use crate::config::SwitchClock;
+use crate::clock::SwitchClock;
 use crate::pipeline::Lane;
 use crate::rules::Command;
 

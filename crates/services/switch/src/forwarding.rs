@@ -15,7 +15,7 @@ use batzen_metrics::Counter;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::Instant;
 
-use crate::config::SwitchClock;
+use crate::clock::SwitchClock;
 use crate::directory::Directory;
 use crate::errors::ApiError;
 use crate::messages::{ErrorBody, SWITCH_NAME};

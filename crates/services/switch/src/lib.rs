@@ -30,6 +30,7 @@ pub mod api;
 pub mod approvals;
 mod canonical;
 pub mod clearing;
+mod clock;
 mod config;
 pub mod directory;
 pub mod errors;
@@ -60,7 +61,8 @@ use batzen_tables::switch::SwitchAccounts;
 use futures_util::future::BoxFuture;
 use tokio::task::JoinHandle;
 
-pub use config::{Operator, SwitchClock, SwitchConfig};
+pub use clock::SwitchClock;
+pub use config::{Operator, SwitchConfig};
 pub use forwarding::Forwarding;
 pub use outbox::Delivery;
 pub use service::Service;

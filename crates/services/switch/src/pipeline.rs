@@ -23,7 +23,7 @@ use batzen_protocol::Timestamp;
 use batzen_store::{Store, StoreError};
 use batzen_tables::switch::Outbox;
 
-use crate::config::SwitchClock;
+use crate::clock::SwitchClock;
 use crate::rules::{Command, Consequences, Intent, Numbered, Refusal, SwitchRules};
 
 /// The decision on a command, or the reason why there is none.

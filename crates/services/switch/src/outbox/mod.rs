@@ -22,7 +22,7 @@ use batzen_store::{Column, Found, Record, Store, StoreError};
 use batzen_tables::switch::{Outbox, OutboxKey};
 use tokio::sync::Notify;
 
-use crate::config::SwitchClock;
+use crate::clock::SwitchClock;
 use crate::directory::Directory;
 use crate::pipeline::Lane;
 use crate::rules::Command;
