@@ -29,7 +29,7 @@ pub trait FromConfig: Sized {
     /// Parses a value; `config` is available for expansion.
     ///
     /// # Errors
-    /// What was expected instead.
+    /// The form that was expected.
     fn from_config(text: &str, config: &Config) -> Result<Self, Expected>;
 }
 

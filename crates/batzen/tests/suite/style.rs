@@ -32,13 +32,15 @@ fn doc_text(line: &str) -> Option<(&str, &str)> {
     is_doc.then(|| (&line[..3], line[3..].trim()))
 }
 
-/// The numbers of the lines where a paragraph of a doc comment begins with a question word.
+/// The numbers of the lines where a paragraph of a doc comment begins with a question word. A heading ends a paragraph.
 fn questions(text: &str) -> Vec<usize> {
     let mut found = Vec::new();
     let mut before: Option<(&str, &str)> = None;
     for (number, line) in text.lines().enumerate() {
         let doc = doc_text(line);
-        let goes_on = matches!((before, doc), (Some((one, text)), Some((other, _))) if one == other && !text.is_empty());
+        let is_text = |text: &str| !text.is_empty() && !text.starts_with('#');
+        let goes_on =
+            matches!((before, doc), (Some((one, text)), Some((other, _))) if one == other && is_text(text));
         if let Some((_, text)) = doc
             && !goes_on
             && QUESTION_WORDS
@@ -85,6 +87,7 @@ fn only_the_start_of_a_paragraph_counts() {
         ("/// Whether it is so. What else.\n// What it is.\n//// What it is.", vec![]),
         ("/// However it is.\n/// a\n///\n/// [`What`] it is.", vec![]),
         ("//! The file.\n/// Those of the item.", vec![2]),
+        ("/// Reads it.\n///\n/// # Errors\n/// What is wrong.", vec![4]),
     ] {
         assert_eq!(questions(text), lines, "{text}");
     }

@@ -17,7 +17,7 @@ use crate::table::{Row, Table};
 
 /// The state behind the endpoints of a service.
 pub trait App: Sized + Send + Sync + 'static {
-    /// The observation of the service.
+    /// The counters, pages and checks of the service.
     fn monitor(&self) -> &Monitor;
 
     /// Checks whether the service can do its work now, for `/ready`.
@@ -38,7 +38,7 @@ pub trait App: Sized + Send + Sync + 'static {
     }
 }
 
-/// The observation of a service: counters of its operations, its metrics page and dashboard, and the state of its checks.
+/// Counters of a service's operations, its metrics page and dashboard, and the state of its checks.
 #[derive(Debug)]
 pub struct Monitor {
     page: MetricsPage,

@@ -134,7 +134,7 @@ impl Checks {
     /// Checks that the clock is set and has not stepped back. The argument is its current time.
     ///
     /// # Errors
-    /// What is wrong, and what to do.
+    /// The problem and its remedy.
     pub fn clock(&self, now_us: u64) -> Result<(), String> {
         let latest_us = self.latest_us.fetch_max(now_us, Ordering::Relaxed);
         if now_us < CLOCK_MIN_US {

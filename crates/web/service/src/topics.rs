@@ -170,7 +170,7 @@ impl<K: Eq + Hash + Clone> Poll<K> {
     /// registration.
     ///
     /// # Errors
-    /// Those of `read`.
+    /// The error of `read`.
     pub async fn until<T, F: Future<Output = Result<T, Response>>>(
         mut self,
         request: &mut Request,

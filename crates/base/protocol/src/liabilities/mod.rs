@@ -44,7 +44,7 @@ pub const BUCKET_LEAVES_MIN: u64 = 1_024;
 /// Parses a document of this crate.
 ///
 /// # Errors
-/// What is wrong, and where.
+/// The fault and its position.
 pub fn parse<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<T, String> {
     crate::parse_body(bytes).map_err(|error| error.to_string())
 }

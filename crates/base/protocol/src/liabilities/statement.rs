@@ -232,7 +232,7 @@ impl Body {
     /// up.
     ///
     /// # Errors
-    /// What is wrong.
+    /// The first fault.
     pub fn check_after(&self, before: Option<&Self>) -> Result<(), Fault> {
         if self.version != VERSION {
             return Err(Fault::Version(self.version));

@@ -126,7 +126,7 @@ impl Bucket {
     /// Checks that this is bucket `place` of the tree with this root.
     ///
     /// # Errors
-    /// What is wrong.
+    /// The first fault.
     pub fn check(&self, place: u32, bits: u8, root: &Node) -> Result<(), BucketFault> {
         if self.path.len() != usize::from(bits) {
             return Err(BucketFault::Levels { found: self.path.len(), expected: bits });

@@ -28,7 +28,7 @@ pub struct Answer {
 /// Parses an answer. `None` if it is incomplete; `is_ended` says that no more bytes follow.
 ///
 /// # Errors
-/// What is wrong with the answer.
+/// The fault of the answer.
 pub fn read(input: &[u8], is_head: bool, is_ended: bool, errors: Errors) -> Result<Option<Answer>, String> {
     let Some(end) = input.windows(4).position(|window| window == b"\r\n\r\n") else {
         return Ok(None);

@@ -288,7 +288,7 @@ impl Exchange {
     /// Checks that wallets can withdraw and answers are signed.
     ///
     /// # Errors
-    /// What is missing, and what to do.
+    /// The reason why they cannot, and the remedy.
     pub(crate) fn usable_keys(&self, keys: &KeyState) -> Result<(), KeysNotUsable> {
         if keys.keys_answer(None).is_some() && keys.online_key().is_ok() {
             return Ok(());
@@ -306,7 +306,7 @@ impl Exchange {
     /// Checks that wallets can use the exchange's keys now.
     ///
     /// # Errors
-    /// What is missing, and what to do.
+    /// The reason why they cannot, and the remedy.
     pub fn check_keys(&self) -> Result<(), KeysNotUsable> {
         self.usable_keys(&self.keys())
     }

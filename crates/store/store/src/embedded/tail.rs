@@ -82,7 +82,7 @@ impl FrameHeader {
 /// Verifies the frame of a genuine header. `rest` starts with the header, at an offset of the segment.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The damage to the frame.
 pub(crate) fn check_frame(header: &FrameHeader, offset: u64, rest: &[u8]) -> std::result::Result<(), Fault> {
     let parts = usize::try_from(header.frame_bytes()).ok().and_then(|bytes| rest.split_at_checked(bytes));
     let Some((frame, beyond)) = parts else {

@@ -154,7 +154,7 @@ const RSA_STEP: u32 = 128;
 /// Checks that keys of a cipher are supported: RSA keys come in steps.
 ///
 /// # Errors
-/// What is wrong with the size, and which sizes are supported.
+/// The size, and the nearest supported ones.
 pub fn check_cipher(cipher: Cipher) -> Result<(), BenchError> {
     match cipher {
         Cipher::Rsa(bits) if !bits.is_multiple_of(RSA_STEP) => {

@@ -109,7 +109,7 @@ impl Merchant {
     /// whole price.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The first fault of the receipt.
     pub fn check(
         &self,
         sale: Sale,

@@ -135,7 +135,7 @@ const RISE_SAMPLES_MIN: usize = 3;
 /// Runs a scenario.
 ///
 /// # Errors
-/// Whatever keeps it from a result. Requests that fail are part of the result.
+/// The failure that leaves the run without a result. Requests that fail are part of the result.
 pub fn measure<W: Workload>(
     workload: &mut W,
     load: &LoadOptions,
