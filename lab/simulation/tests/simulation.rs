@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+use std::num::NonZero;
+use std::sync::Mutex;
+
 use batzen_simulation::{Bug, Ending, Marks, Report, run};
 
 /// The number of seeds of the short run, unless `BATZEN_SIMULATE_SEEDS` is set.
@@ -41,12 +44,20 @@ fn same_seed_gives_the_same_events() {
 
 #[test]
 fn every_planted_bug_is_found() {
-    for bug in Bug::ALL {
-        let found = (0..SEEDS_FOR_BUGS).find_map(|seed| {
-            let report = run(seed, Some(bug), false);
-            failure(&report).map(|what| (seed, what.to_owned()))
-        });
-        let (seed, what) = found.unwrap_or_else(|| panic!("{} is not found", bug.name()));
-        println!("{} is found by seed {seed}: {what}", bug.name());
-    }
+    let bugs = Mutex::new(Bug::ALL.to_vec());
+    let threads = std::thread::available_parallelism().map_or(1, NonZero::get);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let Some(bug) = { bugs.lock().unwrap().pop() } {
+                    let found = (0..SEEDS_FOR_BUGS).find_map(|seed| {
+                        let report = run(seed, Some(bug), false);
+                        failure(&report).map(|what| (seed, what.to_owned()))
+                    });
+                    let (seed, what) = found.unwrap_or_else(|| panic!("{} is not found", bug.name()));
+                    println!("{} is found by seed {seed}: {what}", bug.name());
+                }
+            });
+        }
+    });
 }

@@ -4,6 +4,7 @@ use crate::common;
 
 use std::net::TcpListener;
 use std::path::Path;
+use std::process::Command;
 
 use common::{run, stderr, stdout};
 
@@ -78,7 +79,9 @@ fn the_laboratory_is_named() {
     assert!(help.contains("Usage: batzen-lab demo"), "{help}");
     let dir = tempfile::tempdir().unwrap();
     let alone = dir.path().join("batzen");
-    std::fs::copy(common::batzen_path(), &alone).unwrap();
+    // Another process copies: a child that another test starts meanwhile would keep a file open that this process writes,
+    // and a program that is open for writing cannot be started.
+    assert!(Command::new("cp").arg(common::batzen_path()).arg(&alone).status().unwrap().success());
     let output = common::isolated(&alone).arg("demo").env("PATH", dir.path()).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(stderr(&output).contains("start batzen-lab"), "{}", stderr(&output));
@@ -261,7 +264,7 @@ fn known_names_start_the_same_programs() {
     let dir = tempfile::tempdir().unwrap();
     let link = dir.path().join("taler-exchange-aggregator");
     std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_batzen"), &link).unwrap();
-    let output = std::process::Command::new(&link).arg("--help").output().unwrap();
+    let output = Command::new(&link).arg("--help").output().unwrap();
     assert!(output.status.success());
     assert!(stdout(&output).contains("--kyc-off"), "{}", stdout(&output));
 }

@@ -18,12 +18,15 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use common::PATIENCE;
 
 /// The ports that pages and samples name.
 const PORTS: [u16; 10] = [8081, 8082, 8083, 9966, 8090, 8091, 3001, 3002, 7070, 7071];
+/// Pages that are tried at the same time.
+const PAGES_AT_A_TIME: usize = 3;
 /// The user and group without rights, if the tests run as root.
 const NOBODY: u32 = 65_534;
 
@@ -332,34 +335,55 @@ fn check_unrun(block: &Block, makefile: &str) -> Result<(), String> {
     Ok(())
 }
 
+/// The blocks of a page that ran, and those that did not.
+#[derive(Default)]
+struct Counts {
+    ran: usize,
+    unrun: usize,
+}
+
+/// Runs the blocks of a page, up to the first that fails.
+fn run_page(path: &Path, makefile: &str, counts: &mut Counts) -> Result<(), String> {
+    let name = path.strip_prefix(root()).unwrap().display().to_string();
+    let mut page: Option<Page> = None;
+    for block in blocks(&std::fs::read_to_string(path).unwrap()) {
+        let result = if block.reason.is_some() {
+            counts.unrun += 1;
+            check_unrun(&block, makefile)
+        } else {
+            counts.ran += 1;
+            page.get_or_insert_with(Page::new).run(&block)
+        };
+        result.map_err(|error| format!("{name}:{}: {error}", block.line))?;
+    }
+    page.map_or(Ok(()), |mut page| page.stop()).map_err(|error| format!("{name}: {error}"))
+}
+
 #[test]
 fn every_shell_block_runs_or_says_why_not() {
     let makefile = std::fs::read_to_string(root().join("Makefile")).unwrap();
-    let (mut failures, mut ran, mut unrun) = (Vec::new(), 0, 0);
-    for path in pages() {
-        let name = path.strip_prefix(root()).unwrap().display().to_string();
-        let mut page: Option<Page> = None;
-        for block in blocks(&std::fs::read_to_string(&path).unwrap()) {
-            let result = if block.reason.is_some() {
-                unrun += 1;
-                check_unrun(&block, &makefile)
-            } else {
-                ran += 1;
-                page.get_or_insert_with(Page::new).run(&block)
-            };
-            if let Err(error) = result {
-                failures.push(format!("{name}:{}: {error}", block.line));
-                break;
-            }
+    let pages = Mutex::new(pages());
+    let (failures, counts) = (Mutex::new(Vec::new()), Mutex::new(Counts::default()));
+    // Blocks mostly wait for services, so several pages run at a time.
+    std::thread::scope(|scope| {
+        for _ in 0..PAGES_AT_A_TIME {
+            scope.spawn(|| {
+                let mut own = Counts::default();
+                while let Some(path) = { pages.lock().unwrap().pop() } {
+                    if let Err(failure) = run_page(&path, &makefile, &mut own) {
+                        failures.lock().unwrap().push(failure);
+                    }
+                }
+                let mut counts = counts.lock().unwrap();
+                counts.ran += own.ran;
+                counts.unrun += own.unrun;
+            });
         }
-        if let Some(mut page) = page
-            && let Err(error) = page.stop()
-        {
-            failures.push(format!("{name}: {error}"));
-        }
-    }
+    });
+    let failures = failures.into_inner().unwrap();
     assert!(failures.is_empty(), "{}", failures.join("\n\n"));
     // The check would also pass if it found no blocks.
+    let Counts { ran, unrun } = counts.into_inner().unwrap();
     assert!(ran >= 10 && unrun >= 10, "{ran} blocks ran, {unrun} did not");
 }
 

@@ -8,8 +8,8 @@ use std::io::Read;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
+use batzen_exchange::history::balance_of;
 use batzen_exchange::reads::read;
-use batzen_exchange::rules::history::balance_of;
 use batzen_exchange::rules::{CoinHistoryItem, DenomTable, ReserveHistoryItem};
 use batzen_protocol::Money;
 use batzen_store::embedded::{EmbeddedStore, Options};

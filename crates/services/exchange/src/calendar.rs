@@ -7,7 +7,16 @@
 
 use std::collections::BTreeMap;
 
-use batzen_protocol::Timestamp;
+use batzen_crypto::Cipher;
+use batzen_protocol::{Amount, Timestamp};
+
+/// The item of a denomination: its value, and its cipher if that is not RSA.
+pub(crate) fn denomination_item(value: Amount, cipher: Cipher) -> String {
+    match cipher {
+        Cipher::Rsa => value.to_string(),
+        Cipher::Cs => format!("{value} CS"),
+    }
+}
 
 /// The owner of a period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

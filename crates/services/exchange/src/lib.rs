@@ -10,6 +10,7 @@ pub mod core;
 pub mod crypto;
 pub mod dashboard;
 pub mod error;
+pub mod history;
 pub mod keys;
 pub mod kyc;
 pub mod metrics;

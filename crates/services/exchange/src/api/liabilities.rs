@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use batzen_crypto::{EddsaSignature, HashCode};
 use batzen_http::{Request, Response, header};
@@ -23,10 +23,6 @@ const FOREVER: &str = "public, max-age=31536000, immutable";
 const SHORT: &str = "public, max-age=60";
 /// The most files that are read at the same time.
 static READERS: tokio::sync::Semaphore = tokio::sync::Semaphore::const_new(8);
-
-/// The last epoch that the index is known to name.
-#[derive(Debug, Default)]
-pub(crate) struct LastEpoch(AtomicU64);
 
 pub(super) fn routes(table: Table) -> Table {
     table
@@ -62,7 +58,7 @@ async fn list(app: &Exchange, _: &Request) -> Response {
 /// An epoch that is published. Its directory may be there before the index names it.
 async fn published(app: &Exchange, request: &Request) -> Result<u64, Response> {
     let epoch: u64 = path_value(request, "epoch", ErrorCode::GENERIC_PARAMETER_MALFORMED)?;
-    let known = &app.last_epoch.0;
+    let known = &app.last_epoch;
     if epoch > known.load(Ordering::Acquire)
         && let Some(config) = &app.core.config.liabilities
     {

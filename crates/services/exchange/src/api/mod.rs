@@ -21,7 +21,6 @@ mod auditors;
 mod check;
 mod csr;
 mod deposit;
-
 mod histories;
 mod keys;
 mod kyc;
@@ -42,10 +41,6 @@ mod text;
 mod tracking;
 mod wire;
 mod withdraw;
-
-pub(crate) use kyc::Pages as KycPages;
-pub(crate) use liabilities::LastEpoch;
-pub(crate) use terms::{BUILT_IN_PRIVACY, BUILT_IN_TERMS};
 
 /// The exchange's route table.
 pub(crate) type Table = batzen_service::Table<Exchange>;

@@ -16,9 +16,9 @@ use super::response::{self, DenomOperation};
 use super::signing;
 use super::{FAILURES, Table, body, endpoint, error, path_value};
 use crate::app::Exchange;
+use crate::history::balance_of;
 use crate::notices::tag;
 use crate::reads::read;
-use crate::rules::history::balance_of;
 use crate::rules::{ReserveHistory, ReserveHistoryItem};
 
 /// Maximum difference between a request's time and ours.

@@ -11,12 +11,13 @@ use batzen_http::Response;
 use batzen_protocol::ErrorCode;
 use batzen_protocol::api::errors::{
     CoinConflict, DenominationUnknown, DenominationUnusable, EncryptedContractConflict, InsufficientReserve,
-    PurseCreateConflict, PurseDepositConflict, PurseMergeConflict,
+    KycRequired, PurseCreateConflict, PurseDepositConflict, PurseMergeConflict,
 };
 use batzen_protocol::signatures::{
     ExchangeAffirmDenomExpired, ExchangeAffirmDenomUnknown, OperationName, SignedMessage,
 };
 use batzen_store::StoreError;
+use batzen_tables::exchange::PaytoHash;
 use serde::Serialize;
 
 use super::check::Checked;
@@ -25,7 +26,7 @@ use super::signing::sign_messages;
 use super::{FAILURES, error, error_status};
 use crate::app::Exchange;
 use crate::keys::KeyState;
-use crate::rules::{self, ConflictReason, DenomProblem, Refusal, TypedCommand};
+use crate::rules::{self, ConflictReason, DenomProblem, Refusal, RequireKyc, TypedCommand};
 
 /// The operation that a signed error answer about a denomination names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -378,7 +379,7 @@ async fn refused(
         Refusal::PurchaseTooLarge => error(Code::GENERIC_PARAMETER_MALFORMED, "purse_limit"),
         Refusal::CloseTargetUnknown => plain(Code::EXCHANGE_RESERVES_CLOSE_NO_TARGET_ACCOUNT),
         // Only the withdraw handler submits unsigned planchets. It handles this refusal itself.
-        Refusal::KycRequired { h_payto, checks } => super::kyc::required(app, h_payto, checks).await,
+        Refusal::KycRequired { h_payto, checks } => kyc_required(app, h_payto, checks).await,
         // The first money from a bank account arrived in between, as often as was tried.
         Refusal::OriginOther => FAILURES.busy(),
         Refusal::KycProcessUnknown => plain(Code::EXCHANGE_KYC_PROOF_REQUEST_UNKNOWN),
@@ -400,6 +401,20 @@ async fn refused(
             tracing::error!(%refusal, "refusal that no request should meet");
             plain(Code::GENERIC_INTERNAL_INVARIANT_FAILURE)
         }
+    }
+}
+
+/// Stores a requirement, and the answer that names it (API chapter 1.10).
+pub async fn kyc_required(app: &Exchange, h_payto: PaytoHash, checks: String) -> Response {
+    app.core.metrics.kyc.required.inc();
+    match app.core.submit(RequireKyc { h_payto, checks }).await {
+        Ok(Ok(requirement)) => error_extra(
+            ErrorCode::EXCHANGE_GENERIC_KYC_REQUIRED,
+            &KycRequired { h_payto, requirement_row: requirement.row },
+        ),
+        // The rules refuse no requirement.
+        Ok(Err(_)) => error(ErrorCode::EXCHANGE_KYC_PROOF_REQUEST_UNKNOWN, ""),
+        Err(failure) => FAILURES.submit(&failure),
     }
 }
 

@@ -21,7 +21,7 @@ pub(super) fn routes(table: Table) -> Table {
 /// Browsers get a page; programs get the sentence that the protocol prescribes.
 async fn greeting(app: &Exchange, request: &Request) -> Response {
     if request.header(header::ACCEPT).is_some_and(|kinds| kinds.contains("text/html")) {
-        let page = app.welcome.get_or_init(|| welcome(&app.core.config));
+        let page = app.pages.welcome.get_or_init(|| welcome(&app.core.config));
         return page.response().with_header(header::VARY, "accept");
     }
     Response::bytes(200, "text/plain", "Hello, I'm a Batzen exchange. This HTTP server is not for humans.\n")

@@ -7,22 +7,6 @@ use super::{Table, endpoint};
 use crate::app::Exchange;
 use crate::app::documents::Documents;
 
-/// Served when the operator has configured no terms of service.
-pub(crate) const BUILT_IN_TERMS: &str = "\
-Terms of service
-
-The operator of this exchange has not published terms of service.
-Coins are digital cash: whoever loses them, loses the money.
-";
-
-/// Served when the operator has configured no privacy policy.
-pub(crate) const BUILT_IN_PRIVACY: &str = "\
-Privacy policy
-
-The operator of this exchange has not published a privacy policy.
-Payments with coins do not tell this exchange who pays.
-";
-
 pub(super) fn routes(table: Table) -> Table {
     table.get("/terms", "other", endpoint!(terms)).get("/privacy", "other", endpoint!(privacy))
 }

@@ -167,7 +167,7 @@ async fn require_kyc(app: &Exchange, origin: PaytoHash, requested: Money) -> Che
         kyc::missing(store, &rules.config.kyc, KycOperation::Withdraw, origin, requested, now)
     });
     match missing.await.map_err(response::store)? {
-        Some(checks) => Err(super::kyc::required(app, origin, checks).await),
+        Some(checks) => Err(response::kyc_required(app, origin, checks).await),
         None => Ok(()),
     }
 }

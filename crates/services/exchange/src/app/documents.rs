@@ -2,6 +2,22 @@
 
 use std::path::Path;
 
+/// Served when the operator has configured no terms of service.
+pub(crate) const BUILT_IN_TERMS: &str = "\
+Terms of service
+
+The operator of this exchange has not published terms of service.
+Coins are digital cash: whoever loses them, loses the money.
+";
+
+/// Served when the operator has configured no privacy policy.
+pub(crate) const BUILT_IN_PRIVACY: &str = "\
+Privacy policy
+
+The operator of this exchange has not published a privacy policy.
+Payments with coins do not tell this exchange who pays.
+";
+
 /// File name extensions that are served, with MIME type and priority (the highest wins when nothing else
 /// decides).
 const TYPES: [(&str, &str, u8); 10] = [

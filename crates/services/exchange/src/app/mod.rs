@@ -71,15 +71,25 @@ pub struct Exchange {
     /// Where auditors connect.
     pub(crate) feed_urls: Vec<String>,
     pub(crate) monitor: Monitor,
-    /// The page that browsers get at the root, once one has asked.
-    pub(crate) welcome: OnceLock<StaticPage>,
-    /// The pages of customers and officers.
-    pub(crate) kyc_pages: crate::api::KycPages,
-    /// The last epoch of liabilities that is known to be published.
-    pub(crate) last_epoch: crate::api::LastEpoch,
+    pub(crate) pages: Pages,
+    /// The last epoch of liabilities that the index is known to name.
+    pub(crate) last_epoch: AtomicU64,
     /// Number of requests until the service ends, and the task that waits for that.
     pub(crate) requests_left: AtomicU64,
     pub(crate) last_request: Notify,
+}
+
+/// The pages for browsers, each made when somebody asks for it first.
+#[derive(Default)]
+pub(crate) struct Pages {
+    /// The page at the root.
+    pub(crate) welcome: OnceLock<StaticPage>,
+    /// The form of a person who must be identified.
+    pub(crate) individual: OnceLock<StaticPage>,
+    /// The form of a business that must be identified.
+    pub(crate) business: OnceLock<StaticPage>,
+    /// The page of the officers who decide about identifications.
+    pub(crate) officer: OnceLock<StaticPage>,
 }
 
 /// The reasons why wallets cannot use the exchange's keys.
@@ -157,9 +167,8 @@ impl Exchange {
             feed_urls,
             monitor: Monitor::new("exchange", &OPERATIONS, &DASHBOARD, http_stats)
                 .in_currency(core.config.currency),
-            welcome: OnceLock::new(),
-            kyc_pages: crate::api::KycPages::default(),
-            last_epoch: crate::api::LastEpoch::default(),
+            pages: Pages::default(),
+            last_epoch: AtomicU64::default(),
             // Without a limit, this number is never reached.
             requests_left: AtomicU64::new(core.config.max_requests.unwrap_or(u64::MAX)),
             last_request: Notify::new(),
@@ -184,8 +193,8 @@ impl Exchange {
         let keys = KeyState::build(&core.store, &custody, &core.config, core.now(), &core.metrics)?;
         let kyc = Providers::new(&core.config.kyc).map_err(StartError::Kyc)?;
         let exchange = Self::new(Parts {
-            terms: Documents::built_in(&core.config.terms.etag, crate::api::BUILT_IN_TERMS),
-            privacy: Documents::built_in(&core.config.privacy.etag, crate::api::BUILT_IN_PRIVACY),
+            terms: Documents::built_in(&core.config.terms.etag, documents::BUILT_IN_TERMS),
+            privacy: Documents::built_in(&core.config.privacy.etag, documents::BUILT_IN_PRIVACY),
             core,
             pool,
             readers: Readers::inline(),

@@ -14,11 +14,10 @@ use batzen_signer::service_config::{ClientConfig as SignersConfig, HelpersConfig
 
 use super::{
     ARCHIVE_RETENTION, AccountConfig, AgeRestrictionConfig, CoinConfig, CoinFees, ConfigError,
-    DocumentsConfig, ExchangeConfig, GatewayAuth, GatewayConfig, LiabilitiesConfig, ListenConfig,
-    StandaloneConfig, StandaloneFees, WorkersConfig,
+    DocumentsConfig, ExchangeConfig, GatewayAuth, GatewayConfig, LIABILITIES_EPOCH, LIABILITIES_SETTLING,
+    LiabilitiesConfig, ListenConfig, OfflineConfig, StandaloneConfig, StandaloneFees, WorkersConfig,
 };
 use crate::storage::StoreConfig;
-use crate::workers::liabilities;
 
 type Result<T> = std::result::Result<T, ConfigError>;
 
@@ -149,8 +148,8 @@ impl Reader<'_> {
         if !self.ini.has_section(SECTION) {
             return Ok(None);
         }
-        let epoch = self.duration_or(SECTION, "EPOCH", liabilities::EPOCH)?;
-        let settling = self.duration_or(SECTION, "SETTLING", liabilities::SETTLING)?;
+        let epoch = self.duration_or(SECTION, "EPOCH", LIABILITIES_EPOCH)?;
+        let settling = self.duration_or(SECTION, "SETTLING", LIABILITIES_SETTLING)?;
         if epoch.is_zero() || epoch.is_forever() || settling.is_forever() {
             return Err(self.ini.invalid(SECTION, "EPOCH", "a duration such as 1 d").into());
         }
@@ -495,7 +494,7 @@ impl GatewayConfig {
     }
 }
 
-impl crate::offline::OfflineConfig {
+impl OfflineConfig {
     /// Reads what the offline tool needs: it runs on another machine and needs neither coins nor a database.
     ///
     /// # Errors

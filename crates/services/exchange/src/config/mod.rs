@@ -34,6 +34,11 @@ const ARCHIVE_RETENTION: Duration = Duration::from_days(10 * 365);
 /// cryptography and HTTP, which cost several times as much as the lanes.
 const CORES_PER_LANE: usize = 4;
 
+/// The default length of an epoch of liabilities.
+const LIABILITIES_EPOCH: Duration = Duration::from_days(1);
+/// The default time after which all rows of an epoch are committed.
+const LIABILITIES_SETTLING: Duration = Duration::from_secs(600);
+
 /// The address that the HTTP service listens on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ListenConfig {
@@ -567,6 +572,29 @@ impl ExchangeConfig {
         }
         Ok(())
     }
+}
+
+/// The configuration of the offline tool.
+#[derive(Clone, Debug)]
+pub struct OfflineConfig {
+    /// The exchange's currency.
+    pub currency: Currency,
+    /// The exchange that `download` and `upload` use.
+    pub base_url: Option<String>,
+    /// The public key that the exchange is configured for. It must match the private key.
+    pub master_public_key: Option<EddsaPublicKey>,
+    /// The private key, 32 bytes.
+    pub master_priv_file: PathBuf,
+    /// The security modules' keys as first seen; without it, nothing is pinned.
+    pub secm_tofu_file: Option<PathBuf>,
+    /// The key that the RSA module must have when it is first seen.
+    pub pinned_rsa: Option<EddsaPublicKey>,
+    /// The same for the CS module.
+    pub pinned_cs: Option<EddsaPublicKey>,
+    /// The same for the EdDSA module.
+    pub pinned_eddsa: Option<EddsaPublicKey>,
+    /// The extension that `extensions` shows and signs.
+    pub age_restriction: Option<AgeRestrictionConfig>,
 }
 
 #[cfg(test)]

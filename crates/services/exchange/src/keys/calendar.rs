@@ -2,24 +2,16 @@
 
 use batzen_crypto::Cipher;
 use batzen_metrics::Page;
-use batzen_protocol::{Amount, Timestamp};
+use batzen_protocol::Timestamp;
 
 use super::KeyState;
 use crate::app::Exchange;
-use crate::calendar::{Calendar, Coverage, Kind, Period};
+use crate::calendar::{Calendar, Coverage, Kind, Period, denomination_item};
 use crate::config::CipherConfig;
 use crate::rules::transfers::payto_method;
 
 /// The longest label value, in characters.
 const LABEL_CHARS_MAX: usize = 32;
-
-/// The item of a denomination: its value, and its cipher if that is not RSA.
-pub(crate) fn denomination_item(value: Amount, cipher: Cipher) -> String {
-    match cipher {
-        Cipher::Rsa => value.to_string(),
-        Cipher::Cs => format!("{value} CS"),
-    }
-}
 
 impl Exchange {
     /// The periods of configured denominations, signing keys and fees. A key counts as long as its private

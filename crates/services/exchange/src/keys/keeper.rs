@@ -4,12 +4,30 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use batzen_crypto::EddsaPublicKey;
+use batzen_http::client::ClientError;
 use batzen_store::StoreError;
 use batzen_tables::exchange::DenomSerial;
 use tokio::sync::{Notify, oneshot, watch};
 
 use super::KeyError;
-use crate::service::SetupError;
+use crate::offline::OfflineError;
+
+/// The reasons why the set-up of a stand-alone exchange fails.
+#[derive(Debug, thiserror::Error)]
+pub enum SetupError {
+    /// The master key cannot be used.
+    #[error(transparent)]
+    Key(#[from] KeyError),
+    /// A step of the offline workflow failed.
+    #[error(transparent)]
+    Offline(#[from] OfflineError),
+    /// The exchange did not answer the set-up's request.
+    #[error(transparent)]
+    Http(#[from] ClientError),
+    /// The exchange listens on a local socket only.
+    #[error("a stand-alone exchange needs a TCP port to talk to itself")]
+    NoPort,
+}
 
 /// The reasons why a round of key maintenance fails. Every caller that waits for the round gets a copy.
 #[derive(Clone, Debug, thiserror::Error)]

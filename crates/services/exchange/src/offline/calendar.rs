@@ -9,8 +9,7 @@ use batzen_protocol::api::exchange::{FutureKeys, KeysResponse, WireResponse};
 use batzen_protocol::api::offline::OfflineOperation;
 use serde_json::json;
 
-use crate::calendar::{Calendar, Coverage, Kind, Period};
-use crate::keys::calendar::denomination_item;
+use crate::calendar::{Calendar, Coverage, Kind, Period, denomination_item};
 use crate::rules::transfers::payto_method;
 
 const SECONDS_PER_DAY: u64 = 86_400;

@@ -8,12 +8,12 @@
 
 use std::path::PathBuf;
 
-use batzen_crypto::{EddsaPrivateKey, EddsaPublicKey};
+use batzen_crypto::EddsaPrivateKey;
 use batzen_http::client::{Client, ClientError, ClientOptions};
+use batzen_protocol::Timestamp;
 use batzen_protocol::api::offline::OfflineOperation;
-use batzen_protocol::{Currency, Timestamp};
 
-use crate::config::AgeRestrictionConfig;
+pub use crate::config::OfflineConfig;
 use batzen_signer::files::KeyFileError;
 
 mod calendar;
@@ -30,29 +30,6 @@ pub use sign::{
 };
 pub use tofu::{ModuleKeys, check_modules};
 pub use upload::{download, upload};
-
-/// The tool's configuration.
-#[derive(Clone, Debug)]
-pub struct OfflineConfig {
-    /// The exchange's currency.
-    pub currency: Currency,
-    /// The exchange that `download` and `upload` use.
-    pub base_url: Option<String>,
-    /// The public key that the exchange is configured for. It must match the private key.
-    pub master_public_key: Option<EddsaPublicKey>,
-    /// The private key, 32 bytes.
-    pub master_priv_file: PathBuf,
-    /// The security modules' keys as first seen; without it, nothing is pinned.
-    pub secm_tofu_file: Option<PathBuf>,
-    /// The key that the RSA module must have when it is first seen.
-    pub pinned_rsa: Option<EddsaPublicKey>,
-    /// The same for the CS module.
-    pub pinned_cs: Option<EddsaPublicKey>,
-    /// The same for the EdDSA module.
-    pub pinned_eddsa: Option<EddsaPublicKey>,
-    /// The extension that `extensions` shows and signs.
-    pub age_restriction: Option<AgeRestrictionConfig>,
-}
 
 /// Why the tool stopped. The failed step had no effect; the steps before it did.
 #[derive(Debug, thiserror::Error)]

@@ -24,15 +24,15 @@
 //! | [`management`] | changes signed by offline keys |
 //!
 //! Reads that need no batch are in [`reads`](crate::reads), together with the balance sheet. A refused
-//! command changes nothing; where the protocol demands evidence, it carries the history ([`history`]) that
+//! command changes nothing; where the protocol demands evidence, it carries the history ([`crate::history`]) that
 //! proves the refusal.
 
 pub mod accounts;
 pub mod archive;
 pub mod coins;
 pub mod denoms;
+mod evidence;
 pub mod garbage;
-pub mod history;
 pub mod kyc;
 pub mod leases;
 pub mod management;
@@ -51,6 +51,7 @@ use batzen_store::{ChangeSet, Store, StoreError};
 
 use crate::metrics::flow::MoneyFlow;
 
+pub use crate::history::{CoinHistory, CoinHistoryItem, ReserveHistoryItem, ReserveStatement};
 pub use accounts::*;
 pub use archive::{
     Archive, ArchiveUnit, Archived, ArchivedRow, CoinFile, PurseCoins, Rows, Stays, TransferPart,
@@ -59,7 +60,6 @@ pub use batzen_tables::exchange::KycOperation;
 pub use coins::*;
 pub use denoms::{DenomProblem, DenomTable, DenomTerms};
 pub use garbage::{Collect, Collected, NonceCandidate, PurseCandidate, ReserveCandidate};
-pub use history::{CoinHistory, CoinHistoryItem, ReserveHistoryItem, ReserveStatement};
 pub use kyc::*;
 pub use leases::{Lease, Leased, RangeClaim, RangeProgress, RangeState, SlotsClaim, SlotsShare};
 pub use management::Management;
@@ -198,7 +198,7 @@ impl Rules for ExchangeRules {
         refusal: &mut Refusal,
         store: &Store,
     ) -> Result<Evidence, StoreError> {
-        history::complete(&self.denoms, refusal, store)
+        evidence::complete(&self.denoms, refusal, store)
     }
 }
 

@@ -6,8 +6,8 @@ use batzen_tables::exchange::{
     CoinPub, ContractRow, DenomSerial, PaytoHash, PurseDepositRow, PurseMergeRow, PurseRow, ReservePub,
 };
 
-use super::history::{CoinHistory, ReserveStatement};
 use super::{DenomProblem, management};
+use crate::history::{CoinHistory, ReserveStatement};
 
 /// The result of a step of the rules.
 pub(crate) type Result<T, E = Refusal> = std::result::Result<T, E>;
@@ -265,7 +265,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// The length of the history that proves the refusal, if it needs one. See [`history`](super::history).
+    /// The length of the history that proves the refusal, if it needs one. See [`history`](crate::history).
     pub(super) fn history_events(&self) -> Option<usize> {
         match self {
             Self::ReserveInsufficient(shortage) => Some(shortage.history.items.len()),

@@ -3,7 +3,7 @@
 mod key_keeper;
 mod standalone;
 
-pub use standalone::SetupError;
+pub use crate::keys::keeper::SetupError;
 
 use std::future::Future;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use batzen_store::StoreError;
 use futures_util::future::BoxFuture;
 use tokio::task::JoinHandle;
 
-use crate::app::documents::Documents;
+use crate::app::documents::{BUILT_IN_PRIVACY, BUILT_IN_TERMS, Documents};
 use crate::app::{Exchange, POOL_JOBS_MAX, Parts};
 use crate::config::{ConfigError, DocumentsConfig, ExchangeConfig, ListenConfig};
 use crate::core::Core;
@@ -95,8 +95,8 @@ impl RunningExchange {
 
     async fn serve(mut config: ExchangeConfig, options: StartOptions) -> Result<Self, StartError> {
         config.validate()?;
-        let terms = documents(&config.terms, crate::api::BUILT_IN_TERMS)?;
-        let privacy = documents(&config.privacy, crate::api::BUILT_IN_PRIVACY)?;
+        let terms = documents(&config.terms, BUILT_IN_TERMS)?;
+        let privacy = documents(&config.privacy, BUILT_IN_PRIVACY)?;
         let place = options.listen.unwrap_or_else(|| listen(&config));
         let server = Server::bind(place).await.map_err(StartError::Listen)?;
         let bound = server.bound().clone();

@@ -11,25 +11,9 @@ use batzen_protocol::payto::PaytoUri;
 use batzen_protocol::time::year_of;
 
 use crate::app::Exchange;
+use crate::keys::keeper::SetupError;
 use crate::keys::{KeyError, load_or_create_eddsa};
-use crate::offline::{self, GlobalFeeTerms, ModuleKeys, OfflineConfig, OfflineError};
-
-/// The reasons why the set-up failed.
-#[derive(Debug, thiserror::Error)]
-pub enum SetupError {
-    /// The master key cannot be used.
-    #[error(transparent)]
-    Key(#[from] KeyError),
-    /// A step of the offline workflow failed.
-    #[error(transparent)]
-    Offline(#[from] OfflineError),
-    /// The exchange did not answer the set-up's request.
-    #[error(transparent)]
-    Http(#[from] ClientError),
-    /// The exchange listens on a local socket only.
-    #[error("a stand-alone exchange needs a TCP port to talk to itself")]
-    NoPort,
-}
+use crate::offline::{self, GlobalFeeTerms, ModuleKeys, OfflineConfig};
 
 /// Completes the set-up over HTTP. Repeating it changes nothing.
 ///

@@ -106,8 +106,8 @@ fn provider<'a>(app: &'a Exchange, request: &Request) -> Checked<(&'a KycProvide
 async fn page(app: &Exchange, request: &mut Request) -> Checked<Response> {
     let (_, user_type) = provider(app, request)?;
     let page = match user_type {
-        KycUserType::Individual => &app.kyc_pages.individual,
-        KycUserType::Business => &app.kyc_pages.business,
+        KycUserType::Individual => &app.pages.individual,
+        KycUserType::Business => &app.pages.business,
     };
     Ok(page.get_or_init(|| form(app, user_type)).response())
 }

@@ -5,18 +5,17 @@ mod attest;
 mod form;
 mod officer;
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use batzen_crypto::{ShortHash, base32};
 use batzen_http::{Head, Request, Response, header};
-use batzen_protocol::api::errors::KycRequired;
 use batzen_protocol::api::exchange::{KycDone, KycRedirect, KycWalletRequest};
 use batzen_protocol::canonical::plain_hash;
 use batzen_protocol::limits::SMALL_BODY_BYTES_MAX;
 use batzen_protocol::payto::PaytoUri;
 use batzen_protocol::signatures::{ExchangeAccountSetupSuccess, SignedMessage, WalletAccountSetup};
 use batzen_protocol::{ErrorCode, Timestamp};
-use batzen_service::{StaticPage, escape_html, poll_deadline};
+use batzen_service::{escape_html, poll_deadline};
 use batzen_tables::exchange::{KycOperation, PaytoHash};
 use serde_json::{Map, Value};
 use tokio::sync::Semaphore;
@@ -30,7 +29,7 @@ use crate::config::KycProviderConfig;
 use crate::kyc::{Identity, NotIdentified, Process};
 use crate::notices::account_tag;
 use crate::reads::kyc::{self, Requirement};
-use crate::rules::{FinishKyc, KycUserType, RequireKyc, StartKyc, TypedCommand};
+use crate::rules::{FinishKyc, KycUserType, StartKyc, TypedCommand};
 
 /// Number of browsers' requests that may wait for providers at the same time. Each holds a connection to one.
 const PROOFS_MAX: usize = 64;
@@ -39,14 +38,6 @@ const TOKEN_BYTES: usize = 20;
 
 /// The style of all pages: that of the welcome page, and what forms need.
 const STYLE: &str = concat!(include_str!("../root/page.css"), include_str!("pages.css"));
-
-/// The pages, each made when somebody asks for it first.
-#[derive(Default)]
-pub(crate) struct Pages {
-    individual: OnceLock<StaticPage>,
-    business: OnceLock<StaticPage>,
-    officer: OnceLock<StaticPage>,
-}
 
 pub(super) fn routes(table: Table) -> Table {
     let table = table
@@ -62,18 +53,6 @@ pub(super) fn routes(table: Table) -> Table {
 async fn decide<C: TypedCommand>(app: &Exchange, command: C) -> Checked<C::Answer> {
     let verdict = app.core.submit(command).await.map_err(|failure| FAILURES.submit(&failure))?;
     verdict.map_err(|_| error(ErrorCode::EXCHANGE_KYC_PROOF_REQUEST_UNKNOWN, ""))
-}
-
-/// Stores a requirement, and the answer that names it (API chapter 1.10).
-pub(super) async fn required(app: &Exchange, h_payto: PaytoHash, checks: String) -> Response {
-    app.core.metrics.kyc.required.inc();
-    match decide(app, RequireKyc { h_payto, checks }).await {
-        Ok(requirement) => response::error_extra(
-            ErrorCode::EXCHANGE_GENERIC_KYC_REQUIRED,
-            &KycRequired { h_payto, requirement_row: requirement.row },
-        ),
-        Err(answer) => answer,
-    }
 }
 
 async fn wallet(app: &Exchange, request: &mut Request) -> Checked<Response> {
@@ -92,7 +71,7 @@ async fn wallet(app: &Exchange, request: &mut Request) -> Checked<Response> {
     });
     match missing.await.map_err(response::store)? {
         None => Ok(Response::empty(204)),
-        Some(checks) => Err(required(app, h_payto, checks).await),
+        Some(checks) => Err(response::kyc_required(app, h_payto, checks).await),
     }
 }
 

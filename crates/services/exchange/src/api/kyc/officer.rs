@@ -165,7 +165,7 @@ async fn page(app: &Exchange, _: &mut Request) -> Checked<Response> {
         let detail = "this exchange has no [kyc-officer-…] section";
         return Err(error(ErrorCode::GENERIC_ENDPOINT_UNKNOWN, detail));
     }
-    let page = app.kyc_pages.officer.get_or_init(|| {
+    let page = app.pages.officer.get_or_init(|| {
         let html =
             include_str!("officer/page.html").replace("{BASE}", &escape_html(&app.core.config.base_url));
         StaticPage::new(&html, super::STYLE, include_str!("officer/page.js"))

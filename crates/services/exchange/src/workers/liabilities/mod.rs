@@ -15,7 +15,7 @@ use batzen_protocol::liabilities::statement::VERSION;
 use batzen_protocol::liabilities::tree::{BucketFault, bits_for};
 use batzen_protocol::liabilities::{Body, Entry, Kind, Part, SigningKey, Statement, Tree};
 use batzen_protocol::signatures::SignedMessage;
-use batzen_protocol::{Currency, Duration, Timestamp};
+use batzen_protocol::{Currency, Timestamp};
 use batzen_store::Store;
 
 use super::{Mode, idle_interval, pause};
@@ -256,11 +256,6 @@ pub async fn run(app: Arc<Exchange>) {
         }
     }
 }
-
-/// The default length of an epoch.
-pub(crate) const EPOCH: Duration = Duration::from_days(1);
-/// The default time after which all rows of an epoch are committed.
-pub(crate) const SETTLING: Duration = Duration::from_secs(600);
 
 #[cfg(test)]
 mod tests {

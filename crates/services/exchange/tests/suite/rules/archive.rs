@@ -356,7 +356,7 @@ fn recouped_coins_leave_and_their_reserve_keeps_its_history() {
     assert_eq!(world.store.count::<Recoups>().unwrap(), 0);
     let statement = read::reserve_statement(&world.store, &world.denoms, reserve(1), None).unwrap().unwrap();
     let effects = statement.items.iter().map(batzen_exchange::rules::ReserveHistoryItem::effect);
-    let balance = batzen_exchange::rules::history::balance_of(Money::ZERO, effects);
+    let balance = batzen_exchange::history::balance_of(Money::ZERO, effects);
     assert_eq!((statement.items.len(), balance), (4, Some(statement.balance)));
     // The withdrawal is repeated from the reserve's own rows.
     assert!(world.run(withdraw(1, &[(1, 1), (2, 2)], true)).is_ok());
@@ -403,7 +403,7 @@ fn deposits_into_decided_purses_leave_and_the_purses_stay() {
     // The reserve's history still shows the payment.
     let statement = read::reserve_statement(&world.store, &world.denoms, reserve(1), None).unwrap().unwrap();
     let effects = statement.items.iter().map(batzen_exchange::rules::ReserveHistoryItem::effect);
-    assert_eq!(batzen_exchange::rules::history::balance_of(Money::ZERO, effects), Some(statement.balance));
+    assert_eq!(batzen_exchange::history::balance_of(Money::ZERO, effects), Some(statement.balance));
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! Rules C1 to C4, P1 to P6, U1 to U5, F2 and F3.
 
 use batzen_crypto::ShortHash;
+use batzen_exchange::history::balance_of;
 use batzen_exchange::reads::read;
-use batzen_exchange::rules::history::balance_of;
 use batzen_exchange::rules::{
     Answer, CoinHistoryItem, Command, ConflictReason, DenomProblem, Deposit, Refunded, Refusal,
 };

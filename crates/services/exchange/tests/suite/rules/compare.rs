@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use batzen_engine::{Evidence, Plan, Rules, WorkingSet};
+use batzen_exchange::history::balance_of;
 use batzen_exchange::reads::read;
-use batzen_exchange::rules::history::balance_of;
 use batzen_exchange::rules::{
     Answer, CoinHistoryItem, Command, DenomTerms, ExchangeRules, Refunded, Refusal, ReserveHistoryItem,
 };

@@ -1,10 +1,10 @@
 //! Rules R11 and X1 to X4: garbage collection removes what nobody needs and changes no sum.
 
 use batzen_crypto::{Cipher, CsNonce, EddsaPublicKey, HashCode, Wtid};
+use batzen_exchange::history::balance_of;
 use batzen_exchange::reads::garbage::{nonce_candidates, purse_candidates, reserve_candidates};
 use batzen_exchange::reads::read;
 use batzen_exchange::rules::garbage::{COLLECT_DELAY, KYC_PATIENCE, is_transfer_over};
-use batzen_exchange::rules::history::balance_of;
 use batzen_exchange::rules::kyc::requirement_row;
 use batzen_exchange::rules::{
     Answer, CloseReserve, Closed, Collect, Collected, Command, Contract, DenomProblem, FinishKyc,

@@ -1,7 +1,7 @@
 //! Purses: each is decided once, and money moves as the table of p2p chapter 12.3 says.
 
+use batzen_exchange::history::balance_of;
 use batzen_exchange::reads::read;
-use batzen_exchange::rules::history::balance_of;
 use batzen_exchange::rules::{
     Answer, CoinHistoryItem, Command, Contract, PurseCoin, PurseCreate, PurseCreated, PurseDelete,
     PurseDeposit, PurseDeposited, PurseExpire, PurseExpired, PurseMerge, PurseTerms, Refusal,

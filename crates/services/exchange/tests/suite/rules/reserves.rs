@@ -1,8 +1,8 @@
 //! Rules R1 to R10 and N2, and closing.
 
 use batzen_crypto::{CsNonce, HashCode, Wtid};
+use batzen_exchange::history::balance_of;
 use batzen_exchange::reads::read;
-use batzen_exchange::rules::history::balance_of;
 use batzen_exchange::rules::{
     Answer, CloseReserve, Closed, Command, DenomProblem, Refusal, ReserveHistory, ReserveHistoryItem,
     Withdraw,

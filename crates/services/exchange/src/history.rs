@@ -1,16 +1,11 @@
 //! Histories of coins and reserves: evidence for refusals, and statements for owners.
 
 use batzen_crypto::{EddsaSignature, HashCode, ShortHash, WireSalt, Wtid};
-use batzen_engine::Evidence;
 use batzen_protocol::{Money, Timestamp};
-use batzen_store::{Store, StoreError};
 use batzen_tables::exchange::{
     CoinPub, CoinRow, DenomSerial, MerchantPub, PaytoHash, PurseMergeRow, PursePub, PurseRow, PurseState,
     ReservePub,
 };
-
-use super::{ConflictReason, DenomTable, Refusal};
-use crate::reads::read;
 
 /// The whole history of a coin. `remaining` = value − debits + credits of the items (C3).
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,7 +24,7 @@ pub struct CoinHistory {
 
 impl CoinHistory {
     /// A history that is read later.
-    pub(super) fn unread(coin_pub: CoinPub, row: &CoinRow) -> Self {
+    pub(crate) fn unread(coin_pub: CoinPub, row: &CoinRow) -> Self {
         Self { coin_pub, denom: row.denom, h_age: row.h_age, remaining: row.remaining, items: Vec::new() }
     }
 }
@@ -307,10 +302,6 @@ impl ReserveHistoryItem {
     }
 }
 
-fn torn_unless(adds_up: bool) -> Evidence {
-    if adds_up { Evidence::Complete } else { Evidence::Torn }
-}
-
 /// The start value plus what was given less what was taken, if that is an amount.
 #[must_use]
 pub fn balance_of(start: Money, effects: impl IntoIterator<Item = (Money, Money)>) -> Option<Money> {
@@ -320,49 +311,4 @@ pub fn balance_of(start: Money, effects: impl IntoIterator<Item = (Money, Money)
         given = given.checked_add(plus).ok()?;
     }
     given.checked_sub(taken).ok()
-}
-
-/// Adds the history that proves a refusal. The command must be executed again if the history no longer proves
-/// it (another command credited the coin or the reserve), or if something was committed during the read.
-pub(super) fn complete(
-    denoms: &DenomTable,
-    refusal: &mut Refusal,
-    store: &Store,
-) -> Result<Evidence, StoreError> {
-    match refusal {
-        Refusal::ReserveInsufficient(shortage) => {
-            let reserve_pub = shortage.reserve_pub;
-            // Reserves are not deleted while commands name them.
-            let Some(statement) = read::reserve_statement(store, denoms, reserve_pub, None)? else {
-                return Ok(Evidence::Rerun);
-            };
-            if statement.balance >= shortage.requested {
-                return Ok(Evidence::Rerun);
-            }
-            let effects = statement.items.iter().map(ReserveHistoryItem::effect);
-            let evidence = torn_unless(balance_of(Money::ZERO, effects) == Some(statement.balance));
-            shortage.balance = statement.balance;
-            shortage.history = statement;
-            Ok(evidence)
-        }
-        Refusal::CoinConflict { conflict, .. } => {
-            // A request may exceed the value of a coin that was never used. There is no history then.
-            let mut evidence = Evidence::Complete;
-            if let Some(history) = read::coin_history(store, denoms, conflict.coin_pub)? {
-                let terms = denoms
-                    .find(store, history.denom)?
-                    .expect("rows name only denominations that are known for ever");
-                let effects = history.items.iter().map(CoinHistoryItem::effect);
-                evidence = torn_unless(balance_of(terms.value, effects) == Some(history.remaining));
-                conflict.history = history;
-            }
-            match conflict.reason {
-                ConflictReason::Insufficient { requested } if conflict.history.remaining >= requested => {
-                    Ok(Evidence::Rerun)
-                }
-                _ => Ok(evidence),
-            }
-        }
-        _ => Ok(Evidence::Complete),
-    }
 }
