@@ -34,8 +34,6 @@ pub const BANK_URL: &str = "http://bank.test/";
 pub const EXCHANGE_ACCOUNT: &str = "exchange";
 /// Wire method of all accounts.
 pub const METHOD: &str = "x-taler-bank";
-/// Time that coins of the first generation can be withdrawn.
-pub const FIRST_GENERATION: Duration = Duration::from_secs(FIRST_GENERATION_S);
 const FIRST_GENERATION_S: u64 = 2 * 3600;
 
 /// Primes of RSA-1024 keys that are only used here.

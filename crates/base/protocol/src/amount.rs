@@ -207,11 +207,6 @@ impl Money {
         self.0 == 0
     }
 
-    /// Returns whether this is positive and below one currency unit.
-    pub const fn is_subunit(self) -> bool {
-        self.0 != 0 && self.0 < FRACTION_BASE as u128
-    }
-
     /// Sum.
     ///
     /// # Errors
@@ -591,11 +586,6 @@ impl Amount {
     pub const fn is_zero(&self) -> bool {
         self.money.is_zero()
     }
-
-    /// Returns whether this is positive and below one currency unit.
-    pub const fn is_subunit(&self) -> bool {
-        self.money.is_subunit()
-    }
 }
 
 impl fmt::Display for Amount {
@@ -692,10 +682,5 @@ mod tests {
         assert_ne!(upper.padded(), lower.padded());
         assert_eq!(lower.to_upper().padded(), upper.padded());
         assert!(Currency::new("E R").is_err() && Currency::new("").is_err() && Currency::new("EÜR").is_err());
-    }
-
-    #[test]
-    fn subunits() {
-        assert!(money("0.99").is_subunit() && !money("1").is_subunit() && !Money::ZERO.is_subunit());
     }
 }

@@ -16,7 +16,7 @@ use batzen_signer::config::ModuleKind;
 use batzen_signer::files;
 use batzen_signer::keeper;
 use batzen_signer::link::{Link, LinkError};
-use batzen_signer::page::Api;
+use batzen_signer::page;
 use batzen_signer::server::SignerServer;
 use batzen_signer::service_config::{HelperConfig, SignerConfig};
 use batzen_signer::state::Signer;
@@ -155,8 +155,8 @@ async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
     if let Some(address) = http {
         let server = Server::bind(listen(&address)?).await?;
         ready.push(server.bound().to_string());
-        let page = Arc::new(Api::new(Arc::clone(&signer)));
-        let serving = server.serve(page, ServerOptions::default(), signer.drain.clone());
+        let api = Arc::new(page::api(Arc::clone(&signer), server.stats()));
+        let serving = server.serve(api, ServerOptions::default(), signer.drain.clone());
         tasks.push(tokio::spawn(async move {
             // Its log says how it ended.
             let _ = serving.await;

@@ -122,16 +122,6 @@ impl Chart {
         self.equity
     }
 
-    /// The account that pays the headroom.
-    pub fn grants_id(&self) -> u128 {
-        self.grants
-    }
-
-    /// The account between the halves of a transfer from an account to itself.
-    pub fn transit_id(&self) -> u128 {
-        self.transit
-    }
-
     /// The bank's own accounts.
     pub fn own_accounts(&self) -> [Account; 3] {
         [(self.equity, CODE_EQUITY), (self.grants, CODE_GRANTS), (self.transit, CODE_TRANSIT)]

@@ -3,44 +3,41 @@
 
 use std::sync::Arc;
 
-use batzen_http::{ErrorCode, Handler, Method, Request, Response};
+use batzen_http::{Stats, Style};
 use batzen_metrics::Page;
-use batzen_service::{Checks, MetricsPage, Readiness, health};
+use batzen_service::{Api, App, Monitor, Readiness, Table, fill_dashboard};
 
 use crate::dashboard::DASHBOARD;
 use crate::state::Signer;
 
 /// In seconds. A follower whose copy of the primary's keys is older is not ready.
 const SYNC_LAG_MAX_S: u64 = 300;
+/// The operation under which requests are counted.
+const PAGE: &str = "page";
+const OPERATIONS: [&str; 1] = [PAGE];
 
-/// Serves `/health`, `/ready`, `/metrics` and `/dashboard` of a signer.
-pub struct Api {
+/// A signer, with the counters of its pages.
+pub struct Pages {
     signer: Arc<Signer>,
-    metrics_page: MetricsPage,
-    checks: Checks,
+    monitor: Monitor,
 }
 
-impl Api {
-    /// The pages of this signer. Must be called within a tokio runtime.
-    #[must_use]
-    pub fn new(signer: Arc<Signer>) -> Self {
-        let metrics_page = MetricsPage::new("signer", &DASHBOARD);
-        let of_signer = Arc::downgrade(&signer);
-        metrics_page.sample(move |page| {
-            let signer = of_signer.upgrade();
-            signer.is_some_and(|signer| {
-                signer.write_metrics(page);
-                true
-            })
-        });
-        Self { signer, metrics_page, checks: Checks::default() }
+/// The pages of this signer, on an HTTP server with these counters. Must be called within a tokio runtime.
+#[must_use]
+pub fn api(signer: Arc<Signer>, http: Arc<Stats>) -> Api<Pages> {
+    let pages = Arc::new(Pages { signer, monitor: Monitor::new("signer", &OPERATIONS, &DASHBOARD, http) });
+    fill_dashboard(&pages);
+    Api::new(pages, Table::new(Style::ByPath, &OPERATIONS).monitored(PAGE).with_dashboard(PAGE))
+}
+
+impl App for Pages {
+    fn monitor(&self) -> &Monitor {
+        &self.monitor
     }
-}
 
-impl Api {
     /// Checks whether the signer can sign. This depends on the clock, its keys, and, for a follower, the
     /// primary's keys.
-    fn ready(&self) -> Response {
+    async fn ready(&self) -> Readiness {
         let (report, now) = (self.signer.status(), self.signer.clock.now());
         let keys = report
             .complete
@@ -54,10 +51,13 @@ impl Api {
             _ => Ok(()),
         };
         Readiness::new()
-            .check("clock", self.checks.clock(now.as_micros()))
+            .check("clock", self.monitor.checks().clock(now.as_micros()))
             .check("keys", keys)
             .check("sync", sync)
-            .into_response()
+    }
+
+    fn write_metrics(&self, page: &mut Page) {
+        self.signer.write_metrics(page);
     }
 }
 
@@ -84,25 +84,5 @@ impl Signer {
             );
         }
         self.pool.write(page);
-    }
-}
-
-impl Handler for Api {
-    async fn handle(&self, request: Request) -> Response {
-        match request.path.as_str() {
-            "/metrics" if request.method == Method::GET => {
-                let signer = Arc::clone(&self.signer);
-                self.metrics_page.answer(move |page| signer.write_metrics(page)).await
-            }
-            "/health" if request.method == Method::GET => health(),
-            "/ready" if request.method == Method::GET => self.ready(),
-            _ if request.method == Method::GET
-                && request.segment(0) == "dashboard"
-                && request.segment_count() <= 2 =>
-            {
-                self.metrics_page.dashboard(&request.head)
-            }
-            _ => Response::error(ErrorCode::GENERIC_ENDPOINT_UNKNOWN, ""),
-        }
     }
 }

@@ -92,7 +92,7 @@ impl Commands {
 
 /// State shared by all threads.
 pub(crate) struct FspsState {
-    pub switch: Mutex<SocketAddr>,
+    pub switch: SocketAddr,
     pub words: Words,
     pub book: Book,
     pub commands: Vec<Commands>,
@@ -180,7 +180,7 @@ impl Fsps {
                 host: config.switch.to_string(),
                 packet_data: config.packet_data,
             },
-            switch: Mutex::new(config.switch),
+            switch: config.switch,
             book: Book::new(config.keeps_outcomes),
             commands: (0..threads).map(|_| Commands::default()).collect(),
             connections: config.connections.max(1),
@@ -217,11 +217,6 @@ impl Fsps {
     #[must_use]
     pub fn callback_url(&self, participant: usize) -> String {
         format!("http://{}", self.addresses[participant])
-    }
-
-    /// Changes the address of the switch. New connections go there.
-    pub fn move_switch(&self, switch: SocketAddr) {
-        *self.shared.switch.lock().unwrap_or_else(PoisonError::into_inner) = switch;
     }
 
     fn wake(&self, thread: usize) {

@@ -382,7 +382,7 @@ impl Worker {
 
     /// Connects to the switch. False if that fails.
     pub fn open_outbound(&mut self, slot: usize) -> bool {
-        let switch = *self.shared.switch.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let switch = self.shared.switch;
         let Socket::Outbound(outbound) = &mut self.slots[slot] else { return true };
         let opened = TcpStream::connect_timeout(&switch, Duration::from_secs(2)).and_then(Pipe::new);
         let Ok(pipe) = opened else { return false };

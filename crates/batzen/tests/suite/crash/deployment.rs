@@ -383,11 +383,6 @@ impl Deployment {
         self.bank.is_some()
     }
 
-    /// Returns whether the exchange runs.
-    pub fn has_exchange(&self) -> bool {
-        self.exchange.is_some()
-    }
-
     /// The running bank.
     pub fn bank(&mut self) -> &mut Service {
         self.bank.as_mut().expect("the bank runs")

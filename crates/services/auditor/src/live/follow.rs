@@ -1,7 +1,7 @@
 //! Follows an exchange, and checks what it ships: the rows, the results and the position are one commit.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::audit::{AuditError, AuditOutcome, Options, Progress, RowChange, Subject, Version, increment};
@@ -75,8 +75,6 @@ pub struct Status {
     pub is_checking_all: AtomicBool,
     /// When the copy was complete for the last time, in microseconds since 1970.
     complete: AtomicU64,
-    /// Why it does not go on.
-    failure: Mutex<Option<String>>,
 }
 
 impl Status {
@@ -89,17 +87,6 @@ impl Status {
     /// The rows of the copy are stored that it had at this time.
     fn set_complete(&self, complete: Timestamp) {
         self.complete.fetch_max(complete.as_micros(), Ordering::Release);
-    }
-
-    /// Why it does not go on, if so.
-    #[must_use]
-    pub fn failure(&self) -> Option<String> {
-        self.failure.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Says why it does not go on, or that it does.
-    pub fn set_failure(&self, failure: Option<String>) {
-        *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = failure;
     }
 }
 
@@ -164,7 +151,6 @@ impl Following {
             checks: Progress::default(),
             is_checking_all: AtomicBool::new(false),
             complete: AtomicU64::new(0),
-            failure: Mutex::default(),
         });
         let asked_store = Instant::now();
         Ok(Self { source, store, subject, threads, clock, live: None, reach: None, status, asked_store })

@@ -259,6 +259,8 @@ pub async fn run(app: Arc<Exchange>) {
 
 #[cfg(test)]
 mod tests {
+    use batzen_protocol::Duration;
+
     use super::*;
 
     #[test]
