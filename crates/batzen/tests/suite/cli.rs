@@ -79,8 +79,8 @@ fn the_laboratory_is_named() {
     assert!(help.contains("Usage: batzen-lab demo"), "{help}");
     let dir = tempfile::tempdir().unwrap();
     let alone = dir.path().join("batzen");
-    // Another process copies: a child that another test starts meanwhile would keep a file open that this process writes,
-    // and a program that is open for writing cannot be started.
+    // A child process makes the copy. A child that another test starts would inherit the file from this process while it is
+    // open for writing, and a program that is open for writing cannot be started.
     assert!(Command::new("cp").arg(common::batzen_path()).arg(&alone).status().unwrap().success());
     let output = common::isolated(&alone).arg("demo").env("PATH", dir.path()).output().unwrap();
     assert_eq!(output.status.code(), Some(1));

@@ -25,7 +25,7 @@ use common::PATIENCE;
 
 /// The ports that pages and samples name.
 const PORTS: [u16; 10] = [8081, 8082, 8083, 9966, 8090, 8091, 3001, 3002, 7070, 7071];
-/// Pages that are tried at the same time.
+/// The number of pages whose blocks run at the same time.
 const PAGES_AT_A_TIME: usize = 3;
 /// The user and group without rights, if the tests run as root.
 const NOBODY: u32 = 65_534;
