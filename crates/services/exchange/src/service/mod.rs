@@ -3,8 +3,6 @@
 mod key_keeper;
 mod standalone;
 
-pub use crate::keys::keeper::SetupError;
-
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration as StdDuration;
