@@ -32,7 +32,7 @@ use std::time::{Duration, Instant};
 
 use customers::Dice;
 use score::{Score, table};
-use tokio::task::JoinHandle;
+use tokio::task::{JoinError, JoinHandle};
 
 const SERVICES: [&str; 4] = ["exchange", "bank", "ledger", "switch"];
 /// The interval between two lines of progress.
@@ -85,9 +85,18 @@ async fn killed_services_lose_nothing_and_do_nothing_twice() {
     println!("{}", table(&scores));
     let mut failed = Vec::new();
     for (service, score, campaign) in running {
-        if campaign.await.is_err() || !score.is_complete() {
-            failed.push(service);
+        match campaign.await {
+            Ok(()) if score.is_complete() => {}
+            Ok(()) => failed.push(format!("{service}: {}", score.progress())),
+            Err(error) => failed.push(format!("{service}: {}", reason(error))),
         }
     }
-    assert!(failed.is_empty(), "BATZEN_KILLS_SEED={seed}: failed: {failed:?}");
+    assert!(failed.is_empty(), "BATZEN_KILLS_SEED={seed}: failed:\n{}", failed.join("\n"));
+}
+
+/// The message of a campaign's panic. It is repeated at the end, where nobody has to look for it.
+fn reason(error: JoinError) -> String {
+    let Ok(panic) = error.try_into_panic() else { return "cancelled".to_owned() };
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| panic.downcast_ref().copied()).unwrap_or("a panic without a message").to_owned()
 }
