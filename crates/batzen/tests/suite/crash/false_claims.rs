@@ -1,12 +1,15 @@
 //! False claims and removed commits: the proof must find them.
 
+use std::collections::HashMap;
 use std::path::Path;
+use std::sync::Arc;
 
-use batzen_crypto::{EddsaPrivateKey, HashCode};
+use batzen_crypto::{EddsaPrivateKey, EddsaPublicKey, HashCode};
 use batzen_store::Table;
 use batzen_store::embedded::{EmbeddedStore, FrameKind, RealDisk, RecordInfo};
 use batzen_tables::exchange::{Coins, Melts, Purses, Refunds, Reveals, Withdrawals};
 
+use crate::crash::coins::Coin;
 use crate::crash::customers::Effect;
 use crate::crash::facts::Claims;
 use crate::crash::log::{Entry, Kind};
@@ -55,16 +58,20 @@ pub fn false_claims<'a>(claims: &Claims<'a>) -> Vec<FalseClaims<'a>> {
         }
         planted.push(with(what, " lost: no row", entry));
     }
-    let is_whole = |effect: &Effect| match effect {
-        Effect::Deposit { coins, is_refundable: false, .. } => {
-            let (coin, amount) = &coins[0];
-            *amount == claims.coins[coin].denom.value
-        }
-        _ => false,
-    };
-    let twice = find(Kind::Deposit, &is_whole);
+    let twice = find(Kind::Deposit, &|effect| spends_whole_coin(effect, &claims.coins));
     planted.push(with("a coin that was accepted twice", " was accepted for ", twice));
     planted
+}
+
+/// Returns whether an operation spends a coin for good, so that it cannot be spent again.
+pub fn spends_whole_coin(effect: &Effect, known: &HashMap<EddsaPublicKey, Arc<Coin>>) -> bool {
+    match effect {
+        Effect::Deposit { coins, is_refundable: false, .. } => {
+            let (coin, amount) = &coins[0];
+            *amount == known[coin].denom.value
+        }
+        _ => false,
+    }
 }
 
 /// An entry whose answer differs from the real one.

@@ -10,11 +10,11 @@ use batzen_store::Store;
 use tokio::task::JoinSet;
 
 use crate::common::PATIENCE;
-use crate::crash::customers::{Dice, Load};
+use crate::crash::customers::{Dice, Effect, Load};
 use crate::crash::deployment::{BankBooks, Deployment};
 use crate::crash::facts::{self, Claims, Findings};
 use crate::crash::false_claims::{self, FalseClaims};
-use crate::crash::log::Kind;
+use crate::crash::log::{Entry, Kind};
 use crate::crash::proof;
 
 /// The number of concurrent customers.
@@ -84,13 +84,18 @@ pub async fn watch(deployment: &mut Deployment, customers: &mut JoinSet<()>, for
     }
 }
 
-/// Lets the load run until each kind of operation has been acknowledged at least once.
+/// Lets the load run until there is an acknowledged operation for each false claim ([`false_claims`]).
 pub async fn watch_every_kind(load: &Load, deployment: &mut Deployment, customers: &mut JoinSet<()>) {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let counts = load.log.counts();
         let is_done = |kind: &Kind| counts.get(kind).is_some_and(|count| count.acknowledged > 0);
-        if Kind::ALL.iter().all(is_done) {
+        let acknowledged = load.log.acknowledged_in(0..load.log.acknowledged());
+        let spends = |entry: &Entry<Effect>| {
+            entry.request.kind == Kind::Deposit
+                && false_claims::spends_whole_coin(&entry.effect, &load.coins.lock().unwrap())
+        };
+        if Kind::ALL.iter().all(is_done) && acknowledged.iter().any(spends) {
             return;
         }
         assert!(Instant::now() < deadline, "the exchange does not do everything: {counts:?}");
