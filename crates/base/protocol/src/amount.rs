@@ -409,6 +409,12 @@ impl MoneySum {
         self.0.checked_sub(other.into().0).map(Self).ok_or(AmountError::Negative)
     }
 
+    /// Difference, or nothing if `other` is larger.
+    #[must_use]
+    pub fn saturating_sub(self, other: impl Into<Self>) -> Self {
+        Self(self.0.saturating_sub(other.into().0))
+    }
+
     /// Sum of many.
     ///
     /// # Errors

@@ -45,6 +45,9 @@ pub struct NoteArgs {
     /// Why
     #[arg(long, value_name = "TEXT")]
     reason: String,
+    /// Who decides; kept with the reason
+    #[arg(long, value_name = "NAME", env = "SUDO_USER")]
+    by: Option<String>,
 }
 
 /// The report of a copy that no other process has open.
@@ -95,10 +98,17 @@ fn open_copy(ini: &Config) -> anyhow::Result<Store> {
 pub fn note(args: &NoteArgs, suppresses: bool) -> anyhow::Result<ExitCode> {
     let ini = args.common.load()?;
     let socket = AuditorConfig::from_config(&ini)?.socket();
-    if !batzen_auditor::ask_note(&socket, args.finding, suppresses, &args.reason)? {
+    let by = args.by.clone().or_else(|| std::env::var("USER").ok()).filter(|name| !name.trim().is_empty());
+    let reason = args.reason.trim();
+    let reason = match by {
+        // An empty reason is refused below.
+        Some(name) if !reason.is_empty() => format!("{reason} ({})", name.trim()),
+        _ => reason.to_owned(),
+    };
+    if !batzen_auditor::ask_note(&socket, args.finding, suppresses, &reason)? {
         let store = open_copy(&ini)?;
         let now = args.common.timetravel.now();
-        let noted = live::note(&store, args.finding, suppresses, &args.reason, now);
+        let noted = live::note(&store, args.finding, suppresses, &reason, now);
         store.close()?;
         noted?;
     }

@@ -625,7 +625,8 @@ fn show_totals(args: &TotalsArgs) -> anyhow::Result<ExitCode> {
     } else {
         print!("{}", sheet::totals_text(&totals));
     }
-    Ok(if totals.conserved() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let is_right = totals.conserved() && totals.is_solvent();
+    Ok(if is_right { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Starts an exchange without workers in this process, which must be the only one that has the store open. `does`: what

@@ -444,6 +444,9 @@ rules! {
     DebitUnjustified = "debit-unjustified", Wire, WireOutAmountInconsistencies, Finding, "", 0,
         "justification for wire transfer not found",
         "Money left the exchange without a reason: stop outgoing transfers and investigate.";
+    DebitPending = "debit-pending", Wire, WireOutAmountInconsistencies, Notice, "", 0,
+        "The bank executed a transfer that no row explains yet. It is younger than the tolerance, so the row may be on its way.",
+        "Look again in a quarter of an hour: then it is explained, or a finding. If it is large, stop outgoing transfers now.";
     ClosureLag = "closure-lag", Wire, ReserveLagDetails, Notice, "", 0,
         "A closed reserve is not paid yet.",
         "Nothing, unless it stays: then look at the exchange's transfer worker.";
@@ -474,6 +477,15 @@ rules! {
     SheetBalance = "sheet-balance", Books, AmountArithmeticInconsistencies, Finding, "balance sheet", 0,
         "What came in is not what went out and what is owed.",
         "Look at the other findings first; if there is none, a whole set of rows was added or removed.";
+    DrainBeyondProfit = "drain-beyond-profit", Books, AmountArithmeticInconsistencies, Finding, "drain", 0,
+        "More profit was paid out than was earned.",
+        "The difference is customers' money: have it paid back into the exchange's account, and refuse further orders.";
+    IncomeNegative = "income-negative", Books, AmountArithmeticInconsistencies, Finding, "income", 0,
+        "The fees of all operations add up to less than nothing.",
+        "A set of rows was added or removed: look at the other findings first.";
+    BankShort = "bank-short", Books, AmountArithmeticInconsistencies, Finding, "bank balance", 0,
+        "The bank holds less for the exchange than the exchange owes.",
+        "The exchange is insolvent: it cannot pay all coins and merchants. Stop withdrawals, and find what left the account.";
     ArchiveCount = "archive-count", Books, RowInconsistencies, Finding, "", 0,
         "The record of an archive is not the sum of its parts, or differs from what removed rows left in the balance sheet.",
         "Compare the records with the archive itself: `batzen exchange archive verify`.";

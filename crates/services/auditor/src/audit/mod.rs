@@ -49,7 +49,7 @@ pub use conclude::{Confirmation, Overdue};
 pub use finding::{Check, Finding, List, RowName, Rule, Severity};
 pub use history::History;
 pub use increment::{Auditor, Increment};
-pub use run::{AuditError, AuditOutcome, Base, DenomResult, Options, Progress, audit, resume};
+pub use run::{AuditError, AuditOutcome, Base, DenomResult, Options, Progress, Verdict, audit, resume};
 pub use sheet::{Net, Sheet};
 pub use terms::{Subject, Terms, read_terms};
 pub use totals::Totals;

@@ -119,6 +119,8 @@ pub fn summary(outcome: &AuditOutcome, context: &Context) -> Value {
     let seconds = outcome.elapsed.as_secs_f64();
     json!({
         "ok": findings.is_empty(),
+        "verdict": outcome.verdict().name(),
+        "accounts_not_checked": outcome.unread,
         "started": context.started,
         "ended": context.ended,
         "rows": outcome.rows,

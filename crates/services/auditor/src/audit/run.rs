@@ -20,13 +20,13 @@ use batzen_tables::exchange::{
 
 use crate::audit::books::{Books, DenomTally, Way};
 use crate::audit::conclude::{Conclusion, Confirmation, Overdue};
-use crate::audit::finding::{Finding, Severity};
+use crate::audit::finding::{Finding, Rule, Severity};
 use crate::audit::forward::{Forward, SHORT_HISTORY_ROWS};
 use crate::audit::post::Poster;
 use crate::audit::sheet::Sheet;
 use crate::audit::terms::{Denom, Subject, Terms, read_terms};
 use crate::audit::totals::Totals;
-use crate::audit::wire::{AccountResult, BankAccount, OpenPairs, Settled};
+use crate::audit::wire::{AccountResult, BankAccount, OpenPairs, Settled, Wires};
 
 /// Options of an audit.
 #[derive(Debug, Clone)]
@@ -120,6 +120,8 @@ pub struct AuditOutcome {
     pub overdue: Overdue,
     /// The exchange's accounts that were compared with the bank's.
     pub accounts: Vec<AccountResult>,
+    /// Its other accounts, and those whose history was read in part, as payto URIs: nothing is known of their money.
+    pub unread: Vec<String>,
     /// The part of the comparison with bank and merchants that agreed.
     pub settled: Settled,
     /// The open purses.
@@ -161,6 +163,54 @@ impl AuditOutcome {
     /// The findings that say that something is wrong.
     pub fn faults(&self) -> impl Iterator<Item = &Finding> {
         self.findings.iter().filter(|finding| finding.severity() == Severity::Finding)
+    }
+
+    /// The verdict.
+    #[must_use]
+    pub fn verdict(&self) -> Verdict {
+        let pending = self.findings.iter().filter(|finding| finding.rule == Rule::DebitPending);
+        let (count, units) = pending
+            .fold((0, 0_u128), |(count, units), finding| (count + 1, units.saturating_add(finding.at_risk)));
+        if self.faults().next().is_some() {
+            Verdict::Wrong
+        } else if count > 0 {
+            Verdict::Pending { count, units }
+        } else if self.unread.is_empty() {
+            Verdict::Right
+        } else {
+            Verdict::BankUnread
+        }
+    }
+}
+
+/// The verdict of an audit, which claims no more than what was checked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// Something is wrong.
+    Wrong,
+    /// Nothing else is wrong, but money left the bank and nothing explains it yet.
+    Pending {
+        /// The number of such transfers.
+        count: usize,
+        /// Their sum, in units of 10⁻⁸.
+        units: u128,
+    },
+    /// The rows agree with each other, but not every account was compared with the bank's history.
+    BankUnread,
+    /// The rows agree with each other and with the bank.
+    Right,
+}
+
+impl Verdict {
+    /// Its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Wrong => "wrong",
+            Self::Pending { .. } => "pending",
+            Self::BankUnread => "bank-not-checked",
+            Self::Right => "right",
+        }
     }
 }
 
@@ -318,10 +368,10 @@ fn conclude(
 ) -> Result<AuditOutcome, AuditError> {
     (conclusion.tally, conclusion.sums) = (base.totals.tally.clone(), base.totals.sums);
     conclusion.draw_whole()?;
-    let (accounts, mut settled) = conclusion.wire(&options.bank, open)?;
+    let Wires { accounts, mut settled, unexplained, unread } = conclusion.wire(&options.bank, open)?;
     settled.confirmations = conclusion.confirmations(&options.confirmations)?;
     let sheet = conclusion.sheet();
-    conclusion.check_sheet(&sheet);
+    conclusion.check_sheet(&sheet, unexplained);
     let (sums, objects) = (conclusion.tally.sums, conclusion.sums);
     let income = Income {
         aggregation: objects.wire_fees + objects.wire_rounding,
@@ -348,6 +398,7 @@ fn conclude(
         denoms,
         overdue,
         accounts,
+        unread,
         settled,
         purses_open: u64::try_from(objects.purses_open).unwrap_or_default(),
         income,

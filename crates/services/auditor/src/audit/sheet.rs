@@ -82,6 +82,12 @@ impl Sheet {
         Net { units: owed.iter().map(|term| term.units).sum(), currency: self.wired_in.currency }
     }
 
+    /// Everything that was earned, whether or not it was paid out.
+    #[must_use]
+    pub fn income(&self) -> Net {
+        Net { units: self.fees.units + self.drained.units, ..self.fees }
+    }
+
     /// The balance that the bank should hold for the exchange.
     #[must_use]
     pub fn expected_balance(&self) -> Net {

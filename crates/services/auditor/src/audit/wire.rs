@@ -8,7 +8,7 @@ use batzen_protocol::Timestamp;
 use batzen_store::{Column, Found, Record, Result, Table};
 use batzen_tables::exchange::{
     AccountId, AccountKey, Closings, CollectedTerm, Cursors, Drains, PaytoHash, Prepared, ReserveInKey,
-    ReservePub, ReservesIn, TransferKind, WireOut, WtidKey,
+    ReservePub, ReservesIn, TransferKind, WireAccounts, WireOut, WtidKey,
 };
 
 use crate::audit::conclude::{Conclusion, TOLERANCE, units};
@@ -77,6 +77,8 @@ pub struct AccountResult {
     pub drained: i128,
     /// The last rows at the bank: credits and debits.
     pub last_rows: [u64; 2],
+    /// Whether the bank's history was read: credits and debits.
+    pub is_read: [bool; 2],
 }
 
 /// The pairs that are compared when the others have been found to agree before: rows of the exchange and of the bank.
@@ -115,6 +117,20 @@ struct Compared<'a> {
     unbooked: Vec<(AccountId, &'a BankCredit)>,
     /// Outgoing transfers that no row of the exchange justifies.
     unknown: Vec<&'a BankDebit>,
+    /// The sum of those that have been found, in units of 10⁻⁸.
+    unexplained: i128,
+}
+
+/// The result of the comparison with the bank.
+pub(crate) struct Wires {
+    /// The totals of each account.
+    pub accounts: Vec<AccountResult>,
+    /// Pairs that agree.
+    pub settled: Settled,
+    /// The sum of the transfers that nothing justifies, in units of 10⁻⁸.
+    pub unexplained: i128,
+    /// The exchange's accounts whose histories were not both read, as payto URIs.
+    pub unread: Vec<String>,
 }
 
 /// Returns whether two payto URIs name one account: without regard to case, and to anything after the
@@ -144,11 +160,7 @@ impl Conclusion<'_> {
     ///
     /// # Errors
     /// If rows cannot be read.
-    pub(crate) fn wire(
-        &mut self,
-        accounts: &[BankAccount],
-        open: Option<&OpenPairs>,
-    ) -> Result<(Vec<AccountResult>, Settled)> {
+    pub(crate) fn wire(&mut self, accounts: &[BankAccount], open: Option<&OpenPairs>) -> Result<Wires> {
         let mut due = if accounts.is_empty() { HashMap::new() } else { self.due_transfers() };
         if let Some(open) = open {
             // Other closings of the same reserves have been posted, too.
@@ -161,6 +173,7 @@ impl Conclusion<'_> {
             let known = open.and_then(|open| open.accounts.get(&id).cloned());
             let mut result = known.unwrap_or_else(|| AccountResult::of(account));
             result.section.clone_from(&account.section);
+            result.is_read = [account.credits.is_some(), account.debits.is_some()];
             if let Some(credits) = &account.credits {
                 self.credits(id, credits, (open, account.read, result.last_rows[0]), &mut compared)?;
             }
@@ -184,7 +197,24 @@ impl Conclusion<'_> {
         let gone = open.map_or([0; 2], |open| open.gone);
         self.unbooked(gone[0], &mut compared);
         self.unjustified(gone[1], &mut compared);
-        Ok((results, compared.settled))
+        let Compared { settled, unexplained, .. } = compared;
+        Ok(Wires { unread: self.unread(accounts)?, accounts: results, settled, unexplained })
+    }
+
+    /// The exchange's accounts whose histories were not both read, as payto URIs.
+    fn unread(&self, accounts: &[BankAccount]) -> Result<Vec<String>> {
+        let is_whole = |account: &&BankAccount| account.credits.is_some() && account.debits.is_some();
+        let read: HashSet<AccountId> =
+            accounts.iter().filter(is_whole).map(|account| AccountId::of_payto(&account.payto_uri)).collect();
+        let mut unread: Vec<String> = self
+            .store
+            .all::<WireAccounts>()?
+            .into_iter()
+            .map(|found| found.row.payto_uri)
+            .filter(|payto_uri| !read.contains(&AccountId::of_payto(payto_uri)))
+            .collect();
+        unread.sort_unstable();
+        Ok(unread)
     }
 
     /// Transfers that the exchange has passed over, unless they are to reserves that were removed since.
@@ -215,6 +245,7 @@ impl Conclusion<'_> {
             compared.settled.transfers.extend(compared.unknown.iter().map(|debit| debit.wtid));
             return;
         }
+        compared.unexplained += unjustified;
         for debit in &compared.unknown {
             let row = RowName { table: WireOut::DEF.name, serial: 0, key: debit.row.to_string() };
             let finding = Finding::new(Rule::DebitUnjustified, row).about(debit.wtid.as_bytes());
@@ -408,7 +439,12 @@ impl Conclusion<'_> {
                 continue;
             }
             let Some(order) = due.get(&debit.wtid).filter(|order| order.account == account) else {
-                if !self.may_be_newer(debit.time) {
+                if self.may_be_newer(debit.time) {
+                    // Shown at once: a thief's transfer looks like this, too.
+                    let row = RowName { table: WireOut::DEF.name, serial: 0, key: debit.row.to_string() };
+                    let finding = named(Rule::DebitPending, &row).because(debit.receiver.clone());
+                    self.found(finding.figures(units(debit.units), 0));
+                } else {
                     compared.unknown.push(debit);
                 }
                 continue;
@@ -468,6 +504,7 @@ impl AccountResult {
                 credits.map(|credit| credit.row).max().unwrap_or_default(),
                 debits.map(|debit| debit.row).max().unwrap_or_default(),
             ],
+            is_read: [account.credits.is_some(), account.debits.is_some()],
         }
     }
 }

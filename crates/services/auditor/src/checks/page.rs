@@ -3,12 +3,12 @@
 use std::fmt::Write as _;
 
 use crate::audit::report::Context;
-use crate::audit::{AuditOutcome, Finding, Net, Severity};
+use crate::audit::{AuditOutcome, Finding, Net, Severity, Verdict};
 use batzen_http::escape_html;
 use batzen_protocol::Timestamp;
 
 use super::report::Report;
-use super::text::counted;
+use super::text::{bank_balance, counted, without_faults};
 use super::trend;
 use crate::live::TrackedFinding;
 
@@ -58,7 +58,10 @@ pub(super) fn html(report: &Report, live: Option<&str>) -> String {
         let _ = write!(out, "<p>All rows were last checked at once on {checked_all}.</p>");
     }
     if faults.is_empty() {
-        out.push_str("<p class=\"ok\" id=\"verdict\">No finding: the books are right.</p>");
+        let class = if outcome.verdict() == Verdict::Right { "ok" } else { "bad" };
+        let mut verdict = without_faults(outcome, context);
+        verdict[..1].make_ascii_uppercase();
+        let _ = write!(out, "<p class=\"{class}\" id=\"verdict\">{verdict}.</p>");
     } else {
         let at_risk: u128 = faults.iter().map(|finding| finding.at_risk).fold(0, u128::saturating_add);
         let at_risk = net(i128::try_from(at_risk).unwrap_or(i128::MAX), context);
@@ -110,7 +113,7 @@ fn sheet(out: &mut String, outcome: &AuditOutcome, context: &Context) {
     let expected = sheet.expected_balance().to_string();
     row(out, " class=\"sum\"", "Money that should be at the bank", &expected, "");
     for account in &outcome.accounts {
-        let balance = net(account.bank_in - account.bank_out, context);
+        let balance = bank_balance(account, context);
         row(
             out,
             "",
@@ -118,6 +121,9 @@ fn sheet(out: &mut String, outcome: &AuditOutcome, context: &Context) {
             &balance,
             &format!("by the bank's history of [{}]", escape_html(&account.section)),
         );
+    }
+    for payto_uri in &outcome.unread {
+        row(out, "", "At the bank", "not checked", &escape_html(payto_uri));
     }
     out.push_str("</table></div>");
     if outcome.overdue.count > 0 {

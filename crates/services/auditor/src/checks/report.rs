@@ -1,7 +1,7 @@
 //! A report of the checks, in every form.
 
 use crate::audit::report::{Context, finding, summary};
-use crate::audit::{AuditOutcome, Net, Severity};
+use crate::audit::{AuditOutcome, Net, Rule, Severity};
 use batzen_metrics::Page;
 use batzen_protocol::{Duration, Timestamp};
 use batzen_store::{Result, Store};
@@ -224,24 +224,49 @@ pub fn text_of(report: &Value) -> String {
     }
     let stories = report["tracked"].as_array().cloned().unwrap_or_default();
     for timeline in &stories {
+        let place = match (timeline["table"].as_str(), timeline["row"].as_u64()) {
+            (None | Some(""), _) => String::new(),
+            (Some(table), None | Some(0)) => format!(" ({table}, {})", text(&timeline["key"])),
+            (Some(table), Some(row)) => format!(" (row {row} of {table})"),
+        };
         let _ = writeln!(
             out,
-            "\n{} ({}) {}: {}, {} at risk\n    {}",
+            "\n{} ({}) {}: {}{place}, {} at risk, found {}\n    {}",
             text(&timeline["id"]),
             text(&timeline["state"]),
             text(&timeline["check"]),
             text(&timeline["rule"]),
             text(&timeline["at_risk"]),
+            text(&timeline["found"]),
             text(&timeline["meaning"]),
         );
+        if timeline["exchange"].is_string() {
+            let (exchange, auditor) = (text(&timeline["exchange"]), text(&timeline["auditor"]));
+            let _ = writeln!(out, "    the exchange says {exchange}, the auditor {auditor}");
+        }
+        for member in ["detail", "advice"].into_iter().filter(|member| timeline[*member].is_string()) {
+            let _ = writeln!(out, "    {}", text(&timeline[member]));
+        }
         for note in timeline["notes"].as_array().into_iter().flatten() {
             let what = if note["suppresses"] == json!(true) { "suppressed" } else { "reopened" };
-            let _ = writeln!(out, "    {what}: {}", text(&note["reason"]));
+            let _ = writeln!(out, "    {what} {}: {}", text(&note["time"]), text(&note["reason"]));
         }
     }
     let open = stories.iter().filter(|timeline| timeline["state"] == json!("open")).count();
     match open {
-        0 => out.push_str("\nno open finding\n"),
+        0 => {
+            // What was not checked is not right.
+            for account in report["accounts_not_checked"].as_array().into_iter().flatten() {
+                let _ = writeln!(out, "\nnot checked at the bank: {}", text(account));
+            }
+            for notice in report["notices"].as_array().into_iter().flatten() {
+                if notice["rule"] == json!(Rule::DebitPending.info().name) {
+                    let (amount, receiver) = (text(&notice["at_risk"]), text(&notice["detail"]));
+                    let _ = writeln!(out, "\npending, unexplained: {amount} to {receiver}");
+                }
+            }
+            out.push_str("\nno open finding\n");
+        }
         _ => {
             let _ = writeln!(out, "\n{} open", super::text::counted(open, "finding"));
         }

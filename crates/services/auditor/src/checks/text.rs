@@ -3,13 +3,48 @@
 use std::fmt::Write as _;
 
 use crate::audit::report::Context;
-use crate::audit::{AuditOutcome, Finding, Net, Severity};
+use crate::audit::{AccountResult, AuditOutcome, Finding, Net, Rule, Severity, Verdict};
 
 /// Number of findings that a text lists in full.
 const LISTED_MAX: usize = 50;
 
 fn net(units: i128, context: &Context) -> Net {
     Net { units, currency: Some(context.currency) }
+}
+
+/// The balance of an account by the bank's history, if both its parts were read.
+pub(super) fn bank_balance(account: &AccountResult, context: &Context) -> String {
+    match account.is_read {
+        [true, true] => net(account.bank_in - account.bank_out, context).to_string(),
+        _ => "not checked".to_owned(),
+    }
+}
+
+/// The verdict of an audit that found nothing wrong.
+pub(super) fn without_faults(outcome: &AuditOutcome, context: &Context) -> String {
+    match outcome.verdict() {
+        Verdict::Right => "no finding: the books are right".to_owned(),
+        Verdict::BankUnread => {
+            "no finding in the rows, but the bank was not checked: name its accounts in the configuration, and \
+             leave out --no-bank"
+                .to_owned()
+        }
+        Verdict::Pending { count, units } => {
+            let units = net(i128::try_from(units).unwrap_or(i128::MAX), context);
+            let transfers = counted(count, "transfer");
+            format!("no finding yet, but {transfers} of {units} left the bank, and nothing explains them: audit again in 15 minutes")
+        }
+        Verdict::Wrong => "something is wrong".to_owned(),
+    }
+}
+
+/// The row of a finding, if it is about one.
+fn place(finding: &Finding) -> String {
+    match (finding.row.table, finding.row.serial) {
+        ("", _) => String::new(),
+        (table, 0) => format!(" ({table}, {})", finding.row.key),
+        (table, serial) => format!(" (row {serial} of {table})"),
+    }
 }
 
 /// A number with its noun.
@@ -48,8 +83,11 @@ pub(super) fn text(outcome: &AuditOutcome, context: &Context) -> String {
         let _ = writeln!(out, "{name:34} {:>24}", amount.to_string());
     }
     for account in &outcome.accounts {
-        let balance = net(account.bank_in - account.bank_out, context).to_string();
+        let balance = bank_balance(account, context);
         let _ = writeln!(out, "{:34} {balance:>24}", format!("at the bank, [{}]", account.section));
+    }
+    for payto_uri in &outcome.unread {
+        let _ = writeln!(out, "{:34} {:>24}", "at the bank", format!("not checked: {payto_uri}"));
     }
     let _ = writeln!(out);
     if outcome.overdue.count > 0 {
@@ -65,8 +103,17 @@ pub(super) fn text(outcome: &AuditOutcome, context: &Context) -> String {
         let _ = writeln!(out, "{} suppressed", counted(outcome.suppressed.len(), "finding"));
     }
     let faults: Vec<&Finding> = outcome.faults().collect();
+    let pending = outcome.findings.iter().filter(|finding| finding.rule == Rule::DebitPending);
+    for finding in pending.take(LISTED_MAX) {
+        let units = net(finding.exchange, context);
+        let _ = writeln!(
+            out,
+            "pending, unexplained: {units} to {} (row {} at the bank)",
+            finding.detail, finding.row.key
+        );
+    }
     if faults.is_empty() {
-        let _ = writeln!(out, "no finding: the books are right");
+        let _ = writeln!(out, "{}", without_faults(outcome, context));
         return out;
     }
     for finding in faults.iter().take(LISTED_MAX) {
@@ -74,11 +121,10 @@ pub(super) fn text(outcome: &AuditOutcome, context: &Context) -> String {
         let risk = i128::try_from(finding.at_risk).unwrap_or(i128::MAX);
         let _ = writeln!(
             out,
-            "{}: {} (row {} of {}), {} at risk",
+            "{}: {}{}, {} at risk",
             info.check.name(),
             info.name,
-            finding.row.serial,
-            finding.row.table,
+            place(finding),
             net(risk, context)
         );
         let _ = writeln!(out, "    {}", info.meaning);

@@ -1,6 +1,8 @@
 //! `/management/…`: changes that are signed by the offline master key. Signatures are the only access
 //! control.
 
+use std::sync::Arc;
+
 use batzen_crypto::{EddsaPublicKey, EddsaSignature, HashCode};
 use batzen_engine::SubmitError;
 use batzen_http::{Request, Response};
@@ -16,13 +18,17 @@ use batzen_protocol::signatures::{
     MasterDrainProfit, MasterExtension, MasterGlobalFees, MasterSigningKeyRevoked, MasterWireDetails,
     MasterWireFees, SignedMessage,
 };
-use batzen_protocol::{ErrorCode, Timestamp, canonical, hash_text};
-use batzen_tables::exchange::{DrainRow, ExtensionsRow, GlobalFeeRow, WireFeeKey, WireFeeRow};
+use batzen_protocol::{ErrorCode, MoneySum, Timestamp, canonical, hash_text};
+use batzen_tables::exchange::{
+    CounterKey, Counters, DrainRow, ExtensionsRow, GlobalFeeRow, WireFeeKey, WireFeeRow,
+};
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::check::Checked;
-use super::{FAILURES, Table, body, endpoint, error, malformed, money, path_value, signed_keys};
+use super::{
+    FAILURES, Table, body, endpoint, error, error_status, malformed, money, path_value, response, signed_keys,
+};
 use crate::app::key_destruction;
 use crate::app::{Exchange, ManageError};
 use crate::config::AgeRestrictionConfig;
@@ -367,7 +373,53 @@ async fn drain(app: &Exchange, request: &Request) -> Checked<Response> {
         master_sig: request.master_sig,
         executed: false,
     };
-    apply(app, Management::Drain { wtid: request.wtid, row }, never).await
+    let _one_change = app.management.lock().await;
+    for _ in 0..DRAIN_ATTEMPTS {
+        let (surplus, as_of) = surplus(app).await?;
+        let order = Management::Drain { wtid: request.wtid, row: row.clone(), surplus, as_of };
+        match app.manage(order).await {
+            Ok(_) => return Ok(Response::empty(204)),
+            // Only another node can have changed the key set.
+            Err(ManageError::Refused(Refusal::SurplusOutdated)) => {}
+            Err(ManageError::Refused(refusal)) => return Err(not_ordered(app, refusal)),
+            Err(ManageError::Submit(failure)) => return Err(FAILURES.submit(&failure)),
+        }
+    }
+    Err(FAILURES.busy())
+}
+
+/// The number of times that a surplus is computed for an order, if other nodes change the key set meanwhile.
+const DRAIN_ATTEMPTS: u32 = 3;
+
+/// The income that no order pays out yet, and the number of changes of the key set before it was computed.
+async fn surplus(app: &Exchange) -> Checked<(MoneySum, u64)> {
+    let rules = Arc::clone(&app.core.rules);
+    let read = app.core.read(move |store| {
+        let name = Counters::KEY_SET.into();
+        let as_of = store.get::<Counters>(&CounterKey { name })?.map_or(0, |found| found.row.value);
+        Ok((rules.flow.income(&rules.denoms, store)?, as_of))
+    });
+    let (income, as_of) = read.await.map_err(response::store)?;
+    let Some(income) = income else {
+        let detail =
+            "a row of the store cannot be counted (the log names it): audit before profit is paid out";
+        return Err(error(ErrorCode::GENERIC_INTERNAL_INVARIANT_FAILURE, detail));
+    };
+    Ok((income.surplus(), as_of))
+}
+
+fn not_ordered(app: &Exchange, refusal: Refusal) -> Response {
+    let Refusal::AboveSurplus { surplus, .. } = refusal else {
+        return error_status(ErrorCode::GENERIC_PARAMETER_MALFORMED, 409, &format!("wtid: {refusal}"));
+    };
+    let surplus = format!("{}:{surplus}", app.core.config.currency);
+    let detail = format!("only profit can be paid out: {surplus} was earned and is not ordered yet");
+    Response::error_with(
+        ErrorCode::EXCHANGE_GENERIC_INSUFFICIENT_FUNDS,
+        None,
+        &detail,
+        json!({ "surplus": surplus }),
+    )
 }
 
 impl From<SubmitError> for ManageError {

@@ -32,7 +32,7 @@ use batzen_tables::exchange::{
 };
 
 use crate::rules::{DenomTable, DenomTerms};
-use batzen_protocol::Money;
+use batzen_protocol::{Money, MoneySum};
 
 /// The tables that hold money.
 const TABLES: [&TableDef; 19] = [
@@ -85,6 +85,29 @@ pub struct Sums {
     pub unrevealed_melts: i128,
     /// Income of the exchange that is not paid out, including rounding.
     pub fees: i128,
+}
+
+/// Income, in units of 10⁻⁸.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Income {
+    /// Earned and not paid out. Below zero if more was paid out than earned.
+    pub left: i128,
+    /// The sum of the orders to pay out profit that are not executed.
+    pub ordered: i128,
+}
+
+impl Income {
+    /// The income that nothing pays out yet: zero if more is ordered than was earned.
+    #[must_use]
+    pub fn surplus(&self) -> MoneySum {
+        MoneySum::from_units(u128::try_from(self.left - self.ordered).unwrap_or(0))
+    }
+
+    /// Returns whether it covers this amount.
+    #[must_use]
+    pub fn covers(&self, amount: Money) -> bool {
+        units(amount) <= self.left
+    }
 }
 
 /// The reasons why a row cannot be counted.
@@ -524,6 +547,26 @@ impl MoneyFlow {
             state.is_complete = true;
         }
         Ok(())
+    }
+
+    /// The income at one moment. None if a row cannot be counted. Reads all rows of money, which takes a while if there are
+    /// many.
+    ///
+    /// # Errors
+    /// When the store cannot be read.
+    pub fn income(&self, denoms: &DenomTable, store: &Store) -> Result<Option<Income>, StoreError> {
+        let rows = Self::freeze(store)?;
+        let Some(Sums { fees, .. }) = self.sum(denoms, store, rows.as_ref())? else { return Ok(None) };
+        let mut ordered = Some(0);
+        rows.scan(Drains::DEF, &mut |record| {
+            match <Drains as Table>::Row::decode(&record.row) {
+                Ok(order) if order.executed => {}
+                Ok(order) => ordered = ordered.map(|sum| sum + units(order.amount)),
+                Err(_) => ordered = None,
+            }
+            ControlFlow::Continue(())
+        })?;
+        Ok(ordered.map(|ordered| Income { left: fees, ordered }))
     }
 
     /// The sums over the rows of a view. None if a row cannot be counted.

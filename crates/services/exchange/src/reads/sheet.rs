@@ -31,10 +31,7 @@ impl BalanceSheet {
     /// the sum received (by the bank's books) must equal the sum paid out (by the bank's books) plus what the
     /// exchange owes or has earned (by its store), to the last unit.
     pub fn conserved(&self) -> bool {
-        if !self.bank_agrees() {
-            return false;
-        }
-        MoneySum::checked_sum([self.bank_out].into_iter().chain(self.totals.held())) == Ok(self.bank_in)
+        self.bank_agrees() && self.totals.explains(self.bank_in, self.bank_out)
     }
 
     /// The sheet for programs: amounts as texts with their currency.
@@ -53,7 +50,10 @@ impl BalanceSheet {
             "purses": amount(totals.purses),
             "unrevealed_melts": amount(totals.unrevealed_melts),
             "fees": amount(totals.fees),
+            "overdrawn": amount(totals.overdrawn),
+            "overredeemed": amount(totals.overredeemed),
             "conserved": self.conserved(),
+            "solvent": totals.is_solvent(),
         })
     }
 
@@ -99,6 +99,9 @@ impl BalanceSheet {
             false => "THEY DIFFER: money was lost or created",
         };
         let _ = writeln!(text, "  {verdict} ({})", self.currency);
+        for line in insolvency(totals) {
+            let _ = writeln!(text, "  {line}");
+        }
         text
     }
 }
@@ -144,8 +147,11 @@ pub fn totals_json(totals: &Totals) -> Value {
         "purses": totals.purses.to_string(),
         "unrevealed_melts": totals.unrevealed_melts.to_string(),
         "fees": totals.fees.to_string(),
+        "overdrawn": totals.overdrawn.to_string(),
+        "overredeemed": totals.overredeemed.to_string(),
         "income": income,
         "conserved": totals.conserved(),
+        "solvent": totals.is_solvent(),
     })
 }
 
@@ -174,7 +180,22 @@ pub fn totals_text(totals: &Totals) -> String {
     }
     let verdict = if totals.conserved() { "the books add up" } else { "THE BOOKS DO NOT ADD UP" };
     let _ = writeln!(text, "{verdict}");
+    for line in insolvency(totals) {
+        let _ = writeln!(text, "{line}");
+    }
     text
+}
+
+/// A line for each way in which customers' money is missing.
+fn insolvency(totals: &Totals) -> impl Iterator<Item = String> {
+    let lines = [
+        (totals.overdrawn, "WAS PAID OUT AS PROFIT BEYOND WHAT WAS EARNED: customers' money is missing"),
+        (
+            totals.overredeemed,
+            "WAS REDEEMED BEYOND WHAT WAS ISSUED: revoke the denominations that the auditor names",
+        ),
+    ];
+    lines.into_iter().filter(|(amount, _)| !amount.is_zero()).map(|(amount, what)| format!("{amount} {what}"))
 }
 
 #[cfg(test)]

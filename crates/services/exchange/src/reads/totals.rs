@@ -23,7 +23,9 @@
 //! * **unrevealed_melts**: Σ (amount − melt fee) of melts without reveal.
 //! * Garbage collection and archiving keep the sums of the rows that they remove in `collected_sums`; they count
 //!   here. Of transfers that have left in part, `archive_transfers` has what is gone.
-//! * **fees**: income that is still there: [`Fees`] less the profit paid out by drains.
+//! * **fees**: income that is still there: [`Fees`] less the profit paid out by drains. If more was paid out than
+//!   earned, it is zero, and **overdrawn** is the customers' money that is missing; it counts with `wired_in`. So does
+//!   **overredeemed**, if more coins were redeemed than issued.
 
 use std::collections::HashMap;
 use std::ops::ControlFlow;
@@ -69,6 +71,10 @@ pub struct Totals {
     pub unrevealed_melts: MoneySum,
     /// Income that is not paid out.
     pub fees: MoneySum,
+    /// Profit paid out beyond what was earned: customers' money that is missing.
+    pub overdrawn: MoneySum,
+    /// Coins redeemed beyond what was issued: somebody else can sign coins.
+    pub overredeemed: MoneySum,
     /// Income by source, and what has been paid out of it.
     pub income: Fees,
 }
@@ -102,11 +108,48 @@ pub struct Fees {
     pub drained: MoneySum,
 }
 
+impl Fees {
+    /// Everything earned, whether or not it was paid out.
+    ///
+    /// # Errors
+    /// When the sum overflows.
+    pub fn earned(&self) -> Result<MoneySum, AmountError> {
+        MoneySum::checked_sum([
+            self.withdraw,
+            self.deposit,
+            self.refresh,
+            self.refund,
+            self.wire,
+            self.closing,
+            self.history,
+            self.purse,
+            self.account,
+            self.rounding,
+            self.surplus,
+        ])
+    }
+}
+
 impl Totals {
     /// Returns whether the books add up.
     #[must_use]
     pub fn conserved(&self) -> bool {
-        MoneySum::checked_sum([self.wired_out].into_iter().chain(self.held())) == Ok(self.wired_in)
+        self.explains(self.wired_in, self.wired_out)
+    }
+
+    /// Returns whether what came in is what went out, what is owed, and what was earned, to the last unit.
+    #[must_use]
+    pub fn explains(&self, wired_in: MoneySum, wired_out: MoneySum) -> bool {
+        let right = MoneySum::checked_sum([wired_out].into_iter().chain(self.held()));
+        let left = MoneySum::checked_sum([wired_in, self.overdrawn, self.overredeemed]);
+        left.is_ok() && left == right
+    }
+
+    /// Returns whether everything owed is there: no profit was paid out that was not earned, and no coin redeemed that
+    /// was not issued.
+    #[must_use]
+    pub fn is_solvent(&self) -> bool {
+        self.overdrawn.is_zero() && self.overredeemed.is_zero()
     }
 
     /// Returns the sums that the exchange owes and has earned: everything that came in and has not been paid
@@ -123,7 +166,7 @@ pub enum TotalsError {
     /// The store could not be read.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// A term is below zero: more was redeemed than issued, or more drained than earned.
+    /// A term is below zero, for instance a coin that has more left than its value.
     #[error("{term}: {error}")]
     Amount {
         /// The term.
@@ -218,24 +261,13 @@ pub fn totals(store: &Store, denoms: &DenomTable) -> Result<Totals, TotalsError>
     sheet.purses()?;
     sheet.transfers()?;
     let mut totals = sheet.totals;
-    totals.outstanding = totals.issued.checked_sub(totals.redeemed).term("outstanding")?;
+    totals.outstanding = totals.issued.saturating_sub(totals.redeemed);
+    totals.overredeemed = totals.redeemed.saturating_sub(totals.issued);
     totals.pending =
         MoneySum::checked_sum([totals.deposits, totals.transient, totals.in_flight]).term("pending")?;
-    let income = totals.income;
-    let earned = MoneySum::checked_sum([
-        income.withdraw,
-        income.deposit,
-        income.refresh,
-        income.refund,
-        income.wire,
-        income.closing,
-        income.history,
-        income.purse,
-        income.account,
-        income.rounding,
-        income.surplus,
-    ]);
-    totals.fees = earned.term("fees")?.checked_sub(income.drained).term("fees")?;
+    let (earned, drained) = (totals.income.earned().term("fees")?, totals.income.drained);
+    totals.fees = earned.saturating_sub(drained);
+    totals.overdrawn = drained.saturating_sub(earned);
     Ok(totals)
 }
 

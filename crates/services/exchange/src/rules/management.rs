@@ -3,7 +3,7 @@
 
 use batzen_crypto::{EddsaPublicKey, EddsaSignature, ShortHash, Wtid};
 use batzen_engine::{Command, Plan, WorkingSet};
-use batzen_protocol::Timestamp;
+use batzen_protocol::{Money, MoneySum, Timestamp};
 use batzen_tables::exchange::{
     AuditorDenomKey, AuditorDenomRow, AuditorDenoms, AuditorKey, AuditorRow, Auditors, CounterKey,
     CounterRow, Counters, DenomKey, DenomRow, DenomSerial, Denominations, DrainRow, Drains, Extensions,
@@ -100,12 +100,17 @@ pub enum Management {
     },
     /// Publishes extensions.
     Extensions(ExtensionsRow),
-    /// Orders a payment of profit.
+    /// Orders a payment of profit, which must have been earned. Every order changes the key set's counter, so that no two
+    /// orders pay out the same surplus.
     Drain {
         /// The order's identifier.
         wtid: Wtid,
         /// The order.
         row: DrainRow,
+        /// The income that no earlier order pays out. It only grows until the next order.
+        surplus: MoneySum,
+        /// [`Counters::KEY_SET`] before the surplus was computed.
+        as_of: u64,
     },
 }
 
@@ -173,7 +178,7 @@ impl Command<ExchangeRules> for Management {
         let effect = apply(rows, self, now).map_err(super::Refusal::Management)?;
         if effect == Changed {
             let key = counter(Counters::KEY_SET);
-            let value = rows.get::<Counters>(&key).map_or(0, |row| row.value) + 1;
+            let value = key_set(rows) + 1;
             rows.put::<Counters>(&key, CounterRow { value });
         }
         Ok(effect)
@@ -208,6 +213,20 @@ pub enum Refusal {
     /// Another fee is set for a part of the period.
     #[error("other fees are set for a part of the period")]
     FeeMismatch,
+    /// Another change was decided since the surplus was computed. Compute it again and retry.
+    #[error("another change was decided meanwhile")]
+    SurplusOutdated,
+    /// Less has been earned and not paid out yet: the rest is customers' money.
+    #[error("the surplus is {surplus}, the order is for {ordered}")]
+    AboveSurplus {
+        /// The income that no earlier order pays out.
+        surplus: MoneySum,
+        /// The amount of this order.
+        ordered: Money,
+    },
+    /// There is another order with this identifier.
+    #[error("another order has this identifier")]
+    OrderDiffers,
 }
 
 type Verdict = Result<Effect, Refusal>;
@@ -216,6 +235,11 @@ use Effect::{Changed, Unchanged};
 
 fn counter(name: &str) -> CounterKey {
     CounterKey { name: name.into() }
+}
+
+/// The number of changes to the key set.
+fn key_set(rows: &mut WorkingSet) -> u64 {
+    rows.get::<Counters>(&counter(Counters::KEY_SET)).map_or(0, |row| row.value)
 }
 
 /// The index value under which all global fees are stored.
@@ -285,15 +309,30 @@ fn apply(rows: &mut WorkingSet, command: &Management, now: Timestamp) -> Verdict
             rows.put::<Extensions>(&key, row.clone());
             Ok(Changed)
         }
-        C::Drain { wtid, row } => {
-            let key = WtidKey { wtid: *wtid };
-            if rows.get::<Drains>(&key).is_some() {
-                return Ok(Unchanged);
-            }
-            rows.insert::<Drains>(&key, row.clone());
-            Ok(Changed)
+        C::Drain { wtid, row, surplus, as_of } => {
+            drain(rows, WtidKey { wtid: *wtid }, row, (*surplus, *as_of))
         }
     }
+}
+
+fn drain(
+    rows: &mut WorkingSet,
+    key: WtidKey,
+    order: &DrainRow,
+    (surplus, as_of): (MoneySum, u64),
+) -> Verdict {
+    if let Some(known) = rows.get::<Drains>(&key) {
+        let is_same = DrainRow { executed: known.executed, ..order.clone() } == *known;
+        return if is_same { Ok(Unchanged) } else { Err(Refusal::OrderDiffers) };
+    }
+    if key_set(rows) != as_of {
+        return Err(Refusal::SurplusOutdated);
+    }
+    if MoneySum::from(order.amount) > surplus {
+        return Err(Refusal::AboveSurplus { surplus, ordered: order.amount });
+    }
+    rows.insert::<Drains>(&key, order.clone());
+    Ok(Changed)
 }
 
 fn keys(

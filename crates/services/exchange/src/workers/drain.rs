@@ -1,7 +1,9 @@
 //! drain: turns orders to pay out profit into prepared transfers.
 //!
 //! The master key's signature on an order is the decision. It was checked when the order arrived, and it is
-//! checked again here before money moves.
+//! checked again here before money moves. So is the income, since versions before 0.3.0 took orders for any amount.
+
+use std::sync::Arc;
 
 use batzen_crypto::{HashCode, Wtid};
 use batzen_protocol::hash_text;
@@ -103,6 +105,11 @@ impl Orders<'_> {
         let Some(account) = named.or_else(|| debit_account(app, method)) else {
             return Ok(Err(ItemError::NoDebitAccount(method.to_owned())));
         };
+        let rules = Arc::clone(&app.rules);
+        let income = read(app, move |store| rules.flow.income(&rules.denoms, store)).await?;
+        if !income.is_some_and(|income| income.covers(order.amount)) {
+            return Ok(Err(ItemError::NotEarned));
+        }
         let command = ExecuteDrain {
             wtid,
             h_payto: message.h_payto,

@@ -109,6 +109,9 @@ enum ItemError {
     /// An order to pay out profit has an invalid signature.
     #[error("it is not signed by the master key")]
     NotSigned,
+    /// An order to pay out more than was earned and is left.
+    #[error("the exchange has not earned that much: the rest would be customers' money")]
+    NotEarned,
     /// A row of the bank's history that cannot be read.
     #[error("{0}")]
     Unreadable(String),

@@ -3,8 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration as StdDuration;
 
 use batzen_crypto::eddsa::verify_batch;
+use batzen_crypto::hash::sha512_parts;
 use batzen_crypto::{AgeCommitment, AgeMask, EddsaPublicKey, EddsaSignature, HashCode, ShortHash};
 use batzen_engine::PoolBusy;
 use batzen_http::client::Reply;
@@ -15,13 +17,14 @@ use batzen_protocol::api::exchange::{
 };
 use batzen_protocol::api::merchant::{ContractTerms, PayCoin, PayRequest, PayResponse};
 use batzen_protocol::signatures::{ExchangeConfirmDeposit, MerchantPaymentOk, SignedMessage};
-use batzen_protocol::{Amount, AmountError, ErrorCode, ErrorDetail, Money, Timestamp};
+use batzen_protocol::{Amount, AmountError, Duration, ErrorCode, ErrorDetail, Money, Timestamp};
 use batzen_tables::merchant::{
     InstanceAccountKey, InstanceAccountRow, InstanceAccounts, OrderDepositRow, OrderRef, OrderRow,
 };
 use futures_util::future::{join, join_all};
 use futures_util::{StreamExt as _, stream};
 use serde_json::Value;
+use tokio::time::Instant;
 
 use super::auditors::{Sample, sample};
 use super::core::Core;
@@ -33,7 +36,10 @@ use super::webhooks::Event;
 use super::{Answer, FAILURES, Merchant, Shop, body, kyc, malformed, refunds, refused, webhooks};
 use crate::BODY_BYTES_MAX;
 use crate::exchanges::{Denom, Exchange, is_base_url, is_transient};
-use crate::rules::{self, Due, Insufficient, Payment, RecordDeposits, Refusal, Settle};
+use crate::rules::{
+    self, ABORTED, ClaimPayment, DepositsRecorded, Due, Insufficient, Payment, RecordDeposits, Refusal,
+    ReleasePayment, Session, Settle,
+};
 
 pub(super) fn routes() -> Rows {
     let mut rows = Rows::of("pay");
@@ -49,6 +55,12 @@ const COINS_MAX: usize = 1_024;
 const DEPOSITS_AT_ONCE: usize = 16;
 /// The maximum number of coins in one request to an exchange.
 const BATCH_COINS_MAX: usize = 256;
+/// The time that a payment has at least before others may try: exchanges answer within ten seconds, or not at all.
+const CLAIM_MIN: Duration = Duration::from_secs(30);
+/// Time for which a payment waits for another one of the same order.
+const CLAIM_PATIENCE: StdDuration = StdDuration::from_secs(10);
+/// A waiting payment looks again after this time, if it has missed that the other has ended.
+const CLAIM_PAUSE: StdDuration = StdDuration::from_millis(500);
 /// No policy.
 const NO_POLICY: HashCode = HashCode::from_bytes([0; 64]);
 
@@ -84,32 +96,100 @@ fn insufficient(problem: Insufficient) -> Response {
     Response::error(problem.code(), "")
 }
 
+/// A payment by a wallet.
+struct Attempt {
+    coins: Vec<PayCoin>,
+    distinct: BTreeSet<EddsaPublicKey>,
+    /// Hash of all coins.
+    h_coins: HashCode,
+    session: Option<Session>,
+}
+
+impl Attempt {
+    fn new(coins: Vec<PayCoin>, session: Option<Session>) -> Result<Self, Response> {
+        let distinct: BTreeSet<EddsaPublicKey> = coins.iter().map(|coin| coin.coin_pub).collect();
+        if coins.len() > COINS_MAX || distinct.len() != coins.len() {
+            return Err(malformed("coins"));
+        }
+        let keys: Vec<&[u8]> = distinct.iter().map(|coin_pub| coin_pub.as_bytes().as_slice()).collect();
+        Ok(Self { h_coins: sha512_parts(&keys), coins, distinct, session })
+    }
+
+    /// When it has ended, if its process lives: coins may be deposited one after the other.
+    fn end(&self, now: Timestamp) -> Timestamp {
+        now.saturating_add(CLAIM_MIN).saturating_add(Duration::from_secs(self.coins.len() as u64))
+    }
+}
+
 async fn pay_order(app: &Arc<Merchant>, request: &mut Request, shop: &Shop, order_id: &str) -> Answer {
     let PayRequest { coins, session_id } = body(request)?;
-    let session = session(session_id.as_deref())?;
-    let distinct: BTreeSet<EddsaPublicKey> = coins.iter().map(|coin| coin.coin_pub).collect();
-    if coins.len() > COINS_MAX || distinct.len() != coins.len() {
-        return Err(malformed("coins"));
+    let attempt = Attempt::new(coins, session(session_id.as_deref())?)?;
+    let deadline = Instant::now() + CLAIM_PATIENCE;
+    let (order, _) = app.core.order(shop, order_id).await?;
+    loop {
+        // Registered first, so that no change is missed.
+        let poll = app.core.notices.poll_order(&order);
+        match pay(app, request, shop, order_id, &attempt).await {
+            Err(NotPaid::UnderWay) if Instant::now() < deadline => {}
+            Err(NotPaid::UnderWay) => {
+                let detail = "another payment of this order is under way: ask again";
+                return Err(FAILURES.try_later(detail));
+            }
+            Err(NotPaid::Answer(response)) => return Err(response),
+            Ok(response) => return Ok(response),
+        }
+        let again = Instant::now() + CLAIM_PAUSE;
+        match poll {
+            Some(mut poll) => _ = poll.wait(again.min(deadline), &request.drain).await,
+            None => tokio::time::sleep_until(again.min(deadline)).await,
+        }
     }
+}
+
+/// Why an order is not paid by an attempt.
+enum NotPaid {
+    /// Other coins are being deposited for it.
+    UnderWay,
+    /// The answer to the wallet.
+    Answer(Response),
+}
+
+impl From<Response> for NotPaid {
+    fn from(response: Response) -> Self {
+        Self::Answer(response)
+    }
+}
+
+async fn pay(
+    app: &Arc<Merchant>,
+    request: &mut Request,
+    shop: &Shop,
+    order_id: &str,
+    attempt: &Attempt,
+) -> Result<Response, NotPaid> {
     let signer = shop.signer()?;
     let unknown = || Response::error(ErrorCode::MERCHANT_GENERIC_ORDER_UNKNOWN, order_id);
     let (order, row) = app.core.order(shop, order_id).await?;
     let h_contract = row.h_contract.ok_or_else(unknown)?;
     let OrderMoney { deposits, refunds, refunded, .. } = refunds::money_of(&app.core, order).await?;
+    // A coin that was given up does not pay, so it is better not deposited.
+    let is_given_up =
+        |coin_pub: &EddsaPublicKey| refunds.iter().any(|(refund, _)| refund.coin_pub == *coin_pub);
+    let is_surplus = |coin_pub: &EddsaPublicKey| {
+        refunds.iter().any(|(refund, _)| (refund.coin_pub, refund.rtransaction_id) == (*coin_pub, ABORTED))
+    };
     let deposited: BTreeMap<EddsaPublicKey, OrderDepositRow> =
         deposits.into_iter().map(|(key, row)| (key.coin_pub, row)).collect();
     let mut accepted = Accepted::default();
     if row.paid.is_some() {
-        if !distinct.iter().eq(deposited.keys()) {
-            return Err(Response::error(ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_ALREADY_PAID, order_id));
+        if !attempt.distinct.iter().eq(deposited.keys().filter(|coin_pub| !is_surplus(coin_pub))) {
+            return Err(paid_otherwise(app, shop, order, h_contract, order_id).into());
         }
     } else {
         let left: Vec<PayCoin> =
-            coins.into_iter().filter(|coin| !deposited.contains_key(&coin.coin_pub)).collect();
-        // A coin that was given up does not pay, so it is better not deposited.
-        let is_given_up = |coin: &PayCoin| refunds.iter().any(|(refund, _)| refund.coin_pub == coin.coin_pub);
-        if left.iter().any(is_given_up) {
-            return Err(insufficient(Insufficient::Refunded));
+            attempt.coins.iter().filter(|coin| !deposited.contains_key(&coin.coin_pub)).cloned().collect();
+        if left.iter().any(|coin| is_given_up(&coin.coin_pub)) {
+            return Err(insufficient(Insufficient::Refunded).into());
         }
         if !left.is_empty() {
             let contract = contract(&app.core, shop, order, &row, h_contract).await?;
@@ -117,7 +197,7 @@ async fn pay_order(app: &Arc<Merchant>, request: &mut Request, shop: &Shop, orde
             request.leave_slot();
             let ready = ready_coins(app, &contract, left).await?;
             enough(&row, &deposited, &ready, refunded).map_err(insufficient)?;
-            accepted = deposit(app, &contract, ready).await?;
+            accepted = take(app, &contract, attempt, ready).await?;
         }
     }
     let (instance, fulfillment_url) = (shop.id.clone(), row.fulfillment_url.clone());
@@ -127,8 +207,11 @@ async fn pay_order(app: &Arc<Merchant>, request: &mut Request, shop: &Shop, orde
     };
     let products = row.products.0.clone();
     let has_hooks = !hooks.is_empty();
+    let session = attempt.session.clone();
     let settle = Settle { order, instance, fulfillment_url, session, products, hooks };
-    book(app, order_id, h_contract, accepted, settle).await?;
+    if book(app, order_id, h_contract, accepted, settle).await?.are_surplus {
+        return Err(paid_otherwise(app, shop, order, h_contract, order_id).into());
+    }
     if has_hooks {
         app.core.notices.webhooks.announce_here(&[]);
     }
@@ -140,6 +223,44 @@ async fn pay_order(app: &Arc<Merchant>, request: &mut Request, shop: &Shop, orde
     Ok(Response::json(200, &PayResponse { sig }))
 }
 
+/// Other coins have paid. Whatever exchanges accepted of these is given back without being asked for.
+fn paid_otherwise(
+    app: &Arc<Merchant>,
+    shop: &Shop,
+    order: OrderRef,
+    h_contract: HashCode,
+    order_id: &str,
+) -> Response {
+    refunds::give_back_surplus(app, shop, order, h_contract);
+    Response::error(ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_ALREADY_PAID, order_id)
+}
+
+/// Deposits coins under a claim of the order, so that no other coins are deposited for it meanwhile.
+async fn take(
+    app: &Arc<Merchant>,
+    contract: &Contract<'_>,
+    attempt: &Attempt,
+    ready: Vec<ReadyCoin>,
+) -> Result<Accepted, NotPaid> {
+    let (order, order_id, h_coins) = (contract.order, &contract.row.order_id, attempt.h_coins);
+    let claim = ClaimPayment { order, h_coins, until: attempt.end(app.core.now()) };
+    match app.core.execute(claim).await? {
+        Ok(()) => {}
+        // The next attempt finds out by which coins.
+        Err(Refusal::PaymentUnderWay | Refusal::Paid) => return Err(NotPaid::UnderWay),
+        Err(refusal) => return Err(refused(&refusal, order_id).into()),
+    }
+    match deposit(app, contract, ready).await {
+        // Unless it is not known what the exchange has done: then only these coins may pay until the claim ends.
+        Err(problem) if problem.status < 500 => {
+            app.core.decide(ReleasePayment { order, h_coins }, order_id).await?;
+            app.core.notices.order_changed(&order);
+            Err(problem.into())
+        }
+        answer => Ok(answer?),
+    }
+}
+
 /// Books coins that were accepted, and that they pay the order: usually in one commit.
 async fn book(
     app: &Arc<Merchant>,
@@ -147,22 +268,24 @@ async fn book(
     h_contract: HashCode,
     accepted: Accepted,
     settle: Settle,
-) -> Result<(), Response> {
+) -> Result<DepositsRecorded, Response> {
     let refuse = |refusal: Refusal| refused(&refusal, order_id);
     let Accepted { deposits, samples } = accepted;
     if deposits.is_empty() {
-        return app.core.execute(settle).await?.map_err(refuse);
+        app.core.execute(settle).await?.map_err(refuse)?;
+        return Ok(DepositsRecorded { are_surplus: false });
     }
     let record = RecordDeposits { order: settle.order, h_contract, deposits };
     // The second command is submitted after the first one, without waiting for it.
     let (recorded, settled) = join(app.core.execute(record), app.core.execute(settle.clone())).await;
-    recorded?.map_err(refuse)?;
+    let recorded = recorded?.map_err(refuse)?;
     app.auditors.show(samples);
     match settled? {
         // Another writer came in between, so it was decided before the coins were there.
-        Err(Refusal::Insufficient(_)) => app.core.execute(settle).await?.map_err(refuse),
-        settled => settled.map_err(refuse),
+        Err(Refusal::Insufficient(_)) => app.core.execute(settle).await?.map_err(refuse)?,
+        settled => settled.map_err(refuse)?,
     }
+    Ok(recorded)
 }
 
 /// The contract of an order that is to be paid.

@@ -34,7 +34,8 @@ use batzen_tables::merchant::{Instances, MerchantStateKey, MerchantStateRow, Mer
 pub use extras::{Edit, EditTemplate, EditToken, EditWebhook, FinishWebhook, Hook, PurgeRest, TakeWebhook};
 pub use instances::{ChangeInstance, CreateInstance, DeleteInstance, NewAccount, SetAuth, order_range};
 pub use orders::{
-    Claim, CreateOrder, DeleteOrder, Forget, PurgeOrders, RecordDeposits, Replay, Session, Settle,
+    Claim, ClaimPayment, CreateOrder, DeleteOrder, DepositsRecorded, Forget, PurgeOrders, RecordDeposits,
+    ReleasePayment, Replay, Session, Settle,
 };
 pub use refunds::{ABORTED, Abort, ApproveRefund, Coins, RecordRefund};
 pub use stock::{
@@ -58,6 +59,8 @@ batzen_engine::commands! {
     PurgeOrders,
     CreateOrder,
     Claim,
+    ClaimPayment,
+    ReleasePayment,
     RecordDeposits,
     Settle,
     Replay,
@@ -129,6 +132,9 @@ pub enum Refusal {
     /// The order is paid.
     #[error("the order is paid")]
     Paid,
+    /// Other coins are being deposited for the order.
+    #[error("another payment of the order is under way")]
+    PaymentUnderWay,
     /// The contract allows no refunds at this time.
     #[error("the contract does not allow refunds, or no longer does")]
     RefundNotAllowed,
@@ -236,6 +242,7 @@ impl Refusal {
                 ErrorCode::MERCHANT_POST_ORDERS_ID_CLAIM_ALREADY_CLAIMED
             }
             Self::OtherContract => ErrorCode::MERCHANT_GENERIC_CONTRACT_HASH_DOES_NOT_MATCH_ORDER,
+            Self::PaymentUnderWay => ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_ALREADY_PAID,
             Self::Paid => ErrorCode::MERCHANT_POST_ORDERS_ID_ABORT_REFUND_REFUSED_PAYMENT_COMPLETE,
             Self::RefundNotAllowed => {
                 ErrorCode::MERCHANT_PRIVATE_POST_ORDERS_ID_REFUND_NOT_ALLOWED_BY_CONTRACT

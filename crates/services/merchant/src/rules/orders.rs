@@ -6,8 +6,8 @@ use batzen_protocol::{Duration, Timestamp};
 use batzen_tables::merchant::{
     InstanceKey, Instances, OrderDepositKey, OrderDepositRow, OrderDeposits, OrderKey, OrderRef,
     OrderRefundKey, OrderRefunds, OrderRow, OrderSessionKey, OrderSessionRow, OrderSessions, OrderWireKey,
-    OrderWires, Orders, PaidSessionKey, PaidSessionRow, PaidSessions, ProductKey, ProductLockKey,
-    ProductLocks, Products, purchase_ref, session_ref,
+    OrderWires, Orders, PaidSessionKey, PaidSessionRow, PaidSessions, PaymentClaimRow, PaymentClaims,
+    ProductKey, ProductLockKey, ProductLocks, Products, purchase_ref, session_ref,
 };
 
 use super::extras::Hook;
@@ -120,7 +120,69 @@ impl Command<MerchantRules> for Claim {
     }
 }
 
-/// Books coins that an exchange has accepted. Idempotent.
+/// Lets a payment take the money of an order, before its coins go to their exchanges: one at a time, so that no two
+/// sets of coins pay for the same. Idempotent.
+#[derive(Clone, Debug)]
+pub struct ClaimPayment {
+    /// The order.
+    pub order: OrderRef,
+    /// Hash of all coins of the payment.
+    pub h_coins: HashCode,
+    /// The payment ends by then, if its process lives.
+    pub until: Timestamp,
+}
+
+impl Command<MerchantRules> for ClaimPayment {
+    type Answer = ();
+
+    fn plan(&self, _: &MerchantRules, plan: &mut Plan) {
+        plan_order(self.order, plan);
+        plan.row::<PaymentClaims>(OrderKey { order: self.order });
+    }
+
+    fn execute(&self, _: &MerchantRules, rows: &mut WorkingSet, now: Timestamp) -> Result<(), Refusal> {
+        if order(rows, self.order)?.paid.is_some() {
+            return Err(Refusal::Paid);
+        }
+        let key = OrderKey { order: self.order };
+        // Another writer may be settling it.
+        rows.depend_on::<Orders>(&key);
+        let is_others = |claim: &PaymentClaimRow| claim.h_coins != self.h_coins && now < claim.until;
+        if rows.get::<PaymentClaims>(&key).is_some_and(is_others) {
+            return Err(Refusal::PaymentUnderWay);
+        }
+        rows.put::<PaymentClaims>(&key, PaymentClaimRow { h_coins: self.h_coins, until: self.until });
+        Ok(())
+    }
+}
+
+/// Gives up the claim of a payment that did not pay. Idempotent.
+#[derive(Clone, Debug)]
+pub struct ReleasePayment {
+    /// The order.
+    pub order: OrderRef,
+    /// Hash of all coins of the payment.
+    pub h_coins: HashCode,
+}
+
+impl Command<MerchantRules> for ReleasePayment {
+    type Answer = ();
+
+    fn plan(&self, _: &MerchantRules, plan: &mut Plan) {
+        plan.row::<PaymentClaims>(OrderKey { order: self.order });
+    }
+
+    fn execute(&self, _: &MerchantRules, rows: &mut WorkingSet, _: Timestamp) -> Result<(), Refusal> {
+        let key = OrderKey { order: self.order };
+        if rows.get::<PaymentClaims>(&key).is_some_and(|claim| claim.h_coins == self.h_coins) {
+            rows.delete::<PaymentClaims>(&key);
+        }
+        Ok(())
+    }
+}
+
+/// Books coins that an exchange has accepted. If the order is paid already, they are given back in the same commit:
+/// their payment lost its claim, because it took too long. Idempotent.
 #[derive(Clone, Debug)]
 pub struct RecordDeposits {
     /// The order.
@@ -131,8 +193,15 @@ pub struct RecordDeposits {
     pub deposits: Vec<(EddsaPublicKey, OrderDepositRow)>,
 }
 
+/// The answer to [`RecordDeposits`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DepositsRecorded {
+    /// Whether other coins have paid the order, so that these are given back.
+    pub are_surplus: bool,
+}
+
 impl Command<MerchantRules> for RecordDeposits {
-    type Answer = ();
+    type Answer = DepositsRecorded;
 
     fn plan(&self, _: &MerchantRules, plan: &mut Plan) {
         plan_payment(self.order, plan);
@@ -141,11 +210,18 @@ impl Command<MerchantRules> for RecordDeposits {
         }
     }
 
-    fn execute(&self, _: &MerchantRules, rows: &mut WorkingSet, _: Timestamp) -> Result<(), Refusal> {
+    fn execute(
+        &self,
+        _: &MerchantRules,
+        rows: &mut WorkingSet,
+        now: Timestamp,
+    ) -> Result<DepositsRecorded, Refusal> {
         let known = order(rows, self.order)?;
         if known.h_contract != Some(self.h_contract) {
             return Err(Refusal::OtherContract);
         }
+        let is_paid = known.paid.is_some();
+        let mut are_surplus = false;
         let have: Vec<_> = rows
             .group::<OrderDeposits>(OrderDeposits::BY_ORDER, &self.order)
             .into_iter()
@@ -157,12 +233,16 @@ impl Command<MerchantRules> for RecordDeposits {
             if !is_known {
                 let key = OrderDepositKey { order: self.order, coin_pub: *coin_pub };
                 rows.insert::<OrderDeposits>(&key, row.clone());
+                if is_paid {
+                    refunds::give_back(rows, self.order, (*coin_pub, row.amount), "paid twice", now);
+                    are_surplus = true;
+                }
             }
         }
         // Whether the order is paid depends on its coins: whoever settles it at the same time decides again.
         let row = known_again(rows, self.order);
         rows.update::<Orders>(&OrderKey { order: self.order }, row);
-        Ok(())
+        Ok(DepositsRecorded { are_surplus })
     }
 }
 
@@ -195,6 +275,7 @@ impl Command<MerchantRules> for Settle {
 
     fn plan(&self, _: &MerchantRules, plan: &mut Plan) {
         plan_payment(self.order, plan);
+        plan.row::<PaymentClaims>(OrderKey { order: self.order });
         plan_products(&self.instance, &self.products, plan);
         extras::plan_hooks(&self.hooks, plan);
         if let Some(session) = &self.session {
@@ -230,7 +311,11 @@ impl Command<MerchantRules> for Settle {
             stock::sell(rows, &known);
             extras::trigger(rows, &self.hooks);
             let row = OrderRow { paid: Some(now), holds_stock: false, ..known };
-            rows.update::<Orders>(&OrderKey { order: self.order }, row);
+            let key = OrderKey { order: self.order };
+            rows.update::<Orders>(&key, row);
+            if rows.get::<PaymentClaims>(&key).is_some() {
+                rows.delete::<PaymentClaims>(&key);
+            }
         }
         if let Some(session) = &self.session {
             bind(rows, self.order, &self.instance, session, now);
@@ -318,6 +403,7 @@ impl Command<MerchantRules> for DeleteOrder {
 
     fn plan(&self, _: &MerchantRules, plan: &mut Plan) {
         plan_payment(self.order, plan);
+        plan.row::<PaymentClaims>(OrderKey { order: self.order });
         plan_products(&self.instance, &self.products, plan);
         plan.group::<OrderSessions>(OrderSessions::BY_ORDER, &self.order);
     }
@@ -341,7 +427,7 @@ impl Command<MerchantRules> for DeleteOrder {
         let refunds: Vec<OrderRefundKey> =
             keys(rows.group::<OrderRefunds>(OrderRefunds::BY_ORDER, &self.order));
         refunds.iter().for_each(|key| rows.delete::<OrderRefunds>(key));
-        rows.delete::<Orders>(&OrderKey { order: self.order });
+        delete_with_claim(rows, &OrderKey { order: self.order });
         Ok(())
     }
 }
@@ -362,6 +448,7 @@ impl Command<MerchantRules> for PurgeOrders {
         plan.row::<Instances>(InstanceKey::new(&self.id));
         for order in &self.orders {
             plan_payment(*order, plan);
+            plan.row::<PaymentClaims>(OrderKey { order: *order });
             plan.group::<OrderSessions>(OrderSessions::BY_ORDER, order);
             plan.group::<PaidSessions>(PaidSessions::BY_ORDER, order);
             plan.group::<OrderWires>(OrderWires::BY_ORDER, order);
@@ -393,10 +480,17 @@ impl Command<MerchantRules> for PurgeOrders {
             wires.iter().for_each(|key| rows.delete::<OrderWires>(key));
             deposits.iter().for_each(|key| rows.delete::<OrderDeposits>(key));
             sessions.iter().for_each(|key| rows.delete::<OrderSessions>(key));
-            rows.delete::<Orders>(&key);
+            delete_with_claim(rows, &key);
         }
         Ok(())
     }
+}
+
+fn delete_with_claim(rows: &mut WorkingSet, key: &OrderKey) {
+    if rows.get::<PaymentClaims>(key).is_some() {
+        rows.delete::<PaymentClaims>(key);
+    }
+    rows.delete::<Orders>(key);
 }
 
 pub(super) fn plan_order(order: OrderRef, plan: &mut Plan) {

@@ -100,18 +100,29 @@ impl Command<MerchantRules> for Abort {
         if count(rows, *order) + coins.len() > REFUNDS_MAX {
             return Err(Refusal::TooManyRefunds);
         }
-        for (coin_pub, amount) in coins {
-            let key = OrderRefundKey { order: *order, coin_pub: *coin_pub, rtransaction_id: ABORTED };
-            if rows.get::<OrderRefunds>(&key).is_none() {
-                let deposits = rows.group::<OrderDeposits>(OrderDeposits::BY_ORDER, order);
-                let deposited = deposits.into_iter().find(|(deposit, _)| deposit.coin_pub == *coin_pub);
-                let amount = deposited.map_or(*amount, |(_, row)| row.amount);
-                add(rows, &key, amount, "aborted", now);
-            }
+        for coin in coins {
+            give_back(rows, *order, *coin, "aborted", now);
         }
         // Whether the order is paid depends on its refunds: whoever settles it at the same time decides again.
         rows.update::<Orders>(&OrderKey { order: *order }, known);
         Ok(())
+    }
+}
+
+/// Gives back a coin whole, so that it does not pay the order.
+pub(super) fn give_back(
+    rows: &mut WorkingSet,
+    order: OrderRef,
+    (coin_pub, amount): (EddsaPublicKey, Money),
+    reason: &str,
+    now: Timestamp,
+) {
+    let key = OrderRefundKey { order, coin_pub, rtransaction_id: ABORTED };
+    if rows.get::<OrderRefunds>(&key).is_none() {
+        let deposits = rows.group::<OrderDeposits>(OrderDeposits::BY_ORDER, &order);
+        let deposited = deposits.into_iter().find(|(deposit, _)| deposit.coin_pub == coin_pub);
+        let amount = deposited.map_or(amount, |(_, row)| row.amount);
+        add(rows, &key, amount, reason, now);
     }
 }
 

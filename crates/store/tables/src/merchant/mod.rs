@@ -11,6 +11,7 @@
 //! | `instance_accounts` | instance, account hash | instance |
 //! | `orders` | order reference | instance and row id, in order |
 //! | `order_deposits` | order reference, coin | order reference |
+//! | `payment_claims` | order reference | – |
 //! | `order_sessions` | order reference, session | order reference |
 //! | `paid_sessions` | session and fulfillment URL | order reference |
 //! | `order_refunds` | order reference, coin, number | order reference |
@@ -49,6 +50,7 @@ pub const ALL: &[&TableDef] = &[
     InstanceAccounts::DEF,
     Orders::DEF,
     OrderDeposits::DEF,
+    PaymentClaims::DEF,
     OrderSessions::DEF,
     PaidSessions::DEF,
     OrderRefunds::DEF,
@@ -360,6 +362,21 @@ table! {
     |key, _, out| {
         out.add(Self::BY_ORDER, &key.order);
     }
+}
+
+record! {
+    /// The right to pay an order, which a payment has before its coins go to their exchanges.
+    pub struct PaymentClaimRow {
+        /// Hash of all coins of the payment.
+        pub h_coins: HashCode,
+        /// The payment has ended by then, or its process has.
+        pub until: Timestamp,
+    }
+}
+
+table! {
+    /// Payments that are under way: of an order one at a time.
+    pub PaymentClaims(420, "payment_claims"): OrderKey => PaymentClaimRow, updated(), shard(32);
 }
 
 record! {

@@ -197,14 +197,25 @@ impl Conclusion<'_> {
         sheet(self.subject, &self.tally, &self.sums)
     }
 
-    /// Checks that the balance sheet is balanced.
-    pub(crate) fn check_sheet(&mut self, sheet: &Sheet) {
+    /// Checks that the balance sheet is balanced, and that the exchange can pay what it owes. `unexplained`: what left the
+    /// bank without a reason, in units of 10⁻⁸. Fees are what balances the sheet, so a sheet of an insolvent exchange
+    /// balances, too.
+    pub(crate) fn check_sheet(&mut self, sheet: &Sheet, unexplained: i128) {
         let difference = sheet.difference().units;
-        if difference != 0 {
-            let row = RowName { table: "", serial: 0, key: String::new() };
-            let expected = sheet.expected_balance().units;
-            let finding = Finding::new(Rule::SheetBalance, row);
-            self.findings.push(finding.figures(expected - difference, expected));
+        let expected = sheet.expected_balance().units;
+        let (drained, income) = (sheet.drained.units, sheet.income().units);
+        let (held, owed) = (expected - unexplained, sheet.liability().units);
+        let rules = [
+            (Rule::SheetBalance, difference != 0, [expected - difference, expected]),
+            (Rule::DrainBeyondProfit, drained > income.max(0), [drained, income]),
+            (Rule::IncomeNegative, income < 0, [income, 0]),
+            (Rule::BankShort, held < owed, [held, owed]),
+        ];
+        for (rule, is_broken, [exchange, auditor]) in rules {
+            if is_broken {
+                let row = RowName { table: "", serial: 0, key: String::new() };
+                self.findings.push(Finding::new(rule, row).figures(exchange, auditor));
+            }
         }
     }
 

@@ -3,7 +3,7 @@
 use batzen_crypto::{EddsaPrivateKey, EddsaSignature, HashCode, Wtid};
 use batzen_exchange::config::AgeRestrictionConfig;
 use batzen_exchange::offline;
-use batzen_exchange::rules::{Command, Management};
+use batzen_exchange::rules::{Command, Credit, Credits, Management, ReserveHistory};
 use batzen_protocol::api::exchange::{
     AuditorAddRequest, AuditorDisableRequest, DrainRequest, ExtensionsRequest, GlobalFeeRequest,
     ManagementKeysRequest, RevokeRequest, WireAddRequest, WireDisableRequest, WireFeeRequest, WireResponse,
@@ -16,7 +16,7 @@ use batzen_protocol::signatures::{
     MasterWireFees, SignedMessage,
 };
 use batzen_protocol::{Amount, Duration, Timestamp, canonical, hash_text};
-use batzen_tables::exchange::Drains;
+use batzen_tables::exchange::{AccountId, Drains};
 use serde_json::{Value, json};
 
 use crate::keys::caching::check_keys;
@@ -524,12 +524,51 @@ async fn drains() {
         }
     };
     let good = order("TESTKUDOS:1");
+    let drain = async |order: &DrainRequest| site.post("management/drain", order).await;
     assert_eq!(site.post("management/drain", &with(&good, "master_sig", bad())).await, (403, 1818));
-    assert_eq!(site.post("management/drain", &order("EUR:1")).await, (400, 22));
-    assert_eq!(site.post("management/drain", &good).await, (204, 0));
-    assert_eq!(site.post("management/drain", &good).await, (204, 0));
+    assert_eq!(drain(&order("EUR:1")).await, (400, 22));
+    assert_eq!(drain(&good).await, (409, 1012), "nothing was earned");
+    earn(&site, "100", "1.5").await;
+    assert_eq!(drain(&order("TESTKUDOS:1.50000001")).await, (409, 1012), "the rest is customers' money");
+    assert_eq!(drain(&good).await, (204, 0));
+    assert_eq!(drain(&good).await, (204, 0));
+    let mut other = order("TESTKUDOS:0.1");
+    other.wtid = good.wtid;
+    other.master_sig = MasterDrainProfit {
+        wtid: good.wtid,
+        date: at(0),
+        amount: other.amount,
+        h_section: hash_text("exchange-account-1"),
+        h_payto: h_payto(PAYTO),
+    }
+    .sign(&master);
+    assert_eq!(drain(&other).await, (409, 26), "another order has this identifier");
+    assert_eq!(drain(&order("TESTKUDOS:0.6")).await, (409, 1012), "orders that wait count");
+    let (one, two) = (order("TESTKUDOS:0.3"), order("TESTKUDOS:0.3"));
+    let both = tokio::join!(drain(&one), drain(&two));
+    assert!([((204, 0), (409, 1012)), ((409, 1012), (204, 0))].contains(&both), "{both:?}");
     let stored = site.running.app().core.store.all::<Drains>().unwrap();
-    assert_eq!(stored.len(), 1);
+    assert_eq!(stored.len(), 2);
     assert_eq!((stored[0].row.amount, stored[0].row.executed), (amount("TESTKUDOS:1").money, false));
+    let refused = site.client.post_json(site.url("management/drain"), &order("TESTKUDOS:9")).await.unwrap();
+    assert_eq!(refused.json::<Value>().unwrap()["surplus"], "TESTKUDOS:0.2");
     site.stop().await;
+}
+
+/// A customer wires money, and pays for a history.
+async fn earn(site: &Site, wired: &str, fee: &str) {
+    let (reserve_pub, money) = (EddsaPrivateKey::generate().public_key(), |text: &str| text.parse().unwrap());
+    let credit = Credit {
+        bank_row: 1,
+        reserve_pub,
+        amount: money(wired),
+        payto_uri: PAYTO.into(),
+        h_payto: h_payto(PAYTO),
+        time: at(0),
+    };
+    let credits = Credits { account: AccountId([0; 8]), credits: vec![credit], cursor: 1, range: None };
+    let history = ReserveHistory { reserve_pub, request_time: at(0), fee: money(fee), reserve_sig: BAD_SIG };
+    for command in [Command::from(credits), Command::from(history)] {
+        site.running.app().core.submit(command).await.unwrap().unwrap();
+    }
 }

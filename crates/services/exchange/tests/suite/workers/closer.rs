@@ -96,16 +96,19 @@ async fn profit_is_paid_out_on_a_signed_order() {
             master_sig: message.sign(signer),
             executed: false,
         };
-        Command::Management(Management::Drain { wtid, row })
+        // As an older version took it: for whatever amount.
+        let (surplus, as_of) = (m(amount).into(), w.key_set());
+        Command::Management(Management::Drain { wtid, row, surplus, as_of })
     };
-    let (forged, elsewhere, good) = (Wtid::random(), Wtid::random(), Wtid::random());
+    let [forged, elsewhere, good, unearned] = std::array::from_fn(|_| Wtid::random());
     let stranger = EddsaPrivateKey::from_bytes([7; 32]);
     w.submit(order(&stranger, forged, &payto("thief"), "0.1")).await.unwrap();
     w.submit(order(&master, elsewhere, "payto://iban/DE75512108001245126199", "0.1")).await.unwrap();
     w.submit(order(&master, good, &payto("owner"), "0.3")).await.unwrap();
+    w.submit(order(&master, unearned, &payto("owner"), "0.32")).await.unwrap();
     for round in 0..2 {
         let progress = w.drain().await.unwrap();
-        assert_eq!((progress.done, progress.set_aside), (1 - round, 2));
+        assert_eq!((progress.done, progress.set_aside), (1 - round, 3));
         w.transfer().await.unwrap();
     }
     let paid = w.outgoing().await;

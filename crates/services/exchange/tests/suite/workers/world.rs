@@ -24,7 +24,9 @@ use batzen_protocol::{Amount, Currency, Duration, Money, MoneySum, Timestamp};
 use batzen_service::wire_gateway::{
     AddIncomingRequest, HistoryQuery, OutgoingTransaction, WireGatewayClient,
 };
-use batzen_tables::exchange::{AccountId, DenomSerial, DepositKey, Deposits, Prepared, RefundKey};
+use batzen_tables::exchange::{
+    AccountId, CounterKey, Counters, DenomSerial, DepositKey, Deposits, Prepared, RefundKey,
+};
 use tempfile::TempDir;
 
 use crate::workers::proxy::Proxy;
@@ -314,6 +316,12 @@ impl World {
 
     pub fn open_transfers(&self) -> usize {
         read::open_transfers(&self.app().core.store, 100_000).unwrap().len()
+    }
+
+    /// The number of changes to the key set.
+    pub fn key_set(&self) -> u64 {
+        let key = CounterKey { name: Counters::KEY_SET.to_owned() };
+        self.app().core.store.get::<Counters>(&key).unwrap().map_or(0, |found| found.row.value)
     }
 
     pub fn totals(&self) -> Totals {
