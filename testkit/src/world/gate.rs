@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use batzen_http::{Drain, Handler, Listen, Request, Response, Server, ServerOptions};
 use batzen_wallet::core::http::{Context, HttpRequest, HttpResponse, Method};
@@ -9,11 +10,16 @@ use serde_json::{Value, json};
 
 use super::network::{Network, error, lock};
 
+/// The pause between two looks whether an answer is still held.
+const HELD_POLL: Duration = Duration::from_millis(10);
+
 /// Faults and lies.
 #[derive(Default)]
 struct Faults {
     /// Answers instead of the exchange's, by the beginning of `METHOD /path`.
     answers: BTreeMap<String, (u16, Value)>,
+    /// The beginnings of requests whose answers are held.
+    held: Vec<String>,
     /// Members of the key list that are replaced.
     keys: BTreeMap<&'static str, Value>,
     /// Requests so far.
@@ -86,6 +92,11 @@ impl Handler for Endpoint {
                 Err(_) => HttpResponse { status: 502, ..HttpResponse::default() },
             },
         };
+        // Served, and then held on its way back.
+        let line = format!("{} {}", head.method, head.path);
+        while lock(&self.faults).held.iter().any(|start| line.starts_with(start)) {
+            tokio::time::sleep(HELD_POLL).await;
+        }
         if head.path == "/keys" && answer.status == 200 {
             let mut keys: Value = serde_json::from_slice(&answer.body).expect("JSON");
             for (name, value) in &lock(&self.faults).keys {
@@ -119,9 +130,16 @@ impl Gate {
         lock(&self.faults).keys.insert(member, value);
     }
 
+    /// Holds the answers to requests that begin so, until [`Gate::recover`]. The exchange serves them.
+    pub fn hold(&self, start: &str) {
+        lock(&self.faults).held.push(start.to_owned());
+    }
+
     /// Lets the exchange answer again.
     pub fn recover(&self) {
-        lock(&self.faults).answers.clear();
+        let mut faults = lock(&self.faults);
+        faults.answers.clear();
+        faults.held.clear();
     }
 
     /// Number of the requests so far that begin so (`METHOD /path`).

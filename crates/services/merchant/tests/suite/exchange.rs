@@ -119,6 +119,11 @@ impl Exchange {
         self.gate.answer(start, status, body);
     }
 
+    /// From now on it serves such requests, but the answers are held.
+    pub fn hold(&self, start: &str) {
+        self.gate.hold(start);
+    }
+
     /// It answers as an exchange again.
     pub fn recover(&self) {
         self.gate.recover();
@@ -127,6 +132,29 @@ impl Exchange {
     /// Returns the number of requests that begin so.
     pub fn count(&self, start: &str) -> usize {
         self.gate.count(start)
+    }
+
+    /// Waits for so many requests that begin so.
+    pub async fn wait_for(&self, start: &str, count: usize) {
+        for _ in 0..6_000 {
+            if self.count(start) >= count {
+                return;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+        panic!("only {} requests {start}", self.count(start));
+    }
+
+    /// Waits until a spent coin has value again.
+    pub async fn wait_for_refund(&self, coin: &Coin) {
+        for _ in 0..6_000 {
+            let left = self.world.exchange.coin_remaining(&coin.coin_pub());
+            if left.is_some_and(|left| !left.is_zero()) {
+                return;
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+        panic!("the coin was not refunded");
     }
 
     /// Transfers money to a reserve.

@@ -1,5 +1,7 @@
 //! Payments with coins: every answer of an exchange, and what the wallet gets to hear.
 
+use std::sync::atomic::Ordering;
+
 use batzen_crypto::{EddsaPrivateKey, EddsaPublicKey, HashCode};
 use batzen_protocol::api::exchange::SignKey;
 use batzen_protocol::api::merchant::ContractAuditor;
@@ -46,6 +48,82 @@ async fn several_coins_go_to_the_exchange_in_one_request() {
             (2, 2 * expected)
         );
     }
+    backend.end().await;
+    exchange.end();
+}
+
+/// Two devices of one customer, or one that lost its answer and chose other coins.
+#[tokio::test]
+async fn an_order_takes_money_once() {
+    let exchange = Exchange::start().await;
+    let backend = Backend::with_exchange(&exchange).await;
+    for round in 1..=5 {
+        let (id, claimed) = offer(&backend).await;
+        let mut coins = Vec::new();
+        for _ in 0..8 {
+            coins.push(exchange.coin("KUDOS:10").await);
+        }
+        let attempts: Vec<[&Coin; 1]> = coins.iter().map(|coin| [coin]).collect();
+        let payments = attempts.iter().map(|coin| backend.pay_with(&exchange, &id, &claimed, coin));
+        let replies = futures_util::future::join_all(payments).await;
+        let paid: Vec<usize> = (0..replies.len()).filter(|n| replies[*n].status == 200).collect();
+        assert_eq!(paid.len(), 1, "round {round}");
+        for reply in replies.iter().filter(|reply| reply.status != 200) {
+            is_error(reply, 409, 2160);
+        }
+        assert_eq!(exchange.count("POST /coins/"), round, "the others were not even deposited");
+        let order: Value = backend.get(&format!("private/orders/{id}")).await.ok().unwrap();
+        assert_eq!(order["deposit_total"], "KUDOS:9.99", "less the deposit fee");
+        // The payment that counted stays one.
+        let again = backend.pay_with(&exchange, &id, &claimed, &attempts[paid[0]]).await;
+        assert_eq!(again.status, 200);
+    }
+    // A payment that failed leaves the order to others; one whose outcome is not known does not.
+    let (id, claimed) = offer(&backend).await;
+    let [spent, unclear, good] =
+        [exchange.coin("KUDOS:10").await, exchange.coin("KUDOS:10").await, exchange.coin("KUDOS:10").await];
+    exchange.answer(&format!("POST /coins/{}/", spent.coin_pub()), 409, json!({ "code": 1012 }));
+    is_error(&backend.pay_with(&exchange, &id, &claimed, &[&spent]).await, 409, 2150);
+    exchange.answer(&format!("POST /coins/{}/", unclear.coin_pub()), 500, json!({ "code": 51 }));
+    is_error(&backend.pay_with(&exchange, &id, &claimed, &[&unclear]).await, 502, 2014);
+    assert_eq!(backend.pay_with(&exchange, &id, &claimed, &[&good]).await.status, 503);
+    exchange.recover();
+    assert_eq!(backend.pay_with(&exchange, &id, &claimed, &[&unclear]).await.status, 200);
+    is_error(&backend.pay_with(&exchange, &id, &claimed, &[&good]).await, 409, 2160);
+    backend.end().await;
+    exchange.end();
+}
+
+/// A payment loses its claim if it takes too long: what it then brings is given back without being asked for.
+#[tokio::test]
+async fn coins_that_come_too_late_are_given_back() {
+    let exchange = Exchange::start().await;
+    let backend = Backend::with_exchange(&exchange).await;
+    let wish = json!({
+        "order": { "amount": "KUDOS:10", "summary": "two books" }, "refund_delay": { "d_us": 3_600_000_000_u64 },
+    });
+    let (id, token) = backend.order(&wish).await;
+    let claimed = backend.claim(&id, token.as_deref()).await;
+    let (slow, quick) = (exchange.coin("KUDOS:10").await, exchange.coin("KUDOS:10").await);
+    let deposit = format!("POST /coins/{}/deposit", slow.coin_pub());
+    exchange.hold(&deposit);
+    let slow_coins = [&slow];
+    let late = backend.pay_with(&exchange, &id, &claimed, &slow_coins);
+    let in_time = async {
+        exchange.wait_for(&deposit, 1).await;
+        backend.now.fetch_add(60, Ordering::SeqCst);
+        let reply = backend.pay_with(&exchange, &id, &claimed, &[&quick]).await;
+        exchange.recover();
+        reply
+    };
+    let (late, in_time) = tokio::join!(late, in_time);
+    assert_eq!(in_time.status, 200);
+    is_error(&late, 409, 2160);
+    exchange.wait_for_refund(&slow).await;
+    // The payment that counted still does.
+    assert_eq!(backend.pay_with(&exchange, &id, &claimed, &[&quick]).await.status, 200);
+    is_error(&backend.pay_with(&exchange, &id, &claimed, &slow_coins).await, 409, 2160);
+    assert_eq!(exchange.count(&format!("POST /coins/{}/refund", quick.coin_pub())), 0);
     backend.end().await;
     exchange.end();
 }

@@ -7,15 +7,16 @@ use std::sync::Arc;
 use batzen_crypto::{EddsaPublicKey, EddsaSignature, HashCode, WireSalt};
 use batzen_engine::Batcher;
 use batzen_merchant::rules::{
-    Abort, ApproveRefund, ChangeInstance, Claim, Command, CreateInstance, CreateOrder, DeleteInstance,
-    Insufficient, MerchantRules, NewAccount, PurgeOrders, RecordDeposits, Refusal, Replay, Session, Settle,
+    Abort, ApproveRefund, ChangeInstance, Claim, ClaimPayment, Command, CreateInstance, CreateOrder,
+    DeleteInstance, Insufficient, MerchantRules, NewAccount, PurgeOrders, RecordDeposits, Refusal,
+    ReleasePayment, Replay, Session, Settle,
 };
 use batzen_protocol::{Duration, Money, Timestamp};
 use batzen_store::memory::MemoryBackend;
 use batzen_store::{List, Store};
 use batzen_tables::merchant::{
-    InstanceAccounts, InstanceRow, Instances, OrderDepositRow, OrderDeposits, OrderRefunds, OrderRow,
-    OrderSessions, Orders, PaidSessionKey, PaidSessions, order_ref, purchase_ref,
+    InstanceAccounts, InstanceRow, Instances, OrderDepositRow, OrderDeposits, OrderKey, OrderRefunds,
+    OrderRow, OrderSessions, Orders, PaidSessionKey, PaidSessions, PaymentClaims, order_ref, purchase_ref,
 };
 use proptest::prelude::*;
 
@@ -24,17 +25,71 @@ const PRICE: u64 = 3;
 
 #[derive(Clone, Debug)]
 enum Step {
-    Create { shop: u8, name: u8, accounts: u8 },
-    Change { shop: u8, name: u8, accounts: u8 },
-    Delete { shop: u8 },
-    Purge { shop: u8 },
-    Order { shop: u8, id: u8, request: u8 },
-    Claim { shop: u8, id: u8, nonce: u8 },
-    Deposit { shop: u8, id: u8, nonce: u8, coins: Vec<u8> },
-    Settle { shop: u8, id: u8, session: Option<u8> },
-    Replay { shop: u8, id: u8, session: u8 },
-    ApproveRefund { shop: u8, id: u8, total: u64, is_allowed: bool },
-    Abort { shop: u8, id: u8, coins: Vec<u8> },
+    Create {
+        shop: u8,
+        name: u8,
+        accounts: u8,
+    },
+    Change {
+        shop: u8,
+        name: u8,
+        accounts: u8,
+    },
+    Delete {
+        shop: u8,
+    },
+    Purge {
+        shop: u8,
+    },
+    Order {
+        shop: u8,
+        id: u8,
+        request: u8,
+    },
+    Claim {
+        shop: u8,
+        id: u8,
+        nonce: u8,
+    },
+    Deposit {
+        shop: u8,
+        id: u8,
+        nonce: u8,
+        coins: Vec<u8>,
+    },
+    Settle {
+        shop: u8,
+        id: u8,
+        session: Option<u8>,
+    },
+    Replay {
+        shop: u8,
+        id: u8,
+        session: u8,
+    },
+    ApproveRefund {
+        shop: u8,
+        id: u8,
+        total: u64,
+        is_allowed: bool,
+    },
+    Abort {
+        shop: u8,
+        id: u8,
+        coins: Vec<u8>,
+    },
+    /// A payment with one of two sets of coins begins, which lasts or is over at once.
+    ClaimPayment {
+        shop: u8,
+        id: u8,
+        set: u8,
+        lasts: bool,
+    },
+    ReleasePayment {
+        shop: u8,
+        id: u8,
+        set: u8,
+    },
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -56,6 +111,9 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|((shop, id), total, is_allowed)| Step::ApproveRefund { shop, id, total, is_allowed }),
         1 => (order(), prop::collection::vec(1..4_u8, 0..3))
             .prop_map(|((shop, id), coins)| Step::Abort { shop, id, coins }),
+        3 => (order(), 0..2_u8, any::<bool>())
+            .prop_map(|((shop, id), set, lasts)| Step::ClaimPayment { shop, id, set, lasts }),
+        1 => (order(), 0..2_u8).prop_map(|((shop, id), set)| Step::ReleasePayment { shop, id, set }),
     ]
 }
 
@@ -158,6 +216,8 @@ struct Order {
     aborted: BTreeSet<u8>,
     /// The refunds that the shop approved: the coin and the amount of each part.
     approved: Vec<(u8, u64)>,
+    /// The coins of the payment that is under way, and whether it lasts.
+    claim: Option<(u8, bool)>,
 }
 
 impl Order {
@@ -288,7 +348,29 @@ impl Model {
                 if known.nonce != Some(nonce) {
                     return Err(Refusal::OtherContract);
                 }
-                known.coins.extend(coins);
+                let new: Vec<u8> = coins.iter().copied().filter(|coin| !known.coins.contains(coin)).collect();
+                known.coins.extend(&new);
+                if known.is_paid {
+                    // The order does not take money twice.
+                    known.aborted.extend(new);
+                }
+                Ok(())
+            }
+            Step::ClaimPayment { shop, id, set, lasts } => {
+                let known = self.orders.get_mut(&(shop, id)).ok_or(Refusal::OrderUnknown)?;
+                match known.claim {
+                    _ if known.is_paid => Err(Refusal::Paid),
+                    Some((other, true)) if other != set => Err(Refusal::PaymentUnderWay),
+                    _ => {
+                        known.claim = Some((set, lasts));
+                        Ok(())
+                    }
+                }
+            }
+            Step::ReleasePayment { shop, id, set } => {
+                if let Some(known) = self.orders.get_mut(&(shop, id)) {
+                    known.claim = known.claim.filter(|(other, _)| *other != set);
+                }
                 Ok(())
             }
             Step::Settle { shop, id, session } => {
@@ -302,6 +384,9 @@ impl Model {
                 }
                 if !known.is_paid && left < PRICE {
                     return Err(Refusal::Insufficient(Insufficient::Refunded));
+                }
+                if !known.is_paid {
+                    known.claim = None;
                 }
                 known.is_paid = true;
                 if let Some(session) = session {
@@ -386,6 +471,17 @@ fn command(step: &Step, turn: u8) -> Command {
             let deposits = coins.iter().map(|coin| deposit(*coin)).collect();
             RecordDeposits { order, h_contract: hash(shop, id, nonce), deposits }.into()
         }
+        Step::ClaimPayment { shop, id, set, lasts } => ClaimPayment {
+            order: order_ref(&shop_id(shop), &id.to_string()),
+            h_coins: HashCode::from_bytes([set; 64]),
+            until: if lasts { Timestamp::NEVER } else { Timestamp::ZERO },
+        }
+        .into(),
+        Step::ReleasePayment { shop, id, set } => ReleasePayment {
+            order: order_ref(&shop_id(shop), &id.to_string()),
+            h_coins: HashCode::from_bytes([set; 64]),
+        }
+        .into(),
         Step::Settle { shop, id, session: number } => Settle {
             order: order_ref(&shop_id(shop), &id.to_string()),
             instance: shop_id(shop),
@@ -469,7 +565,12 @@ fn compare(store: &Store, model: &Model) {
         refunds.sort();
         expected.sort();
         assert_eq!(refunds, expected);
+        let claim = store.get::<PaymentClaims>(&OrderKey { order: reference }).unwrap();
+        let claim = claim.map(|found| found.row.h_coins);
+        assert_eq!(claim, order.claim.map(|(set, _)| HashCode::from_bytes([set; 64])));
     }
+    let claims = model.orders.values().filter(|order| order.claim.is_some()).count();
+    assert_eq!(store.count::<PaymentClaims>().unwrap(), claims as u64);
     assert_eq!(store.count::<PaidSessions>().unwrap(), model.bought.len() as u64);
     for ((shop, number), id) in &model.bought {
         let url = url(*shop, *id).unwrap();
