@@ -15,8 +15,8 @@ use batzen_tables::switch::{ApprovalKey, ApprovalRow, Approvals, OpenApprovalKey
 use sha2::{Digest, Sha256};
 
 use crate::rules::admin::FundsOrder;
-use crate::rules::approvals::{ApprovalCommand, DONE, Decision, check, is_unfinished};
-use crate::rules::{ApprovalState, Change, Command, Refusal};
+use crate::rules::approvals::{DONE, Decision, check, is_unfinished};
+use crate::rules::{ApprovalState, Change, CloseWindow, Command, Decide, ExpireProposal, Propose, Refusal};
 use crate::service::{ATTEMPTS_MAX, Service};
 use crate::treasury::{Funds, OperatorError};
 
@@ -94,18 +94,16 @@ impl Service {
     /// Submits a command together with the approval that authorises it. Returns its number.
     pub(crate) async fn commit(
         &self,
-        command: Command,
+        command: impl Into<Command>,
         by: &By<'_>,
         result: &str,
     ) -> Result<u64, OperatorError> {
+        let effect = command.into();
         let command = match by.decision {
-            None => command,
+            None => effect,
             Some(decision) => {
                 let decision = Decision { result: result.to_owned(), ..decision.clone() };
-                Command::Approval(Box::new(ApprovalCommand::Decide {
-                    decision,
-                    effect: Some(Box::new(command)),
-                }))
+                Decide { decision, effect: Some(Box::new(effect)) }.into()
             }
         };
         match self.lane().submit(command).await? {
@@ -130,7 +128,7 @@ impl Service {
                 Ok(0)
             }
             Change::CloseWindow { id, reason } => {
-                self.commit(Command::CloseWindow { id: *id, reason: reason.clone() }, by, DONE).await?;
+                self.commit(CloseWindow { id: *id, reason: reason.clone() }, by, DONE).await?;
                 Ok(*id)
             }
             Change::Settle { model, reason, windows } => self.settle((model, reason), windows, by).await,
@@ -176,7 +174,7 @@ impl Service {
         let subject = subject(change);
         let patience_micros = u64::try_from(self.config().approval_patience.as_micros()).unwrap_or(u64::MAX);
         for _ in 0..ATTEMPTS_MAX {
-            let command = ApprovalCommand::Propose {
+            let command = Propose {
                 id: self.state()?.next_approval,
                 subject,
                 hash: hash(&text),
@@ -184,7 +182,7 @@ impl Service {
                 operator: operator.to_owned(),
                 patience_micros,
             };
-            match self.lane().submit(Command::Approval(Box::new(command))).await? {
+            match self.lane().submit(command).await? {
                 Ok(outcome) => return Ok(outcome.number),
                 Err(Refusal::Overtaken) => {
                     if let Some(open) = self.store().get::<OpenApprovals>(&OpenApprovalKey { subject })? {
@@ -198,8 +196,7 @@ impl Service {
     }
 
     async fn expire(&self, id: u64, subject: [u8; 32]) -> Result<(), OperatorError> {
-        let command = ApprovalCommand::Expire { id, subject };
-        self.lane().submit(Command::Approval(Box::new(command))).await??;
+        self.lane().submit(ExpireProposal { id, subject }).await??;
         Ok(())
     }
 
@@ -259,8 +256,7 @@ impl Service {
     }
 
     async fn record(&self, decision: Decision) -> Result<(), OperatorError> {
-        let command = ApprovalCommand::Decide { decision, effect: None };
-        self.lane().submit(Command::Approval(Box::new(command))).await??;
+        self.lane().submit(Decide { decision, effect: None }).await??;
         Ok(())
     }
 

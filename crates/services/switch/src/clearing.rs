@@ -15,7 +15,7 @@ use crate::clock::SwitchClock;
 use crate::errors::ApiError;
 use crate::ids::{Role, derive};
 use crate::pipeline::Lane;
-use crate::rules::{Answer, AnswerStatus, Command, Intent, IntentKind};
+use crate::rules::{Answer, AnswerStatus, Answers, Intent, IntentKind};
 
 /// The most events that one intent makes, for gross settlement.
 const EVENTS_MAX: usize = 4;
@@ -181,7 +181,7 @@ impl Intents for Clearing {
 
     fn book(&self, round: Vec<(Intent, AnswerStatus)>) -> Booking<()> {
         let answers = round.iter().map(|(intent, status)| Answer { intent: *intent, status: *status });
-        let booked = self.lane.submit_internal(Command::Answers(answers.collect()));
+        let booked = self.lane.submit_internal(Answers(answers.collect()).into());
         Box::pin(async move {
             let result = match booked.await {
                 Ok(Ok(_)) => Some(()),

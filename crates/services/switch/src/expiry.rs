@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 
 use crate::clock::SwitchClock;
 use crate::pipeline::Lane;
-use crate::rules::Command;
+use crate::rules::Expire;
 
 /// The most transfers in one command.
 const DUE_MAX: usize = 1024;
@@ -45,7 +45,7 @@ pub async fn run(alarm: Arc<Alarm>, store: Store, lane: Lane, clock: SwitchClock
         let next = match due(&store, now) {
             Ok((ids, _)) if !ids.is_empty() => {
                 // The answer is not needed: transfers decided meanwhile are left alone.
-                if lane.submit(Command::Expire(ids)).await.is_err() {
+                if lane.submit(Expire(ids)).await.is_err() {
                     now + 100
                 } else {
                     continue;

@@ -72,7 +72,7 @@ use directory::Directory;
 use forwarding::Forwarder;
 use outbox::Senders;
 use pipeline::{Follow, Lane};
-use rules::{Command, Intent, Numbered, SwitchRules};
+use rules::{Intent, Open, Stamp, SwitchRules};
 use treasury::Treasury;
 
 /// The largest body, in bytes.
@@ -167,8 +167,8 @@ impl Switch {
         ledger: Arc<dyn Ledger>,
     ) -> Result<RunningSwitch, SwitchError> {
         config.check().map_err(SwitchError::Config)?;
-        let rules = SwitchRules { allow_on_us: config.allow_on_us };
-        open_books(&rules, &store, &config)?;
+        let rules = SwitchRules { allow_on_us: config.allow_on_us, ..SwitchRules::default() };
+        open_books(rules, &store, &config)?;
         let listen = |port| Listen::tcp(config.listen_host.clone(), port);
         let server = Server::bind(listen(config.port)).await?;
         let admin_server = Server::bind(listen(config.admin_port)).await?;
@@ -261,11 +261,11 @@ fn tcp_address(server: &Server) -> SocketAddr {
 }
 
 /// Writes the state of a new switch.
-fn open_books(rules: &SwitchRules, store: &Store, config: &SwitchConfig) -> Result<(), StoreError> {
-    let batcher = Batcher::new(Arc::new(rules.clone()), store.clone());
+fn open_books(rules: SwitchRules, store: &Store, config: &SwitchConfig) -> Result<(), StoreError> {
     let micros = (config.clock)();
-    let open = Numbered { number: 0, micros, command: Command::Open };
-    let verdicts = batcher.run(&[open], &move || Timestamp::from_micros(micros))?;
+    let rules = SwitchRules { stamp: Stamp { number: 0, micros }, ..rules };
+    let batcher = Batcher::new(Arc::new(rules), store.clone());
+    let verdicts = batcher.run(&[Open.into()], &move || Timestamp::from_micros(micros))?;
     assert!(verdicts.iter().all(Result::is_ok), "opening opens");
     Ok(())
 }

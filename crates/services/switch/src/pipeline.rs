@@ -18,16 +18,16 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use batzen_engine::{LaneMetrics, LaneOptions, Plan, Rules, SubmitError, WorkingSet};
+use batzen_engine::{Command as _, LaneMetrics, LaneOptions, Plan, Rules, SubmitError, WorkingSet};
 use batzen_protocol::Timestamp;
 use batzen_store::{Store, StoreError};
 use batzen_tables::switch::Outbox;
 
 use crate::clock::SwitchClock;
-use crate::rules::{Command, Consequences, Intent, Numbered, Refusal, SwitchRules};
+use crate::rules::{Command, Consequences, Decided, Intent, Refusal, Stamp, SwitchRules};
 
 /// The decision on a command, or the reason why there is none.
-pub type Verdict = Result<Result<Consequences, Refusal>, SubmitError>;
+pub type Verdict = Result<Decided, SubmitError>;
 
 /// Receives the consequences of decided commands. Called by the lane's thread, so it must not block.
 pub trait Follow: Send + Sync + 'static {
@@ -41,8 +41,12 @@ pub trait Follow: Send + Sync + 'static {
     fn deadline(&self, millis: u64);
 }
 
+/// A command with its stamp, which is empty until the lane calls [`Rules::prepare`].
+type Stamped = (Stamp, Command);
+
 /// The rules with what depends on the order of execution.
 struct LaneRules {
+    /// Without a stamp.
     rules: SwitchRules,
     clock: SwitchClock,
     /// The number of the next message.
@@ -50,30 +54,35 @@ struct LaneRules {
     follow: Arc<dyn Follow>,
 }
 
+impl LaneRules {
+    fn at(&self, stamp: Stamp) -> SwitchRules {
+        SwitchRules { stamp, ..self.rules }
+    }
+}
+
 impl Rules for LaneRules {
-    type Command = Numbered;
+    type Command = Stamped;
     type Answer = Consequences;
     type Refusal = Refusal;
 
-    fn plan(&self, command: &Numbered, plan: &mut Plan) {
-        self.rules.plan(command, plan);
+    fn plan(&self, (stamp, command): &Stamped, plan: &mut Plan) {
+        command.plan(&self.at(*stamp), plan);
     }
 
-    fn execute(
-        &self,
-        rows: &mut WorkingSet,
-        command: &Numbered,
-        now: Timestamp,
-    ) -> Result<Consequences, Refusal> {
-        self.rules.execute(rows, command, now)
+    fn execute(&self, rows: &mut WorkingSet, (stamp, command): &Stamped, _: Timestamp) -> Decided {
+        command.execute(&self.at(*stamp), rows, Timestamp::from_micros(stamp.micros))
     }
 
-    fn prepare(&self, command: &mut Numbered) {
-        command.number = self.next_number.fetch_add(command.command.numbers(), Relaxed);
-        command.micros = (self.clock)();
+    fn events(&self, (_, command): &Stamped) -> usize {
+        command.events()
     }
 
-    fn decided(&self, _: &Numbered, outcome: &Consequences) {
+    fn prepare(&self, (stamp, command): &mut Stamped) {
+        stamp.number = self.next_number.fetch_add(command.events() as u64, Relaxed);
+        stamp.micros = (self.clock)();
+    }
+
+    fn decided(&self, _: &Stamped, outcome: &Consequences) {
         if !outcome.intents.is_empty() {
             self.follow.intended(&outcome.intents);
         }
@@ -125,17 +134,17 @@ impl Lane {
     ///
     /// # Errors
     /// [`SubmitError`]: it was not decided.
-    pub async fn submit(&self, command: Command) -> Verdict {
+    pub async fn submit(&self, command: impl Into<Command>) -> Verdict {
         if self.follow.is_full() {
             self.metrics().rejected();
             return Err(SubmitError::Overloaded);
         }
-        self.lane.submit(Numbered::from(command)).await
+        self.lane.submit((Stamp::default(), command.into())).await
     }
 
     /// Submits an internal command. It is repeated until the store accepts it, even if the future is dropped.
     pub fn submit_internal(&self, command: Command) -> impl Future<Output = Verdict> + Send + use<> {
-        self.lane.submit_internal(Numbered::from(command))
+        self.lane.submit_internal((Stamp::default(), command))
     }
 
     /// The store.

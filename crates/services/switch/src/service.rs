@@ -6,7 +6,8 @@ use batzen_ledger::{Account, AccountFlags, CreateAccountStatus, Outbox};
 use batzen_service::Monitor;
 use batzen_store::Store;
 use batzen_tables::switch::{
-    AccountKind, HUB, SwitchAccountKey, SwitchStateKey, SwitchStateRow, SwitchStates,
+    AccountKind, EndpointKey, HUB, ModelKey, ModelRow, SwitchAccountKey, SwitchStateKey, SwitchStateRow,
+    SwitchStates,
 };
 
 use crate::approvals::By;
@@ -16,9 +17,12 @@ use crate::directory::{Directory, Snapshot};
 use crate::forwarding::Forwarder;
 use crate::outbox::Senders;
 use crate::pipeline::Lane;
-use crate::rules::admin::{Refusal, account_kinds};
 use crate::rules::approvals::DONE;
-use crate::rules::{Change, Command};
+use crate::rules::participants::account_kinds;
+use crate::rules::{
+    ActivateAccount, ActivateParticipant, Change, Command, OpenAccounts, Refusal, SetEndpoint, SetLimit,
+    SetModel,
+};
 use crate::treasury::{OperatorError, Treasury};
 
 /// Number of retries of a change that other changes overtake.
@@ -120,18 +124,19 @@ impl Service {
         };
         self.directory.refresh(self.store())?;
         self.senders.serve();
-        if let Change::Limit { currency, number, .. } = self.resolved(change)?
-            && let Err(error) = self.treasury.adjust(number, currency).await
-        {
-            tracing::error!(participant = number, %error, "headroom is adjusted later");
-            self.treasury.look_at(number, currency);
+        if let Change::Limit { name, currency, .. } = change {
+            let participant = self.number_of(name)?;
+            if let Err(error) = self.treasury.adjust(participant, *currency).await {
+                tracing::error!(participant, %error, "headroom is adjusted later");
+                self.treasury.look_at(participant, *currency);
+            }
         }
         Ok(number)
     }
 
     async fn try_change(&self, change: &Change, by: &By<'_>) -> Result<u64, OperatorError> {
-        let change = self.resolved(change)?;
-        if let Change::Accounts { currency, number, .. } = change {
+        let command = self.command_of(change)?;
+        if let Command::OpenAccounts(OpenAccounts { currency, number, .. }) = command {
             // Ledger accounts first: empty ones do no harm, and rows must never refer to accounts that do not
             // exist.
             let accounts = account_kinds(number).iter().map(|kind| ledger_account(number, currency, *kind));
@@ -142,30 +147,48 @@ impl Service {
                 }
             }
         }
-        self.commit(Command::Change(Box::new(change)), by, DONE).await
+        self.commit(command, by, DONE).await
     }
 
-    /// The change with its participant's number.
-    fn resolved(&self, change: &Change) -> Result<Change, OperatorError> {
-        let mut change = change.clone();
-        let known = |name: &str| self.directory.now().by_name(name).map(|entry| entry.number);
-        match &mut change {
-            Change::Accounts { name: None, number, .. }
-            | Change::ActivateAccount { name: None, number, .. } => *number = HUB,
-            Change::Accounts { name: Some(name), number, .. } => {
-                *number = match known(name) {
-                    Some(number) => number,
-                    None => self.state()?.next_participant,
+    fn number_of(&self, name: &str) -> Result<u32, Refusal> {
+        let directory = self.directory.now();
+        directory.by_name(name).map(|entry| entry.number).ok_or(Refusal::Unknown("participant"))
+    }
+
+    /// The command that makes a change of the books.
+    fn command_of(&self, change: &Change) -> Result<Command, OperatorError> {
+        Ok(match change.clone() {
+            Change::Accounts { name, currency } => {
+                let number = match &name {
+                    None => HUB,
+                    Some(name) => {
+                        self.number_of(name).or_else(|_| self.state().map(|state| state.next_participant))?
+                    }
                 };
+                OpenAccounts { name, number, currency }.into()
             }
-            Change::ActivateAccount { name: Some(name), number, .. }
-            | Change::Limit { name, number, .. }
-            | Change::Endpoint { name, number, .. } => {
-                *number = known(name).ok_or(Refusal::Unknown("participant"))?;
+            Change::Activate { name, active } => ActivateParticipant { name, active }.into(),
+            Change::ActivateAccount { name, currency, kind, active } => {
+                let participant = name.map_or(Ok(HUB), |name| self.number_of(&name))?;
+                ActivateAccount { key: SwitchAccountKey { participant, currency, kind }, active }.into()
             }
-            _ => {}
-        }
-        Ok(change)
+            Change::Limit { name, currency, ndc, alarm_percentage, initial } => {
+                let number = self.number_of(&name)?;
+                SetLimit { name, number, currency, ndc, alarm_percentage, initial }.into()
+            }
+            Change::Endpoint { name, endpoint, url } => {
+                let participant = self.number_of(&name)?;
+                SetEndpoint { name, key: EndpointKey { participant, endpoint }, url }.into()
+            }
+            Change::Model { name, currency, gross, require_liquidity_check, auto_position_reset, active } => {
+                let row = ModelRow { currency, gross, require_liquidity_check, auto_position_reset, active };
+                SetModel { key: ModelKey { name }, row }.into()
+            }
+            _ => {
+                let text = "funds, windows and settlements have commands of their own";
+                return Err(Refusal::Conflict(text.to_owned()).into());
+            }
+        })
     }
 
     /// Deposits liquidity.

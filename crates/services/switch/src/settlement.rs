@@ -11,8 +11,8 @@ use crate::approvals::{By, settlement_result};
 use crate::clearing::{account, code};
 use crate::ids::{Role, derive, settlement_part};
 use crate::rules::admin::AccountStep;
-use crate::rules::settlements::{SettlementState, check_step, windows_of};
-use crate::rules::{Command, Refusal, SettlementCommand};
+use crate::rules::settlements::{SettlementState, SettlementStep, check_step, windows_of};
+use crate::rules::{AbortSettlement, CreateSettlement, Refusal, StepSettlement};
 use crate::service::{ATTEMPTS_MAX, Service};
 use crate::treasury::OperatorError;
 
@@ -54,19 +54,6 @@ pub fn net(row: &SettlementAccountRow) -> i128 {
     signed(row.sent) - signed(row.received)
 }
 
-/// A step that an operator requests for an account.
-#[derive(Clone, Debug)]
-pub struct Step {
-    /// The account of the settlement.
-    pub key: SettlementAccountKey,
-    /// The step.
-    pub to: SettlementState,
-    /// The reason.
-    pub reason: String,
-    /// The settlement bank's reference.
-    pub reference: String,
-}
-
 impl Service {
     /// Creates a settlement of windows.
     pub(crate) async fn settle(
@@ -80,14 +67,13 @@ impl Service {
         let others: Vec<u32> = own.map(|found| found.row.currency).collect();
         for _ in 0..ATTEMPTS_MAX {
             let id = self.state()?.next_settlement;
-            let command = SettlementCommand::Create {
+            let command = CreateSettlement {
                 id,
                 model: model.to_owned(),
                 reason: reason.to_owned(),
                 windows: windows.to_vec(),
                 others: others.clone(),
             };
-            let command = Command::Settlement(Box::new(command));
             match self.commit(command, by, &settlement_result(id)).await {
                 Err(OperatorError::Refused(Refusal::Overtaken)) => {}
                 other => return other,
@@ -123,7 +109,8 @@ impl Service {
         })?;
         let AccountStep { participant, currency, ref reason, ref reference, .. } = *step;
         let key = SettlementAccountKey { settlement, participant, currency };
-        self.settlement_step(&Step { key, to, reason: reason.clone(), reference: reference.clone() }).await
+        let (reason, reference) = (reason.clone(), reference.clone());
+        self.settlement_step(&SettlementStep { key, to, reason, reference }).await
     }
 
     fn model(&self, settlement: &Settlement) -> Result<ModelRow, OperatorError> {
@@ -135,7 +122,7 @@ impl Service {
     ///
     /// # Errors
     /// [`OperatorError`].
-    pub async fn settlement_step(&self, step: &Step) -> Result<(), OperatorError> {
+    pub async fn settlement_step(&self, step: &SettlementStep) -> Result<(), OperatorError> {
         let treasury = self.treasury();
         let turn = treasury.turn().await;
         let settlement = Settlement::read(self.store(), step.key.settlement)?;
@@ -160,15 +147,9 @@ impl Service {
                 _ => {}
             }
         }
-        let command = SettlementCommand::Step {
-            key: step.key.clone(),
-            windows: windows_of(&settlement.row),
-            to: step.to,
-            reason: step.reason.clone(),
-            reference: step.reference.clone(),
-            beyond_headroom,
-        };
-        self.lane().submit(Command::Settlement(Box::new(command))).await??;
+        let windows = windows_of(&settlement.row);
+        let command = StepSettlement { step: step.clone(), windows, beyond_headroom };
+        self.lane().submit(command).await??;
         if beyond_headroom {
             let SettlementAccountKey { participant, currency, settlement } = step.key;
             let check = model.require_liquidity_check;
@@ -227,13 +208,11 @@ impl Service {
     pub async fn abort_settlement(&self, id: u64, reason: &str) -> Result<(), OperatorError> {
         let _turn = self.treasury().turn().await;
         let settlement = Settlement::read(self.store(), id)?;
-        let command = |reversed| {
-            Command::Settlement(Box::new(SettlementCommand::Abort {
-                id,
-                windows: windows_of(&settlement.row),
-                reason: reason.to_owned(),
-                reversed,
-            }))
+        let command = |reversed| AbortSettlement {
+            id,
+            windows: windows_of(&settlement.row),
+            reason: reason.to_owned(),
+            reversed,
         };
         self.lane().submit(command(false)).await??;
         for (key, row) in &settlement.accounts {

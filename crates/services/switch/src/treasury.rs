@@ -24,10 +24,13 @@ use crate::clearing::{Balances, account, code};
 use crate::errors::ApiError;
 use crate::ids::{Role, derive};
 use crate::pipeline::Lane;
-use crate::rules::admin::Refusal;
-use crate::rules::movements::{MovementCommand, MovementKind, MovementState};
+pub use crate::rules::movements::Funds;
+use crate::rules::movements::{MovementKind, MovementState};
 use crate::rules::windows::WindowState;
-use crate::rules::{Command, Consequences};
+use crate::rules::{
+    AdvanceMovement, BeginMovement, Command, Consequences, NotifyParticipant, NumberMovement, Refusal,
+    SetOverLimit,
+};
 use crate::values::{currency_text, format_signed};
 
 /// Interval at which participants over their limit are checked.
@@ -81,25 +84,6 @@ impl From<StoreError> for OperatorError {
     fn from(error: StoreError) -> Self {
         Self::Store(Arc::new(error))
     }
-}
-
-/// A movement of funds that an operator orders.
-#[derive(Clone, Debug)]
-pub struct Funds {
-    /// Its id.
-    pub id: u128,
-    /// The participant.
-    pub participant: u32,
-    /// The currency.
-    pub currency: u32,
-    /// In ten-thousandths.
-    pub amount: u128,
-    /// The reason.
-    pub reason: String,
-    /// The settlement bank's reference.
-    pub reference: String,
-    /// The operator who orders it; with four eyes both, separated by a comma.
-    pub operator: String,
 }
 
 /// A participant's money in one currency at the last check, in ten-thousandths.
@@ -178,12 +162,12 @@ impl Treasury {
         &self.ledger
     }
 
-    async fn submit(&self, command: MovementCommand) -> Result<Consequences, OperatorError> {
-        Ok(self.lane.submit(Command::Movement(Box::new(command))).await??)
+    async fn submit(&self, command: impl Into<Command>) -> Result<Consequences, OperatorError> {
+        Ok(self.lane.submit(command).await??)
     }
 
     async fn advance(&self, id: u128, to: MovementState) -> Result<(), OperatorError> {
-        self.submit(MovementCommand::Advance { id, to }).await.map(|_| ())
+        self.submit(AdvanceMovement { id, to }).await.map(|_| ())
     }
 
     async fn begin(
@@ -192,19 +176,7 @@ impl Treasury {
         funds: &Funds,
         headroom: u128,
     ) -> Result<MovementState, OperatorError> {
-        let Funds { id, participant, currency, amount, reason, reference, operator } = funds.clone();
-        let command = MovementCommand::Begin {
-            id,
-            kind,
-            participant,
-            currency,
-            amount,
-            headroom,
-            reason,
-            reference,
-            operator,
-        };
-        let state = self.submit(command).await?.number;
+        let state = self.submit(BeginMovement { kind, funds: funds.clone(), headroom }).await?.number;
         let state = u8::try_from(state).ok().and_then(MovementState::from_number);
         Ok(state.expect("the rules give a movement's state"))
     }
@@ -383,7 +355,7 @@ impl Treasury {
         let difference = limit - balances.granted();
         let mut excess = 0;
         if difference != 0 {
-            let number = self.submit(MovementCommand::Number).await?.number;
+            let number = self.submit(NumberMovement).await?.number;
             let kind = if difference > 0 { MovementKind::Grant } else { MovementKind::Revoke };
             let funds = Funds {
                 id: derive(Role::Movement, number.into()),
@@ -408,7 +380,7 @@ impl Treasury {
         };
         if stored.row.over_limit != code {
             tracing::warn!(participant, code, "a participant is over its limit, or no longer");
-            self.submit(MovementCommand::OverLimit { participant, currency, code }).await?;
+            self.submit(SetOverLimit { participant, currency, code }).await?;
         }
         if code != 0 {
             self.look_at(participant, currency);
@@ -516,7 +488,7 @@ impl Treasury {
                 "alarmPercentage": found.row.alarm_percentage,
             });
             let text = text.to_string();
-            self.submit(MovementCommand::Notify { participant: whose.0, text }).await?;
+            self.submit(NotifyParticipant { participant: whose.0, text }).await?;
         }
         self.counters.alarms.set(alarmed.len() as u64);
         Ok(())

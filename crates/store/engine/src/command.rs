@@ -13,6 +13,11 @@ pub trait Command<R: Rules> {
     /// The name under which metrics count what the command does, if they do.
     const METRIC: Option<&'static str> = None;
 
+    /// See [`Rules::events`].
+    fn events(&self) -> usize {
+        1
+    }
+
     /// See [`Rules::is_background`].
     fn is_background(&self) -> bool {
         false
@@ -64,17 +69,24 @@ impl Count {
 /// * `TypedCommand`, for functions that submit any of them and return its own answer.
 ///
 /// Rules that answer several commands alike declare `Answer` themselves. Their rows say how to extract the command's
-/// own answer: `SetPassword: () = Answer::PasswordSet => (),`.
+/// own answer: `SetPassword: () = Answer::PasswordSet => (),`. If all commands have one type of answer, the rules are
+/// followed by it (`SwitchRules => Consequences:`), and only `Command` is declared.
 #[macro_export]
 macro_rules! commands {
-    (@declare [$(#[$meta:meta])*] $rules:ty; $($command:ident: $own:ty = $wrap:expr, $pattern:pat => $answer:expr;)+) => {
+    (@enumerate [$(#[$meta:meta])*] $rules:ty => $answer:ty; $($command:ident = $wrap:expr;)+) => {
         $(#[$meta])*
         pub enum Command {
             $(#[doc = concat!("See [`", stringify!($command), "`].")] $command($command),)+
         }
 
         impl $crate::Command<$rules> for Command {
-            type Answer = Answer;
+            type Answer = $answer;
+
+            fn events(&self) -> usize {
+                match self {
+                    $(Self::$command(command) => $crate::Command::<$rules>::events(command),)+
+                }
+            }
 
             fn is_background(&self) -> bool {
                 match self {
@@ -105,13 +117,27 @@ macro_rules! commands {
                 rules: &$rules,
                 rows: &mut $crate::WorkingSet,
                 now: ::batzen_protocol::Timestamp,
-            ) -> Result<Answer, <$rules as $crate::Rules>::Refusal> {
+            ) -> Result<$answer, <$rules as $crate::Rules>::Refusal> {
                 match self {
                     $(Self::$command(command) => {
                         $crate::Command::<$rules>::execute(command, rules, rows, now).map($wrap)
                     })+
                 }
             }
+        }
+
+        $(
+            impl From<$command> for Command {
+                fn from(command: $command) -> Self {
+                    Self::$command(command)
+                }
+            }
+        )+
+    };
+    (@declare [$(#[$meta:meta])*] $rules:ty; $($command:ident: $own:ty = $wrap:expr, $pattern:pat => $answer:expr;)+) => {
+        $crate::commands! {
+            @enumerate [$(#[$meta])*] $rules => Answer;
+            $($command = $wrap;)+
         }
 
         /// A command with the type of its own answer.
@@ -135,12 +161,6 @@ macro_rules! commands {
         }
 
         $(
-            impl From<$command> for Command {
-                fn from(command: $command) -> Self {
-                    Self::$command(command)
-                }
-            }
-
             impl TypedCommand for $command {
                 type Answer = $own;
 
@@ -152,6 +172,12 @@ macro_rules! commands {
                 }
             }
         )+
+    };
+    ($(#[$meta:meta])* $rules:ty => $answer:ty: $($command:ident),+ $(,)?) => {
+        $crate::commands! {
+            @enumerate [$(#[$meta])*] $rules => $answer;
+            $($command = ::std::convert::identity;)+
+        }
     };
     ($(#[$meta:meta])* $rules:ty: $($command:ident),+ $(,)?) => {
         $crate::commands! {
@@ -213,6 +239,10 @@ macro_rules! dispatch_to_commands {
             now: ::batzen_protocol::Timestamp,
         ) -> Result<Self::Answer, Self::Refusal> {
             $crate::Command::execute(command, self, rows, now)
+        }
+
+        fn events(&self, command: &$command) -> usize {
+            $crate::Command::<Self>::events(command)
         }
 
         fn is_background(&self, command: &$command) -> bool {

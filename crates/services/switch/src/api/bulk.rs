@@ -16,7 +16,7 @@ use crate::errors::ApiError;
 use crate::messages::{self, BulkState};
 use crate::rules::bulks::{self, ITEMS_MAX};
 use crate::rules::transfers::Received;
-use crate::rules::{BulkError, BulkFulfil, BulkPrepare, Command, ItemResult, Prepare};
+use crate::rules::{BulkError, BulkFulfil, BulkGet, BulkPrepare, ItemResult, Prepare};
 use crate::service::Service;
 use crate::values::{is_hash_text, parse_hash};
 
@@ -74,7 +74,7 @@ async fn prepare(service: &Service, request: &Request) -> Answer {
     }
     let message = received(request)?;
     let prepare = BulkPrepare { id, source, payer, payee, expiration, items, message };
-    run(service, 202, Command::BulkPrepare(Box::new(prepare))).await
+    run(service, 202, prepare).await
 }
 
 async fn fulfil(service: &Service, request: &Request) -> Answer {
@@ -111,7 +111,7 @@ async fn fulfil(service: &Service, request: &Request) -> Answer {
     }
     let (source, destination) = (parties.source.number, parties.destination_number());
     let fulfil = BulkFulfil { id, source, destination, results, message: received(request)? };
-    run(service, 200, Command::BulkFulfil(Box::new(fulfil))).await
+    run(service, 200, fulfil).await
 }
 
 async fn error(service: &Service, request: &Request) -> Answer {
@@ -120,11 +120,11 @@ async fn error(service: &Service, request: &Request) -> Answer {
     let stored = service.store().get::<Bulks>(&BulkKey { id: error.id });
     let stored = stored.map_err(|error| SubmitError::Store(error.into()))?;
     let items = stored.map(|found| bulks::items(&found.row).collect()).unwrap_or_default();
-    run(service, 200, Command::BulkError(Box::new(BulkError { error, items }))).await
+    run(service, 200, BulkError { error, items }).await
 }
 
 async fn get(service: &Service, request: &Request) -> Answer {
     let id = uuid(request.param("id"), "the bulk transfer's id")?;
     let source = check_headers(request, RESOURCE, &service.directory())?.source.number;
-    run(service, 202, Command::BulkGet { id, source }).await
+    run(service, 202, BulkGet { id, source }).await
 }

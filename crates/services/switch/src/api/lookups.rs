@@ -15,8 +15,8 @@ use crate::MAX_BODY_BYTES;
 use crate::errors::ApiError;
 use crate::forwarding::Sender;
 use crate::outbox::render::error_information;
-use crate::rules::parties::{PARTIES_MAX, PartyCommand};
-use crate::rules::{Command, Consequences};
+use crate::rules::parties::PARTIES_MAX;
+use crate::rules::{Command, Consequences, RegisterParties, RemoveParty};
 use crate::service::Service;
 use crate::values::currency_number;
 
@@ -111,8 +111,8 @@ async fn look_up(service: &Service, request: &Request) -> Answer {
     }
 }
 
-async fn decide(service: &Service, command: PartyCommand) -> Result<Consequences, Refuse> {
-    let verdict = service.lane().submit(Command::Party(Box::new(command))).await?;
+async fn decide(service: &Service, command: impl Into<Command>) -> Result<Consequences, Refuse> {
+    let verdict = service.lane().submit(command).await?;
     verdict.map_err(|refusal| Refuse::new(500, ApiError::InternalServerError, refusal.to_string()))
 }
 
@@ -128,7 +128,7 @@ async fn register(service: &Service, request: &Request) -> Answer {
         return reply_error(service, &to, ApiError::AddPartyError, text);
     }
     let (all, participant) = (vec![party.key(currency)], source.number);
-    let outcome = decide(service, PartyCommand::Register { parties: all, participant }).await?;
+    let outcome = decide(service, RegisterParties { parties: all, participant }).await?;
     if !outcome.refused.is_empty() {
         return reply_error(service, &to, ApiError::AddPartyError, "another participant has this party");
     }
@@ -144,7 +144,7 @@ async fn remove(service: &Service, request: &Request) -> Answer {
     let currency = currency(request.query_text("currency"))?;
     let to = callback(&parties, &request.path);
     let (party, participant) = (party.key(currency), parties.source.number);
-    let outcome = decide(service, PartyCommand::Remove { party, participant }).await?;
+    let outcome = decide(service, RemoveParty { party, participant }).await?;
     if outcome.refused.is_empty() {
         reply(service, &to, &json!({ "fspId": parties.source.name }))
     } else {
@@ -179,7 +179,7 @@ async fn register_all(service: &Service, request: &Request) -> Answer {
     }
     let mut taken = vec![false; list.len()];
     if !keys.is_empty() {
-        let command = PartyCommand::Register { parties: keys, participant: source.number };
+        let command = RegisterParties { parties: keys, participant: source.number };
         let refused = decide(service, command).await?.refused;
         for (number, place) in asked.into_iter().enumerate() {
             taken[place] = !refused.iter().any(|refused| usize::from(*refused) == number);

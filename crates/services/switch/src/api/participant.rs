@@ -16,7 +16,7 @@ use crate::directory::{Entry, Snapshot};
 use crate::errors::ApiError;
 use crate::messages::{self, ErrorBody, ErrorInformation, TransferState};
 use crate::rules::transfers::{Party, Received};
-use crate::rules::{Command, ErrorMessage, Fulfil, Prepare};
+use crate::rules::{Command, ErrorMessage, Fulfil, Get, Prepare};
 use crate::service::Service;
 use crate::values::{
     currency_number, is_base64url, is_hash_text, parse_amount, parse_hash, parse_time, parse_uuid,
@@ -304,7 +304,7 @@ fn check_path(head: &Head) -> Result<(), Refuse> {
 }
 
 /// Submits a command, which is answered with `status`.
-pub(super) async fn run(service: &Service, status: u16, command: Command) -> Answer {
+pub(super) async fn run(service: &Service, status: u16, command: impl Into<Command>) -> Answer {
     match service.lane().submit(command).await? {
         Ok(_) => Ok(Response::empty(status)),
         Err(refusal) => Err(Refuse::new(500, ApiError::InternalServerError, refusal.to_string())),
@@ -332,7 +332,7 @@ async fn prepare(service: &Service, request: &Request) -> Answer {
         message: received(request)?,
         bulk: None,
     };
-    run(service, 202, Command::Prepare(Box::new(prepare))).await
+    run(service, 202, prepare).await
 }
 
 async fn fulfil(service: &Service, request: &Request) -> Answer {
@@ -363,19 +363,19 @@ async fn fulfil(service: &Service, request: &Request) -> Answer {
         reserved,
         message: received(request)?,
     };
-    run(service, 200, Command::Fulfil(Box::new(fulfil))).await
+    run(service, 200, fulfil).await
 }
 
 async fn error(service: &Service, request: &Request) -> Answer {
     let parties = check_headers(request, "transfers", &service.directory())?;
     let error = error_message(request, uuid(request.param("id"), "the transfer's id")?, &parties)?;
-    run(service, 200, Command::Error(Box::new(error))).await
+    run(service, 200, error).await
 }
 
 async fn get(service: &Service, request: &Request) -> Answer {
     let id = uuid(request.param("id"), "the transfer's id")?;
     let source = check_headers(request, "transfers", &service.directory())?.source.number;
-    run(service, 202, Command::Get { id, source }).await
+    run(service, 202, Get { id, source }).await
 }
 
 /// `PUT .../error` of a transfer or bulk transfer.

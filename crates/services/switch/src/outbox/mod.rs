@@ -25,7 +25,7 @@ use tokio::sync::Notify;
 use crate::clock::SwitchClock;
 use crate::directory::Directory;
 use crate::pipeline::Lane;
-use crate::rules::Command;
+use crate::rules::Sent;
 use render::{Renderer, Rows};
 use wire::{Link, Reply};
 
@@ -295,7 +295,7 @@ impl Sender {
         if !done.is_empty() {
             let lane = self.shared.lane.get().expect("the lane is attached before senders are served");
             // Nobody need wait: a message that stays is sent again after a restart.
-            drop(lane.submit_internal(Command::Sent(done)));
+            drop(lane.submit_internal(Sent(done).into()));
         }
         Ok(Some(round))
     }

@@ -11,7 +11,10 @@ use batzen_tables::switch::{
     ApprovalKey, ApprovalRow, Approvals, OpenApprovalKey, OpenApprovalRow, OpenApprovals,
 };
 
-use super::{Command, Refusal, change_state, plan_state, state_row, take_u64};
+use super::{
+    Command, Consequences, Decided, Refusal, SwitchRules, change_state, conflict, plan_state, state_row,
+    take_u64,
+};
 
 /// The most unfinished proposals.
 pub const OPEN_MAX: usize = 1000;
@@ -91,105 +94,78 @@ pub struct Decision {
     pub result: String,
 }
 
-/// Commands about approvals.
-#[derive(Clone, Debug)]
-pub enum ApprovalCommand {
-    /// Proposes a change. While it is open, the same change by the same operator is the same proposal.
-    Propose {
-        /// The next approval's number.
-        id: u64,
-        /// The subject of the change.
-        subject: [u8; 32],
-        /// A hash of the change.
-        hash: [u8; 32],
-        /// The change as JSON.
-        change: String,
-        /// The operator who proposes it.
-        operator: String,
-        /// Time that it stays open, in microseconds.
-        patience_micros: u64,
-    },
-    /// A decision, and the change that takes effect with it.
-    Decide {
-        /// The decision.
-        decision: Decision,
-        /// A change of rows, without the ledger.
-        effect: Option<Box<Command>>,
-    },
-    /// Ends an expired proposal.
-    Expire {
-        /// The proposal.
-        id: u64,
-        /// The subject of its change.
-        subject: [u8; 32],
-    },
-}
-
-pub(super) fn plan(command: &ApprovalCommand, plan: &mut Plan) {
-    let (id, subject) = match command {
-        ApprovalCommand::Propose { id, subject, .. } => {
-            plan_state(plan);
-            plan.group::<OpenApprovals>(OpenApprovals::ALL, &0_u8);
-            (*id, *subject)
-        }
-        ApprovalCommand::Decide { decision, .. } => (decision.id, decision.subject),
-        ApprovalCommand::Expire { id, subject } => (*id, *subject),
-    };
+fn plan_approval(id: u64, subject: [u8; 32], plan: &mut Plan) {
     plan.row::<Approvals>(ApprovalKey { id });
     plan.row::<OpenApprovals>(OpenApprovalKey { subject });
 }
 
-fn conflict(text: impl Into<String>) -> Refusal {
-    Refusal::Conflict(text.into())
+/// Proposes a change. While it is open, the same change by the same operator is the same proposal. The number of the
+/// consequences is the approval's.
+#[derive(Clone, Debug)]
+pub struct Propose {
+    /// The next approval's number.
+    pub id: u64,
+    /// The subject of the change.
+    pub subject: [u8; 32],
+    /// A hash of the change.
+    pub hash: [u8; 32],
+    /// The change as JSON.
+    pub change: String,
+    /// The operator who proposes it.
+    pub operator: String,
+    /// Time that it stays open, in microseconds.
+    pub patience_micros: u64,
 }
 
-/// Records a proposal. Returns its number.
-pub(super) fn propose(
-    rows: &mut WorkingSet,
-    command: &ApprovalCommand,
-    now: Timestamp,
-) -> Result<u64, Refusal> {
-    let ApprovalCommand::Propose { id, subject, hash, change, operator, patience_micros } = command else {
-        unreachable!("asked with proposals alone")
-    };
-    let key = OpenApprovalKey { subject: *subject };
-    if let Some(open) = rows.get::<OpenApprovals>(&key) {
-        if open.change == *hash && open.proposed_by == *operator && open.expires > now {
-            return Ok(open.approval);
+impl batzen_engine::Command<SwitchRules> for Propose {
+    type Answer = Consequences;
+
+    fn plan(&self, _: &SwitchRules, plan: &mut Plan) {
+        plan_state(plan);
+        plan.group::<OpenApprovals>(OpenApprovals::ALL, &0_u8);
+        plan_approval(self.id, self.subject, plan);
+    }
+
+    fn execute(&self, _: &SwitchRules, rows: &mut WorkingSet, now: Timestamp) -> Decided {
+        let key = OpenApprovalKey { subject: self.subject };
+        if let Some(open) = rows.get::<OpenApprovals>(&key) {
+            if open.change == self.hash && open.proposed_by == self.operator && open.expires > now {
+                return Ok(Consequences::of_number(open.approval));
+            }
+            if open.expires > now {
+                let text = format!("approval {} about the same is open: decide on it first", open.approval);
+                return Err(conflict(text));
+            }
+            // It must be ended first.
+            return Err(Refusal::Overtaken);
         }
-        if open.expires > now {
-            let text = format!("approval {} about the same is open: decide on it first", open.approval);
-            return Err(conflict(text));
+        if state_row(rows).next_approval != self.id {
+            return Err(Refusal::Overtaken);
         }
-        // It must be ended first.
-        return Err(Refusal::Overtaken);
+        if rows.group::<OpenApprovals>(OpenApprovals::ALL, &0_u8).len() >= OPEN_MAX {
+            return Err(conflict(format!("{OPEN_MAX} proposals are open: decide on some of them first")));
+        }
+        change_state(rows, |state| take_u64(&mut state.next_approval));
+        let row = ApprovalRow {
+            change: self.change.clone(),
+            proposed_by: self.operator.clone(),
+            proposed: now,
+            state: ApprovalState::Open as u8,
+            decided_by: String::new(),
+            decided: Timestamp::ZERO,
+            result: String::new(),
+        };
+        rows.insert::<Approvals>(&ApprovalKey { id: self.id }, row);
+        let open = OpenApprovalRow {
+            approval: self.id,
+            proposed_by: self.operator.clone(),
+            change: self.hash,
+            proposed: now,
+            expires: Timestamp::from_micros(now.as_micros().saturating_add(self.patience_micros)),
+        };
+        rows.insert::<OpenApprovals>(&key, open);
+        Ok(Consequences::of_number(self.id))
     }
-    if state_row(rows).next_approval != *id {
-        return Err(Refusal::Overtaken);
-    }
-    if rows.group::<OpenApprovals>(OpenApprovals::ALL, &0_u8).len() >= OPEN_MAX {
-        return Err(conflict(format!("{OPEN_MAX} proposals are open: decide on some of them first")));
-    }
-    change_state(rows, |state| take_u64(&mut state.next_approval));
-    let row = ApprovalRow {
-        change: change.clone(),
-        proposed_by: operator.clone(),
-        proposed: now,
-        state: ApprovalState::Open as u8,
-        decided_by: String::new(),
-        decided: Timestamp::ZERO,
-        result: String::new(),
-    };
-    rows.insert::<Approvals>(&ApprovalKey { id: *id }, row);
-    let open = OpenApprovalRow {
-        approval: *id,
-        proposed_by: operator.clone(),
-        change: *hash,
-        proposed: now,
-        expires: Timestamp::from_micros(now.as_micros().saturating_add(*patience_micros)),
-    };
-    rows.insert::<OpenApprovals>(&key, open);
-    Ok(*id)
 }
 
 /// Checks whether a decision is allowed. This is checked before anything is carried out, and again when the
@@ -233,38 +209,81 @@ pub fn check(
     }
 }
 
-/// Records a decision.
-pub(super) fn decide(rows: &mut WorkingSet, decision: &Decision, now: Timestamp) -> Result<(), Refusal> {
-    let key = ApprovalKey { id: decision.id };
-    let open_key = OpenApprovalKey { subject: decision.subject };
-    let mut row = rows.get::<Approvals>(&key).cloned().ok_or(Refusal::Unknown("approval"))?;
-    let open = rows.get::<OpenApprovals>(&open_key).filter(|open| open.approval == decision.id);
-    let (is_listed, expires) = (open.is_some(), open.map(|open| open.expires));
-    check(&row, expires, decision, now)?;
-    assert!(
-        (row.proposed_by == decision.operator) == (decision.to == ApprovalState::Withdrawn),
-        "a change is approved by another operator than the one who proposed it"
-    );
-    (row.state, row.decided_by, row.decided) = (decision.to as u8, decision.operator.clone(), now);
-    row.result.clone_from(&decision.result);
-    let is_finished = !is_unfinished(&row);
-    rows.update::<Approvals>(&key, row);
-    if is_finished && is_listed {
-        rows.delete::<OpenApprovals>(&open_key);
+/// Records a decision, together with the change that takes effect with it.
+#[derive(Clone, Debug)]
+pub struct Decide {
+    /// The decision.
+    pub decision: Decision,
+    /// A change of rows, without the ledger. Its consequences are those of the command.
+    pub effect: Option<Box<Command>>,
+}
+
+impl batzen_engine::Command<SwitchRules> for Decide {
+    type Answer = Consequences;
+
+    fn plan(&self, rules: &SwitchRules, plan: &mut Plan) {
+        plan_approval(self.decision.id, self.decision.subject, plan);
+        if let Some(effect) = &self.effect {
+            effect.plan(rules, plan);
+        }
     }
-    Ok(())
+
+    fn execute(&self, rules: &SwitchRules, rows: &mut WorkingSet, now: Timestamp) -> Decided {
+        let decision = &self.decision;
+        let key = ApprovalKey { id: decision.id };
+        let open_key = OpenApprovalKey { subject: decision.subject };
+        let mut row = rows.get::<Approvals>(&key).cloned().ok_or(Refusal::Unknown("approval"))?;
+        let open = rows.get::<OpenApprovals>(&open_key).filter(|open| open.approval == decision.id);
+        let (is_listed, expires) = (open.is_some(), open.map(|open| open.expires));
+        check(&row, expires, decision, now)?;
+        assert!(
+            (row.proposed_by == decision.operator) == (decision.to == ApprovalState::Withdrawn),
+            "a change is approved by another operator than the one who proposed it"
+        );
+        (row.state, row.decided_by, row.decided) = (decision.to as u8, decision.operator.clone(), now);
+        row.result.clone_from(&decision.result);
+        let is_finished = !is_unfinished(&row);
+        rows.update::<Approvals>(&key, row);
+        if is_finished && is_listed {
+            rows.delete::<OpenApprovals>(&open_key);
+        }
+        match &self.effect {
+            Some(effect) => {
+                effect.execute(rules, rows, now).map_err(|refusal| Refusal::NotDone(Box::new(refusal)))
+            }
+            None => Ok(Consequences::default()),
+        }
+    }
 }
 
 /// Ends an expired proposal; one that has been decided stays as it is.
-pub(super) fn expire(rows: &mut WorkingSet, id: u64, subject: [u8; 32], now: Timestamp) {
-    let (key, open_key) = (ApprovalKey { id }, OpenApprovalKey { subject });
-    let is_due =
-        rows.get::<OpenApprovals>(&open_key).is_some_and(|open| open.approval == id && open.expires <= now);
-    let Some(mut row) = rows.get::<Approvals>(&key).cloned().filter(|_| is_due) else { return };
-    if ApprovalState::of(&row) == ApprovalState::Open {
-        (row.state, row.decided) = (ApprovalState::Expired as u8, now);
-        "nobody decided in time".clone_into(&mut row.result);
-        rows.update::<Approvals>(&key, row);
-        rows.delete::<OpenApprovals>(&open_key);
+#[derive(Clone, Debug)]
+pub struct ExpireProposal {
+    /// The proposal.
+    pub id: u64,
+    /// The subject of its change.
+    pub subject: [u8; 32],
+}
+
+impl batzen_engine::Command<SwitchRules> for ExpireProposal {
+    type Answer = Consequences;
+
+    fn plan(&self, _: &SwitchRules, plan: &mut Plan) {
+        plan_approval(self.id, self.subject, plan);
+    }
+
+    fn execute(&self, _: &SwitchRules, rows: &mut WorkingSet, now: Timestamp) -> Decided {
+        let (key, open_key) = (ApprovalKey { id: self.id }, OpenApprovalKey { subject: self.subject });
+        let open = rows.get::<OpenApprovals>(&open_key);
+        let is_due = open.is_some_and(|open| open.approval == self.id && open.expires <= now);
+        if let Some(mut row) = rows.get::<Approvals>(&key).cloned().filter(|_| is_due)
+            && ApprovalState::of(&row) == ApprovalState::Open
+        {
+            (row.state, row.decided) = (ApprovalState::Expired as u8, now);
+            "nobody decided in time".clone_into(&mut row.result);
+            rows.update::<Approvals>(&key, row);
+            rows.delete::<OpenApprovals>(&open_key);
+        }
+        Ok(Consequences::default())
     }
 }

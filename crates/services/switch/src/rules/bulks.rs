@@ -3,71 +3,20 @@
 //! rules of single transfers ([`transfers`]). The bulk's row counts the open items, so that no answer has to
 //! look at all of them.
 
-use batzen_engine::{Plan, WorkingSet};
+use batzen_engine::{Command, Plan, WorkingSet};
+use batzen_protocol::Timestamp;
 use batzen_tables::switch::{
     Bodies, BodyKey, BodyKind, BodyRow, BulkKey, BulkRow, Bulks, TransferKey, TransferRow, Transfers,
 };
 
 use super::state::TransferStage;
 use super::transfers::{self, IntentKind, Party, Prepare, Received};
-use super::{Context, Message, MessageKind, SwitchRules, plan_message, plan_state};
+use super::{Consequences, Context, Decided, Message, MessageKind, SwitchRules, plan_state};
 use crate::errors::ApiError;
 use crate::messages::{BulkState, TransferState};
 
 /// The most items in one bulk transfer.
 pub const ITEMS_MAX: usize = 1000;
-
-/// `POST /bulkTransfers`.
-#[derive(Clone, Debug)]
-pub struct BulkPrepare {
-    /// The bulk transfer.
-    pub id: u128,
-    /// The participant that sent the message.
-    pub source: u32,
-    /// The payer.
-    pub payer: Party,
-    /// The payee.
-    pub payee: Party,
-    /// When the items expire, in milliseconds since 1970.
-    pub expiration: u64,
-    /// The items. They contain only hashes of their messages; the bulk's message is stored whole.
-    pub items: Vec<Prepare>,
-    /// The message.
-    pub message: Received,
-}
-
-/// The payee's answer about one item.
-#[derive(Clone, Debug)]
-pub enum ItemResult {
-    /// Fulfilled; `None`: malformed, so that no condition is satisfied.
-    Fulfilled(Option<[u8; 32]>),
-    /// Refused, with code and description.
-    Refused(u16, String),
-}
-
-/// `PUT /bulkTransfers/{id}`.
-#[derive(Clone, Debug)]
-pub struct BulkFulfil {
-    /// The bulk transfer.
-    pub id: u128,
-    /// The participant that sent the message.
-    pub source: u32,
-    /// The participant it is for.
-    pub destination: u32,
-    /// Item by item.
-    pub results: Vec<(u128, ItemResult)>,
-    /// The message.
-    pub message: Received,
-}
-
-/// `PUT /bulkTransfers/{id}/error`.
-#[derive(Clone, Debug)]
-pub struct BulkError {
-    /// The error, with the bulk's id.
-    pub error: transfers::ErrorMessage,
-    /// The items of the bulk, as read from the store; they never change.
-    pub items: Vec<u128>,
-}
 
 /// The state of a stored bulk transfer.
 ///
@@ -93,33 +42,6 @@ pub(super) fn plan_bulk(id: u128, plan: &mut Plan) {
     plan.row::<Bulks>(BulkKey { id });
 }
 
-pub(super) fn plan_prepare(prepare: &BulkPrepare, number: u64, plan: &mut Plan) {
-    plan_bulk(prepare.id, plan);
-    plan.row::<Bodies>(BodyKey::new(prepare.id, BodyKind::BulkPrepare));
-    plan_message(plan, prepare.source, number);
-    let mut currency = None;
-    for item in &prepare.items {
-        transfers::plan_transfer(item.id, plan);
-        if currency.replace(item.currency) != Some(item.currency) {
-            transfers::plan_parties(&prepare.payer, &prepare.payee, item.currency, plan);
-        }
-    }
-}
-
-pub(super) fn plan_fulfil(fulfil: &BulkFulfil, number: u64, plan: &mut Plan) {
-    plan_state(plan);
-    plan_bulk(fulfil.id, plan);
-    plan_message(plan, fulfil.source, number);
-    fulfil.results.iter().for_each(|(id, _)| transfers::plan_transfer(*id, plan));
-}
-
-pub(super) fn plan_error(BulkError { error, items }: &BulkError, number: u64, plan: &mut Plan) {
-    plan_bulk(error.id, plan);
-    plan.row::<Bodies>(BodyKey::new(error.id, BodyKind::BulkError));
-    plan_message(plan, error.source, number);
-    items.iter().for_each(|id| transfers::plan_transfer(*id, plan));
-}
-
 fn refuse(rows: &mut WorkingSet, to: u32, id: u128, (error, text): (ApiError, &str), cx: &mut Context) {
     let kind = MessageKind::BulkSwitchError;
     cx.tell(rows, Message { kind, ..Message::error(to, id, error, text) });
@@ -130,53 +52,89 @@ fn is_open(rows: &WorkingSet, id: u128) -> bool {
     !TransferStage::of(row).is_final()
 }
 
-impl SwitchRules {
-    pub(super) fn bulk_prepare(&self, rows: &mut WorkingSet, prepare: &BulkPrepare, cx: &mut Context) {
-        let BulkPrepare { id, source, .. } = *prepare;
-        let key = BulkKey { id };
-        if let Some(known) = rows.get::<Bulks>(&key) {
-            if known.prepare_hash != prepare.message.hash || known.payer != source {
-                refuse(rows, source, id, (ApiError::ModifiedRequest, ""), cx);
-            } else if state_of(known) != BulkState::Pending {
+/// `POST /bulkTransfers`.
+#[derive(Clone, Debug)]
+pub struct BulkPrepare {
+    /// The bulk transfer.
+    pub id: u128,
+    /// The participant that sent the message.
+    pub source: u32,
+    /// The payer.
+    pub payer: Party,
+    /// The payee.
+    pub payee: Party,
+    /// When the items expire, in milliseconds since 1970.
+    pub expiration: u64,
+    /// The items. They contain only hashes of their messages; the bulk's message is stored whole.
+    pub items: Vec<Prepare>,
+    /// The message.
+    pub message: Received,
+}
+
+impl Command<SwitchRules> for BulkPrepare {
+    type Answer = Consequences;
+
+    fn plan(&self, rules: &SwitchRules, plan: &mut Plan) {
+        plan_bulk(self.id, plan);
+        plan.row::<Bodies>(BodyKey::new(self.id, BodyKind::BulkPrepare));
+        rules.plan_message(self.source, plan);
+        let mut currency = None;
+        for item in &self.items {
+            transfers::plan_transfer(item.id, plan);
+            if currency.replace(item.currency) != Some(item.currency) {
+                transfers::plan_parties(&self.payer, &self.payee, item.currency, plan);
+            }
+        }
+    }
+
+    fn execute(&self, rules: &SwitchRules, rows: &mut WorkingSet, now: Timestamp) -> Decided {
+        rules.collect(now, |cx| {
+            let Self { id, source, .. } = *self;
+            let key = BulkKey { id };
+            if let Some(known) = rows.get::<Bulks>(&key) {
+                if known.prepare_hash != self.message.hash || known.payer != source {
+                    refuse(rows, source, id, (ApiError::ModifiedRequest, ""), cx);
+                } else if state_of(known) != BulkState::Pending {
+                    cx.tell(rows, Message::new(source, MessageKind::BulkState, id));
+                }
+                // Otherwise its callback is on its way.
+                return;
+            }
+            let (mut items, mut failed, mut open) = (Vec::new(), Vec::new(), 0);
+            for (place, item) in (0_u16..).zip(&self.items) {
+                items.extend_from_slice(&item.id.to_be_bytes());
+                if rows.get::<Transfers>(&TransferKey { id: item.id }).is_some() {
+                    failed.extend_from_slice(&place.to_be_bytes());
+                    failed.extend_from_slice(&ApiError::ModifiedRequest.code().to_be_bytes());
+                    continue;
+                }
+                item.record(rules, rows, cx);
+                open += u32::from(is_open(rows, item.id));
+            }
+            let mut row = BulkRow {
+                state: BulkState::Pending as u8,
+                payer: self.payer.number,
+                payee: self.payee.number,
+                prepare_hash: self.message.hash,
+                fulfil_hash: None,
+                error_hash: None,
+                expiration: self.expiration,
+                unanswered_items: open,
+                open_items: open,
+                tells_payee: false,
+                items,
+                failed,
+                completed: 0,
+            };
+            if open == 0 {
+                (row.state, row.completed) = (BulkState::Completed as u8, cx.millis());
                 cx.tell(rows, Message::new(source, MessageKind::BulkState, id));
+            } else {
+                let Received { headers, body, .. } = self.message.clone();
+                rows.insert::<Bodies>(&BodyKey::new(id, BodyKind::BulkPrepare), BodyRow { headers, body });
             }
-            // Otherwise its callback is on its way.
-            return;
-        }
-        let (mut items, mut failed, mut open) = (Vec::new(), Vec::new(), 0);
-        for (place, item) in (0_u16..).zip(&prepare.items) {
-            items.extend_from_slice(&item.id.to_be_bytes());
-            if rows.get::<Transfers>(&TransferKey { id: item.id }).is_some() {
-                failed.extend_from_slice(&place.to_be_bytes());
-                failed.extend_from_slice(&ApiError::ModifiedRequest.code().to_be_bytes());
-                continue;
-            }
-            self.prepare(rows, item, cx);
-            open += u32::from(is_open(rows, item.id));
-        }
-        let mut row = BulkRow {
-            state: BulkState::Pending as u8,
-            payer: prepare.payer.number,
-            payee: prepare.payee.number,
-            prepare_hash: prepare.message.hash,
-            fulfil_hash: None,
-            error_hash: None,
-            expiration: prepare.expiration,
-            unanswered_items: open,
-            open_items: open,
-            tells_payee: false,
-            items,
-            failed,
-            completed: 0,
-        };
-        if open == 0 {
-            (row.state, row.completed) = (BulkState::Completed as u8, cx.millis());
-            cx.tell(rows, Message::new(source, MessageKind::BulkState, id));
-        } else {
-            let Received { headers, body, .. } = prepare.message.clone();
-            rows.insert::<Bodies>(&BodyKey::new(id, BodyKind::BulkPrepare), BodyRow { headers, body });
-        }
-        rows.insert::<Bulks>(&key, row);
+            rows.insert::<Bulks>(&key, row);
+        })
     }
 }
 
@@ -228,55 +186,138 @@ fn reserved(rows: &WorkingSet, id: u128) -> Option<TransferRow> {
         .cloned()
 }
 
-pub(super) fn fulfil(rows: &mut WorkingSet, fulfil: &BulkFulfil, cx: &mut Context) {
-    let BulkFulfil { id, source, destination, .. } = *fulfil;
-    let hash = fulfil.message.hash;
-    let Some(mut bulk) = known(rows, (id, hash, false), (source, destination), cx) else { return };
-    let is_part = |(item, _): &(u128, ItemResult)| {
-        rows.get::<Transfers>(&TransferKey { id: *item }).is_some_and(|row| row.bulk == Some(id))
-    };
-    if !fulfil.results.iter().all(is_part) {
-        let fault = (ApiError::TransferIdNotFound, "a result is not of an item of the bulk transfer");
-        return refuse(rows, source, id, fault, cx);
+/// The payee's answer about one item.
+#[derive(Clone, Debug)]
+pub enum ItemResult {
+    /// Fulfilled; `None`: malformed, so that no condition is satisfied.
+    Fulfilled(Option<[u8; 32]>),
+    /// Refused, with code and description.
+    Refused(u16, String),
+}
+
+/// `PUT /bulkTransfers/{id}`.
+#[derive(Clone, Debug)]
+pub struct BulkFulfil {
+    /// The bulk transfer.
+    pub id: u128,
+    /// The participant that sent the message.
+    pub source: u32,
+    /// The participant it is for.
+    pub destination: u32,
+    /// Item by item.
+    pub results: Vec<(u128, ItemResult)>,
+    /// The message.
+    pub message: Received,
+}
+
+impl Command<SwitchRules> for BulkFulfil {
+    type Answer = Consequences;
+
+    fn plan(&self, rules: &SwitchRules, plan: &mut Plan) {
+        plan_state(plan);
+        plan_bulk(self.id, plan);
+        rules.plan_message(self.source, plan);
+        self.results.iter().for_each(|(id, _)| transfers::plan_transfer(*id, plan));
     }
-    (bulk.fulfil_hash, bulk.state) = (Some(hash), BulkState::Processing as u8);
-    rows.update::<Bulks>(&BulkKey { id }, bulk);
-    for (item, result) in &fulfil.results {
-        // Items that are due or already decided stay as they are; the payee is notified at the end.
-        let Some(mut row) = reserved(rows, *item) else { continue };
-        match result {
-            ItemResult::Fulfilled(fulfilment) => {
-                row.fulfil_hash = Some(hash);
-                transfers::accept_fulfilment(rows, *item, &mut row, *fulfilment, cx);
+
+    fn execute(&self, rules: &SwitchRules, rows: &mut WorkingSet, now: Timestamp) -> Decided {
+        rules.collect(now, |cx| {
+            let Self { id, source, destination, .. } = *self;
+            let hash = self.message.hash;
+            let Some(mut bulk) = known(rows, (id, hash, false), (source, destination), cx) else { return };
+            let is_part = |(item, _): &(u128, ItemResult)| {
+                rows.get::<Transfers>(&TransferKey { id: *item }).is_some_and(|row| row.bulk == Some(id))
+            };
+            if !self.results.iter().all(is_part) {
+                let fault = (ApiError::TransferIdNotFound, "a result is not of an item of the bulk transfer");
+                return refuse(rows, source, id, fault, cx);
             }
-            ItemResult::Refused(code, text) => {
-                transfers::accept_error(*item, &mut row, hash, (*code, text), cx);
+            (bulk.fulfil_hash, bulk.state) = (Some(hash), BulkState::Processing as u8);
+            rows.update::<Bulks>(&BulkKey { id }, bulk);
+            for (item, result) in &self.results {
+                // Items that are due or already decided stay as they are; the payee is notified at the end.
+                let Some(mut row) = reserved(rows, *item) else { continue };
+                match result {
+                    ItemResult::Fulfilled(fulfilment) => {
+                        row.fulfil_hash = Some(hash);
+                        transfers::accept_fulfilment(rows, *item, &mut row, *fulfilment, cx);
+                    }
+                    ItemResult::Refused(code, text) => {
+                        transfers::accept_error(*item, &mut row, hash, (*code, text), cx);
+                    }
+                }
+                rows.update::<Transfers>(&TransferKey { id: *item }, row);
             }
-        }
-        rows.update::<Transfers>(&TransferKey { id: *item }, row);
+        })
     }
 }
 
-pub(super) fn error(rows: &mut WorkingSet, BulkError { error, items }: &BulkError, cx: &mut Context) {
-    let (id, hash) = (error.id, error.message.hash);
-    let Some(mut bulk) = known(rows, (id, hash, true), (error.source, error.destination), cx) else { return };
-    (bulk.error_hash, bulk.state) = (Some(hash), BulkState::Processing as u8);
-    rows.update::<Bulks>(&BulkKey { id }, bulk);
-    for item in items {
-        let Some(mut row) = reserved(rows, *item).filter(|row| row.bulk == Some(id)) else { continue };
-        transfers::accept_error(*item, &mut row, hash, (error.code, &error.text), cx);
-        rows.update::<Transfers>(&TransferKey { id: *item }, row);
-    }
-    let Received { headers, body, .. } = error.message.clone();
-    rows.insert::<Bodies>(&BodyKey::new(id, BodyKind::BulkError), BodyRow { headers, body });
+/// `PUT /bulkTransfers/{id}/error`.
+#[derive(Clone, Debug)]
+pub struct BulkError {
+    /// The error, with the bulk's id.
+    pub error: transfers::ErrorMessage,
+    /// The items of the bulk, as read from the store; they never change.
+    pub items: Vec<u128>,
 }
 
-pub(super) fn get(rows: &mut WorkingSet, id: u128, source: u32, cx: &mut Context) {
-    match rows.get::<Bulks>(&BulkKey { id }) {
-        Some(row) if row.payer == source || row.payee == source => {
-            cx.tell(rows, Message::new(source, MessageKind::BulkState, id));
-        }
-        _ => refuse(rows, source, id, (ApiError::BulkTransferIdNotFound, ""), cx),
+impl Command<SwitchRules> for BulkError {
+    type Answer = Consequences;
+
+    fn plan(&self, rules: &SwitchRules, plan: &mut Plan) {
+        plan_bulk(self.error.id, plan);
+        plan.row::<Bodies>(BodyKey::new(self.error.id, BodyKind::BulkError));
+        rules.plan_message(self.error.source, plan);
+        self.items.iter().for_each(|id| transfers::plan_transfer(*id, plan));
+    }
+
+    fn execute(&self, rules: &SwitchRules, rows: &mut WorkingSet, now: Timestamp) -> Decided {
+        rules.collect(now, |cx| {
+            let Self { error, items } = self;
+            let (id, hash) = (error.id, error.message.hash);
+            let Some(mut bulk) = known(rows, (id, hash, true), (error.source, error.destination), cx) else {
+                return;
+            };
+            (bulk.error_hash, bulk.state) = (Some(hash), BulkState::Processing as u8);
+            rows.update::<Bulks>(&BulkKey { id }, bulk);
+            for item in items {
+                let Some(mut row) = reserved(rows, *item).filter(|row| row.bulk == Some(id)) else {
+                    continue;
+                };
+                transfers::accept_error(*item, &mut row, hash, (error.code, &error.text), cx);
+                rows.update::<Transfers>(&TransferKey { id: *item }, row);
+            }
+            let Received { headers, body, .. } = error.message.clone();
+            rows.insert::<Bodies>(&BodyKey::new(id, BodyKind::BulkError), BodyRow { headers, body });
+        })
+    }
+}
+
+/// A participant asks for the state of a bulk transfer.
+#[derive(Clone, Debug)]
+pub struct BulkGet {
+    /// The bulk transfer.
+    pub id: u128,
+    /// The participant that asks.
+    pub source: u32,
+}
+
+impl Command<SwitchRules> for BulkGet {
+    type Answer = Consequences;
+
+    fn plan(&self, rules: &SwitchRules, plan: &mut Plan) {
+        plan_bulk(self.id, plan);
+        rules.plan_message(self.source, plan);
+    }
+
+    fn execute(&self, rules: &SwitchRules, rows: &mut WorkingSet, now: Timestamp) -> Decided {
+        let Self { id, source } = *self;
+        rules.collect(now, |cx| match rows.get::<Bulks>(&BulkKey { id }) {
+            Some(row) if row.payer == source || row.payee == source => {
+                cx.tell(rows, Message::new(source, MessageKind::BulkState, id));
+            }
+            _ => refuse(rows, source, id, (ApiError::BulkTransferIdNotFound, ""), cx),
+        })
     }
 }
 

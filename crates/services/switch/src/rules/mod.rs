@@ -6,21 +6,25 @@
 //! | [`state`] | the states of a transfer and the moves between them |
 //! | [`transfers`] | prepare, fulfil, error, expiry, and the ledger's answers |
 //! | [`bulks`] | bulk transfers: many transfers that are announced and answered together |
-//! | [`admin`] | participants, accounts, limits |
+//! | [`admin`] | the operators' changes, as they are proposed and stored |
+//! | [`participants`] | participants, accounts, limits |
 //! | [`approvals`] | changes that one operator proposes and another approves |
 //! | [`windows`] | settlement windows and the amounts sent and received in them |
 //! | [`settlements`] | net settlement |
 //! | [`parties`] | the parties that participants register as customers |
 //! | [`movements`] | deposits and withdrawals of liquidity, grants and revocations of headroom |
 //!
+//! Each command is in the module of its family, with the rows that it may touch and its rule.
+//!
 //! Money moves only in the ledger. A command that moves money records an *intent* in the same commit as the
-//! reason. The event is sent afterwards, repeatedly under the same id until it is answered;
-//! [`Command::Answers`] records the answer.
+//! reason. The event is sent afterwards, repeatedly under the same id until it is answered; [`Answers`]
+//! records the answer.
 
 pub mod admin;
 pub mod approvals;
 pub mod bulks;
 pub mod movements;
+pub mod participants;
 pub mod parties;
 pub mod settlements;
 pub mod state;
@@ -30,103 +34,60 @@ pub mod windows;
 use batzen_engine::{Plan, Rules, WorkingSet};
 use batzen_protocol::Timestamp;
 use batzen_tables::switch::{
-    HUB, Outbox, OutboxKey, OutboxRow, SwitchStateKey, SwitchStateRow, SwitchStates, WindowKey, Windows,
+    AccountKind, HUB, Outbox, OutboxKey, OutboxRow, SwitchAccountKey, SwitchStateKey, SwitchStateRow,
+    SwitchStates, WindowKey, Windows,
 };
 
 use crate::errors::ApiError;
 
 pub use admin::{Change, Refusal};
-pub use approvals::{ApprovalCommand, ApprovalState};
-pub use bulks::{BulkError, BulkFulfil, BulkPrepare, ItemResult};
-pub use movements::MovementCommand;
-pub use parties::PartyCommand;
-pub use settlements::SettlementCommand;
-pub use transfers::{Answer, AnswerStatus, ErrorMessage, Fulfil, Intent, IntentKind, Prepare};
+pub use approvals::{ApprovalState, Decide, ExpireProposal, Propose};
+pub use bulks::{BulkError, BulkFulfil, BulkGet, BulkPrepare, ItemResult};
+pub use movements::{AdvanceMovement, BeginMovement, NotifyParticipant, NumberMovement, SetOverLimit};
+pub use participants::{ActivateAccount, ActivateParticipant, OpenAccounts, SetEndpoint, SetLimit, SetModel};
+pub use parties::{RegisterParties, RemoveParty};
+pub use settlements::{AbortSettlement, CreateSettlement, StepSettlement};
+pub use transfers::{
+    Answer, AnswerStatus, Answers, ErrorMessage, Expire, Fulfil, Get, Intent, IntentKind, Prepare,
+};
+pub use windows::CloseWindow;
 
-/// A command to the switch. The format of its texts has been checked before.
-#[derive(Clone, Debug)]
-pub enum Command {
-    /// Writes the state of a new switch; always the first command.
+batzen_engine::commands! {
+    /// A command to the switch. The format of its texts has been checked before.
+    #[derive(Clone, Debug)]
+    SwitchRules => Consequences:
     Open,
-    /// A payer's transfer.
-    Prepare(Box<Prepare>),
-    /// A payee's fulfilment.
-    Fulfil(Box<Fulfil>),
-    /// A payee's refusal.
-    Error(Box<ErrorMessage>),
-    /// A participant asks for the state of a transfer.
-    Get {
-        /// The transfer.
-        id: u128,
-        /// The participant that asks.
-        source: u32,
-    },
-    /// A payer's bulk transfer.
-    BulkPrepare(Box<BulkPrepare>),
-    /// A payee's answer to a bulk transfer.
-    BulkFulfil(Box<BulkFulfil>),
-    /// A payee rejects a bulk transfer.
-    BulkError(Box<BulkError>),
-    /// A participant asks for the state of a bulk transfer.
-    BulkGet {
-        /// The bulk transfer.
-        id: u128,
-        /// The participant that asks.
-        source: u32,
-    },
-    /// These transfers are due, unless they have already been decided.
-    Expire(Vec<u128>),
-    /// The ledger has answered these intents.
-    Answers(Vec<Answer>),
-    /// These messages have been delivered or given up.
-    Sent(Vec<OutboxKey>),
-    /// A change of participants, accounts or limits takes effect.
-    Change(Box<Change>),
-    /// Proposals and decisions on them.
-    Approval(Box<ApprovalCommand>),
-    /// Account lookups.
-    Party(Box<PartyCommand>),
-    /// Closes the open window and opens the next.
-    CloseWindow {
-        /// The window that the caller believes to be open.
-        id: u64,
-        /// The reason.
-        reason: String,
-    },
-    /// Settlements.
-    Settlement(Box<SettlementCommand>),
-    /// Liquidity and headroom.
-    Movement(Box<MovementCommand>),
-}
-
-/// A command with its numbers in the outbox.
-#[derive(Clone, Debug)]
-pub struct Numbered {
-    /// The number of its first message; it uses up [`Command::numbers`].
-    pub number: u64,
-    /// The time of the decision, in microseconds since 1970: the engine's time counts whole seconds, but
-    /// transfers expire to the millisecond.
-    pub micros: u64,
-    /// The command.
-    pub command: Command,
-}
-
-impl From<Command> for Numbered {
-    /// A command that the lane has not numbered yet.
-    fn from(command: Command) -> Self {
-        Self { number: 0, micros: 0, command }
-    }
-}
-
-impl Command {
-    /// The most outbox numbers that it may need.
-    #[must_use]
-    pub fn numbers(&self) -> u64 {
-        match self {
-            Self::Answers(answers) => answers.len() as u64,
-            _ => 1,
-        }
-    }
+    Prepare,
+    Fulfil,
+    ErrorMessage,
+    Get,
+    Expire,
+    Answers,
+    Sent,
+    BulkPrepare,
+    BulkFulfil,
+    BulkError,
+    BulkGet,
+    OpenAccounts,
+    ActivateParticipant,
+    ActivateAccount,
+    SetLimit,
+    SetEndpoint,
+    SetModel,
+    Propose,
+    Decide,
+    ExpireProposal,
+    RegisterParties,
+    RemoveParty,
+    CloseWindow,
+    CreateSettlement,
+    StepSettlement,
+    AbortSettlement,
+    NumberMovement,
+    BeginMovement,
+    AdvanceMovement,
+    SetOverLimit,
+    NotifyParticipant,
 }
 
 /// The consequences of a command that took effect.
@@ -144,11 +105,53 @@ pub struct Consequences {
     pub refused: Vec<u16>,
 }
 
-/// The rules with their options.
-#[derive(Clone, Debug, Default)]
+impl Consequences {
+    /// The consequences of a command that only assigns a number.
+    fn of_number(number: impl Into<u64>) -> Self {
+        Self { number: number.into(), ..Self::default() }
+    }
+}
+
+/// The decision on a command.
+pub type Decided = Result<Consequences, Refusal>;
+
+/// The assignments of the lane to a command.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Stamp {
+    /// The number of its first message in the outbox; it uses up one for each of its [events](Rules::events).
+    pub number: u64,
+    /// The time of the decision, in microseconds since 1970: the engine's time counts whole seconds, but
+    /// transfers expire to the millisecond.
+    pub micros: u64,
+}
+
+/// The rules with their options, for the command with this stamp.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct SwitchRules {
     /// Whether a participant may pay itself.
     pub allow_on_us: bool,
+    /// The command's stamp.
+    pub stamp: Stamp,
+}
+
+impl Rules for SwitchRules {
+    type Refusal = Refusal;
+    batzen_engine::dispatch_to_commands!(Command);
+}
+
+impl SwitchRules {
+    /// Plans a message to a participant.
+    fn plan_message(&self, participant: u32, plan: &mut Plan) {
+        plan_message(participant, self.stamp.number, plan);
+    }
+
+    /// Collects the consequences of a decision.
+    fn collect(&self, now: Timestamp, decide: impl FnOnce(&mut Context)) -> Decided {
+        let Stamp { number, micros } = self.stamp;
+        let mut context = Context { now, micros, number, outcome: Consequences::default() };
+        decide(&mut context);
+        Ok(context.outcome)
+    }
 }
 
 /// Kinds of messages in the outbox.
@@ -232,6 +235,19 @@ fn change_state<T>(rows: &mut WorkingSet, change: impl FnOnce(&mut SwitchStateRo
     result
 }
 
+/// The account against which a participant's transfers are reserved.
+fn position(participant: u32, currency: u32) -> SwitchAccountKey {
+    SwitchAccountKey::new(participant, currency, AccountKind::Position)
+}
+
+fn hub_settlement(currency: u32) -> SwitchAccountKey {
+    SwitchAccountKey::new(HUB, currency, AccountKind::HubMultilateralSettlement)
+}
+
+fn conflict(text: impl Into<String>) -> Refusal {
+    Refusal::Conflict(text.into())
+}
+
 /// Takes the next number of a sequence.
 fn take_u64(number: &mut u64) -> u64 {
     let taken = *number;
@@ -271,145 +287,60 @@ impl Context {
     }
 }
 
-fn plan_message(plan: &mut Plan, participant: u32, number: u64) {
+fn plan_message(participant: u32, number: u64, plan: &mut Plan) {
     if participant != HUB {
         plan.row::<Outbox>(OutboxKey { participant, number });
     }
 }
 
-fn open(rows: &mut WorkingSet, now: Timestamp) {
-    if rows.get::<SwitchStates>(&SwitchStateKey::ONLY).is_none() {
-        let state = SwitchStateRow {
-            next_participant: 1,
-            next_account: 1,
-            open_window: 1,
-            open_in_flight: 0,
-            open_transfers: 0,
-            next_settlement: 1,
-            next_approval: 1,
-            next_movement: 1,
-        };
-        rows.insert::<SwitchStates>(&SwitchStateKey::ONLY, state);
-        rows.insert::<Windows>(&WindowKey { id: 1 }, windows::new_window("first window", now));
-    }
-}
+/// Writes the state of a new switch; always the first command.
+#[derive(Clone, Debug)]
+pub struct Open;
 
-impl Rules for SwitchRules {
-    type Command = Numbered;
+impl batzen_engine::Command<SwitchRules> for Open {
     type Answer = Consequences;
-    type Refusal = Refusal;
 
-    fn plan(&self, Numbered { number, micros, command }: &Numbered, plan: &mut Plan) {
-        let number = *number;
-        match command {
-            Command::Open => {
-                plan_state(plan);
-                plan.row::<Windows>(WindowKey { id: 1 });
-            }
-            Command::Prepare(prepare) => transfers::plan_prepare(prepare, number, plan),
-            Command::Fulfil(fulfil) => transfers::plan_fulfil(fulfil, number, plan),
-            Command::Error(error) => transfers::plan_error(error, number, plan),
-            Command::Get { id, source } => {
-                transfers::plan_transfer(*id, plan);
-                plan_message(plan, *source, number);
-            }
-            Command::BulkPrepare(prepare) => bulks::plan_prepare(prepare, number, plan),
-            Command::BulkFulfil(fulfil) => bulks::plan_fulfil(fulfil, number, plan),
-            Command::BulkError(error) => bulks::plan_error(error, number, plan),
-            Command::BulkGet { id, source } => {
-                bulks::plan_bulk(*id, plan);
-                plan_message(plan, *source, number);
-            }
-            Command::Expire(ids) => ids.iter().for_each(|id| transfers::plan_transfer(*id, plan)),
-            Command::Answers(answers) => {
-                for (answer, number) in answers.iter().zip(number..) {
-                    transfers::plan_answer(answer, number, plan);
-                }
-            }
-            Command::Sent(keys) => keys.iter().for_each(|key| plan.row::<Outbox>(key.clone())),
-            Command::Change(change) => admin::plan_change(change, plan),
-            Command::Approval(command) => {
-                approvals::plan(command, plan);
-                if let ApprovalCommand::Decide { effect: Some(effect), .. } = &**command {
-                    self.plan(&Numbered { number, micros: *micros, command: (**effect).clone() }, plan);
-                }
-            }
-            Command::Party(command) => parties::plan(command, plan),
-            Command::CloseWindow { id, .. } => windows::plan_close(*id, plan),
-            Command::Settlement(command) => settlements::plan(command, plan),
-            Command::Movement(command) => movements::plan(command, number, plan),
-        }
+    fn plan(&self, _: &SwitchRules, plan: &mut Plan) {
+        plan_state(plan);
+        plan.row::<Windows>(WindowKey { id: 1 });
     }
 
-    fn execute(
-        &self,
-        rows: &mut WorkingSet,
-        Numbered { number, micros, command }: &Numbered,
-        _: Timestamp,
-    ) -> Result<Consequences, Refusal> {
-        let mut context = Context {
-            now: Timestamp::from_micros(*micros),
-            micros: *micros,
-            number: *number,
-            outcome: Consequences::default(),
-        };
-        self.run(rows, command, &mut context)?;
-        Ok(context.outcome)
+    fn execute(&self, _: &SwitchRules, rows: &mut WorkingSet, now: Timestamp) -> Decided {
+        if rows.get::<SwitchStates>(&SwitchStateKey::ONLY).is_none() {
+            let state = SwitchStateRow {
+                next_participant: 1,
+                next_account: 1,
+                open_window: 1,
+                open_in_flight: 0,
+                open_transfers: 0,
+                next_settlement: 1,
+                next_approval: 1,
+                next_movement: 1,
+            };
+            rows.insert::<SwitchStates>(&SwitchStateKey::ONLY, state);
+            rows.insert::<Windows>(&WindowKey { id: 1 }, windows::new_window("first window", now));
+        }
+        Ok(Consequences::default())
     }
 }
 
-impl SwitchRules {
-    fn run(&self, rows: &mut WorkingSet, command: &Command, cx: &mut Context) -> Result<(), Refusal> {
-        let now = cx.now;
-        match command {
-            Command::Open => open(rows, now),
-            Command::Prepare(prepare) => self.prepare(rows, prepare, cx),
-            Command::Fulfil(fulfil) => transfers::fulfil(rows, fulfil, cx),
-            Command::Error(error) => transfers::error(rows, error, cx),
-            Command::Get { id, source } => transfers::get(rows, *id, *source, cx),
-            Command::BulkPrepare(prepare) => self.bulk_prepare(rows, prepare, cx),
-            Command::BulkFulfil(fulfil) => bulks::fulfil(rows, fulfil, cx),
-            Command::BulkError(error) => bulks::error(rows, error, cx),
-            Command::BulkGet { id, source } => bulks::get(rows, *id, *source, cx),
-            Command::Expire(ids) => transfers::expire(rows, ids, cx),
-            Command::Answers(answers) => transfers::answers(rows, answers, cx),
-            Command::Sent(keys) => {
-                for key in keys {
-                    if rows.get::<Outbox>(key).is_some() {
-                        rows.delete::<Outbox>(key);
-                    }
-                }
-            }
-            Command::Change(change) => cx.outcome.number = admin::change(rows, change, now)?,
-            Command::Approval(command) => self.approval(rows, command, cx)?,
-            Command::Party(command) => parties::execute(rows, command, cx),
-            Command::CloseWindow { id, reason } => {
-                cx.outcome.number = windows::close(rows, *id, reason, now)?;
-            }
-            Command::Settlement(command) => cx.outcome.number = settlements::execute(rows, command, now)?,
-            Command::Movement(command) => movements::execute(rows, command, cx)?,
-        }
-        Ok(())
+/// These messages have been delivered or given up.
+#[derive(Clone, Debug)]
+pub struct Sent(pub Vec<OutboxKey>);
+
+impl batzen_engine::Command<SwitchRules> for Sent {
+    type Answer = Consequences;
+
+    fn plan(&self, _: &SwitchRules, plan: &mut Plan) {
+        self.0.iter().for_each(|key| plan.row::<Outbox>(key.clone()));
     }
 
-    fn approval(
-        &self,
-        rows: &mut WorkingSet,
-        command: &ApprovalCommand,
-        cx: &mut Context,
-    ) -> Result<(), Refusal> {
-        match command {
-            ApprovalCommand::Propose { .. } => {
-                cx.outcome.number = approvals::propose(rows, command, cx.now)?;
+    fn execute(&self, _: &SwitchRules, rows: &mut WorkingSet, _: Timestamp) -> Decided {
+        for key in &self.0 {
+            if rows.get::<Outbox>(key).is_some() {
+                rows.delete::<Outbox>(key);
             }
-            ApprovalCommand::Decide { decision, effect } => {
-                approvals::decide(rows, decision, cx.now)?;
-                if let Some(effect) = effect {
-                    self.run(rows, effect, cx).map_err(|refusal| Refusal::NotDone(Box::new(refusal)))?;
-                }
-            }
-            ApprovalCommand::Expire { id, subject } => approvals::expire(rows, *id, *subject, cx.now),
         }
-        Ok(())
+        Ok(Consequences::default())
     }
 }

@@ -1,12 +1,14 @@
 //! Deposits and withdrawals of liquidity, and grants and revocations of headroom. A movement is recorded
 //! before the ledger is asked, and finished after it has answered.
 
-use batzen_engine::{Plan, WorkingSet};
-use batzen_tables::switch::{
-    AccountKind, MovementKey, MovementRow, Movements, SwitchAccountKey, SwitchAccounts,
-};
+use batzen_engine::{Command, Plan, WorkingSet};
+use batzen_protocol::Timestamp;
+use batzen_tables::switch::{MovementKey, MovementRow, Movements, SwitchAccounts};
 
-use super::{Context, Message, MessageKind, Refusal, change_state, plan_message, plan_state, take_u64};
+use super::{
+    Consequences, Decided, Message, MessageKind, Refusal, SwitchRules, change_state, conflict, plan_state,
+    position, take_u64,
+};
 
 /// The kind of a movement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,146 +111,168 @@ impl MovementState {
     }
 }
 
-/// Commands about movements.
+/// A movement of funds that an operator orders.
 #[derive(Clone, Debug)]
-pub enum MovementCommand {
-    /// Assigns a number to a movement of the switch itself.
-    Number,
-    /// Records a movement to be made. Repeating it gives the same answer; a different movement under the same
-    /// id is refused.
-    Begin {
-        /// Its id, also used in the ledger.
-        id: u128,
-        /// The kind.
-        kind: MovementKind,
-        /// The participant.
-        participant: u32,
-        /// The currency.
-        currency: u32,
-        /// The amount in ten-thousandths.
-        amount: u128,
-        /// Funds out: the headroom that is revoked with it.
-        headroom: u128,
-        /// The reason.
-        reason: String,
-        /// The settlement bank's reference.
-        reference: String,
-        /// The operator who orders it.
-        operator: String,
-    },
-    /// Advances a movement. Repeating it is harmless.
-    Advance {
-        /// The movement.
-        id: u128,
-        /// The state to reach.
-        to: MovementState,
-    },
-    /// Sets whether new prepares of a participant are refused because its headroom exceeds its limit.
-    OverLimit {
-        /// The participant.
-        participant: u32,
-        /// The currency.
-        currency: u32,
-        /// The code of the refusals; 0: not over its limit.
-        code: u16,
-    },
-    /// Notifies a participant about its position or limit.
-    Notify {
-        /// The participant.
-        participant: u32,
-        /// The notice as JSON.
-        text: String,
-    },
+pub struct Funds {
+    /// Its id, also used in the ledger.
+    pub id: u128,
+    /// The participant.
+    pub participant: u32,
+    /// The currency.
+    pub currency: u32,
+    /// In ten-thousandths.
+    pub amount: u128,
+    /// The reason.
+    pub reason: String,
+    /// The settlement bank's reference.
+    pub reference: String,
+    /// The operator who orders it; with four eyes both, separated by a comma.
+    pub operator: String,
 }
 
-pub(super) fn plan(command: &MovementCommand, number: u64, plan: &mut Plan) {
-    match command {
-        MovementCommand::Number => plan_state(plan),
-        MovementCommand::Begin { id, .. } | MovementCommand::Advance { id, .. } => {
-            plan.row::<Movements>(MovementKey { id: *id });
-        }
-        MovementCommand::OverLimit { participant, currency, .. } => {
-            plan.row::<SwitchAccounts>(SwitchAccountKey::new(*participant, *currency, AccountKind::Position));
-        }
-        MovementCommand::Notify { participant, .. } => plan_message(plan, *participant, number),
+/// Assigns a number to a movement of the switch itself.
+#[derive(Clone, Debug)]
+pub struct NumberMovement;
+
+impl Command<SwitchRules> for NumberMovement {
+    type Answer = Consequences;
+
+    fn plan(&self, _: &SwitchRules, plan: &mut Plan) {
+        plan_state(plan);
+    }
+
+    fn execute(&self, _: &SwitchRules, rows: &mut WorkingSet, _: Timestamp) -> Decided {
+        let number = change_state(rows, |state| take_u64(&mut state.next_movement));
+        Ok(Consequences::of_number(number))
     }
 }
 
-pub(super) fn execute(
-    rows: &mut WorkingSet,
-    command: &MovementCommand,
-    cx: &mut Context,
-) -> Result<(), Refusal> {
-    match command {
-        MovementCommand::Number => {
-            cx.outcome.number = change_state(rows, |state| take_u64(&mut state.next_movement));
+/// Records a movement to be made. The number of the consequences is its state. Repeating it gives the same answer; a
+/// different movement under the same id is refused.
+#[derive(Clone, Debug)]
+pub struct BeginMovement {
+    /// The kind.
+    pub kind: MovementKind,
+    /// The participant, the amount and the reason.
+    pub funds: Funds,
+    /// Funds out: the headroom that is revoked with it.
+    pub headroom: u128,
+}
+
+impl Command<SwitchRules> for BeginMovement {
+    type Answer = Consequences;
+
+    fn plan(&self, _: &SwitchRules, plan: &mut Plan) {
+        plan.row::<Movements>(MovementKey { id: self.funds.id });
+    }
+
+    fn execute(&self, _: &SwitchRules, rows: &mut WorkingSet, now: Timestamp) -> Decided {
+        let Funds { id, participant, currency, amount, reason, reference, operator } = self.funds.clone();
+        let key = MovementKey { id };
+        if let Some(known) = rows.get::<Movements>(&key) {
+            let is_same = known.kind == self.kind as u8
+                && (known.participant, known.currency, known.amount) == (participant, currency, amount)
+                && known.reference == reference;
+            let known = Consequences::of_number(known.state);
+            return is_same.then_some(known).ok_or_else(|| conflict("another movement has this transferId"));
         }
-        MovementCommand::Begin {
-            id,
-            kind,
+        let row = MovementRow {
+            kind: self.kind as u8,
+            state: MovementState::Intended as u8,
             participant,
             currency,
             amount,
-            headroom,
+            headroom: self.headroom,
             reason,
             reference,
             operator,
-        } => {
-            let key = MovementKey { id: *id };
-            if let Some(known) = rows.get::<Movements>(&key) {
-                let same = known.kind == *kind as u8
-                    && (known.participant, known.currency, known.amount)
-                        == (*participant, *currency, *amount)
-                    && known.reference == *reference;
-                cx.outcome.number = known.state.into();
-                return if same {
-                    Ok(())
-                } else {
-                    Err(Refusal::Conflict("another movement has this transferId".to_owned()))
-                };
-            }
-            let row = MovementRow {
-                kind: *kind as u8,
-                state: MovementState::Intended as u8,
-                participant: *participant,
-                currency: *currency,
-                amount: *amount,
-                headroom: *headroom,
-                reason: reason.clone(),
-                reference: reference.clone(),
-                operator: operator.clone(),
-                created: cx.now,
-                changed: cx.now,
-            };
-            rows.insert::<Movements>(&key, row);
-            cx.outcome.number = MovementState::Intended as u64;
-        }
-        MovementCommand::Advance { id, to } => {
-            let key = MovementKey { id: *id };
-            let mut row = rows.get::<Movements>(&key).cloned().ok_or(Refusal::Unknown("movement"))?;
-            let state = MovementState::from_number(row.state).expect("rows are written by the rules");
-            if state != *to {
-                if !state.may_become(*to) {
-                    let text = format!("a movement in {} cannot become {}", state.name(), to.name());
-                    return Err(Refusal::Conflict(text));
-                }
-                (row.state, row.changed) = (*to as u8, cx.now);
-                rows.update::<Movements>(&key, row);
-            }
-        }
-        MovementCommand::OverLimit { participant, currency, code } => {
-            let key = SwitchAccountKey::new(*participant, *currency, AccountKind::Position);
-            let mut row = rows.get::<SwitchAccounts>(&key).cloned().ok_or(Refusal::Unknown("account"))?;
-            if row.over_limit != *code {
-                row.over_limit = *code;
-                rows.update::<SwitchAccounts>(&key, row);
-            }
-        }
-        MovementCommand::Notify { participant, text } => {
-            let mut message = Message::new(*participant, MessageKind::Notice, 0);
-            message.text.clone_from(text);
-            cx.tell(rows, message);
-        }
+            created: now,
+            changed: now,
+        };
+        rows.insert::<Movements>(&key, row);
+        Ok(Consequences::of_number(MovementState::Intended as u8))
     }
-    Ok(())
+}
+
+/// Advances a movement. Repeating it is harmless.
+#[derive(Clone, Debug)]
+pub struct AdvanceMovement {
+    /// The movement.
+    pub id: u128,
+    /// The state to reach.
+    pub to: MovementState,
+}
+
+impl Command<SwitchRules> for AdvanceMovement {
+    type Answer = Consequences;
+
+    fn plan(&self, _: &SwitchRules, plan: &mut Plan) {
+        plan.row::<Movements>(MovementKey { id: self.id });
+    }
+
+    fn execute(&self, _: &SwitchRules, rows: &mut WorkingSet, now: Timestamp) -> Decided {
+        let key = MovementKey { id: self.id };
+        let mut row = rows.get::<Movements>(&key).cloned().ok_or(Refusal::Unknown("movement"))?;
+        let state = MovementState::from_number(row.state).expect("rows are written by the rules");
+        if state != self.to {
+            if !state.may_become(self.to) {
+                let text = format!("a movement in {} cannot become {}", state.name(), self.to.name());
+                return Err(conflict(text));
+            }
+            (row.state, row.changed) = (self.to as u8, now);
+            rows.update::<Movements>(&key, row);
+        }
+        Ok(Consequences::default())
+    }
+}
+
+/// Sets whether new prepares of a participant are refused because its headroom exceeds its limit.
+#[derive(Clone, Debug)]
+pub struct SetOverLimit {
+    /// The participant.
+    pub participant: u32,
+    /// The currency.
+    pub currency: u32,
+    /// The code of the refusals; 0: not over its limit.
+    pub code: u16,
+}
+
+impl Command<SwitchRules> for SetOverLimit {
+    type Answer = Consequences;
+
+    fn plan(&self, _: &SwitchRules, plan: &mut Plan) {
+        plan.row::<SwitchAccounts>(position(self.participant, self.currency));
+    }
+
+    fn execute(&self, _: &SwitchRules, rows: &mut WorkingSet, _: Timestamp) -> Decided {
+        let key = position(self.participant, self.currency);
+        let mut row = rows.get::<SwitchAccounts>(&key).cloned().ok_or(Refusal::Unknown("account"))?;
+        if row.over_limit != self.code {
+            row.over_limit = self.code;
+            rows.update::<SwitchAccounts>(&key, row);
+        }
+        Ok(Consequences::default())
+    }
+}
+
+/// Notifies a participant about its position or limit.
+#[derive(Clone, Debug)]
+pub struct NotifyParticipant {
+    /// The participant.
+    pub participant: u32,
+    /// The notice as JSON.
+    pub text: String,
+}
+
+impl Command<SwitchRules> for NotifyParticipant {
+    type Answer = Consequences;
+
+    fn plan(&self, rules: &SwitchRules, plan: &mut Plan) {
+        rules.plan_message(self.participant, plan);
+    }
+
+    fn execute(&self, rules: &SwitchRules, rows: &mut WorkingSet, now: Timestamp) -> Decided {
+        let message = Message::new(self.participant, MessageKind::Notice, 0);
+        rules.collect(now, |cx| cx.tell(rows, Message { text: self.text.clone(), ..message }))
+    }
 }

@@ -1,14 +1,16 @@
 //! Prepare, fulfil, error, expiry, and the ledger's answers.
 
-use batzen_engine::{Plan, WorkingSet};
+use batzen_engine::{Command, Plan, WorkingSet};
+use batzen_protocol::Timestamp;
 use batzen_tables::switch::{
-    AccountKind, Bodies, BodyKey, BodyKind, BodyRow, HUB, ParticipantKey, Participants, SwitchAccountKey,
-    SwitchAccounts, TransferKey, TransferRow, Transfers,
+    Bodies, BodyKey, BodyKind, BodyRow, ParticipantKey, Participants, SwitchAccounts, TransferKey,
+    TransferRow, Transfers,
 };
 
 use super::state::{self, TransferStage, advance, received_millis};
 use super::{
-    Context, Message, MessageKind, SwitchRules, bulks, change_state, plan_message, plan_state, windows,
+    Consequences, Context, Decided, Message, MessageKind, SwitchRules, bulks, change_state, hub_settlement,
+    plan_message, plan_state, position, windows,
 };
 use crate::errors::ApiError;
 use crate::fulfilment;
@@ -32,65 +34,6 @@ pub struct Party {
     pub name: String,
     /// Its number; 0 if there is none. Numbers never change.
     pub number: u32,
-}
-
-/// `POST /transfers`.
-#[derive(Clone, Debug)]
-pub struct Prepare {
-    /// The transfer.
-    pub id: u128,
-    /// The participant that sent the message.
-    pub source: u32,
-    /// The payer.
-    pub payer: Party,
-    /// The payee.
-    pub payee: Party,
-    /// The currency.
-    pub currency: u32,
-    /// In ten-thousandths.
-    pub amount: u128,
-    /// `None`: malformed.
-    pub condition: Option<[u8; 32]>,
-    /// In milliseconds since 1970.
-    pub expiration: u64,
-    /// The message.
-    pub message: Received,
-    /// The bulk transfer that it is part of.
-    pub bulk: Option<u128>,
-}
-
-/// `PUT /transfers/{id}`.
-#[derive(Clone, Debug)]
-pub struct Fulfil {
-    /// The transfer.
-    pub id: u128,
-    /// The participant that sent the message.
-    pub source: u32,
-    /// The participant it is for.
-    pub destination: u32,
-    /// `None`: missing or malformed, so that no condition is satisfied.
-    pub fulfilment: Option<[u8; 32]>,
-    /// Whether the payee wants to be notified when it is committed.
-    pub reserved: bool,
-    /// The message.
-    pub message: Received,
-}
-
-/// `PUT /transfers/{id}/error`.
-#[derive(Clone, Debug)]
-pub struct ErrorMessage {
-    /// The transfer.
-    pub id: u128,
-    /// The participant that sent the message.
-    pub source: u32,
-    /// The participant it is for.
-    pub destination: u32,
-    /// The code.
-    pub code: u16,
-    /// The description.
-    pub text: String,
-    /// The message.
-    pub message: Received,
 }
 
 /// The ledger operation needed for a transfer.
@@ -189,89 +132,91 @@ pub(super) fn plan_transfer(id: u128, plan: &mut Plan) {
     plan.row::<Transfers>(TransferKey { id });
 }
 
-pub(super) fn plan_prepare(prepare: &Prepare, number: u64, plan: &mut Plan) {
-    plan_transfer(prepare.id, plan);
-    plan.row::<Bodies>(BodyKey::new(prepare.id, BodyKind::Prepare));
-    plan_parties(&prepare.payer, &prepare.payee, prepare.currency, plan);
-    plan_message(plan, prepare.source, number);
-}
-
 pub(super) fn plan_parties(payer: &Party, payee: &Party, currency: u32, plan: &mut Plan) {
     for party in [payer, payee] {
         plan.row::<Participants>(ParticipantKey::new(&party.name));
-        plan.row::<SwitchAccounts>(SwitchAccountKey::new(party.number, currency, AccountKind::Position));
+        plan.row::<SwitchAccounts>(position(party.number, currency));
     }
-    plan.row::<SwitchAccounts>(settlement_account(currency));
-}
-
-fn settlement_account(currency: u32) -> SwitchAccountKey {
-    SwitchAccountKey::new(HUB, currency, AccountKind::HubMultilateralSettlement)
-}
-
-pub(super) fn plan_fulfil(fulfil: &Fulfil, number: u64, plan: &mut Plan) {
-    plan_state(plan);
-    plan_transfer(fulfil.id, plan);
-    plan.row::<Bodies>(BodyKey::new(fulfil.id, BodyKind::Fulfil));
-    plan_message(plan, fulfil.source, number);
-}
-
-pub(super) fn plan_error(error: &ErrorMessage, number: u64, plan: &mut Plan) {
-    plan_transfer(error.id, plan);
-    plan.row::<Bodies>(BodyKey::new(error.id, BodyKind::Error));
-    plan_message(plan, error.source, number);
-}
-
-pub(super) fn plan_answer(answer: &Answer, number: u64, plan: &mut Plan) {
-    let Intent { id, payer, payee, currency, window, .. } = answer.intent;
-    plan_transfer(id, plan);
-    plan_message(plan, payer, number);
-    plan_message(plan, payee, number);
-    if let Some(bulk) = answer.intent.bulk {
-        bulks::plan_bulk(bulk, plan);
-    }
-    if window != 0 {
-        plan_state(plan);
-        windows::plan_committed(window, payer, payee, currency, plan);
-    }
+    plan.row::<SwitchAccounts>(hub_settlement(currency));
 }
 
 /// Why a prepare fails validation.
 pub(super) type Fault = (ApiError, &'static str);
 
-impl SwitchRules {
-    pub(super) fn prepare(&self, rows: &mut WorkingSet, prepare: &Prepare, cx: &mut Context) {
-        let key = TransferKey { id: prepare.id };
+/// `POST /transfers`.
+#[derive(Clone, Debug)]
+pub struct Prepare {
+    /// The transfer.
+    pub id: u128,
+    /// The participant that sent the message.
+    pub source: u32,
+    /// The payer.
+    pub payer: Party,
+    /// The payee.
+    pub payee: Party,
+    /// The currency.
+    pub currency: u32,
+    /// In ten-thousandths.
+    pub amount: u128,
+    /// `None`: malformed.
+    pub condition: Option<[u8; 32]>,
+    /// In milliseconds since 1970.
+    pub expiration: u64,
+    /// The message.
+    pub message: Received,
+    /// The bulk transfer that it is part of.
+    pub bulk: Option<u128>,
+}
+
+impl Command<SwitchRules> for Prepare {
+    type Answer = Consequences;
+
+    fn plan(&self, rules: &SwitchRules, plan: &mut Plan) {
+        plan_transfer(self.id, plan);
+        plan.row::<Bodies>(BodyKey::new(self.id, BodyKind::Prepare));
+        plan_parties(&self.payer, &self.payee, self.currency, plan);
+        rules.plan_message(self.source, plan);
+    }
+
+    fn execute(&self, rules: &SwitchRules, rows: &mut WorkingSet, now: Timestamp) -> Decided {
+        rules.collect(now, |cx| self.record(rules, rows, cx))
+    }
+}
+
+impl Prepare {
+    /// Records the transfer, refused or with its intent.
+    pub(super) fn record(&self, rules: &SwitchRules, rows: &mut WorkingSet, cx: &mut Context) {
+        let key = TransferKey { id: self.id };
         if let Some(known) = rows.get::<Transfers>(&key) {
             // A sender that only knows the text of another's message learns nothing about its transfer. (An
             // invalid message may name anybody.)
-            let is_foreign =
-                known.payer != prepare.source && TransferStage::of(known) != TransferStage::Invalid;
-            if known.prepare_hash != prepare.message.hash || known.bulk != prepare.bulk || is_foreign {
+            let is_foreign = known.payer != self.source && TransferStage::of(known) != TransferStage::Invalid;
+            if known.prepare_hash != self.message.hash || known.bulk != self.bulk || is_foreign {
                 let error = ApiError::ModifiedRequest;
-                cx.tell(rows, Message::error(prepare.source, prepare.id, error, ""));
+                cx.tell(rows, Message::error(self.source, self.id, error, ""));
             } else if TransferStage::of(known) != TransferStage::ReceivedPrepare {
-                cx.tell(rows, Message::new(prepare.source, MessageKind::TransferStage, prepare.id));
+                cx.tell(rows, Message::new(self.source, MessageKind::TransferStage, self.id));
             }
             // Otherwise its callback is on its way.
             return;
         }
-        let fault = self.validate(rows, prepare, cx.millis());
-        let refusal = fault.or_else(|| over_limit(rows, prepare));
+        let fault = self.validate(rules, rows, cx.millis());
+        let refusal = fault.or_else(|| over_limit(rows, self));
         let (begin, reason) = match fault {
             Some((error, _)) => (TransferStage::Invalid, error.code()),
             None => (TransferStage::ReceivedPrepare, 0),
         };
-        let hub = rows.get::<SwitchAccounts>(&settlement_account(prepare.currency));
+        let hub = rows.get::<SwitchAccounts>(&hub_settlement(self.currency));
         let mut row = TransferRow {
             state: begin as u8,
             intent: 0,
-            payer: prepare.payer.number,
-            payee: prepare.payee.number,
-            currency: prepare.currency,
-            amount: prepare.amount,
-            condition: prepare.condition.unwrap_or_default(),
-            expiration: prepare.expiration,
-            prepare_hash: prepare.message.hash,
+            payer: self.payer.number,
+            payee: self.payee.number,
+            currency: self.currency,
+            amount: self.amount,
+            condition: self.condition.unwrap_or_default(),
+            expiration: self.expiration,
+            prepare_hash: self.message.hash,
             fulfil_hash: None,
             error_hash: None,
             fulfilment: None,
@@ -281,7 +226,7 @@ impl SwitchRules {
             wants_patch: false,
             error_code: 0,
             error_text: String::new(),
-            bulk: prepare.bulk,
+            bulk: self.bulk,
             history: state::begin(begin, reason, cx.micros),
         };
         if let Some((error, text)) = refusal {
@@ -289,33 +234,28 @@ impl SwitchRules {
                 advance(&mut row, TransferStage::AbortedRejected, error.code(), cx.micros);
             }
             fail(&mut row, error, text, cx.millis());
-            if prepare.bulk.is_none() {
-                cx.tell(rows, Message::error(prepare.source, prepare.id, error, text));
+            if self.bulk.is_none() {
+                cx.tell(rows, Message::error(self.source, self.id, error, text));
             }
         } else {
             row.intent = IntentKind::Reserve as u8;
-            cx.outcome.intents.extend(Intent::of(prepare.id, &row));
-            if prepare.bulk.is_none() {
-                let Received { headers, body, .. } = prepare.message.clone();
-                rows.insert::<Bodies>(
-                    &BodyKey::new(prepare.id, BodyKind::Prepare),
-                    BodyRow { headers, body },
-                );
+            cx.outcome.intents.extend(Intent::of(self.id, &row));
+            if self.bulk.is_none() {
+                let Received { headers, body, .. } = self.message.clone();
+                rows.insert::<Bodies>(&BodyKey::new(self.id, BodyKind::Prepare), BodyRow { headers, body });
             }
         }
         rows.insert::<Transfers>(&key, row);
     }
 
     /// The checks of chapter 2.5, step 3, in order.
-    pub(super) fn validate(&self, rows: &WorkingSet, prepare: &Prepare, now: u64) -> Option<Fault> {
-        let Prepare { payer, payee, currency, .. } = prepare;
-        if prepare.source != payer.number || payer.number == 0 {
-            let text = "the sender is not the payer";
-            return Some(if payer.number == 0 {
-                (ApiError::PayerFspIdNotFound, "")
-            } else {
-                (ApiError::ValidationError, text)
-            });
+    fn validate(&self, rules: &SwitchRules, rows: &WorkingSet, now: u64) -> Option<Fault> {
+        let Self { payer, payee, currency, .. } = self;
+        if payer.number == 0 {
+            return Some((ApiError::PayerFspIdNotFound, ""));
+        }
+        if self.source != payer.number {
+            return Some((ApiError::ValidationError, "the sender is not the payer"));
         }
         let active = |party: &Party| {
             rows.get::<Participants>(&ParticipantKey::new(&party.name))
@@ -332,17 +272,17 @@ impl SwitchRules {
             Some(false) => return Some((ApiError::PayeePermissionError, "the payee is not active")),
             Some(true) => {}
         }
-        if prepare.condition.is_none() {
+        if self.condition.is_none() {
             return Some((ApiError::ValidationError, "the condition is not 32 bytes"));
         }
-        if prepare.expiration <= now {
+        if self.expiration <= now {
             return Some((ApiError::TransferExpired, ""));
         }
-        if payer.number == payee.number && !self.allow_on_us {
+        if payer.number == payee.number && !rules.allow_on_us {
             return Some((ApiError::ValidationError, "payer and payee are the same"));
         }
         let account = |party: &Party| {
-            rows.get::<SwitchAccounts>(&SwitchAccountKey::new(party.number, *currency, AccountKind::Position))
+            rows.get::<SwitchAccounts>(&position(party.number, *currency))
                 .is_some_and(|row| row.active && row.ndc.is_some())
         };
         if !account(payer) {
@@ -352,10 +292,8 @@ impl SwitchRules {
             ));
         }
         if !account(payee) {
-            return Some((
-                ApiError::PayeeCurrencyUnsupported,
-                "the payee has no active account of this currency",
-            ));
+            let text = "the payee has no active account of this currency";
+            return Some((ApiError::PayeeCurrencyUnsupported, text));
         }
         None
     }
@@ -363,7 +301,7 @@ impl SwitchRules {
 
 /// New prepares of a participant over its limit are refused before they reach the ledger.
 fn over_limit(rows: &WorkingSet, prepare: &Prepare) -> Option<Fault> {
-    let key = SwitchAccountKey::new(prepare.payer.number, prepare.currency, AccountKind::Position);
+    let key = position(prepare.payer.number, prepare.currency);
     let code = rows.get::<SwitchAccounts>(&key)?.over_limit;
     let error = ApiError::from_code(code)?;
     Some((error, "the payer is over its limit"))
@@ -423,31 +361,111 @@ fn too_late(
     cx.tell(rows, message);
 }
 
-pub(super) fn fulfil(rows: &mut WorkingSet, fulfil: &Fulfil, cx: &mut Context) {
-    let Fulfil { id, source, .. } = *fulfil;
-    let Some(row) = known(rows, id, (source, fulfil.destination), cx) else { return };
-    if let Some(hash) = row.fulfil_hash {
-        if hash != fulfil.message.hash {
-            cx.tell(rows, Message::error(source, id, ApiError::ModifiedRequest, ""));
-        } else if TransferStage::of(row).is_final() {
-            let row = row.clone();
-            resend(rows, id, &row, cx);
-        }
-        return;
+/// `PUT /transfers/{id}`.
+#[derive(Clone, Debug)]
+pub struct Fulfil {
+    /// The transfer.
+    pub id: u128,
+    /// The participant that sent the message.
+    pub source: u32,
+    /// The participant it is for.
+    pub destination: u32,
+    /// `None`: missing or malformed, so that no condition is satisfied.
+    pub fulfilment: Option<[u8; 32]>,
+    /// Whether the payee wants to be notified when it is committed.
+    pub reserved: bool,
+    /// The message.
+    pub message: Received,
+}
+
+impl Command<SwitchRules> for Fulfil {
+    type Answer = Consequences;
+
+    fn plan(&self, rules: &SwitchRules, plan: &mut Plan) {
+        plan_state(plan);
+        plan_transfer(self.id, plan);
+        plan.row::<Bodies>(BodyKey::new(self.id, BodyKind::Fulfil));
+        rules.plan_message(self.source, plan);
     }
-    if TransferStage::of(row) != TransferStage::Reserved {
-        let row = row.clone();
-        return too_late(rows, id, source, &row, fulfil.reserved, cx);
+
+    fn execute(&self, rules: &SwitchRules, rows: &mut WorkingSet, now: Timestamp) -> Decided {
+        rules.collect(now, |cx| {
+            let Self { id, source, .. } = *self;
+            let Some(row) = known(rows, id, (source, self.destination), cx) else { return };
+            if let Some(hash) = row.fulfil_hash {
+                if hash != self.message.hash {
+                    cx.tell(rows, Message::error(source, id, ApiError::ModifiedRequest, ""));
+                } else if TransferStage::of(row).is_final() {
+                    let row = row.clone();
+                    resend(rows, id, &row, cx);
+                }
+                return;
+            }
+            if TransferStage::of(row) != TransferStage::Reserved {
+                let row = row.clone();
+                return too_late(rows, id, source, &row, self.reserved, cx);
+            }
+            let mut row = row.clone();
+            row.fulfil_hash = Some(self.message.hash);
+            row.wants_patch = self.reserved;
+            accept_fulfilment(rows, id, &mut row, self.fulfilment, cx);
+            if row.fulfilment.is_some() {
+                let Received { headers, body, .. } = self.message.clone();
+                rows.insert::<Bodies>(&BodyKey::new(id, BodyKind::Fulfil), BodyRow { headers, body });
+            }
+            rows.update::<Transfers>(&TransferKey { id }, row);
+        })
     }
-    let mut row = row.clone();
-    row.fulfil_hash = Some(fulfil.message.hash);
-    row.wants_patch = fulfil.reserved;
-    accept_fulfilment(rows, id, &mut row, fulfil.fulfilment, cx);
-    if row.fulfilment.is_some() {
-        let Received { headers, body, .. } = fulfil.message.clone();
-        rows.insert::<Bodies>(&BodyKey::new(id, BodyKind::Fulfil), BodyRow { headers, body });
+}
+
+/// `PUT /transfers/{id}/error`.
+#[derive(Clone, Debug)]
+pub struct ErrorMessage {
+    /// The transfer.
+    pub id: u128,
+    /// The participant that sent the message.
+    pub source: u32,
+    /// The participant it is for.
+    pub destination: u32,
+    /// The code.
+    pub code: u16,
+    /// The description.
+    pub text: String,
+    /// The message.
+    pub message: Received,
+}
+
+impl Command<SwitchRules> for ErrorMessage {
+    type Answer = Consequences;
+
+    fn plan(&self, rules: &SwitchRules, plan: &mut Plan) {
+        plan_transfer(self.id, plan);
+        plan.row::<Bodies>(BodyKey::new(self.id, BodyKind::Error));
+        rules.plan_message(self.source, plan);
     }
-    rows.update::<Transfers>(&TransferKey { id }, row);
+
+    fn execute(&self, rules: &SwitchRules, rows: &mut WorkingSet, now: Timestamp) -> Decided {
+        rules.collect(now, |cx| {
+            let Self { id, source, .. } = *self;
+            let Some(row) = known(rows, id, (source, self.destination), cx) else { return };
+            if let Some(hash) = row.error_hash {
+                if hash != self.message.hash {
+                    cx.tell(rows, Message::error(source, id, ApiError::ModifiedRequest, ""));
+                }
+                // A repetition: a payee gets no answer to its self.
+                return;
+            }
+            if TransferStage::of(row) != TransferStage::Reserved {
+                let row = row.clone();
+                return too_late(rows, id, source, &row, false, cx);
+            }
+            let mut row = row.clone();
+            accept_error(id, &mut row, self.message.hash, (self.code, &self.text), cx);
+            let Received { headers, body, .. } = self.message.clone();
+            rows.insert::<Bodies>(&BodyKey::new(id, BodyKind::Error), BodyRow { headers, body });
+            rows.update::<Transfers>(&TransferKey { id }, row);
+        })
+    }
 }
 
 /// Steps 5 to 7 for a reserved transfer: it will be posted or voided.
@@ -501,27 +519,6 @@ fn resend(rows: &mut WorkingSet, id: u128, row: &TransferRow, cx: &mut Context) 
     cx.tell(rows, message);
 }
 
-pub(super) fn error(rows: &mut WorkingSet, error: &ErrorMessage, cx: &mut Context) {
-    let ErrorMessage { id, source, .. } = *error;
-    let Some(row) = known(rows, id, (source, error.destination), cx) else { return };
-    if let Some(hash) = row.error_hash {
-        if hash != error.message.hash {
-            cx.tell(rows, Message::error(source, id, ApiError::ModifiedRequest, ""));
-        }
-        // A repetition: a payee gets no answer to its error.
-        return;
-    }
-    if TransferStage::of(row) != TransferStage::Reserved {
-        let row = row.clone();
-        return too_late(rows, id, source, &row, false, cx);
-    }
-    let mut row = row.clone();
-    accept_error(id, &mut row, error.message.hash, (error.code, &error.text), cx);
-    let Received { headers, body, .. } = error.message.clone();
-    rows.insert::<Bodies>(&BodyKey::new(id, BodyKind::Error), BodyRow { headers, body });
-    rows.update::<Transfers>(&TransferKey { id }, row);
-}
-
 /// The payee refuses a reserved transfer with the message of this hash: it will be voided.
 pub(super) fn accept_error(
     id: u128,
@@ -541,39 +538,101 @@ pub(super) fn accept_error(
     intend(row, id, IntentKind::Void, cx);
 }
 
-pub(super) fn get(rows: &mut WorkingSet, id: u128, source: u32, cx: &mut Context) {
-    let row = rows.get::<Transfers>(&TransferKey { id });
-    let message = match row {
-        Some(row) if row.payer == source || row.payee == source => {
-            Message::new(source, MessageKind::TransferStage, id)
-        }
-        _ => Message::error(source, id, ApiError::TransferIdNotFound, ""),
-    };
-    cx.tell(rows, message);
+/// A participant asks for the state of a transfer.
+#[derive(Clone, Debug)]
+pub struct Get {
+    /// The transfer.
+    pub id: u128,
+    /// The participant that asks.
+    pub source: u32,
 }
 
-pub(super) fn expire(rows: &mut WorkingSet, ids: &[u128], cx: &mut Context) {
-    for &id in ids {
-        let key = TransferKey { id };
-        let Some(row) = rows.get::<Transfers>(&key) else { continue };
-        if TransferStage::of(row) == TransferStage::Reserved && row.expiration <= cx.millis() {
-            let mut row = row.clone();
-            time_out(&mut row, id, cx);
-            rows.update::<Transfers>(&key, row);
-        }
+impl Command<SwitchRules> for Get {
+    type Answer = Consequences;
+
+    fn plan(&self, rules: &SwitchRules, plan: &mut Plan) {
+        plan_transfer(self.id, plan);
+        rules.plan_message(self.source, plan);
+    }
+
+    fn execute(&self, rules: &SwitchRules, rows: &mut WorkingSet, now: Timestamp) -> Decided {
+        let Self { id, source } = *self;
+        let message = match rows.get::<Transfers>(&TransferKey { id }) {
+            Some(row) if row.payer == source || row.payee == source => {
+                Message::new(source, MessageKind::TransferStage, id)
+            }
+            _ => Message::error(source, id, ApiError::TransferIdNotFound, ""),
+        };
+        rules.collect(now, |cx| cx.tell(rows, message))
     }
 }
 
-pub(super) fn answers(rows: &mut WorkingSet, answers: &[Answer], cx: &mut Context) {
-    let first = cx.number;
-    for (answer, number) in answers.iter().zip(first..) {
-        cx.number = number;
-        let key = TransferKey { id: answer.intent.id };
-        let row = rows.get::<Transfers>(&key).expect("an intent is a transfer's").clone();
-        // An intent sent twice is answered twice; the first answer counts.
-        if row.intent == answer.intent.kind as u8 {
-            answered(rows, &key, row, answer, cx);
+/// These transfers are due, unless they have already been decided.
+#[derive(Clone, Debug)]
+pub struct Expire(pub Vec<u128>);
+
+impl Command<SwitchRules> for Expire {
+    type Answer = Consequences;
+
+    fn plan(&self, _: &SwitchRules, plan: &mut Plan) {
+        self.0.iter().for_each(|id| plan_transfer(*id, plan));
+    }
+
+    fn execute(&self, rules: &SwitchRules, rows: &mut WorkingSet, now: Timestamp) -> Decided {
+        rules.collect(now, |cx| {
+            for &id in &self.0 {
+                let key = TransferKey { id };
+                let Some(row) = rows.get::<Transfers>(&key) else { continue };
+                if TransferStage::of(row) == TransferStage::Reserved && row.expiration <= cx.millis() {
+                    let mut row = row.clone();
+                    time_out(&mut row, id, cx);
+                    rows.update::<Transfers>(&key, row);
+                }
+            }
+        })
+    }
+}
+
+/// The ledger has answered these intents.
+#[derive(Clone, Debug)]
+pub struct Answers(pub Vec<Answer>);
+
+impl Command<SwitchRules> for Answers {
+    type Answer = Consequences;
+
+    /// Each answer has its own number in the outbox.
+    fn events(&self) -> usize {
+        self.0.len()
+    }
+
+    fn plan(&self, rules: &SwitchRules, plan: &mut Plan) {
+        for (answer, number) in self.0.iter().zip(rules.stamp.number..) {
+            let Intent { id, payer, payee, currency, window, .. } = answer.intent;
+            plan_transfer(id, plan);
+            plan_message(payer, number, plan);
+            plan_message(payee, number, plan);
+            if let Some(bulk) = answer.intent.bulk {
+                bulks::plan_bulk(bulk, plan);
+            }
+            if window != 0 {
+                plan_state(plan);
+                windows::plan_committed(window, payer, payee, currency, plan);
+            }
         }
+    }
+
+    fn execute(&self, rules: &SwitchRules, rows: &mut WorkingSet, now: Timestamp) -> Decided {
+        rules.collect(now, |cx| {
+            for (answer, number) in self.0.iter().zip(rules.stamp.number..) {
+                cx.number = number;
+                let key = TransferKey { id: answer.intent.id };
+                let row = rows.get::<Transfers>(&key).expect("an intent is a transfer's").clone();
+                // An intent sent twice is answered twice; the first answer counts.
+                if row.intent == answer.intent.kind as u8 {
+                    answered(rows, &key, row, answer, cx);
+                }
+            }
+        })
     }
 }
 

@@ -2,11 +2,11 @@
 //! transfer belongs to the window that was open when its fulfilment was accepted. A closed window waits for
 //! the transfers that were accepted in it; until then its totals may still grow.
 
-use batzen_engine::{Plan, WorkingSet};
+use batzen_engine::{Command, Plan, WorkingSet};
 use batzen_protocol::Timestamp;
 use batzen_tables::switch::{NetKey, NetRow, Nets, TransferRow, WindowKey, WindowRow, Windows};
 
-use super::{Refusal, change_state, plan_state, state_row};
+use super::{Consequences, Decided, Refusal, SwitchRules, change_state, conflict, plan_state, state_row};
 
 /// The state of a window. Later stages are greater.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -136,29 +136,42 @@ fn answered(rows: &mut WorkingSet, window: u64, committed: u64, now: Timestamp) 
     rows.update::<Windows>(&key, row);
 }
 
-pub(super) fn plan_close(id: u64, plan: &mut Plan) {
-    plan_state(plan);
-    plan.row::<Windows>(WindowKey { id });
-    plan.row::<Windows>(WindowKey { id: id.saturating_add(1) });
-}
-
 /// Closes the open window and opens the next in the same step. Repeating it is harmless: a window that is no
 /// longer open is refused.
-pub(super) fn close(rows: &mut WorkingSet, id: u64, reason: &str, now: Timestamp) -> Result<u64, Refusal> {
-    let key = WindowKey { id };
-    let mut row = rows.get::<Windows>(&key).cloned().ok_or(Refusal::Unknown("settlement window"))?;
-    let state = state_row(rows);
-    if state.open_window != id {
-        return Err(Refusal::Conflict("the window is not open".to_owned()));
+#[derive(Clone, Debug)]
+pub struct CloseWindow {
+    /// The window that the caller believes to be open.
+    pub id: u64,
+    /// The reason.
+    pub reason: String,
+}
+
+impl Command<SwitchRules> for CloseWindow {
+    type Answer = Consequences;
+
+    fn plan(&self, _: &SwitchRules, plan: &mut Plan) {
+        plan_state(plan);
+        plan.row::<Windows>(WindowKey { id: self.id });
+        plan.row::<Windows>(WindowKey { id: self.id.saturating_add(1) });
     }
-    (row.in_flight, row.transfers) = (state.open_in_flight, state.open_transfers);
-    let next = if row.in_flight == 0 { WindowState::Closed } else { WindowState::Processing };
-    (row.state, row.reason, row.changed) = (next as u8, reason.to_owned(), now);
-    rows.update::<Windows>(&key, row);
-    let next = id.checked_add(1).expect("fewer than 2^64 windows");
-    rows.insert::<Windows>(&WindowKey { id: next }, new_window("opened as the one before was closed", now));
-    change_state(rows, |state| {
-        (state.open_window, state.open_in_flight, state.open_transfers) = (next, 0, 0);
-    });
-    Ok(next)
+
+    fn execute(&self, _: &SwitchRules, rows: &mut WorkingSet, now: Timestamp) -> Decided {
+        let key = WindowKey { id: self.id };
+        let mut row = rows.get::<Windows>(&key).cloned().ok_or(Refusal::Unknown("settlement window"))?;
+        let state = state_row(rows);
+        if state.open_window != self.id {
+            return Err(conflict("the window is not open"));
+        }
+        (row.in_flight, row.transfers) = (state.open_in_flight, state.open_transfers);
+        let next = if row.in_flight == 0 { WindowState::Closed } else { WindowState::Processing };
+        (row.state, row.reason, row.changed) = (next as u8, self.reason.clone(), now);
+        rows.update::<Windows>(&key, row);
+        let next = self.id.checked_add(1).expect("fewer than 2^64 windows");
+        let opened = new_window("opened as the one before was closed", now);
+        rows.insert::<Windows>(&WindowKey { id: next }, opened);
+        change_state(rows, |state| {
+            (state.open_window, state.open_in_flight, state.open_transfers) = (next, 0, 0);
+        });
+        Ok(Consequences::of_number(next))
+    }
 }

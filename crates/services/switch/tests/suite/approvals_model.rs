@@ -10,7 +10,8 @@ use batzen_store::memory::MemoryBackend;
 use batzen_switch::rules::Change;
 use batzen_switch::rules::approvals::{Decision, OPEN_MAX};
 use batzen_switch::rules::{
-    ApprovalCommand, ApprovalState, Command, Consequences, Numbered, Refusal, SwitchRules,
+    ApprovalState, CloseWindow, Command, Consequences, Decide, ExpireProposal, Open, Propose, Refusal, Stamp,
+    SwitchRules,
 };
 use batzen_tables::switch::{ApprovalKey, Approvals, OpenApprovals, SwitchStateKey, SwitchStates};
 use proptest::prelude::*;
@@ -46,7 +47,6 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
 }
 
 struct Switch {
-    batcher: Batcher<SwitchRules>,
     store: Store,
     micros: u64,
 }
@@ -54,21 +54,17 @@ struct Switch {
 impl Switch {
     fn new() -> Self {
         let store = Store::new(MemoryBackend::new());
-        let batcher = Batcher::new(Arc::new(SwitchRules::default()), store.clone());
-        let mut switch = Self { batcher, store, micros: 1_800_000_000_000_000 };
-        switch.run(Command::Open).unwrap();
+        let mut switch = Self { store, micros: 1_800_000_000_000_000 };
+        switch.ask(Open).unwrap();
         switch
     }
 
-    fn run(&mut self, command: Command) -> Result<Consequences, Refusal> {
+    fn ask(&mut self, command: impl Into<Command>) -> Result<Consequences, Refusal> {
         let micros = self.micros;
-        let numbered = Numbered { number: 0, micros, command };
-        let verdicts = self.batcher.run(&[numbered], &move || Timestamp::from_micros(micros)).unwrap();
+        let rules = SwitchRules { stamp: Stamp { number: 0, micros }, ..SwitchRules::default() };
+        let batcher = Batcher::new(Arc::new(rules), self.store.clone());
+        let verdicts = batcher.run(&[command.into()], &move || Timestamp::from_micros(micros)).unwrap();
         verdicts.into_iter().next().unwrap()
-    }
-
-    fn ask(&mut self, command: ApprovalCommand) -> Result<Consequences, Refusal> {
-        self.run(Command::Approval(Box::new(command)))
     }
 
     fn next(&self) -> u64 {
@@ -98,7 +94,7 @@ fn name(operator: u8) -> String {
 
 fn propose(switch: &mut Switch, known: &mut BTreeMap<u64, Known>, (subject, operator, change): (u8, u8, u8)) {
     let id = switch.next();
-    let asked = ApprovalCommand::Propose {
+    let asked = Propose {
         id,
         subject: [subject; 32],
         hash: [change; 32],
@@ -141,11 +137,7 @@ fn decide(switch: &mut Switch, one: &mut Known, id: u64, operator: u8, to: u8) {
     let window = switch.window();
     let (state, result, effect) = match to {
         0 => (ApprovalState::Approved, "", None),
-        1 => (
-            ApprovalState::Approved,
-            "done",
-            Some(Command::CloseWindow { id: window, reason: String::new() }),
-        ),
+        1 => (ApprovalState::Approved, "done", Some(CloseWindow { id: window, reason: String::new() })),
         2 => (ApprovalState::Failed, "it does not fit", None),
         3 => (ApprovalState::Rejected, "no", None),
         _ => (ApprovalState::Withdrawn, "", None),
@@ -153,7 +145,7 @@ fn decide(switch: &mut Switch, one: &mut Known, id: u64, operator: u8, to: u8) {
     let has_effect = effect.is_some();
     let (subject, result) = ([one.subject; 32], result.to_owned());
     let decision = Decision { id, subject, operator: name(operator), to: state, result };
-    let answer = switch.ask(ApprovalCommand::Decide { decision, effect: effect.map(Box::new) });
+    let answer = switch.ask(Decide { decision, effect: effect.map(|close| Box::new(close.into())) });
     let may =
         if state == ApprovalState::Withdrawn { one.proposer == operator } else { one.proposer != operator };
     let is_open = one.state == ApprovalState::Open && switch.micros < one.expires;
@@ -215,7 +207,7 @@ proptest! {
                 Act::Wait(seconds) => switch.micros += seconds * SECOND_MICROS,
                 Act::Tidy => {
                     for (id, one) in &mut known {
-                        switch.ask(ApprovalCommand::Expire { id: *id, subject: [one.subject; 32] }).unwrap();
+                        switch.ask(ExpireProposal { id: *id, subject: [one.subject; 32] }).unwrap();
                         if one.state == ApprovalState::Open && switch.micros >= one.expires {
                             (one.state, one.is_finished) = (ApprovalState::Expired, true);
                         }
@@ -231,7 +223,7 @@ proptest! {
 fn an_effect_that_is_refused_leaves_the_proposal_open() {
     let mut switch = Switch::new();
     let (subject, operator) = ([1; 32], name(1));
-    let propose = ApprovalCommand::Propose {
+    let propose = Propose {
         id: 1,
         subject,
         hash: subject,
@@ -242,8 +234,8 @@ fn an_effect_that_is_refused_leaves_the_proposal_open() {
     switch.ask(propose).unwrap();
     let to = ApprovalState::Approved;
     let decision = Decision { id: 1, subject, operator: name(2), to, result: "done".to_owned() };
-    let effect = Some(Box::new(Command::CloseWindow { id: 7, reason: String::new() }));
-    let answer = switch.ask(ApprovalCommand::Decide { decision, effect });
+    let effect = Some(Box::new(CloseWindow { id: 7, reason: String::new() }.into()));
+    let answer = switch.ask(Decide { decision, effect });
     assert!(matches!(answer, Err(Refusal::NotDone(_))), "{answer:?}");
     let row = switch.store.get::<Approvals>(&ApprovalKey { id: 1 }).unwrap().unwrap().row;
     assert_eq!(ApprovalState::of(&row), ApprovalState::Open);
@@ -255,7 +247,7 @@ fn open_proposals_are_bounded() {
     for number in 0..=OPEN_MAX {
         let mut subject = [0; 32];
         subject[..8].copy_from_slice(&(number as u64).to_be_bytes());
-        let propose = ApprovalCommand::Propose {
+        let propose = Propose {
             id: switch.next(),
             subject,
             hash: subject,

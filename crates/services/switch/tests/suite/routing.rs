@@ -298,7 +298,6 @@ async fn what_cannot_be_delivered_is_told_to_the_sender() {
         name: "fsp2".to_owned(),
         endpoint: "FSPIOP_CALLBACK_URL_QUOTES".to_owned(),
         url: "http://127.0.0.1:1/".to_owned(),
-        number: 0,
     };
     service.apply(&away).await.unwrap();
     let lost = quote(scene.id());
@@ -334,7 +333,6 @@ async fn a_queue_is_bounded_and_does_not_hold_up_transfers() {
         name: "fsp3".to_owned(),
         endpoint: "FSPIOP_CALLBACK_URL_QUOTES".to_owned(),
         url: format!("http://{}", silent.local_addr().unwrap()),
-        number: 0,
     };
     scene.switch.service().apply(&endpoint).await.unwrap();
     let mut statuses = Vec::new();

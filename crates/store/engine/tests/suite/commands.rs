@@ -47,6 +47,10 @@ impl batzen_engine::Command<Toy> for Fill {
 
     const METRIC: Option<&'static str> = Some("fill");
 
+    fn events(&self) -> usize {
+        2
+    }
+
     fn owner(&self) -> Option<&[u8]> {
         Some(&self.id)
     }
@@ -90,6 +94,56 @@ fn each_command_decides_by_its_own_rule() {
     assert_eq!(verdicts, [Ok(Answer::Fill(3)), Err("empty")]);
     assert_eq!(commands.each_ref().map(|command| Toy.is_background(command)), [false, true]);
     assert_eq!(commands.each_ref().map(|command| Toy.owner(command)), [Some(&[7][..]), None]);
+    assert_eq!(commands.each_ref().map(|command| Toy.events(command)), [2, 1]);
+}
+
+mod alike {
+    use super::*;
+
+    pub struct Counting;
+
+    impl Rules for Counting {
+        type Refusal = ();
+        batzen_engine::dispatch_to_commands!(Command);
+    }
+
+    batzen_engine::commands! {
+        #[derive(Clone, Debug)]
+        Counting => u64: One, Two
+    }
+
+    #[derive(Clone, Debug)]
+    pub struct One;
+
+    #[derive(Clone, Debug)]
+    pub struct Two;
+
+    impl batzen_engine::Command<Counting> for One {
+        type Answer = u64;
+
+        fn plan(&self, _: &Counting, _: &mut Plan) {}
+
+        fn execute(&self, _: &Counting, _: &mut WorkingSet, _: Timestamp) -> Result<u64, ()> {
+            Ok(1)
+        }
+    }
+
+    impl batzen_engine::Command<Counting> for Two {
+        type Answer = u64;
+
+        fn plan(&self, _: &Counting, _: &mut Plan) {}
+
+        fn execute(&self, _: &Counting, _: &mut WorkingSet, _: Timestamp) -> Result<u64, ()> {
+            Ok(2)
+        }
+    }
+}
+
+#[test]
+fn commands_may_have_one_type_of_answer() {
+    let batcher = Batcher::new(Arc::new(alike::Counting), Store::new(MemoryBackend::new()));
+    let commands = [alike::One.into(), alike::Two.into()];
+    assert_eq!(batcher.run(&commands, &|| Timestamp::ZERO).unwrap(), [Ok(1), Ok(2)]);
 }
 
 #[test]

@@ -93,7 +93,7 @@ impl OperatorRequest<'_> {
         let body: bodies::NewParticipant = self.json()?;
         check_name(&body.name).map_err(|error| failed(&error))?;
         let currency = currency(&body.currency).map_err(|error| failed(&error))?;
-        self.propose(201, Change::Accounts { name: Some(body.name), currency, number: 0 }).await
+        self.propose(201, Change::Accounts { name: Some(body.name), currency }).await
     }
 
     async fn participant_change(&self) -> Answer {
@@ -119,7 +119,7 @@ impl OperatorRequest<'_> {
         if body.value.len() > 1024 || split_url(&body.value).is_none() {
             return Err(failed(&malformed("the value is an http:// URL without query")));
         }
-        let change = Change::Endpoint { name, endpoint: body.kind, url: body.value, number: 0 };
+        let change = Change::Endpoint { name, endpoint: body.kind, url: body.value };
         self.propose(201, change).await
     }
 
@@ -150,7 +150,7 @@ impl OperatorRequest<'_> {
         };
         let (currency, ndc) = read().map_err(|error| failed(&error))?;
         let alarm_percentage = limit.alarm_percentage;
-        let change = Change::Limit { name, currency, ndc, alarm_percentage, initial, number: 0 };
+        let change = Change::Limit { name, currency, ndc, alarm_percentage, initial };
         self.propose(status, change).await
     }
 
@@ -170,7 +170,7 @@ impl OperatorRequest<'_> {
         if owner.is_none() && self.account_row(HUB, currency, kinds[0])?.is_some() {
             return Ok(Response::json(200, &json!({ "done": true })));
         }
-        self.propose(201, Change::Accounts { name: owner, currency, number: 0 }).await
+        self.propose(201, Change::Accounts { name: owner, currency }).await
     }
 
     async fn account_change(&self) -> Answer {
@@ -182,7 +182,6 @@ impl OperatorRequest<'_> {
             currency: key.currency,
             kind: key.kind,
             active: body.is_active,
-            number: 0,
         };
         self.propose(200, change).await
     }

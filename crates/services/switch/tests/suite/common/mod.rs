@@ -218,7 +218,7 @@ impl Scene {
         let client = Client::new(&ClientOptions::default()).unwrap();
         let scene = Self { clock, switch, fsps, client, store, next_id: AtomicU64::new(1) };
         let service = scene.switch.service();
-        service.apply(&Change::Accounts { name: None, currency: currency(), number: 0 }).await.unwrap();
+        service.apply(&Change::Accounts { name: None, currency: currency() }).await.unwrap();
         for place in 0..participants {
             scene.onboard(place, "1000", "1000").await;
         }
@@ -229,23 +229,15 @@ impl Scene {
         let service = self.switch.service();
         let name = self.fsps[place].name.clone();
         let currency = currency();
-        let create = Change::Accounts { name: Some(name.clone()), currency, number: 0 };
+        let create = Change::Accounts { name: Some(name.clone()), currency };
         let number = u32::try_from(service.apply(&create).await.unwrap()).unwrap();
         let endpoint = Change::Endpoint {
             name: name.clone(),
             endpoint: "FSPIOP_CALLBACK_URL".to_owned(),
             url: self.fsps[place].url.clone(),
-            number: 0,
         };
         service.apply(&endpoint).await.unwrap();
-        let limit = Change::Limit {
-            name,
-            currency,
-            ndc: amount(ndc),
-            alarm_percentage: None,
-            initial: true,
-            number: 0,
-        };
+        let limit = Change::Limit { name, currency, ndc: amount(ndc), alarm_percentage: None, initial: true };
         service.apply(&limit).await.unwrap();
         self.funds_in(number, liquidity).await;
     }
