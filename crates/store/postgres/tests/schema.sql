@@ -1,4 +1,4 @@
--- version 5
+-- version 6
 -- bank.books
 CREATE TABLE "bank"."books" (
   "vshard" smallint NOT NULL,
@@ -1243,6 +1243,16 @@ CREATE TABLE "merchant"."paid_sessions" (
   CONSTRAINT "paid_sessions_pkey" PRIMARY KEY ("vshard", "purchase")
 ) WITH (fillfactor=80, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_analyze_scale_factor=0.02, autovacuum_vacuum_cost_delay=1);
 CREATE INDEX "paid_sessions_by_order" ON "merchant"."paid_sessions" USING btree ("ix_by_order") WHERE "ix_by_order" IS NOT NULL;
+-- merchant.payment_claims
+CREATE TABLE "merchant"."payment_claims" (
+  "vshard" smallint NOT NULL,
+  "order" bytea NOT NULL,
+  "h_coins" bytea NOT NULL,
+  "until" bigint NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  CONSTRAINT "payment_claims_pkey" PRIMARY KEY ("vshard", "order")
+) WITH (fillfactor=80, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_analyze_scale_factor=0.02, autovacuum_vacuum_cost_delay=1);
 -- merchant.pending_webhooks
 CREATE TABLE "merchant"."pending_webhooks" (
   "vshard" smallint NOT NULL,

@@ -5,11 +5,12 @@ use std::sync::{Arc, Mutex};
 
 use batzen_auditor::audit::{
     AuditOutcome, BankAccount, BankCredit, BankDebit, Check, Confirmation, Finding, Options, Progress,
-    RowChange, audit,
+    RowChange, Subject, Verdict, audit,
 };
 use batzen_auditor::live::{Asked, Live};
-use batzen_crypto::{EddsaPublicKey, EddsaSignature, HashCode, WireSalt, Wtid};
+use batzen_crypto::{EddsaPrivateKey, EddsaPublicKey, EddsaSignature, HashCode, WireSalt, Wtid};
 use batzen_protocol::payto::{h_payto, h_wire};
+use batzen_protocol::signatures::{MasterWireDetails, SignedMessage};
 use batzen_protocol::{Duration, Timestamp};
 use batzen_store::memory::MemoryBackend;
 use batzen_store::{Backend, ChangeSet, CommitOutcome, Result, Store, StoreError};
@@ -17,8 +18,8 @@ use batzen_tables::auditor::results::{AuditOpenConfirmations, AuditOpenCredits};
 use batzen_tables::exchange::{
     AccountId, AccountKey, CollectedKey, CollectedRow, CollectedSums, CollectedTerm, CursorRow, Cursors,
     DenomSerial, DepositKey, DepositRow, Deposits, Prepared, PreparedRow, ReserveInKey, ReserveInRow,
-    ReserveKey, ReserveRow, Reserves, ReservesIn, TransferKind, WireOut, WireOutRow, WireTargetKey,
-    WireTargetRow, WireTargets, WtidKey,
+    ReserveKey, ReserveRow, Reserves, ReservesIn, TransferKind, WireAccountRow, WireAccounts, WireOut,
+    WireOutRow, WireTargetKey, WireTargetRow, WireTargets, WtidKey,
 };
 
 use crate::live::{Copy, NOW, change, money};
@@ -465,6 +466,49 @@ fn a_comparison_in_steps_gives_what_one_of_everything_gives() {
     ] {
         assert!(found.contains(rule), "{rule} is not in {found:?}");
     }
+}
+
+#[test]
+fn the_verdict_claims_no_more_than_was_checked() {
+    let mut town = Town::new();
+    let master = EddsaPrivateKey::generate();
+    let h_wire_details = h_payto(ACCOUNT);
+    let account = WireAccountRow {
+        payto_uri: ACCOUNT.to_owned(),
+        master_sig: MasterWireDetails { h_wire_details }.sign(&master),
+        last_change: EARLY,
+        enabled: true,
+    };
+    town.apply(vec![change::<WireAccounts>(
+        &WireTargetKey { h_payto: h_wire_details },
+        None,
+        Some(&account),
+    )]);
+    let subject = Subject { master_pub: master.public_key(), ..town.copy.subject.clone() };
+    let audited =
+        |town: &Town, options: &Options| audit(&town.copy.store, &subject, options, &Progress::default());
+
+    let mut options = town.options([0; 2]);
+    options.bank.clear();
+    let outcome = audited(&town, &options).unwrap();
+    assert_eq!((outcome.verdict(), outcome.unread), (Verdict::BankUnread, vec![ACCOUNT.to_owned()]));
+    let mut options = town.options([0; 2]);
+    options.bank[0].debits = None;
+    assert_eq!(audited(&town, &options).unwrap().verdict(), Verdict::BankUnread);
+    assert_eq!(audited(&town, &town.options([0; 2])).unwrap().verdict(), Verdict::Right);
+
+    // A transfer that nothing explains is shown at once, and is a finding when no row can be on its way any more.
+    let wtid = Wtid::from_bytes([9; 32]);
+    town.debits.push(BankDebit { row: 1, time: NOW, units: 500, wtid, receiver: SHOP.to_owned() });
+    let outcome = audited(&town, &town.options([0; 2])).unwrap();
+    assert_eq!(outcome.verdict(), Verdict::Pending { count: 1, units: 500 });
+    let pending = &outcome.findings[0];
+    assert_eq!((pending.rule.info().name, pending.detail.as_str()), ("debit-pending", SHOP));
+    town.debits[0].time = EARLY;
+    let outcome = audited(&town, &town.options([0; 2])).unwrap();
+    assert_eq!(outcome.verdict(), Verdict::Wrong);
+    let faults: Vec<&str> = outcome.faults().map(|finding| finding.rule.info().name).collect();
+    assert_eq!(faults, ["debit-unjustified", "bank-short"]);
 }
 
 #[test]

@@ -7,6 +7,7 @@ use batzen_protocol::api::exchange::WireResponse;
 use batzen_protocol::api::offline::OfflineOperation;
 
 use crate::keys::caching::check_keys;
+use crate::keys::management::earn;
 use crate::keys::support::{PAYTO, Site, code, operated};
 
 /// Damages a document.
@@ -116,7 +117,11 @@ async fn a_usable_exchange_in_one_line_each() {
     site.settle().await;
     tool.run(&site, "download sign upload", "").await.unwrap();
     assert_eq!(site.keys().await.denoms.len(), keys.denoms.len());
-    tool.run(&site, &format!("drain TESTKUDOS:1 exchange-account-1 {PAYTO} upload"), "").await.unwrap();
+    let drain = format!("drain TESTKUDOS:1 exchange-account-1 {PAYTO} upload");
+    let refused = tool.run(&site, &drain, "").await.unwrap_err().to_string();
+    assert!(refused.contains("only profit can be paid out: TESTKUDOS:0 was earned"), "{refused}");
+    earn(&site, "100", "1").await;
+    tool.run(&site, &drain, "").await.unwrap();
     tool.run(&site, &format!("disable-account {PAYTO} upload"), "").await.unwrap();
     assert_eq!(code(&site.get("wire").await), 1651);
     site.stop().await;

@@ -1,13 +1,16 @@
 //! Closing reserves, and paying out profit.
 
-use batzen_crypto::{EddsaPrivateKey, Wtid};
+use batzen_auditor::audit::{Check, Options, Progress, audit};
+use batzen_crypto::{EddsaPrivateKey, HashCode, Wtid};
 use batzen_exchange::keys::load_or_create_eddsa;
-use batzen_exchange::rules::{Command, Credit, Credits, Management};
+use batzen_exchange::reads::sheet::{totals_json, totals_text};
+use batzen_exchange::rules::{Command, Credit, Credits, ExecuteDrain, Management};
 use batzen_protocol::hash_text;
 use batzen_protocol::payto::h_payto;
 use batzen_protocol::signatures::{MasterDrainProfit, SignedMessage};
-use batzen_tables::exchange::DrainRow;
+use batzen_tables::exchange::{AccountId, DrainRow};
 
+use crate::replay::audit::subject;
 use crate::workers::world::{EUR, EXPIRED, World, eur, m, our_account, payto, reserve, sum};
 
 #[tokio::test]
@@ -78,8 +81,7 @@ async fn profit_is_paid_out_on_a_signed_order() {
     w.transfer().await.unwrap();
     assert_eq!(w.totals().fees, m("0.31"));
 
-    let file = &w.app().core.config.standalone.as_ref().unwrap().master_priv_file;
-    let master = load_or_create_eddsa(file).unwrap();
+    let master = master(&w);
     let order = |signer: &EddsaPrivateKey, wtid: Wtid, to: &str, amount: &str| {
         let message = MasterDrainProfit {
             wtid,
@@ -115,4 +117,71 @@ async fn profit_is_paid_out_on_a_signed_order() {
     assert_eq!((paid.len(), paid[1].wtid, paid[1].amount), (2, good, eur("0.3")));
     assert_eq!(w.check().await.fees, m("0.01"));
     w.end().await;
+}
+
+/// Fees balance the sheet, so an exchange that has paid out customers' money must be found in other ways.
+#[tokio::test]
+async fn customers_money_paid_out_as_profit_is_found() {
+    let w = World::new().await;
+    w.deposit("B", "42", &["1", "1", "1"], 0).await;
+    w.aggregate().await.unwrap();
+    w.transfer().await.unwrap();
+    assert!(w.totals().is_solvent());
+    assert_eq!(rules_broken(&w), [] as [&str; 0]);
+
+    // As an older version did.
+    let (wtid, master) = (Wtid::random(), master(&w));
+    let message = MasterDrainProfit {
+        wtid,
+        date: w.now(),
+        amount: eur("0.5"),
+        h_section: hash_text("exchange-account-1"),
+        h_payto: h_payto(&payto("owner")),
+    };
+    let row = DrainRow {
+        account_section: "exchange-account-1".to_owned(),
+        payto_uri: payto("owner"),
+        date: w.now(),
+        amount: m("0.5"),
+        master_sig: message.sign(&master),
+        executed: false,
+    };
+    let order = Management::Drain { wtid, row, surplus: m("0.5").into(), as_of: w.key_set() };
+    let account = AccountId::of_payto(&w.app().core.config.accounts[0].payto_uri);
+    let execution =
+        ExecuteDrain { wtid, h_payto: message.h_payto, account, request_uid: HashCode::from_bytes([3; 64]) };
+    for command in [Command::Management(order), execution.into()] {
+        w.submit(command).await.unwrap();
+    }
+    w.transfer().await.unwrap();
+    let totals = w.totals();
+    assert_eq!((totals.fees, totals.overdrawn), (m("0").into(), m("0.19").into()));
+    assert!(totals.conserved() && !totals.is_solvent(), "the sheet alone does not show it");
+    assert!(totals_text(&totals).contains("0.19 WAS PAID OUT AS PROFIT BEYOND WHAT WAS EARNED"));
+    assert_eq!(totals_json(&totals)["solvent"], false);
+    assert_eq!(rules_broken(&w), ["drain-beyond-profit", "bank-short"]);
+    w.exchange.shutdown().await.unwrap();
+}
+
+/// The rules that an auditor finds broken, who has the rows only.
+fn rules_broken(w: &World) -> Vec<&'static str> {
+    let app = w.app();
+    let options = Options {
+        now: w.now(),
+        internal: true,
+        in_order: true,
+        threads: 1,
+        bank: Vec::new(),
+        confirmations: Vec::new(),
+        copied: None,
+    };
+    let outcome = audit(&app.core.store, &subject(&app.core), &options, &Progress::default()).unwrap();
+    // The coins of these tests are made up, which other checks find.
+    let books = outcome.faults().filter(|finding| finding.rule.info().check == Check::Books);
+    books.map(|finding| finding.rule.info().name).collect()
+}
+
+fn master(w: &World) -> EddsaPrivateKey {
+    let file = &w.app().core.config.standalone.as_ref().unwrap().master_priv_file;
+    load_or_create_eddsa(file).unwrap()
 }
