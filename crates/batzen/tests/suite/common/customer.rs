@@ -13,7 +13,6 @@ use serde::Serialize;
 use super::PATIENCE;
 use crate::crash::coins::{CURRENCY, Coin, Contract, Denom, Planchet, Shop, money};
 
-/// A customer.
 pub struct Customer {
     pub client: Client,
     /// Ports of the exchange's services.

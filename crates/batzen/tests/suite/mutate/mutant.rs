@@ -64,7 +64,6 @@ struct Draft {
 }
 
 impl Mutant {
-    /// The seed, unchanged.
     pub fn unchanged(seed: &Seed) -> Self {
         Draft::new(seed, bytes(&seed.body)).finish(None)
     }

@@ -100,7 +100,6 @@ impl Seed {
 /// The seeds of one listener.
 pub struct Seeds {
     pub routes: Vec<Route>,
-    /// For each route.
     by_route: Vec<Vec<Seed>>,
     /// Requests that match no endpoint.
     strays: Vec<Seed>,

@@ -89,7 +89,6 @@ impl Tree {
         }
     }
 
-    /// All texts in it.
     pub fn texts<'a>(&'a self, found: &mut Vec<&'a str>) {
         match self {
             Self::Token(_) => {}

@@ -11,7 +11,6 @@ use batzen_service::wire_gateway::{AddIncomingRequest, GatewayAuth, WireGatewayC
 use crate::common::{run, stderr};
 use crate::crash::coins::{CURRENCY, Coin, Denom, Planchet};
 
-/// The bank's wire gateway.
 pub fn gateway(client: &Client, bank_port: u16) -> WireGatewayClient {
     let url = format!("http://localhost:{bank_port}/taler-wire-gateway/exchange/");
     WireGatewayClient::new(client.clone(), &url, GatewayAuth::None)
