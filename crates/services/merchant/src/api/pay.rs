@@ -49,12 +49,11 @@ const COINS_MAX: usize = 1_024;
 const DEPOSITS_AT_ONCE: usize = 16;
 /// The maximum number of coins in one request to an exchange.
 const BATCH_COINS_MAX: usize = 256;
-/// No policy.
 const NO_POLICY: HashCode = HashCode::from_bytes([0; 64]);
 
 /// A coin that is ready for its exchange.
 pub(super) struct ReadyCoin {
-    pub exchange: Arc<Exchange>,
+    pub(crate) exchange: Arc<Exchange>,
     exchange_url: String,
     coin_pub: EddsaPublicKey,
     amount: Money,
