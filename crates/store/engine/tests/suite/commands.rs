@@ -23,7 +23,7 @@ table! {
     Boxes(1, "boxes"): BoxKey => BoxRow;
 }
 
-pub struct Toy;
+pub(crate) struct Toy;
 
 impl Rules for Toy {
     type Refusal = &'static str;
@@ -37,7 +37,7 @@ batzen_engine::commands! {
 }
 
 #[derive(Clone, Debug)]
-pub struct Fill {
+pub(crate) struct Fill {
     id: [u8; 1],
     coins: u64,
 }
@@ -66,7 +66,7 @@ impl batzen_engine::Command<Toy> for Fill {
 }
 
 #[derive(Clone, Debug)]
-pub struct Empty;
+pub(crate) struct Empty;
 
 impl batzen_engine::Command<Toy> for Empty {
     type Answer = ();
