@@ -140,7 +140,7 @@ impl Browser {
     }
 
     /// Sets whether the reader prefers a dark colour scheme.
-    pub fn dark(&self, dark: bool) {
+    pub(crate) fn dark(&self, dark: bool) {
         let value = if dark { "dark" } else { "light" };
         let feature = json!({"name": "prefers-color-scheme", "value": value});
         self.devtools("Emulation.setEmulatedMedia", json!({"features": [feature]}));
@@ -214,7 +214,7 @@ impl Browser {
     }
 
     /// Takes a screenshot of the whole page as PNG.
-    pub fn screenshot(&self, file: &Path) {
+    pub(crate) fn screenshot(&self, file: &Path) {
         let size =
             "({width: document.documentElement.clientWidth, height: document.documentElement.scrollHeight})";
         let size = self.run(&format!("return {size}"));

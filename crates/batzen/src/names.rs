@@ -6,7 +6,7 @@ use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
 /// Name of a program → the equivalent native command.
-pub const NAMES: &[(&str, &[&str])] = &[
+pub(crate) const NAMES: &[(&str, &[&str])] = &[
     ("taler-fakebank-run", &["bank", "serve"]),
     ("taler-exchange-dbinit", &["exchange", "dbinit"]),
     ("taler-exchange-httpd", &["exchange", "serve", "--as-httpd"]),
@@ -40,7 +40,7 @@ pub const NAMES: &[(&str, &[&str])] = &[
 
 /// Name of a program that does nothing here → why.
 #[rustfmt::skip] // The scripts that install links read one name a line.
-pub const ABSENT: &[(&str, &str)] = &[
+pub(crate) const ABSENT: &[(&str, &str)] = &[
     ("taler-exchange-router", NO_ROUTER),
 ];
 
@@ -53,7 +53,9 @@ const PREFIXES: &[&str] = &["taler-", "sync-"];
 ///
 /// # Errors
 /// The name belongs to a program that does not exist here; one line that says so.
-pub fn native_arguments(arguments: impl IntoIterator<Item = OsString>) -> Result<Vec<OsString>, String> {
+pub(crate) fn native_arguments(
+    arguments: impl IntoIterator<Item = OsString>,
+) -> Result<Vec<OsString>, String> {
     let mut arguments = arguments.into_iter();
     let program = arguments.next().unwrap_or_else(|| "batzen".into());
     let name = Path::new(&program).file_name().and_then(OsStr::to_str).unwrap_or_default();

@@ -16,10 +16,10 @@
 
 pub mod allocator;
 pub mod examples;
-pub mod logging;
+mod logging;
 pub mod manual;
 pub mod numbers;
-pub mod otlp;
+mod otlp;
 pub mod program;
 pub mod progress;
 pub mod services;

@@ -16,7 +16,7 @@ use crate::otlp::Exporter;
 
 /// A log level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Level(LevelFilter);
+pub(crate) struct Level(LevelFilter);
 
 impl FromStr for Level {
     type Err = String;
@@ -36,7 +36,7 @@ impl FromStr for Level {
 
 /// The form of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Format {
+pub(crate) enum Format {
     /// Lines for people
     Text,
     /// One JSON object per line, for collectors of logs
@@ -48,7 +48,7 @@ pub enum Format {
 ///
 /// # Errors
 /// When the log file cannot be opened.
-pub fn init(
+pub(crate) fn init(
     level: Level,
     format: Format,
     file: Option<&Path>,

@@ -31,7 +31,7 @@ const SERVER: u8 = 2;
 const CLIENT: u8 = 3;
 
 /// Turns log lines of requests into spans.
-pub struct Exporter {
+pub(crate) struct Exporter {
     spans: SyncSender<Span>,
     dropped: &'static AtomicU64,
 }
@@ -88,7 +88,6 @@ impl Span {
         }
     }
 
-    /// The span in JSON.
     fn json(&self, kind: u8, number: u64) -> Value {
         let ended = self.ended.unwrap_or(SystemTime::UNIX_EPOCH);
         let nanos = ended.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_nanos();
@@ -133,7 +132,7 @@ impl Exporter {
     ///
     /// # Errors
     /// When the client or the thread cannot be made.
-    pub fn start(url: String, service: String) -> anyhow::Result<Self> {
+    pub(crate) fn start(url: String, service: String) -> anyhow::Result<Self> {
         static DROPPED: AtomicU64 = AtomicU64::new(0);
         let (spans, received) = sync_channel(SPANS_MAX);
         let client =

@@ -17,17 +17,16 @@ const INTEGRATION_VERSION: &str = "0:0:0";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WithdrawOffer {
     /// Base URL of the bank's integration API.
-    pub integration_url: String,
-    /// Identifier of the operation.
-    pub operation_id: String,
+    pub(crate) integration_url: String,
+    pub(crate) operation_id: String,
     /// Amount of the withdrawal.
     pub amount: Amount,
     /// Exchange that the bank suggests.
     pub suggested_exchange: Option<String>,
     /// Wire methods that the bank supports.
-    pub wire_types: Vec<String>,
+    pub(crate) wire_types: Vec<String>,
     /// URL where the user confirms.
-    pub confirm_url: Option<String>,
+    pub(crate) confirm_url: Option<String>,
 }
 
 impl WithdrawOffer {
@@ -35,7 +34,7 @@ impl WithdrawOffer {
     ///
     /// # Errors
     /// If there is none.
-    pub fn account_of(&self, exchange: &Exchange) -> Result<String, CoreError> {
+    pub(crate) fn account_of(&self, exchange: &Exchange) -> Result<String, CoreError> {
         let fits = |payto: &&String| {
             batzen_protocol::PaytoUri::parse(payto.as_str()).is_ok_and(|parsed| {
                 self.wire_types.iter().any(|method| method.eq_ignore_ascii_case(parsed.method()))
@@ -68,7 +67,7 @@ pub fn parse_withdraw_uri(uri: &str) -> Result<(String, String), CoreError> {
 
 /// Asks the integration API for its version.
 #[must_use]
-pub fn config_request(integration_url: &str) -> HttpRequest {
+pub(crate) fn config_request(integration_url: &str) -> HttpRequest {
     HttpRequest::get(Context::Bank, format!("{integration_url}config"))
 }
 
@@ -76,7 +75,7 @@ pub fn config_request(integration_url: &str) -> HttpRequest {
 ///
 /// # Errors
 /// If the peer is not a bank, or speaks another version.
-pub fn check_config(integration_url: &str, response: &HttpResponse) -> Result<(), CoreError> {
+pub(crate) fn check_config(integration_url: &str, response: &HttpResponse) -> Result<(), CoreError> {
     if response.status != 200 {
         return Err(response.refusal("asking the bank for its version"));
     }
@@ -94,7 +93,7 @@ pub fn check_config(integration_url: &str, response: &HttpResponse) -> Result<()
 
 /// Asks about an operation.
 #[must_use]
-pub fn operation_request(integration_url: &str, operation_id: &str) -> HttpRequest {
+pub(crate) fn operation_request(integration_url: &str, operation_id: &str) -> HttpRequest {
     HttpRequest::get(Context::Bank, format!("{integration_url}withdrawal-operation/{operation_id}"))
 }
 
@@ -102,7 +101,7 @@ pub fn operation_request(integration_url: &str, operation_id: &str) -> HttpReque
 ///
 /// # Errors
 /// If there is no such operation, or it was cancelled.
-pub fn read_offer(
+pub(crate) fn read_offer(
     integration_url: &str,
     operation_id: &str,
     response: &HttpResponse,
@@ -139,7 +138,7 @@ pub fn access_url(bank_url: &str) -> Result<String, CoreError> {
 
 /// Opens an account. Repeating it with the same password is harmless.
 #[must_use]
-pub fn register_request(login: &BankLogin) -> HttpRequest {
+pub(crate) fn register_request(login: &BankLogin) -> HttpRequest {
     let body = RegisterRequest { username: login.user.clone(), password: login.password.clone() };
     HttpRequest::post(Context::Bank, format!("{}testing/register", login.access_url), &body)
 }
@@ -148,7 +147,7 @@ pub fn register_request(login: &BankLogin) -> HttpRequest {
 ///
 /// # Errors
 /// If the account exists with another password.
-pub fn check_registered(login: &BankLogin, response: &HttpResponse) -> Result<(), CoreError> {
+pub(crate) fn check_registered(login: &BankLogin, response: &HttpResponse) -> Result<(), CoreError> {
     match (response.status, response.code()) {
         (200 | 202 | 204, _) => Ok(()),
         (409, ErrorCode::BANK_REGISTER_CONFLICT) => Err(CoreError::BadInput {
@@ -161,7 +160,7 @@ pub fn check_registered(login: &BankLogin, response: &HttpResponse) -> Result<()
 
 /// Begins a withdrawal at the bank. An abandoned one costs nothing.
 #[must_use]
-pub fn create_request(login: &BankLogin, amount: Amount) -> HttpRequest {
+pub(crate) fn create_request(login: &BankLogin, amount: Amount) -> HttpRequest {
     let url = format!("{}accounts/{}/withdrawals", login.access_url, login.user);
     let mut request = HttpRequest::post(Context::Bank, url, &CreateWithdrawalRequest { amount });
     request.basic_auth = Some((login.user.clone(), login.password.clone()));
@@ -172,7 +171,7 @@ pub fn create_request(login: &BankLogin, amount: Amount) -> HttpRequest {
 ///
 /// # Errors
 /// If the bank refuses.
-pub fn read_created(response: &HttpResponse) -> Result<String, CoreError> {
+pub(crate) fn read_created(response: &HttpResponse) -> Result<String, CoreError> {
     if response.status != 200 {
         return Err(response.refusal("beginning a withdrawal at the bank"));
     }

@@ -12,23 +12,22 @@ pub mod backup;
 pub mod bank;
 pub mod core;
 mod driver;
-pub mod network_error;
+mod network_error;
 pub mod store;
 pub mod transport;
 
-pub use batzen_protocol::{Amount, Currency, Money, Timestamp};
+pub use batzen_protocol::{Amount, Timestamp};
 pub use core::coin::{Coin, CoinStatus};
 pub use core::discretion::Discretion;
 pub use core::exchange::{CipherChoice, CoinWish, Exchange};
 pub use core::payment::{DepositAmount, PaymentReceipt, PaymentRequest, ReceiptCoin};
-pub use core::purchase::PurchaseReceipt;
+pub use core::purse::Direction;
 pub use core::purse::lookup::PeerPayment;
-pub use core::purse::{Direction, PurseReceipt};
 pub use core::refund::RefundPermission;
-pub use core::tip::{TipOffer, TipUri};
-pub use core::views::{Balance, ExchangeBalance, History, HistoryTotal, Left, Status, Transaction};
+pub use core::tip::TipUri;
+pub use core::views::{Left, Status, Transaction};
 pub use driver::{
     CheckOptions, Clock, ManualWithdrawal, PeerRequest, PendingOperation, PurchaseOffer, RunReport, RunUntil,
-    Source, SystemClock, Wallet, WalletError, WalletOptions,
+    Source, Wallet, WalletError, WalletOptions,
 };
-pub use network_error::{NetworkError, NetworkProblem};
+pub use network_error::NetworkProblem;

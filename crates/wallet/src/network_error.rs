@@ -23,19 +23,19 @@ pub enum NetworkProblem {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NetworkError {
     /// The server: scheme, host and port.
-    pub server: String,
+    pub(crate) server: String,
     /// `exchange`, `bank` or `shop`.
     pub service: &'static str,
     /// The reason.
     pub problem: NetworkProblem,
     /// The technical cause, for logs.
-    pub detail: String,
+    pub(crate) detail: String,
 }
 
 impl NetworkError {
     /// Explains the transport's error about a request.
     #[must_use]
-    pub fn new(request: &HttpRequest, error: &TransportError) -> Self {
+    pub(crate) fn new(request: &HttpRequest, error: &TransportError) -> Self {
         Self {
             server: origin(&request.url).to_owned(),
             service: match request.context {

@@ -13,7 +13,7 @@ use zeroize::Zeroizing;
 use crate::core::state::{Change, WalletState};
 
 /// Version of the tables. `MIGRATIONS` has each step to it.
-pub const SCHEMA_VERSION: u32 = MIGRATIONS.len() as u32;
+pub(crate) const SCHEMA_VERSION: u32 = MIGRATIONS.len() as u32;
 
 /// Statements that migrate from version n to n + 1.
 const MIGRATIONS: [&str; 3] = [
@@ -121,7 +121,7 @@ impl Store {
     ///
     /// # Errors
     /// See [`StoreError`].
-    pub fn open(path: &Path) -> Result<Self, StoreError> {
+    pub(crate) fn open(path: &Path) -> Result<Self, StoreError> {
         let open_error = |source| StoreError::Open { path: path.to_owned(), source };
         if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
             create_private_dir(parent).map_err(open_error)?;
@@ -147,7 +147,7 @@ impl Store {
     ///
     /// # Errors
     /// See [`StoreError`].
-    pub fn open_read_only(path: &Path) -> Result<Self, StoreError> {
+    pub(crate) fn open_read_only(path: &Path) -> Result<Self, StoreError> {
         let connection = Connection::open_with_flags(
             path,
             OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX,
@@ -207,7 +207,7 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::Damaged`] if a record does not parse.
-    pub fn load(&self) -> Result<WalletState, StoreError> {
+    pub(crate) fn load(&self) -> Result<WalletState, StoreError> {
         let mut state = WalletState::default();
         for table in ["exchanges", "operations", "coins", "evidence", "orders"] {
             let mut statement = self.connection.prepare(&format!("SELECT record FROM {table}"))?;
@@ -233,7 +233,7 @@ impl Store {
     ///
     /// # Errors
     /// If SQLite fails. Then the file contains none of them.
-    pub fn commit(&mut self, changes: &[Change]) -> Result<(), StoreError> {
+    pub(crate) fn commit(&mut self, changes: &[Change]) -> Result<(), StoreError> {
         if self.read_only {
             return Err(StoreError::ReadOnly);
         }

@@ -12,7 +12,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 /// Options of the game.
 #[derive(Args)]
-pub struct PrivacyArgs {
+pub(crate) struct PrivacyArgs {
     /// People in each town, each with a wallet
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(2..=5_000))]
     people: u32,
@@ -49,7 +49,7 @@ pub struct PrivacyArgs {
 }
 
 /// Plays.
-pub fn run(args: &PrivacyArgs) -> ExitCode {
+pub(crate) fn run(args: &PrivacyArgs) -> ExitCode {
     let chosen = Discretion {
         round_sums: args.round_sums,
         assortment: args.assortment,

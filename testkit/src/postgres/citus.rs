@@ -88,7 +88,6 @@ impl CitusCluster {
         std::iter::once(&self.coordinator).chain(&self.workers)
     }
 
-    /// The coordinator.
     pub fn coordinator(&self) -> &Cluster {
         &self.coordinator
     }
@@ -98,7 +97,6 @@ impl CitusCluster {
         &mut self.coordinator
     }
 
-    /// The workers.
     pub fn workers(&self) -> &[Cluster] {
         &self.workers
     }

@@ -31,7 +31,6 @@ const SETTINGS: [(&str, &str); 7] = [
     ("log_line_prefix", "%m [%p] %q%a "),
 ];
 
-/// Options of a cluster.
 #[derive(Clone, Debug)]
 pub struct ClusterOptions {
     /// Settings for `postgresql.conf`, which override the cluster's own.
@@ -372,7 +371,7 @@ impl Cluster {
     }
 
     /// A database's address by Unix socket, without a password.
-    pub fn socket_url(&self, database: &str) -> String {
+    pub(crate) fn socket_url(&self, database: &str) -> String {
         let directory = self.socket_dir().display().to_string().replace('/', "%2F");
         format!("postgres://{SUPERUSER}@{directory}:{}/{database}", self.port)
     }
@@ -387,13 +386,12 @@ impl Cluster {
         self.postmaster.as_ref().map(Child::id)
     }
 
-    /// The data directory.
     pub fn data_dir(&self) -> PathBuf {
         self.base.join("data")
     }
 
     /// The directory of its Unix socket.
-    pub fn socket_dir(&self) -> PathBuf {
+    pub(crate) fn socket_dir(&self) -> PathBuf {
         self.base.clone()
     }
 

@@ -7,7 +7,7 @@ use std::process::Command;
 use crate::postgres::ClusterError;
 
 /// Advice for a machine without PostgreSQL.
-pub const MISSING: &str =
+pub(crate) const MISSING: &str =
     "PostgreSQL is missing: sudo apt-get install postgresql (`make needs-test` does it for the tests)";
 
 /// The oldest version that Batzen supports.
@@ -22,7 +22,7 @@ const CHOSEN: &str = "BATZEN_PG_BIN";
 #[derive(Clone, Debug)]
 pub struct Installation {
     /// The major version.
-    pub version: u32,
+    pub(crate) version: u32,
     /// The directory of its programs.
     pub bin: PathBuf,
 }

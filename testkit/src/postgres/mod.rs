@@ -30,7 +30,8 @@ use std::path::PathBuf;
 
 pub use citus::{CITUS_MISSING, CitusCluster};
 pub use cluster::{Cluster, ClusterOptions, Mode};
-pub use install::{Installation, MISSING};
+pub use install::Installation;
+pub(crate) use install::MISSING;
 pub use pooler::{PoolMode, Pooler};
 pub use proxy::{Moment, Proxy, Rest};
 pub use shared::{fresh_database, shared, shared_citus};

@@ -87,7 +87,6 @@ impl Proxy {
         Ok(Self { address, shared, acceptor: Some(acceptor) })
     }
 
-    /// Its port.
     pub fn port(&self) -> u16 {
         self.address.port()
     }

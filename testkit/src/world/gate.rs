@@ -148,23 +148,23 @@ impl Gate {
     }
 
     /// Makes the exchange unreachable, or reachable again.
-    pub fn set_away(&self, is_away: bool) {
+    pub(crate) fn set_away(&self, is_away: bool) {
         lock(&self.faults).is_away = is_away;
     }
 
     /// Returns whether the exchange is unreachable.
-    pub fn is_away(&self) -> bool {
+    pub(crate) fn is_away(&self) -> bool {
         lock(&self.faults).is_away
     }
 
     /// Makes the exchange fail after this number of coins of each payment, or work again.
-    pub fn set_stop_after(&self, coins: Option<usize>) {
+    pub(crate) fn set_stop_after(&self, coins: Option<usize>) {
         let mut faults = lock(&self.faults);
         (faults.stop_after, faults.coins) = (coins, BTreeMap::new());
     }
 
     /// The number of coins of each payment after which the exchange fails.
-    pub fn stop_after(&self) -> Option<usize> {
+    pub(crate) fn stop_after(&self) -> Option<usize> {
         lock(&self.faults).stop_after
     }
 }

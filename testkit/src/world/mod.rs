@@ -44,7 +44,8 @@ use tempfile::TempDir;
 pub use books::{check_books, check_history, check_no_loss, check_settled};
 pub use gate::Gate;
 pub use kills::{kill_at_every_point, open_wallet};
-pub use network::{Network, error, require_identification, with_status};
+pub(crate) use network::Network;
+pub use network::{error, require_identification, with_status};
 pub use shop::{MERCHANT, Shop};
 
 /// Base URL of the exchange.
@@ -130,7 +131,6 @@ impl Default for Terms {
 pub struct TestClock(AtomicU64);
 
 impl TestClock {
-    /// Sets the time.
     pub fn set(&self, time: Timestamp) {
         self.0.store(time.as_micros(), Ordering::SeqCst);
     }
@@ -145,7 +145,6 @@ impl Clock for TestClock {
 /// A running exchange with its files.
 pub struct Site {
     running: Option<RunningExchange>,
-    /// Its terms.
     pub terms: Terms,
     /// Its user name at the bank.
     user: &'static str,
@@ -176,7 +175,7 @@ impl Site {
     }
 
     /// The shared parts of the service.
-    pub fn app(&self) -> &Arc<Exchange> {
+    pub(crate) fn app(&self) -> &Arc<Exchange> {
         self.running().app()
     }
 
@@ -185,13 +184,11 @@ impl Site {
         format!("http://127.0.0.1:{}/", self.running().bound().port().expect("a TCP port"))
     }
 
-    /// The public master key.
     pub fn master_pub(&self) -> EddsaPublicKey {
         self.app().core.master_public_key
     }
 
-    /// The master key.
-    pub fn master(&self) -> EddsaPrivateKey {
+    pub(crate) fn master(&self) -> EddsaPrivateKey {
         let config = self.app().core.config.standalone.as_ref().expect("a stand-alone exchange");
         batzen_exchange::keys::load_or_create_eddsa(&config.master_priv_file).expect("a key file")
     }
@@ -258,7 +255,6 @@ impl Site {
 pub struct Forger(Arc<SigningKey>);
 
 impl Forger {
-    /// The public key.
     pub fn exchange_pub(&self) -> EddsaPublicKey {
         self.0.signer.public_key()
     }
@@ -303,9 +299,7 @@ impl Drop for Site {
 
 /// A wallet's environment.
 pub struct World {
-    /// The exchange.
     pub exchange: Site,
-    /// The bank.
     bank: Option<RunningBank>,
     /// The clock of all services and wallets.
     pub clock: Arc<TestClock>,

@@ -150,12 +150,12 @@ impl Network {
     }
 
     /// Kills the process at the `n`-th point from now.
-    pub fn set_fuse(&self, n: i64) {
+    pub(crate) fn set_fuse(&self, n: i64) {
         self.fuse.store(n, Ordering::SeqCst);
     }
 
     /// Waits until the process is killed.
-    pub async fn died(&self) {
+    pub(crate) async fn died(&self) {
         self.dead.notified().await;
     }
 

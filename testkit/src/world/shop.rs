@@ -27,7 +27,6 @@ pub(super) const BACKEND: &str = "http://shop.test/";
 const INSTANCE: &str = "kiosk";
 const PAYTO: &str = "payto://x-taler-bank/bank.test/kiosk?receiver-name=kiosk";
 
-/// A shop.
 pub struct Shop {
     merchant: Option<RunningMerchant>,
     network: Arc<Network>,
@@ -106,7 +105,6 @@ impl Shop {
         self.post_at(format!("http://127.0.0.1:{port}/instances/{INSTANCE}/private/{path}"), body).await
     }
 
-    /// Key of the shop.
     pub fn key(&self) -> EddsaPrivateKey {
         let found = self.merchant().store().get::<Instances>(&InstanceKey::new(INSTANCE));
         let row = found.expect("the store is readable").expect("an instance").row;
@@ -160,7 +158,6 @@ impl Shop {
         self.deposits(id).iter().map(|row| units(row.amount)).sum()
     }
 
-    /// Refunds of an order.
     pub fn refunds(&self, id: &str) -> Vec<OrderRefundRow> {
         let order = order_ref(INSTANCE, id);
         let found = self.merchant().store().lookup::<OrderRefunds>(OrderRefunds::BY_ORDER, &order);
@@ -202,7 +199,6 @@ impl Shop {
         lock(&self.tips)[id]
     }
 
-    /// A tip.
     pub fn tip_row(&self, id: &str) -> TipRow {
         let found = self.merchant().store().get::<Tips>(&TipKey { tip_id: self.tip_id(id) });
         found.expect("the store is readable").expect("a tip").row

@@ -30,10 +30,10 @@ mod value;
 mod write;
 
 pub use error::ConfigError;
-pub use expand::ExpandError;
+pub(crate) use expand::ExpandError;
 pub use files::Loader;
-pub use unknown::{UnknownOption, UnknownSection};
-pub use value::{Expected, FromConfig, parse_duration};
+pub(crate) use unknown::{UnknownOption, UnknownSection};
+pub use value::{Expected, parse_duration};
 
 use std::{collections::BTreeMap, fmt, path::Path, sync::Arc};
 
@@ -58,7 +58,7 @@ pub struct Source {
     /// The kind of place.
     pub origin: Origin,
     /// The file, if the value is in one.
-    pub file: Option<Arc<Path>>,
+    pub(crate) file: Option<Arc<Path>>,
     /// The line, from 1; 0 if there is none.
     pub line: usize,
 }

@@ -6,11 +6,11 @@ use crate::{Config, Origin, Source, Value, canonical};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownOption {
     /// Its place.
-    pub source: Source,
+    pub(crate) source: Source,
     /// The section, in upper case.
-    pub section: String,
+    pub(crate) section: String,
     /// The option, in upper case.
-    pub option: String,
+    pub(crate) option: String,
     /// The known option with the most similar name, if any is similar enough.
     pub nearest: Option<String>,
 }
@@ -19,11 +19,11 @@ pub struct UnknownOption {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownSection {
     /// The place of its first option.
-    pub source: Source,
+    pub(crate) source: Source,
     /// The section, in upper case.
-    pub section: String,
+    pub(crate) section: String,
     /// The known section with the most similar name; `*` at its end stands for any name.
-    pub nearest: String,
+    pub(crate) nearest: String,
 }
 
 impl Config {

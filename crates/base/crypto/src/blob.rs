@@ -12,7 +12,7 @@ use crate::random::random_array;
 /// Size of the nonce in bytes.
 pub const NONCE_SIZE: usize = 24;
 /// Size of the authenticator in bytes.
-pub const TAG_SIZE: usize = 16;
+pub(crate) const TAG_SIZE: usize = 16;
 
 fn cipher(nonce: &[u8; NONCE_SIZE], key_material: &[u8], label: &[u8]) -> XSalsa20Poly1305 {
     let mut key = Zeroizing::new([0; 32]);

@@ -242,7 +242,7 @@ impl BlindedPlanchet {
     }
 
     /// Feeds the planchet part: the cipher tag, then the cipher's blinded values.
-    pub fn write_part(&self, hasher: &mut Sha512) {
+    pub(crate) fn write_part(&self, hasher: &mut Sha512) {
         hasher.update(self.cipher().tag().to_be_bytes());
         match self {
             Self::Rsa { blinded } => hasher.update(blinded),

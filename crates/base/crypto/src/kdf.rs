@@ -8,7 +8,7 @@ use zeroize::Zeroizing;
 use crate::lanes::{Choice, Wiped};
 
 /// Largest output of one derivation in bytes: the block counter of HKDF is one byte.
-pub const MAX_OUTPUT: usize = 255 * 32;
+pub(crate) const MAX_OUTPUT: usize = 255 * 32;
 
 /// The first step with a fixed salt, for many secrets.
 #[derive(Clone)]
@@ -48,7 +48,7 @@ impl Prk {
     /// # Panics
     ///
     /// If `out` is longer than [`MAX_OUTPUT`].
-    pub fn expand(&self, out: &mut [u8], info: &[&[u8]]) {
+    pub(crate) fn expand(&self, out: &mut [u8], info: &[&[u8]]) {
         assert!(out.len() <= MAX_OUTPUT, "key derivation output too long");
         self.expand_from(0, out, info);
     }

@@ -23,7 +23,7 @@ mod lanes;
 mod lc;
 #[cfg(feature = "openapi")]
 mod openapi;
-pub mod planchet;
+mod planchet;
 mod random;
 pub mod refresh;
 pub mod rsa;
@@ -33,7 +33,6 @@ mod set_hash;
 mod types;
 
 pub use age::{AgeCommitment, AgeCommitmentProof, AgeMask};
-pub use base32::Base32Error;
 pub use cs::{CsBlindSignature, CsOperation, CsSignature, CsSigningKey, CsVerifyingKey};
 pub use denom::{
     BlindedDenomSignature, BlindedPlanchet, Cipher, DenomKey, DenomPrivateKey, DenomPublicKey,

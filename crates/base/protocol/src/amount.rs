@@ -10,13 +10,13 @@ use std::str::FromStr;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
 /// Number of smallest units (10⁻⁸) in one currency unit.
-pub const FRACTION_BASE: u32 = 100_000_000;
+pub(crate) const FRACTION_BASE: u32 = 100_000_000;
 /// Digits after the decimal point.
-pub const FRACTION_DIGITS: usize = 8;
+pub(crate) const FRACTION_DIGITS: usize = 8;
 /// Largest integer part of an amount, 2⁵². A fraction beside it is allowed.
-pub const MAX_VALUE: u64 = 1 << 52;
+pub(crate) const MAX_VALUE: u64 = 1 << 52;
 /// Longest currency name, in bytes.
-pub const MAX_CURRENCY_LEN: usize = 11;
+pub(crate) const MAX_CURRENCY_LEN: usize = 11;
 
 /// Errors of amounts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -89,7 +89,7 @@ impl Currency {
     ///
     /// # Errors
     /// [`AmountError::Currency`] if the bytes are not a currency followed by zeros only.
-    pub fn from_padded(bytes: [u8; 12]) -> Result<Self, AmountError> {
+    pub(crate) fn from_padded(bytes: [u8; 12]) -> Result<Self, AmountError> {
         let len = bytes.iter().position(|&b| b == 0).ok_or(AmountError::Currency)?;
         if bytes[len..].iter().any(|&b| b != 0) {
             return Err(AmountError::Currency);
@@ -99,7 +99,7 @@ impl Currency {
 
     /// The same currency in upper case, as wallets write it.
     #[must_use]
-    pub const fn to_upper(&self) -> Self {
+    pub(crate) const fn to_upper(self) -> Self {
         let mut bytes = self.bytes;
         bytes.make_ascii_uppercase();
         Self { bytes }
@@ -482,7 +482,7 @@ pub struct Amount {
 
 impl Amount {
     /// Size of the form used in signed structures, in bytes.
-    pub const NBO_SIZE: usize = 24;
+    pub(crate) const NBO_SIZE: usize = 24;
 
     /// From its parts.
     pub const fn new(currency: Currency, money: Money) -> Self {

@@ -331,7 +331,7 @@ pub fn plain_hash(value: &Value) -> Result<HashCode, CanonicalError> {
 ///
 /// # Errors
 /// [`CanonicalError::Number`].
-pub fn to_plain(value: &Value) -> Result<String, CanonicalError> {
+pub(crate) fn to_plain(value: &Value) -> Result<String, CanonicalError> {
     let mut out = String::new();
     write_value(&mut out, value, HexCase::Upper)?;
     Ok(out)

@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::canonical::{self, CanonicalError};
 
 /// Largest contract or set of attributes, in bytes of uncompressed text.
-pub const MAX_TEXT_SIZE: usize = 1 << 20;
+pub(crate) const MAX_TEXT_SIZE: usize = 1 << 20;
 
 const OFFER: u32 = 0;
 const REQUEST: u32 = 1;
@@ -92,7 +92,8 @@ impl PeerContract {
     /// # Errors
     /// [`EcontractError::Crypto`] for a malformed purse key, [`EcontractError::Json`] if the contract is not
     /// canonical, [`EcontractError::TooLarge`].
-    pub fn encrypt(
+    #[cfg(test)]
+    pub(crate) fn encrypt(
         &self,
         contract_priv: &EcdhePrivateKey,
         purse_pub: &EddsaPublicKey,

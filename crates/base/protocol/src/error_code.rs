@@ -44,12 +44,13 @@ impl ErrorCode {
     }
 
     /// The registered name, `None` for a code that is not in the table.
-    pub fn name(self) -> Option<&'static str> {
+    pub(crate) fn name(self) -> Option<&'static str> {
         self.entry().map(|entry| entry.name)
     }
 
     /// The code with this registered name.
-    pub fn from_name(name: &str) -> Option<Self> {
+    #[cfg(test)]
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
         TABLE.iter().find(|entry| entry.name == name).map(|entry| Self(entry.number))
     }
 
@@ -63,11 +64,6 @@ impl ErrorCode {
     /// The fixed English text for the code.
     pub fn hint(self) -> &'static str {
         self.entry().map_or("Unknown error code.", |entry| entry.hint)
-    }
-
-    /// All codes of the table, ascending.
-    pub fn all() -> impl Iterator<Item = Self> {
-        TABLE.iter().map(|entry| Self(entry.number))
     }
 }
 
@@ -93,7 +89,7 @@ impl fmt::Debug for ErrorCode {
 pub struct ErrorBody<E> {
     /// English text, fixed for the code.
     #[serde(default)]
-    pub hint: Cow<'static, str>,
+    pub(crate) hint: Cow<'static, str>,
     /// The error code.
     pub code: ErrorCode,
     /// Details of this case, as text.
@@ -130,8 +126,9 @@ impl<E> ErrorBody<E> {
     }
 
     /// Adds the detail.
+    #[cfg(test)]
     #[must_use]
-    pub fn detail(mut self, detail: impl Into<String>) -> Self {
+    pub(crate) fn detail(mut self, detail: impl Into<String>) -> Self {
         self.detail = Some(detail.into());
         self
     }

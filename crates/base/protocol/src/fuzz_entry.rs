@@ -53,7 +53,6 @@ pub fn base32_text(data: &[u8]) {
     }
 }
 
-/// Amounts.
 pub fn amount(data: &[u8]) {
     let Some(amount) = text(data).and_then(|text| Amount::parse(text).ok()) else { return };
     assert_eq!(Amount::parse(&amount.to_string()), Ok(amount));
@@ -127,7 +126,6 @@ pub fn body_withdraw(data: &[u8]) {
     body::<exchange::ReserveStatus>(data);
 }
 
-/// Deposits.
 pub fn body_deposit(data: &[u8]) {
     body::<exchange::DepositRequest>(data);
     body::<exchange::BatchDepositRequest>(data);
@@ -135,7 +133,6 @@ pub fn body_deposit(data: &[u8]) {
     body::<exchange::BatchDepositConfirmation>(data);
 }
 
-/// Refresh.
 pub fn body_refresh(data: &[u8]) {
     body::<exchange::MeltRequest>(data);
     body::<exchange::CsrMeltRequest>(data);
@@ -144,7 +141,6 @@ pub fn body_refresh(data: &[u8]) {
     body::<Vec<exchange::LinkEntry>>(data);
 }
 
-/// Refunds and recoups.
 pub fn body_refund_recoup(data: &[u8]) {
     body::<exchange::RefundRequest>(data);
     body::<exchange::RecoupRequest>(data);
@@ -159,7 +155,6 @@ pub fn body_tracking(data: &[u8]) {
     body::<exchange::KycDone>(data);
 }
 
-/// Management.
 pub fn body_management(data: &[u8]) {
     body::<exchange::FutureKeys>(data);
     body::<exchange::ManagementKeysRequest>(data);
@@ -196,7 +191,6 @@ pub fn body_merchant(data: &[u8]) {
     body::<merchant::CreateTokenRequest>(data);
 }
 
-/// Purses.
 pub fn body_purses(data: &[u8]) {
     body::<exchange::PurseCreateRequest>(data);
     body::<exchange::PurseDepositRequest>(data);
@@ -257,7 +251,6 @@ pub fn econtract_plain(data: &[u8]) {
     let _ = econtract::open_attributes(&[3; 64], data);
 }
 
-/// Denomination keys.
 pub fn denom_keys(data: &[u8]) {
     if let Ok(key) = RsaPublicKey::decode(data) {
         assert_eq!(key.encode(), data);

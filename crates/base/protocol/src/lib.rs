@@ -4,12 +4,12 @@
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
-pub mod amount;
+mod amount;
 pub mod api;
 pub mod canonical;
 pub mod denominations;
 pub mod econtract;
-pub mod error_code;
+mod error_code;
 #[doc(hidden)]
 pub mod fuzz_entry;
 pub mod liabilities;
@@ -17,7 +17,7 @@ pub mod limits;
 mod openapi;
 pub mod payto;
 pub mod signatures;
-pub mod taler_uri;
+mod taler_uri;
 mod text;
 pub mod time;
 

@@ -15,7 +15,7 @@ pub const PAYTO_BYTES_MAX: usize = 2_048;
 /// A base URL, in bytes.
 pub const URL_BYTES_MAX: usize = 1_024;
 /// A name, in bytes: an auditor's, a section's, a wire method's.
-pub const NAME_BYTES_MAX: usize = 256;
+pub(crate) const NAME_BYTES_MAX: usize = 256;
 /// Planchets in one batch withdrawal.
 pub const PLANCHETS_MAX: usize = 256;
 /// Coins in one batch deposit.
@@ -29,7 +29,7 @@ pub const ECONTRACT_BYTES_MAX: usize = 4 << 10;
 pub const FRESH_COINS_MAX: usize = 255;
 /// The most elements read from an array whose excess has its own error code. One more than any such array may
 /// have, so that the endpoint sees the excess.
-pub const ARRAY_READ_MAX: usize = 257;
+pub(crate) const ARRAY_READ_MAX: usize = 257;
 /// The most denominations, or signing keys, that one request to `/management/keys` puts into use: about 20
 /// denominations renewed weekly for three years.
 pub const KEY_SIGNATURES_MAX: usize = 4_096;
@@ -67,16 +67,16 @@ pub(crate) const OVER_LIMIT: &str = "over the limit of ";
 #[error("{OVER_LIMIT}{max} {unit}")]
 pub struct OverLimit {
     /// The limit.
-    pub max: usize,
+    pub(crate) max: usize,
     /// Its unit.
-    pub unit: &'static str,
+    pub(crate) unit: &'static str,
 }
 
 /// Checks the length of a text.
 ///
 /// # Errors
 /// If it has more than `max` bytes.
-pub const fn check_text(text: &str, max: usize) -> Result<(), OverLimit> {
+pub(crate) const fn check_text(text: &str, max: usize) -> Result<(), OverLimit> {
     if text.len() <= max { Ok(()) } else { Err(OverLimit { max, unit: "bytes" }) }
 }
 
@@ -106,7 +106,7 @@ pub fn text<'de, D: Deserializer<'de>, const MAX: usize>(deserializer: D) -> Res
 ///
 /// # Errors
 /// If the value is malformed or has too many elements.
-pub fn array<'de, D, T, const MAX: usize>(deserializer: D) -> Result<Vec<T>, D::Error>
+pub(crate) fn array<'de, D, T, const MAX: usize>(deserializer: D) -> Result<Vec<T>, D::Error>
 where
     D: Deserializer<'de>,
     T: Deserialize<'de>,

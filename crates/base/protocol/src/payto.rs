@@ -177,7 +177,7 @@ impl PaytoUri {
     }
 
     /// The part between the method and the query, without the leading slash.
-    pub fn path(&self) -> &str {
+    pub(crate) fn path(&self) -> &str {
         let path = self.after_scheme().split_once('/').map_or("", |(_, path)| path);
         path.split('?').next().unwrap_or_default()
     }
@@ -199,7 +199,7 @@ impl PaytoUri {
     }
 
     /// A parameter of the query as written.
-    pub fn parameter(&self, name: &str) -> Option<&str> {
+    pub(crate) fn parameter(&self, name: &str) -> Option<&str> {
         let (_, query) = self.0.split_once('?')?;
         query
             .split('&')

@@ -70,7 +70,7 @@ impl Timestamp {
 
     /// The time `duration` later, rounded down to the second. Never stays never, and forever later is never.
     /// `None` if the result is out of range.
-    pub const fn checked_add(self, duration: Duration) -> Option<Self> {
+    pub(crate) const fn checked_add(self, duration: Duration) -> Option<Self> {
         if self.is_never() || duration.is_forever() {
             return Some(Self::NEVER);
         }
@@ -209,31 +209,6 @@ impl Duration {
     /// Reads [`Duration::to_nbo`].
     pub const fn from_nbo(bytes: [u8; 8]) -> Self {
         Self(u64::from_be_bytes(bytes))
-    }
-
-    /// Sum; `None` if it does not fit. Forever and anything is forever.
-    pub const fn checked_add(self, other: Self) -> Option<Self> {
-        if self.is_forever() || other.is_forever() {
-            return Some(Self::FOREVER);
-        }
-        match self.0.checked_add(other.0) {
-            Some(u64::MAX) | None => None,
-            Some(micros) => Some(Self(micros)),
-        }
-    }
-
-    /// Product; `None` if it does not fit. Forever stays forever unless the factor is zero.
-    pub const fn checked_mul(self, factor: u64) -> Option<Self> {
-        if factor == 0 {
-            return Some(Self::ZERO);
-        }
-        if self.is_forever() {
-            return Some(self);
-        }
-        match self.0.checked_mul(factor) {
-            Some(u64::MAX) | None => None,
-            Some(micros) => Some(Self(micros)),
-        }
     }
 
     /// For timers; `None` for forever.

@@ -24,7 +24,7 @@ use super::{known_options, sample};
 /// Run the bank.
 #[derive(Args)]
 #[command(arg_required_else_help = true)]
-pub struct BankArgs {
+pub(crate) struct BankArgs {
     #[command(subcommand)]
     command: BankCommand,
 }
@@ -181,7 +181,7 @@ enum GatewayVerb {
 ///
 /// # Errors
 /// Any failure, as one line.
-pub fn run(args: BankArgs) -> anyhow::Result<ExitCode> {
+pub(super) fn run(args: BankArgs) -> anyhow::Result<ExitCode> {
     match args.command {
         BankCommand::Serve(args) => services::block_on(serve(args)),
         BankCommand::Totals(args) => services::block_on(totals(args)),

@@ -26,7 +26,7 @@ Examples:
   batzen config -s exchange -o BASE_URL
   batzen config -s taler-exchange-secmod-rsa -o KEY_DIR -f
   batzen config -c taler.conf -s exchange -o PORT -V 8181")]
-pub struct ConfigArgs {
+pub(crate) struct ConfigArgs {
     #[command(subcommand)]
     command: Option<ConfigCommand>,
     #[command(flatten)]
@@ -80,7 +80,7 @@ struct CheckArgs {
 ///
 /// # Errors
 /// A configuration that cannot be read or written; a section or option that does not exist.
-pub fn run(args: ConfigArgs) -> anyhow::Result<ExitCode> {
+pub(super) fn run(args: ConfigArgs) -> anyhow::Result<ExitCode> {
     if let Some(ConfigCommand::Check(args)) = args.command {
         return check(&args);
     }

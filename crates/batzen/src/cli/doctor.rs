@@ -26,7 +26,7 @@ const COULD_NOT_LOOK: u8 = 3;
 #[command(
     after_help = "Exit codes: 0 nothing found, or notices only; 1 warnings; 2 something critical; 3 the server could not be examined.\n\nExamples:\n  batzen doctor --database postgres:///exchange\n  batzen doctor --database postgres://db1/exchange --memory 64GB --cores 16\n  batzen doctor watch --database postgres:///exchange"
 )]
-pub struct DoctorArgs {
+pub(crate) struct DoctorArgs {
     #[command(subcommand)]
     command: Option<DoctorCommand>,
     #[command(flatten)]
@@ -126,7 +126,7 @@ fn size(text: &str) -> Result<u64, String> {
 ///
 /// # Errors
 /// When the output cannot be written.
-pub fn run(args: DoctorArgs) -> anyhow::Result<ExitCode> {
+pub(super) fn run(args: DoctorArgs) -> anyhow::Result<ExitCode> {
     match args.command {
         Some(DoctorCommand::Watch(args)) => watch(args),
         None => examine(args),

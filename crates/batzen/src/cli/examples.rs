@@ -4,7 +4,7 @@
 use batzen_cli_support::examples::Examples;
 
 /// The examples, by command.
-pub const EXAMPLES: &Examples = &[
+pub(crate) const EXAMPLES: &Examples = &[
     (&["bank"], "batzen bank serve --currency KUDOS --data ./bank"),
     (&["bank", "totals"], "batzen bank totals --config bank.conf\nbatzen bank totals ./bank --json"),
     (

@@ -4,7 +4,7 @@
 use batzen_config::Config;
 
 /// Pairs of a section (with `*` at its end: all with this prefix) and its options.
-pub type Known = (&'static str, &'static [&'static str]);
+pub(super) type Known = (&'static str, &'static [&'static str]);
 
 /// The options that a ledger server reads, by section.
 const LEDGER: &[Known] = &[
@@ -35,7 +35,7 @@ const SWITCH: &[Known] = &[
 ];
 
 /// The options of all programs, since one file may configure several.
-pub fn all() -> Vec<Known> {
+pub(super) fn all() -> Vec<Known> {
     [
         batzen_exchange::config::KNOWN,
         batzen_signer::service_config::KNOWN,
@@ -50,7 +50,7 @@ pub fn all() -> Vec<Known> {
 }
 
 /// Options that are most likely misspelled, one line each.
-pub fn unknown(ini: &Config) -> Vec<String> {
+pub(super) fn unknown(ini: &Config) -> Vec<String> {
     let known = all();
     let sections = ini.unknown_sections(&known).into_iter().map(|section| section.to_string());
     let options = ini.unknown_options(&known).into_iter().map(|option| option.to_string());
@@ -58,7 +58,7 @@ pub fn unknown(ini: &Config) -> Vec<String> {
 }
 
 /// Logs what is most likely misspelled.
-pub fn warn(ini: &Config) {
+pub(super) fn warn(ini: &Config) {
     for line in unknown(ini) {
         tracing::warn!("{line}");
     }

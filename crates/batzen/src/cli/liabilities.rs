@@ -21,7 +21,7 @@ const FILE_BYTES_MAX: u64 = 256 << 20;
     after_help = "Examples:
   batzen liabilities check-evidence evidence.json"
 )]
-pub struct LiabilitiesArgs {
+pub(crate) struct LiabilitiesArgs {
     #[command(subcommand)]
     command: LiabilitiesCommand,
 }
@@ -55,7 +55,7 @@ struct CheckArgs {
 ///
 /// # Errors
 /// Any failure, as one line.
-pub fn run(args: &LiabilitiesArgs) -> anyhow::Result<ExitCode> {
+pub(super) fn run(args: &LiabilitiesArgs) -> anyhow::Result<ExitCode> {
     let LiabilitiesCommand::CheckEvidence(args) = &args.command;
     let name = args.file.display();
     let length = std::fs::metadata(&args.file).with_context(|| format!("cannot read {name}"))?.len();

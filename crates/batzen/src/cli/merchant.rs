@@ -13,7 +13,7 @@ use super::{known_options, sample};
 /// Run the merchant backend, with which shops get paid.
 #[derive(Args)]
 #[command(arg_required_else_help = true)]
-pub struct MerchantArgs {
+pub(crate) struct MerchantArgs {
     #[command(subcommand)]
     command: MerchantCommand,
 }
@@ -66,7 +66,7 @@ struct DbinitArgs {
 ///
 /// # Errors
 /// Any failure, as one line.
-pub fn run(args: MerchantArgs) -> anyhow::Result<ExitCode> {
+pub(super) fn run(args: MerchantArgs) -> anyhow::Result<ExitCode> {
     match args.command {
         MerchantCommand::Serve(args) => services::block_on(serve(args)),
         MerchantCommand::Dbinit(args) => {

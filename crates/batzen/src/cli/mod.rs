@@ -26,10 +26,10 @@ use batzen_cli_support::{manual, program};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Args, Subcommand};
 
-pub use examples::EXAMPLES;
+pub(crate) use examples::EXAMPLES;
 
 #[derive(Subcommand)]
-pub enum Command {
+pub(crate) enum Command {
     /// Play a round of digital cash on this machine, and prove that every balance is right
     Demo(DemoArgs),
     /// Run the bank
@@ -66,7 +66,7 @@ pub enum Command {
 ///
 /// # Errors
 /// Any failure, as one line.
-pub fn run(command: Command) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Demo(_) => demo(),
         Command::Bank(args) => bank::run(args),
@@ -95,7 +95,7 @@ const LABORATORY: &str = "batzen-lab";
     disable_help_flag = true,
     after_help = "Examples:\n  batzen demo --once\n  batzen demo --help    its options, which are those of batzen-lab demo"
 )]
-pub struct DemoArgs {
+pub(crate) struct DemoArgs {
     /// Options of batzen-lab demo
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "OPTIONS")]
     _options: Vec<OsString>,
@@ -123,7 +123,7 @@ const IN_THE_LABORATORY: [&[&str]; 7] = [
 ];
 
 /// The command of the laboratory for which somebody asked this program, if that is what is wrong with the arguments.
-pub fn in_the_laboratory(error: &clap::Error) -> Option<String> {
+pub(crate) fn in_the_laboratory(error: &clap::Error) -> Option<String> {
     let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else { return None };
     if error.kind() != ErrorKind::InvalidSubcommand {
         return None;

@@ -33,7 +33,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Keep an exchange's private keys in a separate process.
 #[derive(Args)]
 #[command(arg_required_else_help = true)]
-pub struct SignerArgs {
+pub(crate) struct SignerArgs {
     #[command(subcommand)]
     command: SignerCommand,
 }
@@ -116,7 +116,7 @@ struct PromoteArgs {
 ///
 /// # Errors
 /// Any failure, as one line.
-pub fn run(args: SignerArgs) -> anyhow::Result<ExitCode> {
+pub(super) fn run(args: SignerArgs) -> anyhow::Result<ExitCode> {
     match args.command {
         SignerCommand::Serve(args) => services::block_on(serve(args)),
         SignerCommand::Keygen(args) => keygen(&args.file),

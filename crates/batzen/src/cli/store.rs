@@ -14,7 +14,7 @@ use batzen_cli_support::store_args::require_store;
 /// Inspect, verify or repair an embedded store that no process has open.
 #[derive(Args)]
 #[command(arg_required_else_help = true)]
-pub struct StoreArgs {
+pub(crate) struct StoreArgs {
     #[command(subcommand)]
     command: StoreCommand,
 }
@@ -60,7 +60,7 @@ struct Target {
 ///
 /// # Errors
 /// When there is no readable store.
-pub fn run(args: StoreArgs) -> anyhow::Result<ExitCode> {
+pub(super) fn run(args: StoreArgs) -> anyhow::Result<ExitCode> {
     match args.command {
         StoreCommand::Verify(target) => verify(&target),
         StoreCommand::Inspect { target, frames } => inspect(&target, frames),

@@ -21,7 +21,7 @@ const OPERATOR_PREFIX: &str = "switch-operator-";
 /// Run the interbank switch.
 #[derive(Args)]
 #[command(arg_required_else_help = true)]
-pub struct SwitchArgs {
+pub(crate) struct SwitchArgs {
     #[command(subcommand)]
     command: SwitchCommand,
 }
@@ -73,7 +73,7 @@ struct ServeArgs {
 ///
 /// # Errors
 /// Any failure, as one line.
-pub fn run(args: SwitchArgs) -> anyhow::Result<ExitCode> {
+pub(super) fn run(args: SwitchArgs) -> anyhow::Result<ExitCode> {
     match args.command {
         SwitchCommand::Serve(args) => services::block_on(serve(args)),
         SwitchCommand::SampleConfig(args) => {
@@ -114,7 +114,7 @@ fn patience(ini: &Config) -> anyhow::Result<std::time::Duration> {
 ///
 /// # Errors
 /// Text that is not an address.
-pub fn ledger_address(ini: &Config) -> anyhow::Result<LedgerAddress> {
+pub(super) fn ledger_address(ini: &Config) -> anyhow::Result<LedgerAddress> {
     let text = ini.text("switch", "LEDGER");
     text.map_or(Ok(LedgerAddress::Embedded), |text| {
         text.parse().with_context(|| format!("[switch] LEDGER = {text}: not the address of a ledger"))
@@ -125,7 +125,7 @@ pub fn ledger_address(ini: &Config) -> anyhow::Result<LedgerAddress> {
 ///
 /// # Errors
 /// The first option that is missing or invalid.
-pub fn from_ini(ini: &Config) -> anyhow::Result<SwitchConfig> {
+pub(super) fn from_ini(ini: &Config) -> anyhow::Result<SwitchConfig> {
     let mut operators = Vec::new();
     for section in ini.sections() {
         let section = section.to_ascii_lowercase();

@@ -24,7 +24,7 @@ const WHAT: [&str; 4] = ["credit_history", "debit_history", "credit_account", "d
       -a KUDOS:5 -D 'payto://x-taler-bank/localhost/zoe?receiver-name=zoe'")]
 #[command(group(ArgGroup::new("where").required(true).args(["section", "bank"])))]
 #[command(group(ArgGroup::new("what").required(true).args(WHAT)))]
-pub struct WireGatewayClientArgs {
+pub(super) struct WireGatewayClientArgs {
     #[command(flatten)]
     common: Common,
     /// Section with the credentials of the account, such as exchange-accountcredentials-1
@@ -82,7 +82,7 @@ fn configured(ini: &Config, section: &str) -> anyhow::Result<(String, GatewayAut
 ///
 /// # Errors
 /// A configuration that cannot be used; a gateway that does not answer, or refuses.
-pub async fn run(args: WireGatewayClientArgs) -> anyhow::Result<ExitCode> {
+pub(super) async fn run(args: WireGatewayClientArgs) -> anyhow::Result<ExitCode> {
     let (url, auth) = match (&args.section, args.bank) {
         (Some(section), _) => configured(&args.common.load()?, section)?,
         (None, Some(url)) => match (args.user, args.pass) {

@@ -91,7 +91,7 @@ fn rows(store: &Store) -> BTreeMap<(u16, Vec<u8>), Vec<u8>> {
 }
 
 /// Takes a hundredth off a deposit, as somebody with access to the exchange's store could.
-pub fn tamper(store: &Store) {
+pub(crate) fn tamper(store: &Store) {
     let found = store.all::<Deposits>().unwrap().into_iter().next().unwrap();
     let amount = found.row.amount.checked_sub(Money::from_units(1_000_000).unwrap()).unwrap();
     let mut changes = ChangeSet::new();

@@ -17,13 +17,13 @@ use crate::crash_auditor::watch_payments;
 const CUSTOMERS: usize = 4;
 
 /// Runs a command of the auditor.
-pub fn auditor(config: &str, words: &[&str]) -> std::process::Output {
+pub(crate) fn auditor(config: &str, words: &[&str]) -> std::process::Output {
     block_in_place(|| common::batzen().arg("auditor").args(words).args(["-c", config]).output().unwrap())
 }
 
 /// The JSON that a command prints, which must exit with this code.
 #[track_caller]
-pub fn json(config: &str, code: i32, words: &[&str]) -> Value {
+pub(crate) fn json(config: &str, code: i32, words: &[&str]) -> Value {
     let output = auditor(config, &[words, &["--json"]].concat());
     assert_eq!(output.status.code(), Some(code), "{words:?}: {}{}", stdout(&output), stderr(&output));
     serde_json::from_slice(&output.stdout).unwrap()

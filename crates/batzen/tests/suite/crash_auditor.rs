@@ -144,7 +144,7 @@ fn copy(from: &Path, to: &Path) {
 }
 
 /// Lets the load run until some payments more are acknowledged.
-pub async fn watch_payments(deployment: &mut Deployment, load: &Load, customers: &mut JoinSet<()>) {
+pub(crate) async fn watch_payments(deployment: &mut Deployment, load: &Load, customers: &mut JoinSet<()>) {
     let (before, deadline) = (load.log.acknowledged(), Instant::now() + PATIENCE);
     while load.log.acknowledged() < before + 20 {
         assert!(Instant::now() < deadline, "the exchange does nothing");

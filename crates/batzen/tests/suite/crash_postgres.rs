@@ -13,7 +13,7 @@ use deployment::Deployment;
 use run::{Kill, cycles, play};
 
 /// The tests run one at a time, since each is sized for a machine with two cores.
-pub static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
+pub(crate) static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 fn cluster() -> Cluster {
     // The server is killed, not the machine, so the kernel's buffers are safe.

@@ -37,7 +37,7 @@ fn a_killed_switch_gives_all_participants_the_same_answer() {
 
 /// Plays the participants while `kill` kills something and starts it again, and proves that all is well. Returns how
 /// many requests were repeated.
-pub fn prove(mut switch: Switch, mut kill: impl FnMut(&mut Switch, &Fsps, u64)) -> u64 {
+pub(crate) fn prove(mut switch: Switch, mut kill: impl FnMut(&mut Switch, &Fsps, u64)) -> u64 {
     let cycles: u64 = std::env::var("BATZEN_SOAK_CYCLES").map_or(4, |text| text.parse().unwrap());
     switch.start();
     let fsps = participants(&switch);

@@ -24,7 +24,7 @@ const INTERRUPTED: i32 = 130;
 const PROMPT: Duration = Duration::from_secs(20);
 
 /// A ledger in a process of its own, on a fixed port.
-pub trait Elsewhere {
+pub(crate) trait Elsewhere {
     fn url(&self) -> String;
     fn start(&mut self);
     fn process(&mut self) -> &mut Service;
@@ -81,7 +81,7 @@ fn ends_promptly(process: &mut Service) -> std::process::ExitStatus {
 }
 
 /// A measurement ends on SIGTERM while the ledger is silent in the midst of it.
-pub fn a_measurement_ends(dir: &Path, ledger: &mut impl Elsewhere) {
+pub(crate) fn a_measurement_ends(dir: &Path, ledger: &mut impl Elsewhere) {
     let url = ledger.url();
     let words = [
         "ledger",
@@ -121,7 +121,7 @@ pub fn a_measurement_ends(dir: &Path, ledger: &mut impl Elsewhere) {
 }
 
 /// Bank and switch end on SIGTERM while the ledger is silent, and say that it is.
-pub fn services_end(dir: &Path, ledger: &mut impl Elsewhere) {
+pub(crate) fn services_end(dir: &Path, ledger: &mut impl Elsewhere) {
     let url = ledger.url();
     let (bank_port, data) = (free_port(), dir.join("bank"));
     let (port, data) = (bank_port.to_string(), data.to_str().unwrap().to_owned());
@@ -171,7 +171,7 @@ pub fn services_end(dir: &Path, ledger: &mut impl Elsewhere) {
 }
 
 /// The bank under load while ledger and bank are killed in turn.
-pub async fn the_bank_goes_on(ledger: &mut impl Elsewhere) {
+pub(crate) async fn the_bank_goes_on(ledger: &mut impl Elsewhere) {
     let cycles = run::number("BATZEN_SOAK_CYCLES").unwrap_or(4);
     let url = ledger.url();
     let mut deployment = Deployment::on_ledger(run::client(), &url);
@@ -197,7 +197,7 @@ pub async fn the_bank_goes_on(ledger: &mut impl Elsewhere) {
 }
 
 /// The switch under load while ledger and switch are killed in turn.
-pub fn the_switch_goes_on(dir: &Path, ledger: &mut impl Elsewhere) {
+pub(crate) fn the_switch_goes_on(dir: &Path, ledger: &mut impl Elsewhere) {
     let switch = Switch::on_ledger(dir, &ledger.url());
     crash_switch::prove(switch, |switch, fsps, cycle| {
         match cycle % 3 {

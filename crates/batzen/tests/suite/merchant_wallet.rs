@@ -19,7 +19,7 @@ const POOR: i32 = 4;
 const REFUSED: i32 = 5;
 
 /// A shop, its exchange, its bank, and a customer with money.
-pub struct World {
+pub(crate) struct World {
     pub dir: tempfile::TempDir,
     pub exchange_config: String,
     pub exchange_port: u16,
@@ -37,7 +37,7 @@ impl World {
     }
 
     /// The backend has further options, and the shop accepts another exchange as well, at this port.
-    pub async fn with_exchange(other_port: Option<u16>, more: &str) -> Self {
+    pub(crate) async fn with_exchange(other_port: Option<u16>, more: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (bank_port, exchange_port, port) = (free_port(), free_port(), free_port());
         let exchange_config = config_with_fees(dir.path(), bank_port, exchange_port, "");
@@ -76,12 +76,12 @@ impl World {
     }
 
     /// Stops the exchange. It can be changed meanwhile.
-    pub fn stop_exchange(&mut self) {
+    pub(crate) fn stop_exchange(&mut self) {
         assert!(self.exchange.take().unwrap().terminate().0.success());
     }
 
     /// Starts it again.
-    pub fn start_exchange(&mut self) {
+    pub(crate) fn start_exchange(&mut self) {
         self.exchange = Some(start_exchange(&self.dir, &self.exchange_config, self.exchange_port));
     }
 
@@ -104,7 +104,7 @@ impl World {
         serde_json::from_slice(text).unwrap()
     }
 
-    pub fn ok(&self, words: &[&str]) -> Value {
+    pub(crate) fn ok(&self, words: &[&str]) -> Value {
         self.exits(0, words)
     }
 
@@ -119,13 +119,13 @@ impl World {
         call.header("authorization", &format!("Bearer {TOKEN}")).send().await.unwrap()
     }
 
-    pub async fn order(&self, id: &str) -> Value {
+    pub(crate) async fn order(&self, id: &str) -> Value {
         let call = self.client.get(format!("http://localhost:{}/private/orders/{id}", self.port));
         call.header("authorization", &format!("Bearer {TOKEN}")).send().await.unwrap().ok().unwrap()
     }
 
     /// Makes an order that can be refunded for an hour. Returns its number and the link to pay it.
-    pub async fn offer(&self, amount: &str, more: Value) -> (String, String) {
+    pub(crate) async fn offer(&self, amount: &str, more: Value) -> (String, String) {
         let mut order = json!({ "amount": format!("KUDOS:{amount}"), "summary": "a book" });
         order.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         let wish = json!({ "order": order, "refund_delay": { "d_us": 3_600_000_000_u64 } });
@@ -142,7 +142,7 @@ impl World {
         answer["taler_refund_uri"].as_str().unwrap().to_owned()
     }
 
-    pub fn end(self) {
+    pub(crate) fn end(self) {
         for service in [self.backend, self.exchange.unwrap(), self.bank] {
             assert!(service.terminate().0.success());
         }

@@ -13,7 +13,7 @@ use crate::{
 };
 
 /// The ledger under test.
-pub struct Subject<'a> {
+pub(crate) struct Subject<'a> {
     ledger: &'a dyn Ledger,
     base: u128,
 }

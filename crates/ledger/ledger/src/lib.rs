@@ -20,21 +20,21 @@
 pub mod conformance;
 mod interface;
 pub mod machine;
-pub mod memory;
-pub mod outbox;
-pub mod query;
+mod memory;
+mod outbox;
+mod query;
 pub mod record;
-pub mod retry;
-pub mod status;
+mod retry;
+mod status;
 #[cfg(any(test, feature = "conformance"))]
 pub mod testing;
 
 pub use interface::{Answer, Ledger, LedgerError};
 pub use memory::MemoryLedger;
-pub use outbox::{Booking, Intents, Outbox, OutboxPlace, OutboxQueue, OutboxTask, Sent};
+pub use outbox::{Booking, Intents, Outbox, OutboxQueue, OutboxTask, Sent};
 pub use query::{AccountBalance, AccountFilter, ChangeEvent, ChangeFilter, ChangeKind, QueryFilter};
 pub use record::{Account, AccountFlags, Transfer, TransferFlags};
-pub use retry::{RequestCounters, RetryingLedger, answered};
+pub use retry::{RetryingLedger, answered};
 pub use status::{CreateAccountStatus, CreateResult, CreateTransferStatus};
 
 /// The most events in one request, and the most records in one answer. A constant of the interface, shared by

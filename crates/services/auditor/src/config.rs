@@ -76,7 +76,7 @@ pub enum ListenConfig {
 impl ListenConfig {
     /// The same for a server.
     #[must_use]
-    pub fn listen(&self) -> Listen {
+    pub(crate) fn listen(&self) -> Listen {
         match self {
             Self::Tcp { host, port } => Listen::Tcp { host: host.clone(), port: *port, share_port: false },
             Self::Unix { path, mode } => Listen::Unix { path: path.clone(), mode: *mode },

@@ -6,7 +6,7 @@ use batzen_tables::exchange::DepositKey;
 use crate::audit::Confirmation;
 
 /// The most confirmations that are read at once.
-pub const CONFIRMATIONS_MAX: usize = 1_024;
+pub(crate) const CONFIRMATIONS_MAX: usize = 1_024;
 
 /// A confirmation that a merchant has shown, with its number in the order of arrival.
 #[derive(Clone, Debug, PartialEq, Eq)]

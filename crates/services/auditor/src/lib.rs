@@ -46,7 +46,7 @@ use tokio::task::JoinHandle;
 
 pub use api::endpoints;
 pub use config::{AuditorConfig, KNOWN_OPTIONS, KeyError, ListenConfig, is_base_url};
-pub use link::{Forms, LinkError, Wanted, ask_checking, ask_liabilities, ask_note, ask_report};
+pub use link::{Forms, Wanted, ask_checking, ask_liabilities, ask_note, ask_report};
 pub use serving::FollowMetrics;
 
 use api::{Service, api};

@@ -43,7 +43,7 @@ impl Revocations {
     ///
     /// # Errors
     /// An address that cannot be read.
-    pub fn new(url: Option<&str>, master_pub: Option<EddsaPublicKey>) -> Result<Self, PgError> {
+    pub(crate) fn new(url: Option<&str>, master_pub: Option<EddsaPublicKey>) -> Result<Self, PgError> {
         if url.is_some() && master_pub.is_none() {
             tracing::warn!("[exchange] MASTER_PUBLIC_KEY is not set, so revocations are not looked up");
         }
@@ -55,7 +55,7 @@ impl Revocations {
     ///
     /// # Errors
     /// When the exchange's database cannot be read.
-    pub async fn find(
+    pub(crate) async fn find(
         &self,
         master_pub: &EddsaPublicKey,
         exchange_pub: EddsaPublicKey,

@@ -47,9 +47,8 @@ pub enum Refusal {
     Revoked,
 }
 
-/// The rules.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct AuditorRules;
+pub(crate) struct AuditorRules;
 
 impl Rules for AuditorRules {
     type Refusal = Refusal;
@@ -67,9 +66,8 @@ fn audited(rows: &mut WorkingSet, key: AuditedExchangeKey) -> Result<(), Refusal
 
 /// Opens the store for an auditor of this currency. Idempotent.
 #[derive(Clone, Copy, Debug)]
-pub struct Open {
-    /// The currency.
-    pub currency: Currency,
+pub(crate) struct Open {
+    pub(crate) currency: Currency,
 }
 
 impl batzen_engine::Command<AuditorRules> for Open {
@@ -92,13 +90,11 @@ impl batzen_engine::Command<AuditorRules> for Open {
     }
 }
 
-/// Adds an exchange.
 #[derive(Clone, Debug)]
-pub struct AddExchange {
+pub(crate) struct AddExchange {
     /// Its master key.
-    pub key: AuditedExchangeKey,
-    /// Its row.
-    pub row: AuditedExchangeRow,
+    pub(crate) key: AuditedExchangeKey,
+    pub(crate) row: AuditedExchangeRow,
 }
 
 impl batzen_engine::Command<AuditorRules> for AddExchange {
@@ -119,9 +115,9 @@ impl batzen_engine::Command<AuditorRules> for AddExchange {
 
 /// Removes an exchange, and what is known of its signing keys. Its confirmations stay.
 #[derive(Clone, Debug)]
-pub struct RemoveExchange {
+pub(crate) struct RemoveExchange {
     /// Its master key.
-    pub key: AuditedExchangeKey,
+    pub(crate) key: AuditedExchangeKey,
 }
 
 impl batzen_engine::Command<AuditorRules> for RemoveExchange {
@@ -155,11 +151,10 @@ impl batzen_engine::Command<AuditorRules> for RemoveExchange {
 
 /// Keeps the revocation of a signing key, whose signature is valid. Idempotent.
 #[derive(Clone, Debug)]
-pub struct Revoke {
-    /// The signing key.
-    pub key: SigningKeyRevocationKey,
+pub(crate) struct Revoke {
+    pub(crate) key: SigningKeyRevocationKey,
     /// The revocation, if it is new.
-    pub row: SigningKeyRevocationRow,
+    pub(crate) row: SigningKeyRevocationRow,
 }
 
 impl batzen_engine::Command<AuditorRules> for Revoke {
@@ -182,11 +177,10 @@ impl batzen_engine::Command<AuditorRules> for Revoke {
 
 /// Keeps a deposit confirmation, whose signatures are valid. Idempotent.
 #[derive(Clone, Debug)]
-pub struct Record {
+pub(crate) struct Record {
     /// The confirmation, if it is new.
-    pub row: Box<DepositConfirmationRow>,
-    /// Its signing key.
-    pub signing_key: SigningKeyKey,
+    pub(crate) row: Box<DepositConfirmationRow>,
+    pub(crate) signing_key: SigningKeyKey,
 }
 
 impl batzen_engine::Command<AuditorRules> for Record {
@@ -226,11 +220,9 @@ impl batzen_engine::Command<AuditorRules> for Record {
 
 /// Forgets confirmations and signing keys that no court would accept any more.
 #[derive(Clone, Debug)]
-pub struct Forget {
-    /// The confirmations.
-    pub confirmations: Vec<DepositConfirmationKey>,
-    /// The signing keys.
-    pub keys: Vec<SigningKeyKey>,
+pub(crate) struct Forget {
+    pub(crate) confirmations: Vec<DepositConfirmationKey>,
+    pub(crate) keys: Vec<SigningKeyKey>,
 }
 
 impl batzen_engine::Command<AuditorRules> for Forget {

@@ -38,15 +38,14 @@ pub(crate) enum Job {
     Note { id: ShortHash, suppresses: bool, reason: String, answer: oneshot::Sender<Result<(), String>> },
 }
 
-/// The last report.
 #[derive(Debug)]
 pub(crate) struct LastReport {
-    pub report: Report,
+    pub(crate) report: Report,
     /// Its forms, made when they are first asked for, so that many readers cost little. The page has [`LIVE`] where the
     /// state of the stream goes.
     forms: OnceLock<(String, serde_json::Value, String)>,
     /// Why the bank could not be asked, if so.
-    pub without_bank: Option<String>,
+    pub(crate) without_bank: Option<String>,
 }
 
 /// Where the state of the stream goes in a page.
@@ -58,17 +57,17 @@ impl LastReport {
     }
 
     /// The page, with this markup after the verdict.
-    pub fn page(&self, live: &str) -> String {
+    pub(crate) fn page(&self, live: &str) -> String {
         self.forms().0.replacen(LIVE, live, 1)
     }
 
     /// The report for programs.
-    pub fn json(&self) -> serde_json::Value {
+    pub(crate) fn json(&self) -> serde_json::Value {
         self.forms().1.clone()
     }
 
     /// The table.
-    pub fn csv(&self) -> &str {
+    pub(crate) fn csv(&self) -> &str {
         &self.forms().2
     }
 }
@@ -106,7 +105,7 @@ pub(crate) type ReadConfirmations =
 
 impl Running {
     /// Starts the thread. It ends when the service does; until then, whatever fails is tried again.
-    pub fn start(
+    pub(crate) fn start(
         config: FollowConfig,
         clock: Arc<dyn batzen_engine::Clock>,
         confirmations: ReadConfirmations,
@@ -129,45 +128,44 @@ impl Running {
     }
 
     /// Asks the thread to do something. Refused if it is too busy.
-    pub fn send(&self, job: Job) -> Result<(), String> {
+    pub(crate) fn send(&self, job: Job) -> Result<(), String> {
         self.jobs.try_send(job).map_err(|_| "the auditor is busy: try again".to_owned())
     }
 
     /// Where the copy is.
-    pub fn place(&self) -> StoreConfig {
+    pub(crate) fn place(&self) -> StoreConfig {
         self.place.clone()
     }
 
     /// The copy while it is open, and the last time at which it was complete. It goes on while it is read.
-    pub fn copy(&self) -> Option<(Store, Timestamp)> {
+    pub(crate) fn copy(&self) -> Option<(Store, Timestamp)> {
         let complete = get(&self.state.status).map_or(Timestamp::ZERO, |status| status.complete());
         Some((get(&self.state.copy)?, complete))
     }
 
-    /// The last report.
-    pub fn last_report(&self) -> Option<Arc<LastReport>> {
+    pub(crate) fn last_report(&self) -> Option<Arc<LastReport>> {
         get(&self.state.last_report)
     }
 
     /// Why it does not go on, if so.
-    pub fn failure(&self) -> Option<String> {
+    pub(crate) fn failure(&self) -> Option<String> {
         get(&self.state.failure)
     }
 
     /// Returns the position in the stream.
-    pub fn progress(&self) -> Option<batzen_feed::metrics::Progress> {
+    pub(crate) fn progress(&self) -> Option<batzen_feed::metrics::Progress> {
         get(&self.state.status).map(|status| status.feed.get())
     }
 
     /// Number of rows that a check of all rows has read, if one is going on.
-    pub fn checking_all(&self) -> Option<u64> {
+    pub(crate) fn checking_all(&self) -> Option<u64> {
         let status = get(&self.state.status)?;
         let is_checking = status.is_checking_all.load(Ordering::Relaxed);
         is_checking.then(|| status.checks.rows.load(Ordering::Relaxed))
     }
 
     /// Writes the metrics.
-    pub fn write(&self, page: &mut Page) {
+    pub(crate) fn write(&self, page: &mut Page) {
         let last_report = self.last_report();
         FollowMetrics {
             progress: self.progress(),

@@ -19,18 +19,18 @@ use batzen_tables::bank::{BankStateRow, IntentRow, Origin, TransactionKey};
 /// Time that the money of a selected withdrawal operation stays reserved, in seconds: a day. A customer who
 /// has not confirmed by then has abandoned it and can spend the money again. A later confirmation reserves it
 /// again if it is still there.
-pub const RESERVATION_S: u32 = 86_400;
+pub(crate) const RESERVATION_S: u32 = 86_400;
 
 /// Code of the accounts that have names.
-pub const CODE_NAMED: u16 = 1;
+pub(crate) const CODE_NAMED: u16 = 1;
 /// Code of the account that pays the sign-up bonuses.
-pub const CODE_EQUITY: u16 = 2;
+pub(crate) const CODE_EQUITY: u16 = 2;
 /// Code of the account that pays the headroom.
-pub const CODE_GRANTS: u16 = 3;
+pub(crate) const CODE_GRANTS: u16 = 3;
 /// Code of the account between the halves of a transfer from an account to itself.
-pub const CODE_TRANSIT: u16 = 4;
+pub(crate) const CODE_TRANSIT: u16 = 4;
 /// Code of transfers of headroom. The code of other transfers is their [`Origin`].
-pub const CODE_HEADROOM: u16 = 8;
+pub(crate) const CODE_HEADROOM: u16 = 8;
 
 /// Kind of an id: the first byte that is hashed after the bank's identity.
 #[derive(Clone, Copy)]
@@ -98,7 +98,7 @@ impl Chart {
     }
 
     /// The bank's identity, which all its ledger accounts carry as user data.
-    pub fn identity(&self) -> u128 {
+    pub(crate) fn identity(&self) -> u128 {
         u128::from_be_bytes(self.identity)
     }
 
@@ -118,7 +118,7 @@ impl Chart {
     }
 
     /// The account that pays the sign-up bonuses.
-    pub fn equity_id(&self) -> u128 {
+    pub(crate) fn equity_id(&self) -> u128 {
         self.equity
     }
 
@@ -154,7 +154,7 @@ impl Chart {
     }
 
     /// The id of an intent's transfer. Every attempt has its own, because refused transfers use up their ids.
-    pub fn transfer_id(&self, key: &TransactionKey, attempt: u32) -> u128 {
+    pub(crate) fn transfer_id(&self, key: &TransactionKey, attempt: u32) -> u128 {
         self.movement_id(Role::Movement, key, attempt)
     }
 
@@ -299,7 +299,7 @@ fn id(identity: &[u8; 16], role: Role, parts: &[&[u8]]) -> u128 {
 
 /// The ledger of a currency. Up to six capital letters are a number in base 27 (A is 1), so they never
 /// collide. The number of another name has the highest bit set, and the rest from its hash.
-pub fn ledger_number(currency: Currency) -> u32 {
+pub(crate) fn ledger_number(currency: Currency) -> u32 {
     const HASHED: u32 = 1 << 31;
     let name = currency.as_str().as_bytes();
     if name.len() <= 6 && name.iter().all(u8::is_ascii_uppercase) {

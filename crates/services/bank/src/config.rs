@@ -271,7 +271,7 @@ impl BankConfig {
     }
 
     /// The policy for the rules.
-    pub fn policy(&self) -> Policy {
+    pub(crate) fn policy(&self) -> Policy {
         Policy {
             signup_bonus: self.signup_bonus,
             debt_limit: self.debt_limit,

@@ -61,8 +61,10 @@ use tokio::task::JoinHandle;
 pub use api::endpoints;
 pub use batzen_ledger_service::net::LedgerAddress;
 pub use batzen_service::storage::StoreConfig;
-pub use books::{AccountFlow, AccountTotals, BooksError, Totals};
-pub use config::{BankConfig, KNOWN_OPTIONS, OptionsError};
+pub use books::AccountFlow;
+pub(crate) use books::{BooksError, Totals};
+pub(crate) use config::OptionsError;
+pub use config::{BankConfig, KNOWN_OPTIONS};
 pub use names::IbanBank;
 pub use opening::embedded_books;
 pub use password::PasswordCost;
@@ -77,7 +79,7 @@ use settler::BankOutbox;
 use wakes::{Booked, Wakes};
 
 /// Largest request body, in bytes, compressed and decompressed. All valid requests are far smaller.
-pub const MAX_BODY_BYTES: usize = limits::TRANSFER_BODY_BYTES_MAX;
+pub(crate) const MAX_BODY_BYTES: usize = limits::TRANSFER_BODY_BYTES_MAX;
 // A transfer to any account fits: apart from account and base URL it needs less than 512 bytes.
 const _: () = assert!(limits::PAYTO_BYTES_MAX + limits::URL_BYTES_MAX + 512 <= MAX_BODY_BYTES);
 
@@ -277,16 +279,6 @@ impl RunningBank {
     /// The first error.
     pub async fn check(&self) -> Result<Totals, BooksError> {
         books::check(self.store(), self.ledger().as_ref()).await
-    }
-
-    /// The token that ends the service when it fires, for a signal handler.
-    pub fn drain(&self) -> &Drain {
-        &self.drain
-    }
-
-    /// Begins to end the service, without waiting for it.
-    pub fn stop(&self) {
-        self.drain.trigger();
     }
 
     /// Ends the service: no new requests, long polls are answered, requests in flight finish, the store is

@@ -74,14 +74,14 @@ pub(crate) enum NoAccount {
 #[derive(Debug)]
 pub(crate) struct Addresses {
     /// The host name in `x-taler-bank` URIs.
-    pub hostname: String,
+    pub(crate) hostname: String,
     /// The bank's IBANs, if it has any.
-    pub iban_bank: Option<IbanBank>,
+    pub(crate) iban_bank: Option<IbanBank>,
 }
 
 impl Addresses {
     /// The payto URI of an account.
-    pub fn payto(&self, account: &str) -> String {
+    pub(crate) fn payto(&self, account: &str) -> String {
         if self.iban_bank.as_ref().is_some_and(|bank| bank.has(account)) {
             return format!("payto://iban/{account}?receiver-name={account}");
         }
@@ -90,7 +90,7 @@ impl Addresses {
 
     /// The account of a payto URI. The host of an `x-taler-bank` URI does not matter: all its names mean this bank.
     /// A BIC before an IBAN does not matter either.
-    pub fn account<'a>(&self, uri: &'a str) -> Result<Cow<'a, str>, NoAccount> {
+    pub(crate) fn account<'a>(&self, uri: &'a str) -> Result<Cow<'a, str>, NoAccount> {
         if uri.len() > PAYTO_BYTES_MAX {
             return Err(NoAccount::Malformed);
         }
@@ -119,7 +119,7 @@ impl Addresses {
     }
 
     /// The account that a person named: by a payto URI, by an IBAN as on paper, or by its name.
-    pub fn account_named(&self, text: &str) -> Result<String, NoAccount> {
+    pub(crate) fn account_named(&self, text: &str) -> Result<String, NoAccount> {
         if let Ok(account) = self.account(text) {
             return Ok(account.into_owned());
         }
@@ -133,7 +133,7 @@ impl Addresses {
     }
 
     /// The wire methods of the accounts, the preferred one first.
-    pub fn wire_methods(&self) -> Vec<String> {
+    pub(crate) fn wire_methods(&self) -> Vec<String> {
         let iban = self.iban_bank.is_some().then(|| "iban".to_owned());
         ["x-taler-bank".to_owned()].into_iter().chain(iban).collect()
     }

@@ -27,9 +27,9 @@ pub(crate) struct OpenBooks {
     /// The ledger in use.
     pub ledger: Arc<dyn Ledger>,
     /// For closing in order and for metrics, if it is in this process.
-    pub own: Option<Arc<DurableLedger>>,
+    pub(crate) own: Option<Arc<DurableLedger>>,
     /// Whether its log is in the bank's store.
-    pub is_joint: bool,
+    pub(crate) is_joint: bool,
 }
 
 /// Where earlier builds keep an embedded ledger: in a store of its own, below the bank's. In a database it

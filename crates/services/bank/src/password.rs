@@ -33,10 +33,10 @@ pub struct PasswordCost {
 
 impl PasswordCost {
     /// The most passes.
-    pub const PASSES_MAX: u8 = 16;
+    pub(crate) const PASSES_MAX: u8 = 16;
 
     /// 19 MiB and 2 passes, as OWASP recommends: about 20 ms of one core.
-    pub const DEFAULT: Self = Self { memory_units: 76, passes: 2 };
+    pub(crate) const DEFAULT: Self = Self { memory_units: 76, passes: 2 };
 
     /// The lowest possible cost. For tests: it does not protect passwords.
     pub const LEAST: Self = Self { memory_units: 1, passes: 1 };
@@ -66,7 +66,6 @@ impl PasswordCost {
 /// Result of a password check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verified {
-    /// The password is wrong.
     Wrong,
     /// The password is right, and its hash has the current form.
     Right,

@@ -48,7 +48,6 @@ pub(crate) struct BankOutbox {
 }
 
 impl BankOutbox {
-    /// Starts the outbox.
     pub(crate) fn start(
         ledger: RetryingLedger,
         chart: Chart,

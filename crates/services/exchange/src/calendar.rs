@@ -20,24 +20,20 @@ pub(crate) fn denomination_item(value: Amount, cipher: Cipher) -> String {
 
 /// The owner of a period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// A denomination: it can be withdrawn within its period.
     Denomination,
     /// An online signing key.
     SigningKey,
     /// The fees of a wire method.
     WireFee,
-    /// The global fees.
     GlobalFee,
 }
 
 impl Kind {
-    /// All kinds.
-    pub const ALL: [Self; 4] = [Self::Denomination, Self::SigningKey, Self::WireFee, Self::GlobalFee];
-
     /// Its name in metrics and documents.
     #[must_use]
-    pub const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Denomination => "denomination",
             Self::SigningKey => "signing_key",
@@ -49,57 +45,57 @@ impl Kind {
 
 /// The time for which one key or one set of fees is in force.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Period {
+pub(crate) struct Period {
     /// Its owner.
-    pub kind: Kind,
+    pub(crate) kind: Kind,
     /// The item: the value of a denomination, a wire method; empty for signing keys and global fees.
-    pub item: String,
+    pub(crate) item: String,
     /// When it begins.
-    pub start: Timestamp,
+    pub(crate) start: Timestamp,
     /// When it ends.
-    pub end: Timestamp,
+    pub(crate) end: Timestamp,
     /// Whether the offline master key has signed it.
-    pub is_signed: bool,
+    pub(crate) is_signed: bool,
 }
 
 /// Time that the signed periods of one item follow each other without a gap.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Coverage {
+pub(crate) struct Coverage {
     /// Its owner.
-    pub kind: Kind,
+    pub(crate) kind: Kind,
     /// The item, as in [`Period::item`].
-    pub item: String,
+    pub(crate) item: String,
     /// The end of the last signed period before the first gap. None if no signed period is in force now.
-    pub covered_until: Option<Timestamp>,
+    pub(crate) covered_until: Option<Timestamp>,
     /// The first gap between signed periods: its start and its end.
-    pub gap: Option<(Timestamp, Timestamp)>,
+    pub(crate) gap: Option<(Timestamp, Timestamp)>,
     /// Periods that wait for the offline signature.
-    pub unsigned: usize,
+    pub(crate) unsigned: usize,
 }
 
 impl Coverage {
     /// The time by which the next period must be signed: the end of the coverage, or now if there is none.
     #[must_use]
-    pub fn sign_by(&self, now: Timestamp) -> Timestamp {
+    pub(crate) fn sign_by(&self, now: Timestamp) -> Timestamp {
         self.covered_until.unwrap_or(now)
     }
 
     /// The seconds until the coverage ends; 0 if no signed period is in force.
     #[must_use]
-    pub fn seconds_left(&self, now: Timestamp) -> u64 {
+    pub(crate) fn seconds_left(&self, now: Timestamp) -> u64 {
         self.covered_until.map_or(0, |end| end.saturating_since(now).as_micros() / 1_000_000)
     }
 
     /// The length of the first gap in seconds; 0 if there is none.
     #[must_use]
-    pub fn gap_seconds(&self) -> u64 {
+    pub(crate) fn gap_seconds(&self) -> u64 {
         self.gap.map_or(0, |(start, end)| end.saturating_since(start).as_micros() / 1_000_000)
     }
 }
 
 /// The periods of an exchange.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Calendar {
+pub(crate) struct Calendar {
     periods: Vec<Period>,
     /// Items that must be covered, even if they have no period.
     required: Vec<(Kind, String)>,
@@ -108,7 +104,7 @@ pub struct Calendar {
 impl Calendar {
     /// A calendar of these periods, sorted by kind, item and start.
     #[must_use]
-    pub fn new(mut periods: Vec<Period>) -> Self {
+    pub(crate) fn new(mut periods: Vec<Period>) -> Self {
         periods.sort();
         periods.dedup();
         Self { periods, required: Vec::new() }
@@ -116,19 +112,19 @@ impl Calendar {
 
     /// Adds an item that must be covered, even if it has no period.
     #[must_use]
-    pub fn require(mut self, kind: Kind, item: &str) -> Self {
+    pub(crate) fn require(mut self, kind: Kind, item: &str) -> Self {
         self.required.push((kind, item.to_owned()));
         self
     }
 
     /// The periods that have not ended, sorted by kind, item and start.
-    pub fn periods(&self, now: Timestamp) -> impl Iterator<Item = &Period> {
+    pub(crate) fn periods(&self, now: Timestamp) -> impl Iterator<Item = &Period> {
         self.periods.iter().filter(move |period| period.end > now)
     }
 
     /// The coverage of every item that has a period or must have one, sorted by kind and item.
     #[must_use]
-    pub fn coverage(&self, now: Timestamp) -> Vec<Coverage> {
+    pub(crate) fn coverage(&self, now: Timestamp) -> Vec<Coverage> {
         let mut items: BTreeMap<(Kind, &str), Vec<&Period>> = BTreeMap::new();
         for (kind, item) in &self.required {
             items.entry((*kind, item)).or_default();

@@ -41,7 +41,7 @@ pub struct Surroundings {
 
 impl Surroundings {
     /// The machine, with this clock.
-    pub fn machine(clock: Arc<dyn Clock>) -> Self {
+    pub(crate) fn machine(clock: Arc<dyn Clock>) -> Self {
         Self {
             clock,
             lease_clock: Arc::new(|| Timestamp::from_system_time(SystemTime::now())),
@@ -64,16 +64,14 @@ pub struct Core {
     pub rules: Arc<ExchangeRules>,
     /// Reads of committed rows.
     pub store: Store,
-    /// The clock.
-    pub clock: Arc<dyn Clock>,
+    pub(crate) clock: Arc<dyn Clock>,
     /// The clock by which leases end, which all processes on one store share.
-    pub lease_clock: Arc<dyn Clock>,
-    /// The timers.
-    pub timers: Arc<dyn Timers>,
+    pub(crate) lease_clock: Arc<dyn Clock>,
+    pub(crate) timers: Arc<dyn Timers>,
     /// Random bytes.
-    pub entropy: Arc<dyn Entropy>,
+    pub(crate) entropy: Arc<dyn Entropy>,
     /// Carries the requests of workers to banks; none: connections.
-    pub transport: Option<Arc<dyn Transport>>,
+    pub(crate) transport: Option<Arc<dyn Transport>>,
     /// Counters.
     pub metrics: Arc<Metrics>,
     /// Fires when the process must end.
@@ -108,7 +106,7 @@ impl Core {
     ///
     /// # Errors
     /// As [`Core::open`].
-    pub fn inline(
+    pub(crate) fn inline(
         config: ExchangeConfig,
         store: Store,
         surroundings: Surroundings,
@@ -158,7 +156,7 @@ impl Core {
     }
 
     /// Random bytes.
-    pub fn random<const N: usize>(&self) -> [u8; N] {
+    pub(crate) fn random<const N: usize>(&self) -> [u8; N] {
         let mut bytes = [0; N];
         self.entropy.fill(&mut bytes);
         bytes

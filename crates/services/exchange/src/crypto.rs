@@ -21,16 +21,13 @@ use batzen_protocol::api::exchange::RevealRequest;
 use batzen_protocol::signatures::SignedMessage;
 
 /// One signature to check.
-pub enum Check {
+pub(crate) enum Check {
     /// A denomination's signature on a coin.
     Coin {
-        /// The coin.
         coin_pub: EddsaPublicKey,
         /// Hash of its age commitment.
         h_age: Option<ShortHash>,
-        /// The denomination's key.
         denom_pub: DenomPublicKey,
-        /// Its signature.
         signature: DenomSignature,
     },
     /// An Ed25519 signature.
@@ -39,44 +36,46 @@ pub enum Check {
         public: EddsaPublicKey,
         /// The signed message.
         message: Box<[u8]>,
-        /// The signature.
         signature: EddsaSignature,
     },
 }
 
 impl Check {
     /// Makes the check that `signature` is that of `public` over `message`.
-    pub fn eddsa(public: EddsaPublicKey, message: &impl SignedMessage, signature: EddsaSignature) -> Self {
+    pub(crate) fn eddsa(
+        public: EddsaPublicKey,
+        message: &impl SignedMessage,
+        signature: EddsaSignature,
+    ) -> Self {
         Self::Eddsa { public, message: message.message().as_ref().into(), signature }
     }
 }
 
 /// A refresh whose opened candidates must be recomputed to find the commitment.
-pub struct Opening {
-    /// The old coin.
-    pub old_coin_pub: EddsaPublicKey,
+pub(crate) struct Opening {
+    pub(crate) old_coin_pub: EddsaPublicKey,
     /// The full amount melted.
-    pub amount_with_fee: Amount,
+    pub(crate) amount_with_fee: Amount,
     /// The candidate that stays secret, below [`KAPPA`].
-    pub noreveal_index: usize,
+    pub(crate) noreveal_index: usize,
     /// The denominations of the fresh coins.
-    pub denoms: Vec<DenomPublicKey>,
+    pub(crate) denoms: Vec<DenomPublicKey>,
     /// Their R values, one for each.
-    pub values: Vec<ExchangeWithdrawValues>,
+    pub(crate) values: Vec<ExchangeWithdrawValues>,
     /// The old coin's age commitment.
-    pub old_age: Option<AgeCommitment>,
+    pub(crate) old_age: Option<AgeCommitment>,
     /// The keys that the wallet reveals: `KAPPA − 1` transfer keys, and as many planchets as there are
     /// denominations.
-    pub body: RevealRequest,
+    pub(crate) body: RevealRequest,
 }
 
 /// The collectors of one exchange.
-pub struct Crypto {
+pub(crate) struct Crypto {
     /// Checks of signatures. The answer is whether the signature is valid.
-    pub checks: Collector<Check, bool>,
+    pub(crate) checks: Collector<Check, bool>,
     /// Opened refreshes. The answer is the commitment, or None if the derivation fails, which it does only
     /// for values that no honest wallet sends.
-    pub openings: Collector<Arc<Opening>, Option<HashCode>>,
+    pub(crate) openings: Collector<Arc<Opening>, Option<HashCode>>,
 }
 
 /// Number of items that may wait: at most a second of work on one core.
@@ -84,7 +83,7 @@ const QUEUE_ITEMS_MAX: usize = 16_384;
 
 impl Crypto {
     /// Collectors on this pool.
-    pub fn new(pool: &CpuPool) -> Self {
+    pub(crate) fn new(pool: &CpuPool) -> Self {
         // A payment needs two checks, and each kind has its own lanes.
         let options = CollectorOptions { queue_items_max: QUEUE_ITEMS_MAX, batch_items_max: 128, lanes: 16 };
         // Four refreshes need eight key exchanges, and a few more planchets.

@@ -10,12 +10,11 @@ use batzen_tables::exchange::{
 /// The whole history of a coin. `remaining` = value − debits + credits of the items (C3).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CoinHistory {
-    /// The coin.
-    pub coin_pub: CoinPub,
+    pub(crate) coin_pub: CoinPub,
     /// The denomination under which it is known.
     pub denom: DenomSerial,
     /// Hash of its age commitment, if it has one.
-    pub h_age: Option<ShortHash>,
+    pub(crate) h_age: Option<ShortHash>,
     /// Its remaining value.
     pub remaining: Money,
     /// The events, by type.
@@ -173,7 +172,7 @@ pub struct ReserveStatement {
     /// (R10).
     pub items: Vec<ReserveHistoryItem>,
     /// The number of all events, including those outside the window.
-    pub events: usize,
+    pub(crate) events: usize,
 }
 
 /// One event in the history of a reserve.
@@ -283,21 +282,6 @@ impl ReserveHistoryItem {
                 (purse.purse_fee, if purse.state == PurseState::Paid { purse.target } else { Money::ZERO })
             }
             Self::Close { .. } => (Money::ZERO, Money::ZERO),
-        }
-    }
-
-    /// When it happened.
-    #[must_use]
-    pub fn time(&self) -> Timestamp {
-        match self {
-            Self::Credit { time, .. }
-            | Self::Withdraw { time, .. }
-            | Self::Recoup { time, .. }
-            | Self::Closing { time, .. } => *time,
-            Self::Merge { merge, .. } => merge.merge_time,
-            Self::History { request_time, .. }
-            | Self::Open { request_time, .. }
-            | Self::Close { request_time, .. } => *request_time,
         }
     }
 }

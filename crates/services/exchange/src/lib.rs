@@ -4,10 +4,10 @@
 
 pub mod api;
 pub mod app;
-pub mod calendar;
+mod calendar;
 pub mod config;
 pub mod core;
-pub mod crypto;
+mod crypto;
 pub mod dashboard;
 pub mod error;
 pub mod history;

@@ -25,15 +25,15 @@ const KYC_WAITERS_MAX: usize = 65_536;
 /// The topics of an exchange.
 pub struct Notices {
     /// The key set has changed.
-    pub keys: Arc<Topic>,
+    pub(crate) keys: Arc<Topic>,
     /// There are transfers to execute.
-    pub transfers: Arc<Topic>,
+    pub(crate) transfers: Arc<Topic>,
     /// Credits of reserves.
     pub reserves: Arc<Topic>,
     /// Changes of purses.
-    pub purses: Arc<Topic>,
+    pub(crate) purses: Arc<Topic>,
     /// Identifications: held payouts may be due.
-    pub kyc: Arc<Topic>,
+    pub(crate) kyc: Arc<Topic>,
 }
 
 /// The tag of a reserve or purse.
@@ -42,13 +42,13 @@ pub fn tag(key: &EddsaPublicKey) -> Tag {
 }
 
 /// The tag of an account.
-pub fn account_tag(h_payto: PaytoHash) -> Tag {
+pub(crate) fn account_tag(h_payto: PaytoHash) -> Tag {
     batzen_service::tag(h_payto.as_bytes())
 }
 
 impl Notices {
     /// Starts to listen.
-    pub fn new(store: &Store) -> Self {
+    pub(crate) fn new(store: &Store) -> Self {
         Self {
             keys: Topic::new(store, "keys", 0),
             transfers: Topic::new(store, "transfers", 0),
@@ -67,12 +67,12 @@ impl Notices {
     }
 
     /// Wakes the waiters for a purse.
-    pub fn purse_changed(&self, purse_pub: &PursePub) {
+    pub(crate) fn purse_changed(&self, purse_pub: &PursePub) {
         self.purses.announce(&[tag(purse_pub)]);
     }
 
     /// Wakes the waiters for an account whose owner was identified, and the aggregator.
-    pub fn identified(&self, h_payto: PaytoHash) {
+    pub(crate) fn identified(&self, h_payto: PaytoHash) {
         self.kyc.announce(&[account_tag(h_payto)]);
     }
 

@@ -42,7 +42,7 @@ fn put(hasher: &mut Sha512, part: &[u8]) {
 
 /// The head before the frame `next` of a store whose rows have this hash.
 #[must_use]
-pub fn start(store: &[u8; 16], next: u64, tables: &[u16], rows: &SetHash) -> ShortHash {
+pub(crate) fn start(store: &[u8; 16], next: u64, tables: &[u16], rows: &SetHash) -> ShortHash {
     let mut hasher = Sha512::new();
     put(&mut hasher, b"batzen feed start");
     put(&mut hasher, store);
@@ -55,7 +55,7 @@ pub fn start(store: &[u8; 16], next: u64, tables: &[u16], rows: &SetHash) -> Sho
 
 /// The head after a frame.
 #[must_use]
-pub fn after(head: &ShortHash, frame: &FeedFrame) -> ShortHash {
+pub(crate) fn after(head: &ShortHash, frame: &FeedFrame) -> ShortHash {
     let mut hasher = Sha512::new();
     put(&mut hasher, b"batzen feed frame");
     put(&mut hasher, head.as_bytes());
@@ -90,9 +90,8 @@ impl Position {
         message
     }
 
-    /// Signs it.
     #[must_use]
-    pub fn sign(&self, signer: Signer, time: Timestamp, key: &EddsaPrivateKey) -> SignedHead {
+    pub(crate) fn sign(&self, signer: Signer, time: Timestamp, key: &EddsaPrivateKey) -> SignedHead {
         let signature = key.sign(&self.message(signer, time));
         SignedHead { position: *self, time, signature }
     }

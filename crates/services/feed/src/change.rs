@@ -24,12 +24,12 @@ pub enum ChangeError {
 
 /// The most bytes that a change takes.
 #[must_use]
-pub fn bytes_of(change: &FeedChange) -> usize {
+pub(crate) fn bytes_of(change: &FeedChange) -> usize {
     HEADER_BYTES + change.key.len() + change.row.as_ref().map_or(0, Vec::len)
 }
 
 /// Appends a change.
-pub fn put(change: &FeedChange, out: &mut Vec<u8>) {
+pub(crate) fn put(change: &FeedChange, out: &mut Vec<u8>) {
     let length = |len: usize| u32::try_from(len).expect("rows have a limit").to_be_bytes();
     let row = change.row.as_deref();
     out.extend_from_slice(&change.table.id.to_be_bytes());
@@ -59,7 +59,10 @@ fn take(input: &mut &[u8], bytes: u32) -> Result<Vec<u8>, ChangeError> {
 ///
 /// # Errors
 /// If the bytes are anything else.
-pub fn take_all(mut input: &[u8], tables: &[&'static TableDef]) -> Result<Vec<FeedChange>, ChangeError> {
+pub(crate) fn take_all(
+    mut input: &[u8],
+    tables: &[&'static TableDef],
+) -> Result<Vec<FeedChange>, ChangeError> {
     let mut changes = Vec::new();
     while !input.is_empty() {
         let id = u16::from_be_bytes(array(&mut input)?);

@@ -9,9 +9,9 @@ use batzen_signer::config::ConfigError;
 
 /// Volume of changes that is kept for an unconnected auditor, unless the configuration says otherwise, in
 /// MiB.
-pub const HOLD_MIB_DEFAULT: u64 = 16 << 10;
+pub(crate) const HOLD_MIB_DEFAULT: u64 = 16 << 10;
 /// Number of auditors that an exchange may have.
-pub const AUDITORS_MAX: usize = 8;
+pub(crate) const AUDITORS_MAX: usize = 8;
 
 const SERVER: &str = "exchange-feed";
 const CLIENT: &str = "auditor-feed";

@@ -7,15 +7,18 @@ use batzen_store::{FrozenRows, StoreError, TableDef};
 
 /// All rows of some tables, as a number and a hash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct RowsDigest {
+pub(crate) struct RowsDigest {
     /// Their number.
-    pub rows: u64,
+    pub(crate) rows: u64,
     /// The hash of the set of table, key and row, in the current layout. Serials differ between stores.
     pub digest: HashCode,
 }
 
 /// Reads all rows of these tables.
-pub fn digest(frozen: &dyn FrozenRows, tables: &[&'static TableDef]) -> Result<RowsDigest, StoreError> {
+pub(crate) fn digest(
+    frozen: &dyn FrozenRows,
+    tables: &[&'static TableDef],
+) -> Result<RowsDigest, StoreError> {
     let (mut rows, mut hash) = (0, SetHash::default());
     for table in tables {
         frozen.scan(table, &mut |record| {
@@ -28,11 +31,10 @@ pub fn digest(frozen: &dyn FrozenRows, tables: &[&'static TableDef]) -> Result<R
 }
 
 /// The numbers of tables.
-pub fn ids(tables: &[&'static TableDef]) -> Vec<u16> {
+pub(crate) fn ids(tables: &[&'static TableDef]) -> Vec<u16> {
     tables.iter().map(|table| table.id).collect()
 }
 
-/// The layouts of tables.
-pub fn layouts(tables: &[&'static TableDef]) -> Vec<u8> {
+pub(crate) fn layouts(tables: &[&'static TableDef]) -> Vec<u8> {
     tables.iter().map(|table| table.layout()).collect()
 }

@@ -11,7 +11,7 @@ use crate::message::{ANSWER_BYTES_MAX, Answer, HEADER_BYTES, Malformed, REQUEST_
 
 /// Why a message was not sent or received.
 #[derive(Debug, thiserror::Error)]
-pub enum IoError {
+pub(crate) enum IoError {
     /// The connection failed or ended.
     #[error("{0}")]
     Io(#[from] io::Error),
@@ -33,7 +33,7 @@ impl From<ChannelError> for IoError {
     }
 }
 
-pub async fn send(
+pub(crate) async fn send(
     channel: &mut (impl tokio::io::AsyncWrite + Unpin),
     bytes: &[u8],
     within: Duration,
@@ -48,7 +48,7 @@ pub async fn send(
 
 /// Receives messages. What has arrived of a message is kept when a future is dropped, so that it may be one of several
 /// that are waited for.
-pub struct Receiver<R> {
+pub(crate) struct Receiver<R> {
     reader: R,
     head: [u8; HEADER_BYTES],
     head_bytes: usize,
@@ -58,7 +58,7 @@ pub struct Receiver<R> {
 }
 
 /// The receiving half of a connection.
-pub type Half = tokio::io::ReadHalf<Channel>;
+pub(crate) type Half = tokio::io::ReadHalf<Channel>;
 
 impl<R: tokio::io::AsyncRead + Unpin> Receiver<R> {
     fn new(reader: R, bytes_max: u32) -> Self {
@@ -66,12 +66,12 @@ impl<R: tokio::io::AsyncRead + Unpin> Receiver<R> {
     }
 
     /// Receives what an auditor sends.
-    pub fn of_requests(reader: R) -> Self {
+    pub(crate) fn of_requests(reader: R) -> Self {
         Self::new(reader, REQUEST_BYTES_MAX)
     }
 
     /// Receives what an exchange sends.
-    pub fn of_answers(reader: R) -> Self {
+    pub(crate) fn of_answers(reader: R) -> Self {
         Self::new(reader, ANSWER_BYTES_MAX)
     }
 
@@ -98,13 +98,13 @@ impl<R: tokio::io::AsyncRead + Unpin> Receiver<R> {
     }
 
     /// The next request.
-    pub async fn request(&mut self, within: Duration) -> Result<Request, IoError> {
+    pub(crate) async fn request(&mut self, within: Duration) -> Result<Request, IoError> {
         let (kind, body) = timeout(within, self.message()).await.map_err(|_| IoError::Timeout)??;
         Ok(Request::from_bytes(kind, &body)?)
     }
 
     /// The next answer.
-    pub async fn answer(&mut self, within: Duration) -> Result<Answer, IoError> {
+    pub(crate) async fn answer(&mut self, within: Duration) -> Result<Answer, IoError> {
         let (kind, body) = timeout(within, self.message()).await.map_err(|_| IoError::Timeout)??;
         Ok(Answer::from_bytes(kind, &body)?)
     }

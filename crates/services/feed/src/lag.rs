@@ -8,14 +8,14 @@ const MOMENTS_MAX: usize = 512;
 
 /// When the journal had reached which number.
 #[derive(Debug, Default)]
-pub struct Lag {
+pub(crate) struct Lag {
     /// Ascending: when a number was seen first, and the number.
     moments: VecDeque<(Instant, u64)>,
 }
 
 impl Lag {
     /// The journal's next frame has this number.
-    pub fn saw(&mut self, end: u64, now: Instant) {
+    pub(crate) fn saw(&mut self, end: u64, now: Instant) {
         if self.moments.back().is_some_and(|(_, last)| *last >= end) {
             return;
         }
@@ -31,7 +31,7 @@ impl Lag {
     }
 
     /// The auditor has everything before this number. Returns how long the oldest of the rest has waited.
-    pub fn behind(&mut self, next: u64, now: Instant) -> Duration {
+    pub(crate) fn behind(&mut self, next: u64, now: Instant) -> Duration {
         while self.moments.front().is_some_and(|(_, end)| *end <= next) {
             self.moments.pop_front();
         }

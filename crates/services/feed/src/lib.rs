@@ -17,13 +17,13 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 pub mod chain;
-pub mod change;
+mod change;
 pub mod client;
 pub mod config;
 mod copy;
 pub mod fuzz_entry;
 mod io;
-pub mod lag;
+mod lag;
 pub mod message;
 pub mod metrics;
 mod note;

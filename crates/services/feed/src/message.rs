@@ -11,14 +11,14 @@ use batzen_store::ROW_BYTES_MAX;
 use crate::chain::{Position, SignedHead};
 
 /// The version of the protocol.
-pub const VERSION: u16 = 1;
+pub(crate) const VERSION: u16 = 1;
 /// The bytes before a body.
-pub const HEADER_BYTES: usize = 5;
+pub(crate) const HEADER_BYTES: usize = 5;
 /// The largest body that an auditor sends.
-pub const REQUEST_BYTES_MAX: u32 = 4_096;
+pub(crate) const REQUEST_BYTES_MAX: u32 = 4_096;
 /// The largest body that an exchange sends: a row, and what belongs to it.
 #[allow(clippy::cast_possible_truncation, reason = "64 MiB")]
-pub const ANSWER_BYTES_MAX: u32 = ROW_BYTES_MAX as u32 + (64 << 10);
+pub(crate) const ANSWER_BYTES_MAX: u32 = ROW_BYTES_MAX as u32 + (64 << 10);
 /// The most tables that an auditor may ask for.
 const TABLES_MAX: usize = 512;
 /// The longest reason of a refusal, in bytes.
@@ -31,7 +31,7 @@ pub struct Malformed;
 
 /// A request of an auditor.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Request {
+pub(crate) enum Request {
     /// The first message.
     Hello(Hello),
     /// A batch is stored.
@@ -44,7 +44,7 @@ pub enum Request {
 
 /// The first message of an auditor.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Hello {
+pub(crate) struct Hello {
     /// The version of the protocol.
     pub version: u16,
     /// The tables that it copies.
@@ -52,12 +52,12 @@ pub struct Hello {
     /// The position of its copy, if it is a state of the exchange.
     pub seen: Option<SignedHead>,
     /// Whether it needs all rows, because it has some that are no state of the exchange.
-    pub wants_snapshot: bool,
+    pub(crate) wants_snapshot: bool,
 }
 
 /// An answer of an exchange.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Answer {
+pub(crate) enum Answer {
     /// The connection is accepted.
     Welcome {
         /// The exchange's store.
@@ -100,7 +100,6 @@ pub enum Answer {
     },
     /// The digest of all rows at the position of the last mark.
     Digest {
-        /// The rows.
         rows: u64,
         /// Their hash: of table, key and row in the current layout, without serials.
         digest: HashCode,
@@ -111,13 +110,13 @@ pub enum Answer {
 
 /// The end of a batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Mark {
+pub(crate) struct Mark {
     /// The auditor's position when it has applied the batch, signed by the exchange.
-    pub head: SignedHead,
+    pub(crate) head: SignedHead,
     /// The number of the exchange's next frame.
-    pub end: u64,
+    pub(crate) end: u64,
     /// Time that the oldest change has waited that the auditor has not acknowledged, in microseconds.
-    pub behind_micros: u64,
+    pub(crate) behind_micros: u64,
 }
 
 /// Why an exchange refuses an auditor.
@@ -239,7 +238,7 @@ impl In<'_> {
 ///
 /// # Errors
 /// If the body is longer than `bytes_max`.
-pub fn header(bytes: [u8; HEADER_BYTES], bytes_max: u32) -> Result<(u8, usize), Malformed> {
+pub(crate) fn header(bytes: [u8; HEADER_BYTES], bytes_max: u32) -> Result<(u8, usize), Malformed> {
     let [kind, length @ ..] = bytes;
     let length = u32::from_be_bytes(length);
     if length > bytes_max { Err(Malformed) } else { Ok((kind, length as usize)) }
@@ -248,7 +247,7 @@ pub fn header(bytes: [u8; HEADER_BYTES], bytes_max: u32) -> Result<(u8, usize), 
 impl Request {
     /// The whole message.
     #[must_use]
-    pub fn to_bytes(&self) -> Vec<u8> {
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
         match self {
             Self::Hello(Hello { version, tables, seen, wants_snapshot }) => {
                 let mut out = Out::new(1);
@@ -271,7 +270,7 @@ impl Request {
     ///
     /// # Errors
     /// If there is none.
-    pub fn from_bytes(kind: u8, body: &[u8]) -> Result<Self, Malformed> {
+    pub(crate) fn from_bytes(kind: u8, body: &[u8]) -> Result<Self, Malformed> {
         let mut input = In(body);
         let request = match kind {
             1 => {
@@ -297,7 +296,7 @@ impl Request {
 impl Answer {
     /// The whole message.
     #[must_use]
-    pub fn to_bytes(&self) -> Vec<u8> {
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
         match self {
             Self::Welcome { store, next, is_snapshot } => {
                 Out::new(65).put(store).number(*next).put(&[(*is_snapshot).into()]).finish()
@@ -329,7 +328,7 @@ impl Answer {
     ///
     /// # Errors
     /// If there is none.
-    pub fn from_bytes(kind: u8, body: &[u8]) -> Result<Self, Malformed> {
+    pub(crate) fn from_bytes(kind: u8, body: &[u8]) -> Result<Self, Malformed> {
         let mut input = In(body);
         let answer = match kind {
             65 => Self::Welcome { store: input.array()?, next: input.number()?, is_snapshot: input.flag()? },

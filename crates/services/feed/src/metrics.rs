@@ -8,17 +8,17 @@ use batzen_metrics::{Counter, Page};
 
 /// An exchange's knowledge of one auditor.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct AuditorState {
+pub(crate) struct AuditorState {
     /// Whether it is connected.
-    pub is_connected: bool,
+    pub(crate) is_connected: bool,
     /// The number of the first frame that it has not acknowledged.
-    pub next: u64,
+    pub(crate) next: u64,
     /// The number of the exchange's next frame.
-    pub end: u64,
+    pub(crate) end: u64,
     /// Time that the oldest frame has waited that it has not acknowledged.
-    pub behind: Duration,
+    pub(crate) behind: Duration,
     /// Whether its chain differs from the exchange's.
-    pub is_contradicted: bool,
+    pub(crate) is_contradicted: bool,
 }
 
 /// Counts of an exchange.
@@ -26,18 +26,18 @@ pub struct AuditorState {
 pub struct ServerMetrics {
     auditors: Mutex<BTreeMap<String, AuditorState>>,
     /// Shipped changes.
-    pub changes: Counter,
+    pub(crate) changes: Counter,
     /// Shipped bytes.
     pub bytes: Counter,
     /// Snapshots begun.
-    pub snapshots: Counter,
+    pub(crate) snapshots: Counter,
     /// Connections refused, for whatever reason.
-    pub refused: Counter,
+    pub(crate) refused: Counter,
 }
 
 impl ServerMetrics {
     /// Changes what is known of an auditor.
-    pub fn update(&self, name: &str, change: impl FnOnce(&mut AuditorState)) {
+    pub(crate) fn update(&self, name: &str, change: impl FnOnce(&mut AuditorState)) {
         let mut auditors = self.auditors.lock().unwrap_or_else(PoisonError::into_inner);
         change(auditors.entry(name.to_owned()).or_default());
     }

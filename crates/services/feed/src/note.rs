@@ -5,19 +5,19 @@ use batzen_protocol::Timestamp;
 
 /// The note of a hold.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Note {
+pub(crate) struct Note {
     /// The head before the held frame.
-    pub head: ShortHash,
+    pub(crate) head: ShortHash,
     /// When the auditor signed it, and its signature. Without them it has not acknowledged anything yet.
-    pub acknowledged: Option<(Timestamp, EddsaSignature)>,
+    pub(crate) acknowledged: Option<(Timestamp, EddsaSignature)>,
     /// The tables of the chain.
-    pub tables: Vec<u16>,
+    pub(crate) tables: Vec<u16>,
 }
 
 const VERSION: u8 = 1;
 
 impl Note {
-    pub fn to_bytes(&self) -> Vec<u8> {
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let mut out = vec![VERSION];
         out.extend_from_slice(self.head.as_bytes());
         out.push(self.acknowledged.is_some().into());
@@ -29,7 +29,7 @@ impl Note {
         out
     }
 
-    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (&VERSION, rest) = bytes.split_first()? else { return None };
         let (head, rest) = rest.split_first_chunk()?;
         let (has_ack, mut rest) = rest.split_first()?;

@@ -59,17 +59,18 @@ pub struct ConfirmationShare(u32);
 
 impl ConfirmationShare {
     /// No confirmation.
-    pub const NONE: Self = Self(0);
-    /// Every confirmation.
-    pub const ALL: Self = Self(Self::WHOLE);
+    #[cfg(test)]
+    pub(crate) const NONE: Self = Self(0);
+    #[cfg(test)]
+    pub(crate) const ALL: Self = Self(Self::WHOLE);
     /// One of sixteen.
-    pub const DEFAULT: Self = Self(Self::WHOLE / 16);
+    pub(crate) const DEFAULT: Self = Self(Self::WHOLE / 16);
     /// Hundredths of a percent.
     const WHOLE: u32 = 10_000;
 
     /// Returns whether the share contains the confirmation with this random number.
     #[must_use]
-    pub const fn covers(self, random: u32) -> bool {
+    pub(crate) const fn covers(self, random: u32) -> bool {
         // The remainder is even to one part in 400,000.
         random % Self::WHOLE < self.0
     }
@@ -116,7 +117,7 @@ pub enum ListenConfig {
 impl ListenConfig {
     /// The same for a server.
     #[must_use]
-    pub fn listen(&self) -> Listen {
+    pub(crate) fn listen(&self) -> Listen {
         match self {
             Self::Tcp { host, port } => Listen::Tcp { host: host.clone(), port: *port, share_port: false },
             Self::Unix { path } => Listen::Unix { path: path.clone(), mode: SOCKET_MODE },

@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 /// The longest id of an order, in bytes.
 const ORDER_ID_BYTES_MAX: usize = 128;
 /// The largest terms, in bytes.
-pub const TERMS_BYTES_MAX: usize = 64 << 10;
+pub(crate) const TERMS_BYTES_MAX: usize = 64 << 10;
 /// Random bytes of the salt of a forgettable member.
 const SALT_BYTES: usize = 32;
 const FORGETTABLE: &str = "$forgettable";
@@ -20,35 +20,33 @@ const SECONDS_A_DAY: u64 = 86_400;
 
 /// Why an order is refused: a code, and what is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BadOrder(pub ErrorCode, pub String);
+pub(crate) struct BadOrder(pub ErrorCode, pub String);
 
 fn bad(what: impl Into<String>) -> BadOrder {
     BadOrder(ErrorCode::MERCHANT_PRIVATE_POST_ORDERS_PROPOSAL_PARSE_ERROR, what.into())
 }
 
 /// The terms that the backend adds to an order.
-pub struct Frame<'a> {
+pub(crate) struct Frame<'a> {
     /// The shop.
-    pub instance: &'a InstanceRow,
-    /// Its base URL.
-    pub base_url: &'a str,
+    pub(crate) instance: &'a InstanceRow,
+    pub(crate) base_url: &'a str,
     /// The account to pay to.
-    pub payto: &'a PaytoUri,
-    /// Its hash.
-    pub h_wire: HashCode,
+    pub(crate) payto: &'a PaytoUri,
+    pub(crate) h_wire: HashCode,
     /// The exchanges that are accepted.
-    pub exchanges: Vec<ContractExchange>,
+    pub(crate) exchanges: Vec<ContractExchange>,
     /// The auditors whose exchanges are accepted.
-    pub auditors: Vec<ContractAuditor>,
+    pub(crate) auditors: Vec<ContractAuditor>,
     /// The currency of all orders.
-    pub currency: Currency,
+    pub(crate) currency: Currency,
     /// The time.
-    pub now: Timestamp,
+    pub(crate) now: Timestamp,
 }
 
 /// A contract's terms without nonce.
 #[derive(Clone, Debug)]
-pub struct Terms {
+pub(crate) struct Terms {
     /// As canonical JSON.
     pub text: String,
     /// The members that programs act on.
@@ -57,14 +55,14 @@ pub struct Terms {
 
 /// Returns whether an order can have this id: it is part of URLs.
 #[must_use]
-pub fn is_order_id(id: &str) -> bool {
+pub(crate) fn is_order_id(id: &str) -> bool {
     (1..=ORDER_ID_BYTES_MAX).contains(&id.len())
         && id.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._~:@+".contains(&b))
 }
 
 /// A new id: year, day of the year, and 64 random bits.
 #[must_use]
-pub fn random_order_id(now: Timestamp) -> String {
+pub(crate) fn random_order_id(now: Timestamp) -> String {
     let mut random = [0; 8];
     fill_random(&mut random);
     let year = year_of(now).unwrap_or(1970);
@@ -87,7 +85,7 @@ fn read<'a, T: Deserialize<'a>>(terms: &'a Map<String, Value>, name: &str) -> Re
 ///
 /// # Errors
 /// [`BadOrder`] if the order's own products are not a list, or its age is not a number.
-pub fn with_products(
+pub(crate) fn with_products(
     mut order: Map<String, Value>,
     products: Vec<Value>,
     minimum_age: u8,
@@ -113,7 +111,7 @@ fn after(now: Timestamp, delay: Duration) -> Timestamp {
 ///
 /// # Errors
 /// [`BadOrder`].
-pub fn terms(
+pub(crate) fn terms(
     order: Map<String, Value>,
     refund_delay: Option<Duration>,
     order_id: &str,
@@ -241,7 +239,7 @@ fn salt(value: &mut Value) {
 ///
 /// # Errors
 /// If the terms, as stored, are not JSON that has a hash.
-pub fn claimed(terms: &str, nonce: &str) -> Result<(String, HashCode), String> {
+pub(crate) fn claimed(terms: &str, nonce: &str) -> Result<(String, HashCode), String> {
     let mut terms: Value = serde_json::from_str(terms).map_err(|error| error.to_string())?;
     let members = terms.as_object_mut().ok_or("the terms are not an object")?;
     members.insert("nonce".to_owned(), Value::String(nonce.to_owned()));

@@ -33,9 +33,8 @@ const KEYS_BYTES_MAX: usize = 16 << 20;
 /// The largest answer of an exchange about a coin, in bytes. The history of a coin is the longest of them.
 const REPLY_BYTES_MAX: usize = 1 << 20;
 
-/// A denomination.
 #[derive(Clone, Debug)]
-pub struct Denom {
+pub(crate) struct Denom {
     /// The cost of a coin to a reserve: its value and the withdrawal fee.
     pub cost: Money,
     /// The auditors that approve of it.
@@ -54,19 +53,17 @@ pub struct Denom {
 
 /// The cached keys and fees of an exchange.
 #[derive(Debug)]
-pub struct Exchange {
-    /// Its master key.
-    pub master_pub: EddsaPublicKey,
-    /// Its denominations.
-    pub denoms: HashMap<HashCode, Denom>,
+pub(crate) struct Exchange {
+    pub(crate) master_pub: EddsaPublicKey,
+    pub(crate) denoms: HashMap<HashCode, Denom>,
     /// Its bank accounts, as it names them.
-    pub accounts: Vec<String>,
+    pub(crate) accounts: Vec<String>,
     /// When it closes reserves, after they were filled.
-    pub closing_delay: Duration,
+    pub(crate) closing_delay: Duration,
     /// Base URLs of its auditors, which want to see some of its confirmations.
-    pub auditors: Vec<String>,
+    pub(crate) auditors: Vec<String>,
     /// Cleared when it turns out not to know deposits of several coins.
-    pub has_batch_deposit: AtomicBool,
+    pub(crate) has_batch_deposit: AtomicBool,
     signkeys: Vec<SignKey>,
     wire_fees: HashMap<String, Vec<WireFee>>,
     fetched: Instant,
@@ -75,19 +72,19 @@ pub struct Exchange {
 impl Exchange {
     /// Returns whether this key could confirm a deposit at this time.
     #[must_use]
-    pub fn signs_with(&self, key: &EddsaPublicKey, time: Timestamp) -> bool {
+    pub(crate) fn signs_with(&self, key: &EddsaPublicKey, time: Timestamp) -> bool {
         self.signkeys.iter().any(|signkey| signkey.key == *key && time < signkey.stamp_end)
     }
 
     /// A signing key, with the master key's signature.
     #[must_use]
-    pub fn signkey(&self, key: &EddsaPublicKey) -> Option<&SignKey> {
+    pub(crate) fn signkey(&self, key: &EddsaPublicKey) -> Option<&SignKey> {
         self.signkeys.iter().find(|signkey| signkey.key == *key)
     }
 
     /// The wire fee of a method; none if the exchange has not published it.
     #[must_use]
-    pub fn wire_fee(&self, method: &str, now: Timestamp) -> Option<&WireFee> {
+    pub(crate) fn wire_fee(&self, method: &str, now: Timestamp) -> Option<&WireFee> {
         let fees = self.wire_fees.get(method)?;
         fees.iter().find(|fee| fee.start_date <= now && now < fee.end_date)
     }
@@ -95,7 +92,7 @@ impl Exchange {
 
 /// Why nothing is known of an exchange.
 #[derive(Debug, thiserror::Error)]
-pub enum ExchangeError {
+pub(crate) enum ExchangeError {
     /// It did not answer in time.
     #[error("{0} did not answer in time")]
     Timeout(String),
@@ -124,12 +121,11 @@ impl From<ClientError> for ExchangeError {
     }
 }
 
-/// All exchanges.
-pub struct Exchanges {
+pub(crate) struct Exchanges {
     /// For requests about coins.
-    pub client: Client,
+    pub(crate) client: Client,
     /// For `/keys`, `/wire` and `/transfers`, which are longer.
-    pub keys_client: Client,
+    pub(crate) keys_client: Client,
     currency: Currency,
     trusted: Vec<TrustedExchange>,
     auditors: Vec<EddsaPublicKey>,
@@ -141,7 +137,7 @@ impl Exchanges {
     ///
     /// # Errors
     /// When the HTTP client cannot be made.
-    pub fn new(
+    pub(crate) fn new(
         currency: Currency,
         trusted: Vec<TrustedExchange>,
         auditors: Vec<EddsaPublicKey>,
@@ -162,27 +158,27 @@ impl Exchanges {
 
     /// The exchanges that contracts name.
     #[must_use]
-    pub fn trusted(&self) -> &[TrustedExchange] {
+    pub(crate) fn trusted(&self) -> &[TrustedExchange] {
         &self.trusted
     }
 
     /// Returns whether all coins of the exchange with this master key are accepted, under whatever URL.
     #[must_use]
-    pub fn accepts(&self, master_pub: &EddsaPublicKey) -> bool {
+    pub(crate) fn accepts(&self, master_pub: &EddsaPublicKey) -> bool {
         self.trusted.iter().any(|trusted| trusted.master_pub == *master_pub)
     }
 
     /// Returns whether coins of a denomination are accepted: the exchange is, or an auditor approves of the
     /// denomination.
     #[must_use]
-    pub fn accepts_denom(&self, exchange: &Exchange, denom: &Denom) -> bool {
+    pub(crate) fn accepts_denom(&self, exchange: &Exchange, denom: &Denom) -> bool {
         self.accepts(&exchange.master_pub) || denom.auditors.iter().any(|key| self.auditors.contains(key))
     }
 
     /// Returns whether coins of an exchange may be accepted: the exchange is, or an auditor approves of a
     /// denomination.
     #[must_use]
-    pub fn accepts_some(&self, exchange: &Exchange) -> bool {
+    pub(crate) fn accepts_some(&self, exchange: &Exchange) -> bool {
         self.accepts(&exchange.master_pub)
             || exchange.denoms.values().any(|denom| self.accepts_denom(exchange, denom))
     }
@@ -192,7 +188,7 @@ impl Exchanges {
     ///
     /// # Errors
     /// [`ExchangeError`] if nothing is known and it cannot be fetched.
-    pub async fn get(
+    pub(crate) async fn get(
         &self,
         url: &str,
         suffices: impl Fn(&Exchange) -> bool,
@@ -315,7 +311,7 @@ fn auditor_urls(auditors: Vec<AuditorKeys>) -> Vec<String> {
 /// Returns whether a wallet may name this base URL: what is asked of the exchange is appended to it, so it must not end
 /// in a query or in the middle of a name.
 #[must_use]
-pub fn is_base_url(url: &str) -> bool {
+pub(crate) fn is_base_url(url: &str) -> bool {
     (url.starts_with("http://") || url.starts_with("https://"))
         && url.ends_with('/')
         && !url.contains(['?', '#'])
@@ -323,6 +319,6 @@ pub fn is_base_url(url: &str) -> bool {
 
 /// The error of a request whose answer is not known.
 #[must_use]
-pub fn is_transient(status: u16) -> bool {
+pub(crate) fn is_transient(status: u16) -> bool {
     status >= 500 || status == 429
 }

@@ -86,7 +86,7 @@ fn follow(value: &mut Value, steps: &[Step]) -> Option<Done> {
 ///
 /// # Errors
 /// The code of the response, and the path.
-pub fn forget_paths(terms: &str, paths: &[String]) -> Result<Option<String>, (ErrorCode, String)> {
+pub(crate) fn forget_paths(terms: &str, paths: &[String]) -> Result<Option<String>, (ErrorCode, String)> {
     let invalid = || (ErrorCode::MERCHANT_GENERIC_DB_CONTRACT_CONTENT_INVALID, String::new());
     let mut terms: Value = serde_json::from_str(terms).map_err(|_| invalid())?;
     let mut is_changed = false;

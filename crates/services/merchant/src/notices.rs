@@ -18,13 +18,13 @@ pub(crate) struct Notices {
     /// An order was claimed, paid, refunded, wired or deleted.
     orders: Arc<Topic<Tag>>,
     /// An instance has a new order.
-    pub lists: Arc<Topic<String>>,
+    pub(crate) lists: Arc<Topic<String>>,
     /// A web hook is to be sent.
-    pub webhooks: Arc<Topic>,
+    pub(crate) webhooks: Arc<Topic>,
 }
 
 impl Notices {
-    pub fn new(store: &Store) -> Self {
+    pub(crate) fn new(store: &Store) -> Self {
         Self {
             orders: Topic::new(store, "order", WAITERS_MAX),
             lists: Topic::new(store, "list", WAITERS_MAX),
@@ -33,12 +33,12 @@ impl Notices {
     }
 
     /// Wakes the long polls on an order.
-    pub fn order_changed(&self, order: &OrderRef) {
+    pub(crate) fn order_changed(&self, order: &OrderRef) {
         self.orders.announce(&[tag(order)]);
     }
 
     /// Registers a long poll on an order. None if there are too many.
-    pub fn poll_order(&self, order: &OrderRef) -> Option<Poll> {
+    pub(crate) fn poll_order(&self, order: &OrderRef) -> Option<Poll> {
         self.orders.poll(tag(order))
     }
 }

@@ -5,7 +5,7 @@ use batzen_http::{Head, header};
 use batzen_protocol::TalerUri;
 
 /// The instance without a part of its own in URLs.
-pub const DEFAULT: &str = "default";
+pub(crate) const DEFAULT: &str = "default";
 /// The longest base URL, in bytes.
 const BASE_BYTES_MAX: usize = 512;
 
@@ -14,7 +14,7 @@ const BASE_BYTES_MAX: usize = 512;
 /// A proxy names the host, the scheme and a prefix of the path in `X-Forwarded-Host`, `-Proto` and `-Prefix`, or the
 /// first two in `Forwarded` (RFC 7239).
 #[must_use]
-pub fn base_url(head: &Head, instance: &str) -> Option<String> {
+pub(crate) fn base_url(head: &Head, instance: &str) -> Option<String> {
     let host = head.header("x-forwarded-host").or_else(|| forwarded(head, "host"));
     let host = host.or_else(|| head.header(header::HOST))?;
     let is_host = |text: &str| {
@@ -50,7 +50,7 @@ fn forwarded<'a>(head: &'a Head, name: &str) -> Option<&'a str> {
 
 /// Builds the URI that a wallet opens to pay an order.
 #[must_use]
-pub fn pay_uri(base_url: &str, order_id: &str, session_id: &str, claim_token: Option<&str>) -> String {
+pub(crate) fn pay_uri(base_url: &str, order_id: &str, session_id: &str, claim_token: Option<&str>) -> String {
     let uri = TalerUri::Pay {
         merchant_url: base_url.to_owned(),
         order_id: order_id.to_owned(),
@@ -63,25 +63,25 @@ pub fn pay_uri(base_url: &str, order_id: &str, session_id: &str, claim_token: Op
 
 /// Builds the URI that a wallet opens to pick up a refund.
 #[must_use]
-pub fn refund_uri(base_url: &str, order_id: &str) -> String {
+pub(crate) fn refund_uri(base_url: &str, order_id: &str) -> String {
     TalerUri::Refund { merchant_url: base_url.to_owned(), order_id: order_id.to_owned() }.to_string()
 }
 
 /// Builds the URI that a wallet opens to pick up a tip.
 #[must_use]
-pub fn tip_uri(base_url: &str, tip_id: &HashCode) -> String {
+pub(crate) fn tip_uri(base_url: &str, tip_id: &HashCode) -> String {
     TalerUri::Tip { merchant_url: base_url.to_owned(), tip_id: tip_id.to_string() }.to_string()
 }
 
 /// The page about a tip for its customer.
 #[must_use]
-pub fn tip_status_url(base_url: &str, tip_id: &HashCode) -> String {
+pub(crate) fn tip_status_url(base_url: &str, tip_id: &HashCode) -> String {
     format!("{base_url}tips/{tip_id}")
 }
 
 /// The page about an order for its customer.
 #[must_use]
-pub fn status_url(base_url: &str, order_id: &str, query: &[(&str, Option<&str>)]) -> String {
+pub(crate) fn status_url(base_url: &str, order_id: &str, query: &[(&str, Option<&str>)]) -> String {
     let mut url = format!("{base_url}orders/{order_id}");
     let mut joint = '?';
     for (name, value) in query {

@@ -266,7 +266,7 @@ impl Accept {
     }
 
     /// Accepts everybody who may open the local socket.
-    pub fn local() -> Self {
+    pub(crate) fn local() -> Self {
         Self(Accepting::Local)
     }
 

@@ -57,7 +57,7 @@ pub enum CipherConfig {
 
 impl CipherConfig {
     /// The cipher without its parameters.
-    pub const fn cipher(self) -> Cipher {
+    pub(crate) const fn cipher(self) -> Cipher {
         match self {
             Self::Rsa { .. } => Cipher::Rsa,
             Self::Cs => Cipher::Cs,
@@ -99,7 +99,7 @@ impl ModuleKind {
     }
 
     /// The kind that holds the keys of denominations with this cipher.
-    pub const fn of_cipher(cipher: Cipher) -> Self {
+    pub(crate) const fn of_cipher(cipher: Cipher) -> Self {
         match cipher {
             Cipher::Rsa => Self::Rsa,
             Cipher::Cs => Self::Cs,
@@ -201,7 +201,7 @@ impl KeysConfig {
     ///
     /// # Errors
     /// The first option that is missing or invalid, with its place.
-    pub fn from_ini(ini: &Config) -> Result<Self, ConfigError> {
+    pub(crate) fn from_ini(ini: &Config) -> Result<Self, ConfigError> {
         let mut sections = Vec::new();
         for (section, _) in ini.sections_with(&["coin_", "coin-"]) {
             sections.push(SectionConfig {
@@ -231,7 +231,7 @@ impl KeysConfig {
     }
 
     /// The schedule of a section's keys.
-    pub fn section_schedule(&self, section: &SectionConfig) -> Schedule {
+    pub(crate) fn section_schedule(&self, section: &SectionConfig) -> Schedule {
         let module = self.module(ModuleKind::of_cipher(section.cipher.cipher()));
         Schedule {
             duration: section.duration,
@@ -241,7 +241,7 @@ impl KeysConfig {
     }
 
     /// The schedule of the online signing keys.
-    pub fn signkey_schedule(&self) -> Schedule {
+    pub(crate) fn signkey_schedule(&self) -> Schedule {
         Schedule {
             duration: self.signkey_duration,
             overlap: self.eddsa.overlap_duration,

@@ -31,11 +31,11 @@ pub enum KeyKind {
 /// One key as stored.
 pub struct StoredKey {
     /// The start of its use, in whole seconds, which is the file's name.
-    pub anchor: Timestamp,
+    pub(crate) anchor: Timestamp,
     /// Time that it is used.
-    pub duration: Duration,
+    pub(crate) duration: Duration,
     /// The private key in the encoding of its kind.
-    pub secret: Zeroizing<Vec<u8>>,
+    pub(crate) secret: Zeroizing<Vec<u8>>,
 }
 
 impl std::fmt::Debug for StoredKey {
@@ -119,7 +119,7 @@ pub fn create_private_file(path: &Path, content: &[u8]) -> Result<bool, KeyFileE
 const LOCK_FILE: &str = ".lock";
 
 /// Opens the lock file of a directory of keys. Creates it if it is missing.
-pub fn open_lock(directory: &Path) -> Result<File, KeyFileError> {
+pub(crate) fn open_lock(directory: &Path) -> Result<File, KeyFileError> {
     create_private_directory(directory)?;
     let path = directory.join(LOCK_FILE);
     let file = OpenOptions::new().create(true).truncate(false).write(true).mode(0o600).open(&path);
@@ -127,7 +127,7 @@ pub fn open_lock(directory: &Path) -> Result<File, KeyFileError> {
 }
 
 /// Takes a lock if it is free. The lock ends with the file, and so with the process.
-pub fn try_lock(file: &File, directory: &Path) -> Result<bool, KeyFileError> {
+pub(crate) fn try_lock(file: &File, directory: &Path) -> Result<bool, KeyFileError> {
     match file.try_lock() {
         Ok(()) => Ok(true),
         Err(TryLockError::WouldBlock) => Ok(false),
@@ -136,7 +136,7 @@ pub fn try_lock(file: &File, directory: &Path) -> Result<bool, KeyFileError> {
 }
 
 /// Waits for a lock.
-pub fn lock(file: &File, directory: &Path) -> Result<(), KeyFileError> {
+pub(crate) fn lock(file: &File, directory: &Path) -> Result<(), KeyFileError> {
     file.lock().map_err(at(directory))
 }
 
@@ -227,7 +227,7 @@ pub fn load(directory: &Path, kind: KeyKind, cleans: bool) -> Result<Vec<StoredK
 /// exists.
 ///
 /// Overwriting is best effort: file systems and disks may keep old copies.
-pub fn erase(directory: &Path, anchor: Timestamp) -> Result<(), KeyFileError> {
+pub(crate) fn erase(directory: &Path, anchor: Timestamp) -> Result<(), KeyFileError> {
     let path = file_path(directory, anchor);
     let erase = || {
         match OpenOptions::new().write(true).open(&path) {

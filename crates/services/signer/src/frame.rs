@@ -13,21 +13,21 @@ pub const HEADER_BYTES: usize = 24;
 /// The version of the protocol that this crate speaks.
 pub const VERSION: u16 = 1;
 /// The first bytes of a hello, so that a client of another protocol is recognised.
-pub const MAGIC: [u8; 8] = *b"BTZSIGNR";
+pub(crate) const MAGIC: [u8; 8] = *b"BTZSIGNR";
 /// The maximum number of items in one frame.
 pub const BATCH_ITEMS_MAX: usize = 256;
 /// The largest blob, in bytes.
-pub const BLOB_BYTES_MAX: usize = 64 << 20;
+pub(crate) const BLOB_BYTES_MAX: usize = 64 << 20;
 /// Blobs are padded to multiples of this.
-pub const BLOB_BLOCK_BYTES: usize = 4096;
+pub(crate) const BLOB_BLOCK_BYTES: usize = 4096;
 /// The largest modulus, in bytes.
-pub const MODULUS_BYTES_MAX: usize = crate::config::RSA_BITS_MAX as usize / 8;
+pub(crate) const MODULUS_BYTES_MAX: usize = crate::config::RSA_BITS_MAX as usize / 8;
 /// The largest message that an online key signs, in bytes.
 pub const MESSAGE_BYTES_MAX: usize = 312;
 /// Size of a key's name in items: the first half of its hash, or an Ed25519 public key.
 pub const KEY_ID_BYTES: usize = 32;
 /// Size of the header of an answer's item: its status and seven zeros (the second byte may carry a bit).
-pub const ITEM_STATUS_BYTES: usize = 8;
+pub(crate) const ITEM_STATUS_BYTES: usize = 8;
 
 /// Kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -74,12 +74,12 @@ impl Kind {
     ];
 
     /// The kind with this number.
-    pub fn from_number(number: u8) -> Option<Self> {
+    pub(crate) fn from_number(number: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| *kind as u8 == number)
     }
 
     /// Its name in metrics and logs.
-    pub const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Hello => "hello",
             Self::Listing => "listing",
@@ -134,7 +134,7 @@ impl Kind {
 }
 
 /// The maximum number of private keys in one answer.
-pub const SECRETS_MAX: usize = 64;
+pub(crate) const SECRETS_MAX: usize = 64;
 
 /// Status of a request as a whole. Answers that are not [`Status::Done`] have no body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,7 +158,7 @@ pub enum Status {
 
 impl Status {
     /// The status with this number.
-    pub const fn from_number(number: u8) -> Option<Self> {
+    pub(crate) const fn from_number(number: u8) -> Option<Self> {
         Some(match number {
             0 => Self::Done,
             1 => Self::Busy,
@@ -315,7 +315,7 @@ impl Header {
 }
 
 /// Size of a hello, in bytes.
-pub const HELLO_BYTES: usize = 64;
+pub(crate) const HELLO_BYTES: usize = 64;
 
 /// The first frame of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -357,7 +357,7 @@ impl Hello {
 }
 
 /// A blob: the content, preceded by its length, padded to whole blocks.
-pub fn pad_blob(content: &[u8]) -> Vec<u8> {
+pub(crate) fn pad_blob(content: &[u8]) -> Vec<u8> {
     let length = u32::try_from(content.len()).expect("blobs have limits");
     let size = (4 + content.len()).next_multiple_of(BLOB_BLOCK_BYTES);
     // Allocated with the final capacity: it may contain private keys, and growing would leave copies behind.

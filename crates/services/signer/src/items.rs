@@ -95,7 +95,7 @@ fn take<const N: usize>(bytes: &mut &[u8]) -> Result<[u8; N], Malformed> {
 
 impl Item {
     /// The kind of frame for this item.
-    pub const fn kind(&self) -> Kind {
+    pub(crate) const fn kind(&self) -> Kind {
         match self {
             Self::Rsa { .. } => Kind::Rsa,
             Self::Cs { .. } => Kind::Cs,

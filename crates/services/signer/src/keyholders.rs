@@ -33,7 +33,6 @@ pub enum Keyholders {
 
 /// The clients of the key helpers.
 pub struct KeyHelpers {
-    /// By kind.
     clients: Arc<[SignerClient; ModuleKind::ALL.len()]>,
     /// The helpers that the exchange cannot do without.
     required: Vec<ModuleKind>,
@@ -145,7 +144,7 @@ impl Keyholders {
     }
 
     /// Notifies of new listings.
-    pub fn listings(&self) -> watch::Receiver<Option<Arc<Listing>>> {
+    pub(crate) fn listings(&self) -> watch::Receiver<Option<Arc<Listing>>> {
         match self {
             Self::Signers(client) => client.listings(),
             Self::Helpers(helpers) => helpers.listing.subscribe(),
@@ -192,7 +191,7 @@ impl Keyholders {
     ///
     /// # Errors
     /// If too many items are waiting. The future fails if no holder of a key answers in time.
-    pub fn submit(
+    pub(crate) fn submit(
         &self,
         items: &[Item],
     ) -> Result<impl Future<Output = Results> + Send + use<>, Unavailable> {
@@ -231,7 +230,7 @@ impl Keyholders {
     }
 
     /// Asks every holder of a denomination key to destroy it. True if all have done so.
-    pub async fn revoke_denomination(
+    pub(crate) async fn revoke_denomination(
         &self,
         cipher: Cipher,
         h_bare: HashCode,
@@ -244,7 +243,7 @@ impl Keyholders {
     }
 
     /// Asks every holder of an online key to destroy it. True if all have done so.
-    pub async fn revoke_signing(
+    pub(crate) async fn revoke_signing(
         &self,
         key: EddsaPublicKey,
         master_sig: EddsaSignature,
@@ -262,7 +261,7 @@ impl Keyholders {
     }
 
     /// Writes `batzen_signer_client_*`.
-    pub fn write(&self, page: &mut Page) {
+    pub(crate) fn write(&self, page: &mut Page) {
         match self {
             Self::Signers(client) => client.write(page),
             Self::Helpers(helpers) => {

@@ -44,7 +44,7 @@ impl From<Malformed> for LinkError {
 }
 
 /// A refusal in words.
-pub fn describe(status: Status) -> &'static str {
+pub(crate) fn describe(status: Status) -> &'static str {
     match status {
         Status::Done => "done",
         Status::Busy => "too many requests are waiting",
@@ -124,7 +124,7 @@ impl Link {
     ///
     /// # Errors
     /// If there is no answer, or a refusal.
-    pub async fn call(
+    pub(crate) async fn call(
         &mut self,
         kind: Kind,
         modulus: usize,
@@ -185,7 +185,7 @@ impl Link {
     ///
     /// # Errors
     /// If the signer does not answer.
-    pub async fn listing(&mut self, known: u64, wait: Duration) -> Result<Option<Vec<u8>>, LinkError> {
+    pub(crate) async fn listing(&mut self, known: u64, wait: Duration) -> Result<Option<Vec<u8>>, LinkError> {
         let mut item = known.to_le_bytes().to_vec();
         item.resize(16, 0);
         let body = self.call(Kind::Listing, 0, 1, &item, wait).await?;
@@ -197,7 +197,11 @@ impl Link {
     ///
     /// # Errors
     /// If the signer does not answer.
-    pub async fn revoke(&mut self, item: &Item, wait: Duration) -> Result<Result<(), ItemStatus>, LinkError> {
+    pub(crate) async fn revoke(
+        &mut self,
+        item: &Item,
+        wait: Duration,
+    ) -> Result<Result<(), ItemStatus>, LinkError> {
         let mut body = Vec::new();
         item.push(&mut body);
         let answer = self.call(item.kind(), 0, 1, &body, wait).await?;

@@ -32,8 +32,7 @@ pub struct DenomInfo {
     pub duration: Duration,
     /// SHA-512 of the bare public key: its identifier between module and exchange.
     pub h_bare: HashCode,
-    /// The public key.
-    pub public: DenomKey,
+    pub(crate) public: DenomKey,
     /// The module's signature over the announcement.
     pub announcement: EddsaSignature,
 }
@@ -69,8 +68,7 @@ pub struct SigningInfo {
 /// All keys at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listing {
-    /// The modules.
-    pub modules: ModuleKeys,
+    pub(crate) modules: ModuleKeys,
     /// Denomination keys, section by section, oldest first.
     pub denoms: Vec<Arc<DenomInfo>>,
     /// Online signing keys, oldest first.
@@ -78,7 +76,7 @@ pub struct Listing {
 }
 
 /// The version that stands for an unknown listing.
-pub const NO_VERSION: u64 = 0;
+pub(crate) const NO_VERSION: u64 = 0;
 
 /// A listing that does not parse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -86,7 +84,7 @@ pub const NO_VERSION: u64 = 0;
 pub struct MalformedListing;
 
 /// The version of a listing, computed from its content: equal listings have equal versions at every signer.
-pub fn version(encoded: &[u8]) -> u64 {
+pub(crate) fn version(encoded: &[u8]) -> u64 {
     let hash = sha512(encoded);
     u64::from_le_bytes(*hash.as_bytes().first_chunk().expect("64 bytes hold eight")).max(NO_VERSION + 1)
 }

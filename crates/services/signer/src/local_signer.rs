@@ -13,43 +13,36 @@ use crate::modules::{HeldKey, SigningKey};
 
 /// A planchet and the private key to sign it with.
 #[derive(Debug)]
-pub struct HeldBlind {
-    /// The key.
-    pub key: Arc<HeldKey>,
-    /// The planchet.
-    pub planchet: BlindedPlanchet,
+pub(crate) struct HeldBlind {
+    pub(crate) key: Arc<HeldKey>,
+    pub(crate) planchet: BlindedPlanchet,
     /// Purpose.
-    pub operation: CsOperation,
+    pub(crate) operation: CsOperation,
 }
 
 /// A nonce and the private key to derive R values with.
 #[derive(Debug)]
-pub struct HeldValues {
-    /// The key.
-    pub key: Arc<HeldKey>,
-    /// The nonce.
-    pub nonce: CsNonce,
+pub(crate) struct HeldValues {
+    pub(crate) key: Arc<HeldKey>,
+    pub(crate) nonce: CsNonce,
     /// Purpose.
-    pub operation: CsOperation,
+    pub(crate) operation: CsOperation,
 }
 
 /// A message to sign with an online key.
-pub struct HeldSign {
-    /// The key.
-    pub key: Arc<SigningKey>,
-    /// The message to sign.
-    pub message: Box<[u8]>,
+pub(crate) struct HeldSign {
+    pub(crate) key: Arc<SigningKey>,
+    pub(crate) message: Box<[u8]>,
 }
 
 /// The collectors of a process with private keys. Items refer to their keys, so a batch may mix requests,
 /// nodes and keys.
 pub struct LocalSigner {
-    /// Blind signatures.
-    pub blind: Collector<HeldBlind, Result<BlindedDenomSignature, CryptoError>>,
+    pub(crate) blind: Collector<HeldBlind, Result<BlindedDenomSignature, CryptoError>>,
     /// Signatures of answers.
-    pub sign: Collector<HeldSign, EddsaSignature>,
+    pub(crate) sign: Collector<HeldSign, EddsaSignature>,
     /// The first messages of Clause Blind Schnorr coins.
-    pub values: Collector<HeldValues, ExchangeWithdrawValues>,
+    pub(crate) values: Collector<HeldValues, ExchangeWithdrawValues>,
 }
 
 /// Number of items of each kind that may wait: at most a second of work on one core, except for blind

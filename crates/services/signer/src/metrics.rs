@@ -30,7 +30,7 @@ pub struct Level(AtomicU64);
 
 impl Level {
     /// Counts one until the guard is dropped.
-    pub fn enter(&self) -> LevelGuard<'_> {
+    pub(crate) fn enter(&self) -> LevelGuard<'_> {
         self.0.fetch_add(1, Relaxed);
         LevelGuard(self)
     }
@@ -42,7 +42,7 @@ impl Level {
 }
 
 /// Counts one as long as it lives.
-pub struct LevelGuard<'a>(&'a Level);
+pub(crate) struct LevelGuard<'a>(&'a Level);
 
 impl Drop for LevelGuard<'_> {
     fn drop(&mut self) {
@@ -55,23 +55,22 @@ pub struct ServerMetrics {
     /// Open connections.
     pub connections: Level,
     /// Connections that were turned away because there were too many.
-    pub connections_refused: Counter,
-    /// Handshakes that failed.
-    pub handshakes_failed: Counter,
+    pub(crate) connections_refused: Counter,
+    pub(crate) handshakes_failed: Counter,
     /// Connections closed before the handshake, after many failures from their address.
-    pub handshakes_limited: Counter,
+    pub(crate) handshakes_limited: Counter,
     /// Malformed frames.
     pub malformed: Counter,
     /// Requests refused because too much was waiting.
-    pub busy: Counter,
+    pub(crate) busy: Counter,
     /// Requests that the client's role does not permit.
     pub forbidden: Counter,
     /// Keys destroyed by revocation.
-    pub revoked: Counter,
+    pub(crate) revoked: Counter,
     /// Private keys sent to followers.
-    pub secrets: Counter,
+    pub(crate) secrets: Counter,
     /// The time from a request's arrival to its answer.
-    pub time: Histogram,
+    pub(crate) time: Histogram,
     items: [Counter; COUNTED.len()],
     refused: [Counter; REASONS.len()],
 }
@@ -97,21 +96,20 @@ impl Default for ServerMetrics {
 
 impl ServerMetrics {
     /// Counts the items of a request.
-    pub fn items(&self, kind: Kind, count: usize) {
+    pub(crate) fn items(&self, kind: Kind, count: usize) {
         if let Some(place) = place(kind) {
             self.items[place].add(count as u64);
         }
     }
 
     /// Counts an item that is not signed.
-    pub fn refused(&self, status: ItemStatus) {
+    pub(crate) fn refused(&self, status: ItemStatus) {
         if let Some(place) = REASONS.iter().position(|(_, counted)| *counted == status) {
             self.refused[place].inc();
         }
     }
 
-    /// Writes the metrics.
-    pub fn write(&self, page: &mut Page) {
+    pub(crate) fn write(&self, page: &mut Page) {
         page.gauge("batzen_signer_connections", "Connections of nodes and peers", self.connections.get());
         let mut count = |name, help, counter: &Counter| page.count(name, help, counter);
         count(
@@ -140,18 +138,17 @@ impl ServerMetrics {
 
 /// Counters of a client.
 pub struct ClientMetrics {
-    /// Connections made.
-    pub connects: Counter,
+    pub(crate) connects: Counter,
     /// Failed attempts to connect, and broken connections.
-    pub failures: Counter,
+    pub(crate) failures: Counter,
     /// Requests sent again over another connection.
-    pub repeated: Counter,
+    pub(crate) repeated: Counter,
     /// Requests refused because too much was waiting, here or at the signer.
-    pub busy: Counter,
+    pub(crate) busy: Counter,
     /// Requests given up because no signer answered in time.
-    pub timeouts: Counter,
+    pub(crate) timeouts: Counter,
     /// The time from a request to its answer, including repetitions.
-    pub time: Histogram,
+    pub(crate) time: Histogram,
     items: [Counter; COUNTED.len()],
 }
 
@@ -171,7 +168,7 @@ impl Default for ClientMetrics {
 
 impl ClientMetrics {
     /// Counts the items of a request.
-    pub fn items(&self, kind: Kind, count: usize) {
+    pub(crate) fn items(&self, kind: Kind, count: usize) {
         if let Some(place) = place(kind) {
             self.items[place].add(count as u64);
         }

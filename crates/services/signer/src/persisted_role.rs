@@ -10,11 +10,11 @@ use crate::service_config::Role;
 
 /// The role of a signer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PersistedRole {
+pub(crate) struct PersistedRole {
     /// Whether it is the primary, which creates keys.
-    pub role: Role,
+    pub(crate) role: Role,
     /// The number of the promotion that set the role; 0 if the configuration set it.
-    pub epoch: u64,
+    pub(crate) epoch: u64,
 }
 
 impl PersistedRole {
@@ -22,7 +22,7 @@ impl PersistedRole {
     ///
     /// # Errors
     /// If the file cannot be read.
-    pub fn load(path: &Path, configured: Role) -> Result<Self, KeyFileError> {
+    pub(crate) fn load(path: &Path, configured: Role) -> Result<Self, KeyFileError> {
         match std::fs::read_to_string(path) {
             Ok(text) => Self::parse(&text).ok_or_else(|| KeyFileError::Damaged {
                 path: path.to_owned(),
@@ -44,7 +44,7 @@ impl PersistedRole {
     ///
     /// # Errors
     /// If the file cannot be written.
-    pub fn store(self, path: &Path) -> Result<(), KeyFileError> {
+    pub(crate) fn store(self, path: &Path) -> Result<(), KeyFileError> {
         if let Some(directory) = path.parent() {
             create_private_directory(directory)?;
         }

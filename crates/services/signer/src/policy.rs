@@ -13,12 +13,12 @@ use batzen_protocol::{Duration, Timestamp};
 use crate::frame::MESSAGE_BYTES_MAX;
 
 /// The tolerated difference between the clocks of a node and its signer.
-pub const CLOCK_SKEW: Duration = Duration::from_secs(300);
+pub(crate) const CLOCK_SKEW: Duration = Duration::from_secs(300);
 
 macro_rules! purposes {
     ($($message:ty),* $(,)?) => {
         /// The messages that online keys sign: the purpose and size of every confirmation of the exchange.
-        pub const PURPOSES: &[(u32, usize)] =
+        pub(crate) const PURPOSES: &[(u32, usize)] =
             &[$((<$message as SignedMessage>::PURPOSE, <$message as SignedMessage>::SIZE)),*];
         $(const _: () = assert!(<$message as SignedMessage>::SIZE <= MESSAGE_BYTES_MAX);)*
     };
@@ -48,7 +48,7 @@ purposes![
 
 /// Returns whether an online key signs this message. The message states its purpose and size; both must be
 /// known, and the size must be correct.
-pub fn may_sign(message: &[u8]) -> bool {
+pub(crate) fn may_sign(message: &[u8]) -> bool {
     let Some((header, _)) = message.split_first_chunk::<HEADER_SIZE>() else { return false };
     let [s0, s1, s2, s3, p0, p1, p2, p3] = *header;
     let (size, purpose) = (u32::from_be_bytes([s0, s1, s2, s3]), u32::from_be_bytes([p0, p1, p2, p3]));
@@ -56,7 +56,7 @@ pub fn may_sign(message: &[u8]) -> bool {
 }
 
 /// Returns whether a key with a period of use from `anchor` to `until` signs now.
-pub fn in_period(anchor: Timestamp, until: Timestamp, now: Timestamp) -> bool {
+pub(crate) fn in_period(anchor: Timestamp, until: Timestamp, now: Timestamp) -> bool {
     anchor <= now.saturating_add(CLOCK_SKEW) && now <= until.saturating_add(CLOCK_SKEW)
 }
 

@@ -4,22 +4,22 @@ use batzen_protocol::{Duration, Timestamp};
 
 /// The maximum number of keys that one run may create in one section. A configuration that needs more is a
 /// mistake.
-pub const KEYS_PER_SECTION_MAX: u64 = 10_000;
+pub(crate) const KEYS_PER_SECTION_MAX: u64 = 10_000;
 
 /// Schedule of the keys of one section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Schedule {
+pub(crate) struct Schedule {
     /// Time that one key is used, from its start (the anchor).
-    pub duration: Duration,
+    pub(crate) duration: Duration,
     /// Time that two consecutive keys are valid at the same time. Shorter than `duration`.
-    pub overlap: Duration,
+    pub(crate) overlap: Duration,
     /// Time ahead of now for which keys must exist.
-    pub lookahead: Duration,
+    pub(crate) lookahead: Duration,
 }
 
 /// Why a schedule is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ScheduleError {
+pub(crate) enum ScheduleError {
     /// Consecutive keys would not advance in time.
     #[error("the overlap must be shorter than the time for which one key is used")]
     OverlapTooLong,
@@ -35,7 +35,7 @@ const MICROS: u64 = 1_000_000;
 
 impl Schedule {
     /// Checks that the schedule moves forward and needs a bounded number of keys.
-    pub fn validate(&self) -> Result<(), ScheduleError> {
+    pub(crate) fn validate(&self) -> Result<(), ScheduleError> {
         let (duration, overlap) = (self.duration, self.overlap);
         if overlap >= duration {
             return Err(ScheduleError::OverlapTooLong);
@@ -56,7 +56,7 @@ impl Schedule {
     }
 
     /// The last moment of use of a key that starts at `anchor`.
-    pub fn expire(&self, anchor: Timestamp) -> Timestamp {
+    pub(crate) fn expire(&self, anchor: Timestamp) -> Timestamp {
         anchor.saturating_add(self.duration)
     }
 
@@ -74,7 +74,7 @@ impl Schedule {
 
     /// The anchors of the keys that must be created now, given the newest existing anchor. They are whole
     /// seconds, ascending, and `duration − overlap` apart, unless the current time has overtaken the keys.
-    pub fn missing(&self, last: Option<Timestamp>, now: Timestamp) -> Vec<Timestamp> {
+    pub(crate) fn missing(&self, last: Option<Timestamp>, now: Timestamp) -> Vec<Timestamp> {
         debug_assert!(self.validate().is_ok(), "schedules are validated when the configuration is read");
         let now_whole = Timestamp::from_micros(now.as_micros() / MICROS * MICROS);
         let mut anchors = Vec::new();
@@ -90,7 +90,7 @@ impl Schedule {
     }
 
     /// When [`Schedule::missing`] will next return a key if `last` is the newest anchor.
-    pub fn next_due(&self, last: Timestamp) -> Timestamp {
+    pub(crate) fn next_due(&self, last: Timestamp) -> Timestamp {
         let covered = self.expire(last);
         if covered.is_never() {
             return Timestamp::NEVER;

@@ -43,7 +43,7 @@ impl Wanted {
 ///
 /// # Errors
 /// If they are malformed.
-pub fn read_request(body: &[u8]) -> Result<Vec<Wanted>, Malformed> {
+pub(crate) fn read_request(body: &[u8]) -> Result<Vec<Wanted>, Malformed> {
     let items = body.chunks_exact(Kind::Secrets.request_item(0));
     let item = |bytes: &[u8]| {
         let (kind, key) = bytes.split_first_chunk::<8>().ok_or(Malformed)?;
@@ -127,7 +127,7 @@ fn is_section(name: &str) -> bool {
 ///
 /// # Errors
 /// If the bytes are malformed.
-pub fn read_answer(mut content: &[u8]) -> Result<Vec<Secret>, Malformed> {
+pub(crate) fn read_answer(mut content: &[u8]) -> Result<Vec<Secret>, Malformed> {
     let rest = &mut content;
     let mut secrets = Vec::new();
     while !rest.is_empty() {

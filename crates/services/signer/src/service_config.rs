@@ -20,7 +20,7 @@ pub enum Role {
 
 impl Role {
     /// Its name in files and reports.
-    pub const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Primary => "primary",
             Self::Follower => "follower",
@@ -28,7 +28,7 @@ impl Role {
     }
 
     /// The role with this name.
-    pub fn from_name(name: &str) -> Option<Self> {
+    pub(crate) fn from_name(name: &str) -> Option<Self> {
         [Self::Primary, Self::Follower].into_iter().find(|role| role.name() == name)
     }
 }
@@ -96,13 +96,13 @@ pub struct ClientConfig {
 #[derive(Clone, Debug)]
 pub struct HelperConfig {
     /// The kind of its keys.
-    pub kind: ModuleKind,
+    pub(crate) kind: ModuleKind,
     /// The exchange's keys.
-    pub keys: KeysConfig,
+    pub(crate) keys: KeysConfig,
     /// The local socket to listen on.
-    pub socket: PathBuf,
+    pub(crate) socket: PathBuf,
     /// The master public key, which signs revocations; without it, the helper destroys no key before its time.
-    pub master_public_key: Option<EddsaPublicKey>,
+    pub(crate) master_public_key: Option<EddsaPublicKey>,
 }
 
 /// The exchange's configuration of its key helpers: their local sockets, by kind.

@@ -30,18 +30,17 @@ const POOL_JOBS_MAX: usize = 64;
 /// machine, and one for each revocation.
 const HELPER_CONNECTIONS_MAX: usize = 256;
 
-/// A client.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Client {
+pub(crate) struct Client {
     /// Its permissions.
-    pub kind: ClientKind,
+    pub(crate) kind: ClientKind,
     /// Its name in logs.
-    pub name: String,
+    pub(crate) name: String,
 }
 
 /// Permissions of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ClientKind {
+pub(crate) enum ClientKind {
     /// May sign and revoke.
     Node,
     /// May fetch the private keys.
@@ -51,12 +50,11 @@ pub enum ClientKind {
 }
 
 /// The peers that may connect.
-pub enum Access {
+pub(crate) enum Access {
     /// Clients with these keys, over an encrypted channel.
     Keys {
         /// The signer's own static key.
         own: EddsaPrivateKey,
-        /// The clients.
         clients: HashMap<EddsaPublicKey, Client>,
     },
     /// The exchange: whoever may open the local socket.
@@ -68,7 +66,7 @@ impl Access {
     ///
     /// # Panics
     /// If the handshake has let in a key that is not listed.
-    pub fn client(&self, key: Option<EddsaPublicKey>) -> Client {
+    pub(crate) fn client(&self, key: Option<EddsaPublicKey>) -> Client {
         match (self, key) {
             (Self::Keys { clients, .. }, Some(key)) => {
                 clients.get(&key).expect("the handshake lets in listed keys only").clone()
@@ -82,11 +80,9 @@ impl Access {
 /// The keys at one moment.
 pub struct Snapshot {
     /// The listing in the form in which it is sent.
-    pub encoded: Vec<u8>,
+    pub(crate) encoded: Vec<u8>,
     /// The version of the listing; [`NO_VERSION`] if there are no keys yet.
     pub version: u64,
-    /// The public information.
-    pub listing: Option<Listing>,
     /// Denomination keys by identifier.
     pub denoms: HashMap<KeyId, Arc<HeldKey>>,
     /// Online keys.
@@ -95,49 +91,46 @@ pub struct Snapshot {
 
 /// State of a follower's synchronization.
 #[derive(Clone, Debug, Default)]
-pub struct SyncState {
+pub(crate) struct SyncState {
     /// The signer that it follows.
-    pub primary: Option<String>,
+    pub(crate) primary: Option<String>,
     /// When it last had the same keys.
-    pub synced: Option<Timestamp>,
+    pub(crate) synced: Option<Timestamp>,
     /// Why it does not have them now.
-    pub error: Option<String>,
+    pub(crate) error: Option<String>,
 }
 
 /// A signer, or a key helper, which is a signer with the keys of one kind and without peers.
 pub struct Signer {
-    /// Addresses to listen on.
-    pub listen: Vec<Address>,
+    pub(crate) listen: Vec<Address>,
     /// Clients that may connect.
-    pub access: Access,
+    pub(crate) access: Access,
     /// The maximum number of concurrent connections.
-    pub connections_max: usize,
+    pub(crate) connections_max: usize,
     /// The exchange's other signers.
-    pub peers: Vec<PeerConfig>,
+    pub(crate) peers: Vec<PeerConfig>,
     /// The file of its role; `None` if the role never changes.
-    pub state_file: Option<PathBuf>,
+    pub(crate) state_file: Option<PathBuf>,
     /// The master public key, which signs revocations.
     master_public_key: Option<EddsaPublicKey>,
     /// The private keys.
     pub modules: SecurityModules,
     /// Signing with these keys.
-    pub local_signer: LocalSigner,
-    /// The CPU pool.
-    pub pool: CpuPool,
+    pub(crate) local_signer: LocalSigner,
+    pub(crate) pool: CpuPool,
     /// Counters.
     pub metrics: ServerMetrics,
-    /// The clock.
-    pub clock: Arc<dyn Clock>,
+    pub(crate) clock: Arc<dyn Clock>,
     /// Fires when the process must end.
     pub drain: Drain,
     /// Whether it creates keys.
-    pub persisted_role: watch::Sender<PersistedRole>,
+    pub(crate) persisted_role: watch::Sender<PersistedRole>,
     /// The current keys.
-    pub snapshot: watch::Sender<Arc<Snapshot>>,
+    pub(crate) snapshot: watch::Sender<Arc<Snapshot>>,
     /// State of the synchronization, if it is a follower.
-    pub sync: Mutex<SyncState>,
+    pub(crate) sync: Mutex<SyncState>,
     /// Starts a round of the keeper.
-    pub poke: Notify,
+    pub(crate) poke: Notify,
     /// Keys that must never sign again. They may still be in the modules for a moment.
     revoked: Mutex<HashSet<[u8; 32]>>,
 }
@@ -218,7 +211,6 @@ impl Signer {
             snapshot: watch::Sender::new(Arc::new(Snapshot {
                 encoded: Vec::new(),
                 version: NO_VERSION,
-                listing: None,
                 denoms: HashMap::new(),
                 signing: HashMap::new(),
             })),
@@ -250,7 +242,7 @@ impl Signer {
     }
 
     /// Publishes the modules' current keys: lists them and signs with them.
-    pub fn publish(&self) {
+    pub(crate) fn publish(&self) {
         let revoked = lock(&self.revoked).clone();
         let mut denoms = HashMap::new();
         for key in self.modules.denominations() {
@@ -272,7 +264,7 @@ impl Signer {
         });
         let encoded = listing.as_ref().map(Listing::encode).unwrap_or_default();
         let version = if listing.is_some() { listing::version(&encoded) } else { NO_VERSION };
-        let snapshot = Snapshot { encoded, version, listing, denoms, signing };
+        let snapshot = Snapshot { encoded, version, denoms, signing };
         self.snapshot.send_if_modified(|present| {
             let changes = present.version != snapshot.version;
             *present = Arc::new(snapshot);
@@ -281,7 +273,7 @@ impl Signer {
     }
 
     /// Destroys a denomination key that the master key has revoked. The primary makes a new one.
-    pub async fn revoke_denomination(
+    pub(crate) async fn revoke_denomination(
         &self,
         id: KeyId,
         age_mask: u32,
@@ -311,7 +303,7 @@ impl Signer {
     }
 
     /// Destroys an online key that the master key has revoked. The primary makes a new one.
-    pub async fn revoke_signing(
+    pub(crate) async fn revoke_signing(
         &self,
         key: EddsaPublicKey,
         master_sig: &EddsaSignature,
@@ -377,7 +369,7 @@ impl Signer {
     ///
     /// # Errors
     /// If it cannot store the role.
-    pub fn demote(&self, epoch: u64) -> Result<(), KeyError> {
+    pub(crate) fn demote(&self, epoch: u64) -> Result<(), KeyError> {
         let persisted_role = PersistedRole { role: Role::Follower, epoch };
         self.store_role(persisted_role)?;
         self.persisted_role.send_replace(persisted_role);

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StatusReport {
     /// Its static key.
-    pub public_key: String,
+    pub(crate) public_key: String,
     /// `primary` or `follower`.
     pub role: String,
     /// Number of the promotion that set the role.
@@ -31,6 +31,5 @@ pub struct StatusReport {
     pub connections: u64,
     /// Its clock, in microseconds since 1970.
     pub time_us: u64,
-    /// Its version.
-    pub version: String,
+    pub(crate) version: String,
 }

@@ -6,7 +6,7 @@ use sha2::{Digest, Sha256};
 
 /// The hash of a body's canonical form; `None` if the body is not JSON.
 #[must_use]
-pub fn hash(body: &[u8]) -> Option<[u8; 32]> {
+pub(crate) fn hash(body: &[u8]) -> Option<[u8; 32]> {
     // Objects are maps sorted by key, so serialising the value gives the canonical form. These messages
     // contain no numbers, so the spelling of numbers does not matter.
     let value: Value = serde_json::from_slice(body).ok()?;

@@ -21,7 +21,7 @@ const SLEEP_MAX: Duration = Duration::from_secs(1);
 
 /// The earliest deadline known to the worker, and a way to wake it for an earlier one.
 #[derive(Debug, Default)]
-pub struct Alarm {
+pub(crate) struct Alarm {
     /// Milliseconds since 1970; `u64::MAX` means never.
     next: AtomicU64,
     wake: Notify,
@@ -29,7 +29,7 @@ pub struct Alarm {
 
 impl Alarm {
     /// Reports a deadline at this time.
-    pub fn set(&self, millis: u64) {
+    pub(crate) fn set(&self, millis: u64) {
         if self.next.fetch_min(millis, Ordering::SeqCst) > millis {
             self.wake.notify_one();
         }
@@ -37,7 +37,7 @@ impl Alarm {
 }
 
 /// Runs until the drain fires.
-pub async fn run(alarm: Arc<Alarm>, store: Store, lane: Lane, clock: SwitchClock, drain: Drain) {
+pub(crate) async fn run(alarm: Arc<Alarm>, store: Store, lane: Lane, clock: SwitchClock, drain: Drain) {
     loop {
         // A deadline set from here on is either earlier than the table's, or in the table.
         alarm.next.store(u64::MAX, Ordering::SeqCst);

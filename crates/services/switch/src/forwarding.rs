@@ -166,7 +166,7 @@ pub(crate) struct Forwarder {
 }
 
 impl Forwarder {
-    pub fn new(
+    pub(crate) fn new(
         directory: Arc<Directory>,
         clock: SwitchClock,
         options: Forwarding,
@@ -176,12 +176,12 @@ impl Forwarder {
         Arc::new(Self { directory, clock, options, drain, queues, counters })
     }
 
-    pub fn counters(&self) -> &ForwardingCounters {
+    pub(crate) fn counters(&self) -> &ForwardingCounters {
         &self.counters
     }
 
     /// Queues a message for a participant.
-    pub fn send(self: &Arc<Self>, to: u32, note: Note) -> Result<(), QueueFull> {
+    pub(crate) fn send(self: &Arc<Self>, to: u32, note: Note) -> Result<(), QueueFull> {
         let queue = self.queue(to);
         // Counted first, because a worker may finish the message before the next line.
         self.counters.waiting.fetch_add(1, Ordering::Relaxed);
@@ -192,7 +192,7 @@ impl Forwarder {
     }
 
     /// Reports an error to a participant. If its queue is full, too, the report is dropped.
-    pub fn tell(self: &Arc<Self>, sender: Sender, error: ApiError, text: &str) {
+    pub(crate) fn tell(self: &Arc<Self>, sender: Sender, error: ApiError, text: &str) {
         let to = sender.number;
         let error_information =
             error_information(error.code(), if text.is_empty() { error.text() } else { text });
@@ -205,7 +205,7 @@ impl Forwarder {
     }
 
     /// A callback that the switch writes itself, to the sender's path.
-    pub fn own_note(&self, sender: &Sender, body: Vec<u8>) -> Note {
+    pub(crate) fn own_note(&self, sender: &Sender, body: Vec<u8>) -> Note {
         let date = format_http_date((self.clock)() / 1000);
         let directory = self.directory.now();
         let headers = format!(

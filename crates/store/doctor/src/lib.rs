@@ -20,7 +20,7 @@ pub mod findings;
 pub mod report;
 pub mod tuning;
 pub mod watch;
-pub mod words;
+mod words;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -81,7 +81,7 @@ pub struct Examination {
 
 impl Examination {
     /// Applies the rules to facts.
-    pub fn of(facts: Facts, limits: &Limits) -> Self {
+    pub(crate) fn of(facts: Facts, limits: &Limits) -> Self {
         let tuning = tuning::advise(&facts);
         let findings = findings::find(&facts, &tuning, limits);
         let severity = findings.first().map_or(Severity::Ok, |finding| finding.severity);

@@ -17,13 +17,13 @@ const GB: u64 = 1 << 30;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Advice {
     /// The setting.
-    pub name: &'static str,
+    pub(crate) name: &'static str,
     /// Its value, as written in the file.
-    pub value: String,
+    pub(crate) value: String,
     /// Why, in a few words.
-    pub why: &'static str,
+    pub(crate) why: &'static str,
     /// Whether it needs a restart.
-    pub restart: bool,
+    pub(crate) restart: bool,
 }
 
 /// The input of the rules.
@@ -43,28 +43,28 @@ impl Sizes {
 }
 
 /// A quarter of the memory: other pages are usually in the operating system's cache.
-pub fn shared_buffers(memory: u64) -> u64 {
+pub(crate) fn shared_buffers(memory: u64) -> u64 {
     Sizes::of(memory).shared_buffers
 }
 
 /// The size of all caches together.
-pub fn effective_cache_size(memory: u64) -> u64 {
+pub(crate) fn effective_cache_size(memory: u64) -> u64 {
     memory / 4 * 3 / (16 * MB) * (16 * MB)
 }
 
 /// The memory for each index build or vacuum, several of which may run at a time.
-pub fn maintenance_work_mem(memory: u64) -> u64 {
+pub(crate) fn maintenance_work_mem(memory: u64) -> u64 {
     (memory / 16).clamp(64 * MB, 2 * GB) / (16 * MB) * (16 * MB)
 }
 
 /// The memory for each sort and hash of each session: a quarter of the memory if half the sessions sort at a
 /// time.
-pub fn work_mem(memory: u64, connections: u64) -> u64 {
+pub(crate) fn work_mem(memory: u64, connections: u64) -> u64 {
     (memory / 4 / (connections / 2).max(1)).clamp(4 * MB, 64 * MB) / MB * MB
 }
 
 /// Twice the amount written between two checkpoints, as far as the disk has space.
-pub fn max_wal_size(facts: &Facts) -> u64 {
+pub(crate) fn max_wal_size(facts: &Facts) -> u64 {
     let between = (facts.rates().wal * CHECKPOINT_TIMEOUT).min(256.0 * GB as f64) as u64;
     let room = facts.machine.disk_free.map_or(16 * GB, |free| free / 8);
     (2 * between).max(4 * GB).min(room).max(GB) / GB * GB
@@ -73,7 +73,7 @@ pub fn max_wal_size(facts: &Facts) -> u64 {
 const CHECKPOINT_TIMEOUT: f64 = 900.0;
 
 /// Returns whether random reads cost about as much as sequential ones.
-pub fn is_fast_at_random(facts: &Facts) -> bool {
+pub(crate) fn is_fast_at_random(facts: &Facts) -> bool {
     match facts.machine.storage {
         Storage::Solid | Storage::Volatile => true,
         Storage::Spinning => false,
@@ -83,7 +83,7 @@ pub fn is_fast_at_random(facts: &Facts) -> bool {
 }
 
 /// The settings that this server should have. Those that depend on the memory are left out if it is unknown.
-pub fn advise(facts: &Facts) -> Vec<Advice> {
+pub(crate) fn advise(facts: &Facts) -> Vec<Advice> {
     let mut list = Vec::new();
     let settings = &facts.settings;
     let mut add = |name: &'static str, value: String, why: &'static str| {

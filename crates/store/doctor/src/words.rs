@@ -1,7 +1,7 @@
 //! Formats sizes, time spans and shares for reading.
 
 /// A size in bytes: `128 MB`, `5.9 GB`. Units are powers of 1,024, as in `postgresql.conf`.
-pub fn bytes(size: u64) -> String {
+pub(crate) fn bytes(size: u64) -> String {
     const UNITS: [&str; 6] = ["bytes", "kB", "MB", "GB", "TB", "PB"];
     let mut unit = 0;
     let mut value = size as f64;
@@ -15,7 +15,7 @@ pub fn bytes(size: u64) -> String {
 }
 
 /// A size for `postgresql.conf`, in the largest unit that divides it: `6016MB`, `2GB`.
-pub fn setting_bytes(size: u64) -> String {
+pub(crate) fn setting_bytes(size: u64) -> String {
     const UNITS: [(u64, &str); 3] = [(1 << 30, "GB"), (1 << 20, "MB"), (1 << 10, "kB")];
     UNITS
         .into_iter()
@@ -24,7 +24,7 @@ pub fn setting_bytes(size: u64) -> String {
 }
 
 /// A count with separators: `1,234,567`.
-pub fn count(number: u64) -> String {
+pub(crate) fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
     for (index, digit) in digits.chars().enumerate() {
@@ -37,7 +37,7 @@ pub fn count(number: u64) -> String {
 }
 
 /// A share between 0 and 1 as a percentage. Only exactly 1 is `100 %`.
-pub fn share(part: f64) -> String {
+pub(crate) fn share(part: f64) -> String {
     let percent = part * 100.0;
     if percent >= 100.0 || percent == 0.0 {
         format!("{percent:.0} %")
@@ -51,7 +51,7 @@ pub fn share(part: f64) -> String {
 }
 
 /// A span of time: `3 h 12 min`, `45 s`, `1.8 ms`.
-pub fn span(seconds: f64) -> String {
+pub(crate) fn span(seconds: f64) -> String {
     let seconds = seconds.max(0.0);
     if seconds < 0.001 {
         return format!("{:.0} µs", seconds * 1e6);
@@ -73,7 +73,7 @@ pub fn span(seconds: f64) -> String {
 }
 
 /// `1 table`, `2 tables`.
-pub fn several(number: usize, one: &str) -> String {
+pub(crate) fn several(number: usize, one: &str) -> String {
     let plural = match number {
         1 => "",
         _ if one.ends_with('x') => "es",
@@ -83,7 +83,7 @@ pub fn several(number: usize, one: &str) -> String {
 }
 
 /// The first characters of a statement on one line.
-pub fn statement(text: &str, limit: usize) -> String {
+pub(crate) fn statement(text: &str, limit: usize) -> String {
     let mut line = text.split_whitespace().collect::<Vec<_>>().join(" ");
     if line.chars().count() > limit {
         line = line.chars().take(limit.saturating_sub(1)).collect();
@@ -93,7 +93,7 @@ pub fn statement(text: &str, limit: usize) -> String {
 }
 
 /// A name for SQL, quoted if necessary.
-pub fn identifier(name: &str) -> String {
+pub(crate) fn identifier(name: &str) -> String {
     let is_plain = name.starts_with(|first: char| first.is_ascii_lowercase() || first == '_')
         && name.chars().all(|one| one.is_ascii_lowercase() || one.is_ascii_digit() || one == '_');
     if is_plain { name.to_owned() } else { format!("\"{}\"", name.replace('"', "\"\"")) }

@@ -70,7 +70,7 @@ pub struct Batcher<R: Rules> {
 }
 
 /// The decision on one command.
-pub type Verdict<R> = Result<<R as Rules>::Answer, <R as Rules>::Refusal>;
+pub(crate) type Verdict<R> = Result<<R as Rules>::Answer, <R as Rules>::Refusal>;
 
 impl<R: Rules> Batcher<R> {
     /// A pipeline of these rules over this store.
@@ -415,21 +415,6 @@ impl<R: Rules> Lane<R> {
             let (job, ticket) = self.door.job(command, reads, false);
             self.gather(job)?;
             match answered::<R>(poll_fn(|context| ticket.poll_results(context)).await)? {
-                Answer::Decided(verdict) => return Ok(verdict),
-                Answer::Again(same) => command = same,
-            }
-            reads += 1;
-        }
-    }
-
-    /// [`Lane::submit`] for threads outside the async runtime.
-    pub fn submit_blocking(&self, command: R::Command) -> Result<Verdict<R>, SubmitError> {
-        let mut command = command;
-        let mut reads = 0;
-        loop {
-            let (job, ticket) = self.door.job(command, reads, false);
-            self.door.push(job).map_err(|(error, _)| error)?;
-            match answered::<R>(ticket.wait())? {
                 Answer::Decided(verdict) => return Ok(verdict),
                 Answer::Again(same) => command = same,
             }

@@ -67,14 +67,6 @@ impl<R: Rules> Lanes<R> {
         self.lane(&command).submit(command).await
     }
 
-    /// As [`Lane::submit_blocking`], in the lane of the command's owner.
-    ///
-    /// # Errors
-    /// As [`Lane::submit`].
-    pub fn submit_blocking(&self, command: R::Command) -> Result<Verdict<R>, SubmitError> {
-        self.lane(&command).submit_blocking(command)
-    }
-
     fn lane(&self, command: &R::Command) -> &Lane<R> {
         if self.lanes.len() == 1 {
             return &self.lanes[0];
@@ -94,7 +86,7 @@ impl<R: Rules> Lanes<R> {
     }
 
     /// The store behind the lanes, for reads that need no batch (committed rows only).
-    pub fn store(&self) -> &Store {
+    pub(crate) fn store(&self) -> &Store {
         self.lanes[0].store()
     }
 

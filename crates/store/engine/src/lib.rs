@@ -45,12 +45,10 @@ mod working_set;
 pub use command::{Command, Count};
 pub use continued::Continued;
 pub use inline::{InlineQueue, PendingAnswer};
-pub use lane::{Batcher, Lane, LaneOptions, Verdict};
+pub use lane::{Batcher, Lane, LaneOptions};
 pub use lanes::{LANES_MAX, Lanes};
-pub use metrics::{LaneMetrics, LaneSnapshot, Stage};
-pub use pool::{
-    Collector, CollectorOptions, CpuPool, PoolBusy, TURN_NS, WorkSnapshot, run_blocking, run_long,
-};
+pub use metrics::{LaneMetrics, Stage};
+pub use pool::{Collector, CollectorOptions, CpuPool, PoolBusy, WorkSnapshot, run_blocking, run_long};
 pub use readers::{Length, Readers};
 pub use slot::Ticket;
 pub use submit::SubmitError;

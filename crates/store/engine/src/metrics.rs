@@ -74,7 +74,7 @@ pub struct LaneSnapshot {
     /// Commands executed, including refused ones but not repeated executions.
     pub commands: u64,
     /// Commands refused by a rule.
-    pub refusals: u64,
+    pub(crate) refusals: u64,
     /// Commands executed again because their evidence no longer proved the refusal.
     pub reruns: u64,
     /// Batches run again because another node or lane had changed one of their rows (lost races).
@@ -84,7 +84,7 @@ pub struct LaneSnapshot {
     /// Commands waiting at the moment of the reading.
     pub queued: u64,
     /// Largest batch so far, in commands.
-    pub batch_commands_max: u64,
+    pub(crate) batch_commands_max: u64,
     /// Time spent loading rows, in nanoseconds.
     pub prefetch_ns: u64,
     /// Time spent in the rules, in nanoseconds.

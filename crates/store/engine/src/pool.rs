@@ -30,7 +30,7 @@ use crate::turn_end::{Deferred, TurnEndTask};
 
 /// The longest time that a turn of one kind of work should take, in nanoseconds. A turn always executes at
 /// least one row of lanes, however long that takes.
-pub const TURN_NS: u64 = 2_000_000;
+pub(crate) const TURN_NS: u64 = 2_000_000;
 
 /// The queue is full. Answer 503 and let the client try again later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -187,8 +187,7 @@ impl CpuPool {
         self.snapshot().iter().map(|kind| kind.queued).sum()
     }
 
-    /// The number of threads.
-    pub fn threads(&self) -> usize {
+    pub(crate) fn threads(&self) -> usize {
         self.owner.shared.threads
     }
 

@@ -11,7 +11,6 @@ use std::time::Instant;
 use crate::slot::lock;
 use crate::{LaneMetrics, SubmitError};
 
-/// Limits of a queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QueueLimits {
     /// Commands that may wait.

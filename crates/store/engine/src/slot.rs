@@ -4,7 +4,9 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Wake, Waker};
+#[cfg(test)]
+use std::task::Wake;
+use std::task::{Context, Poll, Waker};
 
 /// The results of one request, some of which may still be missing.
 pub(crate) struct ResultSlot<O> {
@@ -143,6 +145,7 @@ impl<O> Ticket<O> {
     }
 
     /// Waits on this thread, which must not belong to an async runtime.
+    #[cfg(test)]
     pub(crate) fn wait(self) -> Result<Vec<O>, NoResults> {
         struct Unpark(std::thread::Thread);
         impl Wake for Unpark {

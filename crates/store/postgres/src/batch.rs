@@ -49,7 +49,7 @@ pub(crate) struct Batch<'a> {
 }
 
 impl<'a> Batch<'a> {
-    pub fn new(database: &'a Database, nets: &[Net<'_>], versions: &Versions<'_>) -> Result<Self> {
+    pub(crate) fn new(database: &'a Database, nets: &[Net<'_>], versions: &Versions<'_>) -> Result<Self> {
         // Serials follow the order of the inserts in the set.
         let mut inserted: Vec<usize> = nets.iter().filter_map(|net| net.inserted).collect();
         inserted.sort_unstable();
@@ -58,7 +58,7 @@ impl<'a> Batch<'a> {
     }
 
     /// The part of a set in one shard. `order`: where each of its changes is in the whole set.
-    pub fn in_order(
+    pub(crate) fn in_order(
         database: &'a Database,
         nets: &[Net<'_>],
         versions: &Versions<'_>,
@@ -109,17 +109,17 @@ impl<'a> Batch<'a> {
     }
 
     /// On Citus, the places of its shards in ascending order, each with the row of its clock.
-    pub fn places(&self) -> impl Iterator<Item = (Option<u16>, u16)> {
+    pub(crate) fn places(&self) -> impl Iterator<Item = (Option<u16>, u16)> {
         self.places.iter().map(|(place, vshard)| (*place, *vshard))
     }
 
     /// Returns whether there is nothing to do.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.steps.is_empty()
     }
 
     /// Queues all statements.
-    pub fn queue(&self, connection: &mut Connection) {
+    pub(crate) fn queue(&self, connection: &mut Connection) {
         for step in &self.steps {
             let statement = match &step.statement {
                 StepStatement::Fixed(statement) => statement,
@@ -136,7 +136,12 @@ impl<'a> Batch<'a> {
 
 impl Batch<'_> {
     /// Queues all statements for Citus, and adds how many rows each must affect.
-    pub fn queue_on_citus(&self, connection: &mut Connection, serials: &Serials, wanted: &mut Vec<u64>) {
+    pub(crate) fn queue_on_citus(
+        &self,
+        connection: &mut Connection,
+        serials: &Serials,
+        wanted: &mut Vec<u64>,
+    ) {
         for step in &self.steps {
             let statement = match &step.statement {
                 StepStatement::Fixed(statement) => statement,

@@ -66,7 +66,7 @@ pub(crate) fn bytes(set: &ChangeSet) -> usize {
 }
 
 impl Database {
-    pub fn commit(&self, set: &ChangeSet) -> Result<CommitOutcome> {
+    pub(crate) fn commit(&self, set: &ChangeSet) -> Result<CommitOutcome> {
         if self.is_closed() {
             return Err(StoreError::Stopped("the store was closed".into()));
         }

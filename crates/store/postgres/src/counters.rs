@@ -11,19 +11,19 @@ pub(crate) struct Counters {
     pub retries: Counter,
     /// Commits that conflicted with an earlier commit of another node.
     pub races: Counter,
-    pub reconnects: Counter,
+    pub(crate) reconnects: Counter,
     /// Connections lost during a commit that had taken effect.
-    pub ambiguous_committed: Counter,
+    pub(crate) ambiguous_committed: Counter,
     /// Connections lost during a commit that had not taken effect and was sent again.
-    pub ambiguous_repeated: Counter,
+    pub(crate) ambiguous_repeated: Counter,
     /// Connections lost during a commit whose outcome was still unknown at the deadline.
-    pub ambiguous_unknown: Counter,
-    pub commit_times: Histogram,
-    pub read_times: Histogram,
+    pub(crate) ambiguous_unknown: Counter,
+    pub(crate) commit_times: Histogram,
+    pub(crate) read_times: Histogram,
 }
 
 impl Counters {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self {
             commits: Counter::default(),
             changes: Counter::default(),
@@ -40,7 +40,7 @@ impl Counters {
         }
     }
 
-    pub fn write(&self, page: &mut Page) {
+    pub(crate) fn write(&self, page: &mut Page) {
         let count = |page: &mut Page, name: &'static str, help: &'static str, counter: &Counter| {
             page.counter(name, help, counter.get());
         };

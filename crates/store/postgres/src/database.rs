@@ -46,13 +46,13 @@ const ANSWER_MAX: Duration = Duration::from_secs(60);
 /// Statements that belong to no table.
 pub(crate) struct Texts {
     /// The oldest running transaction as of the snapshot.
-    pub horizon: Statement,
+    pub(crate) horizon: Statement,
     /// The snapshot's oldest and next transaction, followed by each one running in this database.
-    pub transactions: String,
-    pub writer: Statement,
-    pub fence: String,
+    pub(crate) transactions: String,
+    pub(crate) writer: Statement,
+    pub(crate) fence: String,
     /// The start of the condition that leads to a row in `writers`.
-    pub of_writer: String,
+    pub(crate) of_writer: String,
 }
 
 pub(crate) struct Database {
@@ -60,7 +60,7 @@ pub(crate) struct Database {
     pub options: PgOptions,
     tables: Vec<Statements>,
     sip_key: [u8; 16],
-    pub serial_base: i64,
+    pub(crate) serial_base: i64,
     /// Marks the versions of this store.
     pub tag: u32,
     pub texts: Texts,
@@ -93,7 +93,7 @@ impl std::fmt::Debug for Database {
 }
 
 impl Database {
-    pub fn new(target: Target, options: PgOptions, meta: &Meta) -> Result<Self> {
+    pub(crate) fn new(target: Target, options: PgOptions, meta: &Meta) -> Result<Self> {
         let schema = quoted(&options.schema);
         let dialect = if meta.citus { Dialect::Citus } else { Dialect::Plain };
         let mut tables = options
@@ -197,7 +197,7 @@ impl Database {
     }
 
     /// Reads again where the shards are, if the tables are distributed.
-    pub fn refresh_placement(&self, connection: &mut Connection) -> std::result::Result<(), PgError> {
+    pub(crate) fn refresh_placement(&self, connection: &mut Connection) -> std::result::Result<(), PgError> {
         let Some(citus) = &self.citus else { return Ok(()) };
         citus.refresh(connection, &|place, shard| self.way_to(place, shard), &|way: &Self| {
             !way.direct().has_moved()
@@ -209,50 +209,50 @@ impl Database {
         Ok(())
     }
 
-    pub fn statements(&self, table: &TableDef) -> Result<&Statements> {
+    pub(crate) fn statements(&self, table: &TableDef) -> Result<&Statements> {
         let at = self.tables.binary_search_by_key(&table.id, |statements| statements.layout.def.id);
         let unknown = || StoreError::Backend(format!("the store was not opened with table {}", table.name));
         at.map(|at| &self.tables[at]).map_err(|_| unknown())
     }
 
-    pub fn tables(&self) -> &[Statements] {
+    pub(crate) fn tables(&self) -> &[Statements] {
         &self.tables
     }
 
-    pub fn vshard(&self, table: &TableDef, key: &[u8]) -> u16 {
+    pub(crate) fn vshard(&self, table: &TableDef, key: &[u8]) -> u16 {
         self.vshard_of(table.shard_key(key))
     }
 
-    pub fn vshard_of(&self, shard_key: &[u8]) -> u16 {
+    pub(crate) fn vshard_of(&self, shard_key: &[u8]) -> u16 {
         batzen_store::vshard(&self.sip_key, shard_key)
     }
 
     /// The statements for the shard to which this connection leads.
-    pub fn direct(&self) -> &Direct {
+    pub(crate) fn direct(&self) -> &Direct {
         self.direct.as_ref().expect("it is the way to a shard")
     }
 
     /// Returns whether the tables are distributed.
-    pub fn is_distributed(&self) -> bool {
+    pub(crate) fn is_distributed(&self) -> bool {
         self.citus.is_some() || self.direct.is_some()
     }
 
     /// Takes note of the serial of a row that was read.
-    pub fn saw(&self, serial: u64) {
+    pub(crate) fn saw(&self, serial: u64) {
         if self.is_distributed() {
             self.clock.saw_serial(serial.cast_signed() - self.serial_base);
         }
     }
 
     /// The entry of a value in a hash index.
-    pub fn hash(&self, value: &[u8]) -> i64 {
+    pub(crate) fn hash(&self, value: &[u8]) -> i64 {
         let mut hasher = SipHasher24::new_with_key(&self.sip_key);
         hasher.write(value);
         hasher.finish().cast_signed()
     }
 
     /// A new connection that is set up for the statements.
-    pub fn connect(&self) -> std::result::Result<Connection, PgError> {
+    pub(crate) fn connect(&self) -> std::result::Result<Connection, PgError> {
         let mut connection = Connection::open(&self.target)?;
         connection.set_timeout(ANSWER_MAX);
         // Overrides settings of the role or the database: a session may be idle while it waits for work.
@@ -266,12 +266,12 @@ impl Database {
     }
 
     /// Returns whether a connection is due for replacement.
-    pub fn is_worn(&self, connection: &Connection) -> bool {
+    pub(crate) fn is_worn(&self, connection: &Connection) -> bool {
         connection.uses >= USES_MAX || connection.opened.elapsed() >= AGE_MAX
     }
 
     /// Reads on a connection of the pool. Retries until the deadline while the server is unreachable.
-    pub fn with_reader<T>(
+    pub(crate) fn with_reader<T>(
         &self,
         mut read: impl FnMut(&mut Connection) -> std::result::Result<T, PgError>,
     ) -> Result<T> {
@@ -318,7 +318,7 @@ impl Database {
         }
     }
 
-    pub fn count(&self, connection: &Connection, statements_before: u64) {
+    pub(crate) fn count(&self, connection: &Connection, statements_before: u64) {
         self.counters.statements.add(connection.statements - statements_before);
         self.counters.round_trips.inc();
     }
@@ -329,18 +329,18 @@ impl Database {
         nodes.iter().flat_map(|nodes| nodes.ways.iter().flatten().cloned()).collect()
     }
 
-    pub fn drop_connections(&self) {
+    pub(crate) fn drop_connections(&self) {
         self.readers.clear();
         self.writers.clear();
         self.ways().iter().for_each(|way| way.drop_connections());
     }
 
-    pub fn connections(&self) -> usize {
+    pub(crate) fn connections(&self) -> usize {
         let ways: usize = self.ways().iter().map(|way| way.connections()).sum();
         self.readers.len() + self.writers.len() + ways
     }
 
-    pub fn patience(&self) -> Patience<'_> {
+    pub(crate) fn patience(&self) -> Patience<'_> {
         Patience {
             database: self,
             until: Instant::now() + self.options.away_max,
@@ -352,7 +352,7 @@ impl Database {
     /// Makes this process the only one that writes: a previous owner that has not yet noticed the loss of the
     /// lock can no longer write. Runs in the session that holds the lock, so that no other process does the
     /// same.
-    pub fn take_over(&mut self, locked: &mut Connection) -> Result<()> {
+    pub(crate) fn take_over(&mut self, locked: &mut Connection) -> Result<()> {
         locked.script(&self.texts.fence)?;
         self.owner = Some(self.register_row(locked)?.ok_or_else(|| self.is_lost())?);
         Ok(())
@@ -363,7 +363,7 @@ impl Database {
     ///
     /// Epochs start at a random number, so that a writer of a dropped schema never mistakes another writer's
     /// row for its own.
-    pub fn register_row(
+    pub(crate) fn register_row(
         &self,
         connection: &mut Connection,
     ) -> std::result::Result<Option<(i64, i64)>, PgError> {
@@ -467,7 +467,7 @@ impl Database {
 
     /// Returns whether the store is still the one that was opened, and no other process has taken it over.
     /// Otherwise it is lost permanently.
-    pub fn is_ours(&self, connection: &mut Connection) -> std::result::Result<bool, PgError> {
+    pub(crate) fn is_ours(&self, connection: &mut Connection) -> std::result::Result<bool, PgError> {
         let owned = self.owner.map(|owner| format!(" AND EXISTS (SELECT 1 FROM {})", self.owner_row(owner)));
         let text = format!("SELECT EXISTS (SELECT 1 {}){}", self.identity, owned.unwrap_or_default());
         let rows = connection.query_text(&text)?;
@@ -479,7 +479,7 @@ impl Database {
     }
 
     /// Records that this process no longer owns the store.
-    pub fn is_lost(&self) -> StoreError {
+    pub(crate) fn is_lost(&self) -> StoreError {
         self.lost.store(true, Ordering::Release);
         let what = match self.options.sharing {
             Sharing::Exclusive => "another process has taken over the store",
@@ -488,7 +488,7 @@ impl Database {
         StoreError::Stopped(what.into())
     }
 
-    pub fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }
 }
@@ -517,14 +517,14 @@ pub(crate) fn no_connection() -> StoreError {
 pub(crate) struct Patience<'a> {
     database: &'a Database,
     /// The deadline.
-    pub until: Instant,
+    pub(crate) until: Instant,
     wait: Duration,
     retries: u32,
 }
 
 impl Patience<'_> {
     /// Waits before another attempt, or returns the error if there is none left.
-    pub fn wait(&mut self, error: PgError) -> Result<()> {
+    pub(crate) fn wait(&mut self, error: PgError) -> Result<()> {
         if error.is_retryable() {
             self.database.counters.retries.inc();
         }
@@ -540,7 +540,7 @@ impl Patience<'_> {
     }
 
     /// Waits before another attempt after any error, for tasks whose outcome would otherwise be unknown.
-    pub fn wait_whatever(&mut self, error: &PgError) -> Result<()> {
+    pub(crate) fn wait_whatever(&mut self, error: &PgError) -> Result<()> {
         if Instant::now() + self.wait > self.until {
             return Err(StoreError::Unavailable(error.to_string()));
         }

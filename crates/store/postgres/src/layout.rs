@@ -17,11 +17,11 @@ use std::ops::Range;
 use batzen_store::{ColumnDef, ColumnKind, IndexDef, IndexKind, StoreError, TableDef, VSHARD_COUNT};
 
 /// The maximum number of partitions that a table is divided into.
-pub const PARTITIONS_MAX: u16 = 64;
+pub(crate) const PARTITIONS_MAX: u16 = 64;
 
 /// A column's type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum SqlType {
+pub(crate) enum SqlType {
     /// `boolean`.
     Bool,
     /// `smallint`: bytes (0 to 255) and virtual shards.
@@ -38,9 +38,8 @@ pub enum SqlType {
 }
 
 impl SqlType {
-    /// The type's name.
     #[must_use]
-    pub const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Bool => "boolean",
             Self::Int2 => "smallint",
@@ -53,7 +52,7 @@ impl SqlType {
 
     /// The type's object identifier, which is the same in every PostgreSQL.
     #[must_use]
-    pub const fn oid(self) -> u32 {
+    pub(crate) const fn oid(self) -> u32 {
         match self {
             Self::Bool => 16,
             Self::Bytea => 17,
@@ -69,11 +68,10 @@ impl SqlType {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SqlColumn {
     /// Its name, not quoted.
-    pub name: String,
-    /// Its type.
-    pub sql: SqlType,
+    pub(crate) name: String,
+    pub(crate) sql: SqlType,
     /// Whether it may be NULL.
-    pub nullable: bool,
+    pub(crate) nullable: bool,
 }
 
 impl SqlColumn {
@@ -86,7 +84,7 @@ impl SqlColumn {
 
 /// The access path to an index's rows in the database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum IndexForm {
+pub(crate) enum IndexForm {
     /// By the primary key, which starts with `vshard` and this many key columns.
     PrimaryKey {
         /// Number of columns of [`Layout::key`].
@@ -109,20 +107,20 @@ pub enum IndexForm {
 
 /// A secondary index.
 #[derive(Debug, Clone)]
-pub struct IndexLayout {
+pub(crate) struct IndexLayout {
     /// The index as declared.
-    pub def: &'static IndexDef,
+    pub(crate) def: &'static IndexDef,
     /// The access path to its rows.
-    pub form: IndexForm,
+    pub(crate) form: IndexForm,
     /// The column `ix_NAME`, if it has one.
-    pub column: Option<String>,
+    pub(crate) column: Option<String>,
 }
 
 /// A table's layout in the database.
 #[derive(Debug, Clone)]
 pub struct Layout {
     /// The table as declared.
-    pub def: &'static TableDef,
+    pub(crate) def: &'static TableDef,
     /// The database schema, not quoted.
     pub schema: String,
     /// The table's name in it, not quoted.
@@ -136,7 +134,7 @@ pub struct Layout {
     /// The name of the column for the serial.
     pub serial: &'static str,
     /// The secondary indexes, in the order of their declaration.
-    pub indexes: Vec<IndexLayout>,
+    pub(crate) indexes: Vec<IndexLayout>,
     /// The number of partitions by `vshard`; 0 if the table is not divided.
     pub partitions: u16,
 }
@@ -208,7 +206,7 @@ impl Layout {
 
     /// All columns of the table: shard, key, row, serial, version, and those of the indexes that it contains.
     #[must_use]
-    pub fn columns(&self) -> Vec<SqlColumn> {
+    pub(crate) fn columns(&self) -> Vec<SqlColumn> {
         let column = |name: &str, sql, nullable| SqlColumn { name: name.to_owned(), sql, nullable };
         let mut columns = vec![column("vshard", SqlType::Int2, false)];
         columns.extend(self.key.iter().cloned());
@@ -247,12 +245,12 @@ impl Layout {
 
     /// The queue's table in statements.
     #[must_use]
-    pub fn queue_table(&self) -> Option<String> {
+    pub(crate) fn queue_table(&self) -> Option<String> {
         self.queue_name().map(|name| format!("{}.{}", quoted(&self.schema), quoted(&name)))
     }
 
     /// The queue's indexes, in the order of [`TableDef::queue`].
-    pub fn queue_indexes(&self) -> impl Iterator<Item = &IndexLayout> {
+    pub(crate) fn queue_indexes(&self) -> impl Iterator<Item = &IndexLayout> {
         self.def.queue.iter().map(|id| self.index_layout(*id))
     }
 
@@ -261,7 +259,7 @@ impl Layout {
     /// # Panics
     /// If the table does not declare it, which is a programming error.
     #[must_use]
-    pub fn index_layout(&self, id: u8) -> &IndexLayout {
+    pub(crate) fn index_layout(&self, id: u8) -> &IndexLayout {
         let found = self.indexes.iter().find(|index| index.def.id == id);
         found.unwrap_or_else(|| panic!("table {} has no index {id}", self.def.name))
     }
@@ -277,7 +275,7 @@ impl Layout {
     /// statement; both were measured, see docs/internals/lab/2026-11-21-postgresql.md. Pieces are not empty
     /// and end with a partition.
     #[must_use]
-    pub fn pieces(&self, vshards: &[u16]) -> Vec<Range<usize>> {
+    pub(crate) fn pieces(&self, vshards: &[u16]) -> Vec<Range<usize>> {
         /// One more statement costs as much as visiting this many partitions that do not contain the row.
         const STATEMENT_VISITS: usize = 300;
         let partitions = usize::from(self.partitions.max(1));
@@ -290,7 +288,7 @@ impl Layout {
 
     /// The bounds of a partition's virtual shards: the first is included, the second excluded.
     #[must_use]
-    pub fn partition_bounds(&self, number: u16) -> (u16, u16) {
+    pub(crate) fn partition_bounds(&self, number: u16) -> (u16, u16) {
         let bound = |n: u16| {
             let scaled = u32::from(n) * u32::from(VSHARD_COUNT) / u32::from(self.partitions.max(1));
             u16::try_from(scaled).expect("at most the number of shards")

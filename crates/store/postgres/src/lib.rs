@@ -23,7 +23,7 @@
 
 mod batch;
 mod changes;
-pub mod citus;
+mod citus;
 mod client;
 mod codec;
 mod commit;
@@ -44,7 +44,8 @@ mod statements;
 mod store;
 mod writer;
 
-pub use client::{Connection, PgError, ServerError, Target};
-pub use layout::{IndexForm, IndexLayout, Layout, PARTITIONS_MAX, SqlColumn, SqlType};
+pub(crate) use client::ServerError;
+pub use client::{Connection, PgError, Target};
+pub use layout::{Layout, SqlColumn};
 pub use options::{PgOptions, Sharing};
 pub use store::{PostgresStore, open};

@@ -68,7 +68,7 @@ fn channel(database: &Database) -> String {
 }
 
 impl Listener {
-    pub fn start(database: Arc<Database>, connection: Connection) -> Result<Self> {
+    pub(crate) fn start(database: Arc<Database>, connection: Connection) -> Result<Self> {
         let fail = |error| StoreError::Backend(format!("start a thread: {error}"));
         let (topics, to_send) = sync_channel(TOPICS_MAX);
         let (wake, woken) = UnixStream::pair().map_err(fail)?;
@@ -91,7 +91,7 @@ impl Listener {
         })
     }
 
-    pub fn notify(&self, topics: &[String]) {
+    pub(crate) fn notify(&self, topics: &[String]) {
         let Some(sender) = &self.topics else { return };
         for topic in topics {
             if topic.len() > TOPIC_BYTES_MAX {
@@ -109,7 +109,7 @@ impl Listener {
         let _ = (&self.wake).write(&[0]);
     }
 
-    pub fn subscribe(&self, subscriber: Subscriber) {
+    pub(crate) fn subscribe(&self, subscriber: Subscriber) {
         self.subscribers.lock().unwrap_or_else(PoisonError::into_inner).push(subscriber);
     }
 }

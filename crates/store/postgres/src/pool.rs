@@ -22,11 +22,11 @@ struct PoolState<T> {
 pub(crate) struct PoolSlot<'a, T> {
     pool: &'a Pool<T>,
     /// Callers fill an empty place, and empty a place whose item is broken.
-    pub item: Option<T>,
+    pub(crate) item: Option<T>,
 }
 
 impl<T> Pool<T> {
-    pub fn new(limit: usize) -> Self {
+    pub(crate) fn new(limit: usize) -> Self {
         Self {
             state: Mutex::new(PoolState { idle: Vec::new(), used: 0 }),
             freed: Condvar::new(),
@@ -40,7 +40,7 @@ impl<T> Pool<T> {
 
     /// Takes the place that was used last, because its caches are warm. `None` if none becomes free before
     /// the deadline.
-    pub fn take(&self, until: Instant) -> Option<PoolSlot<'_, T>> {
+    pub(crate) fn take(&self, until: Instant) -> Option<PoolSlot<'_, T>> {
         let full = |state: &mut PoolState<T>| state.used >= self.limit;
         let left = until.saturating_duration_since(Instant::now());
         let waited = self.freed.wait_timeout_while(self.lock(), left, full);
@@ -53,13 +53,13 @@ impl<T> Pool<T> {
     }
 
     /// Drops idle items.
-    pub fn clear(&self) {
+    pub(crate) fn clear(&self) {
         let idle = std::mem::take(&mut self.lock().idle);
         drop(idle);
     }
 
     /// The number of items, idle or in use.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         let state = self.lock();
         state.used + state.idle.len()
     }

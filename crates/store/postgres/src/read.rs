@@ -305,7 +305,7 @@ impl<'a> Asked<'a> {
 
 impl Database {
     /// Answers several reads under one snapshot, in one round trip.
-    pub fn read_many(&self, reads: &[Read]) -> Result<Vec<ReadAnswer>> {
+    pub(crate) fn read_many(&self, reads: &[Read]) -> Result<Vec<ReadAnswer>> {
         if self.direct.is_some() {
             let mut found = read_on_node(&[(self, reads)])?;
             return Ok(found.pop().expect("an answer for each part"));
@@ -380,7 +380,7 @@ impl Database {
     /// Every serial below this one is decided: it is visible to any later snapshot, or will never exist. This
     /// is more exact than a snapshot's oldest transaction, which may belong to another database of the
     /// cluster.
-    pub fn decided_below(&self) -> Result<u64> {
+    pub(crate) fn decided_below(&self) -> Result<u64> {
         let rows = self.with_reader(|connection| connection.query_text(&self.texts.transactions))?;
         let number = |text: &Option<String>| text.as_ref().and_then(|text| text.parse::<i64>().ok());
         let unexpected = || StoreError::Backend("transactions under way: unexpected answer".into());
@@ -410,7 +410,7 @@ impl Database {
     }
 
     /// The rows under these keys, by table and key.
-    pub fn rows_by_key<'k>(
+    pub(crate) fn rows_by_key<'k>(
         &self,
         keys: &[(&'static TableDef, &'k [u8])],
     ) -> Result<HashMap<(u16, &'k [u8]), RawRow>> {

@@ -60,7 +60,7 @@ impl FrozenRows for Frozen {
 }
 
 impl Database {
-    pub fn freeze(&self, tables: &[&'static TableDef]) -> Result<Frozen> {
+    pub(crate) fn freeze(&self, tables: &[&'static TableDef]) -> Result<Frozen> {
         let texts = tables.iter().map(|table| Ok((*table, self.statements(table)?.all.clone())));
         let tables = texts.collect::<Result<Vec<_>>>()?;
         if self.lost.load(Ordering::Acquire) {
@@ -92,7 +92,7 @@ impl Database {
         Ok(Frozen { connection: Mutex::new(connection), tables, tag: self.tag })
     }
 
-    pub fn count_rows(&self, table: &'static TableDef) -> Result<u64> {
+    pub(crate) fn count_rows(&self, table: &'static TableDef) -> Result<u64> {
         let statements = self.statements(table)?;
         let mut rows = 0;
         self.with_reader(|connection| {
@@ -105,7 +105,7 @@ impl Database {
         Ok(rows)
     }
 
-    pub fn positions(
+    pub(crate) fn positions(
         &self,
         table: &'static TableDef,
         index: u8,

@@ -256,7 +256,7 @@ impl ChangeSet {
     ///
     /// # Errors
     /// [`StoreError::TooLarge`].
-    pub fn check_row_sizes(&self) -> Result<()> {
+    pub(crate) fn check_row_sizes(&self) -> Result<()> {
         self.changes.iter().try_for_each(|change| check_row_size(change.key(), change.new_row()))
     }
 

@@ -7,11 +7,11 @@
 use crate::{DecodeError, FrozenRows, Result, StoreError, TableDef};
 
 /// The longest name of a hold, in bytes.
-pub const HOLD_NAME_BYTES_MAX: usize = 64;
+pub(crate) const HOLD_NAME_BYTES_MAX: usize = 64;
 /// The longest note of a hold, in bytes.
 pub const HOLD_NOTE_BYTES_MAX: usize = 1_024;
 /// Number of holds that a store has at most.
-pub const HOLDS_MAX: usize = 16;
+pub(crate) const HOLDS_MAX: usize = 16;
 
 /// The new state of a row.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -109,12 +109,12 @@ pub(crate) struct Probe<'a, const W: usize> {
 
 impl<const W: usize> Probe<'_, W> {
     /// It may be there.
-    pub const ALWAYS: Self = Self { prints: [&[0; W]; 3], print: [0; W] };
+    pub(crate) const ALWAYS: Self = Self { prints: [&[0; W]; 3], print: [0; W] };
     /// It is not there.
-    pub const NEVER: Self = Self { prints: [&[0; W]; 3], print: [1; W] };
+    pub(crate) const NEVER: Self = Self { prints: [&[0; W]; 3], print: [1; W] };
 
     #[inline]
-    pub fn may_contain(self) -> bool {
+    pub(crate) fn may_contain(self) -> bool {
         let [first, second, third] = self.prints;
         std::array::from_fn(|at| first[at] ^ second[at] ^ third[at]) == self.print
     }

@@ -3,11 +3,11 @@
 use crate::{ColumnDef, DecodeError, Record, TableDef};
 
 /// The highest number of a layout.
-pub const LAYOUT_MAX: u8 = 63;
+pub(crate) const LAYOUT_MAX: u8 = 63;
 
 /// Computes a row of the next layout. It must be a pure function of the key and the row: a migration that was
 /// interrupted computes it again.
-pub type UpgradeFn = fn(key: &[u8], row: &[u8]) -> Result<Vec<u8>, DecodeError>;
+pub(crate) type UpgradeFn = fn(key: &[u8], row: &[u8]) -> Result<Vec<u8>, DecodeError>;
 
 /// A layout that the rows of a table had once.
 pub struct Layout {
@@ -61,7 +61,7 @@ impl TableDef {
     ///
     /// # Errors
     /// If the bytes are not a row of that layout, or the layout is unknown.
-    pub fn upgraded(&self, layout: u8, key: &[u8], row: &[u8]) -> Result<Vec<u8>, DecodeError> {
+    pub(crate) fn upgraded(&self, layout: u8, key: &[u8], row: &[u8]) -> Result<Vec<u8>, DecodeError> {
         if layout > self.layout() {
             return Err(DecodeError::invalid("row", format!("layout {layout} of a newer program")));
         }

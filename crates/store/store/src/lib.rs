@@ -36,13 +36,11 @@ pub use backend::{
 };
 pub use column::{Column, ColumnKind, ColumnType, List, put_bytes, take, take_array, take_bytes};
 pub use error::{DecodeError, Result, StoreError};
-pub use feed::{
-    CommitFeed, Feed, FeedChange, FeedCursor, FeedFrame, HOLD_NAME_BYTES_MAX, HOLD_NOTE_BYTES_MAX, HOLDS_MAX,
-    Hold,
-};
+pub use feed::{CommitFeed, Feed, FeedChange, FeedCursor, FeedFrame, HOLD_NOTE_BYTES_MAX, Hold};
 pub use filter::Filter;
-pub use layout::{LAYOUT_MAX, Layout, UpgradeFn};
+pub(crate) use layout::LAYOUT_MAX;
+pub use layout::Layout;
 pub use record::{ColumnDef, Record};
-pub use store::{Answers, AskedGroup, AskedRow, Found, Reads, Store, Stored, prefix_successor};
-pub use table::{IndexDef, IndexEntries, IndexEntriesFn, IndexKind, Table, TableDef, VSHARD_COUNT, vshard};
+pub use store::{Found, Reads, Store, Stored, prefix_successor};
+pub use table::{IndexDef, IndexEntries, IndexKind, Table, TableDef, VSHARD_COUNT, vshard};
 pub use value::{Value, decode_values, encode_values};

@@ -256,7 +256,7 @@ impl Store {
     ///
     /// # Errors
     /// As [`Store::get`].
-    pub fn range_descending<T: Table, C: Column>(
+    pub(crate) fn range_descending<T: Table, C: Column>(
         &self,
         index: u8,
         values: impl RangeBounds<C>,

@@ -52,7 +52,8 @@ impl IndexDef {
 }
 
 /// Computes the index entries of an encoded key and row.
-pub type IndexEntriesFn = fn(key: &[u8], row: &[u8], out: &mut IndexEntries) -> Result<(), DecodeError>;
+pub(crate) type IndexEntriesFn =
+    fn(key: &[u8], row: &[u8], out: &mut IndexEntries) -> Result<(), DecodeError>;
 
 /// The definition of a table for backends. Created by [`TableDef::of`].
 pub struct TableDef {
@@ -62,13 +63,13 @@ pub struct TableDef {
     pub name: &'static str,
     /// Number of changes of the result of [`Table::index_entries`] while the columns and indexes stayed the
     /// same: see [`TableDef::version`].
-    pub version: u32,
+    pub(crate) version: u32,
     /// The columns of the key.
     pub key_columns: &'static [ColumnDef],
     /// The columns of the row, without those of the key.
     pub row_columns: &'static [ColumnDef],
     /// The layouts that rows had before: see [`TableDef::layouts`].
-    pub layouts: &'static [Layout],
+    pub(crate) layouts: &'static [Layout],
     /// Number of leading bytes of the key that form the shard key, which identifies the owner of the row.
     pub shard_bytes: usize,
     /// The secondary indexes.
@@ -243,7 +244,7 @@ impl TableDef {
 
     /// Returns whether any index needs entries computed from the row.
     #[must_use]
-    pub fn has_entries(&self) -> bool {
+    pub(crate) fn has_entries(&self) -> bool {
         self.indexes.iter().any(|index| !matches!(index.kind, IndexKind::Prefix { .. }))
     }
 }
@@ -291,12 +292,12 @@ impl SharedColumns {
     }
 
     /// Returns whether there are any.
-    pub const fn any(&self) -> bool {
+    pub(crate) const fn any(&self) -> bool {
         self.all != 0
     }
 
     /// For a shared column, whether it repeats beyond a commit.
-    pub fn is_lasting(&self, column: usize) -> Option<bool> {
+    pub(crate) fn is_lasting(&self, column: usize) -> Option<bool> {
         let has = |columns: u64| columns.checked_shr(u32::try_from(column).ok()?).map(|bits| bits & 1 == 1);
         has(self.all)?.then(|| has(self.lasting) == Some(true))
     }
@@ -440,7 +441,7 @@ impl IndexEntries {
     }
 
     /// Removes all entries but keeps the memory.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.bytes.clear();
         self.entries.clear();
     }
@@ -452,7 +453,7 @@ impl IndexEntries {
 
     /// Returns whether this entry is among them.
     #[must_use]
-    pub fn contains(&self, index: u8, value: &[u8]) -> bool {
+    pub(crate) fn contains(&self, index: u8, value: &[u8]) -> bool {
         self.iter().any(|entry| entry == (index, value))
     }
 }

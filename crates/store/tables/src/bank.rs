@@ -56,7 +56,7 @@ record! {
     /// Identifies the one row of [`BankStates`].
     pub key struct BankStateKey {
         /// Always 0.
-        pub id: u8,
+        pub(crate) id: u8,
     }
 }
 
@@ -152,7 +152,7 @@ pub enum Origin {
 
 impl Origin {
     /// The origin with this number.
-    pub fn from_number(number: u8) -> Option<Self> {
+    pub(crate) fn from_number(number: u8) -> Option<Self> {
         use Origin::{Bonus, Incoming, Payment, Release, Reservation, Transfer, Withdrawal};
         [Transfer, Incoming, Withdrawal, Payment, Bonus, Reservation, Release]
             .into_iter()

@@ -61,7 +61,7 @@ record! {
     /// Identifies the one row of [`LedgerSnapshots`].
     pub key struct LedgerSnapshotKey {
         /// Always 0.
-        pub id: u8,
+        pub(crate) id: u8,
     }
 }
 

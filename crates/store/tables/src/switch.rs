@@ -55,7 +55,7 @@ record! {
     /// Identifies the one row of [`SwitchStates`].
     pub key struct SwitchStateKey {
         /// Always 0.
-        pub id: u8,
+        pub(crate) id: u8,
     }
 }
 
@@ -345,9 +345,9 @@ record! {
     /// Identifies a message.
     pub key struct BodyKey {
         /// The transfer or bulk transfer.
-        pub id: u128,
+        pub(crate) id: u128,
         /// A [`BodyKind`].
-        pub kind: u8,
+        pub(crate) kind: u8,
     }
 }
 
@@ -677,7 +677,7 @@ table! {
 impl Movements {
     /// States that await an answer of the ledger are odd.
     #[must_use]
-    pub const fn is_intent(state: u8) -> bool {
+    pub(crate) const fn is_intent(state: u8) -> bool {
         state % 2 == 1
     }
 }

@@ -18,15 +18,15 @@ use crate::core::error::Result;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgeLimit {
     /// The age groups of the denominations.
-    pub mask: u32,
+    pub(crate) mask: u32,
     /// The highest age that the coins can prove; 32 for any.
-    pub limit: u8,
+    pub(crate) limit: u8,
 }
 
 impl AgeLimit {
     /// A limit for coins of denominations with these age groups; `None` for no limit.
     #[must_use]
-    pub fn new(mask: u32, limit: Option<u8>) -> Self {
+    pub(crate) fn new(mask: u32, limit: Option<u8>) -> Self {
         Self { mask, limit: limit.unwrap_or(UNRESTRICTED).min(UNRESTRICTED) }
     }
 }
@@ -35,13 +35,13 @@ impl AgeLimit {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CoinAge {
     /// The age groups of its denomination.
-    pub mask: u32,
+    pub(crate) mask: u32,
     /// The highest age that it can prove; 32 for any.
     pub limit: u8,
     /// The public keys, one for each group above the lowest.
-    pub keys: Vec<AgePublicKey>,
+    pub(crate) keys: Vec<AgePublicKey>,
     /// The private keys of the groups whose ages it can prove.
-    pub privs: Vec<AgePrivateKey>,
+    pub(crate) privs: Vec<AgePrivateKey>,
 }
 
 impl CoinAge {
@@ -67,7 +67,7 @@ impl CoinAge {
     ///
     /// # Errors
     /// Cannot happen in this wallet's records.
-    pub fn commitment(&self) -> Result<AgeCommitment> {
+    pub(crate) fn commitment(&self) -> Result<AgeCommitment> {
         Ok(AgeCommitment::new(AgeMask::new(self.mask)?, self.keys.clone())?)
     }
 
@@ -75,7 +75,7 @@ impl CoinAge {
     ///
     /// # Errors
     /// As [`CoinAge::commitment`].
-    pub fn hash(&self) -> Result<ShortHash> {
+    pub(crate) fn hash(&self) -> Result<ShortHash> {
         Ok(self.commitment()?.hash())
     }
 
@@ -98,7 +98,7 @@ impl CoinAge {
     ///
     /// # Errors
     /// If the coin's limit is lower.
-    pub fn attest(&self, age: u32) -> Result<AgeSignature> {
+    pub(crate) fn attest(&self, age: u32) -> Result<AgeSignature> {
         Ok(self.proof()?.attest(years(age))?)
     }
 }

@@ -57,7 +57,7 @@ pub enum CoinSource {
 impl CoinSource {
     /// The operation that created the coin.
     #[must_use]
-    pub const fn operation(&self) -> OpId {
+    pub(crate) const fn operation(&self) -> OpId {
         match self {
             Self::Withdrawal { operation, .. }
             | Self::Refresh { operation, .. }
@@ -70,11 +70,11 @@ impl CoinSource {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CsSession {
     /// The wallet's nonce.
-    pub nonce: CsNonce,
+    pub(crate) nonce: CsNonce,
     /// R of index 0.
-    pub r_0: CsRPub,
+    pub(crate) r_0: CsRPub,
     /// R of index 1.
-    pub r_1: CsRPub,
+    pub(crate) r_1: CsRPub,
 }
 
 impl CsSession {
@@ -82,7 +82,7 @@ impl CsSession {
     ///
     /// # Errors
     /// [`CryptoError::CipherMismatch`] if the answer is for another cipher.
-    pub fn new(nonce: CsNonce, values: &ExchangeWithdrawValues) -> Result<Self, CryptoError> {
+    pub(crate) fn new(nonce: CsNonce, values: &ExchangeWithdrawValues) -> Result<Self, CryptoError> {
         match *values {
             ExchangeWithdrawValues::Cs { r0, r1 } => Ok(Self { nonce, r_0: r0, r_1: r1 }),
             ExchangeWithdrawValues::Rsa => Err(CryptoError::CipherMismatch),
@@ -145,7 +145,7 @@ impl Coin {
     /// Returns whether it can pay where the payer must be at least `min_age` years old. A coin without
     /// commitment counts as an adult's.
     #[must_use]
-    pub fn can_attest(&self, min_age: u32) -> bool {
+    pub(crate) fn can_attest(&self, min_age: u32) -> bool {
         min_age == 0 || self.age.as_ref().is_none_or(|age| age.can_attest(min_age))
     }
 }

@@ -23,7 +23,7 @@ pub struct Discretion {
 }
 
 /// The longest delay that can be set. Change must not come near the end of its denomination.
-pub const REFRESH_DELAY_MAX: Duration = Duration::from_days(7);
+pub(crate) const REFRESH_DELAY_MAX: Duration = Duration::from_days(7);
 
 /// Units of one whole of a currency.
 const WHOLE: u128 = 100_000_000;
@@ -35,7 +35,12 @@ impl Discretion {
     ///
     /// # Errors
     /// [`AmountError::Overflow`] if an offer's value and fee overflow together.
-    pub fn split(&self, offers: &[Offer], sum: Money, max_coins: usize) -> Result<IssuePlan, AmountError> {
+    pub(crate) fn split(
+        &self,
+        offers: &[Offer],
+        sum: Money,
+        max_coins: usize,
+    ) -> Result<IssuePlan, AmountError> {
         if self.assortment {
             assort(offers, sum, max_coins)
         } else {
@@ -60,7 +65,7 @@ impl Discretion {
 /// The smallest common sum that is at least `needed`: 50, 100, 200, 500, 1000 and so on. The fewer sums
 /// there are, the more people withdraw each of them.
 #[must_use]
-pub fn common_sum(needed: Money) -> Money {
+pub(crate) fn common_sum(needed: Money) -> Money {
     let mut decade = 10;
     loop {
         for digit in [1, 2, 5] {
@@ -82,7 +87,7 @@ const EACH: usize = 3;
 ///
 /// # Errors
 /// [`AmountError::Overflow`] if an offer's value and fee overflow together.
-pub fn assort(offers: &[Offer], sum: Money, max_coins: usize) -> Result<IssuePlan, AmountError> {
+pub(crate) fn assort(offers: &[Offer], sum: Money, max_coins: usize) -> Result<IssuePlan, AmountError> {
     let mut sorted: Vec<&Offer> = offers.iter().filter(|offer| !offer.value.is_zero()).collect();
     sorted.sort_by(|a, b| a.value.cmp(&b.value).then(a.h_denom_pub.cmp(&b.h_denom_pub)));
     let (mut denoms, mut value, mut fees, mut left) = (Vec::new(), Money::ZERO, Money::ZERO, sum);

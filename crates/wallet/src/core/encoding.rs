@@ -1,14 +1,14 @@
 //! Record encodings that differ from the encodings of the protocol.
 
 /// Serializes values that print and parse as text, such as amounts without currency.
-pub mod text {
+pub(crate) mod text {
     use serde::{Deserialize, Deserializer, Serializer, de};
 
     /// Writes the text.
     ///
     /// # Errors
     /// The serializer's errors.
-    pub fn serialize<T: std::fmt::Display, S: Serializer>(
+    pub(crate) fn serialize<T: std::fmt::Display, S: Serializer>(
         value: &T,
         serializer: S,
     ) -> Result<S::Ok, S::Error> {
@@ -19,7 +19,7 @@ pub mod text {
     ///
     /// # Errors
     /// If it does not parse.
-    pub fn deserialize<'de, T, D>(deserializer: D) -> Result<T, D::Error>
+    pub(crate) fn deserialize<'de, T, D>(deserializer: D) -> Result<T, D::Error>
     where
         T: std::str::FromStr,
         T::Err: std::fmt::Display,

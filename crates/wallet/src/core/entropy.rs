@@ -28,7 +28,7 @@ pub trait Entropy: Send {
 
 impl dyn Entropy + '_ {
     /// `N` random bytes.
-    pub fn array<const N: usize>(&mut self) -> [u8; N] {
+    pub(crate) fn array<const N: usize>(&mut self) -> [u8; N] {
         let mut out = [0u8; N];
         self.fill(&mut out);
         out
@@ -36,7 +36,7 @@ impl dyn Entropy + '_ {
 
     /// Puts `items` into random order, so that the order in which coins are sent does not reveal how they
     /// were withdrawn.
-    pub fn shuffle<T>(&mut self, items: &mut [T]) {
+    pub(crate) fn shuffle<T>(&mut self, items: &mut [T]) {
         for i in (1..items.len()).rev() {
             items.swap(i, self.below(i + 1));
         }
@@ -45,7 +45,7 @@ impl dyn Entropy + '_ {
 
 /// The random generator of the operating system.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct OsEntropy;
+pub(crate) struct OsEntropy;
 
 impl Entropy for OsEntropy {
     fn fill(&mut self, out: &mut [u8]) {

@@ -50,8 +50,7 @@ pub enum Context {
 }
 
 impl Context {
-    /// All contexts.
-    pub const ALL: [Self; 6] =
+    pub(crate) const ALL: [Self; 6] =
         [Self::Info, Self::Bank, Self::Withdraw, Self::Deposit, Self::Refresh, Self::Merchant];
 }
 
@@ -112,7 +111,7 @@ impl HttpRequest {
 
     /// A DELETE of a purse, signed by its key.
     #[must_use]
-    pub fn delete(context: Context, url: String, purse_sig: EddsaSignature) -> Self {
+    pub(crate) fn delete(context: Context, url: String, purse_sig: EddsaSignature) -> Self {
         Self { method: Method::Delete, purse_sig: Some(purse_sig), ..Self::get(context, url) }
     }
 
@@ -126,7 +125,7 @@ impl HttpRequest {
 
     /// The same request with a long poll of `ms` milliseconds.
     #[must_use]
-    pub fn polling(mut self, ms: u64) -> Self {
+    pub(crate) fn polling(mut self, ms: u64) -> Self {
         self.poll_ms = ms;
         self
     }
@@ -162,7 +161,7 @@ impl HttpResponse {
     ///
     /// # Errors
     /// [`CoreError::BadAnswer`] if it does not parse; `what` names the answer.
-    pub fn json<T: DeserializeOwned>(&self, what: &'static str) -> Result<T, CoreError> {
+    pub(crate) fn json<T: DeserializeOwned>(&self, what: &'static str) -> Result<T, CoreError> {
         serde_json::from_slice(&self.body).map_err(|error| CoreError::BadAnswer {
             what,
             status: self.status,
@@ -179,7 +178,7 @@ impl HttpResponse {
 
     /// This answer as an error: status, code and texts.
     #[must_use]
-    pub fn refusal(&self, what: &'static str) -> CoreError {
+    pub(crate) fn refusal(&self, what: &'static str) -> CoreError {
         let body: Option<ErrorBody> = serde_json::from_slice(&self.body).ok();
         let (code, text) = match body {
             Some(body) => (body.code, body.detail.or(body.hint).unwrap_or_default()),

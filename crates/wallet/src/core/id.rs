@@ -4,4 +4,4 @@
 pub type OpId = u64;
 
 /// Number of an evidence record, counted from 1.
-pub type EvidenceId = u64;
+pub(crate) type EvidenceId = u64;

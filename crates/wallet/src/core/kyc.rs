@@ -14,12 +14,12 @@ use crate::core::error::Result;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KycWanted {
     /// The account that it is about.
-    pub h_payto: String,
+    pub(crate) h_payto: String,
     /// Number of the requirement.
-    pub requirement_row: u64,
+    pub(crate) requirement_row: u64,
     /// URL for the user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub url: Option<String>,
+    pub(crate) url: Option<String>,
 }
 
 impl KycWanted {

@@ -37,42 +37,39 @@ impl Origin {
     /// Returns whether the exchange knows anyway whose it is: the owner of the bank account that the money
     /// came from.
     #[must_use]
-    pub const fn is_known(self) -> bool {
+    pub(crate) const fn is_known(self) -> bool {
         matches!(self, Self::Withdrawal)
     }
 }
 
 /// A leaf that an exchange must publish.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Expected {
+pub(crate) struct Expected {
     /// The operation that made it. The exchange can link the leaves of one operation anyway.
-    pub operation: OpId,
-    /// Its origin.
-    pub origin: Origin,
-    /// The coin.
-    pub coin_pub: EddsaPublicKey,
+    pub(crate) operation: OpId,
+    pub(crate) origin: Origin,
+    pub(crate) coin_pub: EddsaPublicKey,
     /// The coin's denomination.
-    pub h_denom_pub: HashCode,
+    pub(crate) h_denom_pub: HashCode,
     /// The tree in which it is.
-    pub kind: Kind,
-    /// The leaf's hash.
-    pub leaf: ShortHash,
+    pub(crate) kind: Kind,
+    pub(crate) leaf: ShortHash,
     /// The amount that it counts.
-    pub sum: MoneySum,
+    pub(crate) sum: MoneySum,
     /// When its operation began.
-    pub begun: Timestamp,
+    pub(crate) begun: Timestamp,
     /// When the wallet knew that it was made.
-    pub time: Timestamp,
+    pub(crate) time: Timestamp,
     /// Issued coins only: the planchet's hash.
-    pub h_coin_ev: Option<HashCode>,
+    pub(crate) h_coin_ev: Option<HashCode>,
     /// The exchange's receipt.
-    pub receipt: Option<Box<Receipt>>,
+    pub(crate) receipt: Option<Box<Receipt>>,
 }
 
 impl Expected {
     /// The earliest time at which it may have been made.
     #[must_use]
-    pub fn earliest(&self) -> Timestamp {
+    pub(crate) fn earliest(&self) -> Timestamp {
         match &self.receipt {
             Some(receipt) => receipt.timestamp,
             None => self.begun.saturating_sub(CLOCK_SKEW),
@@ -81,7 +78,7 @@ impl Expected {
 
     /// The latest time at which it may have been made.
     #[must_use]
-    pub fn latest(&self) -> Timestamp {
+    pub(crate) fn latest(&self) -> Timestamp {
         match &self.receipt {
             Some(receipt) => receipt.timestamp,
             None => self.time.saturating_add(CLOCK_SKEW),
@@ -101,7 +98,7 @@ fn h_coin_ev(state: &WalletState, coin: &Coin) -> Result<HashCode> {
 ///
 /// # Errors
 /// If records contradict each other.
-pub fn expected(state: &WalletState, exchange: &str) -> Result<Vec<Expected>> {
+pub(crate) fn expected(state: &WalletState, exchange: &str) -> Result<Vec<Expected>> {
     let mut all = Vec::new();
     for coin in state.coins.values().filter(|coin| coin.exchange == exchange) {
         let h_coin_ev = h_coin_ev(state, coin)?;
@@ -181,16 +178,16 @@ pub fn expected(state: &WalletState, exchange: &str) -> Result<Vec<Expected>> {
 
 /// The statements that a wallet has fetched, oldest first.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Chain {
+pub(crate) struct Chain {
     /// The statements, without gaps.
-    pub statements: Vec<Statement>,
+    pub(crate) statements: Vec<Statement>,
     /// Number of epochs that there are.
-    pub epochs: u64,
+    pub(crate) epochs: u64,
 }
 
 impl Chain {
     /// The epochs in which something of this time may be: up to the first that must count it.
-    pub fn candidates(&self, item: &Expected) -> impl Iterator<Item = &Statement> {
+    pub(crate) fn candidates(&self, item: &Expected) -> impl Iterator<Item = &Statement> {
         let (earliest, latest) = (item.earliest(), item.latest());
         let mut is_over = false;
         self.statements
@@ -203,18 +200,18 @@ impl Chain {
 
     /// The tree of an epoch in which something would be, unless it has no leaves.
     #[must_use]
-    pub fn part(&self, statement: &Statement, item: &Expected) -> Option<Part> {
+    pub(crate) fn part(&self, statement: &Statement, item: &Expected) -> Option<Part> {
         let part = statement.statement.entry(&item.h_denom_pub)?.part(item.kind);
         (part.root.count > 0).then_some(*part)
     }
 }
 
 /// An epoch with at most this many leaves is fetched as a whole: about six megabytes.
-pub const WHOLE_LEAVES_MAX: u64 = 100_000;
+pub(crate) const WHOLE_LEAVES_MAX: u64 = 100_000;
 
 /// The plan of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Plan {
+pub(crate) struct Plan {
     /// The epochs of which everything is fetched.
     pub whole: BTreeSet<u64>,
     /// The leaves to look for in the other epochs, by number: one group for each connection.
@@ -222,14 +219,14 @@ pub struct Plan {
     /// The leaves that are not looked for, since the server of the buckets would learn too much.
     pub skipped: BTreeSet<usize>,
     /// The fewest leaves among which one that is looked for in them is hidden.
-    pub hidden_among: Option<u64>,
+    pub(crate) hidden_among: Option<u64>,
 }
 
 /// Decides what to fetch. `is_seen`: somebody sees what is fetched. Then large epochs are not fetched as a whole, and only
 /// what the exchange can link anyway is looked for in them, unless the user wants all of it (`payments`); and nothing in
 /// trees with buckets that are too small.
 #[must_use]
-pub fn plan(chain: &Chain, expected: &[Expected], payments: bool, is_seen: bool) -> Plan {
+pub(crate) fn plan(chain: &Chain, expected: &[Expected], payments: bool, is_seen: bool) -> Plan {
     let mut plan = Plan::default();
     let mut large = BTreeSet::new();
     let wanted: BTreeSet<u64> = expected
@@ -273,7 +270,7 @@ pub fn plan(chain: &Chain, expected: &[Expected], payments: bool, is_seen: bool)
 
 /// Keeps receipts with their coins.
 #[must_use]
-pub fn keep_receipts(state: &WalletState, receipts: Vec<(EddsaPublicKey, Receipt)>) -> Vec<Change> {
+pub(crate) fn keep_receipts(state: &WalletState, receipts: Vec<(EddsaPublicKey, Receipt)>) -> Vec<Change> {
     let keep = |(coin_pub, receipt)| {
         let coin = state.coins.get(&coin_pub)?;
         Some(Change::Coin(Box::new(Coin { receipt: Some(Box::new(receipt)), ..coin.clone() })))
@@ -285,7 +282,7 @@ pub fn keep_receipts(state: &WalletState, receipts: Vec<(EddsaPublicKey, Receipt
 ///
 /// # Errors
 /// If the exchange is unknown.
-pub fn keep_head(state: &WalletState, exchange: &str, head: Head) -> Result<Vec<Change>> {
+pub(crate) fn keep_head(state: &WalletState, exchange: &str, head: Head) -> Result<Vec<Change>> {
     let mut record = state.exchange(exchange)?.clone();
     if record.liabilities.as_ref().is_some_and(|known| known.epoch >= head.epoch) {
         return Ok(Vec::new());
@@ -299,17 +296,15 @@ pub fn keep_head(state: &WalletState, exchange: &str, head: Head) -> Result<Vec<
 pub struct Item {
     /// The operation that made it.
     pub operation: OpId,
-    /// Its origin.
-    pub origin: Origin,
-    /// The coin.
-    pub coin_pub: EddsaPublicKey,
+    pub(crate) origin: Origin,
+    pub(crate) coin_pub: EddsaPublicKey,
     /// The amount that it counts.
     pub amount: String,
     /// When it was made.
     pub time: Timestamp,
     /// The epoch that counts it.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub epoch: Option<u64>,
+    pub(crate) epoch: Option<u64>,
     /// Whether the exchange has confirmed it, so that it can be proved if it is missing.
     pub has_receipt: bool,
 }
@@ -353,7 +348,7 @@ pub struct Report {
 impl Expected {
     /// Returns the result for it.
     #[must_use]
-    pub fn item(&self, currency: batzen_protocol::Currency, epoch: Option<u64>) -> Item {
+    pub(crate) fn item(&self, currency: batzen_protocol::Currency, epoch: Option<u64>) -> Item {
         let amount = match u64::try_from(self.sum.value()) {
             Ok(value) => batzen_protocol::Money::new(value, self.sum.fraction())
                 .map_or_else(|_| self.sum.to_string(), |money| Amount::to_string(&money.of(currency))),

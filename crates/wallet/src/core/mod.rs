@@ -8,30 +8,30 @@
 //! [`planchet`], [`refresh::Session`] and [`select`] need no state. Load generators and other wallets can use
 //! them.
 
-pub mod age;
+pub(crate) mod age;
 pub mod coin;
 pub mod discretion;
-pub mod encoding;
+pub(crate) mod encoding;
 mod entropy;
 mod error;
 pub mod evidence;
 pub mod exchange;
 pub mod http;
 mod id;
-pub mod kyc;
+pub(crate) mod kyc;
 pub mod liabilities;
 mod machine;
 mod operation;
 pub mod payment;
-pub mod planchet;
+pub(crate) mod planchet;
 mod proof;
 pub mod purchase;
 pub mod purse;
-pub mod recoup;
+pub(crate) mod recoup;
 pub mod refresh;
 pub mod refund;
 mod row;
-pub mod select;
+pub(crate) mod select;
 mod spend;
 pub mod state;
 pub mod tip;
@@ -39,10 +39,11 @@ pub mod url;
 pub mod views;
 pub mod withdraw;
 
-pub use entropy::{Entropy, OsEntropy, SeededEntropy};
+pub(crate) use entropy::OsEntropy;
+pub use entropy::{Entropy, SeededEntropy};
 pub use error::CoreError;
-pub use evidence::{dispute, retry_disputed};
+pub(crate) use evidence::dispute;
 pub use exchange::Exchange;
 pub use id::OpId;
-pub use machine::{AnswerOutcome, Next, next, plan, receive, record_error};
+pub use machine::{Next, next, plan, receive, record_error};
 pub use state::{Change, WalletState};

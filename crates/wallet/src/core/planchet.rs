@@ -18,19 +18,16 @@ use batzen_protocol::api::exchange::WithdrawRequest;
 
 /// A coin before the exchange has signed it.
 #[derive(Clone, Debug)]
-pub struct Planchet {
+pub(crate) struct Planchet {
     /// Private key of the future coin.
-    pub coin_priv: EddsaPrivateKey,
-    /// Its public key.
-    pub coin_pub: EddsaPublicKey,
-    /// Blinding secret.
-    pub blinding: BlindingSecret,
+    pub(crate) coin_priv: EddsaPrivateKey,
+    pub(crate) coin_pub: EddsaPublicKey,
+    pub(crate) blinding: BlindingSecret,
     /// Blinded message for the exchange.
-    pub blinded: BlindedPlanchet,
-    /// Its hash.
-    pub h_coin_ev: HashCode,
+    pub(crate) blinded: BlindedPlanchet,
+    pub(crate) h_coin_ev: HashCode,
     /// State for unblinding the signature.
-    pub unblind_state: UnblindState,
+    pub(crate) unblind_state: UnblindState,
 }
 
 impl Planchet {
@@ -38,7 +35,7 @@ impl Planchet {
     ///
     /// # Errors
     /// If the denomination's key or the R values would mark coins, or the ciphers do not match.
-    pub fn new(
+    pub(crate) fn new(
         secrets: CoinSecrets,
         denom: &Denom,
         cs: Option<&CsSession>,
@@ -69,7 +66,7 @@ impl Planchet {
     ///
     /// # Errors
     /// [`CoreError::BadSignature`].
-    pub fn unblind(&self, blind: &BlindedDenomSignature) -> Result<DenomSignature> {
+    pub(crate) fn unblind(&self, blind: &BlindedDenomSignature) -> Result<DenomSignature> {
         self.unblind_state
             .unblind(blind)
             .map_err(|_| CoreError::BadSignature { what: "the exchange's blind signature of a coin" })
@@ -78,7 +75,7 @@ impl Planchet {
 
 /// The exchange's first message in the form that the cryptography uses.
 #[must_use]
-pub fn withdraw_values(cs: Option<&CsSession>) -> ExchangeWithdrawValues {
+pub(crate) fn withdraw_values(cs: Option<&CsSession>) -> ExchangeWithdrawValues {
     cs.map_or(ExchangeWithdrawValues::Rsa, |session| ExchangeWithdrawValues::Cs {
         r0: session.r_0,
         r1: session.r_1,
@@ -93,7 +90,7 @@ fn master_secret(seed: &PlanchetMasterSecret, index: u32) -> PlanchetMasterSecre
 
 /// The nonce of coin number `index` of a withdrawal, for Clause-Schnorr.
 #[must_use]
-pub fn withdraw_nonce(seed: &PlanchetMasterSecret, index: u32) -> CsNonce {
+pub(crate) fn withdraw_nonce(seed: &PlanchetMasterSecret, index: u32) -> CsNonce {
     master_secret(seed, index).cs_nonce()
 }
 
@@ -101,7 +98,7 @@ pub fn withdraw_nonce(seed: &PlanchetMasterSecret, index: u32) -> CsNonce {
 ///
 /// # Errors
 /// As [`Planchet::new`].
-pub fn withdraw_planchet(
+pub(crate) fn withdraw_planchet(
     seed: &PlanchetMasterSecret,
     index: u32,
     denom: &Denom,
@@ -119,7 +116,7 @@ pub fn withdraw_planchet(
 ///
 /// # Errors
 /// If the sum of value and fee overflows.
-pub fn withdraw_request(
+pub(crate) fn withdraw_request(
     reserve_priv: &EddsaPrivateKey,
     currency: Currency,
     denom: &Denom,

@@ -89,11 +89,11 @@ impl Transaction {
 
 /// The event that an open operation waits for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wait {
+pub(crate) struct Wait {
     /// The next step, in plain words.
-    pub reason: &'static str,
+    pub(crate) reason: &'static str,
     /// The next deadline, with the event at that time, such as "reserve expires".
-    pub until: Option<(Timestamp, &'static str)>,
+    pub(crate) until: Option<(Timestamp, &'static str)>,
 }
 
 /// The summary of a payment in a description.

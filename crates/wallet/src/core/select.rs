@@ -6,12 +6,11 @@ use batzen_protocol::{AmountError, Money};
 /// A denomination that the exchange issues now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
-    /// The denomination.
     pub h_denom_pub: HashCode,
     /// Value of a coin.
-    pub value: Money,
+    pub(crate) value: Money,
     /// Withdraw fee of a coin.
-    pub fee_withdraw: Money,
+    pub(crate) fee_withdraw: Money,
 }
 
 /// The coins to withdraw for a sum.
@@ -31,7 +30,11 @@ pub struct IssuePlan {
 ///
 /// # Errors
 /// [`AmountError::Overflow`] if an offer's value and fee overflow together.
-pub fn split_into_coins(offers: &[Offer], sum: Money, max_coins: usize) -> Result<IssuePlan, AmountError> {
+pub(crate) fn split_into_coins(
+    offers: &[Offer],
+    sum: Money,
+    max_coins: usize,
+) -> Result<IssuePlan, AmountError> {
     let mut sorted: Vec<&Offer> = offers.iter().filter(|offer| !offer.value.is_zero()).collect();
     // Of equal values the cheaper comes first. The last sort key makes the result independent of the list's
     // order.
@@ -61,10 +64,8 @@ pub fn split_into_coins(offers: &[Offer], sum: Money, max_coins: usize) -> Resul
 
 /// A coin that can pay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Candidate {
-    /// Its public key.
+pub(crate) struct Candidate {
     pub coin_pub: EddsaPublicKey,
-    /// Its remaining value.
     pub remaining: Money,
     /// Deposit fee of its denomination.
     pub fee_deposit: Money,
@@ -73,14 +74,13 @@ pub struct Candidate {
 /// One coin's contribution to a payment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Contribution {
-    /// The coin's public key.
-    pub coin_pub: EddsaPublicKey,
+    pub(crate) coin_pub: EddsaPublicKey,
     /// The contribution, deposit fee included.
-    pub amount: Money,
+    pub(crate) amount: Money,
     /// The deposit fee in it.
-    pub fee_deposit: Money,
+    pub(crate) fee_deposit: Money,
     /// The change: it stays on the coin and should be refreshed.
-    pub change: Money,
+    pub(crate) change: Money,
 }
 
 /// Coins and contributions that make up a payment.
@@ -98,15 +98,15 @@ pub struct PaymentPlan {
 
 /// The target of a payment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Target {
+pub(crate) struct Target {
     /// Amount for the receiver.
-    pub amount: Money,
+    pub(crate) amount: Money,
     /// Deposit fees up to this sum are deducted from `amount` instead of being paid on top.
-    pub max_fee: Money,
+    pub(crate) max_fee: Money,
     /// Most coins.
-    pub max_coins: usize,
+    pub(crate) max_coins: usize,
     /// Of equally cheap payments, prefer one without change, even with more coins.
-    pub avoids_change: bool,
+    pub(crate) avoids_change: bool,
 }
 
 /// Takes coins in the given order until they meet the target.
@@ -169,7 +169,7 @@ fn best_fit(sorted: &[Candidate], target: Target) -> Vec<Candidate> {
 ///
 /// # Errors
 /// [`AmountError::Overflow`] if sums overflow.
-pub fn select_coins(
+pub(crate) fn select_coins(
     candidates: &[Candidate],
     target: Target,
     change_cost: &dyn Fn(&EddsaPublicKey, Money) -> Money,
@@ -270,7 +270,7 @@ fn price(
 ///
 /// # Errors
 /// [`AmountError::Overflow`] if sums overflow.
-pub fn select_all(candidates: &[Candidate], max_coins: usize) -> Result<PaymentPlan, AmountError> {
+pub(crate) fn select_all(candidates: &[Candidate], max_coins: usize) -> Result<PaymentPlan, AmountError> {
     let mut sorted: Vec<&Candidate> =
         candidates.iter().filter(|coin| coin.remaining > coin.fee_deposit).collect();
     sorted.sort_by_key(|coin| std::cmp::Reverse(coin.remaining));

@@ -27,7 +27,8 @@ use super::withdraw::Withdrawal;
 use super::{CoreError, Entropy};
 use crate::core::error::Result;
 
-pub use super::id::{EvidenceId, OpId};
+pub(crate) use super::id::EvidenceId;
+pub use super::id::OpId;
 
 /// A task that the wallet completes in several steps.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,11 +36,11 @@ pub struct WalletOperation {
     /// Its number.
     pub id: OpId,
     /// When it began.
-    pub created: Timestamp,
+    pub(crate) created: Timestamp,
     /// When it ended, successfully or not. Nothing more happens to it after that.
     pub finished: Option<Timestamp>,
     /// Base URL of the exchange.
-    pub exchange: String,
+    pub(crate) exchange: String,
     /// Why it makes no progress, in plain words.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last_error: Option<String>,
@@ -52,7 +53,6 @@ pub struct WalletOperation {
 }
 
 impl WalletOperation {
-    /// A new operation.
     pub(crate) fn new(id: OpId, created: Timestamp, exchange: &str, record: impl Into<OpKind>) -> Self {
         Self {
             id,
@@ -175,7 +175,7 @@ impl WalletState {
 
     /// All records, in an order in which they can be applied to an empty state.
     #[must_use]
-    pub fn to_changes(&self) -> Vec<Change> {
+    pub(crate) fn to_changes(&self) -> Vec<Change> {
         let exchanges = self.exchanges.values().map(|exchange| Change::Exchange(Box::new(exchange.clone())));
         let operations =
             self.operations.values().map(|operation| Change::Operation(Box::new(operation.clone())));
@@ -187,7 +187,7 @@ impl WalletState {
 
     /// The number for the next operation.
     #[must_use]
-    pub fn next_id(&self) -> OpId {
+    pub(crate) fn next_id(&self) -> OpId {
         self.operations.last_key_value().map_or(1, |(id, _)| id + 1)
     }
 
@@ -211,7 +211,7 @@ impl WalletState {
     ///
     /// # Errors
     /// [`CoreError::UnknownCoin`].
-    pub fn coin(&self, coin_pub: &EddsaPublicKey) -> Result<&Coin> {
+    pub(crate) fn coin(&self, coin_pub: &EddsaPublicKey) -> Result<&Coin> {
         self.coins.get(coin_pub).ok_or(CoreError::UnknownCoin(*coin_pub))
     }
 
@@ -219,7 +219,7 @@ impl WalletState {
     ///
     /// # Errors
     /// [`CoreError::UnknownExchange`] or [`CoreError::UnknownDenomination`].
-    pub fn denom(&self, exchange: &str, h_denom_pub: &HashCode) -> Result<&Denom> {
+    pub(crate) fn denom(&self, exchange: &str, h_denom_pub: &HashCode) -> Result<&Denom> {
         self.exchange(exchange)?.denoms.get(h_denom_pub).ok_or(CoreError::UnknownDenomination(*h_denom_pub))
     }
 
@@ -227,7 +227,7 @@ impl WalletState {
     ///
     /// # Errors
     /// [`CoreError::UnknownExchange`].
-    pub fn accept_terms(&self, base_url: &str) -> Result<Vec<Change>> {
+    pub(crate) fn accept_terms(&self, base_url: &str) -> Result<Vec<Change>> {
         let mut exchange = self.exchange(base_url)?.clone();
         exchange.terms.accepted = Some(exchange.terms.version.clone());
         Ok(vec![Change::Exchange(Box::new(exchange))])
@@ -237,7 +237,7 @@ impl WalletState {
     ///
     /// # Errors
     /// [`CoreError::UnknownExchange`], or [`CoreError::BadInput`] if the delay is too long.
-    pub fn set_discretion(&self, base_url: &str, discretion: Discretion) -> Result<Vec<Change>> {
+    pub(crate) fn set_discretion(&self, base_url: &str, discretion: Discretion) -> Result<Vec<Change>> {
         if discretion.refresh_delay > REFRESH_DELAY_MAX {
             let reason = format!("it can be at most {REFRESH_DELAY_MAX}");
             return Err(CoreError::BadInput { what: "refresh delay", reason });
@@ -267,7 +267,11 @@ impl WalletState {
     }
 
     /// The coins of `exchange` that can be spent.
-    pub fn fresh_coins<'a>(&'a self, exchange: &'a str, now: Timestamp) -> impl Iterator<Item = &'a Coin> {
+    pub(crate) fn fresh_coins<'a>(
+        &'a self,
+        exchange: &'a str,
+        now: Timestamp,
+    ) -> impl Iterator<Item = &'a Coin> {
         self.coins.values().filter(move |coin| {
             coin.exchange == exchange
                 && coin.status == CoinStatus::Fresh

@@ -54,7 +54,7 @@ pub fn normalise_base_url(text: &str) -> Result<String, CoreError> {
 
 /// The part of a URL that names the server: scheme, host and port.
 #[must_use]
-pub fn origin(url: &str) -> &str {
+pub(crate) fn origin(url: &str) -> &str {
     let start = url.find("://").map_or(0, |at| at + 3);
     let end = url[start..].find('/').map_or(url.len(), |at| start + at + 1);
     &url[..end]
@@ -63,7 +63,7 @@ pub fn origin(url: &str) -> &str {
 /// Returns whether two libtool versions (`current:revision:age`) are compatible: their ranges `current - age
 /// ..= current` overlap. A malformed version is compatible with nothing.
 #[must_use]
-pub fn versions_compatible(ours: &str, theirs: &str) -> bool {
+pub(crate) fn versions_compatible(ours: &str, theirs: &str) -> bool {
     fn range(text: &str) -> Option<(u32, u32)> {
         let mut parts = text.split(':').map(|part| part.parse::<u32>().ok());
         let (current, _revision, age) = (parts.next()??, parts.next()??, parts.next()??);

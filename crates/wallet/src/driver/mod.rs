@@ -91,7 +91,7 @@ pub trait Clock: Send + Sync {
 
 /// The clock of the operating system.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct SystemClock;
+pub(crate) struct SystemClock;
 
 impl Clock for SystemClock {
     fn now(&self) -> Timestamp {
@@ -154,7 +154,7 @@ pub struct PendingOperation {
     #[serde(rename = "type")]
     pub kind: &'static str,
     /// Base URL of the exchange.
-    pub exchange: String,
+    pub(crate) exchange: String,
     /// The latest answer or error about it, in plain words.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,

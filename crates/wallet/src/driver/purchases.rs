@@ -15,9 +15,9 @@ const MAX_ASKED: usize = 3;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PurchaseOffer {
     /// The contract, which the wallet has checked.
-    pub contract: SignedContract,
+    pub(crate) contract: SignedContract,
     /// The session to which the payment is to be bound; may be empty.
-    pub session_id: String,
+    pub(crate) session_id: String,
     /// The operation that has paid the order, or is paying it.
     pub known: Option<OpId>,
     /// An earlier purchase of the same web page: showing its receipt is enough.

@@ -241,7 +241,6 @@ fn falsified(lie: &Lie, response: &HttpResponse, earlier_answers: &[HttpResponse
     }
 }
 
-/// The proxy's memory.
 #[derive(Default)]
 struct Memory {
     requests: usize,

@@ -35,11 +35,11 @@ pub(crate) enum Phase {
 /// Time that each phase may take.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadlines {
-    pub header: Duration,
-    pub idle: Duration,
+    pub(crate) header: Duration,
+    pub(crate) idle: Duration,
     /// The window over which the rate of reading is measured.
-    pub write: Duration,
-    pub min_rate_bytes_per_s: u64,
+    pub(crate) write: Duration,
+    pub(crate) min_rate_bytes_per_s: u64,
 }
 
 /// Why the server closes a connection that has met its deadlines.

@@ -129,7 +129,7 @@ enum ListenerSocket {
 
 /// The other processes that accept connections for the same address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sharing {
+pub(crate) enum Sharing {
     /// None.
     Alone,
     /// Other processes, each with its own socket and queue.
@@ -191,7 +191,7 @@ impl Listener {
     ///
     /// # Errors
     /// The error of the system.
-    pub fn listen(self) -> io::Result<Self> {
+    pub(crate) fn listen(self) -> io::Result<Self> {
         let socket = match self.socket {
             ListenerSocket::Bound(socket) => ListenerSocket::Tcp(socket.listen(BACKLOG)?),
             listening => listening,
@@ -206,7 +206,7 @@ impl Listener {
 
     /// Returns which other processes accept connections for its address.
     #[must_use]
-    pub const fn sharing(&self) -> Sharing {
+    pub(crate) const fn sharing(&self) -> Sharing {
         self.sharing
     }
 

@@ -12,7 +12,7 @@ use base64::alphabet;
 use base64::engine::{DecodePaddingMode, Engine as _, GeneralPurpose, GeneralPurposeConfig};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, Method};
-use serde::de::DeserializeOwned;
+
 use smallvec::SmallVec;
 use std::{
     fmt,
@@ -136,7 +136,7 @@ impl Head {
 
     /// The bytes of the raw path after its first segment and the slash that ends it.
     #[must_use]
-    pub fn path_remainder(&self) -> &str {
+    pub(crate) fn path_remainder(&self) -> &str {
         self.path.strip_prefix('/').unwrap_or(&self.path).split_once('/').map_or("", |(_, rest)| rest)
     }
 
@@ -187,7 +187,7 @@ impl Head {
     /// Returns whether the client accepts responses compressed with deflate: `Accept-Encoding` is exactly `*`
     /// or has the token `deflate` (not with `q=0`).
     #[must_use]
-    pub fn accepts_deflate(&self) -> bool {
+    pub(crate) fn accepts_deflate(&self) -> bool {
         let values = self.headers.get_all(http::header::ACCEPT_ENCODING);
         values.iter().filter_map(|value| value.to_str().ok()).any(|value| {
             value.trim() == "*"
@@ -264,9 +264,9 @@ pub struct Request {
 /// The state that a request needs in order to wait after it has left its slot.
 #[derive(Debug)]
 pub(crate) struct PollContext {
-    pub polls: Arc<Polls>,
-    pub early: Arc<Early>,
-    pub waiting: Option<Waiting>,
+    pub(crate) polls: Arc<Polls>,
+    pub(crate) early: Arc<Early>,
+    pub(crate) waiting: Option<Waiting>,
 }
 
 impl Deref for Request {
@@ -314,15 +314,6 @@ impl Request {
     /// Returns whether it still has its slot.
     pub fn has_slot(&self) -> bool {
         self.slot.is_some()
-    }
-
-    /// The body as a typed JSON value.
-    ///
-    /// # Errors
-    /// The response to send: 400, code 22, with the error and its position as detail.
-    pub fn json<T: DeserializeOwned>(&self) -> Result<T, Response> {
-        serde_json::from_slice(&self.body)
-            .map_err(|error| Response::frame_error(FrameError::Malformed, error.to_string().as_str()))
     }
 }
 

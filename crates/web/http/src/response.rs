@@ -20,9 +20,9 @@ pub struct Response {
     /// The body, not compressed.
     pub body: Bytes,
     /// The body compressed in advance (zlib), for large documents that are sent many times.
-    pub deflated: Option<Bytes>,
+    pub(crate) deflated: Option<Bytes>,
     /// Whether to close the connection after this response.
-    pub close: bool,
+    pub(crate) close: bool,
 }
 
 impl Response {
@@ -106,13 +106,6 @@ impl Response {
             Ok(value) => self.headers.push((name, value)),
             Err(_) => tracing::error!(header = %name, "invalid header value left out"),
         }
-        self
-    }
-
-    /// Closes the connection after this response.
-    #[must_use]
-    pub const fn closing(mut self) -> Self {
-        self.close = true;
         self
     }
 

@@ -179,22 +179,22 @@ pub(crate) struct CutOff(&'static str);
 
 /// State that all requests of a server share.
 pub(crate) struct Frame<H> {
-    pub handler: Arc<H>,
-    pub options: ServerOptions,
-    pub drain: Drain,
-    pub stats: Arc<Stats>,
-    pub connections: Connections,
-    pub shares: Arc<Shares>,
+    pub(crate) handler: Arc<H>,
+    pub(crate) options: ServerOptions,
+    pub(crate) drain: Drain,
+    pub(crate) stats: Arc<Stats>,
+    pub(crate) connections: Connections,
+    pub(crate) shares: Arc<Shares>,
     polls: Arc<Polls>,
 }
 
 /// A connection as its requests see it.
 pub(crate) struct Link {
-    pub state: Arc<ConnState>,
-    pub peer: Peer,
-    pub client: Arc<Client>,
+    pub(crate) state: Arc<ConnState>,
+    pub(crate) peer: Peer,
+    pub(crate) client: Arc<Client>,
     /// Whether the peer is a trusted proxy, which forwards requests of other clients.
-    pub is_proxy: bool,
+    pub(crate) is_proxy: bool,
 }
 
 /// A response's part of the budget, released when dropped.

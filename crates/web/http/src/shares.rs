@@ -19,11 +19,9 @@ use std::{
     },
 };
 
-/// A shared resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub(crate) enum Resource {
-    /// Connections.
     Connections = 0,
     /// Requests in handlers.
     Requests = 1,
@@ -37,7 +35,6 @@ pub(crate) enum Resource {
     LingerCloses = 5,
 }
 
-/// The number of resources.
 pub(crate) const RESOURCES: usize = 6;
 
 /// Identifies a client.

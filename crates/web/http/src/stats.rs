@@ -79,7 +79,7 @@ pub struct StatsSnapshot {
     /// Handlers that panicked (each was answered with 500).
     pub panics: u64,
     /// Requests that were not HTTP.
-    pub malformed: u64,
+    pub(crate) malformed: u64,
     /// Connections closed because the client was too slow to send a header or a body, or to read a response,
     /// or was idle.
     pub timeouts: u64,

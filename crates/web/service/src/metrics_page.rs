@@ -20,7 +20,7 @@ use crate::dashboard::{self, History, INTERVAL, Layout};
 /// Answers `GET /metrics` for one service, and `/dashboard`, which shows the same to people. Every page
 /// starts with a description of the running program and ends with figures of its process.
 #[derive(Debug)]
-pub struct MetricsPage {
+pub(crate) struct MetricsPage {
     about: About,
     /// Held while a page is written.
     turn: Arc<Mutex<()>>,
@@ -52,7 +52,7 @@ impl About {
 impl MetricsPage {
     /// The page of the service with this name, and the layout of its dashboard.
     #[must_use]
-    pub fn new(service: &'static str, layout: &'static Layout) -> Self {
+    pub(crate) fn new(service: &'static str, layout: &'static Layout) -> Self {
         let about = About { service, currency: None };
         let history = Arc::new(SyncMutex::new(History::new(layout)));
         Self { about, turn: Arc::default(), history, sampler: OnceLock::new() }
@@ -60,7 +60,7 @@ impl MetricsPage {
 
     /// Sets the currency of the service's amounts.
     #[must_use]
-    pub fn in_currency(mut self, currency: String) -> Self {
+    pub(crate) fn in_currency(mut self, currency: String) -> Self {
         self.about.currency = Some(currency);
         self
     }
@@ -70,7 +70,7 @@ impl MetricsPage {
     ///
     /// # Panics
     /// If `write` panics.
-    pub async fn answer(&self, write: impl FnOnce(&mut Page) + Send + 'static) -> Response {
+    pub(crate) async fn answer(&self, write: impl FnOnce(&mut Page) + Send + 'static) -> Response {
         let turn = Arc::clone(&self.turn).lock_owned().await;
         let about = self.about.clone();
         let written = tokio::task::spawn_blocking(move || {
@@ -92,7 +92,7 @@ impl MetricsPage {
     /// Starts to fill the dashboard: every few seconds a page is written and read, until this is dropped or
     /// [`idle`](Self::idle), or `write` returns false because the service has gone. Only the first call has
     /// an effect. Must be called within a tokio runtime.
-    pub fn sample(&self, write: impl Fn(&mut Page) -> bool + Send + Sync + 'static) {
+    pub(crate) fn sample(&self, write: impl Fn(&mut Page) -> bool + Send + Sync + 'static) {
         let (about, turn, history) = (self.about.clone(), Arc::clone(&self.turn), Arc::clone(&self.history));
         let write = Arc::new(write);
         self.sampler.get_or_init(|| {
@@ -123,12 +123,12 @@ impl MetricsPage {
 
     /// The answer to a request for `/dashboard` or a path below it.
     #[must_use]
-    pub fn dashboard(&self, head: &Head) -> Response {
+    pub(crate) fn dashboard(&self, head: &Head) -> Response {
         dashboard::answer(head, &self.history)
     }
 
     /// Ends the sampling, and waits until no page is being written that holds parts of the service.
-    pub async fn idle(&self) {
+    pub(crate) async fn idle(&self) {
         if let Some(sampler) = self.sampler.get() {
             sampler.abort();
         }

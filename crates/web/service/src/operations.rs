@@ -7,7 +7,7 @@ use batzen_metrics::{Counter, Histogram, Page};
 /// The outcomes of requests, for the label `outcome`. `done`: 2xx and 3xx. `conflict`: 409, which comes with
 /// proof. `refused`: any other 4xx. `overload`: 503, to be tried again. `failed`: any other 5xx. `cancelled`:
 /// the client disconnected before the answer.
-pub const OUTCOMES: [&str; 6] = ["done", "conflict", "refused", "overload", "failed", "cancelled"];
+pub(crate) const OUTCOMES: [&str; 6] = ["done", "conflict", "refused", "overload", "failed", "cancelled"];
 
 /// The index in [`OUTCOMES`] for an answer with this status.
 fn outcome(status: u16) -> usize {
@@ -33,7 +33,7 @@ pub struct Operations {
 impl Operations {
     /// Counters for these operations.
     #[must_use]
-    pub fn new(names: &'static [&'static str]) -> Self {
+    pub(crate) fn new(names: &'static [&'static str]) -> Self {
         let ended = names.iter().map(|_| Default::default()).collect();
         let times = names.iter().map(|_| Histogram::of_times()).collect();
         Self { names, ended, times }
@@ -44,7 +44,7 @@ impl Operations {
     /// # Panics
     /// If the list has no such index.
     #[must_use]
-    pub fn begin(&self, operation: usize) -> Running<'_> {
+    pub(crate) fn begin(&self, operation: usize) -> Running<'_> {
         assert!(operation < self.names.len(), "an operation of the list");
         Running { operations: self, operation, begun: Instant::now(), outcome: CANCELLED }
     }
@@ -57,7 +57,7 @@ impl Operations {
     }
 
     /// Writes `batzen_operations_total` and `batzen_operation_seconds`.
-    pub fn write(&self, page: &mut Page) {
+    pub(crate) fn write(&self, page: &mut Page) {
         let counts = self.ended.iter().map(|row| row.each_ref().map(Counter::get));
         page.matrix(
             "batzen_operations_total",
@@ -77,7 +77,7 @@ impl Operations {
 
 /// An operation in progress.
 #[derive(Debug)]
-pub struct Running<'a> {
+pub(crate) struct Running<'a> {
     operations: &'a Operations,
     operation: usize,
     begun: Instant,
@@ -86,7 +86,7 @@ pub struct Running<'a> {
 
 impl Running<'_> {
     /// Ends it with the HTTP status of the answer.
-    pub fn end(mut self, status: u16) {
+    pub(crate) fn end(mut self, status: u16) {
         self.outcome = outcome(status);
     }
 }

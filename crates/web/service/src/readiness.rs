@@ -82,7 +82,7 @@ impl Readiness {
 
     /// Returns whether all checks pass.
     #[must_use]
-    pub fn is_ready(&self) -> bool {
+    pub(crate) fn is_ready(&self) -> bool {
         self.checks.iter().all(|check| check.ok)
     }
 
@@ -150,7 +150,7 @@ impl Checks {
 
 /// The answer to `GET /health`: the process serves requests.
 #[must_use]
-pub fn health() -> Response {
+pub(crate) fn health() -> Response {
     #[derive(Serialize)]
     struct Body {
         status: &'static str,

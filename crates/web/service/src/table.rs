@@ -86,7 +86,7 @@ impl<A> Row<A> {
 }
 
 /// Rewrites the answer to a request that has no endpoint.
-pub type Unrouted<A> = fn(&A, &Head, Response) -> Response;
+pub(crate) type Unrouted<A> = fn(&A, &Head, Response) -> Response;
 
 /// The endpoints of a service.
 #[derive(Debug)]

@@ -48,12 +48,12 @@ pub enum BenchError {
 
 impl BenchError {
     /// An error on a file.
-    pub fn io(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
+    pub(crate) fn io(path: &Path) -> impl FnOnce(std::io::Error) -> Self {
         move |source| Self::Io { path: path.to_owned(), source }
     }
 
     /// A step of the set-up that failed.
-    pub fn set_up(what: &str, reason: impl std::fmt::Display) -> Self {
+    pub(crate) fn set_up(what: &str, reason: impl std::fmt::Display) -> Self {
         Self::SetUp(format!("{what}: {reason}"))
     }
 }

@@ -9,7 +9,7 @@
 //! | [`plan`] | what a wanted load needs, computed from the results |
 
 mod error;
-pub mod load;
+pub(crate) mod load;
 pub mod plan;
 pub mod results;
 pub mod scenarios;

@@ -17,12 +17,12 @@ use batzen_lab::bench::scenarios::{
 use clap::{Args, Subcommand};
 
 /// The exit code of a measurement in which requests failed.
-pub const EXIT_ERRORS: u8 = 3;
+pub(super) const EXIT_ERRORS: u8 = 3;
 
 /// Measure: throughput, latency, efficiency.
 #[derive(Args)]
 #[command(arg_required_else_help = true)]
-pub struct BenchArgs {
+pub(crate) struct BenchArgs {
     #[command(subcommand)]
     command: BenchCommand,
 }
@@ -86,7 +86,7 @@ enum BenchCommand {
 ///
 /// # Errors
 /// Any failure of the measurement, as one line.
-pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
+pub(super) fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     match args.command {
         BenchCommand::Limits(args) => {
             batzen_lab::bench::scenarios::limits::run(&args, commit()).or_else(not_measured)
@@ -124,7 +124,7 @@ pub fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
 ///
 /// # Errors
 /// When this machine cannot be measured.
-pub fn plan(args: &batzen_lab::bench::plan::PlanArgs) -> anyhow::Result<ExitCode> {
+pub(super) fn plan(args: &batzen_lab::bench::plan::PlanArgs) -> anyhow::Result<ExitCode> {
     batzen_lab::bench::plan::run(args).or_else(not_measured)
 }
 
@@ -133,7 +133,7 @@ pub fn plan(args: &batzen_lab::bench::plan::PlanArgs) -> anyhow::Result<ExitCode
 ///
 /// # Errors
 /// When signals cannot be watched.
-pub fn context() -> anyhow::Result<Context> {
+pub(super) fn context() -> anyhow::Result<Context> {
     let interrupted = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&interrupted);
     let (sender, receiver) = std::sync::mpsc::sync_channel(1);
@@ -184,7 +184,7 @@ fn command_line() -> String {
 ///
 /// # Errors
 /// The reason why there is no result, or why it could not be written.
-pub fn show(options: &RunOptions, outcome: Result<Run, BenchError>) -> anyhow::Result<ExitCode> {
+pub(super) fn show(options: &RunOptions, outcome: Result<Run, BenchError>) -> anyhow::Result<ExitCode> {
     let run = match outcome {
         Err(error) => return not_measured(error),
         Ok(run) => run,

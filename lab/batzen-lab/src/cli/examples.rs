@@ -4,7 +4,7 @@
 use batzen_cli_support::examples::Examples;
 
 /// The examples, by command.
-pub const EXAMPLES: &Examples = &[
+pub(crate) const EXAMPLES: &Examples = &[
     (
         &["plan"],
         "batzen-lab plan --payments-per-second 100000 --coins 3 --years 3\n\

@@ -13,10 +13,10 @@ use batzen_lab::bench::scenarios;
 use batzen_lab::demo;
 use clap::{Args, Subcommand};
 
-pub use examples::EXAMPLES;
+pub(crate) use examples::EXAMPLES;
 
 #[derive(Subcommand)]
-pub enum Command {
+pub(crate) enum Command {
     /// Play a round of digital cash on this machine, and prove that every balance is right
     Demo(demo::cash::DemoArgs),
     /// Show, load and measure an interbank switch
@@ -38,7 +38,7 @@ pub enum Command {
 /// Show, load and measure an interbank switch
 #[derive(Args)]
 #[command(arg_required_else_help = true)]
-pub struct SwitchArgs {
+pub(crate) struct SwitchArgs {
     #[command(subcommand)]
     command: SwitchCommand,
 }
@@ -56,7 +56,7 @@ enum SwitchCommand {
 /// Measure a ledger
 #[derive(Args)]
 #[command(arg_required_else_help = true)]
-pub struct LedgerArgs {
+pub(crate) struct LedgerArgs {
     #[command(subcommand)]
     command: LedgerCommand,
 }
@@ -71,7 +71,7 @@ enum LedgerCommand {
 ///
 /// # Errors
 /// Any failure, as one line.
-pub fn run(command: Command) -> anyhow::Result<ExitCode> {
+pub(crate) fn run(command: Command) -> anyhow::Result<ExitCode> {
     match command {
         Command::Demo(args) => demo::cash::run(args),
         Command::Switch(args) => match args.command {

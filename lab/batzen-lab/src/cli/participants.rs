@@ -28,7 +28,7 @@ const DRAIN_TIME: Duration = Duration::from_secs(60);
 
 The token file has one token per line; the first operator proposes changes, the second approves them.
 Exit code 3 if a transfer did not end as expected.")]
-pub struct FspsArgs {
+pub(super) struct FspsArgs {
     /// Address of the switch for transfers
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:8090")]
     switch: SocketAddr,
@@ -77,7 +77,7 @@ fn mix(text: &str) -> Result<Mix, String> {
 ///
 /// # Errors
 /// When participants cannot be created, or the switch cannot be reached.
-pub fn run(args: &FspsArgs) -> anyhow::Result<ExitCode> {
+pub(super) fn run(args: &FspsArgs) -> anyhow::Result<ExitCode> {
     let context = bench::context()?;
     let mut config = args.load.participants(args.switch, &args.currency);
     config.names = (1..=config.names.len()).map(|number| format!("{}{number}", args.prefix)).collect();

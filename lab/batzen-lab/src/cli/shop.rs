@@ -11,7 +11,7 @@ use clap::{Args, Subcommand};
 /// Run a small bookshop, the example of a shop that gets paid through a merchant backend.
 #[derive(Args)]
 #[command(arg_required_else_help = true)]
-pub struct ShopArgs {
+pub(crate) struct ShopArgs {
     #[command(subcommand)]
     command: ShopCommand,
 }
@@ -47,7 +47,7 @@ struct ServeArgs {
 ///
 /// # Errors
 /// Any failure, as one line.
-pub fn run(args: ShopArgs) -> anyhow::Result<ExitCode> {
+pub(super) fn run(args: ShopArgs) -> anyhow::Result<ExitCode> {
     match args.command {
         ShopCommand::Serve(args) => services::block_on(serve(args)),
     }

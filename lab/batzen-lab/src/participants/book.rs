@@ -19,26 +19,26 @@ const MODIFIED: u16 = 3106;
 /// has not happened.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Flight {
-    pub payer: u16,
-    pub payee: u16,
-    pub cents: u64,
-    pub behaviour: Behaviour,
+    pub(crate) payer: u16,
+    pub(crate) payee: u16,
+    pub(crate) cents: u64,
+    pub(crate) behaviour: Behaviour,
     /// Whether it is part of a load.
-    pub is_load: bool,
-    pub condition: [u8; 32],
-    pub expiration_ms: u64,
+    pub(crate) is_load: bool,
+    pub(crate) condition: [u8; 32],
+    pub(crate) expiration_ms: u64,
     /// The payee's completion time when it fulfilled; repetitions use the same.
-    pub completed_ms: u64,
-    pub planned_ns: u64,
-    pub sent_ns: u64,
-    pub seen_ns: u64,
-    pub put_ns: u64,
-    pub payer_notice: Option<Notice>,
-    pub payee_notice: Option<Notice>,
+    pub(crate) completed_ms: u64,
+    pub(crate) planned_ns: u64,
+    pub(crate) sent_ns: u64,
+    pub(crate) seen_ns: u64,
+    pub(crate) put_ns: u64,
+    pub(crate) payer_notice: Option<Notice>,
+    pub(crate) payee_notice: Option<Notice>,
 }
 
 impl Flight {
-    pub fn new(payer: u16, payee: u16, cents: u64, behaviour: Behaviour) -> Self {
+    pub(crate) fn new(payer: u16, payee: u16, cents: u64, behaviour: Behaviour) -> Self {
         Self {
             payer,
             payee,
@@ -58,7 +58,7 @@ impl Flight {
     }
 
     /// Returns whether the payee waits for a notice of the switch's decision.
-    pub fn awaits_patch(&self) -> bool {
+    pub(crate) fn awaits_patch(&self) -> bool {
         self.behaviour == Behaviour::Reserve && self.seen_ns > 0 && self.payee_notice.is_none()
     }
 }
@@ -118,7 +118,7 @@ pub(crate) struct Book {
 }
 
 impl Book {
-    pub fn new(keeps_outcomes: bool) -> Self {
+    pub(crate) fn new(keeps_outcomes: bool) -> Self {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
         Self { shards, outcomes: keeps_outcomes.then(Mutex::default), ended: Condvar::new() }
     }
@@ -129,7 +129,7 @@ impl Book {
     }
 
     /// Adds a transfer.
-    pub fn begin(&self, id: TransferId, flight: Flight) {
+    pub(crate) fn begin(&self, id: TransferId, flight: Flight) {
         if let Some(outcomes) = &self.outcomes {
             let outcome = TransferOutcome {
                 payer: usize::from(flight.payer),
@@ -149,7 +149,7 @@ impl Book {
     }
 
     /// A transfer after `change`; `None` if it is not under way.
-    pub fn change(&self, id: TransferId, change: impl FnOnce(&mut Flight)) -> Option<Flight> {
+    pub(crate) fn change(&self, id: TransferId, change: impl FnOnce(&mut Flight)) -> Option<Flight> {
         let mut shard = self.shard(id);
         let flight = shard.get_mut(&id.0)?;
         change(flight);
@@ -157,7 +157,7 @@ impl Book {
     }
 
     /// Records a participant's notice of how a transfer ended; `now_ms` is for the record.
-    pub fn receive_notice(&self, id: TransferId, side: Side, notice: Notice, now_ms: u64) -> News {
+    pub(crate) fn receive_notice(&self, id: TransferId, side: Side, notice: Notice, now_ms: u64) -> News {
         self.note(id, side, notice, now_ms);
         if notice == Notice::Error(MODIFIED) {
             return News::Aside;
@@ -182,7 +182,7 @@ impl Book {
     }
 
     /// The side of a participant in a transfer that has ended; `None` if outcomes are not kept.
-    pub fn side(&self, id: TransferId, participant: u16) -> Option<Side> {
+    pub(crate) fn side(&self, id: TransferId, participant: u16) -> Option<Side> {
         let outcomes = self.outcomes.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner);
         let outcome = outcomes.get(&id.0)?;
         Some(if outcome.payee == usize::from(participant) { Side::Payee } else { Side::Payer })
@@ -213,12 +213,12 @@ impl Book {
     }
 
     /// Transfers under way.
-    pub fn under_way(&self) -> usize {
+    pub(crate) fn under_way(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().unwrap_or_else(PoisonError::into_inner).len()).sum()
     }
 
     /// The number of transfers whose payer has no notice yet.
-    pub fn untold(&self) -> u64 {
+    pub(crate) fn untold(&self) -> u64 {
         let count = |shard: &Mutex<Map<Flight>>| {
             let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
             shard.values().filter(|flight| flight.payer_notice.is_none()).count() as u64
@@ -228,7 +228,7 @@ impl Book {
 
     /// The outcome of a transfer once `is_enough` holds, or what is known when the time is up. `None` if
     /// outcomes are not kept.
-    pub fn outcome(
+    pub(crate) fn outcome(
         &self,
         id: TransferId,
         patience: Duration,
@@ -247,7 +247,7 @@ impl Book {
     }
 
     /// The outcomes of all transfers, as far as known. Empty if outcomes are not kept.
-    pub fn outcomes(&self) -> Vec<(TransferId, TransferOutcome)> {
+    pub(crate) fn outcomes(&self) -> Vec<(TransferId, TransferOutcome)> {
         let Some(outcomes) = &self.outcomes else { return Vec::new() };
         let outcomes = outcomes.lock().unwrap_or_else(PoisonError::into_inner);
         outcomes.iter().map(|(id, outcome)| (TransferId(*id), *outcome)).collect()

@@ -28,21 +28,21 @@ pub struct FspsConfig {
     /// Their names at the switch; letters, digits and `-` only.
     pub names: Vec<String>,
     /// The address of the switch for transfers.
-    pub switch: SocketAddr,
+    pub(crate) switch: SocketAddr,
     /// The currency of all transfers.
-    pub currency: String,
+    pub(crate) currency: String,
     /// Connections of each participant to the switch, with one request under way on each.
     pub connections: usize,
     /// Threads, at most one per participant.
-    pub threads: usize,
+    pub(crate) threads: usize,
     /// Bytes of data in a packet, which a quote would have put there.
-    pub packet_data: usize,
+    pub(crate) packet_data: usize,
     /// Time after the expiration at which a payer queries its transfer.
     pub grace: Duration,
     /// Whether to keep the outcome of every transfer, which costs memory.
     pub keeps_outcomes: bool,
     /// The seed of participants, amounts and behaviours, but never of ids. `None`: random.
-    pub seed: Option<u64>,
+    pub(crate) seed: Option<u64>,
     /// Ports of the participants' callbacks, one each; empty: any free ports.
     pub ports: Vec<u16>,
 }
@@ -81,7 +81,7 @@ pub(crate) enum Command {
 pub(crate) struct Commands(Mutex<VecDeque<Command>>);
 
 impl Commands {
-    pub fn pop(&self) -> Option<Command> {
+    pub(crate) fn pop(&self) -> Option<Command> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
     }
 
@@ -92,17 +92,17 @@ impl Commands {
 
 /// State shared by all threads.
 pub(crate) struct FspsState {
-    pub switch: SocketAddr,
-    pub words: Words,
-    pub book: Book,
-    pub commands: Vec<Commands>,
-    pub connections: usize,
-    pub grace_ns: u64,
-    pub seed: u64,
+    pub(crate) switch: SocketAddr,
+    pub(crate) words: Words,
+    pub(crate) book: Book,
+    pub(crate) commands: Vec<Commands>,
+    pub(crate) connections: usize,
+    pub(crate) grace_ns: u64,
+    pub(crate) seed: u64,
     /// No more transfers of the load begin.
-    pub ends: AtomicBool,
+    pub(crate) ends: AtomicBool,
     /// The threads end.
-    pub stops: AtomicBool,
+    pub(crate) stops: AtomicBool,
     committed: AtomicU64,
     /// Transfers of the current load that have begun.
     begun: AtomicU64,
@@ -112,20 +112,20 @@ pub(crate) struct FspsState {
 
 impl FspsState {
     /// Nanoseconds since the start.
-    pub fn now_ns(&self) -> u64 {
+    pub(crate) fn now_ns(&self) -> u64 {
         u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
     /// Milliseconds since 1970, by the same clock.
-    pub fn now_ms(&self) -> u64 {
+    pub(crate) fn now_ms(&self) -> u64 {
         self.start_ms + self.now_ns() / 1_000_000
     }
 
-    pub fn count_begun(&self) {
+    pub(crate) fn count_begun(&self) {
         self.begun.fetch_add(1, Relaxed);
     }
 
-    pub fn count_committed(&self) {
+    pub(crate) fn count_committed(&self) {
         self.committed.fetch_add(1, Relaxed);
     }
 }
@@ -229,7 +229,7 @@ impl Fsps {
     /// # Panics
     /// When there are no such participants.
     #[must_use]
-    pub fn send(&self, order: Order) -> TransferId {
+    pub(crate) fn send(&self, order: Order) -> TransferId {
         let count = self.names().len();
         assert!(order.payer < count && order.payee < count, "there are {count} participants");
         let mut random = [0; 16];
@@ -244,7 +244,7 @@ impl Fsps {
     /// The outcome of a transfer once the payer has its notice, and the payee, if it waits for one. After
     /// `patience`, what is known so far. `None` if outcomes are not kept.
     #[must_use]
-    pub fn outcome(&self, id: TransferId, patience: Duration) -> Option<TransferOutcome> {
+    pub(crate) fn outcome(&self, id: TransferId, patience: Duration) -> Option<TransferOutcome> {
         self.outcome_when(id, patience, |outcome| {
             let payee_waits = outcome.behaviour == crate::participants::Behaviour::Reserve
                 && outcome.payer_notice.is_some_and(crate::participants::Notice::is_committed);
@@ -255,7 +255,7 @@ impl Fsps {
     /// The outcome of a transfer once `is_enough` holds, or what is known after `patience`. `None` if
     /// outcomes are not kept.
     #[must_use]
-    pub fn outcome_when(
+    pub(crate) fn outcome_when(
         &self,
         id: TransferId,
         patience: Duration,

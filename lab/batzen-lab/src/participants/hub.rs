@@ -76,36 +76,36 @@ pub struct Onboarding<'a> {
 
 /// One participant's transfers in a window. Amounts are ten-thousandths of the currency.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WindowTotals {
+pub(crate) struct WindowTotals {
     /// The participant's name.
-    pub name: String,
+    pub(crate) name: String,
     /// Transfers that it sent.
-    pub sent_count: u64,
+    pub(crate) sent_count: u64,
     /// Their sum.
-    pub sent: u128,
+    pub(crate) sent: u128,
     /// Transfers that it received.
-    pub received_count: u64,
+    pub(crate) received_count: u64,
     /// Their sum.
-    pub received: u128,
+    pub(crate) received: u128,
     /// The amount sent less the amount received.
-    pub net: i128,
+    pub(crate) net: i128,
 }
 
 /// The amount that one participant pays (positive) or is paid in a settlement.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NetAmount {
+pub(crate) struct NetAmount {
     /// The participant's name.
-    pub name: String,
+    pub(crate) name: String,
     /// The participant's id in the settlement.
-    pub participant: Value,
+    pub(crate) participant: Value,
     /// Its account's id in the settlement.
-    pub account: Value,
+    pub(crate) account: Value,
     /// In ten-thousandths of the currency.
-    pub net: i128,
+    pub(crate) net: i128,
 }
 
 /// The steps of a settlement, in order.
-pub const SETTLEMENT_STEPS: [&str; 4] =
+pub(crate) const SETTLEMENT_STEPS: [&str; 4] =
     ["PS_TRANSFERS_RECORDED", "PS_TRANSFERS_RESERVED", "PS_TRANSFERS_COMMITTED", "SETTLED"];
 
 impl Hub {
@@ -186,7 +186,7 @@ impl Hub {
     ///
     /// # Errors
     /// When the switch cannot be reached or refuses.
-    pub fn change(&self, method: &str, path: &str, body: &Value) -> Result<Value, HubError> {
+    pub(crate) fn change(&self, method: &str, path: &str, body: &Value) -> Result<Value, HubError> {
         let (status, answer) = self.expect(0, method, path, Some(body))?;
         let approval = answer.get("approvalId").filter(|_| status == 202);
         let Some(approval) = approval else { return Ok(answer) };
@@ -241,7 +241,7 @@ impl Hub {
     ///
     /// # Errors
     /// When the switch cannot be reached or refuses.
-    pub fn funds_in(&self, name: &str, currency: &str, cents: u64) -> Result<(), HubError> {
+    pub(crate) fn funds_in(&self, name: &str, currency: &str, cents: u64) -> Result<(), HubError> {
         let text = amount(cents);
         self.funds(name, currency, "recordFundsIn", &text, "deposit at the settlement bank")?;
         Ok(())
@@ -252,7 +252,7 @@ impl Hub {
     ///
     /// # Errors
     /// When the switch cannot be reached or refuses, and when the net is finer than hundredths.
-    pub fn book_settled(&self, name: &str, currency: &str, net: i128) -> Result<(), HubError> {
+    pub(crate) fn book_settled(&self, name: &str, currency: &str, net: i128) -> Result<(), HubError> {
         let cents = u64::try_from(net.unsigned_abs() / 100)
             .ok()
             .filter(|cents| u128::from(*cents) * 100 == net.unsigned_abs())
@@ -332,7 +332,7 @@ impl Hub {
     ///
     /// # Errors
     /// When the switch cannot be reached, or its answer is not a list of accounts.
-    pub fn position(&self, name: &str, currency: &str) -> Result<i128, HubError> {
+    pub(crate) fn position(&self, name: &str, currency: &str) -> Result<i128, HubError> {
         self.account_value(name, currency, "POSITION")
     }
 
@@ -349,7 +349,7 @@ impl Hub {
     ///
     /// # Errors
     /// When the switch cannot be reached, or there is not exactly one open window.
-    pub fn open_window(&self) -> Result<Value, HubError> {
+    pub(crate) fn open_window(&self) -> Result<Value, HubError> {
         let windows = self.get("/settlementWindows?state=OPEN")?;
         match windows.as_array().map(Vec::as_slice) {
             Some([window]) => Ok(window["settlementWindowId"].clone()),
@@ -362,7 +362,7 @@ impl Hub {
     ///
     /// # Errors
     /// When the switch cannot be reached or refuses, or the totals do not become final.
-    pub fn close_window(&self, reason: &str) -> Result<Value, HubError> {
+    pub(crate) fn close_window(&self, reason: &str) -> Result<Value, HubError> {
         let window = self.open_window()?;
         let body = json!({"state": "CLOSED", "reason": reason});
         let path = format!("/settlementWindows/{}", plain(&window));
@@ -384,7 +384,7 @@ impl Hub {
     ///
     /// # Errors
     /// When the switch cannot be reached, or its answer contains no amounts.
-    pub fn window_totals(&self, window: &Value) -> Result<Vec<WindowTotals>, HubError> {
+    pub(crate) fn window_totals(&self, window: &Value) -> Result<Vec<WindowTotals>, HubError> {
         let answer = self.get(&format!("/settlementWindows/{}", plain(window)))?;
         let unexpected = || HubError::Unexpected(format!("content of a window expected: {answer}"));
         let content = answer["content"].as_array().ok_or_else(unexpected)?;
@@ -410,7 +410,7 @@ impl Hub {
     ///
     /// # Errors
     /// When the switch cannot be reached or refuses.
-    pub fn begin_settlement(&self, model: &str, window: &Value) -> Result<Value, HubError> {
+    pub(crate) fn begin_settlement(&self, model: &str, window: &Value) -> Result<Value, HubError> {
         let body = json!({
             "settlementModel": model,
             "reason": "end of the window",
@@ -424,7 +424,7 @@ impl Hub {
     ///
     /// # Errors
     /// When the switch cannot be reached, or its answer contains no amounts.
-    pub fn nets(&self, settlement: &Value) -> Result<Vec<NetAmount>, HubError> {
+    pub(crate) fn nets(&self, settlement: &Value) -> Result<Vec<NetAmount>, HubError> {
         let answer = self.get(&format!("/settlements/{}", plain(settlement)))?;
         let unexpected = || HubError::Unexpected(format!("nets of a settlement expected: {answer}"));
         let mut nets = Vec::new();
@@ -448,7 +448,7 @@ impl Hub {
     ///
     /// # Errors
     /// When the switch cannot be reached or refuses.
-    pub fn step_settlement(&self, settlement: &Value, step: &str) -> Result<Value, HubError> {
+    pub(crate) fn step_settlement(&self, settlement: &Value, step: &str) -> Result<Value, HubError> {
         let participants: Vec<Value> = self
             .nets(settlement)?
             .into_iter()
@@ -469,7 +469,7 @@ impl Hub {
 
 /// Formats an amount of hundredths for the interface.
 #[must_use]
-pub fn amount(cents: u64) -> String {
+pub(crate) fn amount(cents: u64) -> String {
     let mut out = Vec::new();
     text::amount(&mut out, cents);
     String::from_utf8(out).expect("digits and a point")

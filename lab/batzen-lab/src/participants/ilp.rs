@@ -7,24 +7,24 @@ use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
 
 /// Length of fulfilments and conditions in bytes.
-pub const HASH_BYTES: usize = 32;
+pub(crate) const HASH_BYTES: usize = 32;
 /// The alphabet of base64url.
 const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
 /// A payee's secret, ready for use.
 #[derive(Clone)]
-pub struct Secret(Hmac<Sha256>);
+pub(crate) struct Secret(Hmac<Sha256>);
 
 impl Secret {
     /// A secret of 32 bytes.
     #[must_use]
-    pub fn new(bytes: &[u8; 32]) -> Self {
+    pub(crate) fn new(bytes: &[u8; 32]) -> Self {
         Self(Hmac::new_from_slice(bytes).expect("HMAC takes keys of any length"))
     }
 
     /// The proof that the payee agrees to this packet.
     #[must_use]
-    pub fn fulfilment(&self, packet: &[u8]) -> [u8; HASH_BYTES] {
+    pub(crate) fn fulfilment(&self, packet: &[u8]) -> [u8; HASH_BYTES] {
         let mut mac = self.0.clone();
         mac.update(packet);
         mac.finalize().into_bytes().into()
@@ -33,7 +33,7 @@ impl Secret {
 
 /// The hash of a fulfilment.
 #[must_use]
-pub fn condition(fulfilment: &[u8; HASH_BYTES]) -> [u8; HASH_BYTES] {
+pub(crate) fn condition(fulfilment: &[u8; HASH_BYTES]) -> [u8; HASH_BYTES] {
     Sha256::digest(fulfilment).into()
 }
 
@@ -73,7 +73,7 @@ const fn length_bytes(length: usize) -> usize {
 }
 
 /// Appends base64url without padding.
-pub fn encode(out: &mut Vec<u8>, bytes: &[u8]) {
+pub(crate) fn encode(out: &mut Vec<u8>, bytes: &[u8]) {
     let letter = |bits: u32| ALPHABET[(bits & 63) as usize];
     let mut chunks = bytes.chunks_exact(3);
     for chunk in &mut chunks {
@@ -107,7 +107,7 @@ const VALUES: [u8; 256] = {
 };
 
 /// Decodes base64url without padding into `out`; false if the text is invalid or not the canonical spelling.
-pub fn decode(out: &mut Vec<u8>, text: &[u8]) -> bool {
+pub(crate) fn decode(out: &mut Vec<u8>, text: &[u8]) -> bool {
     out.clear();
     let (mut bits, mut count) = (0_u32, 0_u32);
     for letter in text {

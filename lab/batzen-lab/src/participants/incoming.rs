@@ -22,7 +22,7 @@ const LATE_NS: u64 = 1_500_000_000;
 
 impl Worker {
     /// Reads callbacks and answers them in order; those that arrived together are answered in one write.
-    pub fn receive_callbacks(&mut self, slot: usize) {
+    pub(crate) fn receive_callbacks(&mut self, slot: usize) {
         // Taken out while in use, because handling a callback writes to other connections.
         let Socket::Inbound(mut inbound) = std::mem::replace(&mut self.slots[slot], Socket::Vacant) else {
             return;
@@ -202,7 +202,7 @@ impl Worker {
     }
 
     /// The payer has received the outcome of its transfer.
-    pub fn ended(&mut self, flight: &Flight, notice: Notice) {
+    pub(crate) fn ended(&mut self, flight: &Flight, notice: Notice) {
         let now_ns = self.now_ns();
         *self.report.ends.entry((flight.behaviour, notice)).or_default() += 1;
         if flight.is_load {

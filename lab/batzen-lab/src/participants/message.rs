@@ -11,17 +11,17 @@ use crate::participants::text::{self, TransferId};
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Prepare<'a> {
-    pub transfer_id: &'a str,
-    pub ilp_packet: &'a str,
+    pub(crate) transfer_id: &'a str,
+    pub(crate) ilp_packet: &'a str,
 }
 
 /// The fields of `PUT` and `PATCH` on a transfer that a participant needs.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct StateNotice<'a> {
-    pub transfer_state: &'a str,
+    pub(crate) transfer_state: &'a str,
     #[serde(default)]
-    pub fulfilment: Option<&'a str>,
+    pub(crate) fulfilment: Option<&'a str>,
 }
 
 /// `PUT /transfers/{id}/error`.
@@ -55,36 +55,35 @@ pub(crate) fn final_state(state: &str) -> Option<Notice> {
 /// The parts that all requests of a process share.
 pub(crate) struct Words {
     /// Names of the participants.
-    pub names: Vec<String>,
-    /// The currency.
-    pub currency: String,
+    pub(crate) names: Vec<String>,
+    pub(crate) currency: String,
     /// `Host:` of the switch.
-    pub host: String,
+    pub(crate) host: String,
     /// Bytes of data in a packet.
-    pub packet_data: usize,
+    pub(crate) packet_data: usize,
     /// The secrets of the participants as payees.
-    pub secrets: Vec<ilp::Secret>,
+    pub(crate) secrets: Vec<ilp::Secret>,
 }
 
 /// Reusable buffers, and the date of the current second.
 #[derive(Default)]
 pub(crate) struct Scratch {
-    pub packet: Vec<u8>,
-    pub body: Vec<u8>,
+    pub(crate) packet: Vec<u8>,
+    pub(crate) body: Vec<u8>,
     date: Vec<u8>,
     date_s: u64,
 }
 
 impl Scratch {
     /// The packet of a transfer, built again.
-    pub fn packet(&mut self, words: &Words, id: TransferId, flight: &Flight) -> &[u8] {
+    pub(crate) fn packet(&mut self, words: &Words, id: TransferId, flight: &Flight) -> &[u8] {
         let payee = &words.names[usize::from(flight.payee)];
         ilp::packet(&mut self.packet, flight.cents, payee, id.0, words.packet_data);
         &self.packet
     }
 
     /// The body of a prepare; always the same for the same transfer.
-    pub fn prepare(&mut self, words: &Words, id: TransferId, flight: &Flight, cents: u64) {
+    pub(crate) fn prepare(&mut self, words: &Words, id: TransferId, flight: &Flight, cents: u64) {
         self.packet(words, id, flight);
         let body = &mut self.body;
         body.clear();
@@ -108,7 +107,7 @@ impl Scratch {
     }
 
     /// The body of a fulfilment.
-    pub fn fulfil(&mut self, flight: &Flight, state: &str, fulfilment: &[u8; HASH_BYTES]) {
+    pub(crate) fn fulfil(&mut self, flight: &Flight, state: &str, fulfilment: &[u8; HASH_BYTES]) {
         let body = &mut self.body;
         body.clear();
         body.extend_from_slice(b"{\"transferState\":\"");
@@ -121,7 +120,7 @@ impl Scratch {
     }
 
     /// The body of a payee's refusal.
-    pub fn reject(&mut self) {
+    pub(crate) fn reject(&mut self) {
         self.body.clear();
         self.body.extend_from_slice(
             b"{\"errorInformation\":{\"errorCode\":\"5104\",\"errorDescription\":\"Payee rejected\"}}",
@@ -130,7 +129,7 @@ impl Scratch {
 
     /// A whole request with the last body built (none for GET). `suffix` follows the id in the path.
     #[allow(clippy::too_many_arguments, reason = "the parts of a request")]
-    pub fn request(
+    pub(crate) fn request(
         &mut self,
         out: &mut Vec<u8>,
         words: &Words,

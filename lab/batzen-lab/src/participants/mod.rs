@@ -23,11 +23,11 @@
 mod book;
 mod fsps;
 pub mod hub;
-pub mod ilp;
+pub(crate) mod ilp;
 mod incoming;
 mod message;
-pub mod order;
-pub mod outcome;
+pub(crate) mod order;
+pub(crate) mod outcome;
 mod outgoing;
 #[cfg(test)]
 mod tests;
@@ -35,7 +35,8 @@ mod text;
 mod worker;
 
 pub use fsps::{Fsps, FspsConfig};
-pub use order::{Behaviour, Load, Mix, Order, Schedule, UnknownBehaviour};
+pub(crate) use order::Order;
+pub use order::{Behaviour, Load, Mix, Schedule, UnknownBehaviour};
 pub use outcome::{Notice, Report, TransferOutcome};
 pub use text::TransferId;
 

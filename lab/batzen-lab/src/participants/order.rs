@@ -28,7 +28,7 @@ pub enum Behaviour {
 
 impl Behaviour {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::Accept,
         Self::Reserve,
         Self::Reject,
@@ -76,14 +76,13 @@ impl std::str::FromStr for Behaviour {
 
 /// One transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Order {
+pub(crate) struct Order {
     /// Number of the participant that pays.
     pub payer: usize,
     /// Number of the participant that is paid.
     pub payee: usize,
     /// The amount in hundredths of the currency.
     pub cents: u64,
-    /// Their behaviour.
     pub behaviour: Behaviour,
     /// Time that the transfer may take.
     pub expiration: Duration,

@@ -64,11 +64,11 @@ pub struct TransferOutcome {
     /// with RESERVED.
     pub payee_notice: Option<Notice>,
     /// When the payer received its notice, milliseconds since 1970.
-    pub ended_ms: Option<u64>,
+    pub(crate) ended_ms: Option<u64>,
     /// Final callbacks to the payer.
     pub payer_callbacks: u32,
     /// Refusals of changed duplicates (3106), which end nothing.
-    pub modified: u32,
+    pub(crate) modified: u32,
     /// Whether a participant received contradictory notices, or the two received different ones.
     pub is_contradictory: bool,
 }
@@ -77,9 +77,9 @@ pub struct TransferOutcome {
 #[derive(Clone, Debug)]
 pub struct Second {
     /// Transfers committed.
-    pub committed: u64,
+    pub(crate) committed: u64,
     /// The whole latency of these transfers, µs.
-    pub whole: Histogram<u64>,
+    pub(crate) whole: Histogram<u64>,
 }
 
 /// The outcome of a load. Latencies and `committed` cover the measured part, all other figures the whole

@@ -22,7 +22,7 @@ const fn is_passing(status: u16) -> bool {
 
 impl Worker {
     /// Sends waiting requests as long as connections are free.
-    pub fn pump(&mut self, port: usize) {
+    pub(crate) fn pump(&mut self, port: usize) {
         loop {
             let queue = &mut self.ports[port];
             let Some(slot) = queue.free.last().copied() else { return };
@@ -67,7 +67,7 @@ impl Worker {
     }
 
     /// Closes connections whose request was sent before this moment and is still unanswered.
-    pub fn give_up_hung(&mut self, before_ns: u64) {
+    pub(crate) fn give_up_hung(&mut self, before_ns: u64) {
         for slot in 0..self.slots.len() {
             if let Socket::Outbound(Outbound { request: Some((_, since_ns)), .. }) = &self.slots[slot]
                 && *since_ns < before_ns
@@ -105,7 +105,7 @@ impl Worker {
     }
 
     /// Reads the answer to the request of a connection.
-    pub fn receive_answer(&mut self, slot: usize) {
+    pub(crate) fn receive_answer(&mut self, slot: usize) {
         loop {
             let Socket::Outbound(Outbound { pipe: Some(pipe), .. }) = &mut self.slots[slot] else { return };
             let count = match pipe.stream.read(&mut self.part) {

@@ -41,24 +41,24 @@ const BURST: usize = 64;
 /// A participant on this thread.
 pub(crate) struct Port {
     /// Its number in the process.
-    pub number: u16,
+    pub(crate) number: u16,
     /// The payee's answers, and queries. They go first, because they end transfers.
-    pub urgent: VecDeque<Outgoing>,
+    pub(crate) urgent: VecDeque<Outgoing>,
     /// Prepares that wait for a connection.
-    pub prepares: VecDeque<Outgoing>,
+    pub(crate) prepares: VecDeque<Outgoing>,
     /// Connections without a request.
-    pub free: Vec<usize>,
+    pub(crate) free: Vec<usize>,
     /// Connections from the switch.
-    pub inbound: usize,
+    pub(crate) inbound: usize,
 }
 
 /// A request to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Outgoing {
-    pub id: TransferId,
-    pub what: What,
+    pub(crate) id: TransferId,
+    pub(crate) what: What,
     /// Failed attempts so far.
-    pub tries: u32,
+    pub(crate) tries: u32,
 }
 
 /// The kind of a request.
@@ -85,7 +85,6 @@ pub(crate) enum Later {
     Reopen(usize),
 }
 
-/// A socket.
 pub(crate) enum Socket {
     Vacant,
     Listener { listener: TcpListener, port: usize },
@@ -95,26 +94,26 @@ pub(crate) enum Socket {
 
 /// A connection from the switch.
 pub(crate) struct Inbound {
-    pub port: usize,
-    pub pipe: Pipe,
+    pub(crate) port: usize,
+    pub(crate) pipe: Pipe,
 }
 
 /// A connection to the switch.
 pub(crate) struct Outbound {
-    pub port: usize,
+    pub(crate) port: usize,
     /// `None`: broken, to be reopened.
-    pub pipe: Option<Pipe>,
+    pub(crate) pipe: Option<Pipe>,
     /// The request under way, and its start.
-    pub request: Option<(Outgoing, u64)>,
+    pub(crate) request: Option<(Outgoing, u64)>,
     /// The bytes of the request.
-    pub bytes: Vec<u8>,
+    pub(crate) bytes: Vec<u8>,
 }
 
 /// A stream, and the bytes not yet read or written.
 pub(crate) struct Pipe {
-    pub stream: TcpStream,
-    pub received: Vec<u8>,
-    pub unsent: Vec<u8>,
+    pub(crate) stream: TcpStream,
+    pub(crate) received: Vec<u8>,
+    pub(crate) unsent: Vec<u8>,
     waits_to_send: bool,
 }
 
@@ -126,7 +125,7 @@ impl Pipe {
     }
 
     /// Sends as many of `bytes` as the kernel accepts, and keeps the rest until it accepts more.
-    pub fn send(&mut self, epoll: &OwnedFd, slot: usize, bytes: &[u8]) -> io::Result<()> {
+    pub(crate) fn send(&mut self, epoll: &OwnedFd, slot: usize, bytes: &[u8]) -> io::Result<()> {
         let is_late = !self.unsent.is_empty();
         if is_late {
             self.unsent.extend_from_slice(bytes);
@@ -179,14 +178,14 @@ struct Generator {
 }
 
 pub(crate) struct Worker {
-    pub shared: Arc<FspsState>,
+    pub(crate) shared: Arc<FspsState>,
     index: usize,
-    pub epoll: OwnedFd,
+    pub(crate) epoll: OwnedFd,
     timer: OwnedFd,
     /// Kept while it is in the poll set.
     _wake: Arc<OwnedFd>,
-    pub ports: Vec<Port>,
-    pub slots: Vec<Socket>,
+    pub(crate) ports: Vec<Port>,
+    pub(crate) slots: Vec<Socket>,
     vacant: Vec<usize>,
     later: BinaryHeap<Reverse<(u64, Later)>>,
     /// When to send queries about transfers without news, in order of time as long as the expirations are
@@ -198,20 +197,20 @@ pub(crate) struct Worker {
     ids: u128,
     begun: u64,
     /// Transfers of the load whose payer has no notice yet.
-    pub in_flight: u64,
-    pub report: Report,
+    pub(crate) in_flight: u64,
+    pub(crate) report: Report,
     window_ns: (u64, u64),
-    pub last_end_ns: u64,
+    pub(crate) last_end_ns: u64,
     armed_ns: u64,
     /// When unanswered requests were last checked.
     looked_ns: u64,
-    pub scratch: Scratch,
-    pub part: Vec<u8>,
+    pub(crate) scratch: Scratch,
+    pub(crate) part: Vec<u8>,
 }
 
 impl Worker {
     /// A thread for these listeners, each belonging to the participant with this number.
-    pub fn new(
+    pub(crate) fn new(
         shared: &Arc<FspsState>,
         index: usize,
         listeners: Vec<(u16, TcpListener)>,
@@ -281,23 +280,23 @@ impl Worker {
         self.slots.len() - 1
     }
 
-    pub fn now_ns(&self) -> u64 {
+    pub(crate) fn now_ns(&self) -> u64 {
         self.shared.now_ns()
     }
 
     /// Schedules an action for `delay_ns` from now.
-    pub fn after(&mut self, delay_ns: u64, what: Later) {
+    pub(crate) fn after(&mut self, delay_ns: u64, what: Later) {
         let at_ns = self.now_ns().saturating_add(delay_ns);
         self.later.push(Reverse((at_ns, what)));
     }
 
     /// Returns whether a moment is in the measured part.
-    pub fn is_measured(&self, at_ns: u64) -> bool {
+    pub(crate) fn is_measured(&self, at_ns: u64) -> bool {
         (self.window_ns.0..self.window_ns.1).contains(&at_ns)
     }
 
     /// The second of the measured part that a moment is in.
-    pub fn second(&mut self, at_ns: u64) -> &mut Second {
+    pub(crate) fn second(&mut self, at_ns: u64) -> &mut Second {
         let index = usize::try_from((at_ns - self.window_ns.0) / 1_000_000_000).unwrap_or(usize::MAX);
         while self.report.seconds.len() <= index {
             self.report.seconds.push(Second { committed: 0, whole: histogram(2) });
@@ -309,7 +308,7 @@ impl Worker {
         draw(&mut self.random)
     }
 
-    pub fn run(mut self) {
+    pub(crate) fn run(mut self) {
         let mut events = Vec::with_capacity(256);
         while !self.shared.stops.load(Relaxed) {
             self.obey();
@@ -373,7 +372,7 @@ impl Worker {
     }
 
     /// Closes a connection from the switch.
-    pub fn close_inbound(&mut self, slot: usize) {
+    pub(crate) fn close_inbound(&mut self, slot: usize) {
         if let Socket::Inbound(inbound) = std::mem::replace(&mut self.slots[slot], Socket::Vacant) {
             self.ports[inbound.port].inbound -= 1;
             self.vacant.push(slot);
@@ -381,7 +380,7 @@ impl Worker {
     }
 
     /// Connects to the switch. False if that fails.
-    pub fn open_outbound(&mut self, slot: usize) -> bool {
+    pub(crate) fn open_outbound(&mut self, slot: usize) -> bool {
         let switch = self.shared.switch;
         let Socket::Outbound(outbound) = &mut self.slots[slot] else { return true };
         let opened = TcpStream::connect_timeout(&switch, Duration::from_secs(2)).and_then(Pipe::new);

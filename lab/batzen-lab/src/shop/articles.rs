@@ -1,19 +1,18 @@
 //! Articles that the shop sells.
 
-/// An article.
-pub struct Article {
+pub(crate) struct Article {
     /// Its name in URLs.
-    pub slug: &'static str,
-    pub title: &'static str,
+    pub(crate) slug: &'static str,
+    pub(crate) title: &'static str,
     /// In units of the backend's currency.
-    pub price: &'static str,
+    pub(crate) price: &'static str,
     /// The text that everybody can read.
-    pub teaser: &'static str,
+    pub(crate) teaser: &'static str,
     /// The text that readers pay for.
-    pub text: &'static str,
+    pub(crate) text: &'static str,
 }
 
-pub static ARTICLES: [Article; 3] = [
+pub(crate) static ARTICLES: [Article; 3] = [
     Article {
         slug: "blind-signatures",
         title: "An envelope with carbon paper",

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 const REFUNDABLE_US: u64 = 86_400_000_000;
 
 /// The merchant backend's interface for this shop.
-pub struct Backend {
+pub(super) struct Backend {
     client: Client,
     url: String,
     token: String,
@@ -17,7 +17,7 @@ pub struct Backend {
 
 /// The state of an order, in one visitor's session.
 #[derive(Debug, PartialEq)]
-pub enum State {
+pub(crate) enum State {
     /// Nobody has paid it in this session. The visitor pays on this page of the backend.
     Due { pay_page: String },
     /// This order is paid. Its page shows refunds to the visitor's wallet.
@@ -26,7 +26,7 @@ pub enum State {
 
 impl Backend {
     /// A client of the instance at `url`, such as `http://localhost:9966/instances/bookshop/`.
-    pub fn new(url: &str, token: &str) -> Result<Self, ClientError> {
+    pub(crate) fn new(url: &str, token: &str) -> Result<Self, ClientError> {
         let url = format!("{}/", url.trim_end_matches('/'));
         Ok(Self { client: Client::new(&ClientOptions::default())?, url, token: token.to_owned() })
     }
@@ -40,13 +40,13 @@ impl Backend {
     }
 
     /// The currency in which the shop is paid.
-    pub async fn currency(&self) -> Result<String, ClientError> {
+    pub(crate) async fn currency(&self) -> Result<String, ClientError> {
         Ok(self.ask("config", None).await?.ok::<Config>()?.currency)
     }
 
     /// Orders an article, and returns the order's number. The fulfilment URL is where the visitor reads it; wallets
     /// recognise by it what they have bought before.
-    pub async fn order(
+    pub(crate) async fn order(
         &self,
         amount: &str,
         summary: &str,
@@ -59,7 +59,7 @@ impl Backend {
 
     /// The state of an order in a session, if it is an order of the article at this URL. The order's number comes
     /// from the visitor, who may name any order, for example that of a cheaper article.
-    pub async fn state(
+    pub(crate) async fn state(
         &self,
         order_id: &str,
         session: &str,
@@ -100,7 +100,7 @@ impl Backend {
     }
 
     /// Gives back the whole price of an order.
-    pub async fn refund(&self, order_id: &str, amount: &str) -> Result<(), ClientError> {
+    pub(crate) async fn refund(&self, order_id: &str, amount: &str) -> Result<(), ClientError> {
         let path = format!("private/orders/{}/refund", url_encoded(order_id));
         let body = json!({ "refund": amount, "reason": "given back by the reader" });
         self.ask(&path, Some(&body)).await?.expect(&[200]).map(|_| ())

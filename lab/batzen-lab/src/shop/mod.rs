@@ -33,7 +33,6 @@ const SESSION_BYTES: usize = 16;
 const COOKIE: &str = "purchase";
 /// Values of the label `operation`.
 const OPERATIONS: [&str; 2] = ["article", "other"];
-/// The dashboard.
 const DASHBOARD: Layout = Layout { sections: COMMON, work: &["article"] };
 /// The longest order number in a cookie.
 const ORDER_ID_CHARS_MAX: usize = 64;

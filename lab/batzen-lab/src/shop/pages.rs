@@ -13,7 +13,7 @@ fn page(status: u16, title: &str, body: &str) -> Response {
 }
 
 /// All articles.
-pub fn catalogue(currency: &str) -> Response {
+pub(crate) fn catalogue(currency: &str) -> Response {
     let row = |article: &Article| {
         let Article { slug, title, price, teaser, .. } = article;
         format!(
@@ -24,7 +24,7 @@ pub fn catalogue(currency: &str) -> Response {
 }
 
 /// An article that the visitor has not paid. `pay_page` is where an order of hers waits, if there is one.
-pub fn offer(article: &Article, currency: &str, pay_page: Option<&str>) -> Response {
+pub(crate) fn offer(article: &Article, currency: &str, pay_page: Option<&str>) -> Response {
     let Article { slug, title, price, teaser, .. } = article;
     let waiting = pay_page.map_or_else(String::new, |url| {
         format!("<p>Your order waits: <a id=\"order\" href=\"{}\">go on to pay</a>.</p>", escape_html(url))
@@ -37,7 +37,7 @@ pub fn offer(article: &Article, currency: &str, pay_page: Option<&str>) -> Respo
 }
 
 /// An article that the visitor has paid.
-pub fn article(article: &Article) -> Response {
+pub(crate) fn article(article: &Article) -> Response {
     let Article { slug, title, teaser, text, .. } = article;
     let body = format!(
         "<p><em>{teaser}</em></p><p id=\"text\">{text}</p>\
@@ -48,7 +48,7 @@ pub fn article(article: &Article) -> Response {
 }
 
 /// An article that the visitor has given back.
-pub fn returned(article: &Article, order_page: &str) -> Response {
+pub(crate) fn returned(article: &Article, order_page: &str) -> Response {
     let url = escape_html(order_page);
     let body = format!(
         "<p>You have given this article back. <a id=\"order\" href=\"{url}\">Your wallet gets the money here</a>.</p>\
@@ -58,6 +58,6 @@ pub fn returned(article: &Article, order_page: &str) -> Response {
 }
 
 /// A page with one sentence.
-pub fn message(status: u16, text: &str) -> Response {
+pub(crate) fn message(status: u16, text: &str) -> Response {
     page(status, text, "<p><a href=\"/\">All articles</a></p>")
 }

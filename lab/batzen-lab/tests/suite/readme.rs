@@ -24,7 +24,7 @@ const DEMO: [&str; 11] = [
 ];
 
 /// Starts the demo and waits for its results; it keeps serving afterwards.
-pub fn demo(dir: &Path, data: &str) -> (Service, Value) {
+pub(crate) fn demo(dir: &Path, data: &str) -> (Service, Value) {
     let arguments = [&DEMO[..], &["--json", "--data", data]].concat();
     let mut demo = Service::start(dir, "demo", &arguments);
     let deadline = Instant::now() + PATIENCE;

@@ -38,7 +38,7 @@ fn transfer_of(request: &HttpRequest) -> Option<TransferRequest> {
 }
 
 /// Gives a transfer request another uid, which is a bug.
-pub fn with_new_uid(request: &mut HttpRequest, random: &mut Random) {
+pub(super) fn with_new_uid(request: &mut HttpRequest, random: &mut Random) {
     let mut transfer = transfer_of(request).expect("a transfer");
     transfer.request_uid = HashCode::from_bytes(random.bytes());
     request.body = serde_json::to_vec(&transfer).ok();

@@ -31,7 +31,6 @@ pub(crate) fn blind(choice: Choice, items: &[CsBlindRequest<'_>]) -> Vec<Result<
         .collect()
 }
 
-/// Blinds in lanes.
 #[cfg(target_arch = "x86_64")]
 mod in_lanes {
     use curve25519_dalek::Scalar;

@@ -22,7 +22,7 @@ use curve25519_dalek::{EdwardsPoint, Scalar};
 use zeroize::{Zeroize, ZeroizeOnDrop, Zeroizing};
 
 use crate::eddsa::decompress;
-use crate::hash::{sha512, sha512_parts};
+use crate::hash::sha512_parts;
 use crate::kdf::{Extractor, Prk, kdf, kdf_array};
 use crate::lanes::Choice;
 #[cfg(target_arch = "x86_64")]
@@ -270,12 +270,6 @@ impl CsVerifyingKey {
     #[must_use]
     pub fn as_public_key(&self) -> &CsPublicKey {
         &self.0.bytes
-    }
-
-    /// SHA-512 of the key, by which security modules identify keys.
-    #[must_use]
-    pub fn h_cs(&self) -> HashCode {
-        sha512(self.0.bytes.as_bytes())
     }
 
     /// The challenge c' for a message.

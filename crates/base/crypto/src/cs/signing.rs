@@ -43,9 +43,8 @@ impl CsSigningKey {
         &self.secret
     }
 
-    /// The public key.
     #[must_use]
-    pub const fn public(&self) -> &CsVerifyingKey {
+    pub(crate) const fn public(&self) -> &CsVerifyingKey {
         &self.public
     }
 }

@@ -30,13 +30,13 @@ pub struct ParseError {
 pub struct FieldError {
     /// Name of the member.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub field: Option<String>,
+    pub(crate) field: Option<String>,
     /// Its position in the list of members.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub line: Option<u64>,
+    pub(crate) line: Option<u64>,
     /// Position of the element, in an array.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub dimension: Option<u64>,
+    pub(crate) dimension: Option<u64>,
 }
 
 impl ParseError {

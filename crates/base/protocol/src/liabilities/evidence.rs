@@ -66,11 +66,10 @@ pub enum Fraud {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Evidence {
     /// The version of its form.
-    pub batzen_liabilities_evidence: u32,
+    pub(crate) batzen_liabilities_evidence: u32,
     /// The exchange's master key.
     pub master_pub: EddsaPublicKey,
-    /// Its fraud.
-    pub fraud: Fraud,
+    pub(crate) fraud: Fraud,
 }
 
 /// The fraud that checked evidence proves.

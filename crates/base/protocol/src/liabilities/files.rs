@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::liabilities::leaf::Kind;
 
 /// The most epochs in an index: one a day for a century.
-pub const EPOCHS_MAX: usize = 40_000;
+pub(crate) const EPOCHS_MAX: usize = 40_000;
 
 /// An epoch in the index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

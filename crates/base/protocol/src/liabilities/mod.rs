@@ -20,12 +20,12 @@ pub mod evidence;
 pub mod files;
 pub mod fuzz_entry;
 pub mod leaf;
-pub mod receipt;
+pub(crate) mod receipt;
 pub mod statement;
 mod sum;
 pub mod tree;
 
-pub use evidence::{Evidence, Judgement};
+pub use evidence::Evidence;
 pub use files::Index;
 pub use leaf::{Kind, Leaf};
 pub use receipt::Receipt;

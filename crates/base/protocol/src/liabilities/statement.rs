@@ -17,7 +17,7 @@ use crate::liabilities::{BUCKET_LEAVES_MIN, CLOCK_SKEW};
 /// The version of statements.
 pub const VERSION: u32 = 1;
 /// The most denominations in one statement.
-pub const DENOMINATIONS_MAX: usize = 1 << 14;
+pub(crate) const DENOMINATIONS_MAX: usize = 1 << 14;
 
 /// Faults of a statement.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -308,7 +308,7 @@ pub struct SigningKey {
 impl SigningKey {
     /// Returns whether the master key has signed it.
     #[must_use]
-    pub fn is_of(&self, master_pub: &EddsaPublicKey) -> bool {
+    pub(crate) fn is_of(&self, master_pub: &EddsaPublicKey) -> bool {
         let message = MasterSigningKeyValidity {
             start: self.stamp_start,
             expire: self.stamp_expire,
@@ -320,7 +320,7 @@ impl SigningKey {
 
     /// Returns whether it may have signed at this time.
     #[must_use]
-    pub fn signs_at(&self, time: Timestamp) -> bool {
+    pub(crate) fn signs_at(&self, time: Timestamp) -> bool {
         self.stamp_start <= time.saturating_add(CLOCK_SKEW)
             && time <= self.stamp_expire.saturating_add(CLOCK_SKEW)
     }

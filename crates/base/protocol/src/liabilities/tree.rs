@@ -18,7 +18,7 @@ pub const BITS_MAX: u8 = 24;
 pub const BUCKET_LEAVES_MAX: u64 = 1 << 16;
 /// The most leaves of a bucket that is read: twice as many on average before the tree gets another level, and as many
 /// again for chance.
-pub const LEAVES_READ_MAX: usize = 1 << 18;
+pub(crate) const LEAVES_READ_MAX: usize = 1 << 18;
 
 /// Why a bucket is not what a statement says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -119,7 +119,7 @@ pub struct Bucket {
     pub leaves: Vec<Leaf>,
     /// The nodes beside the way.
     #[serde(deserialize_with = "limits::array::<_, _, { BITS_MAX as usize }>")]
-    pub path: Vec<Node>,
+    pub(crate) path: Vec<Node>,
 }
 
 impl Bucket {

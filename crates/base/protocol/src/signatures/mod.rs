@@ -68,7 +68,7 @@ pub trait SignedMessage {
 pub const HEADER_SIZE: usize = 8;
 
 /// A value that can be a field of signed messages.
-pub trait Field {
+pub(crate) trait Field {
     /// Its size there, in bytes.
     const SIZE: usize;
     /// Writes it; `out` has exactly that size.

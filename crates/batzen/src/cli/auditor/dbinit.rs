@@ -27,7 +27,7 @@ use super::run::followed_copy;
 It can be run again at any time. An embedded store needs no preparation. With [auditor-feed], all
 this is also about the copy of the exchange's rows, with the results of the checks.
 With several options, it drops or restarts first, then creates the tables, then collects garbage.")]
-pub struct DbinitArgs {
+pub(super) struct DbinitArgs {
     #[command(flatten)]
     common: Common,
     /// Forget how far the checks have come, and all their sums: all rows of the copy are checked again. Audited exchanges,
@@ -46,7 +46,7 @@ pub struct DbinitArgs {
     gc: bool,
 }
 
-pub fn run(args: &DbinitArgs) -> anyhow::Result<ExitCode> {
+pub(super) fn run(args: &DbinitArgs) -> anyhow::Result<ExitCode> {
     let config = super::config(&args.common)?;
     let copy = followed_copy(&args.common.load()?)?;
     if args.reset && !args.yes && !confirmed(&config, copy.as_ref())? {

@@ -12,7 +12,7 @@ use serde_json::json;
 
 #[derive(Args)]
 #[command(arg_required_else_help = true)]
-pub struct ExchangeArgs {
+pub(super) struct ExchangeArgs {
     #[command(subcommand)]
     command: ExchangeCommand,
 }
@@ -89,7 +89,7 @@ fn url(text: &str) -> Result<String, String> {
     Err("expected a URL that starts with http:// or https:// and ends with /".to_owned())
 }
 
-pub fn run(args: ExchangeArgs) -> anyhow::Result<ExitCode> {
+pub(super) fn run(args: ExchangeArgs) -> anyhow::Result<ExitCode> {
     match args.command {
         ExchangeCommand::Add(args) => {
             change(&args.common, |books| Ok(books.add_exchange(args.master_pub, &args.url)?))

@@ -15,12 +15,12 @@ use super::run::followed_copy;
 
 Prints the auditor's public key, which the exchange's operator enables with `batzen exchange offline enable-auditor`.
 It can be run again at any time, and then changes nothing.")]
-pub struct InitArgs {
+pub(super) struct InitArgs {
     #[command(flatten)]
     common: Common,
 }
 
-pub fn run(args: &InitArgs) -> anyhow::Result<ExitCode> {
+pub(super) fn run(args: &InitArgs) -> anyhow::Result<ExitCode> {
     let config = super::config(&args.common)?;
     services::directory(&config.data_dir)?;
     let auditor_pub = match config.auditor_pub() {

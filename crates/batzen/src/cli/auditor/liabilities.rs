@@ -27,7 +27,7 @@ const SHOWN_MAX: usize = 50;
 
 Epochs that are right are confirmed with the auditor's key, unless --no-confirm is given; `batzen auditor serve` answers
 with the confirmations. Exit code 3: something was found, and nothing is confirmed.")]
-pub struct LiabilitiesArgs {
+pub(super) struct LiabilitiesArgs {
     #[command(flatten)]
     common: Common,
     /// Where the published files are: a URL such as https://exchange.example/liabilities, or a directory [default: the
@@ -56,7 +56,7 @@ pub struct LiabilitiesArgs {
 }
 
 /// Runs `auditor liabilities`.
-pub fn run(args: &LiabilitiesArgs) -> anyhow::Result<ExitCode> {
+pub(super) fn run(args: &LiabilitiesArgs) -> anyhow::Result<ExitCode> {
     let ini = args.common.load()?;
     let subject = CheckConfig::from_ini(&ini, args.exchange_key)?;
     let own = AuditorConfig::from_config(&ini)?;

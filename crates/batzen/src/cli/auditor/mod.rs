@@ -21,7 +21,7 @@ use super::sample;
 /// Check an exchange's books, run the auditor's service, name the audited exchanges, approve denominations offline.
 #[derive(Args)]
 #[command(arg_required_else_help = true)]
-pub struct AuditorArgs {
+pub(crate) struct AuditorArgs {
     #[command(subcommand)]
     command: AuditorCommand,
 }
@@ -62,7 +62,7 @@ enum AuditorCommand {
 ///
 /// # Errors
 /// Any failure, as one line.
-pub fn run(args: AuditorArgs) -> anyhow::Result<ExitCode> {
+pub(super) fn run(args: AuditorArgs) -> anyhow::Result<ExitCode> {
     match args.command {
         AuditorCommand::Init(args) => init::run(&args),
         AuditorCommand::Run(args) => run::run(&args),

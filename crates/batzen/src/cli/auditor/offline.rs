@@ -8,7 +8,7 @@ use clap::Args;
 
 #[derive(Args)]
 #[command(after_help = HELP)]
-pub struct OfflineArgs {
+pub(super) struct OfflineArgs {
     #[command(flatten)]
     common: Common,
     /// Subcommands with their arguments, executed in order
@@ -16,7 +16,7 @@ pub struct OfflineArgs {
     steps: Vec<String>,
 }
 
-pub async fn run(args: OfflineArgs) -> anyhow::Result<ExitCode> {
+pub(super) async fn run(args: OfflineArgs) -> anyhow::Result<ExitCode> {
     let config = super::config(&args.common)?;
     let mut say = |text: &str| eprintln!("{text}");
     let mut input = || std::io::read_to_string(std::io::stdin());

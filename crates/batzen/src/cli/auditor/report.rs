@@ -23,7 +23,7 @@ use super::run::{OutputArgs, own_copy, show};
   batzen auditor report -c auditor.conf --html audit.html --csv audit.csv
 
 Exit code 3: a finding is open.")]
-pub struct ReportArgs {
+pub(super) struct ReportArgs {
     #[command(flatten)]
     common: Common,
     #[command(flatten)]
@@ -37,7 +37,7 @@ pub struct ReportArgs {
   batzen auditor reopen -c auditor.conf 9N3X1C0V5S2E1Q0P8M7K6J5H4G3F2D1C0B9A8Z7Y6X5W4V3T2S1R --reason 'it was the wrong transfer'
 
 A suppressed finding stays in reports, with the reason. Found again with other figures, it is open again.")]
-pub struct NoteArgs {
+pub(super) struct NoteArgs {
     #[command(flatten)]
     common: Common,
     /// The finding's number, as `batzen auditor report` shows it
@@ -45,8 +45,8 @@ pub struct NoteArgs {
     /// Why
     #[arg(long, value_name = "TEXT")]
     reason: String,
-    /// Who decides; kept with the reason
-    #[arg(long, value_name = "NAME", env = "SUDO_USER")]
+    /// Who decides, kept with the reason [default: the user's name]
+    #[arg(long, value_name = "NAME")]
     by: Option<String>,
 }
 
@@ -68,7 +68,7 @@ fn read(store: &Store, config: &CheckConfig, now: Timestamp) -> anyhow::Result<R
 ///
 /// # Errors
 /// Any failure, as one line.
-pub fn run(args: &ReportArgs) -> anyhow::Result<ExitCode> {
+pub(super) fn run(args: &ReportArgs) -> anyhow::Result<ExitCode> {
     let ini = args.common.load()?;
     let config = CheckConfig::from_ini(&ini, None)?;
     let socket = AuditorConfig::from_config(&ini)?.socket();
@@ -95,10 +95,12 @@ fn open_copy(ini: &Config) -> anyhow::Result<Store> {
 ///
 /// # Errors
 /// Any failure, as one line.
-pub fn note(args: &NoteArgs, suppresses: bool) -> anyhow::Result<ExitCode> {
+pub(super) fn note(args: &NoteArgs, suppresses: bool) -> anyhow::Result<ExitCode> {
     let ini = args.common.load()?;
     let socket = AuditorConfig::from_config(&ini)?.socket();
-    let by = args.by.clone().or_else(|| std::env::var("USER").ok()).filter(|name| !name.trim().is_empty());
+    let variable = |name| std::env::var(name).ok();
+    let by = args.by.clone().or_else(|| variable("SUDO_USER")).or_else(|| variable("USER"));
+    let by = by.filter(|name| !name.trim().is_empty());
     let reason = args.reason.trim();
     let reason = match by {
         // An empty reason is refused below.

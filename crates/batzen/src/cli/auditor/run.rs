@@ -66,7 +66,7 @@ impl SourceArgs {
   batzen auditor run --config auditor.conf --data /copies/exchange --no-bank --html audit.html
 
 Exit code 3: something was found.")]
-pub struct RunArgs {
+pub(super) struct RunArgs {
     #[command(flatten)]
     source: SourceArgs,
     /// Check all rows of the own copy again, not only what has changed since the last time
@@ -105,7 +105,7 @@ enum Name {
   batzen auditor check reserves --config auditor.conf --internal
 
 Prints one JSON object. Findings do not change the exit code.")]
-pub struct CheckArgs {
+pub(super) struct CheckArgs {
     /// The check
     #[arg(value_name = "CHECK")]
     name: Name,
@@ -260,7 +260,7 @@ pub(super) fn show(output: &OutputArgs, forms: &Forms, text: &str) -> anyhow::Re
 }
 
 /// Runs `auditor run`.
-pub fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
+pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let ini = args.source.common.load()?;
     let config = CheckConfig::from_ini(&ini, args.source.exchange_key)?;
     let (_, is_own_copy) = args.source.rows(&ini, &config.store)?;
@@ -286,7 +286,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// Runs `auditor check`.
-pub fn run_check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
+pub(super) fn run_check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     let ini = args.source.common.load()?;
     let config = CheckConfig::from_ini(&ini, args.source.exchange_key)?;
     let check_name = match args.name {

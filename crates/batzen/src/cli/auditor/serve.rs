@@ -17,7 +17,7 @@ use clap::Args;
 
 With [auditor-feed] it follows the exchange as `auditor sync` does, checks every change, and shows the results at /audit
 (FOLLOW = NO: it does not). Ready when GET /ready answers 200.")]
-pub struct ServeArgs {
+pub(super) struct ServeArgs {
     #[command(flatten)]
     common: Common,
     /// TCP port; 0 picks a free one [default: 8083]
@@ -28,7 +28,7 @@ pub struct ServeArgs {
     bind: Option<String>,
 }
 
-pub async fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
+pub(super) async fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     let stop = services::stop_signal()?;
     let mut config = super::config(&args.common)?;
     if let ListenConfig::Tcp { host, port } = &mut config.place {

@@ -53,7 +53,7 @@ EXCHANGE, EXCHANGE_KEY and KEY_FILE. The copy is where [auditor-feed] DB says, o
 of a PostgreSQL database, its publication is followed: it makes the replication slot, copies all
 rows, and follows the changes. `batzen signer keygen FILE` makes a key. The exchange's configuration
 has [exchange-feed] LISTEN, KEY_FILE and AUDITORS. See docs/internals/feed.md.")]
-pub struct SyncArgs {
+pub(super) struct SyncArgs {
     #[command(flatten)]
     common: Common,
     /// The exchange's configuration: it says what is followed, in place of the auditor's
@@ -87,7 +87,7 @@ pub struct SyncArgs {
 ///
 /// # Errors
 /// Any failure, as one line.
-pub fn run(args: SyncArgs) -> anyhow::Result<ExitCode> {
+pub(super) fn run(args: SyncArgs) -> anyhow::Result<ExitCode> {
     services::block_on(sync(args))
 }
 

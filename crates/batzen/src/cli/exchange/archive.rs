@@ -34,7 +34,7 @@ use crate::cli::known_options;
   batzen exchange archive run -c exchange.conf --before 2036-01-01 --reason yearly --dry-run
   batzen exchange archive list -c exchange.conf"
 )]
-pub struct ArchiveArgs {
+pub(super) struct ArchiveArgs {
     #[command(subcommand)]
     command: ArchiveCommand,
 }
@@ -148,7 +148,7 @@ fn day(text: &str) -> Result<Timestamp, String> {
 ///
 /// # Errors
 /// Any failure, as one line.
-pub fn run(args: ArchiveArgs) -> anyhow::Result<ExitCode> {
+pub(super) fn run(args: ArchiveArgs) -> anyhow::Result<ExitCode> {
     match args.command {
         ArchiveCommand::Run(args) => services::block_on(move_rows(args)),
         ArchiveCommand::List(args) => list(&args),

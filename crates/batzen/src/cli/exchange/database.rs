@@ -23,7 +23,7 @@ const SCHEMA: &str = "exchange";
 
 /// The database to work on.
 #[derive(Args)]
-pub struct Database {
+pub(super) struct Database {
     #[command(flatten)]
     common: Common,
     /// The database, such as postgres:///exchange [default: from the configuration]
@@ -43,7 +43,7 @@ pub struct Database {
 
 It can be run again at any time: it adds missing tables, and otherwise changes nothing.
 Stop all services before a change. Garbage may be collected while they run.")]
-pub struct DbinitArgs {
+pub(super) struct DbinitArgs {
     #[command(flatten)]
     database: Database,
     /// Drop everything first. All rows are lost
@@ -74,7 +74,7 @@ pub struct DbinitArgs {
 /// Options of `exchange maintain`.
 #[derive(Args)]
 #[command(after_help = "The exchange itself does the same every ten minutes.")]
-pub struct MaintainArgs {
+pub(super) struct MaintainArgs {
     #[command(flatten)]
     database: Database,
     /// Number of days, from today, for which queues get their own partition
@@ -88,7 +88,7 @@ pub struct MaintainArgs {
   batzen exchange replication --setup --reader auditor -c /etc/taler/taler.conf
   batzen exchange replication --status --json -c /etc/taler/taler.conf")]
 #[group(id = "what", required = true, multiple = false, args = ["setup", "status"])]
-pub struct ReplicationArgs {
+pub(super) struct ReplicationArgs {
     #[command(flatten)]
     database: Database,
     /// Publish the tables that an auditor needs, and print the commands for the auditor's server
@@ -135,7 +135,7 @@ fn connect(url: &str, application: &str) -> anyhow::Result<Connection> {
 }
 
 /// Creates, migrates or resets the exchange's tables, then collects garbage.
-pub async fn dbinit(args: DbinitArgs) -> anyhow::Result<ExitCode> {
+pub(super) async fn dbinit(args: DbinitArgs) -> anyhow::Result<ExitCode> {
     let (url, ini) = args.database.url()?;
     // The exchange's configuration, if garbage is to be collected: wrong options must not show up half-way.
     let config = args.gc.then(|| garbage_config(&ini, url.as_deref())).transpose()?;
@@ -219,7 +219,7 @@ fn confirmed(sql: &mut Connection) -> anyhow::Result<bool> {
 }
 
 /// Runs the periodic maintenance once.
-pub fn maintain(args: &MaintainArgs) -> anyhow::Result<ExitCode> {
+pub(super) fn maintain(args: &MaintainArgs) -> anyhow::Result<ExitCode> {
     let mut sql = args.database.connect("batzen-maintain")?;
     batzen_postgres::schema::check(&mut sql, SCHEMA, exchange::ALL)?;
     let options = MaintainOptions { days_ahead: args.days, ..MaintainOptions::default() };
@@ -258,7 +258,7 @@ pub fn maintain(args: &MaintainArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// Sets up the replication to auditors, or reports on it.
-pub fn replication(args: &ReplicationArgs) -> anyhow::Result<ExitCode> {
+pub(super) fn replication(args: &ReplicationArgs) -> anyhow::Result<ExitCode> {
     let mut sql = args.database.connect("batzen-replication")?;
     batzen_postgres::schema::check(&mut sql, SCHEMA, exchange::ALL)?;
     if args.setup {

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use super::work_and_close;
 
 /// Collects garbage: on the database, in the service that has the embedded store open, or in this process.
-pub async fn collect(config: ExchangeConfig, clock: Arc<dyn Clock>) -> anyhow::Result<Report> {
+pub(super) async fn collect(config: ExchangeConfig, clock: Arc<dyn Clock>) -> anyhow::Result<Report> {
     let stop = services::stop_signal()?;
     if let Some(dir) = config.store.dir() {
         if !dir.exists() {
@@ -46,8 +46,7 @@ pub async fn collect(config: ExchangeConfig, clock: Arc<dyn Clock>) -> anyhow::R
     }
 }
 
-/// The report as JSON.
-pub fn json(report: &Report) -> Value {
+pub(super) fn json(report: &Report) -> Value {
     let kinds = report.named().map(|(name, swept)| {
         let counts = json!({ "seen": swept.seen, "removed": swept.removed, "rows": swept.rows });
         (name.to_owned(), counts)
@@ -56,7 +55,7 @@ pub fn json(report: &Report) -> Value {
 }
 
 /// The report as a table.
-pub fn text(report: &Report) -> String {
+pub(super) fn text(report: &Report) -> String {
     let mut table = format!("{:<20} {:>12} {:>12} {:>12}\n", "", "examined", "removed", "rows");
     for (name, swept) in report.named() {
         table += &format!("{name:<20} {:>12} {:>12} {:>12}\n", swept.seen, swept.removed, swept.rows);

@@ -24,7 +24,7 @@ const TOKEN_BYTES: usize = 32;
 #[command(after_help = "Examples:
   batzen exchange kyc officer alice --token-file alice.token
   batzen exchange kyc cases --exchange http://localhost:8081/ --token-file alice.token")]
-pub struct KycArgs {
+pub(super) struct KycArgs {
     #[command(subcommand)]
     command: KycCommand,
 }
@@ -107,7 +107,7 @@ struct DecideArgs {
 ///
 /// # Errors
 /// Any failure, as one line.
-pub fn run(args: KycArgs) -> anyhow::Result<ExitCode> {
+pub(super) fn run(args: KycArgs) -> anyhow::Result<ExitCode> {
     match args.command {
         KycCommand::Officer(args) => officer(&args),
         KycCommand::Cases(args) => services::block_on(cases(args)),

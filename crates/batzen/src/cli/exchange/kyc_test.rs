@@ -24,7 +24,7 @@ const PREFIX: &str = "kyc-provider-";
 
 The provider sends the browser back to BASE_URL, so no exchange may be running at its port. Exit code 1 if nobody
 was identified.")]
-pub struct TestArgs {
+pub(super) struct TestArgs {
     #[command(flatten)]
     common: Common,
     /// The provider, as in [kyc-provider-NAME]
@@ -45,7 +45,7 @@ pub struct TestArgs {
 ///
 /// # Errors
 /// Any failure, as one line.
-pub async fn run(args: TestArgs) -> anyhow::Result<ExitCode> {
+pub(super) async fn run(args: TestArgs) -> anyhow::Result<ExitCode> {
     let mut config = ExchangeConfig::from_ini(&args.common.load()?)?;
     let Some(name) = &args.provider else { return list(&config, args.json) };
     if let (Some(chosen), ListenConfig::Tcp { port, .. }) = (args.port, &mut config.listen) {

@@ -22,7 +22,7 @@ fn tell(published: Option<(u64, u64)>) {
 }
 
 /// Publishes epochs: in the running service if the store is embedded, otherwise in this process.
-pub async fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
+pub(super) async fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
     let stop = services::stop_signal()?;
     tokio::pin!(stop);
     let mut ini = args.common.load()?;

@@ -66,7 +66,7 @@ const SETUP_PAUSE: std::time::Duration = std::time::Duration::from_secs(1);
 /// Run the exchange, its workers, and the offline key tool.
 #[derive(Args)]
 #[command(arg_required_else_help = true)]
-pub struct ExchangeArgs {
+pub(crate) struct ExchangeArgs {
     #[command(subcommand)]
     command: ExchangeCommand,
 }
@@ -276,7 +276,7 @@ struct TotalsArgs {
 ///
 /// # Errors
 /// Any failure, as one line.
-pub fn run(args: ExchangeArgs) -> anyhow::Result<ExitCode> {
+pub(super) fn run(args: ExchangeArgs) -> anyhow::Result<ExitCode> {
     match args.command {
         ExchangeCommand::Serve(args) => services::block_on(serve(args)),
         ExchangeCommand::Offline(args) => services::block_on(offline(args)),

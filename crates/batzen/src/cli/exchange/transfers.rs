@@ -32,7 +32,7 @@ const PAYTO_CHARS_MAX: usize = 200;
   batzen exchange transfers -c exchange.conf --retry-all
 
 An exchange with an embedded store must not be running.")]
-pub struct TransfersArgs {
+pub(super) struct TransfersArgs {
     #[command(flatten)]
     common: Common,
     /// Retry this transfer; fix the cause of the refusal first
@@ -50,7 +50,7 @@ pub struct TransfersArgs {
 ///
 /// # Errors
 /// The store is missing or in use, or a transfer to retry was not refused.
-pub fn run(args: TransfersArgs) -> anyhow::Result<ExitCode> {
+pub(super) fn run(args: TransfersArgs) -> anyhow::Result<ExitCode> {
     let config = ExchangeConfig::from_ini(&args.common.load()?)?;
     store_args::require_existing(&config.store)?;
     if args.retry_all || !args.retry.is_empty() {

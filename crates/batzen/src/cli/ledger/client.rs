@@ -19,7 +19,7 @@ const DEFAULT_LEDGER: &str = "tcp://127.0.0.1:3001";
 
 /// The ledger to use.
 #[derive(Args)]
-pub struct Target {
+pub(super) struct Target {
     /// The ledger: tcp://HOST:PORT, unix:///PATH or tigerbeetle://ADDRESS,ADDRESS
     #[arg(long, value_name = "URL", default_value = DEFAULT_LEDGER)]
     ledger: String,
@@ -38,7 +38,7 @@ pub struct Target {
   batzen ledger client get-change-events after=0 limit=10
 
 Exit code 1 if the ledger refuses an event; `exists` is success.")]
-pub struct ClientArgs {
+pub(super) struct ClientArgs {
     #[command(flatten)]
     target: Target,
     /// create-accounts, create-transfers, lookup-accounts, lookup-transfers, get-account-transfers,
@@ -52,7 +52,7 @@ pub struct ClientArgs {
 
 /// Options of `ledger repl`.
 #[derive(Args)]
-pub struct ReplArgs {
+pub(super) struct ReplArgs {
     #[command(flatten)]
     target: Target,
 }
@@ -62,7 +62,7 @@ async fn connect(url: &str) -> anyhow::Result<Arc<dyn Ledger>> {
 }
 
 /// Sends one request.
-pub fn run(mut args: ClientArgs) -> anyhow::Result<ExitCode> {
+pub(super) fn run(mut args: ClientArgs) -> anyhow::Result<ExitCode> {
     // Options may also follow the words.
     if let Some(place) = args.words.iter().position(|word| word == "--json") {
         args.words.remove(place);
@@ -91,7 +91,7 @@ pub fn run(mut args: ClientArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// Reads requests line by line until the end of input.
-pub fn repl(args: &ReplArgs) -> anyhow::Result<ExitCode> {
+pub(super) fn repl(args: &ReplArgs) -> anyhow::Result<ExitCode> {
     let runtime = services::runtime().context("cannot start the runtime")?;
     let ledger = runtime.block_on(connect(&args.target.ledger))?;
     let stdin = std::io::stdin();

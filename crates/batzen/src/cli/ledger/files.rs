@@ -18,7 +18,7 @@ use batzen_cli_support::store_args::require_store;
 
 /// A ledger on disk.
 #[derive(Args)]
-pub struct Files {
+pub(super) struct Files {
     /// Directory of the ledger
     #[arg(value_name = "DIR")]
     dir: PathBuf,
@@ -29,7 +29,7 @@ pub struct Files {
 
 /// Options of copying from one directory into another.
 #[derive(Args)]
-pub struct CopyArgs {
+pub(super) struct CopyArgs {
     /// Directory to copy from
     #[arg(value_name = "FROM")]
     from: PathBuf,
@@ -71,7 +71,7 @@ fn open(dir: &Path) -> anyhow::Result<DurableLedger> {
         .with_context(|| format!("the ledger in {}", dir.display()))
 }
 
-pub fn inspect(args: &Files) -> anyhow::Result<ExitCode> {
+pub(super) fn inspect(args: &Files) -> anyhow::Result<ExitCode> {
     let ledger = open(&args.dir)?;
     let Inspection { state, log_blocks, log_memory_bytes, snapshot, store } = ledger.inspect();
     ledger.stop().context("the ledger's store")?;
@@ -160,7 +160,7 @@ fn report(what: &str, outcome: Result<VerifyReport, RecoveryError>, as_json: boo
     }
 }
 
-pub fn verify(args: &Files) -> anyhow::Result<ExitCode> {
+pub(super) fn verify(args: &Files) -> anyhow::Result<ExitCode> {
     require_store(&args.dir)?;
     let waiting = Waiting::new("re-executing the log");
     let outcome = verify_directory(&args.dir);
@@ -170,7 +170,7 @@ pub fn verify(args: &Files) -> anyhow::Result<ExitCode> {
 
 /// A backup is a ledger, so restoring is the same operation in the other direction. The source is re-executed
 /// before it is copied.
-pub fn copy(args: &CopyArgs, verb: &str) -> anyhow::Result<ExitCode> {
+pub(super) fn copy(args: &CopyArgs, verb: &str) -> anyhow::Result<ExitCode> {
     if std::fs::read_dir(&args.to).is_ok_and(|mut entries| entries.next().is_some()) {
         bail!("{}: is not empty; {verb} goes into a new directory", args.to.display());
     }

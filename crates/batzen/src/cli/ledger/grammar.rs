@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 /// A request to a ledger.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Request {
+pub(super) enum Request {
     CreateAccounts(Vec<Account>),
     CreateTransfers(Vec<Transfer>),
     LookupAccounts(Vec<u128>),
@@ -23,7 +23,7 @@ pub enum Request {
 }
 
 /// The operations and their arguments.
-pub const OPERATIONS: [(&str, &str); 9] = [
+pub(super) const OPERATIONS: [(&str, &str); 9] = [
     ("create-accounts", "id=1 ledger=700 code=10 [flags=history|linked] [user_data_128=..] [, id=2 ..]"),
     (
         "create-transfers",
@@ -40,7 +40,7 @@ pub const OPERATIONS: [(&str, &str); 9] = [
 
 /// A mistake in the words, as a sentence that says what would be correct.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Mistake(pub String);
+pub(super) struct Mistake(pub String);
 
 impl fmt::Display for Mistake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -55,7 +55,7 @@ fn mistake<T>(text: impl Into<String>) -> Result<T, Mistake> {
 }
 
 /// Parses an operation and its words.
-pub fn parse(operation: &str, words: &[String]) -> Result<Request, Mistake> {
+pub(super) fn parse(operation: &str, words: &[String]) -> Result<Request, Mistake> {
     let name = operation.replace('_', "-");
     let Some((name, takes)) = OPERATIONS.iter().find(|(known, _)| *known == name) else {
         let known: Vec<&str> = OPERATIONS.iter().map(|(name, _)| *name).collect();
@@ -91,7 +91,7 @@ fn request(name: &str, words: &[String]) -> Result<Request, Mistake> {
 
 /// Parses an operation whose events are given as JSON: an array, an object with `accounts`, `transfers` or
 /// `ids`, or one JSON value per line.
-pub fn parse_json(operation: &str, text: &str) -> Result<Request, Mistake> {
+pub(super) fn parse_json(operation: &str, text: &str) -> Result<Request, Mistake> {
     let name = operation.replace('_', "-");
     let values: Vec<Value> = serde_json::Deserializer::from_str(text)
         .into_iter()

@@ -5,7 +5,7 @@ mod files;
 mod grammar;
 mod serve;
 
-pub use serve::ServeConfig;
+pub(super) use serve::ServeConfig;
 
 use std::process::ExitCode;
 
@@ -17,7 +17,7 @@ use crate::cli::sample;
 /// Run a ledger, query one, maintain its files.
 #[derive(Args)]
 #[command(arg_required_else_help = true)]
-pub struct LedgerArgs {
+pub(crate) struct LedgerArgs {
     #[command(subcommand)]
     command: LedgerCommand,
 }
@@ -47,7 +47,7 @@ enum LedgerCommand {
 ///
 /// # Errors
 /// Any failure, as one line.
-pub fn run(args: LedgerArgs) -> anyhow::Result<ExitCode> {
+pub(super) fn run(args: LedgerArgs) -> anyhow::Result<ExitCode> {
     services::raise_descriptor_limit();
     match args.command {
         LedgerCommand::Serve(args) => serve::run(&args),

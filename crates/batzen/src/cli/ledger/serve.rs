@@ -29,7 +29,7 @@ use crate::cli::known_options;
 
 Clients are not authenticated: listen on a local socket, the loopback interface, or a private network.
 Ready when GET /ready of --http answers 200, or a connection is accepted.")]
-pub struct ServeArgs {
+pub(super) struct ServeArgs {
     #[command(flatten)]
     common: Common,
     #[command(flatten)]
@@ -53,7 +53,7 @@ pub struct ServeArgs {
 
 /// A ledger server's configuration: section `[ledger]`.
 #[derive(Debug, PartialEq, Eq)]
-pub struct ServeConfig {
+pub(crate) struct ServeConfig {
     /// Where the log and the balances are kept.
     pub store: StoreConfig,
     /// Address of the binary protocol.
@@ -71,7 +71,7 @@ impl ServeConfig {
     ///
     /// # Errors
     /// The first option that is invalid, with its place.
-    pub fn from_ini(ini: &Config) -> anyhow::Result<Self> {
+    pub(crate) fn from_ini(ini: &Config) -> anyhow::Result<Self> {
         const LEDGER: &str = "ledger";
         let address = |option: &str, default: Option<&str>| {
             let text = ini.text(LEDGER, option).or(default).filter(|text| *text != "none");
@@ -179,7 +179,7 @@ fn serve_binary(
 }
 
 /// Serves until a signal arrives.
-pub fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
+pub(super) fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let runtime = services::runtime().context("cannot start the runtime")?;
     let outcome = runtime.block_on(serve(args));
     runtime.shutdown_background();

@@ -6,32 +6,32 @@
 use clap::Args;
 
 /// A configuration of an exchange to start from.
-pub const EXCHANGE: &str = include_str!("exchange.conf");
+pub(super) const EXCHANGE: &str = include_str!("exchange.conf");
 /// A configuration of a bank to start from.
-pub const BANK: &str = include_str!("bank.conf");
+pub(super) const BANK: &str = include_str!("bank.conf");
 /// A configuration of a switch to start from.
-pub const SWITCH: &str = include_str!("switch.conf");
+pub(super) const SWITCH: &str = include_str!("switch.conf");
 /// A configuration of a signer to start from. The keys in it must be replaced.
-pub const SIGNER: &str = include_str!("signer.conf");
+pub(super) const SIGNER: &str = include_str!("signer.conf");
 
 /// A configuration of a ledger to start from.
-pub const LEDGER: &str = include_str!("ledger.conf");
+pub(super) const LEDGER: &str = include_str!("ledger.conf");
 
 /// A configuration of an auditor to start from.
-pub const AUDITOR: &str = include_str!("auditor.conf");
+pub(super) const AUDITOR: &str = include_str!("auditor.conf");
 
 /// A configuration of a merchant backend to start from.
-pub const MERCHANT: &str = include_str!("merchant.conf");
+pub(super) const MERCHANT: &str = include_str!("merchant.conf");
 
 #[derive(Args)]
-pub struct SampleArgs {
+pub(super) struct SampleArgs {
     /// Use the paths of the systemd units, below /var/lib and /run
     #[arg(long)]
     system: bool,
 }
 
 /// Prints a service's sample configuration.
-pub fn print(args: &SampleArgs, service: &str, sample: &str) {
+pub(super) fn print(args: &SampleArgs, service: &str, sample: &str) {
     print!("{}", if args.system { with_system_paths(service, sample) } else { sample.to_owned() });
 }
 

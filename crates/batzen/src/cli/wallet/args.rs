@@ -29,7 +29,7 @@ Exit codes:
 
 With --json, results go to standard output and errors to standard error, each as one JSON value."
 )]
-pub struct WalletArgs {
+pub(crate) struct WalletArgs {
     /// The wallet file [default: batzen/wallet.db in the user's data directory]
     #[arg(long, global = true, value_name = "FILE")]
     pub wallet: Option<PathBuf>,
@@ -49,7 +49,7 @@ pub struct WalletArgs {
 
 /// The commands of the wallet.
 #[derive(Debug, Subcommand)]
-pub enum WalletCommand {
+pub(crate) enum WalletCommand {
     /// Get coins for money in a bank account
     Withdraw(WithdrawArgs),
     /// Accept what a taler:// link offers: a withdrawal that a bank began, money from somebody, or a request
@@ -183,7 +183,7 @@ nobody learns anything. Run it soon after each withdrawal, too: it then gets the
 missing coin cannot be proved.
 
 Exit code 7: a coin is missing, or a fraud is proved.")]
-pub struct VerifyExchangeArgs {
+pub(crate) struct VerifyExchangeArgs {
     /// Base URL of the exchange [default: the wallet's only one]
     #[arg(value_name = "URL")]
     pub exchange: Option<String>,
@@ -238,7 +238,7 @@ impl From<Cipher> for CipherChoice {
     batzen wallet withdraw --exchange http://localhost:8081/ --amount KUDOS:20 --manual
   Pocket money:
     batzen wallet withdraw --exchange http://localhost:8081/ --amount KUDOS:20 --age-limit 14")]
-pub struct WithdrawArgs {
+pub(crate) struct WithdrawArgs {
     /// Amount to leave the bank account, e.g. KUDOS:20
     #[arg(long)]
     pub amount: String,
@@ -284,7 +284,7 @@ pub struct WithdrawArgs {
   batzen wallet accept taler+http://withdraw/localhost:8082/taler-bank-integration/OPERATION --wait 60
   batzen wallet accept taler://pay-push/exchange.example/KEY
   batzen wallet accept taler://pay-pull/exchange.example/KEY")]
-pub struct AcceptArgs {
+pub(crate) struct AcceptArgs {
     /// The taler://withdraw, taler://pay-push or taler://pay-pull URI
     pub uri: String,
     /// Of a withdrawal: base URL of the exchange [default: the bank's suggestion]
@@ -306,14 +306,14 @@ pub struct AcceptArgs {
 
 What you have paid before is not paid again: the shop gets the receipt for the new session. The shop's receipt is in
 the JSON result. If the contract promises refunds, `batzen wallet run` waits for them.")]
-pub struct PayArgs {
+pub(crate) struct PayArgs {
     /// The taler://pay or taler+http://pay URI
     pub uri: String,
 }
 
 /// Options of `send` and `request`.
 #[derive(Debug, Args)]
-pub struct PeerArgs {
+pub(crate) struct PeerArgs {
     /// Amount for the receiver, e.g. KUDOS:5
     pub amount: String,
     /// What it is for; the other person reads it
@@ -357,7 +357,7 @@ fn delay(text: &str) -> Result<Duration, String> {
 
 Deposit fees come on top of the amount. The exchange keeps its wire fee from the transfer. `all` deposits every coin of
 every exchange, in several requests if needed, and says what is left and why.")]
-pub struct DepositArgs {
+pub(crate) struct DepositArgs {
     /// Amount for the account, e.g. KUDOS:5, or `all`
     #[arg(value_name = "AMOUNT|all")]
     pub amount: String,
@@ -375,7 +375,7 @@ pub struct DepositArgs {
   batzen wallet run
   batzen wallet run --once
   batzen wallet run --timeout 60")]
-pub struct RunArgs {
+pub(crate) struct RunArgs {
     /// Do what is possible now, without waiting for banks or people
     #[arg(long)]
     pub once: bool,
@@ -395,7 +395,7 @@ pub struct RunArgs {
   batzen wallet evidence 3 --accept-refused
 
 The file contains requests and answers, but no secret keys. It shows whom you paid, and how much.")]
-pub struct EvidenceArgs {
+pub(crate) struct EvidenceArgs {
     /// Show only the evidence with this number
     pub id: Option<u64>,
     /// Write the evidence to a new JSON file for an auditor
@@ -415,7 +415,7 @@ pub struct EvidenceArgs {
   batzen wallet exchanges tos https://exchange.example/
   batzen wallet exchanges tos-accept https://exchange.example/"
 )]
-pub struct ExchangesArgs {
+pub(crate) struct ExchangesArgs {
     /// The action.
     #[command(subcommand)]
     pub command: ExchangesCommand,
@@ -423,7 +423,7 @@ pub struct ExchangesArgs {
 
 /// Actions on exchanges.
 #[derive(Debug, Subcommand)]
-pub enum ExchangesCommand {
+pub(crate) enum ExchangesCommand {
     /// List the exchanges that the wallet knows
     #[command(after_help = "Example:
   batzen wallet exchanges list")]
@@ -486,7 +486,7 @@ docs/privacy.md says what each option gives and costs.")]
 
 /// State of an option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Switch {
+pub(crate) enum Switch {
     /// Yes
     On,
     /// No
@@ -495,7 +495,7 @@ pub enum Switch {
 
 impl ExchangesCommand {
     /// The base URL that the command names.
-    pub fn url(&self) -> Option<&str> {
+    pub(crate) fn url(&self) -> Option<&str> {
         match self {
             Self::List => None,
             Self::Update { url } => url.as_deref(),
@@ -516,7 +516,7 @@ impl ExchangesCommand {
   batzen wallet backup-file export wallet.backup
   batzen wallet --wallet new.db backup-file import wallet.backup"
 )]
-pub struct BackupArgs {
+pub(crate) struct BackupArgs {
     /// The action.
     #[command(subcommand)]
     pub command: BackupCommand,
@@ -524,7 +524,7 @@ pub struct BackupArgs {
 
 /// Actions on a backup.
 #[derive(Debug, Subcommand)]
-pub enum BackupCommand {
+pub(crate) enum BackupCommand {
     /// Save everything into a new file, encrypted under a passphrase
     #[command(after_help = "Example:
   batzen wallet backup-file export wallet.backup --passphrase-file passphrase")]

@@ -14,7 +14,7 @@ use super::{create, look};
 /// The shortest passphrase accepted; shorter ones are too easy to guess.
 const MIN_PASSPHRASE: usize = 8;
 
-pub fn run(path: &Path, args: &BackupArgs, output: &Output) -> anyhow::Result<u8> {
+pub(super) fn run(path: &Path, args: &BackupArgs, output: &Output) -> anyhow::Result<u8> {
     match &args.command {
         BackupCommand::Export { file, passphrase_file, insecure } => {
             let wallet = look(path)?;

@@ -16,7 +16,12 @@ use super::output::Output;
 /// The most rounds of requests to one exchange. Each round deposits at least one coin.
 const ROUNDS_MAX: usize = 64;
 
-pub async fn deposit(wallet: &Wallet, args: &DepositArgs, yes: bool, output: &Output) -> anyhow::Result<u8> {
+pub(super) async fn deposit(
+    wallet: &Wallet,
+    args: &DepositArgs,
+    yes: bool,
+    output: &Output,
+) -> anyhow::Result<u8> {
     let payto = inputs::payto(&args.payto)?;
     match inputs::deposit_amount(&args.amount)? {
         DepositAmount::Exact(amount) => {

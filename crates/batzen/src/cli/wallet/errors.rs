@@ -10,23 +10,23 @@ use serde::Serialize;
 use super::inputs::InputError;
 
 /// Any other failure.
-pub const EXIT_ERROR: u8 = 1;
+pub(super) const EXIT_ERROR: u8 = 1;
 /// An argument cannot be used.
-pub const EXIT_USAGE: u8 = 2;
+pub(super) const EXIT_USAGE: u8 = 2;
 /// An operation is not finished; `batzen wallet run` continues it.
-pub const EXIT_PENDING: u8 = 3;
+pub(super) const EXIT_PENDING: u8 = 3;
 /// Not enough money in the wallet.
-pub const EXIT_INSUFFICIENT: u8 = 4;
+pub(super) const EXIT_INSUFFICIENT: u8 = 4;
 /// The exchange, the bank or the shop refused.
-pub const EXIT_REFUSED: u8 = 5;
+pub(super) const EXIT_REFUSED: u8 = 5;
 /// Another process uses the wallet.
-pub const EXIT_IN_USE: u8 = 6;
+pub(super) const EXIT_IN_USE: u8 = 6;
 /// The exchange or the shop gave a false proof.
-pub const EXIT_DISPUTED: u8 = 7;
+pub(super) const EXIT_DISPUTED: u8 = 7;
 
 /// The wallet file does not exist, and the command does not create one.
 #[derive(Debug)]
-pub struct MissingWallet(pub PathBuf);
+pub(super) struct MissingWallet(pub PathBuf);
 
 impl std::fmt::Display for MissingWallet {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -38,7 +38,7 @@ impl std::error::Error for MissingWallet {}
 
 /// An error, for people and for scripts.
 #[derive(Debug, Serialize)]
-pub struct ErrorReport {
+pub(super) struct ErrorReport {
     /// The problem.
     pub error: String,
     /// The next step.
@@ -55,7 +55,7 @@ pub struct ErrorReport {
 }
 
 impl ErrorReport {
-    pub fn new(error: &anyhow::Error) -> Self {
+    pub(super) fn new(error: &anyhow::Error) -> Self {
         let wallet_error = error.downcast_ref::<WalletError>();
         let refusal = match wallet_error {
             Some(WalletError::Core(core)) => core.status_and_code(),
@@ -73,7 +73,7 @@ impl ErrorReport {
     }
 }
 
-pub fn exit_code(error: &anyhow::Error) -> u8 {
+pub(super) fn exit_code(error: &anyhow::Error) -> u8 {
     if error.is::<InputError>() {
         return EXIT_USAGE;
     }

@@ -12,7 +12,7 @@ use super::backup_file::write_new;
 use super::output::{Output, date};
 use super::{look, open};
 
-pub fn run(path: &Path, args: &EvidenceArgs, output: &Output) -> anyhow::Result<u8> {
+pub(super) fn run(path: &Path, args: &EvidenceArgs, output: &Output) -> anyhow::Result<u8> {
     if let (Some(id), true) = (args.id, args.accept_refused) {
         open(path)?.accept_refused(id)?;
         let text = "Accepted. Continue with `batzen wallet run`.";
@@ -73,12 +73,12 @@ fn list(evidence: &[&Evidence], output: &Output) -> String {
 }
 
 /// The number of false proofs that are not settled.
-pub fn unsettled(wallet: &Wallet) -> usize {
+pub(super) fn unsettled(wallet: &Wallet) -> usize {
     wallet.with_state(|state| state.evidence.values().filter(|item| item.settled.is_none()).count())
 }
 
 /// A notice about false proofs that are not settled, if there are any.
-pub fn notice(wallet: &Wallet, output: &Output) -> String {
+pub(super) fn notice(wallet: &Wallet, output: &Output) -> String {
     match unsettled(wallet) {
         0 => String::new(),
         count => format!(

@@ -11,7 +11,7 @@ use super::output::{Output, date};
 use super::table::{Column, Table};
 use super::{create, look, open};
 
-pub async fn run(path: &Path, args: &ExchangesArgs, output: &Output) -> anyhow::Result<u8> {
+pub(super) async fn run(path: &Path, args: &ExchangesArgs, output: &Output) -> anyhow::Result<u8> {
     match &args.command {
         ExchangesCommand::List => list(&look(path)?, output),
         ExchangesCommand::Add { url } => {

@@ -12,7 +12,7 @@ use batzen_wallet::{Amount, DepositAmount, TipUri};
 
 /// An argument that cannot be used.
 #[derive(Debug)]
-pub struct InputError {
+pub(super) struct InputError {
     given: String,
     expected: &'static str,
     reason: String,
@@ -39,7 +39,7 @@ const EXCHANGE: &str = "https://exchange.example/";
 const BANK: &str = "https://bank.example/";
 
 /// An amount above zero.
-pub fn amount(text: &str) -> Result<Amount, InputError> {
+pub(super) fn amount(text: &str) -> Result<Amount, InputError> {
     let bad =
         |expected, reason: String| InputError { given: text.to_owned(), expected, reason, example: AMOUNT };
     let amount = Amount::parse(text.trim()).map_err(|error| bad("an amount", error.to_string()))?;
@@ -50,7 +50,7 @@ pub fn amount(text: &str) -> Result<Amount, InputError> {
 }
 
 /// An amount above zero, or `all`.
-pub fn deposit_amount(text: &str) -> Result<DepositAmount, InputError> {
+pub(super) fn deposit_amount(text: &str) -> Result<DepositAmount, InputError> {
     if text.trim().eq_ignore_ascii_case("all") {
         return Ok(DepositAmount::All);
     }
@@ -58,7 +58,7 @@ pub fn deposit_amount(text: &str) -> Result<DepositAmount, InputError> {
 }
 
 /// A bank account. The signature of a deposit covers the text, so it is returned unchanged.
-pub fn payto(text: &str) -> Result<&str, InputError> {
+pub(super) fn payto(text: &str) -> Result<&str, InputError> {
     let text = text.trim();
     PaytoUri::parse(text).map(|_| text).map_err(|error| InputError {
         given: text.to_owned(),
@@ -69,7 +69,7 @@ pub fn payto(text: &str) -> Result<&str, InputError> {
 }
 
 /// A `taler://withdraw` URI.
-pub fn withdraw_uri(text: &str) -> Result<(), InputError> {
+pub(super) fn withdraw_uri(text: &str) -> Result<(), InputError> {
     parse_withdraw_uri(text).map(|_| ()).map_err(|error| InputError {
         given: text.to_owned(),
         expected: "a taler://withdraw URI",
@@ -79,12 +79,12 @@ pub fn withdraw_uri(text: &str) -> Result<(), InputError> {
 }
 
 /// Returns whether a URI is about a payment between people.
-pub fn is_peer_uri(text: &str) -> bool {
+pub(super) fn is_peer_uri(text: &str) -> bool {
     matches!(TalerUri::parse(text.trim()), Ok(TalerUri::PayPush { .. } | TalerUri::PayPull { .. }))
 }
 
 /// A `taler://pay-push` or `taler://pay-pull` URI.
-pub fn peer_uri(text: &str) -> Result<(), InputError> {
+pub(super) fn peer_uri(text: &str) -> Result<(), InputError> {
     PeerUri::parse(text).map(|_| ()).map_err(|error| InputError {
         given: text.to_owned(),
         expected: "a taler://pay-push or taler://pay-pull URI",
@@ -94,7 +94,7 @@ pub fn peer_uri(text: &str) -> Result<(), InputError> {
 }
 
 /// A `taler://pay` URI.
-pub fn pay_uri(text: &str) -> Result<(), InputError> {
+pub(super) fn pay_uri(text: &str) -> Result<(), InputError> {
     PayUri::parse(text).map(|_| ()).map_err(|error| InputError {
         given: text.to_owned(),
         expected: "a taler://pay URI",
@@ -104,7 +104,7 @@ pub fn pay_uri(text: &str) -> Result<(), InputError> {
 }
 
 /// A `taler://tip` URI.
-pub fn tip_uri(text: &str) -> Result<TipUri, InputError> {
+pub(super) fn tip_uri(text: &str) -> Result<TipUri, InputError> {
     TipUri::parse(text).map_err(|error| InputError {
         given: text.to_owned(),
         expected: "a taler://tip URI",
@@ -114,15 +114,14 @@ pub fn tip_uri(text: &str) -> Result<TipUri, InputError> {
 }
 
 /// A purchase: its number, or a `taler://refund` URI.
-pub enum PurchaseName {
+pub(super) enum PurchaseName {
     /// The number of its operation.
     Id(u64),
-    /// A URI.
     Uri(String),
 }
 
 /// The number of a purchase, or a `taler://refund` URI.
-pub fn purchase(text: &str) -> Result<PurchaseName, InputError> {
+pub(super) fn purchase(text: &str) -> Result<PurchaseName, InputError> {
     if let Ok(id) = text.trim().parse() {
         return Ok(PurchaseName::Id(id));
     }
@@ -135,7 +134,7 @@ pub fn purchase(text: &str) -> Result<PurchaseName, InputError> {
 }
 
 /// A URI that `accept` takes.
-pub fn accept_uri(text: &str) -> Result<(), InputError> {
+pub(super) fn accept_uri(text: &str) -> Result<(), InputError> {
     match TalerUri::parse(text.trim()) {
         Ok(TalerUri::PayPush { .. } | TalerUri::PayPull { .. }) => peer_uri(text),
         Ok(TalerUri::Pay { .. }) => Err(InputError {
@@ -149,12 +148,12 @@ pub fn accept_uri(text: &str) -> Result<(), InputError> {
 }
 
 /// The base URL of an exchange, in canonical form.
-pub fn exchange_url(text: &str) -> Result<String, InputError> {
+pub(super) fn exchange_url(text: &str) -> Result<String, InputError> {
     base_url(text, "the URL of an exchange", EXCHANGE)
 }
 
 /// The base URL of a bank, in canonical form.
-pub fn bank_url(text: &str) -> Result<String, InputError> {
+pub(super) fn bank_url(text: &str) -> Result<String, InputError> {
     base_url(text, "the URL of a bank", BANK)
 }
 

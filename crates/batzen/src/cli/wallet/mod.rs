@@ -23,7 +23,7 @@ use anyhow::Context;
 use batzen_wallet::core::CoreError;
 use batzen_wallet::{Wallet, WalletError};
 
-pub use args::WalletArgs;
+pub(super) use args::WalletArgs;
 use args::WalletCommand;
 use errors::{ErrorReport, MissingWallet};
 use inputs::InputError;
@@ -33,7 +33,7 @@ use output::Output;
 ///
 /// # Errors
 /// Only errors that the command cannot report by itself: those of the runtime or of standard output.
-pub fn run(args: WalletArgs) -> anyhow::Result<ExitCode> {
+pub(super) fn run(args: WalletArgs) -> anyhow::Result<ExitCode> {
     let output = Output::new(args.json, args.no_color);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)

@@ -17,7 +17,7 @@ use super::output::{Output, day};
 use super::{evidence, inputs};
 
 /// Fetches the exchange's data if needed, and has the user accept its terms.
-pub async fn usable_exchange(
+pub(super) async fn usable_exchange(
     wallet: &Wallet,
     url: &str,
     yes: bool,
@@ -95,7 +95,7 @@ async fn finish(wallet: &Wallet, id: u64, wait: Duration, output: &Output) -> an
     Ok(code)
 }
 
-pub async fn withdraw(
+pub(super) async fn withdraw(
     wallet: &Wallet,
     args: &WithdrawArgs,
     yes: bool,
@@ -198,12 +198,17 @@ fn print_instructions(manual: &ManualWithdrawal, qr: bool, output: &Output) -> a
     output.result(manual, &instruction_words(manual, qr, output)?)
 }
 
-pub fn instructions(wallet: &Wallet, id: u64, qr: bool, output: &Output) -> anyhow::Result<u8> {
+pub(super) fn instructions(wallet: &Wallet, id: u64, qr: bool, output: &Output) -> anyhow::Result<u8> {
     print_instructions(&wallet.manual_withdrawal(id)?, qr, output)?;
     Ok(0)
 }
 
-pub async fn accept(wallet: &Wallet, args: &AcceptArgs, yes: bool, output: &Output) -> anyhow::Result<u8> {
+pub(super) async fn accept(
+    wallet: &Wallet,
+    args: &AcceptArgs,
+    yes: bool,
+    output: &Output,
+) -> anyhow::Result<u8> {
     let cipher = CipherChoice::from(args.cipher);
     let bar = output.progress("Asking the bank");
     let offer = wallet.inspect_withdrawal(&args.uri).await;
@@ -221,7 +226,7 @@ pub async fn accept(wallet: &Wallet, args: &AcceptArgs, yes: bool, output: &Outp
     finish(wallet, id, Duration::from_secs(args.wait), output).await
 }
 
-pub async fn run(wallet: &Wallet, args: &RunArgs, output: &Output) -> anyhow::Result<u8> {
+pub(super) async fn run(wallet: &Wallet, args: &RunArgs, output: &Output) -> anyhow::Result<u8> {
     let until =
         if args.once { RunUntil::Idle } else { RunUntil::Finished(args.timeout.map(Duration::from_secs)) };
     if args.retry_disputed {
@@ -257,7 +262,7 @@ pub async fn run(wallet: &Wallet, args: &RunArgs, output: &Output) -> anyhow::Re
 
 /// The event that a pending operation waits for, and its deadline:
 /// `waits for the bank transfer; reserve expires 2026-12-08`.
-pub fn pending_words(operation: &PendingOperation) -> String {
+pub(super) fn pending_words(operation: &PendingOperation) -> String {
     let mut words = operation.message.clone().unwrap_or_else(|| operation.waits_for.to_owned());
     if let (Some(until), Some(event)) = (operation.until, operation.until_event) {
         words.push_str(&format!("; {event} {}", day(until)));
@@ -290,7 +295,7 @@ fn report_words(wallet: &Wallet, report: &RunReport, output: &Output) -> anyhow:
     Ok(text)
 }
 
-pub fn cancel(wallet: &Wallet, id: u64, output: &Output) -> anyhow::Result<u8> {
+pub(super) fn cancel(wallet: &Wallet, id: u64, output: &Output) -> anyhow::Result<u8> {
     wallet.cancel(id)?;
     let line = wallet.transaction(id)?;
     let text = match line.kind {

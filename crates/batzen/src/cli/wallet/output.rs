@@ -13,13 +13,13 @@ use serde::Serialize;
 use super::errors::ErrorReport;
 
 /// The form of the output.
-pub struct Output {
+pub(super) struct Output {
     json: bool,
     color: bool,
 }
 
 impl Output {
-    pub fn new(json: bool, no_color: bool) -> Self {
+    pub(super) fn new(json: bool, no_color: bool) -> Self {
         let set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         let dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
         let color = !json && !no_color && !set("NO_COLOR") && !dumb && std::io::stdout().is_terminal();
@@ -27,7 +27,7 @@ impl Output {
     }
 
     /// Prints the result: `data` as JSON, or `text`.
-    pub fn result(&self, data: &impl Serialize, text: &str) -> anyhow::Result<()> {
+    pub(super) fn result(&self, data: &impl Serialize, text: &str) -> anyhow::Result<()> {
         let mut out = std::io::stdout().lock();
         if self.json {
             serde_json::to_writer_pretty(&mut out, data)?;
@@ -39,23 +39,23 @@ impl Output {
         Ok(())
     }
 
-    pub fn bold(&self, text: impl std::fmt::Display) -> String {
+    pub(super) fn bold(&self, text: impl std::fmt::Display) -> String {
         if self.color { format!("\x1b[1m{text}\x1b[0m") } else { text.to_string() }
     }
 
-    pub fn dim(&self, text: impl std::fmt::Display) -> String {
+    pub(super) fn dim(&self, text: impl std::fmt::Display) -> String {
         if self.color { format!("\x1b[2m{text}\x1b[0m") } else { text.to_string() }
     }
 
     /// Prints a note for people that is not part of the result.
-    pub fn note(&self, text: &str) {
+    pub(super) fn note(&self, text: &str) {
         if !self.json {
             eprintln!("{text}");
         }
     }
 
     /// Reports an error on standard error, as one JSON object if JSON is requested.
-    pub fn error(&self, report: &ErrorReport) {
+    pub(super) fn error(&self, report: &ErrorReport) {
         if self.json {
             let fallback = || serde_json::json!({ "error": report.error });
             eprintln!("{}", serde_json::to_value(report).unwrap_or_else(|_| fallback()));
@@ -68,7 +68,7 @@ impl Output {
     }
 
     /// A QR code of `text`, if the output is a terminal or `force` is set.
-    pub fn qr(&self, text: &str, force: bool) -> anyhow::Result<Option<String>> {
+    pub(super) fn qr(&self, text: &str, force: bool) -> anyhow::Result<Option<String>> {
         if self.json || !(force || std::io::stdout().is_terminal()) {
             return Ok(None);
         }
@@ -84,7 +84,7 @@ impl Output {
     }
 
     /// A progress line on standard error while an operation takes time; silent if that is not a terminal.
-    pub fn progress(&self, text: impl Into<String>) -> ProgressBar {
+    pub(super) fn progress(&self, text: impl Into<String>) -> ProgressBar {
         if self.json || !std::io::stderr().is_terminal() {
             return ProgressBar::hidden();
         }
@@ -96,7 +96,7 @@ impl Output {
     }
 
     /// Asks for confirmation. Without a terminal, `--yes` is required.
-    pub fn confirm(&self, question: &str, yes: bool) -> anyhow::Result<()> {
+    pub(super) fn confirm(&self, question: &str, yes: bool) -> anyhow::Result<()> {
         if yes {
             return Ok(());
         }
@@ -116,7 +116,7 @@ impl Output {
 }
 
 /// Returns whether the reader has closed our output.
-pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
+pub(super) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         let io = cause.downcast_ref::<std::io::Error>().map(std::io::Error::kind);
         let json = cause.downcast_ref::<serde_json::Error>().and_then(serde_json::Error::io_error_kind);
@@ -125,11 +125,11 @@ pub fn is_broken_pipe(error: &anyhow::Error) -> bool {
 }
 
 /// A day as text: `2025-03-01` in UTC.
-pub fn day(time: batzen_wallet::Timestamp) -> String {
+pub(super) fn day(time: batzen_wallet::Timestamp) -> String {
     date(time).split_whitespace().next().unwrap_or_default().to_owned()
 }
 
 /// A date and time as text: `2025-03-01 14:05:09` in UTC.
-pub fn date(time: batzen_wallet::Timestamp) -> String {
+pub(super) fn date(time: batzen_wallet::Timestamp) -> String {
     time.to_string()
 }

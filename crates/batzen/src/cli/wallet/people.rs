@@ -29,7 +29,7 @@ fn age_words(min_age: u32) -> String {
     if min_age == 0 { String::new() } else { format!(", from people of {min_age} or more") }
 }
 
-pub async fn send(wallet: &Wallet, args: &PeerArgs, yes: bool, output: &Output) -> anyhow::Result<u8> {
+pub(super) async fn send(wallet: &Wallet, args: &PeerArgs, yes: bool, output: &Output) -> anyhow::Result<u8> {
     let request = wanted(wallet, args)?;
     let (now, amount) = (wallet.now(), request.amount);
     let (exchange, plan) = wallet
@@ -67,7 +67,12 @@ pub async fn send(wallet: &Wallet, args: &PeerArgs, yes: bool, output: &Output) 
     )
 }
 
-pub async fn request(wallet: &Wallet, args: &PeerArgs, yes: bool, output: &Output) -> anyhow::Result<u8> {
+pub(super) async fn request(
+    wallet: &Wallet,
+    args: &PeerArgs,
+    yes: bool,
+    output: &Output,
+) -> anyhow::Result<u8> {
     let mut request = wanted(wallet, args)?;
     if let Some(url) = &request.exchange {
         request.exchange = Some(usable_exchange(wallet, url, yes, output).await?.base_url);
@@ -132,7 +137,12 @@ fn describe(wallet: &Wallet, peer: &PeerPayment) -> anyhow::Result<String> {
     })
 }
 
-pub async fn accept(wallet: &Wallet, args: &AcceptArgs, yes: bool, output: &Output) -> anyhow::Result<u8> {
+pub(super) async fn accept(
+    wallet: &Wallet,
+    args: &AcceptArgs,
+    yes: bool,
+    output: &Output,
+) -> anyhow::Result<u8> {
     let peer = look_up(wallet, &args.uri, yes, output).await?;
     // A repetition shows how it went.
     if wallet.with_state(|state| peer.known(state)).is_none() {
@@ -179,7 +189,7 @@ pub async fn accept(wallet: &Wallet, args: &AcceptArgs, yes: bool, output: &Outp
     Ok(if line.status == Status::Pending { EXIT_PENDING } else { 0 })
 }
 
-pub async fn decline(wallet: &Wallet, uri: &str, output: &Output) -> anyhow::Result<u8> {
+pub(super) async fn decline(wallet: &Wallet, uri: &str, output: &Output) -> anyhow::Result<u8> {
     let bar = output.progress("Asking the exchange");
     let peer = wallet.inspect_peer(uri).await;
     bar.finish_and_clear();

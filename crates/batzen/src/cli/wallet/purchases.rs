@@ -40,7 +40,7 @@ fn describe(wallet: &Wallet, offer: &PurchaseOffer, output: &Output) -> anyhow::
     Ok(text)
 }
 
-pub async fn pay(wallet: &Wallet, args: &PayArgs, yes: bool, output: &Output) -> anyhow::Result<u8> {
+pub(super) async fn pay(wallet: &Wallet, args: &PayArgs, yes: bool, output: &Output) -> anyhow::Result<u8> {
     let bar = output.progress("Asking the shop");
     let offer = wallet.inspect_purchase(&args.uri).await;
     bar.finish_and_clear();
@@ -81,7 +81,7 @@ pub async fn pay(wallet: &Wallet, args: &PayArgs, yes: bool, output: &Output) ->
     Ok(0)
 }
 
-pub async fn refund(wallet: &Wallet, purchase: &str, output: &Output) -> anyhow::Result<u8> {
+pub(super) async fn refund(wallet: &Wallet, purchase: &str, output: &Output) -> anyhow::Result<u8> {
     let id = match inputs::purchase(purchase)? {
         PurchaseName::Id(id) => id,
         PurchaseName::Uri(uri) => wallet.purchase_of_refund(&uri)?,
@@ -123,7 +123,7 @@ pub async fn refund(wallet: &Wallet, purchase: &str, output: &Output) -> anyhow:
     Ok(code)
 }
 
-pub async fn abort(wallet: &Wallet, id: OpId, output: &Output) -> anyhow::Result<u8> {
+pub(super) async fn abort(wallet: &Wallet, id: OpId, output: &Output) -> anyhow::Result<u8> {
     let bar = output.progress("Asking the shop");
     let aborted = wallet.abort_purchase(id).await;
     let report = wallet.run_pending().await;

@@ -9,7 +9,7 @@ use super::money::pending_words;
 use super::output::{Output, date};
 use super::table::{Column, Table};
 
-pub fn balance(wallet: &Wallet, output: &Output) -> anyhow::Result<u8> {
+pub(super) fn balance(wallet: &Wallet, output: &Output) -> anyhow::Result<u8> {
     let balances = wallet.balance()?;
     let mut text = String::new();
     if balances.is_empty() {
@@ -48,7 +48,12 @@ pub fn balance(wallet: &Wallet, output: &Output) -> anyhow::Result<u8> {
     Ok(0)
 }
 
-pub fn transactions(wallet: &Wallet, all: bool, id: Option<u64>, output: &Output) -> anyhow::Result<u8> {
+pub(super) fn transactions(
+    wallet: &Wallet,
+    all: bool,
+    id: Option<u64>,
+    output: &Output,
+) -> anyhow::Result<u8> {
     if let Some(id) = id {
         let row = wallet.transaction(id)?;
         let text = transaction_table(std::slice::from_ref(&row)).render(output);
@@ -90,7 +95,7 @@ fn transaction_table(rows: &[Transaction]) -> Table {
     table
 }
 
-pub fn pending(wallet: &Wallet, output: &Output) -> anyhow::Result<u8> {
+pub(super) fn pending(wallet: &Wallet, output: &Output) -> anyhow::Result<u8> {
     let pending = wallet.pending();
     let mut text = String::new();
     if pending.is_empty() {
@@ -106,7 +111,7 @@ pub fn pending(wallet: &Wallet, output: &Output) -> anyhow::Result<u8> {
     Ok(0)
 }
 
-pub fn coins(wallet: &Wallet, output: &Output) -> anyhow::Result<u8> {
+pub(super) fn coins(wallet: &Wallet, output: &Output) -> anyhow::Result<u8> {
     let mut list = Vec::new();
     let mut text = String::new();
     let columns =

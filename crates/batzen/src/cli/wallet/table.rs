@@ -4,7 +4,7 @@ use super::output::Output;
 
 /// Alignment of a column.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub enum Column {
+pub(super) enum Column {
     /// Text, aligned left.
     Left,
     /// Numbers, aligned right.
@@ -16,28 +16,28 @@ pub enum Column {
 }
 
 /// A table under construction. Columns are as wide as their widest cell; the last one is not padded.
-pub struct Table {
+pub(super) struct Table {
     columns: Vec<Column>,
     rows: Vec<(Vec<String>, Vec<String>)>,
 }
 
 impl Table {
-    pub fn new(columns: &[Column]) -> Self {
+    pub(super) fn new(columns: &[Column]) -> Self {
         Self { columns: columns.to_vec(), rows: Vec::new() }
     }
 
-    pub fn row<const N: usize>(&mut self, cells: [String; N]) {
+    pub(super) fn row<const N: usize>(&mut self, cells: [String; N]) {
         self.rows.push((cells.to_vec(), Vec::new()));
     }
 
     /// Adds an indented line below the latest row.
-    pub fn note(&mut self, text: impl Into<String>) {
+    pub(super) fn note(&mut self, text: impl Into<String>) {
         if let Some((_, notes)) = self.rows.last_mut() {
             notes.push(text.into());
         }
     }
 
-    pub fn render(&self, output: &Output) -> String {
+    pub(super) fn render(&self, output: &Output) -> String {
         let width = |column: usize| {
             let cells = self.rows.iter().filter_map(|(cells, _)| cells.get(column));
             cells.map(|cell| cell.chars().count()).max().unwrap_or(0)

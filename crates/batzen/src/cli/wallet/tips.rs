@@ -38,7 +38,7 @@ async fn accept(wallet: &Wallet, uri: &TipUri, yes: bool, output: &Output) -> an
     Ok(id)
 }
 
-pub async fn tip(wallet: &Wallet, uri: &str, yes: bool, output: &Output) -> anyhow::Result<u8> {
+pub(super) async fn tip(wallet: &Wallet, uri: &str, yes: bool, output: &Output) -> anyhow::Result<u8> {
     let uri = inputs::tip_uri(uri)?;
     // A repetition continues, or shows how it went.
     let id = match wallet.with_state(|state| uri.known(state)) {

@@ -13,7 +13,7 @@ use super::table::{Column, Table};
 /// The exit code for false proofs.
 const EXIT_DISPUTED: u8 = 7;
 
-pub async fn run(wallet: &Wallet, args: &VerifyExchangeArgs, output: &Output) -> anyhow::Result<u8> {
+pub(super) async fn run(wallet: &Wallet, args: &VerifyExchangeArgs, output: &Output) -> anyhow::Result<u8> {
     let exchange = match &args.exchange {
         Some(url) => url.clone(),
         None => {

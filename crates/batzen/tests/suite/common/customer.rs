@@ -13,8 +13,7 @@ use serde::Serialize;
 use super::PATIENCE;
 use crate::crash::coins::{CURRENCY, Coin, Contract, Denom, Planchet, Shop, money};
 
-/// A customer.
-pub struct Customer {
+pub(crate) struct Customer {
     pub client: Client,
     /// Ports of the exchange's services.
     pub exchange_ports: Vec<u16>,
@@ -24,22 +23,22 @@ pub struct Customer {
 }
 
 impl Customer {
-    pub fn new(exchange_ports: Vec<u16>, bank_port: u16) -> Self {
+    pub(crate) fn new(exchange_ports: Vec<u16>, bank_port: u16) -> Self {
         let client = Client::new(&ClientOptions::default()).unwrap();
         Self { client, exchange_ports, bank_port, asked: AtomicUsize::new(0) }
     }
 
     /// A URL for the next request; several services take turns.
-    pub fn url(&self, path: &str) -> String {
+    pub(crate) fn url(&self, path: &str) -> String {
         let turn = self.asked.fetch_add(1, Ordering::Relaxed) % self.exchange_ports.len();
         format!("http://localhost:{}/{path}", self.exchange_ports[turn])
     }
 
-    pub async fn keys(&self) -> KeysResponse {
+    pub(crate) async fn keys(&self) -> KeysResponse {
         self.client.get_json(self.url("keys")).await.unwrap().ok().unwrap()
     }
 
-    pub async fn reserve(&self, amount: &str) -> EddsaPrivateKey {
+    pub(crate) async fn reserve(&self, amount: &str) -> EddsaPrivateKey {
         let key = EddsaPrivateKey::generate();
         let url = format!("http://localhost:{}/taler-wire-gateway/exchange/", self.bank_port);
         let bank = WireGatewayClient::new(self.client.clone(), &url, GatewayAuth::None);
@@ -58,12 +57,12 @@ impl Customer {
         key
     }
 
-    pub async fn post(&self, path: &str, body: &impl Serialize) -> Reply {
+    pub(crate) async fn post(&self, path: &str, body: &impl Serialize) -> Reply {
         self.client.post_json(self.url(path), body).await.unwrap()
     }
 
     /// Withdraws a coin and verifies it.
-    pub async fn withdraw(&self, reserve: &EddsaPrivateKey, denom: &Arc<Denom>) -> Coin {
+    pub(crate) async fn withdraw(&self, reserve: &EddsaPrivateKey, denom: &Arc<Denom>) -> Coin {
         let master = PlanchetMasterSecret::generate();
         let mut values = ExchangeWithdrawValues::Rsa;
         if denom.is_cs() {
@@ -80,7 +79,7 @@ impl Customer {
         planchet.finish(&signature.ev_sig)
     }
 
-    pub async fn withdraw_and_pay(&self, reserve: &EddsaPrivateKey, denom: &Arc<Denom>, shop: &Shop) {
+    pub(crate) async fn withdraw_and_pay(&self, reserve: &EddsaPrivateKey, denom: &Arc<Denom>, shop: &Shop) {
         let coin = self.withdraw(reserve, denom).await;
         let body = coin.deposit(shop, &Contract::due(), denom.value);
         let reply = self.post(&format!("coins/{}/deposit", coin.key_pub), &body).await;
@@ -88,7 +87,7 @@ impl Customer {
     }
 
     /// Withdraws and pays until `ends` is set; every request must be answered as under normal conditions.
-    pub async fn load(self: Arc<Self>, ends: Arc<AtomicBool>, done: Arc<AtomicU64>) {
+    pub(crate) async fn load(self: Arc<Self>, ends: Arc<AtomicBool>, done: Arc<AtomicU64>) {
         let denoms = Denom::offered(&self.client, &self.url("")).await;
         let shop = Shop::new("bakery");
         let reserve = self.reserve("2000").await;
@@ -102,7 +101,7 @@ impl Customer {
 }
 
 /// Waits until `more` further payments have been made.
-pub async fn go_on(done: &AtomicU64, more: u64, load: &mut tokio::task::JoinSet<()>) {
+pub(crate) async fn go_on(done: &AtomicU64, more: u64, load: &mut tokio::task::JoinSet<()>) {
     let (target, deadline) = (done.load(Ordering::Acquire) + more, Instant::now() + PATIENCE);
     while done.load(Ordering::Acquire) < target {
         if let Some(ended) = load.try_join_next() {

@@ -10,7 +10,7 @@ use super::setup::wait_for;
 use super::{PATIENCE, Service, batzen_path, free_port, isolated, stderr, stdout};
 
 /// The exchange's bank account.
-pub const PAYTO: &str = "payto://x-taler-bank/localhost/exchange?receiver-name=exchange";
+pub(crate) const PAYTO: &str = "payto://x-taler-bank/localhost/exchange?receiver-name=exchange";
 
 fn coin(name: &str, value: &str, cipher: &str) -> String {
     format!(
@@ -21,7 +21,7 @@ fn coin(name: &str, value: &str, cipher: &str) -> String {
 }
 
 /// The programs and their directory.
-pub struct DropIn {
+pub(crate) struct DropIn {
     pub dir: tempfile::TempDir,
     pub customer: Arc<Customer>,
 }
@@ -29,7 +29,7 @@ pub struct DropIn {
 impl DropIn {
     /// Links for these programs, and a configuration with these additional lines. Nothing runs yet; the master
     /// key exists and is configured.
-    pub fn new(more: &str) -> Self {
+    pub(crate) fn new(more: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let customer = Arc::new(Customer::new(vec![free_port()], free_port()));
         let set_up = Self { dir, customer };
@@ -59,25 +59,25 @@ impl DropIn {
         set_up
     }
 
-    pub fn exchange_port(&self) -> u16 {
+    pub(crate) fn exchange_port(&self) -> u16 {
         self.customer.exchange_ports[0]
     }
 
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    pub fn config(&self) -> String {
+    pub(crate) fn config(&self) -> String {
         self.path("taler.conf").to_str().unwrap().to_owned()
     }
 
     /// The output of a service so far.
-    pub fn log(&self, name: &str) -> String {
+    pub(crate) fn log(&self, name: &str) -> String {
         std::fs::read_to_string(self.path(&format!("{name}.log"))).unwrap_or_default()
     }
 
     /// The program of this name, with the configuration.
-    pub fn program(&self, name: &str, arguments: &[&str]) -> Command {
+    pub(crate) fn program(&self, name: &str, arguments: &[&str]) -> Command {
         let link = self.path("bin").join(name);
         if !link.exists() {
             std::os::unix::fs::symlink(batzen_path(), &link).unwrap();
@@ -88,31 +88,31 @@ impl DropIn {
     }
 
     /// Runs a program to completion.
-    pub fn run(&self, name: &str, arguments: &[&str]) -> Output {
+    pub(crate) fn run(&self, name: &str, arguments: &[&str]) -> Output {
         self.program(name, arguments).output().unwrap()
     }
 
     /// The same; it must succeed. Returns its output.
-    pub fn must(&self, name: &str, arguments: &[&str]) -> String {
+    pub(crate) fn must(&self, name: &str, arguments: &[&str]) -> String {
         let output = self.run(name, arguments);
         assert!(output.status.success(), "{name} {arguments:?}: {}{}", stdout(&output), stderr(&output));
         stdout(&output).trim().to_owned()
     }
 
     /// Starts a service, whose log has its name.
-    pub fn start(&self, name: &str) -> Service {
+    pub(crate) fn start(&self, name: &str) -> Service {
         Service::start_command(self.dir.path(), name, self.program(name, &[]))
     }
 
     /// Starts the bank and waits for it.
-    pub fn start_bank(&self) -> Service {
+    pub(crate) fn start_bank(&self) -> Service {
         let bank = self.start("taler-fakebank-run");
         wait_for(self.customer.bank_port, "/taler-bank-integration/config");
         bank
     }
 
     /// Starts a key helper and waits until it accepts connections.
-    pub fn start_helper(&self, kind: &str) -> Service {
+    pub(crate) fn start_helper(&self, kind: &str) -> Service {
         let name = format!("taler-exchange-secmod-{kind}");
         let seen = self.log(&name).matches("ready").count();
         let helper = self.start(&name);
@@ -120,12 +120,12 @@ impl DropIn {
         helper
     }
 
-    pub fn offline(&self, steps: &[&str]) {
+    pub(crate) fn offline(&self, steps: &[&str]) {
         self.must("taler-exchange-offline", steps);
     }
 
     /// Signs keys, account and fees, once the exchange answers.
-    pub fn sign_everything(&self) {
+    pub(crate) fn sign_everything(&self) {
         wait_for(self.exchange_port(), "/management/keys");
         self.offline(&["download", "sign", "upload"]);
         self.offline(&["enable-account", PAYTO, "upload"]);
@@ -137,7 +137,7 @@ impl DropIn {
 }
 
 /// Waits until something has happened.
-pub fn wait_until(condition: impl Fn() -> bool) {
+pub(crate) fn wait_until(condition: impl Fn() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !condition() {
         assert!(Instant::now() < deadline, "it does not happen");

@@ -1,7 +1,7 @@
 //! Running the real program.
 
-pub use batzen_testkit::process::*;
-pub use batzen_testkit::{browser, damage, setup};
+pub(crate) use batzen_testkit::process::*;
+pub(crate) use batzen_testkit::{browser, damage, setup};
 
-pub mod customer;
-pub mod drop_in;
+pub(crate) mod customer;
+pub(crate) mod drop_in;

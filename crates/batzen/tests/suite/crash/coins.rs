@@ -25,30 +25,30 @@ use batzen_protocol::signatures::{
 };
 use batzen_protocol::{Amount, Currency, Duration, Money, Timestamp, hash_text};
 
-pub const CURRENCY: Currency = match Currency::new("KUDOS") {
+pub(crate) const CURRENCY: Currency = match Currency::new("KUDOS") {
     Ok(currency) => currency,
     Err(_) => panic!("a currency"),
 };
 
-pub fn money(text: &str) -> Money {
+pub(crate) fn money(text: &str) -> Money {
     text.parse().unwrap()
 }
 
-pub fn plus(one: Money, other: Money) -> Money {
+pub(crate) fn plus(one: Money, other: Money) -> Money {
     one.checked_add(other).unwrap()
 }
 
-pub fn minus(one: Money, other: Money) -> Money {
+pub(crate) fn minus(one: Money, other: Money) -> Money {
     one.checked_sub(other).unwrap()
 }
 
-pub fn now() -> Timestamp {
+pub(crate) fn now() -> Timestamp {
     let now = Timestamp::from_system_time(std::time::SystemTime::now());
     Timestamp::from_secs(now.as_micros() / 1_000_000)
 }
 
 /// A denomination on offer.
-pub struct Denom {
+pub(crate) struct Denom {
     pub key: DenomPublicKey,
     pub hash: HashCode,
     pub value: Money,
@@ -59,17 +59,17 @@ pub struct Denom {
 }
 
 impl Denom {
-    pub fn is_cs(&self) -> bool {
+    pub(crate) fn is_cs(&self) -> bool {
         self.key.cipher() == Cipher::Cs
     }
 
     /// The amount that a coin takes from a reserve.
-    pub fn cost(&self) -> Money {
+    pub(crate) fn cost(&self) -> Money {
         plus(self.value, self.fee_withdraw)
     }
 
     /// The denominations that the exchange offers now.
-    pub async fn offered(client: &Client, base_url: &str) -> Vec<Arc<Self>> {
+    pub(crate) async fn offered(client: &Client, base_url: &str) -> Vec<Arc<Self>> {
         let reply = client.get_json(format!("{base_url}keys")).await.unwrap();
         let keys: KeysResponse = reply.ok().unwrap();
         let money = |amount: &Amount| amount.money_in(CURRENCY).unwrap();
@@ -96,7 +96,7 @@ impl Denom {
 }
 
 /// A merchant: a key pair, an account, a salt.
-pub struct Shop {
+pub(crate) struct Shop {
     pub account: String,
     pub payto_uri: String,
     key: EddsaPrivateKey,
@@ -105,7 +105,7 @@ pub struct Shop {
 }
 
 impl Shop {
-    pub fn new(account: &str) -> Self {
+    pub(crate) fn new(account: &str) -> Self {
         let key = EddsaPrivateKey::generate();
         Self {
             account: account.to_owned(),
@@ -116,7 +116,7 @@ impl Shop {
         }
     }
 
-    pub fn h_payto(&self) -> ShortHash {
+    pub(crate) fn h_payto(&self) -> ShortHash {
         h_payto(&self.payto_uri)
     }
 
@@ -125,14 +125,14 @@ impl Shop {
     }
 
     /// The path of the status of a deposit, below the base URL of the exchange.
-    pub fn deposit_status(&self, coin_pub: EddsaPublicKey, contract: HashCode) -> String {
+    pub(crate) fn deposit_status(&self, coin_pub: EddsaPublicKey, contract: HashCode) -> String {
         let h_wire = self.h_wire();
         let message = MerchantTrackTransaction { h_contract_terms: contract, h_wire, coin_pub };
         let signature = message.sign(&self.key);
         format!("deposits/{h_wire}/{}/{contract}/{coin_pub}?merchant_sig={signature}", self.key_pub)
     }
 
-    pub fn refund(
+    pub(crate) fn refund(
         &self,
         coin_pub: EddsaPublicKey,
         contract: HashCode,
@@ -153,7 +153,7 @@ impl Shop {
 }
 
 /// A purchase: a contract's hash and its deadlines.
-pub struct Contract {
+pub(crate) struct Contract {
     pub hash: HashCode,
     timestamp: Timestamp,
     refund_deadline: Timestamp,
@@ -162,7 +162,7 @@ pub struct Contract {
 
 impl Contract {
     /// A contract to be paid at once.
-    pub fn due() -> Self {
+    pub(crate) fn due() -> Self {
         let timestamp = now();
         Self {
             hash: HashCode::random(),
@@ -173,14 +173,14 @@ impl Contract {
     }
 
     /// A contract that is paid after this time, during which the shop may refund it.
-    pub fn refundable(time: Duration) -> Self {
+    pub(crate) fn refundable(time: Duration) -> Self {
         let later = now().saturating_add(time);
         Self { refund_deadline: later, wire_deadline: later, ..Self::due() }
     }
 }
 
 /// A coin of a customer.
-pub struct Coin {
+pub(crate) struct Coin {
     pub denom: Arc<Denom>,
     key: EddsaPrivateKey,
     pub key_pub: EddsaPublicKey,
@@ -204,7 +204,7 @@ impl Coin {
         message.sign(&self.key)
     }
 
-    pub fn deposit(&self, shop: &Shop, contract: &Contract, amount: Money) -> DepositRequest {
+    pub(crate) fn deposit(&self, shop: &Shop, contract: &Contract, amount: Money) -> DepositRequest {
         DepositRequest {
             merchant_payto_uri: shop.payto_uri.clone(),
             wire_salt: shop.salt,
@@ -223,7 +223,7 @@ impl Coin {
     }
 
     /// The coin's payment at a merchant backend.
-    pub fn pay(
+    pub(crate) fn pay(
         &self,
         terms: &ContractTerms,
         contract: HashCode,
@@ -256,7 +256,12 @@ impl Coin {
     }
 
     /// The coin's payment into a purse.
-    pub fn purse_deposit(&self, purse_pub: EddsaPublicKey, amount: Money, base_url: &str) -> PurseCoin {
+    pub(crate) fn purse_deposit(
+        &self,
+        purse_pub: EddsaPublicKey,
+        amount: Money,
+        base_url: &str,
+    ) -> PurseCoin {
         let message = WalletPurseDeposit {
             coin_amount: amount.of(CURRENCY),
             h_denom_pub: self.denom.hash,
@@ -275,7 +280,7 @@ impl Coin {
         }
     }
 
-    pub fn batch_deposit(
+    pub(crate) fn batch_deposit(
         coins: &[(Arc<Self>, Money)],
         shop: &Shop,
         contract: &Contract,
@@ -302,7 +307,7 @@ impl Coin {
     }
 
     /// The amount that a history leaves on the coin, provided that the right party has signed every entry.
-    pub fn proven_rest(&self, history: &[CoinHistoryItem]) -> Result<Money, String> {
+    pub(crate) fn proven_rest(&self, history: &[CoinHistoryItem]) -> Result<Money, String> {
         let (mut debits, mut credits) = (Money::ZERO, self.denom.value);
         for item in history {
             let (sum, amount, is_signed) = match item {
@@ -363,7 +368,7 @@ impl Coin {
 }
 
 /// A coin to be withdrawn.
-pub struct Planchet {
+pub(crate) struct Planchet {
     pub denom: Arc<Denom>,
     secrets: CoinSecrets,
     blinded: BlindedPlanchet,
@@ -372,14 +377,18 @@ pub struct Planchet {
 }
 
 impl Planchet {
-    pub fn new(master: &PlanchetMasterSecret, denom: Arc<Denom>, values: &ExchangeWithdrawValues) -> Self {
+    pub(crate) fn new(
+        master: &PlanchetMasterSecret,
+        denom: Arc<Denom>,
+        values: &ExchangeWithdrawValues,
+    ) -> Self {
         let secrets = CoinSecrets::from_master(master, values);
         let nonce = denom.is_cs().then(|| master.cs_nonce());
         let (blinded, unblind) = secrets.prepare(&denom.key, values, nonce.as_ref(), None).unwrap();
         Self { h_coin_ev: blinded.hash(&denom.hash), denom, secrets, blinded, unblind }
     }
 
-    pub fn request(&self, reserve: &EddsaPrivateKey) -> WithdrawRequest {
+    pub(crate) fn request(&self, reserve: &EddsaPrivateKey) -> WithdrawRequest {
         let message = WalletReserveWithdraw {
             amount_with_fee: self.denom.cost().of(CURRENCY),
             h_denom_pub: self.denom.hash,
@@ -393,7 +402,7 @@ impl Planchet {
     }
 
     /// Also verifies the exchange's signature.
-    pub fn finish(self, ev_sig: &BlindedDenomSignature) -> Coin {
+    pub(crate) fn finish(self, ev_sig: &BlindedDenomSignature) -> Coin {
         finish(self.denom, self.secrets.coin_priv, &self.unblind, ev_sig)
     }
 }
@@ -409,7 +418,7 @@ fn finish(
 }
 
 /// A refresh in progress.
-pub struct Refresh {
+pub(crate) struct Refresh {
     old: Arc<Coin>,
     amount: Money,
     secret: RefreshMasterSecret,
@@ -420,7 +429,7 @@ pub struct Refresh {
 }
 
 impl Refresh {
-    pub fn new(
+    pub(crate) fn new(
         old: Arc<Coin>,
         amount: Money,
         secret: RefreshMasterSecret,
@@ -458,7 +467,7 @@ impl Refresh {
         self.denoms.iter().any(|denom| denom.is_cs()).then(|| self.secret.clone())
     }
 
-    pub fn melt(&self) -> MeltRequest {
+    pub(crate) fn melt(&self) -> MeltRequest {
         let value_with_fee = self.amount.of(CURRENCY);
         let message = WalletCoinMelt {
             refresh_commitment: self.rc,
@@ -479,7 +488,7 @@ impl Refresh {
         }
     }
 
-    pub fn reveal(&self, noreveal_index: usize) -> RevealRequest {
+    pub(crate) fn reveal(&self, noreveal_index: usize) -> RevealRequest {
         let transfer_pub = self.transfer_privs[noreveal_index].public_key();
         let chosen = &self.candidates[noreveal_index];
         let link = |(coin, denom): (&FreshCoin, &Arc<Denom>)| {
@@ -505,7 +514,7 @@ impl Refresh {
         }
     }
 
-    pub fn finish(self, noreveal_index: usize, ev_sigs: &[BlindedDenomSignature]) -> Vec<Coin> {
+    pub(crate) fn finish(self, noreveal_index: usize, ev_sigs: &[BlindedDenomSignature]) -> Vec<Coin> {
         assert_eq!(ev_sigs.len(), self.denoms.len());
         let chosen = self.candidates.into_iter().nth(noreveal_index).unwrap();
         chosen

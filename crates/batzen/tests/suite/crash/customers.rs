@@ -31,7 +31,7 @@ use crate::crash::purses::Purse;
 
 /// The effect of an acknowledged request.
 #[derive(Clone, Debug)]
-pub enum Effect {
+pub(crate) enum Effect {
     /// Nothing.
     Nothing,
     /// Took coins out of a reserve: h_coin_ev and denomination of each.
@@ -59,14 +59,14 @@ pub enum Effect {
 
 /// A generator good enough to choose what to do next (xorshift64).
 #[derive(Clone)]
-pub struct Dice(u64);
+pub(crate) struct Dice(u64);
 
 impl Dice {
-    pub fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self(seed | 1)
     }
 
-    pub fn below(&mut self, n: u64) -> u64 {
+    pub(crate) fn below(&mut self, n: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -74,12 +74,12 @@ impl Dice {
         (self.0 >> 16) % n
     }
 
-    pub fn one_in(&mut self, n: u64) -> bool {
+    pub(crate) fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }
 
     #[allow(dead_code, reason = "not every test makes keys of it")]
-    pub fn byte(&mut self) -> u8 {
+    pub(crate) fn byte(&mut self) -> u8 {
         self.below(256).to_le_bytes()[0]
     }
 
@@ -88,7 +88,7 @@ impl Dice {
         items.get(usize::try_from(index).unwrap())
     }
 
-    pub fn child(&mut self) -> Self {
+    pub(crate) fn child(&mut self) -> Self {
         Self::new(self.below(u64::MAX))
     }
 }
@@ -105,7 +105,7 @@ enum Attempt {
     Doubtful,
 }
 
-pub struct Load {
+pub(crate) struct Load {
     pub base_url: String,
     pub client: Client,
     bank: WireGatewayClient,
@@ -134,7 +134,7 @@ struct Reserve {
 type Held = (Arc<Coin>, Money);
 
 impl Load {
-    pub async fn new(client: Client, exchange_url: &str, bank_url: &str) -> Self {
+    pub(crate) async fn new(client: Client, exchange_url: &str, bank_url: &str) -> Self {
         let gateway = format!("{bank_url}taler-wire-gateway/exchange/");
         Self {
             denoms: Denom::offered(&client, exchange_url).await,
@@ -153,12 +153,12 @@ impl Load {
     }
 
     /// Lets the customers finish their current operation.
-    pub fn end(&self) {
+    pub(crate) fn end(&self) {
         self.is_over.store(true, Ordering::Release);
     }
 
     /// Returns whether the customers were told to finish.
-    pub fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.is_over.load(Ordering::Acquire)
     }
 
@@ -181,7 +181,7 @@ impl Load {
     }
 
     /// Returns whether the exchange answers that it has each coin of a deposit.
-    pub async fn knows_deposit(
+    pub(crate) async fn knows_deposit(
         &self,
         shop: usize,
         contract: HashCode,
@@ -202,7 +202,7 @@ impl Load {
     }
 
     /// Retries until there is an answer.
-    pub async fn ask(&self, request: &Request) -> Answer {
+    pub(crate) async fn ask(&self, request: &Request) -> Answer {
         let deadline = Instant::now() + PATIENCE;
         loop {
             if let Attempt::Answered(answer) = self.attempt(request).await {
@@ -274,7 +274,7 @@ impl Load {
     }
 
     /// Settles all open requests by repeating them. Returns their number.
-    pub async fn settle(&self) -> usize {
+    pub(crate) async fn settle(&self) -> usize {
         let entries = self.log.entries();
         let open = entries.iter().enumerate().filter(|(_, entry)| entry.is_open());
         let mut settled = 0;
@@ -587,7 +587,7 @@ impl Load {
     }
 
     /// A customer who only withdraws and pays, until the load ends: mostly with several coins together.
-    pub async fn payer(self: Arc<Self>, mut dice: Dice) {
+    pub(crate) async fn payer(self: Arc<Self>, mut dice: Dice) {
         let mut reserve = self.reserve(&mut dice).await;
         let mut purse: Vec<Held> = Vec::new();
         while !self.is_over.load(Ordering::Acquire) {
@@ -608,7 +608,7 @@ impl Load {
     }
 
     /// One customer, until the load ends.
-    pub async fn customer(self: Arc<Self>, mut dice: Dice) {
+    pub(crate) async fn customer(self: Arc<Self>, mut dice: Dice) {
         let mut reserve = self.reserve(&mut dice).await;
         let mut purse: Vec<Held> = Vec::new();
         while !self.is_over.load(Ordering::Acquire) {
@@ -635,7 +635,7 @@ impl Load {
 }
 
 /// The amounts of a coin according to the log: spent, and given back less the refund fees.
-pub fn spent(
+pub(crate) fn spent(
     effects: impl IntoIterator<Item = Effect>,
     coins: &HashMap<EddsaPublicKey, Arc<Coin>>,
 ) -> HashMap<EddsaPublicKey, (Money, Money)> {

@@ -18,14 +18,14 @@ use crate::common::{self, PATIENCE, Service};
 use crate::crash::{false_claims, run};
 
 /// The exchange's store in its directory.
-pub const EXCHANGE_STORE: &str = "exchange/exchange/store";
+pub(crate) const EXCHANGE_STORE: &str = "exchange/exchange/store";
 /// The database of exchange and bank.
 const DATABASE: &str = "money";
 /// The numbers of lanes that the exchange has after one start and the next, unless `BATZEN_KILLS_LANES` says how many.
 const LANES: [u64; 2] = [4, 1];
 
 /// The exchange's workers, each in front of those that go on with what it does.
-pub const WORKERS: [&str; 5] = ["wirewatch", "expire", "closer", "aggregator", "transfer"];
+pub(crate) const WORKERS: [&str; 5] = ["wirewatch", "expire", "closer", "aggregator", "transfer"];
 
 enum Servers {
     /// One server, which may have a standby.
@@ -64,7 +64,7 @@ impl Database {
     }
 }
 
-pub struct Deployment {
+pub(crate) struct Deployment {
     dir: tempfile::TempDir,
     /// The database of both, if they have one.
     database: Option<Database>,
@@ -86,7 +86,7 @@ pub struct Deployment {
 }
 
 impl Deployment {
-    pub fn new(client: Client) -> Self {
+    pub(crate) fn new(client: Client) -> Self {
         Self {
             dir: tempfile::tempdir().unwrap(),
             database: None,
@@ -104,14 +104,14 @@ impl Deployment {
     }
 
     /// The same with the bank's money in the ledger at this address.
-    pub fn on_ledger(client: Client, url: &str) -> Self {
+    pub(crate) fn on_ledger(client: Client, url: &str) -> Self {
         let mut deployment = Self::new(client);
         deployment.ledger = Some(url.to_owned());
         deployment
     }
 
     /// The same with the rows of both in a database of this PostgreSQL server, which may have a standby.
-    pub fn on_database(client: Client, primary: Cluster, standby: Option<Cluster>) -> Self {
+    pub(crate) fn on_database(client: Client, primary: Cluster, standby: Option<Cluster>) -> Self {
         let mut deployment = Self::new(client);
         primary.create_database(DATABASE).unwrap();
         let url = standby.as_ref().map(|standby| primary.url_or(standby, DATABASE));
@@ -121,7 +121,7 @@ impl Deployment {
     }
 
     /// The same with the exchange's rows in this many shards on a Citus cluster.
-    pub fn on_citus(client: Client, cluster: CitusCluster, shards: u16) -> Self {
+    pub(crate) fn on_citus(client: Client, cluster: CitusCluster, shards: u16) -> Self {
         let mut deployment = Self::new(client);
         let url = cluster.create_database(DATABASE).unwrap();
         let shards = shards.to_string();
@@ -131,25 +131,25 @@ impl Deployment {
     }
 
     /// Adds to the exchange's configuration.
-    pub fn configure(&mut self, more: &str) {
+    pub(crate) fn configure(&mut self, more: &str) {
         self.more += more;
     }
 
     /// The log of the server that takes all statements.
-    pub fn database_log(&self) -> String {
+    pub(crate) fn database_log(&self) -> String {
         self.database.as_ref().expect("a deployment on a database").server().log()
     }
 
     /// The result of a query of the database.
-    pub fn sql(&self, sql: &str) -> String {
+    pub(crate) fn sql(&self, sql: &str) -> String {
         tokio::task::block_in_place(|| self.database.as_ref().expect("a deployment on a database").sql(sql))
     }
 
-    pub fn kill_worker(&mut self, number: usize) {
+    pub(crate) fn kill_worker(&mut self, number: usize) {
         tokio::task::block_in_place(|| self.worker(number).kill9().unwrap());
     }
 
-    pub fn start_worker(&mut self, number: usize) {
+    pub(crate) fn start_worker(&mut self, number: usize) {
         tokio::task::block_in_place(|| self.worker(number).start_again().unwrap());
     }
 
@@ -165,16 +165,16 @@ impl Deployment {
     }
 
     /// Kills the server that takes all statements.
-    pub fn kill_database(&mut self) {
+    pub(crate) fn kill_database(&mut self) {
         tokio::task::block_in_place(|| self.database().server_mut().kill9().unwrap());
     }
 
-    pub fn start_database(&mut self) {
+    pub(crate) fn start_database(&mut self) {
         tokio::task::block_in_place(|| self.database().server_mut().start_again().unwrap());
     }
 
     /// From now on the standby is the server.
-    pub fn promote(&mut self) {
+    pub(crate) fn promote(&mut self) {
         let Servers::One { server, standby } = &mut self.database().servers else {
             panic!("a Citus cluster has no standby")
         };
@@ -185,7 +185,7 @@ impl Deployment {
 
     /// The exchange's store without the last acknowledged commit, with a description of the cut. It is a copy, except
     /// on Citus, until [`Deployment::put_back`].
-    pub fn cut_off(&self) -> (String, Store) {
+    pub(crate) fn cut_off(&self) -> (String, Store) {
         let Some(database) = &self.database else {
             let copy = self.dir.path().join("cut-off");
             let commits = false_claims::cut_off(&self.dir.path().join(EXCHANGE_STORE), &copy);
@@ -210,7 +210,7 @@ impl Deployment {
     }
 
     /// Makes good what [`Deployment::cut_off`] took, if that was no copy.
-    pub fn put_back(&self) {
+    pub(crate) fn put_back(&self) {
         if let Some(database) = self.database.as_ref().filter(|database| database.is_citus()) {
             database.sql("INSERT INTO exchange.melts SELECT * FROM public.cut_off");
         }
@@ -238,24 +238,24 @@ impl Deployment {
     }
 
     /// The address of the database.
-    pub fn database_url(&self) -> String {
+    pub(crate) fn database_url(&self) -> String {
         self.database.as_ref().expect("a deployment on a database").url.clone()
     }
 
-    pub fn exchange_url(&self) -> String {
+    pub(crate) fn exchange_url(&self) -> String {
         format!("http://localhost:{}/", self.exchange_port)
     }
 
-    pub fn bank_url(&self) -> String {
+    pub(crate) fn bank_url(&self) -> String {
         format!("http://localhost:{}/", self.bank_port)
     }
 
-    pub fn path(&self, name: &str) -> String {
+    pub(crate) fn path(&self, name: &str) -> String {
         self.dir.path().join(name).to_str().unwrap().to_owned()
     }
 
     /// Starts the bank.
-    pub fn launch_bank(&mut self) {
+    pub(crate) fn launch_bank(&mut self) {
         let (data, port) = (self.path("bank"), self.bank_port.to_string());
         let store = self.store_arguments();
         let mut arguments = vec!["bank", "serve", "--currency", "KUDOS", "--port", &port];
@@ -268,19 +268,19 @@ impl Deployment {
     }
 
     /// Starts the bank, and waits until it answers.
-    pub async fn start_bank(&mut self) {
+    pub(crate) async fn start_bank(&mut self) {
         self.launch_bank();
         self.wait_for_bank().await;
     }
 
     /// Waits until the bank answers.
-    pub async fn wait_for_bank(&mut self) {
+    pub(crate) async fn wait_for_bank(&mut self) {
         let url = format!("{}taler-bank-integration/config", self.bank_url());
         answers(&self.client, &url, self.bank.as_mut().unwrap()).await;
     }
 
     /// Starts the exchange.
-    pub fn launch_exchange(&mut self) {
+    pub(crate) fn launch_exchange(&mut self) {
         let data = self.path("exchange");
         let store = self.store_arguments();
         let config = self.exchange_config();
@@ -308,7 +308,7 @@ impl Deployment {
     }
 
     /// From now on programs of their own do the exchange's work.
-    pub fn separate_workers(&mut self) {
+    pub(crate) fn separate_workers(&mut self) {
         let database = self.database.iter();
         let place = database.map(|database| {
             format!("[exchange]\nDB = postgres\n[exchangedb-postgres]\nCONFIG = {}\n", database.url)
@@ -328,7 +328,7 @@ impl Deployment {
 
     /// Starts the programs that do the exchange's work and do not run. Returns how many had ended by themselves, as they
     /// do when the exchange's service or database ends.
-    pub fn start_worker_programs(&mut self) -> usize {
+    pub(crate) fn start_worker_programs(&mut self) -> usize {
         let mut ended = 0;
         for name in WORKERS {
             let old = self.worker_programs().get_mut(name);
@@ -346,14 +346,14 @@ impl Deployment {
     }
 
     /// Kills one of these programs, if it runs.
-    pub fn kill_worker_program(&mut self, name: &'static str) {
+    pub(crate) fn kill_worker_program(&mut self, name: &'static str) {
         if let Some(mut service) = self.worker_programs().remove(name) {
             service.kill_9();
         }
     }
 
     /// Ends these programs, and does all the work that is left.
-    pub fn finish_work(&mut self) {
+    pub(crate) fn finish_work(&mut self) {
         for (_, service) in std::mem::take(self.worker_programs()) {
             service.terminate();
         }
@@ -365,13 +365,13 @@ impl Deployment {
     }
 
     /// Starts the exchange, and waits until it answers.
-    pub async fn start_exchange(&mut self) {
+    pub(crate) async fn start_exchange(&mut self) {
         self.launch_exchange();
         self.wait_for_exchange().await;
     }
 
     /// Waits until the exchange answers.
-    pub async fn wait_for_exchange(&mut self) {
+    pub(crate) async fn wait_for_exchange(&mut self) {
         for page in ["keys", "wire"] {
             let url = format!("{}{page}", self.exchange_url());
             answers(&self.client, &url, self.exchange.as_mut().unwrap()).await;
@@ -379,37 +379,37 @@ impl Deployment {
     }
 
     /// Returns whether the bank runs.
-    pub fn has_bank(&self) -> bool {
+    pub(crate) fn has_bank(&self) -> bool {
         self.bank.is_some()
     }
 
     /// The running bank.
-    pub fn bank(&mut self) -> &mut Service {
+    pub(crate) fn bank(&mut self) -> &mut Service {
         self.bank.as_mut().expect("the bank runs")
     }
 
     /// The running exchange.
-    pub fn exchange(&mut self) -> &mut Service {
+    pub(crate) fn exchange(&mut self) -> &mut Service {
         self.exchange.as_mut().expect("the exchange runs")
     }
 
-    pub fn kill_bank(&mut self) {
+    pub(crate) fn kill_bank(&mut self) {
         self.bank.take().expect("the bank runs").kill_9();
     }
 
-    pub fn kill_exchange(&mut self) {
+    pub(crate) fn kill_exchange(&mut self) {
         self.exchange.take().unwrap().kill_9();
     }
 
     /// Fails if a service ended by itself.
-    pub fn assert_runs(&mut self) {
+    pub(crate) fn assert_runs(&mut self) {
         for service in [&mut self.bank, &mut self.exchange].into_iter().flatten() {
             service.assert_runs();
         }
     }
 
     /// Ends both as an operator would.
-    pub fn stop(&mut self) {
+    pub(crate) fn stop(&mut self) {
         for service in [self.exchange.take(), self.bank.take()].into_iter().flatten() {
             let (status, _) = service.terminate();
             assert!(status.success(), "a service ended with {status}");
@@ -417,12 +417,12 @@ impl Deployment {
     }
 
     /// The store of the exchange, which must not run.
-    pub fn exchange_store(&self) -> Store {
+    pub(crate) fn exchange_store(&self) -> Store {
         self.store(EXCHANGE_STORE).open(&batzen_service::storage::EXCHANGE, 1).unwrap()
     }
 
     /// Store and ledger of the bank, which must not run.
-    pub fn bank_books(&self) -> BankBooks {
+    pub(crate) fn bank_books(&self) -> BankBooks {
         let place = self.store("bank");
         let (store, ledger) = batzen_bank::embedded_books(&place).unwrap();
         BankBooks { store, ledger }
@@ -430,13 +430,13 @@ impl Deployment {
 }
 
 /// A bank's store and ledger.
-pub struct BankBooks {
+pub(crate) struct BankBooks {
     pub store: Store,
     pub ledger: Arc<DurableLedger>,
 }
 
 impl BankBooks {
-    pub fn close(self) {
+    pub(crate) fn close(self) {
         self.ledger.stop().unwrap();
         self.store.close().unwrap();
     }

@@ -27,7 +27,7 @@ use crate::crash::log::{Answer, Entry, Kind};
 
 /// The customers' knowledge.
 #[derive(Clone)]
-pub struct Claims<'a> {
+pub(crate) struct Claims<'a> {
     pub entries: Vec<Entry<Effect>>,
     pub credits: Vec<(EddsaPublicKey, Money)>,
     pub coins: &'a HashMap<EddsaPublicKey, Arc<Coin>>,
@@ -38,7 +38,7 @@ pub struct Claims<'a> {
 
 /// The result of the comparison.
 #[derive(Default)]
-pub struct Findings {
+pub(crate) struct Findings {
     /// The contradictions found; empty if everything is proven.
     pub problems: Vec<String>,
     /// The exchange's balance sheet, if there is one.
@@ -78,7 +78,7 @@ impl Claims<'_> {
 }
 
 /// Checks the stores against the claims.
-pub async fn check(claims: &Claims<'_>, exchange: &Store, bank: &BankBooks) -> Findings {
+pub(crate) async fn check(claims: &Claims<'_>, exchange: &Store, bank: &BankBooks) -> Findings {
     let mut findings = Findings::default();
     for entry in &claims.entries {
         findings.unless(!entry.is_open(), || format!("{:?} is not settled", entry.request.kind));

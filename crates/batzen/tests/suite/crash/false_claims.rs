@@ -15,7 +15,7 @@ use crate::crash::facts::Claims;
 use crate::crash::log::{Entry, Kind};
 
 /// Claims that are false, and a part of the message that must report them.
-pub struct FalseClaims<'a> {
+pub(crate) struct FalseClaims<'a> {
     pub what: &'static str,
     pub finding: &'static str,
     pub claims: Claims<'a>,
@@ -23,7 +23,7 @@ pub struct FalseClaims<'a> {
 
 /// Claims with one extra operation of each kind that was never executed though supposedly acknowledged; and
 /// claims in which a coin was accepted twice.
-pub fn false_claims<'a>(claims: &Claims<'a>) -> Vec<FalseClaims<'a>> {
+pub(crate) fn false_claims<'a>(claims: &Claims<'a>) -> Vec<FalseClaims<'a>> {
     let with = |what, finding, entry: Entry<Effect>| {
         let mut claims = claims.clone();
         claims.entries.push(entry);
@@ -58,13 +58,13 @@ pub fn false_claims<'a>(claims: &Claims<'a>) -> Vec<FalseClaims<'a>> {
         }
         planted.push(with(what, " lost: no row", entry));
     }
-    let twice = find(Kind::Deposit, &|effect| spends_whole_coin(effect, &claims.coins));
+    let twice = find(Kind::Deposit, &|effect| spends_whole_coin(effect, claims.coins));
     planted.push(with("a coin that was accepted twice", " was accepted for ", twice));
     planted
 }
 
 /// Returns whether an operation spends a coin for good, so that it cannot be spent again.
-pub fn spends_whole_coin(effect: &Effect, known: &HashMap<EddsaPublicKey, Arc<Coin>>) -> bool {
+pub(crate) fn spends_whole_coin(effect: &Effect, known: &HashMap<EddsaPublicKey, Arc<Coin>>) -> bool {
     match effect {
         Effect::Deposit { coins, is_refundable: false, .. } => {
             let (coin, amount) = &coins[0];
@@ -75,7 +75,7 @@ pub fn spends_whole_coin(effect: &Effect, known: &HashMap<EddsaPublicKey, Arc<Co
 }
 
 /// An entry whose answer differs from the real one.
-pub fn changed_answer(claims: &Claims<'_>) -> Entry<Effect> {
+pub(crate) fn changed_answer(claims: &Claims<'_>) -> Entry<Effect> {
     let is_melt = |entry: &&Entry<Effect>| entry.request.kind == Kind::Melt && entry.is_acknowledged();
     let mut entry = claims.entries.iter().find(is_melt).expect("there is a melt").clone();
     let body = &mut entry.answer.as_mut().expect("it was acknowledged").body;
@@ -86,7 +86,7 @@ pub fn changed_answer(claims: &Claims<'_>) -> Entry<Effect> {
 
 /// Copies a store and cuts off its journal before the last acknowledged commit. Returns how many commits that
 /// removes.
-pub fn cut_off(store: &Path, copy: &Path) -> usize {
+pub(crate) fn cut_off(store: &Path, copy: &Path) -> usize {
     std::fs::create_dir(copy).unwrap();
     for file in std::fs::read_dir(store).unwrap().map(Result::unwrap) {
         // Either file would reveal the cut.

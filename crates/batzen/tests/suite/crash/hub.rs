@@ -13,13 +13,13 @@ use serde_json::Value;
 
 use crate::common::{PATIENCE, Service, free_port};
 
-pub const CURRENCY: &str = "USD";
+pub(crate) const CURRENCY: &str = "USD";
 const TOKENS: [&str; 2] = ["secret-token:one", "secret-token:two"];
 const PARTICIPANTS: usize = 4;
 const FUNDS_CENTS: u64 = 1_000_000_000;
 
 /// A switch that is killed and restarted on the same ports.
-pub struct Switch {
+pub(crate) struct Switch {
     dir: PathBuf,
     config: PathBuf,
     pub participants: SocketAddr,
@@ -28,12 +28,12 @@ pub struct Switch {
 }
 
 impl Switch {
-    pub fn new(dir: &Path) -> Self {
+    pub(crate) fn new(dir: &Path) -> Self {
         Self::on_ledger(dir, "embedded")
     }
 
     /// With its money in the ledger at this address.
-    pub fn on_ledger(dir: &Path, ledger: &str) -> Self {
+    pub(crate) fn on_ledger(dir: &Path, ledger: &str) -> Self {
         let (port, admin_port) = (free_port(), free_port());
         let config = dir.join("switch.conf");
         let data = dir.join("data");
@@ -51,19 +51,19 @@ impl Switch {
     }
 
     /// Starts it.
-    pub fn launch(&mut self) {
+    pub(crate) fn launch(&mut self) {
         let config = self.config.to_str().unwrap();
         self.service = Some(Service::start(&self.dir, "switch", &["switch", "serve", "-c", config]));
     }
 
     /// Starts it, and waits until it is healthy.
-    pub fn start(&mut self) {
+    pub(crate) fn start(&mut self) {
         self.launch();
         self.wait();
     }
 
     /// Waits until it is healthy.
-    pub fn wait(&mut self) {
+    pub(crate) fn wait(&mut self) {
         let deadline = Instant::now() + PATIENCE;
         while !self.hub.call(0, "GET", "/health", None).is_ok_and(|(status, _)| status == 200) {
             self.service().assert_runs();
@@ -73,21 +73,21 @@ impl Switch {
     }
 
     /// The running switch.
-    pub fn service(&mut self) -> &mut Service {
+    pub(crate) fn service(&mut self) -> &mut Service {
         self.service.as_mut().expect("the switch runs")
     }
 
-    pub fn kill_9(&mut self) {
+    pub(crate) fn kill_9(&mut self) {
         self.service.take().unwrap().kill_9();
     }
 
-    pub fn terminate(&mut self) {
+    pub(crate) fn terminate(&mut self) {
         let (status, _) = self.service.take().unwrap().terminate();
         assert!(status.success(), "{status}");
     }
 
     /// Lets the load run for a while.
-    pub fn watch(&mut self, time: Duration) {
+    pub(crate) fn watch(&mut self, time: Duration) {
         let end = Instant::now() + time;
         while Instant::now() < end {
             self.service.as_mut().unwrap().assert_runs();
@@ -98,7 +98,7 @@ impl Switch {
 
 /// The switch's own figures.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Books {
+pub(crate) struct Books {
     debits: i128,
     credits: i128,
     pending: i128,
@@ -106,7 +106,7 @@ pub struct Books {
     positions: Vec<i128>,
 }
 
-pub fn books(hub: &Hub, names: &[String]) -> Books {
+pub(crate) fn books(hub: &Hub, names: &[String]) -> Books {
     let answer = hub.get("/balances").unwrap();
     let currency = answer["currencies"]
         .as_array()
@@ -132,7 +132,7 @@ pub fn books(hub: &Hub, names: &[String]) -> Books {
 }
 
 /// All contradictions between the books and the notices to participants.
-pub fn problems(books: &Books, outcomes: &[TransferOutcome]) -> Vec<String> {
+pub(crate) fn problems(books: &Books, outcomes: &[TransferOutcome]) -> Vec<String> {
     let mut problems = Vec::new();
     let mut check = |is_right: bool, what: String| {
         if !is_right {
@@ -176,7 +176,7 @@ pub fn problems(books: &Books, outcomes: &[TransferOutcome]) -> Vec<String> {
 }
 
 /// Creates participants with funds at a running switch.
-pub fn participants(switch: &Switch) -> Fsps {
+pub(crate) fn participants(switch: &Switch) -> Fsps {
     let mut config = FspsConfig::new(PARTICIPANTS, switch.participants, CURRENCY);
     config.keeps_outcomes = true;
     config.grace = Duration::from_millis(500);
@@ -198,7 +198,7 @@ pub fn participants(switch: &Switch) -> Fsps {
 }
 
 /// An endless load of transfers that end in every possible way.
-pub fn load(schedule: Schedule) -> Load {
+pub(crate) fn load(schedule: Schedule) -> Load {
     Load {
         schedule,
         warmup: Duration::ZERO,

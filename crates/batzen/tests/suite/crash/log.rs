@@ -7,7 +7,7 @@ use serde_json::Value;
 
 /// The kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
+pub(crate) enum Kind {
     CsrWithdraw,
     Withdraw,
     BatchWithdraw,
@@ -22,7 +22,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    pub const ALL: [Self; 11] = [
+    pub(crate) const ALL: [Self; 11] = [
         Self::CsrWithdraw,
         Self::Withdraw,
         Self::BatchWithdraw,
@@ -39,7 +39,7 @@ impl Kind {
 
 /// A request as sent over the wire.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Request {
+pub(crate) struct Request {
     pub kind: Kind,
     /// The path below the exchange's base URL.
     pub path: String,
@@ -48,14 +48,14 @@ pub struct Request {
 
 /// The answer to a request.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Answer {
+pub(crate) struct Answer {
     pub status: u16,
     pub body: Value,
 }
 
 /// A request and its outcome.
 #[derive(Clone, Debug)]
-pub struct Entry<E> {
+pub(crate) struct Entry<E> {
     pub request: Request,
     /// The effect on money once the request is acknowledged.
     pub effect: E,
@@ -65,7 +65,7 @@ pub struct Entry<E> {
 }
 
 /// The customers' log. Entries are never removed, and an answer never changes.
-pub struct Log<E> {
+pub(crate) struct Log<E> {
     pages: Mutex<Pages<E>>,
 }
 
@@ -77,7 +77,7 @@ struct Pages<E> {
 
 /// The counts of one kind of request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Count {
+pub(crate) struct Count {
     /// Answered with success.
     pub acknowledged: u64,
     /// Sent at least once without an answer.
@@ -85,19 +85,19 @@ pub struct Count {
 }
 
 impl<E: Clone> Log<E> {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { pages: Mutex::new(Pages { entries: Vec::new(), acknowledged: Vec::new() }) }
     }
 
     /// Records a request before it is first sent.
-    pub fn open(&self, request: Request, effect: E) -> usize {
+    pub(crate) fn open(&self, request: Request, effect: E) -> usize {
         let entries = &mut self.pages.lock().unwrap().entries;
         entries.push(Entry { request, effect, doubts: 0, answer: None });
         entries.len() - 1
     }
 
     /// Records that no answer came.
-    pub fn doubt(&self, number: usize) {
+    pub(crate) fn doubt(&self, number: usize) {
         self.pages.lock().unwrap().entries[number].doubts += 1;
     }
 
@@ -105,7 +105,7 @@ impl<E: Clone> Log<E> {
     ///
     /// # Panics
     /// If there is one already.
-    pub fn close(&self, number: usize, answer: Answer) {
+    pub(crate) fn close(&self, number: usize, answer: Answer) {
         let mut pages = self.pages.lock().unwrap();
         let entry = &mut pages.entries[number];
         assert!(entry.answer.is_none(), "{:?} was answered twice", entry.request.kind);
@@ -116,28 +116,28 @@ impl<E: Clone> Log<E> {
     }
 
     /// A copy of all entries.
-    pub fn entries(&self) -> Vec<Entry<E>> {
+    pub(crate) fn entries(&self) -> Vec<Entry<E>> {
         self.pages.lock().unwrap().entries.clone()
     }
 
     /// Returns the number of requests without an answer yet.
-    pub fn open_count(&self) -> usize {
+    pub(crate) fn open_count(&self) -> usize {
         self.pages.lock().unwrap().entries.iter().filter(|entry| entry.is_open()).count()
     }
 
-    pub fn acknowledged(&self) -> u64 {
+    pub(crate) fn acknowledged(&self) -> u64 {
         self.pages.lock().unwrap().acknowledged.len() as u64
     }
 
     /// Copies of the entries at these positions in the order of acknowledgement.
     #[allow(dead_code, reason = "not every test looks at entries while the load runs")]
-    pub fn acknowledged_in(&self, places: std::ops::Range<u64>) -> Vec<Entry<E>> {
+    pub(crate) fn acknowledged_in(&self, places: std::ops::Range<u64>) -> Vec<Entry<E>> {
         let pages = self.pages.lock().unwrap();
         let [from, to] = [places.start, places.end].map(|place| usize::try_from(place).unwrap());
         pages.acknowledged[from..to].iter().map(|number| pages.entries[*number].clone()).collect()
     }
 
-    pub fn counts(&self) -> BTreeMap<Kind, Count> {
+    pub(crate) fn counts(&self) -> BTreeMap<Kind, Count> {
         let mut counts = BTreeMap::<Kind, Count>::new();
         for entry in &self.pages.lock().unwrap().entries {
             let count = counts.entry(entry.request.kind).or_default();
@@ -150,11 +150,11 @@ impl<E: Clone> Log<E> {
 
 /// The answers with a status of 500 or more: how many there were of each status, and the first.
 #[derive(Default)]
-pub struct Failures(Mutex<BTreeMap<u16, (u64, String)>>);
+pub(crate) struct Failures(Mutex<BTreeMap<u16, (u64, String)>>);
 
 impl Failures {
     /// Counts an answer if it is one of them. Returns whether it is.
-    pub fn is_one(&self, status: u16, text: impl FnOnce() -> String) -> bool {
+    pub(crate) fn is_one(&self, status: u16, text: impl FnOnce() -> String) -> bool {
         if status < 500 {
             return false;
         }
@@ -166,7 +166,7 @@ impl Failures {
     ///
     /// # Panics
     /// If there were others.
-    pub fn waits(&self) -> u64 {
+    pub(crate) fn waits(&self) -> u64 {
         let mut failures = self.0.lock().unwrap().clone();
         let waits = failures.remove(&503).map_or(0, |(count, _)| count);
         assert!(failures.is_empty(), "the exchange failed: {failures:#?}");
@@ -185,12 +185,12 @@ fn crash_failures_are_told_from_requests_to_wait() {
 }
 
 impl<E> Entry<E> {
-    pub fn is_acknowledged(&self) -> bool {
+    pub(crate) fn is_acknowledged(&self) -> bool {
         self.answer.as_ref().is_some_and(|answer| answer.status == 200)
     }
 
     /// Returns whether it may have been executed, as far as its sender knows.
-    pub fn is_open(&self) -> bool {
+    pub(crate) fn is_open(&self) -> bool {
         self.answer.is_none()
     }
 }

@@ -1,15 +1,15 @@
 //! Shared code of the crash tests.
 
-pub mod coins;
-pub mod customers;
-pub mod deployment;
-pub mod facts;
-pub mod false_claims;
-pub mod hub;
-pub mod log;
-pub mod proof;
-pub mod purses;
-pub mod run;
-pub mod shop_facts;
-pub mod shoppers;
-pub mod transfers;
+pub(crate) mod coins;
+pub(crate) mod customers;
+pub(crate) mod deployment;
+pub(crate) mod facts;
+pub(crate) mod false_claims;
+pub(crate) mod hub;
+pub(crate) mod log;
+pub(crate) mod proof;
+pub(crate) mod purses;
+pub(crate) mod run;
+pub(crate) mod shop_facts;
+pub(crate) mod shoppers;
+pub(crate) mod transfers;

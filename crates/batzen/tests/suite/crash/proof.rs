@@ -17,7 +17,7 @@ use crate::crash::log::{Answer, Entry, Kind, Request};
 const AT_ONCE: usize = 8;
 
 /// Runs a job for each item, several at the same time; returns all problems.
-pub async fn each<T, F>(items: Vec<T>, job: impl Fn(T) -> F + Send + Sync + 'static) -> Vec<String>
+pub(crate) async fn each<T, F>(items: Vec<T>, job: impl Fn(T) -> F + Send + Sync + 'static) -> Vec<String>
 where
     T: Send + 'static,
     F: Future<Output = Result<(), String>> + Send + 'static,
@@ -53,7 +53,7 @@ fn lasting(kind: Kind, body: &Value) -> Value {
 }
 
 /// Repeats every acknowledged request byte for byte, and returns all answers that differ.
-pub async fn repeat(load: &Arc<Load>, entries: Vec<Entry<Effect>>) -> Vec<String> {
+pub(crate) async fn repeat(load: &Arc<Load>, entries: Vec<Entry<Effect>>) -> Vec<String> {
     let load = Arc::clone(load);
     let acknowledged = entries.into_iter().filter(Entry::is_acknowledged).collect();
     each(acknowledged, move |entry| {
@@ -75,7 +75,7 @@ pub async fn repeat(load: &Arc<Load>, entries: Vec<Entry<Effect>>) -> Vec<String
 
 /// Offers every spent coin to a new shop: it must be refused, with a history that proves why. Returns the
 /// number of coins, and all problems.
-pub async fn overspend(load: &Arc<Load>, entries: &[Entry<Effect>]) -> (usize, Vec<String>) {
+pub(crate) async fn overspend(load: &Arc<Load>, entries: &[Entry<Effect>]) -> (usize, Vec<String>) {
     let effects = entries.iter().filter(|entry| entry.is_acknowledged()).map(|entry| entry.effect.clone());
     let spent: HashMap<EddsaPublicKey, (Money, Money)> = spent(effects, &load.coins.lock().unwrap());
     let stranger = Arc::new(Shop::new("stranger"));
@@ -100,7 +100,7 @@ pub async fn overspend(load: &Arc<Load>, entries: &[Entry<Effect>]) -> (usize, V
 }
 
 /// Offers a spent coin to a new shop. Returns the coin, and the proof in the refusal.
-pub async fn offer_again(
+pub(crate) async fn offer_again(
     load: &Load,
     stranger: &Shop,
     coin_pub: EddsaPublicKey,

@@ -16,7 +16,7 @@ use crate::crash::coins::{CURRENCY, Coin, minus, now, plus};
 const MERGED: u32 = 1;
 
 /// A purse of a customer.
-pub struct Purse {
+pub(crate) struct Purse {
     key: EddsaPrivateKey,
     merge_key: EddsaPrivateKey,
     pub key_pub: EddsaPublicKey,
@@ -27,7 +27,7 @@ pub struct Purse {
 
 impl Purse {
     /// A purse for what these coins are worth after their deposit fees, which lasts so long.
-    pub fn of(coins: &[(Arc<Coin>, Money)], lifetime: Duration) -> Self {
+    pub(crate) fn of(coins: &[(Arc<Coin>, Money)], lifetime: Duration) -> Self {
         let worth = coins.iter().map(|(coin, amount)| minus(*amount, coin.denom.fee_deposit));
         let key = EddsaPrivateKey::generate();
         Self {
@@ -40,7 +40,7 @@ impl Purse {
         }
     }
 
-    pub fn create(&self, coins: &[(Arc<Coin>, Money)], base_url: &str) -> PurseCreateRequest {
+    pub(crate) fn create(&self, coins: &[(Arc<Coin>, Money)], base_url: &str) -> PurseCreateRequest {
         let econtract = self.contract.as_bytes().to_vec();
         let contract_pub = EddsaPrivateKey::generate().public_key();
         let sealed = WalletPurseEcontract { h_econtract: sha512(&econtract), contract_pub };
@@ -70,7 +70,7 @@ impl Purse {
         }
     }
 
-    pub fn merge(&self, reserve: &EddsaPrivateKey, base_url: &str) -> PurseMergeRequest {
+    pub(crate) fn merge(&self, reserve: &EddsaPrivateKey, base_url: &str) -> PurseMergeRequest {
         let payto = PaytoUri::reserve(base_url, &reserve.public_key()).unwrap();
         let merge_timestamp = now();
         let merge = WalletPurseMerge { merge_timestamp, purse_pub: self.key_pub, h_payto: payto.hash() };

@@ -22,7 +22,7 @@ const CUSTOMERS: usize = 8;
 
 /// The process to kill under load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kill {
+pub(crate) enum Kill {
     /// `kill -9` of the exchange, and its restart.
     Exchange,
     /// The bank first, so that the exchange is briefly without it; then both.
@@ -34,19 +34,19 @@ pub enum Kill {
 }
 
 /// The number of kills.
-pub fn cycles() -> u64 {
+pub(crate) fn cycles() -> u64 {
     number("BATZEN_SOAK_CYCLES").unwrap_or(5)
 }
 
 /// The random choices of a run. `BATZEN_SOAK_SEED` repeats those of an earlier run.
-pub fn dice() -> Dice {
+pub(crate) fn dice() -> Dice {
     let seed = seed();
     println!("BATZEN_SOAK_SEED={seed}");
     Dice::new(seed)
 }
 
 /// The number from which [`dice`] are made.
-pub fn seed() -> u64 {
+pub(crate) fn seed() -> u64 {
     number("BATZEN_SOAK_SEED").unwrap_or_else(|| {
         let mut bytes = [0; 8];
         batzen_crypto::fill_random(&mut bytes);
@@ -55,23 +55,23 @@ pub fn seed() -> u64 {
 }
 
 /// A client that waits longer than any restart takes.
-pub fn client() -> Client {
+pub(crate) fn client() -> Client {
     Client::new(&ClientOptions { timeout: Duration::from_secs(10), ..ClientOptions::default() }).unwrap()
 }
 
-pub fn number(name: &str) -> Option<u64> {
+pub(crate) fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name} is no number")))
 }
 
 /// Fails the test at once if a customer has failed.
-pub fn assert_well(customers: &mut JoinSet<()>) {
+pub(crate) fn assert_well(customers: &mut JoinSet<()>) {
     if let Some(ended) = customers.try_join_next() {
         ended.unwrap();
     }
 }
 
 /// Lets the load run for a while.
-pub async fn watch(deployment: &mut Deployment, customers: &mut JoinSet<()>, for_ms: u64) {
+pub(crate) async fn watch(deployment: &mut Deployment, customers: &mut JoinSet<()>, for_ms: u64) {
     let end = Instant::now() + Duration::from_millis(for_ms);
     loop {
         assert_well(customers);
@@ -85,7 +85,7 @@ pub async fn watch(deployment: &mut Deployment, customers: &mut JoinSet<()>, for
 }
 
 /// Lets the load run until there is an acknowledged operation for each false claim ([`false_claims`]).
-pub async fn watch_every_kind(load: &Load, deployment: &mut Deployment, customers: &mut JoinSet<()>) {
+pub(crate) async fn watch_every_kind(load: &Load, deployment: &mut Deployment, customers: &mut JoinSet<()>) {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let counts = load.log.counts();
@@ -183,7 +183,7 @@ async fn kill_and_restart(
 }
 
 /// The extent of the proof.
-pub struct Proof {
+pub(crate) struct Proof {
     /// Requests that were open at the end and have an answer now.
     pub settled: usize,
     /// Spent coins that were offered again.
@@ -196,7 +196,7 @@ pub struct Proof {
 
 /// Lets the customers finish, and proves that nothing was lost. Also proves that planted losses are found,
 /// which requires operations of each kind.
-pub async fn end_and_prove(
+pub(crate) async fn end_and_prove(
     deployment: &mut Deployment,
     load: &Arc<Load>,
     mut customers: JoinSet<()>,
@@ -241,7 +241,7 @@ pub async fn end_and_prove(
 
 /// Runs the customers against the deployment, kills services repeatedly, and proves that nothing was
 /// lost.
-pub async fn play(mut deployment: Deployment, kills: Vec<Kill>) {
+pub(crate) async fn play(mut deployment: Deployment, kills: Vec<Kill>) {
     let mut dice = dice();
     deployment.start_bank().await;
     deployment.start_exchange().await;

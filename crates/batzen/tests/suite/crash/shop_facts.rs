@@ -17,13 +17,13 @@ use crate::crash::deployment::BankBooks;
 use crate::crash::shoppers::Bought;
 
 /// The contradictions, and the exchange's balance sheet.
-pub struct Findings {
+pub(crate) struct Findings {
     pub problems: Vec<String>,
     pub totals: Totals,
 }
 
 /// Checks the books of the exchange and the bank, which must not run, against what customers know.
-pub async fn check(
+pub(crate) async fn check(
     bought: &[Bought],
     coins: &[Arc<Coin>],
     paid_in: Money,

@@ -22,7 +22,7 @@ use crate::crash::coins::{CURRENCY, Coin, Denom, minus, money, plus};
 use crate::crash::customers::Dice;
 
 /// The shop's access token.
-pub const TOKEN: &str = "secret-token:books";
+pub(crate) const TOKEN: &str = "secret-token:books";
 /// The most coins of a payment.
 const COINS_MAX: u64 = 3;
 /// The longest time that hasty customers wait for the answer to a payment, in milliseconds.
@@ -31,11 +31,11 @@ const HASTE_MS: u64 = 40;
 const PAUSE: Duration = Duration::from_millis(20);
 
 /// A refund as the exchange has confirmed it: coin, number and amount.
-pub type Refund = (EddsaPublicKey, u64, Money);
+pub(crate) type Refund = (EddsaPublicKey, u64, Money);
 
 /// The end of an order.
 #[derive(Clone, Debug)]
-pub enum End {
+pub(crate) enum End {
     /// Paid, with the shop's receipt and the refunds that were picked up.
     Paid { receipt: EddsaSignature, refunds: Vec<Refund> },
     /// Given up.
@@ -44,7 +44,7 @@ pub enum End {
 
 /// A customer's knowledge of an order.
 #[derive(Clone)]
-pub struct Bought {
+pub(crate) struct Bought {
     pub id: String,
     pub contract: HashCode,
     pub merchant_pub: EddsaPublicKey,
@@ -56,7 +56,7 @@ pub struct Bought {
 }
 
 impl Bought {
-    pub fn refunds(&self) -> &[Refund] {
+    pub(crate) fn refunds(&self) -> &[Refund] {
         let (End::Paid { refunds, .. } | End::Aborted { refunds }) = &self.end;
         refunds
     }
@@ -78,7 +78,7 @@ struct Purse {
 }
 
 /// The state that all customers use.
-pub struct Street {
+pub(crate) struct Street {
     pub client: Client,
     pub backend_url: String,
     pub exchange_url: String,
@@ -119,7 +119,7 @@ impl Street {
         }
     }
 
-    pub async fn get(&self, path: &str) -> Value {
+    pub(crate) async fn get(&self, path: &str) -> Value {
         self.insist(path, None).await.ok().unwrap()
     }
 
@@ -142,7 +142,7 @@ impl Street {
     }
 
     /// The receipt of a paid order; the same for every repetition.
-    pub async fn receipt(&self, bought: &Bought) -> EddsaSignature {
+    pub(crate) async fn receipt(&self, bought: &Bought) -> EddsaSignature {
         let PayResponse { sig } = self.offer(&bought.id, &bought.offer).await.ok().unwrap();
         let message = MerchantPaymentOk { h_contract_terms: bought.contract };
         assert!(message.verify(&bought.merchant_pub, &sig), "{}", bought.id);
@@ -150,7 +150,7 @@ impl Street {
     }
 
     /// Picks up the refunds of an order.
-    pub async fn pick_up(&self, bought: &Bought) -> Vec<Refund> {
+    pub(crate) async fn pick_up(&self, bought: &Bought) -> Vec<Refund> {
         let body = json!({ "h_contract": bought.contract });
         let reply = self.insist(&format!("orders/{}/refund", bought.id), Some(&body)).await;
         let answer: PickUpRefundResponse = reply.ok().unwrap();
@@ -193,7 +193,7 @@ impl Street {
     }
 
     /// Gives up an order: what its offered coins have paid comes back; the others have paid nothing.
-    pub async fn abort(&self, bought: &Bought) -> Vec<Refund> {
+    pub(crate) async fn abort(&self, bought: &Bought) -> Vec<Refund> {
         let answer: AbortResponse = self.give_up(bought).await.ok().unwrap();
         assert_eq!(answer.refunds.len(), bought.offer.coins.len());
         let results = bought.offer.coins.iter().zip(&answer.refunds);
@@ -208,7 +208,7 @@ impl Street {
     }
 
     /// Gives up what hasty customers have given up, when nothing is under way any more.
-    pub async fn settle_hasty(&self) {
+    pub(crate) async fn settle_hasty(&self) {
         let hasty = std::mem::take(&mut *self.hasty.lock().unwrap());
         for mut order in hasty {
             let refunds = self.abort(&order).await;
@@ -225,7 +225,7 @@ impl Street {
     }
 
     /// Shops until the street closes.
-    pub async fn shopper(self: Arc<Self>, number: usize, paid_in: &str, mut dice: Dice) {
+    pub(crate) async fn shopper(self: Arc<Self>, number: usize, paid_in: &str, mut dice: Dice) {
         let reserve = self.customer.reserve(paid_in).await;
         let (mut with_value, mut spent): (Vec<Purse>, Vec<Arc<Coin>>) = (Vec::new(), Vec::new());
         for turn in 0.. {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-pub use batzen_ledger::testing::{problems, stream};
+pub(crate) use batzen_ledger::testing::{problems, stream};
 use batzen_ledger::{
     AMOUNT_MAX, Account, AccountFlags, CreateTransferStatus, Ledger, LedgerError, Transfer, TransferFlags,
 };
@@ -16,16 +16,16 @@ use serde_json::Value;
 
 use crate::common::{PATIENCE, run, stderr, stdout};
 
-pub const ACCOUNTS: u128 = 12;
+pub(crate) const ACCOUNTS: u128 = 12;
 /// Accounts with this id or a higher one must not be overdrawn.
 const LIMITED_FROM: u128 = 9;
 
-pub type Statuses = BTreeMap<u128, CreateTransferStatus>;
+pub(crate) type Statuses = BTreeMap<u128, CreateTransferStatus>;
 
-pub struct Dice(pub u64);
+pub(crate) struct Dice(pub u64);
 
 impl Dice {
-    pub fn below(&mut self, limit: u64) -> u64 {
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -35,7 +35,12 @@ impl Dice {
 }
 
 /// One to `max` transfers. Every third is reserved, and the next batch posts every other reserved one.
-pub fn batch(dice: &mut Dice, max: u64, next_id: &mut u128, reserved: &mut Vec<u128>) -> Vec<Transfer> {
+pub(crate) fn batch(
+    dice: &mut Dice,
+    max: u64,
+    next_id: &mut u128,
+    reserved: &mut Vec<u128>,
+) -> Vec<Transfer> {
     let mut events: Vec<Transfer> = Vec::new();
     for pending_id in reserved.drain(..) {
         *next_id += 1;
@@ -65,7 +70,7 @@ pub fn batch(dice: &mut Dice, max: u64, next_id: &mut u128, reserved: &mut Vec<u
     events
 }
 
-pub async fn connect(url: &str) -> LedgerClient {
+pub(crate) async fn connect(url: &str) -> LedgerClient {
     let options = ClientOptions {
         retry_for: PATIENCE,
         backoff_max: Duration::from_millis(50),
@@ -82,7 +87,7 @@ pub async fn connect(url: &str) -> LedgerClient {
 }
 
 /// Creates transfers, retrying as often as necessary.
-pub async fn create(ledger: &LedgerClient, events: &[Transfer]) -> Vec<CreateTransferStatus> {
+pub(crate) async fn create(ledger: &LedgerClient, events: &[Transfer]) -> Vec<CreateTransferStatus> {
     loop {
         match ledger.create_transfers(events.to_vec()).await {
             Ok(results) => return results.iter().map(|result| result.status).collect(),
@@ -95,7 +100,7 @@ pub async fn create(ledger: &LedgerClient, events: &[Transfer]) -> Vec<CreateTra
     }
 }
 
-pub async fn client(
+pub(crate) async fn client(
     url: String,
     number: u64,
     seed: u64,
@@ -116,7 +121,7 @@ pub async fn client(
 }
 
 /// The accounts of the load.
-pub fn accounts() -> Vec<Account> {
+pub(crate) fn accounts() -> Vec<Account> {
     let account = |id| {
         let limit = AccountFlags::DEBITS_MUST_NOT_EXCEED_CREDITS;
         let flags = if id >= LIMITED_FROM { limit } else { AccountFlags::NONE };
@@ -126,7 +131,7 @@ pub fn accounts() -> Vec<Account> {
 }
 
 /// The JSON output of a command.
-pub fn facts(words: &[&str]) -> Value {
+pub(crate) fn facts(words: &[&str]) -> Value {
     let output = run(words);
     assert!(output.status.success(), "{words:?}: {}", stderr(&output));
     serde_json::from_str(&stdout(&output)).unwrap()

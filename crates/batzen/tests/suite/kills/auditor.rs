@@ -75,7 +75,7 @@ enum Question {
     Link { coin: EddsaPublicKey, ev_sigs: Vec<BlindedDenomSignature> },
 }
 
-pub struct Auditor {
+pub(super) struct Auditor {
     load: Arc<Load>,
     stranger: Arc<Shop>,
     withdrawn: HashMap<EddsaPublicKey, Money>,
@@ -83,7 +83,7 @@ pub struct Auditor {
 }
 
 impl Auditor {
-    pub fn new(load: &Arc<Load>) -> Self {
+    pub(super) fn new(load: &Arc<Load>) -> Self {
         Self {
             load: Arc::clone(load),
             stranger: Arc::new(Shop::new("stranger")),
@@ -94,7 +94,7 @@ impl Auditor {
 
     /// Audits acknowledged operations, from the start of `places` on. Returns how far it got, and all
     /// problems.
-    pub async fn audit(&mut self, places: Range<u64>) -> (u64, Vec<String>) {
+    pub(super) async fn audit(&mut self, places: Range<u64>) -> (u64, Vec<String>) {
         let to = places.end.min(places.start + BATCH);
         let entries = self.load.log.acknowledged_in(places.start..to);
         let mut problems = self.look(&entries).await;
@@ -163,7 +163,7 @@ impl Auditor {
     }
 
     /// Checks that operations that never happened are found.
-    pub async fn assert_finds_plants(&mut self) {
+    pub(super) async fn assert_finds_plants(&mut self) {
         let acknowledged = self.load.log.acknowledged_in(0..self.load.log.acknowledged());
         for kind in MONEY {
             let mut entry =

@@ -57,7 +57,7 @@ struct Load {
     ends: AtomicBool,
 }
 
-pub async fn campaign(score: Arc<Score>, mut dice: Dice) {
+pub(crate) async fn campaign(score: Arc<Score>, mut dice: Dice) {
     let mut is_first = true;
     while !score.is_complete() {
         round(&score, &mut dice, is_first).await;
@@ -225,7 +225,7 @@ impl Load {
 
 /// The load on a bank with its ledger elsewhere, while `kill` kills something and starts it again, until as many
 /// cycles are done. Returns the number of acknowledged orders and all problems.
-pub async fn prove_on_ledger(
+pub(crate) async fn prove_on_ledger(
     deployment: &mut Deployment,
     mut dice: Dice,
     cycles: u64,

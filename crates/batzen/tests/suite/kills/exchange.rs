@@ -22,7 +22,7 @@ const AUDIT_CYCLES: u64 = 20;
 const BANK_CYCLES: u64 = 8;
 const CUSTOMERS: usize = 4;
 
-pub async fn campaign(score: Arc<Score>, mut dice: Dice) {
+pub(super) async fn campaign(score: Arc<Score>, mut dice: Dice) {
     let mut is_first = true;
     while !score.is_complete() {
         round(&score, &mut dice, is_first).await;

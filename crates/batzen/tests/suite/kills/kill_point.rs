@@ -50,7 +50,7 @@ impl KillPoint {
 
 /// The service's work at the moment of the kill.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct KillReport {
+pub(crate) struct KillReport {
     /// The service had not acknowledged anything since its start.
     pub is_early: bool,
     /// A thread was inside a disk sync.
@@ -58,7 +58,7 @@ pub struct KillReport {
 }
 
 /// Kills a service that was just started; `acknowledged` counts the answers that its clients have received.
-pub fn kill_at_random_point(
+pub(super) fn kill_at_random_point(
     service: &mut Service,
     dice: &mut Dice,
     acknowledged: &dyn Fn() -> u64,

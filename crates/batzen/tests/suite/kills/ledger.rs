@@ -45,7 +45,7 @@ struct Log {
     ends: AtomicBool,
 }
 
-pub async fn campaign(score: Arc<Score>, mut dice: customers::Dice) {
+pub(super) async fn campaign(score: Arc<Score>, mut dice: customers::Dice) {
     let mut is_first = true;
     while !score.is_complete() {
         round(&score, &mut dice, is_first).await;

@@ -18,7 +18,7 @@
 //! one in turn).
 
 mod auditor;
-pub mod bank;
+pub(crate) mod bank;
 mod exchange;
 mod kill_point;
 mod ledger;

@@ -21,7 +21,7 @@ struct Counts {
 }
 
 /// The score of one service.
-pub struct Score {
+pub(crate) struct Score {
     service: &'static str,
     target: u64,
     start: Instant,
@@ -29,7 +29,7 @@ pub struct Score {
 }
 
 impl Score {
-    pub fn new(service: &'static str, target: u64) -> Self {
+    pub(crate) fn new(service: &'static str, target: u64) -> Self {
         Self { service, target, start: Instant::now(), counts: Mutex::default() }
     }
 
@@ -45,16 +45,16 @@ impl Score {
     }
 
     /// The number of kills still to be made.
-    pub fn left(&self) -> u64 {
+    pub(crate) fn left(&self) -> u64 {
         self.target.saturating_sub(self.counts().cycles)
     }
 
     /// Returns whether all planned kills were made.
-    pub fn is_complete(&self) -> bool {
+    pub(crate) fn is_complete(&self) -> bool {
         self.left() == 0
     }
 
-    pub fn add_kill(&self, report: KillReport) {
+    pub(crate) fn add_kill(&self, report: KillReport) {
         self.change(|counts| {
             counts.cycles += 1;
             counts.early += u64::from(report.is_early);
@@ -63,7 +63,7 @@ impl Score {
     }
 
     /// Records operations acknowledged under load.
-    pub fn acknowledged(&self, count: u64) {
+    pub(crate) fn acknowledged(&self, count: u64) {
         self.change(|counts| counts.acknowledged += count);
     }
 
@@ -72,7 +72,7 @@ impl Score {
     ///
     /// # Panics
     /// When a problem was found.
-    pub fn repeated(&self, count: u64, problems: &[String]) {
+    pub(crate) fn repeated(&self, count: u64, problems: &[String]) {
         let twice = problems.iter().filter(|problem| problem.contains("twice")).count() as u64;
         self.change(|counts| {
             counts.repeated += count;
@@ -87,20 +87,20 @@ impl Score {
     ///
     /// # Panics
     /// When a problem was found.
-    pub fn proven(&self, problems: &[String]) {
+    pub(crate) fn proven(&self, problems: &[String]) {
         self.change(|counts| counts.proofs += 1);
         self.repeated(0, problems);
     }
 
     /// A line of progress.
-    pub fn progress(&self) -> String {
+    pub(crate) fn progress(&self) -> String {
         let Counts { cycles, repeated, lost, twice, .. } = self.counts();
         let Self { service, target, .. } = self;
         format!("{service} {cycles}/{target} kills, {repeated} repeated, {lost} lost, {twice} twice")
     }
 
     /// A line of JSON.
-    pub fn json(&self) -> String {
+    pub(crate) fn json(&self) -> String {
         let Counts { cycles, early, in_sync, acknowledged, repeated, lost, twice, proofs } = self.counts();
         json!({
             "service": self.service,
@@ -119,7 +119,7 @@ impl Score {
 }
 
 /// The table of all services.
-pub fn table(scores: &[&Score]) -> String {
+pub(super) fn table(scores: &[&Score]) -> String {
     let mut rows = vec![
         [
             "service",

@@ -27,7 +27,7 @@ const AT_ONCE: usize = 8;
 const DATE: &str = "Mon, 01 Jan 2024 00:00:00 GMT";
 const TRANSFERS: &str = "application/vnd.interoperability.transfers+json;version=1";
 
-pub async fn campaign(score: Arc<Score>, mut dice: Dice) {
+pub(super) async fn campaign(score: Arc<Score>, mut dice: Dice) {
     let mut is_first = true;
     while !score.is_complete() {
         round(&score, &mut dice, is_first).await;

@@ -9,7 +9,7 @@ use crate::common::{PATIENCE, Service};
 const TOKENS: [&str; 2] = ["secret-token:one", "secret-token:two"];
 
 /// A ledger, a switch and its participants.
-pub struct Clearing {
+pub(crate) struct Clearing {
     /// The base URL of the ledger's pages.
     pub ledger: String,
     /// The base URL of the switch's pages.
@@ -20,7 +20,7 @@ pub struct Clearing {
 }
 
 impl Clearing {
-    pub fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let text = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
         let data = text("books");
@@ -49,7 +49,7 @@ impl Clearing {
     }
 
     /// Starts transfers that continue until this is dropped.
-    pub fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         let address = |url: &str| {
             url.trim_start_matches("http://").trim_end_matches('/').replace("localhost", "127.0.0.1")
         };

@@ -1,7 +1,7 @@
 //! Tests of the tools that operators watch: the metrics, checked with Prometheus' own tools, the files in
 //! `deploy/`, and the dashboard in a browser.
 
-pub mod clearing;
+pub(crate) mod clearing;
 
 use crate::common;
 use crate::signer::deployment;
@@ -30,7 +30,7 @@ fn deploy(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy").join(file)
 }
 
-pub fn read(file: &str) -> String {
+pub(crate) fn read(file: &str) -> String {
     let path = deploy(file);
     std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
@@ -175,13 +175,13 @@ fn start_auditor(dir: &Path, exchange: &str) -> (Service, String) {
 }
 
 /// The names of a page's families, each with its type.
-pub fn families(page: &str) -> BTreeMap<&str, &str> {
+pub(crate) fn families(page: &str) -> BTreeMap<&str, &str> {
     let types = page.lines().filter_map(|line| line.strip_prefix("# TYPE "));
     types.map(|line| line.split_once(' ').unwrap()).collect()
 }
 
 /// Every name in a text that could be one of our metrics.
-pub fn names_in(text: &str) -> BTreeSet<&str> {
+pub(crate) fn names_in(text: &str) -> BTreeSet<&str> {
     let words = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'));
     words
         .filter(|word| {
@@ -191,13 +191,13 @@ pub fn names_in(text: &str) -> BTreeSet<&str> {
 }
 
 /// The family of a sample, by the sample's name.
-pub fn family_of<'a>(name: &'a str, families: &BTreeMap<&str, &str>) -> &'a str {
+pub(crate) fn family_of<'a>(name: &'a str, families: &BTreeMap<&str, &str>) -> &'a str {
     let of_histogram = ["_bucket", "_sum", "_count"].iter().find_map(|suffix| name.strip_suffix(suffix));
     of_histogram.filter(|base| families.get(base) == Some(&"histogram")).unwrap_or(name)
 }
 
 /// The queries of a Grafana dashboard.
-pub fn queries(dashboard: &Value) -> Vec<String> {
+pub(crate) fn queries(dashboard: &Value) -> Vec<String> {
     let panels = dashboard["panels"].as_array().unwrap();
     let targets = panels.iter().flat_map(|panel| panel["targets"].as_array().unwrap());
     targets.map(|target| target["expr"].as_str().unwrap().to_owned()).collect()

@@ -4,7 +4,7 @@ use serde_json::Value;
 
 /// The format in which a service reports errors.
 #[derive(Clone, Copy, Debug)]
-pub enum Errors {
+pub(super) enum Errors {
     /// `{"code": 22, ..}`.
     Code,
     /// `{"error": "malformed", ..}`; errors of the HTTP frame have a code instead.
@@ -17,7 +17,7 @@ pub enum Errors {
 const BLINDING_FAILED: [u64; 2] = [1553, 1578];
 
 /// An answer at the beginning of the received bytes.
-pub struct Answer {
+pub(super) struct Answer {
     pub status: u16,
     /// Its length in bytes.
     pub length: usize,
@@ -29,7 +29,12 @@ pub struct Answer {
 ///
 /// # Errors
 /// The fault of the answer.
-pub fn read(input: &[u8], is_head: bool, is_ended: bool, errors: Errors) -> Result<Option<Answer>, String> {
+pub(super) fn read(
+    input: &[u8],
+    is_head: bool,
+    is_ended: bool,
+    errors: Errors,
+) -> Result<Option<Answer>, String> {
     let Some(end) = input.windows(4).position(|window| window == b"\r\n\r\n") else {
         return Ok(None);
     };

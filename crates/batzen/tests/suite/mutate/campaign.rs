@@ -32,7 +32,7 @@ fn setting(name: &str, default: u64) -> u64 {
 }
 
 /// The number of requests, and the seed of all choices.
-pub struct Plan {
+pub(super) struct Plan {
     pub service: &'static str,
     pub requests: u64,
     pub seed: u64,
@@ -41,7 +41,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    pub fn new(service: &'static str) -> Self {
+    pub(super) fn new(service: &'static str) -> Self {
         let (_, percent) = SHARES.iter().find(|(name, _)| *name == service).expect("every run has a share");
         let requests = match setting("BATZEN_MUTATE_REQUESTS", 0) {
             0 => REQUESTS,
@@ -56,13 +56,13 @@ impl Plan {
     }
 
     /// The bytes with which an earlier run failed, to be sent instead of new requests.
-    pub fn replay() -> Option<Vec<u8>> {
+    pub(super) fn replay() -> Option<Vec<u8>> {
         let file = std::env::var_os("BATZEN_MUTATE_REPLAY")?;
         Some(std::fs::read(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display())))
     }
 
     /// Writes the bytes of a failure to a file, and fails the test.
-    pub fn fail(&self, failure: &Failure, after: u64) -> ! {
+    pub(super) fn fail(&self, failure: &Failure, after: u64) -> ! {
         let Self { service, seed, total, .. } = self;
         let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/mutate");
         std::fs::create_dir_all(&dir).unwrap();
@@ -83,7 +83,7 @@ impl Plan {
 }
 
 /// A process that is observed during the run.
-pub struct Watched<'a> {
+pub(super) struct Watched<'a> {
     pub service: &'a mut Service,
     pub log: PathBuf,
 }
@@ -99,7 +99,7 @@ impl Watched<'_> {
     }
 
     /// Checks the process now.
-    pub fn look(&mut self, score: &mut Score, sent: u64) -> Result<(), String> {
+    pub(super) fn look(&mut self, score: &mut Score, sent: u64) -> Result<(), String> {
         if let Some(status) = self.service.child.try_wait().unwrap() {
             return Err(format!("the service has ended: {status}\n{}", self.last_lines()));
         }
@@ -118,7 +118,7 @@ impl Watched<'_> {
     }
 
     /// Checks the process after a run.
-    pub fn judge(&mut self, score: &mut Score) -> Result<(), String> {
+    pub(super) fn judge(&mut self, score: &mut Score) -> Result<(), String> {
         self.look(score, score.sent)?;
         if let Some(line) = self.text().lines().find(|line| line.contains("panicked at")) {
             return Err(format!("something has panicked: {line}"));
@@ -164,7 +164,7 @@ fn growing_memory_is_found() {
 }
 
 /// Sends the requests of the plan, and shows the figures.
-pub fn run(plan: &Plan, listeners: &[Listener], watched: &mut Watched<'_>) {
+pub(super) fn run(plan: &Plan, listeners: &[Listener], watched: &mut Watched<'_>) {
     if let Some(bytes) = Plan::replay() {
         for (number, listener) in listeners.iter().enumerate() {
             println!("listener {number}:");

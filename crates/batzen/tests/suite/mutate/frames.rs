@@ -258,7 +258,7 @@ impl Link {
 }
 
 /// Sends the frames of a plan.
-pub fn run(plan: &Plan, port: u16, watched: &mut Watched<'_>) {
+pub(super) fn run(plan: &Plan, port: u16, watched: &mut Watched<'_>) {
     if let Some(bytes) = Plan::replay() {
         let mut link = Link::open(port).unwrap();
         let _ = link.stream.write_all(&bytes);

@@ -8,7 +8,7 @@ use crate::mutate::text::Pool;
 
 /// The expected end of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
+pub(super) enum Ending {
     /// It is answered, and the connection stays open unless the answer says otherwise.
     Answered,
     /// The server cannot see where it ends: the client closes its side, and the server closes, with or
@@ -19,7 +19,7 @@ pub enum Ending {
 }
 
 /// A request to send.
-pub struct Mutant {
+pub(super) struct Mutant {
     pub bytes: Vec<u8>,
     pub is_head: bool,
     pub ending: Ending,
@@ -64,13 +64,12 @@ struct Draft {
 }
 
 impl Mutant {
-    /// The seed, unchanged.
-    pub fn unchanged(seed: &Seed) -> Self {
+    pub(super) fn unchanged(seed: &Seed) -> Self {
         Draft::new(seed, bytes(&seed.body)).finish(None)
     }
 
     /// The seed with something wrong, mostly in one place, sometimes in several.
-    pub fn new(seed: &Seed, dice: &mut Dice, pool: &Pool) -> Self {
+    pub(super) fn new(seed: &Seed, dice: &mut Dice, pool: &Pool) -> Self {
         let body = match &seed.body {
             Body::Json(tree) if dice.chance(80) => {
                 let mut tree = tree.clone();

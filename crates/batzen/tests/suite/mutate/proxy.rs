@@ -9,13 +9,13 @@ use crate::mutate::seeds::Seed;
 
 type Streams = Arc<Mutex<Vec<Arc<Mutex<Vec<u8>>>>>>;
 
-pub struct Proxy {
+pub(super) struct Proxy {
     streams: Streams,
 }
 
 impl Proxy {
     /// Accepts connections on local port `port`, and forwards them to local port `target`.
-    pub fn start(port: u16, target: u16) -> Self {
+    pub(super) fn start(port: u16, target: u16) -> Self {
         let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
         let streams = Streams::default();
         let noted = Arc::clone(&streams);
@@ -33,7 +33,7 @@ impl Proxy {
     }
 
     /// The requests so far.
-    pub fn seeds(&self) -> Vec<Seed> {
+    pub(super) fn seeds(&self) -> Vec<Seed> {
         let streams = self.streams.lock().unwrap();
         streams.iter().flat_map(|sent| Seed::parse_all(&sent.lock().unwrap())).collect()
     }

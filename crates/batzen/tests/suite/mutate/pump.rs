@@ -23,7 +23,7 @@ const CONNECTIONS: usize = 6;
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A listener of a service, and the requests for it.
-pub struct Listener {
+pub(super) struct Listener {
     pub address: SocketAddr,
     pub errors: Errors,
     pub seeds: Seeds,
@@ -51,7 +51,7 @@ struct Connection {
 }
 
 /// The failure, and the bytes sent.
-pub struct Failure {
+pub(super) struct Failure {
     pub what: String,
     pub listener: usize,
     /// The requests that were sent together.
@@ -64,7 +64,7 @@ pub struct Failure {
 ///
 /// # Errors
 /// The first wrong answer.
-pub fn run(
+pub(super) fn run(
     listeners: &[Listener],
     requests: u64,
     dice: &mut Dice,
@@ -114,7 +114,7 @@ pub fn run(
 ///
 /// # Errors
 /// The service does not accept a connection, or leaves it open without an answer.
-pub fn replay(listener: &Listener, bytes: &[u8]) -> std::io::Result<()> {
+pub(super) fn replay(listener: &Listener, bytes: &[u8]) -> std::io::Result<()> {
     let mut stream = TcpStream::connect(listener.address)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     let mut writing = stream.try_clone()?;

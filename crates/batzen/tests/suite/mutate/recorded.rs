@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::mutate::seeds::{Seed, Seeds};
 
 /// The currency of the services in this test, which replaces those of the recordings.
-pub const CURRENCY: &str = "KUDOS";
+pub(super) const CURRENCY: &str = "KUDOS";
 
 fn in_our_currency(value: &mut Value) {
     match value {
@@ -25,7 +25,7 @@ fn in_our_currency(value: &mut Value) {
 }
 
 /// Adds the requests recorded at this server: `exchange` or `bank`.
-pub fn add(seeds: &mut Seeds, server: &str) {
+pub(super) fn add(seeds: &mut Seeds, server: &str) {
     let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../base/protocol/tests/vectors/http");
     let mut files: Vec<_> = std::fs::read_dir(dir).unwrap().map(|file| file.unwrap().path()).collect();
     files.sort();

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Route {
+pub(super) struct Route {
     pub method: String,
     /// Each segment is a literal or a `:parameter`.
     pub pattern: String,
@@ -16,7 +16,7 @@ impl Route {
     }
 
     /// Returns whether a request matches this endpoint.
-    pub fn fits(&self, method: &str, path: &str) -> bool {
+    pub(super) fn fits(&self, method: &str, path: &str) -> bool {
         let segments = |text: &str| -> Vec<String> {
             text.split('/').filter(|segment| !segment.is_empty()).map(str::to_owned).collect()
         };
@@ -27,7 +27,7 @@ impl Route {
     }
 
     /// Returns whether it is a large page without parameters.
-    pub fn is_page(&self) -> bool {
+    pub(super) fn is_page(&self) -> bool {
         let pages = [
             "/metrics",
             "/dashboard",
@@ -95,14 +95,14 @@ fn pages() -> Vec<Route> {
     rows("web/service/src/app.rs")
 }
 
-pub fn exchange() -> Vec<Route> {
+pub(super) fn exchange() -> Vec<Route> {
     [rows("services/exchange/src/api"), pages()].concat()
 }
 
 /// The two base paths of a gateway.
 const GATEWAYS: [&str; 2] = ["/taler-wire-gateway/:account", "/:account"];
 
-pub fn bank() -> Vec<Route> {
+pub(super) fn bank() -> Vec<Route> {
     let text = source(&crates("services/bank/src/api/gateway.rs"));
     assert!(
         text.contains(&format!("[{:?},{:?}]", GATEWAYS[0], GATEWAYS[1])),
@@ -111,16 +111,16 @@ pub fn bank() -> Vec<Route> {
     [rows("services/bank/src/api"), rows("services/bank/src/api/web"), pages()].concat()
 }
 
-pub fn ledger() -> Vec<Route> {
+pub(super) fn ledger() -> Vec<Route> {
     [rows("ledger/ledger-service/src/net/api"), pages()].concat()
 }
 
-pub fn switch_operators() -> Vec<Route> {
+pub(super) fn switch_operators() -> Vec<Route> {
     [rows("services/switch/src/api/admin"), pages()].concat()
 }
 
 /// The endpoints of transfers and bulk transfers.
-pub fn switch_participants() -> Vec<Route> {
+pub(super) fn switch_participants() -> Vec<Route> {
     [rows("services/switch/src/api/participant.rs"), rows("services/switch/src/api/bulk.rs")].concat()
 }
 

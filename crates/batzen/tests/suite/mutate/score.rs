@@ -7,14 +7,14 @@ use serde_json::{Value, json};
 
 /// The answers of one endpoint: by hundreds of the status, and those with 503.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Tally {
+pub(super) struct Tally {
     pub sent: u64,
     pub done: u64,
     pub refused: u64,
     pub busy: u64,
 }
 
-pub struct Score {
+pub(super) struct Score {
     pub begun: Instant,
     pub sent: u64,
     /// By listener and endpoint.
@@ -25,7 +25,7 @@ pub struct Score {
 }
 
 impl Score {
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self {
             begun: Instant::now(),
             sent: 0,
@@ -35,18 +35,18 @@ impl Score {
         }
     }
 
-    pub fn sent(&mut self, listener: usize, route: usize) {
+    pub(super) fn sent(&mut self, listener: usize, route: usize) {
         self.sent += 1;
         self.tallies.entry((listener, route)).or_default().sent += 1;
     }
 
     /// Counts a request that the service never read.
-    pub fn unread(&mut self, listener: usize, route: usize) {
+    pub(super) fn unread(&mut self, listener: usize, route: usize) {
         self.sent -= 1;
         self.tallies.entry((listener, route)).or_default().sent -= 1;
     }
 
-    pub fn answered(&mut self, listener: usize, route: usize, status: u16) {
+    pub(super) fn answered(&mut self, listener: usize, route: usize, status: u16) {
         let tally = self.tallies.entry((listener, route)).or_default();
         match status {
             ..400 => tally.done += 1,
@@ -57,12 +57,12 @@ impl Score {
     }
 
     /// Answers below 400, that is requests that may have left something behind.
-    pub fn done(&self) -> u64 {
+    pub(super) fn done(&self) -> u64 {
         self.tallies.values().map(|tally| tally.done).sum()
     }
 
     /// A line of JSON for scripts.
-    pub fn json(&self, service: &str, seed: u64) -> Value {
+    pub(super) fn json(&self, service: &str, seed: u64) -> Value {
         let statuses: BTreeMap<String, u64> =
             self.statuses.iter().map(|(status, count)| (status.to_string(), *count)).collect();
         let seconds = self.begun.elapsed().as_secs_f64();

@@ -10,7 +10,7 @@ use crate::mutate::text::Pool;
 use crate::mutate::tree::Tree;
 
 #[derive(Clone, Debug)]
-pub enum Body {
+pub(super) enum Body {
     None,
     Json(Tree),
     Bytes(Vec<u8>),
@@ -18,7 +18,7 @@ pub enum Body {
 
 /// A valid request.
 #[derive(Clone, Debug)]
-pub struct Seed {
+pub(super) struct Seed {
     pub method: String,
     pub path: String,
     pub query: String,
@@ -27,7 +27,7 @@ pub struct Seed {
 }
 
 impl Seed {
-    pub fn new(method: &str, target: &str) -> Self {
+    pub(super) fn new(method: &str, target: &str) -> Self {
         let (path, query) = target.split_once('?').unwrap_or((target, ""));
         Self {
             method: method.to_owned(),
@@ -38,19 +38,19 @@ impl Seed {
         }
     }
 
-    pub fn json(mut self, value: &Value) -> Self {
+    pub(super) fn json(mut self, value: &Value) -> Self {
         self.body = Body::Json(value.into());
         self
     }
 
-    pub fn header(mut self, name: &str, value: &str) -> Self {
+    pub(super) fn header(mut self, name: &str, value: &str) -> Self {
         self.headers.push((name.to_owned(), value.to_owned()));
         self
     }
 
     /// Parses the first request in `bytes`, and returns its length. `None` if it is incomplete, or differs
     /// from what our clients send.
-    pub fn parse(bytes: &[u8]) -> Option<(Self, usize)> {
+    pub(super) fn parse(bytes: &[u8]) -> Option<(Self, usize)> {
         let end = bytes.windows(4).position(|window| window == b"\r\n\r\n")?;
         let head = std::str::from_utf8(&bytes[..end]).ok()?;
         let mut lines = head.split("\r\n");
@@ -87,7 +87,7 @@ impl Seed {
     }
 
     /// All requests in the bytes that a client has sent.
-    pub fn parse_all(mut bytes: &[u8]) -> Vec<Self> {
+    pub(super) fn parse_all(mut bytes: &[u8]) -> Vec<Self> {
         let mut seeds = Vec::new();
         while let Some((seed, length)) = Self::parse(bytes) {
             seeds.push(seed);
@@ -98,9 +98,8 @@ impl Seed {
 }
 
 /// The seeds of one listener.
-pub struct Seeds {
+pub(super) struct Seeds {
     pub routes: Vec<Route>,
-    /// For each route.
     by_route: Vec<Vec<Seed>>,
     /// Requests that match no endpoint.
     strays: Vec<Seed>,
@@ -111,12 +110,12 @@ impl Seeds {
     /// The most seeds kept per endpoint.
     const KEPT: usize = 48;
 
-    pub fn new(routes: Vec<Route>) -> Self {
+    pub(super) fn new(routes: Vec<Route>) -> Self {
         let by_route = routes.iter().map(|_| Vec::new()).collect();
         Self { routes, by_route, strays: Vec::new(), pool: Pool::default() }
     }
 
-    pub fn add(&mut self, seed: Seed) {
+    pub(super) fn add(&mut self, seed: Seed) {
         for part in seed.path.split('/').filter(|part| !part.is_empty()) {
             self.pool.add(part);
         }
@@ -133,7 +132,7 @@ impl Seeds {
     }
 
     /// Gives endpoints without a valid request one made from the pattern.
-    pub fn complete(&mut self) {
+    pub(super) fn complete(&mut self) {
         let mut dice = Dice::new(1);
         for (route, seeds) in self.routes.iter().zip(&mut self.by_route) {
             for _ in seeds.len()..2 {
@@ -151,13 +150,13 @@ impl Seeds {
     }
 
     /// The endpoints without a recorded valid request.
-    pub fn without_seed(&self) -> Vec<String> {
+    pub(super) fn without_seed(&self) -> Vec<String> {
         let empty = self.routes.iter().zip(&self.by_route).filter(|(_, seeds)| seeds.is_empty());
         empty.map(|(route, _)| format!("{} {}", route.method, route.pattern)).collect()
     }
 
     /// A request and the index of its endpoint; the last index is for requests without an endpoint.
-    pub fn pick(&self, dice: &mut Dice) -> (usize, &Seed) {
+    pub(super) fn pick(&self, dice: &mut Dice) -> (usize, &Seed) {
         loop {
             let route = dice.below(self.routes.len() + 1);
             if let Some(route_seeds) = self.by_route.get(route) {

@@ -56,7 +56,7 @@ const ODD: [&str; 22] = [
 
 /// Texts from valid requests, to replace others of the same length.
 #[derive(Default)]
-pub struct Pool {
+pub(super) struct Pool {
     all: Vec<String>,
     by_length: BTreeMap<usize, Vec<usize>>,
     seen: BTreeSet<String>,
@@ -66,7 +66,7 @@ impl Pool {
     /// The most texts kept of one length.
     const KEPT: usize = 400;
 
-    pub fn add(&mut self, text: &str) {
+    pub(super) fn add(&mut self, text: &str) {
         let same = self.by_length.entry(text.len()).or_default();
         if same.len() < Self::KEPT && self.seen.insert(text.to_owned()) {
             same.push(self.all.len());
@@ -74,18 +74,18 @@ impl Pool {
         }
     }
 
-    pub fn any(&self, dice: &mut Dice) -> &str {
+    pub(super) fn any(&self, dice: &mut Dice) -> &str {
         if self.all.is_empty() { "x" } else { &self.all[dice.below(self.all.len())] }
     }
 
     /// A recorded text of this length.
-    pub fn of_length(&self, dice: &mut Dice, length: usize) -> Option<&str> {
+    pub(super) fn of_length(&self, dice: &mut Dice, length: usize) -> Option<&str> {
         let same = self.by_length.get(&length)?;
         Some(&self.all[same[dice.below(same.len())]])
     }
 
     /// A text similar to this one.
-    pub fn mutate(&self, dice: &mut Dice, text: &str) -> String {
+    pub(super) fn mutate(&self, dice: &mut Dice, text: &str) -> String {
         if let Some((currency, number)) = text.split_once(':')
             && number.starts_with(|c: char| c.is_ascii_digit())
             && dice.chance(70)

@@ -7,7 +7,7 @@ use crate::mutate::dice::Dice;
 use crate::mutate::text::Pool;
 
 #[derive(Clone, Debug)]
-pub enum Tree {
+pub(super) enum Tree {
     /// Written verbatim.
     Token(String),
     Text(String),
@@ -60,7 +60,7 @@ impl From<&Value> for Tree {
 
 impl Tree {
     /// Writes it as JSON.
-    pub fn write(&self, out: &mut Vec<u8>) {
+    pub(super) fn write(&self, out: &mut Vec<u8>) {
         match self {
             Self::Token(token) => out.extend_from_slice(token.as_bytes()),
             Self::Text(text) => serde_json::to_writer(out, text).expect("text is JSON"),
@@ -89,8 +89,7 @@ impl Tree {
         }
     }
 
-    /// All texts in it.
-    pub fn texts<'a>(&'a self, found: &mut Vec<&'a str>) {
+    pub(super) fn texts<'a>(&'a self, found: &mut Vec<&'a str>) {
         match self {
             Self::Token(_) => {}
             Self::Text(text) => found.push(text),
@@ -124,7 +123,7 @@ impl Tree {
     }
 
     /// Changes one thing somewhere.
-    pub fn mutate(&mut self, dice: &mut Dice, pool: &Pool) {
+    pub(super) fn mutate(&mut self, dice: &mut Dice, pool: &Pool) {
         let count = self.containers();
         if count == 0 {
             *self = odd(dice, self, pool);

@@ -11,13 +11,12 @@ use batzen_service::wire_gateway::{AddIncomingRequest, GatewayAuth, WireGatewayC
 use crate::common::{run, stderr};
 use crate::crash::coins::{CURRENCY, Coin, Denom, Planchet};
 
-/// The bank's wire gateway.
-pub fn gateway(client: &Client, bank_port: u16) -> WireGatewayClient {
+pub(super) fn gateway(client: &Client, bank_port: u16) -> WireGatewayClient {
     let url = format!("http://localhost:{bank_port}/taler-wire-gateway/exchange/");
     WireGatewayClient::new(client.clone(), &url, GatewayAuth::None)
 }
 
-pub fn credit(reserve: &EddsaPrivateKey, amount: Money) -> AddIncomingRequest {
+pub(super) fn credit(reserve: &EddsaPrivateKey, amount: Money) -> AddIncomingRequest {
     AddIncomingRequest {
         reserve_pub: reserve.public_key(),
         amount: amount.of(CURRENCY),
@@ -26,7 +25,7 @@ pub fn credit(reserve: &EddsaPrivateKey, amount: Money) -> AddIncomingRequest {
 }
 
 /// Credits reserves, and has the exchange book the credits.
-pub async fn fund(
+pub(super) async fn fund(
     client: &Client,
     bank_port: u16,
     config: &str,
@@ -46,7 +45,7 @@ pub async fn fund(
 }
 
 /// Withdraws coins of an RSA denomination in one request.
-pub async fn withdraw(
+pub(super) async fn withdraw(
     client: Client,
     url: String,
     reserve: EddsaPrivateKey,
@@ -60,7 +59,7 @@ pub async fn withdraw(
     planchets.into_iter().zip(&answer.ev_sigs).map(|(planchet, sig)| planchet.finish(&sig.ev_sig)).collect()
 }
 
-pub fn planchets(denom: &Arc<Denom>, count: usize) -> Vec<Planchet> {
+pub(super) fn planchets(denom: &Arc<Denom>, count: usize) -> Vec<Planchet> {
     let planchet = |_| {
         let master = PlanchetMasterSecret::generate();
         Planchet::new(&master, Arc::clone(denom), &ExchangeWithdrawValues::Rsa)
@@ -68,6 +67,6 @@ pub fn planchets(denom: &Arc<Denom>, count: usize) -> Vec<Planchet> {
     (0..count).map(planchet).collect()
 }
 
-pub fn batch_withdraw(planchets: &[Planchet], reserve: &EddsaPrivateKey) -> BatchWithdrawRequest {
+pub(super) fn batch_withdraw(planchets: &[Planchet], reserve: &EddsaPrivateKey) -> BatchWithdrawRequest {
     BatchWithdrawRequest { planchets: planchets.iter().map(|planchet| planchet.request(reserve)).collect() }
 }

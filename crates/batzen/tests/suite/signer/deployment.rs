@@ -14,7 +14,7 @@ use crate::common::{self, PATIENCE, Service, run, stderr, stdout};
 const PAYTO: &str = "payto://x-taler-bank/localhost/exchange?receiver-name=exchange";
 
 /// Runs the program, which must succeed, and returns its output.
-pub fn must(arguments: &[&str]) -> String {
+pub(crate) fn must(arguments: &[&str]) -> String {
     let output = run(arguments);
     assert!(output.status.success(), "{arguments:?}: {}", stderr(&output));
     stdout(&output).trim().to_owned()
@@ -42,7 +42,7 @@ fn common_config(home: &Path) -> String {
 }
 
 /// The directories of three machines and of the offline one, with the services on them.
-pub struct Deployment {
+pub(crate) struct Deployment {
     pub dir: tempfile::TempDir,
     /// Ports of the signers.
     pub ports: [u16; 2],
@@ -62,12 +62,12 @@ impl Deref for Deployment {
 }
 
 impl Deployment {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::with(1, None)
     }
 
     /// The same with two services on one database, whose tables are created.
-    pub fn on_database(url: &str) -> Self {
+    pub(crate) fn on_database(url: &str) -> Self {
         batzen_service::storage::StoreConfig::postgres(url.to_owned())
             .prepare(&batzen_service::storage::EXCHANGE)
             .unwrap();
@@ -129,16 +129,16 @@ impl Deployment {
         deployment
     }
 
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    pub fn text(&self, name: &str) -> String {
+    pub(crate) fn text(&self, name: &str) -> String {
         self.path(name).to_str().unwrap().to_owned()
     }
 
     /// The configuration of one of the exchange's services, which expects these keys of its signers.
-    pub fn node_config(&self, number: usize, signer_keys: &str) -> String {
+    pub(crate) fn node_config(&self, number: usize, signer_keys: &str) -> String {
         let database = self.database.iter();
         let database: String = database
             .map(|url| format!("[exchange]\nDB = postgres\n[exchangedb-postgres]\nCONFIG = {url}\n"))
@@ -161,7 +161,7 @@ impl Deployment {
         )
     }
 
-    pub fn start_signer(&self, number: usize) -> Service {
+    pub(crate) fn start_signer(&self, number: usize) -> Service {
         let name = format!("signer-{number}");
         let config = self.text(&format!("{name}.conf"));
         let service = Service::start(self.dir.path(), &name, &["signer", "serve", "-c", &config]);
@@ -170,14 +170,14 @@ impl Deployment {
     }
 
     /// Starts one of the exchange's services.
-    pub fn start_exchange(&self, number: usize) -> Service {
+    pub(crate) fn start_exchange(&self, number: usize) -> Service {
         let name = format!("node-{number}");
         let config = self.text(&format!("{name}.conf"));
         Service::start(self.dir.path(), &name, &["exchange", "serve", "-c", &config])
     }
 
     /// Starts bank and exchange, with everything signed as an operator would.
-    pub fn open(&self) -> (Service, Vec<Service>) {
+    pub(crate) fn open(&self) -> (Service, Vec<Service>) {
         let (data, port) = (self.text("bank"), self.bank_port.to_string());
         let bank = ["bank", "serve", "--currency", "KUDOS", "--data", &data, "--port", &port];
         let bank = Service::start(self.dir.path(), "bank", &bank);
@@ -203,24 +203,24 @@ impl Deployment {
         (bank, nodes)
     }
 
-    pub fn offline(&self, steps: &[&str]) {
+    pub(crate) fn offline(&self, steps: &[&str]) {
         let config = self.text("offline.conf");
         must(&[&["exchange", "offline", "-c", &config][..], steps].concat());
     }
 
-    pub fn sign_new_keys(&self) {
+    pub(crate) fn sign_new_keys(&self) {
         self.offline(&["download", "sign", "upload"]);
     }
 
     /// The output of `signer status --json`.
-    pub fn status(&self, number: usize) -> Value {
+    pub(crate) fn status(&self, number: usize) -> Value {
         let config = self.text(&format!("signer-{number}.conf"));
         let output = run(&["signer", "status", "-c", &config, "--json"]);
         serde_json::from_str(&stdout(&output)).unwrap_or_else(|_| panic!("{}", stderr(&output)))
     }
 
     /// Waits until the signers agree.
-    pub fn wait_same_keys(&self, ask: usize) {
+    pub(crate) fn wait_same_keys(&self, ask: usize) {
         let deadline = Instant::now() + PATIENCE;
         while self.status(ask)["same_keys"] != true {
             assert!(Instant::now() < deadline, "{:#}", self.status(ask));
@@ -242,7 +242,7 @@ fn names_below(dir: &Path) -> Vec<String> {
 
 /// The exchange holds no private key of the modules: it has no such file open, and there is none below its
 /// directory.
-pub fn assert_no_private_keys(deployment: &Deployment, node: &str, exchange: &Service) {
+pub(crate) fn assert_no_private_keys(deployment: &Deployment, node: &str, exchange: &Service) {
     let open = format!("/proc/{}/fd", exchange.child.id());
     for entry in std::fs::read_dir(open).unwrap().map(Result::unwrap) {
         // The file may have been closed meanwhile.

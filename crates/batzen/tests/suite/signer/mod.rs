@@ -1,7 +1,7 @@
 //! Signers as real processes: an exchange without private keys, set up by the offline tool as an operator
 //! does it, with two signers of which one is killed.
 
-pub mod deployment;
+pub(crate) mod deployment;
 mod nodes;
 mod slow;
 

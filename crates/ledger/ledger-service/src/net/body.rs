@@ -11,19 +11,19 @@ use batzen_ledger::{
 use crate::net::frame::{BODY_BYTES_MAX, Kind};
 
 /// Size of an id, in bytes.
-pub const ID_BYTES: usize = 16;
+pub(crate) const ID_BYTES: usize = 16;
 
 /// Size of a result of a create request, in bytes.
-pub const RESULT_BYTES: usize = 16;
+pub(crate) const RESULT_BYTES: usize = 16;
 
 /// Size of a filter, in bytes.
-pub const FILTER_BYTES: usize = 64;
+pub(crate) const FILTER_BYTES: usize = 64;
 
 /// Size of a change event, in bytes: 16 of its own, a transfer, two accounts.
-pub const EVENT_BYTES: usize = 16 + 3 * RECORD_BYTES;
+pub(crate) const EVENT_BYTES: usize = 16 + 3 * RECORD_BYTES;
 
 /// The most change events in one answer.
-pub const EVENTS_PER_ANSWER_MAX: usize = BODY_BYTES_MAX / EVENT_BYTES;
+pub(crate) const EVENTS_PER_ANSWER_MAX: usize = BODY_BYTES_MAX / EVENT_BYTES;
 
 const FLAG_DEBITS: u32 = 1;
 const FLAG_CREDITS: u32 = 2;
@@ -59,7 +59,7 @@ pub fn read_all<R: Record>(body: &[u8]) -> Option<Vec<R>> {
 
 /// Appends all records of a body to `out`. If the body is malformed, returns `None` and leaves `out`
 /// unchanged.
-pub fn read_into<R: Record>(body: &[u8], out: &mut Vec<R>) -> Option<()> {
+pub(crate) fn read_into<R: Record>(body: &[u8], out: &mut Vec<R>) -> Option<()> {
     let before = out.len();
     let chunks = body.chunks_exact(R::BYTES);
     let is_whole = chunks.remainder().is_empty();

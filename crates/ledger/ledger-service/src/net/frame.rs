@@ -12,13 +12,13 @@ pub const HEADER_BYTES: usize = 24;
 pub const BODY_BYTES_MAX: usize = BATCH_EVENTS_MAX * RECORD_BYTES;
 
 /// The version of the protocol that this crate speaks.
-pub const VERSION: u16 = 1;
+pub(crate) const VERSION: u16 = 1;
 
 /// First bytes of a hello, so that a client of another protocol is recognised.
-pub const MAGIC: [u8; 8] = *b"BTZLEDGR";
+pub(crate) const MAGIC: [u8; 8] = *b"BTZLEDGR";
 
 /// Size of a hello's body, in bytes.
-pub const HELLO_BYTES: usize = 24;
+pub(crate) const HELLO_BYTES: usize = 24;
 
 /// Kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -265,7 +265,7 @@ pub fn push(out: &mut Vec<u8>, kind: Kind, status: Status, number: u64, body: &[
 }
 
 /// Appends an answer with an error. A long text is truncated.
-pub fn push_error(out: &mut Vec<u8>, kind: Kind, status: Status, number: u64, text: &str) {
+pub(crate) fn push_error(out: &mut Vec<u8>, kind: Kind, status: Status, number: u64, text: &str) {
     const TEXT_BYTES_MAX: usize = 512;
     let mut end = text.len().min(TEXT_BYTES_MAX);
     while !text.is_char_boundary(end) {

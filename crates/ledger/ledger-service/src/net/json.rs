@@ -101,7 +101,7 @@ fn known_flags(
 ///
 /// # Errors
 /// The first unknown name.
-pub fn account_flags(names: &[String]) -> Result<AccountFlags, JsonError> {
+pub(crate) fn account_flags(names: &[String]) -> Result<AccountFlags, JsonError> {
     let name_of = |flag| AccountFlags(flag).names().next().map(str::to_lowercase);
     known_flags(names, AccountFlags::ALL.0, name_of).map(AccountFlags)
 }
@@ -110,7 +110,7 @@ pub fn account_flags(names: &[String]) -> Result<AccountFlags, JsonError> {
 ///
 /// # Errors
 /// The first unknown name.
-pub fn transfer_flags(names: &[String]) -> Result<TransferFlags, JsonError> {
+pub(crate) fn transfer_flags(names: &[String]) -> Result<TransferFlags, JsonError> {
     let name_of = |flag| TransferFlags(flag).names().next().map(str::to_lowercase);
     known_flags(names, TransferFlags::ALL.0, name_of).map(TransferFlags)
 }
@@ -324,9 +324,9 @@ pub struct EventJson {
     /// The transfer; for an expiry the pending transfer that was released.
     pub transfer: TransferJson,
     /// The debit account after the event.
-    pub debit_account: AccountJson,
+    pub(crate) debit_account: AccountJson,
     /// The credit account after the event.
-    pub credit_account: AccountJson,
+    pub(crate) credit_account: AccountJson,
 }
 
 impl From<&ChangeEvent> for EventJson {

@@ -16,7 +16,7 @@
 //! Nothing here is authenticated or encrypted: listen on a local socket, the loopback interface, or a private
 //! network.
 
-pub mod address;
+pub(crate) mod address;
 pub mod api;
 pub mod body;
 pub mod client;
@@ -26,7 +26,7 @@ pub mod frame;
 #[doc(hidden)]
 pub mod fuzz_entry;
 pub mod json;
-pub mod server;
+pub(crate) mod server;
 #[cfg(feature = "tigerbeetle")]
 pub mod tigerbeetle;
 

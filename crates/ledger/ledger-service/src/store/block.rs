@@ -4,7 +4,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Block {
     /// The number of its first record.
-    pub first: u64,
+    pub(crate) first: u64,
     /// The timestamp of the last movement in this row or an earlier one.
-    pub last_movement: u64,
+    pub(crate) last_movement: u64,
 }

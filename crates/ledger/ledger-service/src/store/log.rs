@@ -21,9 +21,9 @@ pub(crate) struct Published {
     /// Its number of records. Rows of the log before are in the index of the store.
     pub records: u64,
     /// The number of these rows.
-    pub log_rows: u64,
+    pub(crate) log_rows: u64,
     /// The timestamp of the last movement.
-    pub last_movement: u64,
+    pub(crate) last_movement: u64,
     pub ids: Arc<Ids>,
 }
 
@@ -67,7 +67,7 @@ pub struct Log {
 /// Rows of one commit, to be published once they are durable.
 #[derive(Default)]
 pub(crate) struct Batch {
-    pub changes: ChangeSet,
+    pub(crate) changes: ChangeSet,
     blocks: Vec<Block>,
     identities: Vec<Identity>,
     records: u64,
@@ -114,7 +114,7 @@ impl Log {
     }
 
     /// The number of rows that hold them.
-    pub fn blocks(&self) -> u64 {
+    pub(crate) fn blocks(&self) -> u64 {
         let contents = self.read();
         contents.snapshot.log_rows + contents.blocks.len() as u64
     }

@@ -10,7 +10,7 @@ const OUTCOMES: [&str; 5] = ["created", "exists", "burnt", "chain_failed", "refu
 
 /// Counts by kind of request and outcome.
 #[derive(Default)]
-pub struct LedgerMetrics {
+pub(crate) struct LedgerMetrics {
     requests: [Counter; Kind::ALL.len()],
     accounts: [Counter; OUTCOMES.len()],
     transfers: [Counter; OUTCOMES.len()],

@@ -24,18 +24,16 @@ mod joint;
 pub mod log;
 pub mod machine;
 mod metrics;
-pub mod recovery;
-pub mod snapshot;
+pub(crate) mod recovery;
+pub(crate) mod snapshot;
 mod walk;
 
 pub use durable::{DurableLedger, DurableOptions, Inspection, system_clock};
 pub use joint::Joint;
-pub use log::SnapshotInspection;
 pub use machine::{
-    CreateAccounts, CreateTransfers, DurableMachine, FindCursor, LocateTransfers, LookupAccounts,
-    QueryAccounts, Request, Response, TypedRequest,
+    CreateAccounts, CreateTransfers, DurableMachine, LookupAccounts, QueryAccounts, Request, Response,
+    TypedRequest,
 };
-pub use metrics::LedgerMetrics;
 pub use recovery::{VerifyReport, verify, verify_directory};
 pub use snapshot::SnapshotOptions;
 pub use walk::RecoveryError;

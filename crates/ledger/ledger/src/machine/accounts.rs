@@ -32,7 +32,7 @@ pub(super) struct AccountState {
     /// Its latest movement: record number plus one, 0 for none.
     pub last: u64,
     /// Number of its movements.
-    pub movements: u64,
+    pub(crate) movements: u64,
 }
 
 /// An account's values before a movement, to undo it.
@@ -40,11 +40,10 @@ pub(super) struct AccountState {
 pub(super) struct AccountBefore {
     pub number: u32,
     pub flags: AccountFlags,
-    pub balances: Balances,
+    pub(crate) balances: Balances,
     pub last: u64,
 }
 
-/// All accounts.
 pub(super) struct Accounts {
     states: Vec<AccountState>,
     by_id: HashTable<u32>,
@@ -60,7 +59,7 @@ fn index(number: u32) -> usize {
 }
 
 impl Accounts {
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self {
             states: Vec::new(),
             by_id: HashTable::new(),
@@ -70,44 +69,44 @@ impl Accounts {
         }
     }
 
-    pub fn count(&self) -> usize {
+    pub(super) fn count(&self) -> usize {
         self.states.len()
     }
 
     #[inline]
-    pub fn get(&self, number: u32) -> &AccountState {
+    pub(super) fn get(&self, number: u32) -> &AccountState {
         &self.states[index(number)]
     }
 
     #[inline]
-    pub fn find(&self, hash: u64, id: u128) -> Option<u32> {
+    pub(super) fn find(&self, hash: u64, id: u128) -> Option<u32> {
         self.by_id.find(hash, |number| self.states[index(*number)].account.id == id).copied()
     }
 
-    pub fn all(&self) -> impl DoubleEndedIterator<Item = &Account> {
+    pub(super) fn all(&self) -> impl DoubleEndedIterator<Item = &Account> {
         self.states.iter().map(|state| &state.account)
     }
 
-    pub fn last_timestamp(&self) -> u64 {
+    pub(crate) fn last_timestamp(&self) -> u64 {
         self.states.last().map_or(0, |state| state.account.timestamp)
     }
 
     /// The accounts created between these timestamps, inclusive, as a range of numbers.
-    pub fn within(&self, min: u64, max: u64) -> &[AccountState] {
+    pub(super) fn within(&self, min: u64, max: u64) -> &[AccountState] {
         let from = self.states.partition_point(|state| state.account.timestamp < min);
         let to = self.states.partition_point(|state| state.account.timestamp <= max);
         &self.states[from..to.max(from)]
     }
 
-    pub fn marks(&self, number: u32) -> &[(u64, u64)] {
+    pub(super) fn marks(&self, number: u32) -> &[(u64, u64)] {
         self.marks.get(&number).map_or(&[], Vec::as_slice)
     }
 
-    pub fn sums(&self) -> impl Iterator<Item = (u32, Balances)> + '_ {
+    pub(super) fn sums(&self) -> impl Iterator<Item = (u32, Balances)> + '_ {
         self.sums.iter().copied()
     }
 
-    pub fn insert(&mut self, account: Account, ids: &IdHasher) {
+    pub(super) fn insert(&mut self, account: Account, ids: &IdHasher) {
         let number = u32::try_from(self.states.len()).expect("there are less than 2^32 accounts");
         let next = u32::try_from(self.sums.len()).expect("no more ledgers than accounts");
         let ledger = *self.ledgers.entry(account.ledger).or_insert(next);
@@ -122,7 +121,7 @@ impl Accounts {
     }
 
     /// Inserts an account with a history.
-    pub fn load(&mut self, held: &HeldAccount, ids: &IdHasher) {
+    pub(super) fn load(&mut self, held: &HeldAccount, ids: &IdHasher) {
         self.insert(held.account, ids);
         let state = self.states.last_mut().expect("just inserted");
         (state.last, state.movements) = (held.last, held.movements);
@@ -131,12 +130,12 @@ impl Accounts {
     }
 
     /// Adds a mark to those of an account.
-    pub fn load_mark(&mut self, number: u32, timestamp: u64, record: u64) {
+    pub(super) fn load_mark(&mut self, number: u32, timestamp: u64, record: u64) {
         self.marks.entry(number).or_default().push((timestamp, record));
     }
 
     /// Removes the latest account. (If it was the first of its ledger, the ledger keeps sums of zero.)
-    pub fn remove_last(&mut self, ids: &IdHasher) {
+    pub(crate) fn remove_last(&mut self, ids: &IdHasher) {
         let state = self.states.pop().expect("what is undone was done");
         assert_eq!(state.movements, 0, "movements are undone before the accounts they touch");
         let number = u32::try_from(self.states.len()).expect("it had a number");
@@ -146,7 +145,7 @@ impl Accounts {
 
     /// Applies one side of a movement. Returns the account's values before it.
     #[inline]
-    pub fn apply(&mut self, side: &Side, timestamp: u64, record: u64) -> AccountBefore {
+    pub(super) fn apply(&mut self, side: &Side, timestamp: u64, record: u64) -> AccountBefore {
         let state = &mut self.states[index(side.account)];
         let before = AccountBefore {
             number: side.account,
@@ -174,7 +173,7 @@ impl Accounts {
 
     /// The sums of a ledger must agree after every movement.
     #[inline]
-    pub fn assert_balanced(&self, number: u32) {
+    pub(crate) fn assert_balanced(&self, number: u32) {
         let (ledger, sums) = &self.sums[index(self.states[index(number)].ledger)];
         assert!(
             sums.debits_pending == sums.credits_pending && sums.debits_posted == sums.credits_posted,
@@ -182,7 +181,7 @@ impl Accounts {
         );
     }
 
-    pub fn undo(&mut self, before: &AccountBefore) {
+    pub(super) fn undo(&mut self, before: &AccountBefore) {
         let state = &mut self.states[index(before.number)];
         let sums = &mut self.sums[index(state.ledger)].1;
         *sums = sums.moved(Balances::of(&state.account), before.balances);
@@ -195,7 +194,7 @@ impl Accounts {
     }
 
     /// Allocated memory.
-    pub fn bytes(&self) -> u64 {
+    pub(super) fn bytes(&self) -> u64 {
         let states = self.states.capacity() * size_of::<AccountState>() + self.by_id.allocation_size();
         let marks: usize = self.marks.values().map(|marks| 64 + marks.capacity() * 16).sum();
         (states + marks) as u64

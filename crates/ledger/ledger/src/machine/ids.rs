@@ -153,29 +153,29 @@ pub(super) struct IdIndex {
 
 impl IdIndex {
     /// An index that has forgotten this many ids.
-    pub fn new(count: u64) -> Self {
+    pub(super) fn new(count: u64) -> Self {
         Self { young: Generation::new(), frozen: None, count }
     }
 
     /// Records that may have used an id with this hash. The first that names a record has its status.
     #[inline]
-    pub fn find(&self, hash: u64) -> impl Iterator<Item = (u64, IdStatus)> + '_ {
+    pub(super) fn find(&self, hash: u64) -> impl Iterator<Item = (u64, IdStatus)> + '_ {
         let frozen = self.frozen.as_ref().into_iter().flat_map(move |frozen| frozen.find(hash));
         self.young.find(hash).chain(frozen)
     }
 
-    pub fn insert(&mut self, hash: u64, number: u64, status: IdStatus) {
+    pub(super) fn insert(&mut self, hash: u64, number: u64, status: IdStatus) {
         self.young.insert(hash, number, status);
         self.count += 1;
     }
 
     /// Adds an entry that is counted already: from a snapshot.
-    pub fn load(&mut self, hash: u64, number: u64, status: IdStatus) {
+    pub(super) fn load(&mut self, hash: u64, number: u64, status: IdStatus) {
         self.young.insert(hash, number, status);
     }
 
     /// Sets the status of an entry, and returns the previous one; `None` if the entry was forgotten.
-    pub fn set_status(&mut self, hash: u64, number: u64, status: IdStatus) -> Option<IdStatus> {
+    pub(super) fn set_status(&mut self, hash: u64, number: u64, status: IdStatus) -> Option<IdStatus> {
         let is_it = |entry: &Entry| entry.tag() == tag(hash) && entry.number() == number;
         let shard = &mut self.young.shards[Generation::shard(hash)];
         if let Some(entry) = shard.find_mut(spread(tag(hash)), is_it) {
@@ -189,18 +189,18 @@ impl IdIndex {
     }
 
     /// Freezes the young entries.
-    pub fn rotate(&mut self) {
+    pub(crate) fn rotate(&mut self) {
         assert!(self.frozen.is_none(), "what is frozen is forgotten first");
         self.frozen = Some(std::mem::replace(&mut self.young, Generation::new()));
     }
 
     /// Drops the frozen entries.
-    pub fn forget(&mut self) {
+    pub(super) fn forget(&mut self) {
         self.frozen = None;
     }
 
     /// Removes an entry that was just added.
-    pub fn remove(&mut self, hash: u64, number: u64) {
+    pub(super) fn remove(&mut self, hash: u64, number: u64) {
         let is_it = |entry: &Entry| entry.tag() == tag(hash) && entry.number() == number;
         let found = self.young.shards[Generation::shard(hash)].find_entry(spread(tag(hash)), is_it);
         found.expect("what is undone was done").remove();
@@ -208,19 +208,19 @@ impl IdIndex {
     }
 
     /// Reserves room for this many entries.
-    pub fn reserve(&mut self, entries: u64) {
+    pub(super) fn reserve(&mut self, entries: u64) {
         let each = usize::try_from(entries >> SHARD_BITS).expect("an index fits into memory");
         for shard in &mut self.young.shards {
             shard.reserve(each, |entry| spread(entry.tag()));
         }
     }
 
-    pub const fn count(&self) -> u64 {
+    pub(super) const fn count(&self) -> u64 {
         self.count
     }
 
     /// Allocated memory.
-    pub fn bytes(&self) -> u64 {
+    pub(super) fn bytes(&self) -> u64 {
         self.young.bytes() + self.frozen.as_ref().map_or(0, Generation::bytes)
     }
 }

@@ -112,7 +112,7 @@ impl Movement {
 
     /// The side with this account, if there is one.
     #[must_use]
-    pub const fn side_of(&self, account: u32) -> Option<&Side> {
+    pub(crate) const fn side_of(&self, account: u32) -> Option<&Side> {
         if self.debit.account == account {
             Some(&self.debit)
         } else if self.credit.account == account {

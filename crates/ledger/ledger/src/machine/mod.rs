@@ -36,7 +36,8 @@ pub use digest::Digest;
 pub use ids::{IdHasher, IdStatus, RECORDS_MAX};
 pub use log::{Balances, History, LogRecord, MemoryHistory, Movement, Side, kind_of};
 pub use pendings::Pending;
-pub use replay::{Divergence, Fault};
+pub use replay::Divergence;
+pub(crate) use replay::Fault;
 pub use snapshot::Summary;
 
 use accounts::{AccountBefore, Accounts};
@@ -48,7 +49,7 @@ use crate::{
 };
 
 /// Upper bound of timestamps.
-pub const TIMESTAMP_END: u64 = 1 << 63;
+pub(crate) const TIMESTAMP_END: u64 = 1 << 63;
 
 /// The time of a decision.
 #[derive(Clone, Copy)]

@@ -58,7 +58,7 @@ impl Pending {
 
     /// When it expires, if it does.
     #[must_use]
-    pub fn expires_at(&self) -> Option<u64> {
+    pub(crate) fn expires_at(&self) -> Option<u64> {
         (self.timeout != 0).then(|| self.timestamp + u64::from(self.timeout) * NS_PER_S)
     }
 }
@@ -71,16 +71,16 @@ pub(super) struct Pendings {
 }
 
 impl Pendings {
-    pub const fn new() -> Self {
+    pub(super) const fn new() -> Self {
         Self { by_id: HashTable::new(), queue: BTreeMap::new() }
     }
 
     #[inline]
-    pub fn get(&self, hash: u64, id: u128) -> Option<&Pending> {
+    pub(super) fn get(&self, hash: u64, id: u128) -> Option<&Pending> {
         self.by_id.find(hash, |pending| pending.id == id)
     }
 
-    pub fn insert(&mut self, pending: Pending, ids: &IdHasher) {
+    pub(super) fn insert(&mut self, pending: Pending, ids: &IdHasher) {
         if let Some(at) = pending.expires_at() {
             let before = self.queue.insert((at, pending.timestamp), pending.id);
             assert!(before.is_none(), "timestamps are unique");
@@ -89,7 +89,7 @@ impl Pendings {
         self.by_id.insert_unique(hash, pending, |pending| ids.hash(pending.id));
     }
 
-    pub fn remove(&mut self, id: u128, ids: &IdHasher) -> Pending {
+    pub(super) fn remove(&mut self, id: u128, ids: &IdHasher) -> Pending {
         let entry = self.by_id.find_entry(ids.hash(id), |pending| pending.id == id);
         let (pending, _) = entry.expect("what is resolved was unresolved").remove();
         if let Some(at) = pending.expires_at() {
@@ -99,25 +99,25 @@ impl Pendings {
     }
 
     /// When the next one expires, and its id.
-    pub fn next_expiry(&self) -> Option<(u64, u128)> {
+    pub(super) fn next_expiry(&self) -> Option<(u64, u128)> {
         self.queue.first_key_value().map(|((at, _), id)| (*at, *id))
     }
 
-    pub fn count(&self) -> usize {
+    pub(super) fn count(&self) -> usize {
         self.by_id.len()
     }
 
-    pub fn all(&self) -> impl Iterator<Item = &Pending> {
+    pub(super) fn all(&self) -> impl Iterator<Item = &Pending> {
         self.by_id.iter()
     }
 
     /// Number of transfers that can expire.
-    pub fn queued(&self) -> usize {
+    pub(super) fn queued(&self) -> usize {
         self.queue.len()
     }
 
     /// Allocated memory, approximately.
-    pub fn bytes(&self) -> u64 {
+    pub(super) fn bytes(&self) -> u64 {
         (self.by_id.allocation_size() + self.queue.len() * 48) as u64
     }
 }

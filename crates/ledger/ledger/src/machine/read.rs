@@ -35,7 +35,7 @@ pub struct Located {
     /// The id.
     pub id: u128,
     /// Its hash, to look for it where the machine has forgotten it.
-    pub hash: u64,
+    pub(crate) hash: u64,
     /// Numbers of the records that may have created it.
     pub records: Vec<u64>,
 }
@@ -283,7 +283,7 @@ pub fn change_events<H: History>(
 
 /// A movement as the event stream shows it.
 #[must_use]
-pub fn change_event(movement: &Movement, directory: &impl Directory) -> ChangeEvent {
+pub(crate) fn change_event(movement: &Movement, directory: &impl Directory) -> ChangeEvent {
     let account = |side: &super::Side| directory.account(side.account).with(side.balances, side.flags);
     ChangeEvent {
         timestamp: movement.timestamp,

@@ -12,12 +12,12 @@ pub struct Divergence {
     /// The record's number; for sums, the number of records.
     pub number: u64,
     /// The fault.
-    pub fault: Fault,
+    pub(crate) fault: Fault,
 }
 
 /// Faults of a log, or of the state that it leads to.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Fault {
+pub(crate) enum Fault {
     /// The record cannot follow the state before it.
     #[error("{0}")]
     Unfit(&'static str),

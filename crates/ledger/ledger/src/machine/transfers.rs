@@ -31,7 +31,7 @@ pub(super) struct Pair<'a> {
 }
 
 impl<'a> Pair<'a> {
-    pub fn of(machine: &'a Machine, debit: u32, credit: u32) -> Self {
+    pub(super) fn of(machine: &'a Machine, debit: u32, credit: u32) -> Self {
         let state = |number| {
             let state = machine.accounts.get(number);
             (number, &state.account, state.last)
@@ -40,7 +40,7 @@ impl<'a> Pair<'a> {
     }
 
     /// The movement that changes both accounts' balances and flags like this.
-    pub fn movement(
+    pub(super) fn movement(
         &self,
         transfer: Transfer,
         change: impl Fn(&mut Balances, &mut Balances) -> Option<()>,

@@ -38,7 +38,6 @@ const READ_FAILURES: Failures = Failures { failed: ErrorCode::GENERIC_DB_FETCH_F
 /// Values of the label `operation`.
 const OPERATIONS: [&str; 2] = ["confirmation", "other"];
 
-/// The dashboard.
 const DASHBOARD: Layout = Layout { sections: COMMON, work: &[] };
 
 fn table() -> Table {
@@ -59,7 +58,7 @@ pub fn endpoints() -> Vec<String> {
 }
 
 /// The interface of an auditor.
-pub fn api(service: Arc<Service>) -> Api<Service> {
+pub(crate) fn api(service: Arc<Service>) -> Api<Service> {
     Api::new(service, table())
 }
 
@@ -123,7 +122,7 @@ impl App for Service {
 }
 
 impl Service {
-    pub fn new(
+    pub(crate) fn new(
         config: AuditorConfig,
         auditor_pub: EddsaPublicKey,
         lane: Lane<AuditorRules>,
@@ -154,22 +153,22 @@ impl Service {
     }
 
     /// The same, following an exchange.
-    pub fn following(self, running: Option<Running>) -> Self {
+    pub(crate) fn following(self, running: Option<Running>) -> Self {
         Self { running, ..self }
     }
 
     /// The store, for reading.
-    pub fn store(&self) -> &Store {
+    pub(crate) fn store(&self) -> &Store {
         &self.store
     }
 
     /// Triggered when the service ends.
-    pub fn drain(&self) -> &Drain {
+    pub(crate) fn drain(&self) -> &Drain {
         &self.drain
     }
 
     /// Accepts no more commands. Commands under way end; after that the lane can be closed.
-    pub fn into_lane(self) -> Lane<AuditorRules> {
+    pub(crate) fn into_lane(self) -> Lane<AuditorRules> {
         self.lane
     }
 
@@ -177,7 +176,6 @@ impl Service {
         self.config.clock.now()
     }
 
-    /// Executes a command.
     async fn execute(&self, command: impl Into<Command>) -> Result<Result<rules::Answer, Refusal>, Response> {
         self.lane.submit(command.into()).await.map_err(|error| FAILURES.submit(&error))
     }

@@ -75,7 +75,7 @@ impl<K, V> Default for Shards<K, V> {
 
 impl<K: Sharded + Clone, V: Default> Shards<K, V> {
     /// Changes the value of a key, which is new if there is none.
-    pub fn change<T>(&self, key: &K, change: impl FnOnce(&mut V) -> T) -> T {
+    pub(crate) fn change<T>(&self, key: &K, change: impl FnOnce(&mut V) -> T) -> T {
         let mut part = lock(&self.0[usize::from(key.shard())]);
         if let Some(value) = part.get_mut(key) {
             return change(value);
@@ -84,17 +84,12 @@ impl<K: Sharded + Clone, V: Default> Shards<K, V> {
     }
 
     /// Reads the value of a key.
-    pub fn read<T>(&self, key: &K, read: impl FnOnce(&V) -> T) -> Option<T> {
+    pub(crate) fn read<T>(&self, key: &K, read: impl FnOnce(&V) -> T) -> Option<T> {
         lock(&self.0[usize::from(key.shard())]).get(key).map(read)
     }
 
-    /// Number of keys that there are.
-    pub fn len(&self) -> usize {
-        self.0.iter().map(|part| lock(part).len()).sum()
-    }
-
     /// Visits every key.
-    pub fn each(&self, mut visit: impl FnMut(&K, &mut V)) {
+    pub(crate) fn each(&self, mut visit: impl FnMut(&K, &mut V)) {
         for part in &self.0 {
             for (key, value) in lock(part).iter_mut() {
                 visit(key, value);
@@ -106,13 +101,13 @@ impl<K: Sharded + Clone, V: Default> Shards<K, V> {
 /// A row that says something about an object, with its serial number.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Fact<T> {
-    pub serial: u64,
-    pub row: T,
+    pub(crate) serial: u64,
+    pub(crate) row: T,
 }
 
 /// The direction in which a row is posted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Way {
+pub(crate) enum Way {
     /// It is there, and new: its signatures and fields are checked.
     Add,
     /// It is there, and was checked before.
@@ -151,167 +146,163 @@ impl Way {
 /// The terms of a coin that are needed again and again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CoinFacts {
-    pub denom: DenomSerial,
-    pub h_age: Option<ShortHash>,
-    pub remaining: u128,
-    pub zombie: bool,
+    pub(crate) denom: DenomSerial,
+    pub(crate) h_age: Option<ShortHash>,
+    pub(crate) remaining: u128,
+    pub(crate) zombie: bool,
 }
 
-/// A coin.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct CoinBook {
-    pub coin: Option<Fact<CoinFacts>>,
+    pub(crate) coin: Option<Fact<CoinFacts>>,
     /// Deposits, melts, recoups, payments into purses and for reserves.
-    pub spent: i128,
+    pub(crate) spent: i128,
     /// Refunds and recoups that came back.
-    pub back: i128,
+    pub(crate) back: i128,
     /// Recoups that came back.
-    pub recouped_into: i64,
+    pub(crate) recouped_into: i64,
     /// A row that names it, for the report if it is missing.
-    pub user: Option<(&'static str, u64)>,
+    pub(crate) user: Option<(&'static str, u64)>,
 }
 
 /// A deposit with refunds.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct RefundBook {
     /// The sum by the deposit.
-    pub claimed: i128,
+    pub(crate) claimed: i128,
     /// The sum by the refunds.
-    pub refunded: i128,
-    pub serial: u64,
+    pub(crate) refunded: i128,
+    pub(crate) serial: u64,
 }
 
 /// A melt and its reveal.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct RefreshBook {
-    pub melt: Option<Fact<u128>>,
-    pub reveal: Option<Fact<u128>>,
+    pub(crate) melt: Option<Fact<u128>>,
+    pub(crate) reveal: Option<Fact<u128>>,
 }
 
 /// Names a recoup: of a withdrawn coin, or of one obtained by refresh.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct RecoupName {
-    pub coin_pub: CoinPub,
-    pub n: u32,
-    pub is_refresh: bool,
+    pub(crate) coin_pub: CoinPub,
+    pub(crate) n: u32,
+    pub(crate) is_refresh: bool,
 }
 
 /// The facts on which a recoup and its credit must agree.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RecoupFacts {
     /// The reserve or the old coin.
-    pub receiver: EddsaPublicKey,
-    pub amount: u128,
-    pub time: Timestamp,
+    pub(crate) receiver: EddsaPublicKey,
+    pub(crate) amount: u128,
+    pub(crate) time: Timestamp,
 }
 
 /// A recoup and its credit.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct RecoupBook {
-    pub recoup: Option<Fact<RecoupFacts>>,
-    pub credit: Option<Fact<RecoupFacts>>,
+    pub(crate) recoup: Option<Fact<RecoupFacts>>,
+    pub(crate) credit: Option<Fact<RecoupFacts>>,
     /// The planchet, and for a refresh its commitment.
-    pub origin: Option<(HashCode, Option<HashCode>)>,
+    pub(crate) origin: Option<(HashCode, Option<HashCode>)>,
 }
 
 /// A transfer's receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Receiver {
+pub(crate) struct Receiver {
     /// The account.
-    pub h_payto: PaytoHash,
-    /// The merchant.
-    pub merchant_pub: MerchantPub,
+    pub(crate) h_payto: PaytoHash,
+    pub(crate) merchant_pub: MerchantPub,
 }
 
 /// An outgoing transfer: the decision, what it pays, and the order to the bank.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct TransferBook {
-    pub deposits: i64,
+    pub(crate) deposits: i64,
     /// Contributions less refunds.
-    pub contributed: i128,
+    pub(crate) contributed: i128,
     /// Deposit fees of those that were not completely refunded.
-    pub fees: i128,
+    pub(crate) fees: i128,
     /// Deposits of which less is left than their fee.
-    pub small: i64,
+    pub(crate) small: i64,
     /// The receiver that the first deposit names, with its serial, and a deposit with another one.
-    pub receiver: Option<(Receiver, u64)>,
-    pub stray: Option<u64>,
-    pub wire_out: Option<Box<Fact<WireOutRow>>>,
-    pub prepared: Option<Box<Fact<PreparedRow>>>,
-    pub closing: Option<Box<Fact<(ClosingKey, ClosingRow)>>>,
-    pub drain: Option<Box<Fact<DrainRow>>>,
-    pub aggregate: Option<Box<Fact<(AggregateKey, AggregateRow)>>>,
+    pub(crate) receiver: Option<(Receiver, u64)>,
+    pub(crate) stray: Option<u64>,
+    pub(crate) wire_out: Option<Box<Fact<WireOutRow>>>,
+    pub(crate) prepared: Option<Box<Fact<PreparedRow>>>,
+    pub(crate) closing: Option<Box<Fact<(ClosingKey, ClosingRow)>>>,
+    pub(crate) drain: Option<Box<Fact<DrainRow>>>,
+    pub(crate) aggregate: Option<Box<Fact<(AggregateKey, AggregateRow)>>>,
     /// Number of sums that wait under its identifier.
-    pub aggregates: i64,
-    pub archived: Option<Box<Fact<ArchiveTransferRow>>>,
+    pub(crate) aggregates: i64,
+    pub(crate) archived: Option<Box<Fact<ArchiveTransferRow>>>,
 }
 
-/// A reserve.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct ReserveBook {
-    pub reserve: Option<Fact<ReserveRow>>,
-    pub account: Option<Fact<ReserveAccountRow>>,
+    pub(crate) reserve: Option<Fact<ReserveRow>>,
+    pub(crate) account: Option<Fact<ReserveAccountRow>>,
     /// Rows that add to the following sums.
-    pub entries: i64,
-    pub into: i128,
-    pub out: i128,
+    pub(crate) entries: i64,
+    pub(crate) into: i128,
+    pub(crate) out: i128,
     /// The first incoming transfer: serial and sender.
-    pub first: Option<(u64, PaytoHash)>,
+    pub(crate) first: Option<(u64, PaytoHash)>,
     /// Senders of other transfers, if they are not that one.
-    pub other_senders: BTreeSet<PaytoHash>,
+    pub(crate) other_senders: BTreeSet<PaytoHash>,
     /// Open purses that use its quota.
-    pub quota: i64,
-    pub closings: Vec<Fact<(u32, ClosingRow)>>,
+    pub(crate) quota: i64,
+    pub(crate) closings: Vec<Fact<(u32, ClosingRow)>>,
     /// Accounts that its owner asked to close it to.
-    pub close_targets: Vec<PaytoHash>,
+    pub(crate) close_targets: Vec<PaytoHash>,
     /// Requests to close it to its account of origin: serial, time, and that account as the exchange noted it.
-    pub origin_targets: Vec<(u64, Timestamp, PaytoHash)>,
+    pub(crate) origin_targets: Vec<(u64, Timestamp, PaytoHash)>,
     /// A row that names it, for the report if it is missing.
-    pub user: Option<(&'static str, u64)>,
+    pub(crate) user: Option<(&'static str, u64)>,
 }
 
-/// A purse.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct PurseBook {
-    pub purse: Option<Fact<PurseRow>>,
-    pub merge: Option<Fact<PurseMergeRow>>,
-    pub deletion: Option<Fact<EddsaSignature>>,
-    pub coins: i64,
-    pub contributed: i128,
-    pub balance: i128,
-    pub refunded: i64,
-    pub refunded_units: i128,
+    pub(crate) purse: Option<Fact<PurseRow>>,
+    pub(crate) merge: Option<Fact<PurseMergeRow>>,
+    pub(crate) deletion: Option<Fact<EddsaSignature>>,
+    pub(crate) coins: i64,
+    pub(crate) contributed: i128,
+    pub(crate) balance: i128,
+    pub(crate) refunded: i64,
+    pub(crate) refunded_units: i128,
 }
 
 /// A request that prolonged a reserve.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct OpenBook {
-    pub open: Option<Fact<ReserveOpenRow>>,
+    pub(crate) open: Option<Fact<ReserveOpenRow>>,
     /// Payments of coins, less deposit fees.
-    pub coins: i128,
+    pub(crate) coins: i128,
     /// A payment, and the signature that it names.
-    pub payment: Option<(u64, EddsaSignature)>,
+    pub(crate) payment: Option<(u64, EddsaSignature)>,
     /// Whether payments name different signatures.
-    pub mixed: bool,
+    pub(crate) mixed: bool,
 }
 
 /// Sums over the rows of one denomination.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub struct DenomTally {
+pub(crate) struct DenomTally {
     /// Coins withdrawn.
-    pub withdrawn: i64,
+    pub(crate) withdrawn: i64,
     /// Coins obtained by refresh.
-    pub refreshed: i64,
+    pub(crate) refreshed: i64,
     /// Coins that were used.
-    pub known: i64,
+    pub(crate) known: i64,
     /// Deposit fees, of deposits that were not completely refunded.
-    pub deposit_fees: i128,
+    pub(crate) deposit_fees: i128,
     /// Value paid out by recoup, in units.
-    pub recouped: i128,
+    pub(crate) recouped: i128,
     /// Value spent less value that came back, of its coins. Known only at the end.
-    pub redeemed: i128,
+    pub(crate) redeemed: i128,
     /// Coins spent by archived rows.
-    pub archived: i64,
+    pub(crate) archived: i64,
 }
 
 impl DenomTally {
@@ -329,7 +320,7 @@ impl DenomTally {
 
     /// Coins issued.
     #[must_use]
-    pub const fn issued(&self) -> i64 {
+    pub(crate) const fn issued(&self) -> i64 {
         self.withdrawn + self.refreshed
     }
 }
@@ -337,24 +328,24 @@ impl DenomTally {
 /// Sums over all rows, in units of 10⁻⁸. See [`crate::audit::sheet`].
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SumTally {
-    pub wired_in: i128,
-    pub reserves: i128,
-    pub open_deposits: i128,
-    pub in_flight: i128,
-    pub wired_out: i128,
-    pub history_fees: i128,
-    pub closing_fees: i128,
-    pub closing_rounding: i128,
-    pub account_fees: i128,
-    pub refund_fees: i128,
-    pub drained: i128,
-    pub issued: i128,
-    pub withdraw_fees: i128,
+    pub(crate) wired_in: i128,
+    pub(crate) reserves: i128,
+    pub(crate) open_deposits: i128,
+    pub(crate) in_flight: i128,
+    pub(crate) wired_out: i128,
+    pub(crate) history_fees: i128,
+    pub(crate) closing_fees: i128,
+    pub(crate) closing_rounding: i128,
+    pub(crate) account_fees: i128,
+    pub(crate) refund_fees: i128,
+    pub(crate) drained: i128,
+    pub(crate) issued: i128,
+    pub(crate) withdraw_fees: i128,
     /// Removed rows, by term of the balance sheet.
-    pub collected: [i128; 22],
+    pub(crate) collected: [i128; 22],
     /// The sums, by the archives, that archived coins have spent and archived transfers have paid.
-    pub archived_coins: i128,
-    pub archived_transfers: i128,
+    pub(crate) archived_coins: i128,
+    pub(crate) archived_transfers: i128,
 }
 
 impl SumTally {
@@ -385,19 +376,19 @@ impl SumTally {
 /// The sums of a batch of rows, added to the books at once.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct Tally {
-    pub denoms: HashMap<u32, DenomTally>,
+    pub(crate) denoms: HashMap<u32, DenomTally>,
     /// Rows and bytes of each archive, less those of its parts.
-    pub archives: HashMap<u32, [i128; 2]>,
-    pub sums: SumTally,
+    pub(crate) archives: HashMap<u32, [i128; 2]>,
+    pub(crate) sums: SumTally,
 }
 
 impl Tally {
-    pub fn denom(&mut self, serial: DenomSerial) -> &mut DenomTally {
+    pub(crate) fn denom(&mut self, serial: DenomSerial) -> &mut DenomTally {
         self.denoms.entry(serial.0).or_default()
     }
 
     /// Adds other sums, or takes them off.
-    pub fn combine(&mut self, other: &Self, way: Way) {
+    pub(crate) fn combine(&mut self, other: &Self, way: Way) {
         for (serial, tally) in &other.denoms {
             self.denoms.entry(*serial).or_default().combine(tally, way);
         }
@@ -411,9 +402,8 @@ impl Tally {
     }
 }
 
-/// All books.
 #[derive(Default)]
-pub struct Books {
+pub(crate) struct Books {
     pub(crate) coins: Shards<CoinPub, CoinBook>,
     pub(crate) refunds: Shards<DepositKey, RefundBook>,
     pub(crate) refreshes: Shards<MeltKey, RefreshBook>,
@@ -429,11 +419,5 @@ impl Books {
     /// The sums so far.
     pub(crate) fn tally(&self) -> MutexGuard<'_, Tally> {
         lock(&self.tally)
-    }
-
-    /// Returns the numbers of coins, reserves, transfers and purses.
-    #[must_use]
-    pub fn sizes(&self) -> [usize; 4] {
-        [self.coins.len(), self.reserves.len(), self.transfers.len(), self.purses.len()]
     }
 }

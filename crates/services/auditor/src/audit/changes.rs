@@ -35,7 +35,7 @@ pub(crate) type Fresh<'a> = HashMap<(u16, &'a [u8]), Option<&'a Version>>;
 
 /// One change for each row that several changes, in their order, are about. Rows that end as they were have none.
 #[must_use]
-pub fn net(changes: Vec<RowChange>) -> Vec<RowChange> {
+pub(crate) fn net(changes: Vec<RowChange>) -> Vec<RowChange> {
     let mut places: HashMap<Name, usize> = HashMap::with_capacity(changes.len());
     let mut net: Vec<RowChange> = Vec::with_capacity(changes.len());
     for change in changes {

@@ -12,10 +12,10 @@ use crate::audit::finding::{Finding, RowName, Rule};
 /// Where a signature comes from, and what it moved.
 #[derive(Clone, Copy)]
 pub(crate) struct Origin<'a> {
-    pub table: &'static TableDef,
-    pub serial: u64,
+    pub(crate) table: &'static TableDef,
+    pub(crate) serial: u64,
     /// The row's key.
-    pub key: &'a [u8],
+    pub(crate) key: &'a [u8],
 }
 
 struct Claim {
@@ -49,7 +49,7 @@ impl Claims {
     }
 
     /// An Ed25519 signature.
-    pub fn signature(
+    pub(super) fn signature(
         &mut self,
         rule: Rule,
         origin: Origin<'_>,
@@ -65,7 +65,7 @@ impl Claims {
     }
 
     /// A denomination's signature on a coin.
-    pub fn coin(
+    pub(super) fn coin(
         &mut self,
         origin: Origin<'_>,
         loss: u128,
@@ -80,7 +80,7 @@ impl Claims {
     }
 
     /// Their number.
-    pub fn len(&self) -> u64 {
+    pub(super) fn len(&self) -> u64 {
         (self.messages.len() + self.coins.len()) as u64
     }
 
@@ -90,7 +90,7 @@ impl Claims {
     }
 
     /// Verifies all of them.
-    pub fn verify(&self) -> Vec<Finding> {
+    pub(super) fn verify(&self) -> Vec<Finding> {
         let messages: Vec<_> = self
             .messages
             .iter()

@@ -28,21 +28,8 @@ pub enum Check {
 }
 
 impl Check {
-    /// All of them, in the order of reports.
-    pub const ALL: [Self; 8] = [
-        Self::Aggregation,
-        Self::Coins,
-        Self::Deposits,
-        Self::Purses,
-        Self::Reserves,
-        Self::Wire,
-        Self::Keys,
-        Self::Books,
-    ];
-
-    /// Its name.
     #[must_use]
-    pub const fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Aggregation => "aggregation",
             Self::Coins => "coins",
@@ -123,20 +110,18 @@ pub enum Severity {
 pub struct RuleInfo {
     /// Its stable name.
     pub name: &'static str,
-    /// Its check.
     pub check: Check,
     /// The list of its findings.
-    pub list: List,
-    /// Their severity.
-    pub severity: Severity,
+    pub(crate) list: List,
+    pub(crate) severity: Severity,
     /// The name of the operation in the protocol's reports.
-    pub operation: &'static str,
+    pub(crate) operation: &'static str,
     /// The sign of `profitable` if the exchange's figure is the larger one.
-    pub profit: i8,
+    pub(crate) profit: i8,
     /// The meaning of a finding.
     pub meaning: &'static str,
     /// Advice to the auditor.
-    pub advice: &'static str,
+    pub(crate) advice: &'static str,
 }
 
 macro_rules! rules {
@@ -506,7 +491,7 @@ rules! {
 impl Rule {
     /// The rule with this name.
     #[must_use]
-    pub fn named(name: &str) -> Option<Self> {
+    pub(crate) fn named(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|rule| rule.info().name == name)
     }
 }
@@ -514,7 +499,6 @@ impl Rule {
 /// A row of the exchange, for people who want to look at it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct RowName {
-    /// Its table.
     pub table: &'static str,
     /// Its serial number, or 0 if no row is there.
     pub serial: u64,
@@ -525,7 +509,7 @@ pub struct RowName {
 impl RowName {
     /// Names the row of `table` with these key bytes.
     #[must_use]
-    pub fn new(table: &'static TableDef, serial: u64, key: &[u8]) -> Self {
+    pub(crate) fn new(table: &'static TableDef, serial: u64, key: &[u8]) -> Self {
         Self { table: table.name, serial, key: base32::encode(key) }
     }
 }
@@ -552,27 +536,27 @@ pub struct Finding {
 impl Finding {
     /// A finding about a row, without amounts.
     #[must_use]
-    pub fn new(rule: Rule, row: RowName) -> Self {
+    pub(crate) fn new(rule: Rule, row: RowName) -> Self {
         Self { rule, row, subject: String::new(), exchange: 0, auditor: 0, at_risk: 0, detail: String::new() }
     }
 
     /// With the key that it is about.
     #[must_use]
-    pub fn about(mut self, subject: &[u8]) -> Self {
+    pub(crate) fn about(mut self, subject: &[u8]) -> Self {
         self.subject = base32::encode(subject);
         self
     }
 
     /// With the amount at risk.
     #[must_use]
-    pub fn risking(mut self, units: u128) -> Self {
+    pub(crate) fn risking(mut self, units: u128) -> Self {
         self.at_risk = units;
         self
     }
 
     /// With two figures that should be equal; their difference is at risk.
     #[must_use]
-    pub fn figures(mut self, exchange: i128, auditor: i128) -> Self {
+    pub(crate) fn figures(mut self, exchange: i128, auditor: i128) -> Self {
         (self.exchange, self.auditor) = (exchange, auditor);
         self.at_risk = exchange.abs_diff(auditor);
         self
@@ -580,7 +564,7 @@ impl Finding {
 
     /// With an explanation.
     #[must_use]
-    pub fn because(mut self, detail: impl Into<String>) -> Self {
+    pub(crate) fn because(mut self, detail: impl Into<String>) -> Self {
         self.detail = detail.into();
         self
     }
@@ -593,7 +577,7 @@ impl Finding {
 
     /// From the exchange's point of view: 1 gains, −1 loses, 0 neither (auditor chapter 1.5).
     #[must_use]
-    pub const fn profitable(&self) -> i8 {
+    pub(crate) const fn profitable(&self) -> i8 {
         let profit = self.rule.info().profit;
         if self.exchange > self.auditor { profit } else { -profit }
     }

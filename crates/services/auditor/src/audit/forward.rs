@@ -21,28 +21,28 @@ pub const SHORT_HISTORY_ROWS: i64 = 256;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct ReserveSums {
     /// Rows that added to them.
-    pub entries: i64,
+    pub(crate) entries: i64,
     /// The sum that came in.
-    pub into: i128,
+    pub(crate) into: i128,
     /// The sum that went out.
-    pub out: i128,
+    pub(crate) out: i128,
     /// Open purses that use its quota.
-    pub quota: i64,
+    pub(crate) quota: i64,
 }
 
 /// The sums of a transfer's deposits, in units of 10⁻⁸.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TransferSums {
     /// Their number.
-    pub deposits: i64,
+    pub(crate) deposits: i64,
     /// Contributions less refunds.
-    pub contributed: i128,
+    pub(crate) contributed: i128,
     /// Deposit fees.
-    pub fees: i128,
+    pub(crate) fees: i128,
     /// Deposits of which less is left than their fee.
-    pub small: i64,
+    pub(crate) small: i64,
     /// The receiver of them all.
-    pub receiver: Receiver,
+    pub(crate) receiver: Receiver,
 }
 
 /// Sums of reserves and transfers.

@@ -94,7 +94,11 @@ fn is_unset(value: &Value) -> bool {
 ///
 /// # Errors
 /// If one of the rows is not a row of the table.
-pub fn forbidden_changes(table: &'static TableDef, old: &[u8], new: &[u8]) -> Result<Vec<&'static str>> {
+pub(crate) fn forbidden_changes(
+    table: &'static TableDef,
+    old: &[u8],
+    new: &[u8],
+) -> Result<Vec<&'static str>> {
     if old == new {
         return Ok(Vec::new());
     }
@@ -216,15 +220,15 @@ impl History<'_> {
 /// The facts that decide whether a removed row was no longer needed.
 pub(crate) struct Removals<'a> {
     /// The rows before.
-    pub seen: &'a Store,
+    pub(crate) seen: &'a Store,
     /// Whether a row is there now.
-    pub is_there: &'a dyn Fn(&'static TableDef, &[u8]) -> Result<bool>,
+    pub(crate) is_there: &'a dyn Fn(&'static TableDef, &[u8]) -> Result<bool>,
     /// Whether rows have been archived.
-    pub has_archive: bool,
+    pub(crate) has_archive: bool,
     /// The small tables as they are now.
-    pub terms: &'a Terms,
+    pub(crate) terms: &'a Terms,
     /// The time.
-    pub now: Timestamp,
+    pub(crate) now: Timestamp,
 }
 
 impl Removals<'_> {
@@ -241,7 +245,11 @@ impl Removals<'_> {
     }
 
     /// Returns whether a row that is gone was no longer needed.
-    pub fn may_be_removed(&self, table: &'static TableDef, (key, row): (&[u8], &[u8])) -> Result<bool> {
+    pub(crate) fn may_be_removed(
+        &self,
+        table: &'static TableDef,
+        (key, row): (&[u8], &[u8]),
+    ) -> Result<bool> {
         let corrupt = |source| StoreError::Decode { table: table.name, source };
         Ok(match table.id {
             id if [Aggregates::DEF.id, ArchiveTransfers::DEF.id].contains(&id) => true,

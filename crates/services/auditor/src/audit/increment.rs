@@ -46,7 +46,7 @@ pub struct Increment {
     /// Rows posted, those that were only read again included.
     pub rows: u64,
     /// Signatures verified.
-    pub signatures: u64,
+    pub(crate) signatures: u64,
 }
 
 /// The auditor's copy: the rows that were audited, in tables like the exchange's.
@@ -114,7 +114,7 @@ type Rows = HashMap<Name, (&'static TableDef, RawRecord)>;
 ///
 /// # Errors
 /// If rows cannot be read.
-pub fn rewritten<'a>(changes: impl IntoIterator<Item = &'a RowChange>) -> Result<Vec<Finding>> {
+pub(crate) fn rewritten<'a>(changes: impl IntoIterator<Item = &'a RowChange>) -> Result<Vec<Finding>> {
     let mut found = Vec::new();
     for change in changes {
         let (Some(old), Some(new)) = (&change.old, &change.new) else { continue };

@@ -26,31 +26,36 @@
 //! | [`report`] | reports, ours and the protocol's |
 //! | [`run`] | reads all rows, on many threads |
 
-pub mod books;
+pub(crate) mod books;
 mod changes;
 mod claims;
 mod conclude;
-pub mod finding;
+pub(crate) mod finding;
 pub mod forward;
-pub mod history;
-pub mod increment;
+pub(crate) mod history;
+pub(crate) mod increment;
 mod parts;
 mod post;
 pub mod report;
-pub mod run;
+pub(crate) mod run;
 mod scope;
-pub mod sheet;
-pub mod terms;
-pub mod totals;
-pub mod wire;
+pub(crate) mod sheet;
+pub(crate) mod terms;
+pub(crate) mod totals;
+pub(crate) mod wire;
 
-pub use changes::{RowChange, Version, net};
-pub use conclude::{Confirmation, Overdue};
-pub use finding::{Check, Finding, List, RowName, Rule, Severity};
+pub(crate) use changes::net;
+pub use changes::{RowChange, Version};
+pub use conclude::Confirmation;
+pub(crate) use finding::RowName;
+pub use finding::{Check, Finding, List, Rule, Severity};
 pub use history::History;
 pub use increment::{Auditor, Increment};
-pub use run::{AuditError, AuditOutcome, Base, DenomResult, Options, Progress, Verdict, audit, resume};
+pub(crate) use run::DenomResult;
+pub use run::{AuditError, AuditOutcome, Base, Options, Progress, Verdict, audit, resume};
 pub use sheet::{Net, Sheet};
 pub use terms::{Subject, Terms, read_terms};
 pub use totals::Totals;
-pub use wire::{AccountResult, BankAccount, BankCredit, BankDebit, OpenPairs, Settled};
+pub(crate) use wire::Settled;
+pub(crate) use wire::{AccountResult, OpenPairs};
+pub use wire::{BankAccount, BankCredit, BankDebit};

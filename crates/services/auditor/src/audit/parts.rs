@@ -32,13 +32,13 @@ pub(crate) enum Object {
 /// The objects that changes touch.
 #[derive(Debug, Default)]
 pub(crate) struct Touched {
-    pub scope: Scope,
+    pub(crate) scope: Scope,
     /// The reserve or old coin of each recoup.
-    pub receivers: HashMap<RecoupName, EddsaPublicKey>,
+    pub(crate) receivers: HashMap<RecoupName, EddsaPublicKey>,
 }
 
 impl Touched {
-    pub fn add(&mut self, object: Object) {
+    pub(super) fn add(&mut self, object: Object) {
         let scope = &mut self.scope;
         match object {
             Object::Coin(coin_pub) => scope.coins.insert(coin_pub),
@@ -50,7 +50,7 @@ impl Touched {
         };
     }
 
-    pub fn row(&mut self, table: &'static TableDef, key: &[u8], row: &[u8]) -> Result<()> {
+    pub(super) fn row(&mut self, table: &'static TableDef, key: &[u8], row: &[u8]) -> Result<()> {
         let Belonging { objects, receiver } = belonging(table, key, row)?;
         for object in objects {
             if let (Object::Recoup(name), Some(receiver)) = (&object, receiver) {
@@ -65,7 +65,7 @@ impl Touched {
 /// The objects that a row belongs to.
 #[derive(Debug, Default)]
 pub(crate) struct Belonging {
-    pub objects: Vec<Object>,
+    pub(crate) objects: Vec<Object>,
     /// The reserve or old coin of a recoup.
     receiver: Option<EddsaPublicKey>,
 }

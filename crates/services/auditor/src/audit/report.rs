@@ -40,7 +40,7 @@ fn date(time: Timestamp) -> Value {
 
 /// A finding as our own reports show it.
 #[must_use]
-pub fn finding(finding: &Finding, currency: Currency) -> Value {
+pub(crate) fn finding(finding: &Finding, currency: Currency) -> Value {
     let info = finding.rule.info();
     let net = |units| Net { units, currency: Some(currency) }.to_string();
     let mut value = json!({
@@ -69,7 +69,7 @@ pub fn finding(finding: &Finding, currency: Currency) -> Value {
 
 /// A whole audit as our own reports show it.
 #[must_use]
-pub fn summary(outcome: &AuditOutcome, context: &Context) -> Value {
+pub(crate) fn summary(outcome: &AuditOutcome, context: &Context) -> Value {
     let currency = context.currency;
     let net = |units| Net { units, currency: Some(currency) };
     let denoms: Vec<Value> = outcome

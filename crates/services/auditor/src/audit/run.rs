@@ -94,13 +94,13 @@ pub struct Progress {
 
 /// A denomination in the result.
 #[derive(Debug, Clone)]
-pub struct DenomResult {
+pub(crate) struct DenomResult {
     /// Its number.
-    pub serial: DenomSerial,
+    pub(crate) serial: DenomSerial,
     /// Its terms.
-    pub denom: Denom,
+    pub(crate) denom: Denom,
     /// The sums over its rows.
-    pub tally: DenomTally,
+    pub(crate) tally: DenomTally,
 }
 
 /// The result of an audit.
@@ -115,7 +115,7 @@ pub struct AuditOutcome {
     /// The balance sheet.
     pub sheet: Sheet,
     /// All denominations, by number.
-    pub denoms: Vec<DenomResult>,
+    pub(crate) denoms: Vec<DenomResult>,
     /// Deposits that are due and not paid.
     pub overdue: Overdue,
     /// The exchange's accounts that were compared with the bank's.
@@ -123,40 +123,39 @@ pub struct AuditOutcome {
     /// Its other accounts, and those whose history was read in part, as payto URIs: nothing is known of their money.
     pub unread: Vec<String>,
     /// The part of the comparison with bank and merchants that agreed.
-    pub settled: Settled,
-    /// The open purses.
-    pub purses_open: u64,
+    pub(crate) settled: Settled,
+    pub(crate) purses_open: u64,
     /// Income by source.
-    pub income: Income,
+    pub(crate) income: Income,
     /// Rows read.
     pub rows: u64,
     /// Signatures verified, those of the master key not counted.
     pub signatures: u64,
     /// Time that it took.
-    pub elapsed: Duration,
+    pub(crate) elapsed: Duration,
 }
 
 /// Income of the exchange by source, in units of 10⁻⁸.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Income {
+pub(crate) struct Income {
     /// Wire fees, and what transfers were rounded down by.
-    pub aggregation: i128,
+    pub(crate) aggregation: i128,
     /// Deposit fees.
-    pub deposit: i128,
+    pub(crate) deposit: i128,
     /// Melt fees.
-    pub melt: i128,
+    pub(crate) melt: i128,
     /// Refund fees.
-    pub refund: i128,
+    pub(crate) refund: i128,
     /// Fees of purses, and what they got beyond their targets.
-    pub purse: i128,
+    pub(crate) purse: i128,
     /// Withdraw fees.
-    pub withdraw: i128,
+    pub(crate) withdraw: i128,
     /// Closing fees.
-    pub closing: i128,
+    pub(crate) closing: i128,
     /// Payments for prolonging reserves.
-    pub open: i128,
+    pub(crate) open: i128,
     /// Fees of full histories.
-    pub history: i128,
+    pub(crate) history: i128,
 }
 
 impl AuditOutcome {

@@ -10,10 +10,10 @@ use crate::audit::books::RecoupName;
 /// Objects whose rows are all in the books, or brought forward.
 #[derive(Debug, Default, Clone)]
 pub(crate) struct Scope {
-    pub coins: HashSet<CoinPub>,
-    pub reserves: HashSet<ReservePub>,
-    pub transfers: HashSet<Wtid>,
-    pub purses: HashSet<PursePub>,
-    pub opens: HashSet<ReserveRequestKey>,
-    pub recoups: HashSet<RecoupName>,
+    pub(crate) coins: HashSet<CoinPub>,
+    pub(crate) reserves: HashSet<ReservePub>,
+    pub(crate) transfers: HashSet<Wtid>,
+    pub(crate) purses: HashSet<PursePub>,
+    pub(crate) opens: HashSet<ReserveRequestKey>,
+    pub(crate) recoups: HashSet<RecoupName>,
 }

@@ -16,8 +16,7 @@ use crate::audit::terms::Subject;
 pub struct Net {
     /// The units.
     pub units: i128,
-    /// The currency.
-    pub currency: Option<Currency>,
+    pub(crate) currency: Option<Currency>,
 }
 
 impl std::fmt::Display for Net {
@@ -69,7 +68,7 @@ pub struct Sheet {
 impl Sheet {
     /// The exchange's liability: everything but its own income.
     #[must_use]
-    pub fn liability(&self) -> Net {
+    pub(crate) fn liability(&self) -> Net {
         let owed = [
             self.reserves,
             self.outstanding,
@@ -90,7 +89,7 @@ impl Sheet {
 
     /// The balance that the bank should hold for the exchange.
     #[must_use]
-    pub fn expected_balance(&self) -> Net {
+    pub(crate) fn expected_balance(&self) -> Net {
         Net { units: self.wired_in.units - self.wired_out.units, ..self.wired_in }
     }
 
@@ -106,34 +105,32 @@ impl Sheet {
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ObjectSums {
     /// Melts without reveal, less their fees.
-    pub unrevealed: i128,
-    /// Melt fees.
-    pub melt_fees: i128,
+    pub(crate) unrevealed: i128,
+    pub(crate) melt_fees: i128,
     /// The value that refreshes did not use.
-    pub surplus: i128,
+    pub(crate) surplus: i128,
     /// The money in open purses.
-    pub purses: i128,
+    pub(crate) purses: i128,
     /// Number of purses that are open.
-    pub purses_open: i128,
+    pub(crate) purses_open: i128,
     /// The income from paid purses.
-    pub purse_income: i128,
+    pub(crate) purse_income: i128,
     /// Contributions to paid purses whose deposits are archived.
-    pub purses_moved: i128,
+    pub(crate) purses_moved: i128,
     /// Aggregates that wait.
-    pub transient: i128,
+    pub(crate) transient: i128,
     /// Deposit fees of aggregated deposits.
-    pub deposit_fees: i128,
-    /// Wire fees.
-    pub wire_fees: i128,
+    pub(crate) deposit_fees: i128,
+    pub(crate) wire_fees: i128,
     /// The sum by which transfers were rounded down.
-    pub wire_rounding: i128,
+    pub(crate) wire_rounding: i128,
     /// Decided transfers without an order, by kind.
-    pub unordered: [i128; 3],
+    pub(crate) unordered: [i128; 3],
 }
 
 impl ObjectSums {
     /// Adds other sums, or takes them off.
-    pub fn combine(&mut self, other: &Self, way: Way) {
+    pub(crate) fn combine(&mut self, other: &Self, way: Way) {
         let one = i128::from(way.one());
         self.unrevealed += one * other.unrevealed;
         self.melt_fees += one * other.melt_fees;

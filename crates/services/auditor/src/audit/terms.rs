@@ -40,10 +40,8 @@ pub struct Subject {
     pub auditor: Option<(EddsaPublicKey, String)>,
 }
 
-/// A denomination.
 #[derive(Debug, Clone)]
-pub struct Denom {
-    /// Its row.
+pub(crate) struct Denom {
     pub row: DenomRow,
     /// Its key; `None` if the row has none that can be read.
     pub public: Option<DenomPublicKey>,
@@ -67,7 +65,7 @@ pub struct Terms {
 }
 
 /// The tables that [`Terms`] holds.
-pub const TERMS: &[&TableDef] = &[
+pub(crate) const TERMS: &[&TableDef] = &[
     Denominations::DEF,
     Revocations::DEF,
     SigningKeys::DEF,
@@ -126,7 +124,7 @@ impl Terms {
     ///
     /// # Errors
     /// If rows cannot be read.
-    pub fn follow(&mut self, subject: &Subject, seen: &Store, changes: &[RowChange]) -> Result<()> {
+    pub(crate) fn follow(&mut self, subject: &Subject, seen: &Store, changes: &[RowChange]) -> Result<()> {
         let of_terms = changes.iter().filter(|change| TERMS.iter().any(|table| table.id == change.table.id));
         let mut accounts = Vec::new();
         for change in of_terms {
@@ -149,7 +147,6 @@ impl Terms {
     }
 }
 
-/// A row's name.
 pub(crate) fn name_of<T: Table>(found: &Found<T>) -> RowName {
     RowName::new(T::DEF, found.serial, &found.key.to_bytes())
 }
@@ -162,26 +159,25 @@ pub(crate) fn wire_method(payto_uri: &str) -> Option<String> {
 }
 
 impl Terms {
-    /// A denomination.
     #[must_use]
-    pub fn denom(&self, serial: DenomSerial) -> Option<&Denom> {
+    pub(crate) fn denom(&self, serial: DenomSerial) -> Option<&Denom> {
         self.denoms.get(&serial.0)
     }
 
     /// All denominations, in no order.
-    pub fn denoms(&self) -> impl Iterator<Item = (DenomSerial, &Denom)> {
+    pub(crate) fn denoms(&self) -> impl Iterator<Item = (DenomSerial, &Denom)> {
         self.denoms.iter().map(|(serial, denom)| (DenomSerial(*serial), denom))
     }
 
     /// The payto URI of an account.
     #[must_use]
-    pub fn account(&self, h_payto: &PaytoHash) -> Option<&str> {
+    pub(crate) fn account(&self, h_payto: &PaytoHash) -> Option<&str> {
         self.accounts.get(h_payto).map(String::as_str)
     }
 
     /// The wire fees of an account's method at this time.
     #[must_use]
-    pub fn wire_fee(&self, payto_uri: &str, time: Timestamp) -> Option<&WireFeeRow> {
+    pub(crate) fn wire_fee(&self, payto_uri: &str, time: Timestamp) -> Option<&WireFeeRow> {
         let periods = self.wire_fees.get(&wire_method(payto_uri)?)?;
         periods.range(..=time).next_back().map(|(_, row)| row).filter(|row| time < row.end)
     }
@@ -193,13 +189,13 @@ impl Terms {
 
     /// The global fees at this time.
     #[must_use]
-    pub fn global_fee(&self, time: Timestamp) -> Option<&GlobalFeeRow> {
+    pub(crate) fn global_fee(&self, time: Timestamp) -> Option<&GlobalFeeRow> {
         self.global_fees.range(..=time).next_back().map(|(_, row)| row).filter(|row| time < row.end)
     }
 
     /// Findings from reading them.
     #[must_use]
-    pub fn findings(&self) -> &[Finding] {
+    pub(crate) fn findings(&self) -> &[Finding] {
         &self.findings
     }
 
@@ -218,8 +214,7 @@ impl Terms {
         valid
     }
 
-    /// Adds a denomination.
-    pub fn add_denomination(&mut self, subject: &Subject, found: Found<Denominations>) {
+    pub(crate) fn add_denomination(&mut self, subject: &Subject, found: Found<Denominations>) {
         let (name, row) = (name_of(&found), found.row);
         let currency = subject.currency;
         let message = MasterDenominationKeyValidity {
@@ -255,7 +250,7 @@ impl Terms {
     }
 
     /// Adds a revocation. Denominations come before.
-    pub fn add_revocation(&mut self, subject: &Subject, found: &Found<Revocations>) {
+    pub(crate) fn add_revocation(&mut self, subject: &Subject, found: &Found<Revocations>) {
         let serial = found.key.serial;
         let Some(h_denom_pub) = self.denom(serial).map(|denom| denom.row.h_denom_pub) else {
             let finding = Finding::new(Rule::RevocationSignature, name_of(found));
@@ -270,8 +265,7 @@ impl Terms {
         }
     }
 
-    /// Adds a signing key.
-    pub fn add_signing_key(&mut self, subject: &Subject, found: &Found<SigningKeys>) {
+    pub(crate) fn add_signing_key(&mut self, subject: &Subject, found: &Found<SigningKeys>) {
         let (row, signkey_pub) = (&found.row, found.key.exchange_pub);
         let message =
             MasterSigningKeyValidity { start: row.start, expire: row.expire, end: row.end, signkey_pub };
@@ -283,7 +277,7 @@ impl Terms {
     }
 
     /// Adds one of the exchange's accounts.
-    pub fn add_wire_account(&mut self, subject: &Subject, found: &Found<WireAccounts>) {
+    pub(crate) fn add_wire_account(&mut self, subject: &Subject, found: &Found<WireAccounts>) {
         if h_payto(&found.row.payto_uri) != found.key.h_payto {
             self.findings.push(Finding::new(Rule::PaytoHash, name_of(found)));
         }
@@ -292,7 +286,7 @@ impl Terms {
     }
 
     /// Adds a period of wire fees.
-    pub fn add_wire_fee(&mut self, subject: &Subject, found: Found<WireFees>) {
+    pub(crate) fn add_wire_fee(&mut self, subject: &Subject, found: Found<WireFees>) {
         let (name, key, row) = (name_of(&found), found.key, found.row);
         let message = MasterWireFees {
             h_wire_method: hash_text(&key.method),
@@ -312,7 +306,7 @@ impl Terms {
     }
 
     /// Adds a period of global fees.
-    pub fn add_global_fee(&mut self, subject: &Subject, found: Found<GlobalFees>) {
+    pub(crate) fn add_global_fee(&mut self, subject: &Subject, found: Found<GlobalFees>) {
         let (name, start, row) = (name_of(&found), found.key.start, found.row);
         let message = MasterGlobalFees {
             start_date: start,
@@ -329,7 +323,7 @@ impl Terms {
     }
 
     /// Adds an account that rows name.
-    pub fn add_wire_target(&mut self, found: Found<WireTargets>) {
+    pub(crate) fn add_wire_target(&mut self, found: Found<WireTargets>) {
         if h_payto(&found.row.payto_uri) != found.key.h_payto {
             self.findings.push(Finding::new(Rule::PaytoHash, name_of(&found)));
         }
@@ -337,7 +331,7 @@ impl Terms {
     }
 
     /// Adds an auditor's signature on a denomination. Denominations come before.
-    pub fn add_auditor_denom(&mut self, subject: &Subject, found: &Found<AuditorDenoms>) {
+    pub(crate) fn add_auditor_denom(&mut self, subject: &Subject, found: &Found<AuditorDenoms>) {
         let Some((auditor_pub, url)) = &subject.auditor else { return };
         if found.key.auditor_pub != *auditor_pub {
             return;
@@ -365,8 +359,7 @@ impl Terms {
         }
     }
 
-    /// Adds the extensions.
-    pub fn add_extensions(&mut self, subject: &Subject, found: &Found<Extensions>) {
+    pub(crate) fn add_extensions(&mut self, subject: &Subject, found: &Found<Extensions>) {
         let manifests = serde_json::from_str(&found.row.manifests).ok();
         match manifests.and_then(|manifests| manifests_hash(&manifests).ok()) {
             Some(h_manifests) => {
@@ -379,7 +372,7 @@ impl Terms {
     }
 
     /// Adds an order to pay out profit.
-    pub fn add_drain(&mut self, subject: &Subject, found: &Found<Drains>) {
+    pub(crate) fn add_drain(&mut self, subject: &Subject, found: &Found<Drains>) {
         let row = &found.row;
         let message = MasterDrainProfit {
             wtid: found.key.wtid,

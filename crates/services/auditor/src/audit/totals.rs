@@ -74,12 +74,12 @@ impl Totals {
 
     /// The number of this program's form of sums and rules, and of what is kept beside them. Sums of another form are not
     /// gone on from: the next audit is a whole one.
-    pub const FORM: u32 = 2;
+    pub(crate) const FORM: u32 = 2;
 
     /// All sums that belong to no denomination, in the order of this form; then three figures for each archive: its
     /// number, and what its parts differ by in rows and bytes.
     #[must_use]
-    pub fn figures(&self) -> Vec<i128> {
+    pub(crate) fn figures(&self) -> Vec<i128> {
         let mut figures: Vec<i128> = self.clone().slots().into_iter().map(|sum| *sum).collect();
         let mut archives: Vec<_> = self.tally.archives.iter().collect();
         archives.sort_unstable();
@@ -90,18 +90,18 @@ impl Totals {
 
     /// The sums of a denomination's rows.
     #[must_use]
-    pub fn denom(&self, serial: DenomSerial) -> DenomTally {
+    pub(crate) fn denom(&self, serial: DenomSerial) -> DenomTally {
         self.tally.denoms.get(&serial.0).copied().unwrap_or_default()
     }
 
     /// All denominations that have rows, in no order.
-    pub fn denoms(&self) -> impl Iterator<Item = (DenomSerial, DenomTally)> {
+    pub(crate) fn denoms(&self) -> impl Iterator<Item = (DenomSerial, DenomTally)> {
         self.tally.denoms.iter().map(|(serial, tally)| (DenomSerial(*serial), *tally))
     }
 
     /// The totals with these figures and denominations; `None` if they have another form.
     #[must_use]
-    pub fn from_figures(
+    pub(crate) fn from_figures(
         figures: &[i128],
         denoms: impl IntoIterator<Item = (DenomSerial, DenomTally)>,
     ) -> Option<Self> {

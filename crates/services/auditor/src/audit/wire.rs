@@ -68,45 +68,45 @@ pub struct BankAccount {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct AccountResult {
     /// The section of the account.
-    pub section: String,
+    pub(crate) section: String,
     /// The sum that came in, by the bank.
-    pub bank_in: i128,
+    pub(crate) bank_in: i128,
     /// The sum that went out, by the bank.
-    pub bank_out: i128,
+    pub(crate) bank_out: i128,
     /// Profit paid out.
-    pub drained: i128,
+    pub(crate) drained: i128,
     /// The last rows at the bank: credits and debits.
-    pub last_rows: [u64; 2],
+    pub(crate) last_rows: [u64; 2],
     /// Whether the bank's history was read: credits and debits.
-    pub is_read: [bool; 2],
+    pub(crate) is_read: [bool; 2],
 }
 
 /// The pairs that are compared when the others have been found to agree before: rows of the exchange and of the bank.
 #[derive(Debug, Clone, Default)]
 pub struct OpenPairs {
     /// Incoming transfers, by account and the bank's row.
-    pub credits: BTreeSet<(AccountId, u64)>,
+    pub(crate) credits: BTreeSet<(AccountId, u64)>,
     /// Outgoing transfers.
-    pub transfers: BTreeSet<Wtid>,
+    pub(crate) transfers: BTreeSet<Wtid>,
     /// The reserves of those transfers that close one and do not have the reserve's own key as identifier.
-    pub closings: Vec<ReservePub>,
+    pub(crate) closings: Vec<ReservePub>,
     /// The sums that agreed before the exchange removed its row, in units of 10⁻⁸: incoming, outgoing.
-    pub gone: [i128; 2],
+    pub(crate) gone: [i128; 2],
     /// The bank's totals of each account.
-    pub accounts: HashMap<AccountId, AccountResult>,
+    pub(crate) accounts: HashMap<AccountId, AccountResult>,
 }
 
 /// Pairs that agree, so that they need not be compared again until one of their rows changes.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Settled {
+pub(crate) struct Settled {
     /// Incoming transfers, by account and the bank's row.
-    pub credits: BTreeSet<(AccountId, u64)>,
+    pub(crate) credits: BTreeSet<(AccountId, u64)>,
     /// Outgoing transfers.
-    pub transfers: BTreeSet<Wtid>,
+    pub(crate) transfers: BTreeSet<Wtid>,
     /// Confirmations, by their serials.
-    pub confirmations: Vec<u64>,
+    pub(crate) confirmations: Vec<u64>,
     /// Of these, those of which the exchange has removed its row, in units of 10⁻⁸: incoming, outgoing.
-    pub gone: [i128; 2],
+    pub(crate) gone: [i128; 2],
 }
 
 /// The comparison so far.

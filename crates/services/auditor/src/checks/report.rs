@@ -17,13 +17,13 @@ const HOURS_SHOWN: Duration = Duration::from_days(31);
 #[derive(Debug, Clone, Default)]
 pub struct Timeline {
     /// All findings, also those that were resolved or suppressed.
-    pub findings: Vec<TrackedFinding>,
+    pub(crate) findings: Vec<TrackedFinding>,
     /// The sums issued, redeemed and owed over time.
-    pub hours: Vec<Hour>,
+    pub(crate) hours: Vec<Hour>,
     /// The first frame of the exchange's journal that was not checked.
-    pub next: u64,
+    pub(crate) next: u64,
     /// When all rows were last checked at once.
-    pub checked_all: Option<Timestamp>,
+    pub(crate) checked_all: Option<Timestamp>,
 }
 
 impl Timeline {
@@ -63,25 +63,25 @@ impl From<&Report> for Forms {
 impl Report {
     /// For people at a terminal.
     #[must_use]
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         super::text::text(&self.outcome, &self.context)
     }
 
     /// One page with everything that a controller asks for first: is it right, what is owed, is the money there, which
     /// denominations, what was found. `live` is markup that comes after the verdict.
     #[must_use]
-    pub fn html(&self, live: Option<&str>) -> String {
+    pub(crate) fn html(&self, live: Option<&str>) -> String {
         super::page::html(self, live)
     }
 
     /// All findings and notices as comma-separated values.
     #[must_use]
-    pub fn csv(&self) -> String {
+    pub(crate) fn csv(&self) -> String {
         super::page::csv(&self.outcome, &self.context)
     }
 
     /// Writes the metrics of what was found and what is owed.
-    pub fn write_metrics(&self, page: &mut Page) {
+    pub(crate) fn write_metrics(&self, page: &mut Page) {
         let Self { outcome, timeline, context, .. } = self;
         page.gauge("batzen_audit_rows", "Rows checked since all were checked at once", outcome.rows);
         page.gauge(
@@ -138,7 +138,7 @@ impl Report {
 
     /// For programs.
     #[must_use]
-    pub fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         let mut value = summary(&self.outcome, &self.context);
         value["exchange"] = json!(self.exchange_url);
         let currency = self.context.currency;

@@ -115,7 +115,7 @@ impl Source {
 /// A rule that an exchange broke.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Broke {
+pub(crate) enum Broke {
     /// A document is missing, malformed, or does not lead to the root that the statement names.
     Document,
     /// A statement is not signed, or does not follow from the one before it.
@@ -139,15 +139,14 @@ pub enum Broke {
 /// The findings.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Found {
-    /// The rule.
-    pub rule: Broke,
+    pub(crate) rule: Broke,
     /// The epoch, if it is about one.
     pub epoch: Option<u64>,
     /// In plain words.
     pub text: String,
     /// By how much the exchange's debts are wrong, if that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub amount: Option<String>,
+    pub(crate) amount: Option<String>,
 }
 
 /// The result of a check.
@@ -200,13 +199,13 @@ struct Seen {
 
 /// The directory of what is kept.
 #[must_use]
-pub fn directory(data_dir: &Path) -> PathBuf {
+pub(crate) fn directory(data_dir: &Path) -> PathBuf {
     data_dir.join(PART)
 }
 
 /// The file of an epoch's confirmation.
 #[must_use]
-pub fn confirmation(data_dir: &Path, epoch: u64) -> PathBuf {
+pub(crate) fn confirmation(data_dir: &Path, epoch: u64) -> PathBuf {
     directory(data_dir).join(format!("{epoch}.json"))
 }
 

@@ -20,9 +20,7 @@ pub(crate) struct Due {
     pub(super) units: u128,
     /// When the exchange made the row. Some rows have no date.
     pub(super) date: Option<Timestamp>,
-    /// The row's table.
     pub(super) table: &'static str,
-    /// The row's serial.
     pub(super) serial: u64,
 }
 

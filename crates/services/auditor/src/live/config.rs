@@ -25,17 +25,17 @@ const CHECK_ALL_BREATH: batzen_protocol::Duration = batzen_protocol::Duration::f
 #[derive(Debug, Clone)]
 pub struct FollowConfig {
     /// Where the exchange's changes come from.
-    pub source: SourceConfig,
+    pub(crate) source: SourceConfig,
     /// The copy.
     pub store: StoreConfig,
     /// The exchange and its accounts.
-    pub checks: CheckConfig,
+    pub(crate) checks: CheckConfig,
     /// Interval at which bank and merchants are asked.
-    pub compare_interval: Duration,
+    pub(crate) compare_interval: Duration,
     /// Interval at which all rows are checked again; `None`: when somebody asks for it.
-    pub check_all_interval: Option<batzen_protocol::Duration>,
+    pub(crate) check_all_interval: Option<batzen_protocol::Duration>,
     /// Number of threads that verify; 0: one for each core.
-    pub threads: usize,
+    pub(crate) threads: usize,
 }
 
 /// Why it cannot follow.

@@ -141,26 +141,26 @@ pub(super) struct Changes {
 
 impl Changes {
     /// It holds.
-    pub fn found(&mut self, finding: Finding, is_whole: bool) {
+    pub(super) fn found(&mut self, finding: Finding, is_whole: bool) {
         let key = key_of(&finding);
         self.gone.remove(&key);
         self.found.insert(key, (finding, is_whole));
     }
 
     /// It no longer holds, unless it was found at the same time.
-    pub fn gone(&mut self, finding: &Finding) {
+    pub(super) fn gone(&mut self, finding: &Finding) {
         self.gone_key(key_of(finding));
     }
 
     /// The same, by its key.
-    pub fn gone_key(&mut self, key: AuditFindingKey) {
+    pub(crate) fn gone_key(&mut self, key: AuditFindingKey) {
         if !self.found.contains_key(&key) {
             self.gone.insert(key);
         }
     }
 
     /// Adds what changes to a commit.
-    pub fn write(self, store: &Store, now: Timestamp, set: &mut ChangeSet) -> Result<()> {
+    pub(super) fn write(self, store: &Store, now: Timestamp, set: &mut ChangeSet) -> Result<()> {
         let (found, gone) = (Vec::from_iter(self.found), Vec::from_iter(self.gone));
         let keys: Vec<AuditFindingKey> = found.iter().map(|(key, _)| key.clone()).collect();
         for ((key, (finding, is_whole)), old) in
@@ -222,7 +222,7 @@ pub enum NoteError {
 }
 
 /// The longest reason.
-pub const REASON_BYTES_MAX: usize = 2_000;
+pub(crate) const REASON_BYTES_MAX: usize = 2_000;
 
 /// Suppresses a finding, or reopens it. The reason stays with it.
 ///

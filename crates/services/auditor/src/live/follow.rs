@@ -70,9 +70,9 @@ pub struct Status {
     /// The stream.
     pub feed: Arc<SharedProgress>,
     /// The whole check, while there is one.
-    pub checks: Progress,
+    pub(crate) checks: Progress,
     /// Whether all rows are being checked.
-    pub is_checking_all: AtomicBool,
+    pub(crate) is_checking_all: AtomicBool,
     /// When the copy was complete for the last time, in microseconds since 1970.
     complete: AtomicU64,
 }
@@ -80,7 +80,7 @@ pub struct Status {
 impl Status {
     /// When the copy was complete for the last time, as far as this process knows.
     #[must_use]
-    pub fn complete(&self) -> Timestamp {
+    pub(crate) fn complete(&self) -> Timestamp {
         Timestamp::from_micros(self.complete.load(Ordering::Acquire))
     }
 
@@ -201,7 +201,7 @@ impl Following {
     ///
     /// # Errors
     /// If the store fails, or somebody stopped it.
-    pub fn check_all(&mut self) -> Result<bool, FollowingError> {
+    pub(crate) fn check_all(&mut self) -> Result<bool, FollowingError> {
         let Some(subject) = &self.subject else { return Ok(false) };
         if CopyPosition::of(&self.store)?.is_none() {
             return Ok(false);
@@ -326,7 +326,7 @@ impl Following {
     ///
     /// # Errors
     /// If the store fails.
-    pub fn compare(&mut self, outside: Outside) -> Result<Option<AuditOutcome>, FollowingError> {
+    pub(crate) fn compare(&mut self, outside: Outside) -> Result<Option<AuditOutcome>, FollowingError> {
         let (now, threads) = ((self.clock)(), self.threads);
         let copied = match &self.reach {
             Some(reach) => reach.complete(),

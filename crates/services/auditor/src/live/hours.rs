@@ -16,19 +16,19 @@ const ROWS_MAX: usize = 100_000;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hour {
     /// When the hour began.
-    pub hour: Timestamp,
+    pub(crate) hour: Timestamp,
     /// The denomination; `None`: all.
-    pub denom: Option<DenomSerial>,
+    pub(crate) denom: Option<DenomSerial>,
     /// The value of all coins issued.
-    pub issued: i128,
+    pub(crate) issued: i128,
     /// The sum redeemed.
-    pub redeemed: i128,
+    pub(crate) redeemed: i128,
     /// The exchange's debt; zero for one denomination.
-    pub liability: i128,
+    pub(crate) liability: i128,
     /// The balance that its accounts should hold; zero for one denomination.
-    pub expected: i128,
+    pub(crate) expected: i128,
     /// The balance that they hold, if the bank was asked.
-    pub bank: Option<i128>,
+    pub(crate) bank: Option<i128>,
 }
 
 fn hour_of(time: Timestamp) -> Timestamp {

@@ -37,14 +37,15 @@ use batzen_tables::auditor::results::{
 use batzen_tables::exchange::{ClosingKey, ClosingRow, Closings, DenomSerial};
 
 pub(crate) use config::BREATH;
-pub use config::{FollowConfig, FollowConfigError, SourceConfig, SourceError, copy_store};
+pub(crate) use config::SourceError;
+pub use config::{FollowConfig, SourceConfig, copy_store};
 use findings::Changes;
-pub use findings::{NoteError, REASON_BYTES_MAX, TrackedFinding, all as findings, note};
+pub use findings::{NoteError, TrackedFinding, all as findings, note};
 pub use follow::{Followed, Following, FollowingError, SourceOptions, Status};
-pub use hours::{Hour, hours};
+pub(crate) use hours::Hour;
+pub use hours::hours;
 pub use outside::{Outside, Since};
 pub(crate) use reach::complete;
-pub use replica::ReplicaOptions;
 
 /// Rows that are removed in one commit.
 pub(crate) const REMOVED_AT_ONCE: usize = 1_024;
@@ -65,7 +66,7 @@ impl CopyPosition {
     ///
     /// # Errors
     /// If the store cannot be read.
-    pub fn of(store: &Store) -> Result<Option<Self>, StoreError> {
+    pub(crate) fn of(store: &Store) -> Result<Option<Self>, StoreError> {
         let row = store.get::<FeedPositions>(&FeedPositionKey { id: 0 })?.map(|found| found.row);
         Ok(match row {
             None => Some(Self::default()),
@@ -297,15 +298,9 @@ impl Live {
         Ok(live)
     }
 
-    /// The exchange.
-    #[must_use]
-    pub fn subject(&self) -> &Subject {
-        &self.subject
-    }
-
     /// Returns whether changes have led to findings since the last comparison.
     #[must_use]
-    pub fn has_new_findings(&self) -> bool {
+    pub(crate) fn has_new_findings(&self) -> bool {
         self.has_new_findings
     }
 
@@ -561,12 +556,6 @@ impl Live {
     #[must_use]
     pub fn totals(&self) -> &Totals {
         &self.totals
-    }
-
-    /// The small tables.
-    #[must_use]
-    pub fn terms(&self) -> &Terms {
-        &self.terms
     }
 }
 

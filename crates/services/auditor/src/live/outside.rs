@@ -52,7 +52,7 @@ impl Since {
     ///
     /// # Errors
     /// If it cannot be read.
-    pub fn of(store: &Store) -> Result<Self> {
+    pub(crate) fn of(store: &Store) -> Result<Self> {
         let accounts = store.all::<AuditBankAccounts>()?.into_iter();
         let last_rows = |row: &AuditBankAccountRow| [row.last_credit, row.last_debit];
         Ok(Self {

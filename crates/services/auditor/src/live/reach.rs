@@ -26,23 +26,23 @@ pub(crate) fn complete(store: &Store) -> Result<Timestamp, StoreError> {
 }
 
 impl Reach {
-    pub fn of(store: &Store) -> Result<Self, StoreError> {
+    pub(super) fn of(store: &Store) -> Result<Self, StoreError> {
         let stored = store.get::<CopyTimes>(&ONLY)?.map(|found| found.row);
         let complete = stored.as_ref().map_or(Timestamp::ZERO, |row| row.complete);
         Ok(Self { complete, stored, ahead: None })
     }
 
-    pub const fn complete(&self) -> Timestamp {
+    pub(super) const fn complete(&self) -> Timestamp {
         self.complete
     }
 
     /// The copy has everything that the exchange had at this moment.
-    pub fn has_all(&mut self, at: Timestamp) {
+    pub(super) fn has_all(&mut self, at: Timestamp) {
         self.complete = self.complete.max(at);
     }
 
     /// The copy has everything before `next`. At this moment, the exchange had everything before `end`.
-    pub fn took(&mut self, next: u64, end: u64, at: Timestamp) {
+    pub(crate) fn took(&mut self, next: u64, end: u64, at: Timestamp) {
         if let Some((_, then)) = self.ahead.take_if(|(end, _)| *end <= next) {
             self.has_all(then);
         }
@@ -54,13 +54,13 @@ impl Reach {
     }
 
     /// Returns whether the time should be stored although nothing else is.
-    pub fn is_due(&self) -> bool {
+    pub(super) fn is_due(&self) -> bool {
         let stored = self.stored.as_ref().map_or(Timestamp::ZERO, |row| row.complete);
         self.complete.saturating_since(stored) >= STORE_INTERVAL
     }
 
     /// Adds the time to a commit. If that fails, this must be read again.
-    pub fn write(&mut self, set: &mut ChangeSet) {
+    pub(super) fn write(&mut self, set: &mut ChangeSet) {
         let row = CopyTimeRow { complete: self.complete };
         match &self.stored {
             Some(old) if *old == row => return,

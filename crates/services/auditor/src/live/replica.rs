@@ -43,13 +43,12 @@ const REPLICA: ReplicaPositionKey = ReplicaPositionKey { id: 0 };
 #[derive(Clone)]
 pub struct ReplicaOptions {
     /// The exchange's database.
-    pub target: Target,
+    pub(crate) target: Target,
     /// The schema of its tables.
-    pub schema: String,
+    pub(crate) schema: String,
     /// The name of the replication slot.
-    pub slot: String,
-    /// The clock.
-    pub clock: Clock,
+    pub(crate) slot: String,
+    pub(crate) clock: Clock,
     /// Number of rows that are stored in one commit, about: transactions stay whole. `None`: as many as is quickest.
     pub rows_at_once: Option<NonZeroU32>,
 }
@@ -64,11 +63,11 @@ impl ReplicaOptions {
 /// Changes that are committed together.
 pub(super) struct Taken {
     /// One row may change several times.
-    pub changes: Vec<RowChange>,
+    pub(crate) changes: Vec<RowChange>,
     /// Whether the copy is a state of the database before and after them. Otherwise their order means nothing.
-    pub is_stream: bool,
+    pub(crate) is_stream: bool,
     /// Whether they are differences between two states, and not parts of a first copy.
-    pub is_judged: bool,
+    pub(crate) is_judged: bool,
     position: ReplicaPositionRow,
     is_whole: bool,
     snapshots: u32,
@@ -78,12 +77,12 @@ pub(super) struct Taken {
 
 impl Taken {
     /// The position after them, if the copy is a state of the database then.
-    pub fn next(&self) -> Option<u64> {
+    pub(super) fn next(&self) -> Option<u64> {
         self.is_whole.then_some(self.position.lsn)
     }
 
     /// When the last of them was committed, by the database's clock.
-    pub fn time(&self) -> Option<Timestamp> {
+    pub(super) fn time(&self) -> Option<Timestamp> {
         self.time_micros.map(Timestamp::from_micros)
     }
 }
@@ -129,7 +128,7 @@ fn away(error: ReplicaError) -> FeedError {
 }
 
 impl ReplicaFollower {
-    pub fn new(options: ReplicaOptions, store: Store) -> Result<Self, StoreError> {
+    pub(super) fn new(options: ReplicaOptions, store: Store) -> Result<Self, StoreError> {
         let position = store.get::<ReplicaPositions>(&REPLICA)?.map(|found| found.row);
         let feed = store.get::<FeedPositions>(&POSITION)?.map(|found| found.row);
         let progress = Arc::new(SharedProgress::default());
@@ -150,11 +149,11 @@ impl ReplicaFollower {
         })
     }
 
-    pub fn progress(&self) -> Arc<SharedProgress> {
+    pub(super) fn progress(&self) -> Arc<SharedProgress> {
         Arc::clone(&self.progress)
     }
 
-    pub fn is_up_to_date(&self) -> bool {
+    pub(super) fn is_up_to_date(&self) -> bool {
         self.is_up_to_date
     }
 
@@ -163,7 +162,7 @@ impl ReplicaFollower {
     }
 
     /// The next changes, or nothing within this time.
-    pub fn next(&mut self, wait: Duration) -> Result<Next, FeedError> {
+    pub(super) fn next(&mut self, wait: Duration) -> Result<Next, FeedError> {
         let next = self.wait_for_next(wait);
         if next.is_err() {
             (self.replica, self.copying, self.is_up_to_date) = (None, None, false);
@@ -388,7 +387,7 @@ impl ReplicaFollower {
     }
 
     /// Stores changes together with the results of their checks, and confirms them then.
-    pub fn commit(&mut self, taken: Taken, results: ChangeSet) -> Result<(), FeedError> {
+    pub(super) fn commit(&mut self, taken: Taken, results: ChangeSet) -> Result<(), FeedError> {
         let Taken { changes, position, is_whole, snapshots, time_micros, .. } = taken;
         let mut set = ChangeSet::with_capacity(changes.len() + results.len() + 2);
         let count = changes.len() as u64;
@@ -454,7 +453,7 @@ impl ReplicaFollower {
 
     /// Begins again at the next call, from where the store is: what was taken is not stored, or it is not known whether it
     /// is.
-    pub fn forget(&mut self) {
+    pub(super) fn forget(&mut self) {
         (self.replica, self.copying) = (None, None);
         (self.is_unsure, self.is_up_to_date) = (true, false);
     }

@@ -80,7 +80,7 @@ pub fn approve(
 
 /// An operation in words, in whole lines.
 #[must_use]
-pub fn describe(operation: &AuditorOperation) -> String {
+pub(crate) fn describe(operation: &AuditorOperation) -> String {
     match operation {
         AuditorOperation::Setup(setup) => format!("the auditor's public key is {}\n", setup.auditor_pub),
         AuditorOperation::SignDenomination(approval) => {

@@ -13,7 +13,8 @@ use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 
 use crate::config::{AuditorConfig, KeyError};
 
-pub use approve::{approve, describe};
+pub use approve::approve;
+pub(crate) use approve::describe;
 
 /// The text of `help`.
 pub const HELP: &str = "\
@@ -37,7 +38,7 @@ const UPLOADS_AT_ONCE: usize = 8;
 /// One sub-command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the help text above says what each is")]
-pub enum Step {
+pub(crate) enum Step {
     Help,
     Setup,
     Download,
@@ -73,7 +74,7 @@ pub enum OfflineError {
 ///
 /// # Errors
 /// [`OfflineError::Usage`] with the sub-command and what is wrong with it.
-pub fn parse(arguments: &[String]) -> Result<Vec<Step>, OfflineError> {
+pub(crate) fn parse(arguments: &[String]) -> Result<Vec<Step>, OfflineError> {
     let mut steps = Vec::new();
     let mut rest = arguments.iter().map(String::as_str).peekable();
     while let Some(command) = rest.next() {
@@ -102,7 +103,7 @@ impl Documents {
     ///
     /// # Errors
     /// [`OfflineError::Input`].
-    pub fn read(text: &str) -> Result<Self, OfflineError> {
+    pub(crate) fn read(text: &str) -> Result<Self, OfflineError> {
         let bad = |error: serde_json::Error| OfflineError::Input(format!("input: {error}"));
         if text.trim_start().starts_with('[') {
             return serde_json::from_str(text).map(Self).map_err(bad);

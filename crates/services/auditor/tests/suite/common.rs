@@ -13,26 +13,26 @@ use batzen_tables::auditor::DepositConfirmations;
 use serde_json::Value;
 use tempfile::TempDir;
 
-pub const NOW_S: u64 = 1_800_000_000;
+pub(crate) const NOW_S: u64 = 1_800_000_000;
 const DAY_S: u64 = 86_400;
 
 /// An exchange's keys.
-pub struct Exchange {
+pub(crate) struct Exchange {
     pub master: EddsaPrivateKey,
     pub online: EddsaPrivateKey,
 }
 
 impl Exchange {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { master: EddsaPrivateKey::generate(), online: EddsaPrivateKey::generate() }
     }
 
-    pub fn master_pub(&self) -> EddsaPublicKey {
+    pub(crate) fn master_pub(&self) -> EddsaPublicKey {
         self.master.public_key()
     }
 
     /// A confirmation that differs from those with other numbers.
-    pub fn confirmation(&self, number: u64) -> DepositConfirmationRequest {
+    pub(crate) fn confirmation(&self, number: u64) -> DepositConfirmationRequest {
         let (zero_sig, hash) =
             (self.master.sign(b""), |n: u64| batzen_crypto::hash::sha512(&n.to_le_bytes()));
         let mut coin = [0; 32];
@@ -58,7 +58,7 @@ impl Exchange {
     }
 
     /// The same with signatures on what it says now.
-    pub fn signed(&self, mut body: DepositConfirmationRequest) -> DepositConfirmationRequest {
+    pub(crate) fn signed(&self, mut body: DepositConfirmationRequest) -> DepositConfirmationRequest {
         body.exchange_sig = body.confirmation().sign(&self.online);
         body.master_sig = body.validity().sign(&self.master);
         body
@@ -66,7 +66,7 @@ impl Exchange {
 }
 
 /// A running auditor, its directory and its clock.
-pub struct Auditor {
+pub(crate) struct Auditor {
     pub running: RunningAuditor,
     pub config: AuditorConfig,
     pub client: Client,
@@ -75,12 +75,12 @@ pub struct Auditor {
 }
 
 impl Auditor {
-    pub async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         Self::with(|_| ()).await
     }
 
     /// With a configuration that is changed.
-    pub async fn with(change: impl FnOnce(&mut AuditorConfig)) -> Self {
+    pub(crate) async fn with(change: impl FnOnce(&mut AuditorConfig)) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let now = Arc::new(AtomicU64::new(NOW_S));
         let clock = Arc::clone(&now);
@@ -97,20 +97,19 @@ impl Auditor {
     }
 
     /// With an exchange that is audited.
-    pub async fn of(exchange: &Exchange) -> Self {
+    pub(crate) async fn of(exchange: &Exchange) -> Self {
         let auditor = Self::start().await;
         auditor.audit(exchange).await;
         auditor
     }
 
-    /// Audits an exchange.
-    pub async fn audit(&self, exchange: &Exchange) {
+    pub(crate) async fn audit(&self, exchange: &Exchange) {
         let master_pub = exchange.master_pub();
         self.books(move |books| books.add_exchange(master_pub, "https://exchange.example/").unwrap()).await;
     }
 
     /// Uses the rows as a program does while the service runs.
-    pub async fn books<T: Send + 'static>(
+    pub(crate) async fn books<T: Send + 'static>(
         &self,
         work: impl FnOnce(&batzen_auditor::books::Books) -> T + Send + 'static,
     ) -> T {
@@ -124,34 +123,34 @@ impl Auditor {
         tokio::task::spawn_blocking(run).await.unwrap()
     }
 
-    pub async fn restart(self) -> Self {
+    pub(crate) async fn restart(self) -> Self {
         let Self { running, config, client, now, dir } = self;
         running.shutdown().await.unwrap();
         let running = RunningAuditor::start(config.clone()).await.unwrap();
         Self { running, config, client, now, dir }
     }
 
-    pub fn url(&self, path: &str) -> String {
+    pub(crate) fn url(&self, path: &str) -> String {
         format!("http://127.0.0.1:{}/{path}", self.running.bound().port().unwrap())
     }
 
-    pub async fn send(&self, method: &str, path: &str) -> Reply {
+    pub(crate) async fn send(&self, method: &str, path: &str) -> Reply {
         self.client.call(method.parse().unwrap(), self.url(path)).send().await.unwrap()
     }
 
-    pub async fn put(&self, body: &impl serde::Serialize) -> Reply {
+    pub(crate) async fn put(&self, body: &impl serde::Serialize) -> Reply {
         let call = self.client.call("PUT".parse().unwrap(), self.url("deposit-confirmation"));
         call.json(body).send().await.unwrap()
     }
 
     /// Shows a confirmation, which is refused.
-    pub async fn refused(&self, body: &impl serde::Serialize) -> (u16, u64) {
+    pub(crate) async fn refused(&self, body: &impl serde::Serialize) -> (u16, u64) {
         let reply = self.put(body).await;
         let error: Value = reply.json().unwrap();
         (reply.status, error["code"].as_u64().unwrap())
     }
 
-    pub fn stored(&self) -> usize {
+    pub(crate) fn stored(&self) -> usize {
         self.running.store().all::<DepositConfirmations>().unwrap().len()
     }
 }

@@ -12,21 +12,21 @@ use batzen_tables::exchange::{
     AccountId, ReserveInKey, ReserveInRow, ReserveKey, ReserveRow, Reserves, ReservesIn,
 };
 
-pub const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
+pub(crate) const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
 
 /// A copy and its results.
-pub struct Copy {
+pub(crate) struct Copy {
     pub store: Store,
     pub subject: Subject,
     next: u64,
 }
 
 impl Copy {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self::on(Store::new(MemoryBackend::new()))
     }
 
-    pub fn on(store: Store) -> Self {
+    pub(crate) fn on(store: Store) -> Self {
         let subject = Subject {
             currency: "KUDOS".parse().unwrap(),
             master_pub: EddsaPublicKey::from_bytes([1; 32]),
@@ -37,7 +37,7 @@ impl Copy {
         Self { store, subject, next: 0 }
     }
 
-    pub fn live(&self) -> Live {
+    pub(crate) fn live(&self) -> Live {
         Live::open(&self.store, &self.subject, 2).unwrap().expect("the results are about the copy")
     }
 
@@ -67,7 +67,7 @@ impl Copy {
     }
 
     /// Applies changes with their results.
-    pub fn apply(&mut self, live: &mut Live, changes: Vec<RowChange>) {
+    pub(crate) fn apply(&mut self, live: &mut Live, changes: Vec<RowChange>) {
         let position = CopyPosition { next: self.next + 1, snapshots: 0 };
         let mut set = live.apply(changes.clone(), position, NOW).unwrap();
         for RowChange { table, key, old, new } in changes {
@@ -84,7 +84,7 @@ impl Copy {
         assert_eq!(self.store.commit(&set).unwrap(), CommitOutcome::Committed);
     }
 
-    pub fn findings(&self) -> Vec<TrackedFinding> {
+    pub(crate) fn findings(&self) -> Vec<TrackedFinding> {
         live::findings(&self.store).unwrap()
     }
 
@@ -96,12 +96,12 @@ impl Copy {
     }
 }
 
-pub fn change<T: Table>(key: &T::Key, old: Option<&T::Row>, new: Option<&T::Row>) -> RowChange {
+pub(crate) fn change<T: Table>(key: &T::Key, old: Option<&T::Row>, new: Option<&T::Row>) -> RowChange {
     let version = |row: &T::Row| Version { row: row.to_bytes(), serial: 7 };
     RowChange { table: T::DEF, key: key.to_bytes(), old: old.map(version), new: new.map(version) }
 }
 
-pub fn money(units: u128) -> Money {
+pub(crate) fn money(units: u128) -> Money {
     Money::from_units(units).unwrap()
 }
 

@@ -18,7 +18,6 @@ const ENTRIES_MAX: usize = 65_536;
 pub(super) enum Address {
     /// A client on this machine, over a local socket.
     Local,
-    /// An address.
     V4(Ipv4Addr),
     /// The first 64 bits of an IPv6 address: one client usually has the whole network.
     V6([u8; 8]),

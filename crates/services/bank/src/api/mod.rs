@@ -94,10 +94,10 @@ pub(crate) fn api(service: Arc<Service>) -> Api<Service> {
 
 /// State of the endpoints.
 pub(crate) struct Settings {
-    pub base_url: String,
-    pub password_salt: [u8; 16],
-    pub chart: Chart,
-    pub config: BankConfig,
+    pub(crate) base_url: String,
+    pub(crate) password_salt: [u8; 16],
+    pub(crate) chart: Chart,
+    pub(crate) config: BankConfig,
 }
 
 /// State that all endpoints share.

@@ -96,13 +96,12 @@ impl Command<BankRules> for Register {
 
 /// Replaces the password of an account. Idempotent.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SetPassword {
-    /// The account.
+pub(crate) struct SetPassword {
     pub name: String,
     /// The hash to replace: if the account has a different one by now, that one stays. `None`: replace any.
-    pub replaces: Option<ShortHash>,
+    pub(crate) replaces: Option<ShortHash>,
     /// The hash of the password.
-    pub password_hash: ShortHash,
+    pub(crate) password_hash: ShortHash,
 }
 
 impl Command<BankRules> for SetPassword {

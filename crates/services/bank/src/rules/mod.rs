@@ -29,7 +29,8 @@ use batzen_tables::bank::{
     TransactionRow, WithdrawalRow,
 };
 
-pub use accounts::{Open, Register, SetPassword};
+pub(crate) use accounts::SetPassword;
+pub use accounts::{Open, Register};
 pub use intents::Finish;
 pub use movements::{AddIncoming, Pay, Transfer};
 pub use withdrawals::{AbortWithdrawal, ConfirmWithdrawal, CreateWithdrawal, SelectWithdrawal};
@@ -96,7 +97,7 @@ pub struct SelectionStands {
 }
 
 /// The overdraft of accounts at a bank without debt limit: the range of amounts.
-pub const HEADROOM_MAX: Money = Money::MAX;
+pub(crate) const HEADROOM_MAX: Money = Money::MAX;
 
 /// The bank's policy. [`Policy::default`] is a test bank's: everything is permitted, except to use a reserve
 /// key twice.
@@ -133,7 +134,7 @@ impl Default for Policy {
 
 impl Policy {
     /// The headroom of every account, in 10⁻⁸.
-    pub fn headroom(&self) -> u128 {
+    pub(crate) fn headroom(&self) -> u128 {
         self.debt_limit.unwrap_or(HEADROOM_MAX).units()
     }
 }
@@ -163,10 +164,8 @@ pub struct Finished {
 /// A wallet's selection for a withdrawal operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Selection {
-    /// The reserve.
-    pub reserve_pub: EddsaPublicKey,
-    /// The exchange's account.
-    pub exchange_account: String,
+    pub(crate) reserve_pub: EddsaPublicKey,
+    pub(crate) exchange_account: String,
 }
 
 impl Selection {

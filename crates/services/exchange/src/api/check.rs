@@ -14,23 +14,23 @@ use crate::crypto::Check;
 use crate::keys::{Denom, KeyState};
 
 /// The result of a step that may end the request with an answer.
-pub type Checked<T> = Result<T, Response>;
+pub(super) type Checked<T> = Result<T, Response>;
 
 /// The account that a merchant wants to be paid to.
-pub fn merchant_payto(text: String) -> Checked<PaytoUri> {
+pub(super) fn merchant_payto(text: String) -> Checked<PaytoUri> {
     PaytoUri::parse(text).map_err(|problem| {
         error(ErrorCode::GENERIC_PARAMETER_MALFORMED, &format!("merchant_payto_uri: {problem}"))
     })
 }
 
 /// An age commitment hash; all zero counts as none.
-pub fn age_hash(hash: Option<ShortHash>) -> Option<ShortHash> {
+pub(crate) fn age_hash(hash: Option<ShortHash>) -> Option<ShortHash> {
     hash.filter(|hash| !hash.is_zero())
 }
 
 /// The time until which a denomination may be used for an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Window {
+pub(super) enum Window {
     /// Withdrawals and fresh coins: until `expire_withdraw`.
     Withdraw,
     /// Deposits and recoups: until `expire_deposit`.
@@ -43,7 +43,7 @@ pub enum Window {
 ///
 /// # Errors
 /// 404 with the exchange's signed statement that the denomination is unknown.
-pub async fn find_denomination<'a>(
+pub(super) async fn find_denomination<'a>(
     app: &Exchange,
     keys: &'a KeyState,
     h_denom_pub: &HashCode,
@@ -56,7 +56,7 @@ pub async fn find_denomination<'a>(
 
 /// The error code if the denomination is not valid at this time. An expired deadline is reported before a
 /// start in the future.
-pub fn time_problem(denom: &Denom, window: Window, now: Timestamp) -> Option<ErrorCode> {
+pub(crate) fn time_problem(denom: &Denom, window: Window, now: Timestamp) -> Option<ErrorCode> {
     let deadline = match window {
         Window::Withdraw => denom.expire_withdraw,
         Window::Deposit => denom.expire_deposit,
@@ -72,7 +72,7 @@ pub fn time_problem(denom: &Denom, window: Window, now: Timestamp) -> Option<Err
 }
 
 /// The error code if the denomination is not usable: outside its time, or revoked.
-pub fn denomination_problem(denom: &Denom, window: Window, now: Timestamp) -> Option<ErrorCode> {
+pub(crate) fn denomination_problem(denom: &Denom, window: Window, now: Timestamp) -> Option<ErrorCode> {
     time_problem(denom, window, now)
         .or_else(|| denom.revoked.then_some(ErrorCode::EXCHANGE_GENERIC_DENOMINATION_REVOKED))
 }
@@ -81,7 +81,7 @@ pub fn denomination_problem(denom: &Denom, window: Window, now: Timestamp) -> Op
 ///
 /// # Errors
 /// 410 with the exchange's signature.
-pub async fn check_window(
+pub(super) async fn check_window(
     app: &Exchange,
     keys: &KeyState,
     denom: &Denom,
@@ -101,7 +101,7 @@ pub async fn check_window(
 ///
 /// # Errors
 /// 404 or 410 with the exchange's signature.
-pub async fn find_usable_denomination<'a>(
+pub(crate) async fn find_usable_denomination<'a>(
     app: &Exchange,
     keys: &'a KeyState,
     h_denom_pub: &HashCode,
@@ -120,7 +120,7 @@ pub async fn find_usable_denomination<'a>(
 ///
 /// # Errors
 /// 400 if it has another cipher.
-pub fn check_cipher(denom: &Denom, cipher: Cipher) -> Checked<()> {
+pub(super) fn check_cipher(denom: &Denom, cipher: Cipher) -> Checked<()> {
     if denom.public.cipher() == cipher {
         Ok(())
     } else {
@@ -129,7 +129,7 @@ pub fn check_cipher(denom: &Denom, cipher: Cipher) -> Checked<()> {
 }
 
 /// The cipher of a coin's signature.
-pub fn signature_cipher(signature: &DenomSignature) -> Cipher {
+pub(crate) fn signature_cipher(signature: &DenomSignature) -> Cipher {
     match signature {
         DenomSignature::Rsa(_) => Cipher::Rsa,
         DenomSignature::Cs(_) => Cipher::Cs,
@@ -137,22 +137,19 @@ pub fn signature_cipher(signature: &DenomSignature) -> Cipher {
 }
 
 /// A coin that a request presents, ready to be checked on the CPU pool.
-pub struct Presented {
-    /// Its public key.
-    pub coin_pub: EddsaPublicKey,
-    /// Its denomination.
-    pub denom: DenomSerial,
-    /// The denomination's key.
-    pub denom_pub: DenomPublicKey,
+pub(crate) struct Presented {
+    pub(crate) coin_pub: EddsaPublicKey,
+    pub(crate) denom: DenomSerial,
+    pub(crate) denom_pub: DenomPublicKey,
     /// Hash of its age commitment.
-    pub h_age: Option<ShortHash>,
+    pub(crate) h_age: Option<ShortHash>,
     /// The denomination's signature on it.
-    pub denom_sig: DenomSignature,
+    pub(crate) denom_sig: DenomSignature,
 }
 
 impl Presented {
     /// The check of the denomination's signature on the coin.
-    pub fn check(&self) -> Check {
+    pub(super) fn check(&self) -> Check {
         Check::Coin {
             coin_pub: self.coin_pub,
             h_age: self.h_age,
@@ -162,7 +159,7 @@ impl Presented {
     }
 
     /// Converts to the rules' type.
-    pub fn into_rule(self) -> crate::rules::PresentedCoin {
+    pub(crate) fn into_rule(self) -> crate::rules::PresentedCoin {
         crate::rules::PresentedCoin {
             coin_pub: self.coin_pub,
             denom: self.denom,

@@ -27,11 +27,10 @@ use crate::rules::{CoinHistory, CoinHistoryItem, HISTORY_EVENTS_LONG, ReserveHis
 /// Supplies the signatures of a history's items. Signed items are built twice: the first pass collects the
 /// messages, which are then signed together on the CPU pool; the second pass inserts the signatures.
 #[derive(Default)]
-pub struct Proofs {
+pub(crate) struct Proofs {
     exchange_pub: Option<EddsaPublicKey>,
     /// The messages to sign, in the order of the items.
     messages: Vec<Box<[u8]>>,
-    /// Their signatures.
     signatures: std::vec::IntoIter<EddsaSignature>,
 }
 
@@ -72,7 +71,7 @@ impl Proofs {
 ///
 /// # Errors
 /// When there is no usable signing key, or too much is waiting.
-pub async fn with_history(
+pub(crate) async fn with_history(
     app: &Exchange,
     keys: &KeyState,
     owner: &[u8],
@@ -99,7 +98,7 @@ pub async fn with_history(
 ///
 /// # Errors
 /// When too much is waiting.
-pub async fn run_if_long<T: Send + 'static>(
+pub(crate) async fn run_if_long<T: Send + 'static>(
     app: &Exchange,
     owner: &[u8],
     events: usize,
@@ -116,7 +115,7 @@ pub async fn run_if_long<T: Send + 'static>(
 ///
 /// # Errors
 /// When the store cannot be read, or too much is waiting.
-pub async fn read<T: Send + 'static>(
+pub(super) async fn read<T: Send + 'static>(
     app: &Exchange,
     owner: &[u8],
     read: impl FnOnce(&Store) -> Result<(T, usize), StoreError> + Send + 'static,
@@ -131,7 +130,7 @@ pub async fn read<T: Send + 'static>(
 }
 
 /// A coin's history in the form that answers contain.
-pub fn coin_items(
+pub(crate) fn coin_items(
     currency: Currency,
     exchange_base_url: &str,
     history: &CoinHistory,
@@ -266,7 +265,7 @@ pub fn coin_items(
 ///
 /// # Errors
 /// When a denomination is unknown.
-pub fn reserve_items(
+pub(crate) fn reserve_items(
     currency: Currency,
     keys: &KeyState,
     reserve_pub: ReservePub,

@@ -147,12 +147,12 @@ impl App for Exchange {
 }
 
 /// An error answer with the code's own status.
-pub fn error(code: ErrorCode, detail: &str) -> Response {
+pub(crate) fn error(code: ErrorCode, detail: &str) -> Response {
     Response::error(code, detail)
 }
 
 /// An error answer with a status other than the code's own.
-pub fn error_status(code: ErrorCode, status: u16, detail: &str) -> Response {
+pub(crate) fn error_status(code: ErrorCode, status: u16, detail: &str) -> Response {
     Response::error_status(code, status, detail)
 }
 
@@ -160,7 +160,11 @@ pub fn error_status(code: ErrorCode, status: u16, detail: &str) -> Response {
 ///
 /// # Errors
 /// The answer to give: 400, code 22, naming the member.
-pub fn money<T: DeserializeOwned>(app: &Exchange, amount: &Amount, field: &str) -> Result<Money, Response> {
+pub(crate) fn money<T: DeserializeOwned>(
+    app: &Exchange,
+    amount: &Amount,
+    field: &str,
+) -> Result<Money, Response> {
     in_currency(app, amount).map_err(|error| malformed(&field_error::<T>(field, error.to_string())))
 }
 
@@ -169,7 +173,7 @@ pub fn money<T: DeserializeOwned>(app: &Exchange, amount: &Amount, field: &str) 
 ///
 /// # Errors
 /// Another currency, or another spelling of ours.
-pub fn in_currency(app: &Exchange, amount: &Amount) -> Result<Money, AmountError> {
+pub(crate) fn in_currency(app: &Exchange, amount: &Amount) -> Result<Money, AmountError> {
     if amount.currency.padded() == app.core.config.currency.padded() {
         Ok(amount.money)
     } else {

@@ -81,9 +81,9 @@ async fn find(app: &Exchange, purse_pub: PursePub) -> Checked<(PurseRow, Option<
 /// The coins of a request, checked except for their balances.
 pub(super) struct CheckedCoins {
     /// For the rules.
-    pub coins: Vec<PurseCoin>,
+    pub(crate) coins: Vec<PurseCoin>,
     /// The sum of the contributions less deposit fees.
-    pub total: Money,
+    pub(crate) total: Money,
 }
 
 /// Checks the coins of a request in the order of the protocol's table. `sign` makes the message that a coin

@@ -61,7 +61,7 @@ fn answer_balance(app: &Exchange, reserve: Option<batzen_tables::exchange::Reser
 ///
 /// # Errors
 /// 400 if it is not.
-pub fn check_clock(app: &Exchange, request_time: Timestamp) -> Checked<()> {
+pub(crate) fn check_clock(app: &Exchange, request_time: Timestamp) -> Checked<()> {
     let now = app.core.now();
     let skew = now.saturating_since(request_time).max(request_time.saturating_since(now));
     if skew > CLOCK_SKEW_MAX { Err(error(ErrorCode::EXCHANGE_GENERIC_CLOCK_SKEW, "")) } else { Ok(()) }

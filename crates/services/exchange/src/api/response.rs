@@ -30,7 +30,7 @@ use crate::rules::{self, ConflictReason, DenomProblem, Refusal, RequireKyc, Type
 
 /// The operation that a signed error answer about a denomination names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DenomOperation {
+pub(super) enum DenomOperation {
     /// Withdraw and batch withdraw.
     Withdraw,
     /// The first message of a Clause Blind Schnorr withdrawal.
@@ -39,23 +39,17 @@ pub enum DenomOperation {
     Deposit,
     /// Refund: never signed, refunds have no window.
     Refund,
-    /// Melt.
     Melt,
     /// The first message of a refresh with Clause Blind Schnorr coins.
     CsrMelt,
-    /// Reveal.
     Reveal,
-    /// Recoup.
     Recoup,
-    /// Recoup-refresh.
     RecoupRefresh,
     /// Coins for a purse or a reserve.
     Purse,
     /// A reserve's purse: never signed, like the rest.
     ReservePurse,
-    /// Merging a purse.
     PurseMerge,
-    /// Deleting a purse.
     PurseDelete,
     /// Prolonging a reserve; its coins are named like those of purses.
     ReserveOpen,
@@ -90,7 +84,7 @@ impl DenomOperation {
 }
 
 /// An error answer with further members.
-pub fn error_extra(code: ErrorCode, extra: &impl Serialize) -> Response {
+pub(crate) fn error_extra(code: ErrorCode, extra: &impl Serialize) -> Response {
     Response::error_with(code, None, "", extra)
 }
 
@@ -98,7 +92,7 @@ pub fn error_extra(code: ErrorCode, extra: &impl Serialize) -> Response {
 /// futures of the other requests stay small: each is moved to its place when it begins.
 #[cold]
 #[inline(never)]
-pub fn aside<'a, F: Future + Send + 'a>(
+pub(super) fn aside<'a, F: Future + Send + 'a>(
     make: impl FnOnce() -> F,
 ) -> Pin<Box<dyn Future<Output = F::Output> + Send + 'a>> {
     Box::pin(make())
@@ -108,7 +102,7 @@ pub fn aside<'a, F: Future + Send + 'a>(
 // ---------------------------------------------------------------------------------------
 
 /// The answer when the store failed.
-pub fn store(failure: StoreError) -> Response {
+pub(super) fn store(failure: StoreError) -> Response {
     FAILURES.store(&failure)
 }
 
@@ -145,19 +139,23 @@ async fn affirm_unknown(
 }
 
 /// 404: the exchange's signed statement that it does not know the denomination.
-pub async fn denomination_unknown(app: &Exchange, keys: &KeyState, h_denom_pub: &HashCode) -> Response {
+pub(crate) async fn denomination_unknown(
+    app: &Exchange,
+    keys: &KeyState,
+    h_denom_pub: &HashCode,
+) -> Response {
     let code = ErrorCode::EXCHANGE_GENERIC_DENOMINATION_KEY_UNKNOWN;
     aside(|| affirm_unknown(app, keys, h_denom_pub, code)).await
 }
 
 /// 404: the denomination's cipher does not have this operation.
-pub async fn wrong_cipher(app: &Exchange, keys: &KeyState, h_denom_pub: &HashCode) -> Response {
+pub(crate) async fn wrong_cipher(app: &Exchange, keys: &KeyState, h_denom_pub: &HashCode) -> Response {
     let code = ErrorCode::EXCHANGE_GENERIC_INVALID_DENOMINATION_CIPHER_FOR_OPERATION;
     aside(|| affirm_unknown(app, keys, h_denom_pub, code)).await
 }
 
 /// 410: the exchange's signed statement that the denomination is not usable for this operation now.
-pub async fn denomination_unusable(
+pub(crate) async fn denomination_unusable(
     app: &Exchange,
     keys: &KeyState,
     h_denom_pub: &HashCode,
@@ -219,7 +217,7 @@ impl Exchange {
 ///
 /// # Errors
 /// The answer to give.
-pub async fn outcome_or_response<T>(
+pub(crate) async fn outcome_or_response<T>(
     app: &Exchange,
     keys: &Arc<KeyState>,
     operation: DenomOperation,
@@ -405,7 +403,7 @@ async fn refused(
 }
 
 /// Stores a requirement, and the answer that names it (API chapter 1.10).
-pub async fn kyc_required(app: &Exchange, h_payto: PaytoHash, checks: String) -> Response {
+pub(crate) async fn kyc_required(app: &Exchange, h_payto: PaytoHash, checks: String) -> Response {
     app.core.metrics.kyc.required.inc();
     match app.core.submit(RequireKyc { h_payto, checks }).await {
         Ok(Ok(requirement)) => error_extra(

@@ -24,7 +24,7 @@ use crate::keys::{KeyState, NoSigningKey, NotSigned};
 ///
 /// # Errors
 /// 503 when too much is waiting.
-pub async fn on_pool<T: Send + 'static>(
+pub(crate) async fn on_pool<T: Send + 'static>(
     app: &Exchange,
     job: impl FnOnce() -> T + Send + 'static,
 ) -> Checked<T> {
@@ -40,7 +40,7 @@ pub(super) fn busy(_: PoolBusy) -> Response {
 ///
 /// # Errors
 /// 503 when too much is waiting.
-pub async fn checked(app: &Exchange, checks: Vec<Check>) -> Checked<Vec<bool>> {
+pub(super) async fn checked(app: &Exchange, checks: Vec<Check>) -> Checked<Vec<bool>> {
     for check in &checks {
         match check {
             Check::Coin { denom_pub, .. } => match denom_pub.cipher() {
@@ -58,7 +58,7 @@ pub async fn checked(app: &Exchange, checks: Vec<Check>) -> Checked<Vec<bool>> {
 ///
 /// # Errors
 /// 503 when too much is waiting.
-pub async fn commitment(app: &Exchange, opening: Arc<Opening>) -> Checked<Option<HashCode>> {
+pub(super) async fn commitment(app: &Exchange, opening: Arc<Opening>) -> Checked<Option<HashCode>> {
     app.crypto.openings.run_one(opening).await.map_err(busy)
 }
 
@@ -66,7 +66,7 @@ pub async fn commitment(app: &Exchange, opening: Arc<Opening>) -> Checked<Option
 ///
 /// # Errors
 /// As [`checked`].
-pub async fn is_signed(
+pub(super) async fn is_signed(
     app: &Exchange,
     public: EddsaPublicKey,
     message: &impl SignedMessage,
@@ -91,7 +91,7 @@ fn unavailable(reason: Unavailable) -> Response {
 ///
 /// # Errors
 /// When a private key is missing or a planchet is invalid.
-pub async fn blind_sign(
+pub(super) async fn blind_sign(
     app: &Exchange,
     keys: &KeyState,
     items: Vec<(DenomSerial, BlindedPlanchet, CsOperation)>,
@@ -112,7 +112,7 @@ pub async fn blind_sign(
 ///
 /// # Errors
 /// When a private key is not there, or too much is waiting.
-pub async fn withdraw_values(
+pub(super) async fn withdraw_values(
     app: &Exchange,
     keys: &KeyState,
     items: Vec<(DenomSerial, CsNonce)>,
@@ -125,7 +125,7 @@ pub async fn withdraw_values(
 }
 
 /// The answer when a private key is missing or the planchet is invalid.
-pub fn not_signed(fault: NotSigned) -> Response {
+pub(crate) fn not_signed(fault: NotSigned) -> Response {
     let code = match fault {
         NotSigned::KeyUnavailable => ErrorCode::EXCHANGE_DENOMINATION_HELPER_UNAVAILABLE,
         NotSigned::Planchet(_) => ErrorCode::GENERIC_PARAMETER_MALFORMED,
@@ -142,7 +142,7 @@ fn no_signing_key(fault: NoSigningKey) -> Response {
 ///
 /// # Errors
 /// When there is no usable signing key, or too much is waiting.
-pub async fn sign_online<M: SignedMessage>(
+pub(crate) async fn sign_online<M: SignedMessage>(
     app: &Exchange,
     messages: &[M],
 ) -> Checked<(EddsaPublicKey, Vec<EddsaSignature>)> {
@@ -168,7 +168,7 @@ pub(super) fn sign_messages(
 ///
 /// # Errors
 /// As [`sign_online`].
-pub async fn sign_one<M: SignedMessage>(
+pub(crate) async fn sign_one<M: SignedMessage>(
     app: &Exchange,
     message: M,
 ) -> Checked<(EddsaPublicKey, EddsaSignature)> {

@@ -84,7 +84,7 @@ impl Json {
 }
 
 /// A [`DepositConfirmation`](batzen_protocol::api::exchange::DepositConfirmation).
-pub fn deposit_confirmation(
+pub(crate) fn deposit_confirmation(
     exchange_timestamp: Timestamp,
     exchange_sig: &EddsaSignature,
     exchange_pub: &EddsaPublicKey,
@@ -101,7 +101,7 @@ pub fn deposit_confirmation(
 }
 
 /// A [`BatchDepositConfirmation`](batzen_protocol::api::exchange::BatchDepositConfirmation).
-pub fn batch_deposit_confirmation(
+pub(crate) fn batch_deposit_confirmation(
     exchange_timestamp: Timestamp,
     exchange_pub: &EddsaPublicKey,
     exchange_sigs: &[EddsaSignature],
@@ -120,12 +120,12 @@ pub fn batch_deposit_confirmation(
 }
 
 /// A [`BlindSignature`](batzen_protocol::api::exchange::BlindSignature).
-pub fn blind_signature(ev_sig: &BlindedDenomSignature) -> Response {
+pub(crate) fn blind_signature(ev_sig: &BlindedDenomSignature) -> Response {
     Json::with_capacity(blind_signature_bytes(ev_sig)).put_blind_signature(ev_sig).answer()
 }
 
 /// [`BlindSignatures`](batzen_protocol::api::exchange::BlindSignatures).
-pub fn blind_signatures(ev_sigs: &[BlindedDenomSignature]) -> Response {
+pub(crate) fn blind_signatures(ev_sigs: &[BlindedDenomSignature]) -> Response {
     Json::with_capacity(32 + ev_sigs.iter().map(blind_signature_bytes).sum::<usize>())
         .put("{\"ev_sigs\":")
         .put_all(ev_sigs, Json::put_blind_signature)

@@ -17,11 +17,11 @@ const ACCOUNT_BYTES: usize = 256;
 
 /// The two hashes of an account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AccountHash {
+pub(crate) struct AccountHash {
     /// The salted hash, which is signed.
-    pub h_wire: HashCode,
+    pub(crate) h_wire: HashCode,
     /// The hash that names the account in rows.
-    pub h_payto: PaytoHash,
+    pub(crate) h_payto: PaytoHash,
 }
 
 /// Number of parts of the cache. Each has its own lock, so that several threads rarely wait for one another.
@@ -49,7 +49,7 @@ struct Generations {
 
 impl AccountHashes {
     /// The hashes of an account: remembered, or computed. The flag says whether they were remembered.
-    pub fn of(&self, payto: &PaytoUri, salt: &WireSalt) -> (AccountHash, bool) {
+    pub(crate) fn of(&self, payto: &PaytoUri, salt: &WireSalt) -> (AccountHash, bool) {
         let key = key(payto, salt);
         let known = {
             let accounts = self.lock(&key);
@@ -62,7 +62,7 @@ impl AccountHashes {
     }
 
     /// Remembers the hashes of an account. The caller has verified a signature over them.
-    pub fn remember(&self, payto: &PaytoUri, salt: &WireSalt, hash: AccountHash) {
+    pub(crate) fn remember(&self, payto: &PaytoUri, salt: &WireSalt, hash: AccountHash) {
         let key = key(payto, salt);
         let bytes = key.len() - salt.as_bytes().len() + ACCOUNT_BYTES;
         let mut accounts = self.lock(&key);

@@ -38,19 +38,19 @@ const DOCUMENT_SIZE_MAX: u64 = 16 * 1024 * 1024;
 
 /// One document in one language and one format.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Document {
+pub(crate) struct Document {
     /// Language tag: the name of the directory.
-    pub language: String,
+    pub(crate) language: String,
     /// MIME type without parameters (wallets compare it exactly).
-    pub mime: &'static str,
+    pub(crate) mime: &'static str,
     priority: u8,
     /// The text as stored.
-    pub body: Vec<u8>,
+    pub(crate) body: Vec<u8>,
 }
 
 /// All versions of one legal text (terms of service or privacy policy) under one version tag.
 #[derive(Clone, Debug)]
-pub struct Documents {
+pub(crate) struct Documents {
     etag: String,
     documents: Vec<Document>,
 }
@@ -127,7 +127,7 @@ fn language_quality(wanted: &[Range<'_>], language: &str) -> u32 {
 impl Documents {
     /// A single built-in text, for exchanges without configured documents, since wallets insist on an answer
     /// with a tag.
-    pub fn built_in(etag: &str, text: &str) -> Self {
+    pub(crate) fn built_in(etag: &str, text: &str) -> Self {
         let document = Document {
             language: "en".into(),
             mime: "text/plain",
@@ -141,7 +141,7 @@ impl Documents {
     ///
     /// # Errors
     /// When a file that has the right name cannot be read; a missing directory is not an error.
-    pub fn load(directory: &Path, etag: &str, text: &str) -> std::io::Result<Self> {
+    pub(crate) fn load(directory: &Path, etag: &str, text: &str) -> std::io::Result<Self> {
         let mut documents = Vec::new();
         let languages = match std::fs::read_dir(directory) {
             Ok(languages) => languages,
@@ -182,13 +182,13 @@ impl Documents {
     }
 
     /// The version tag, for the unquoted `ETag` header.
-    pub fn etag(&self) -> &str {
+    pub(crate) fn etag(&self) -> &str {
         &self.etag
     }
 
     /// The document that fits the two headers best, and the languages of all documents of acceptable type.
     /// There is always one: when no type is acceptable, the one with the highest type priority.
-    pub fn select(&self, accept: Option<&str>, accept_language: Option<&str>) -> (&Document, String) {
+    pub(crate) fn select(&self, accept: Option<&str>, accept_language: Option<&str>) -> (&Document, String) {
         let accept = ranges(accept.unwrap_or("text/html"));
         let wanted = ranges(accept_language.unwrap_or("en"));
         let acceptable: Vec<&Document> =

@@ -9,7 +9,7 @@ use tokio::sync::oneshot;
 const WAITING_MAX: usize = 32;
 /// The requests that wait for keys, oldest first.
 #[derive(Debug, Default)]
-pub struct KeyQueue(Mutex<VecDeque<oneshot::Sender<()>>>);
+pub(crate) struct KeyQueue(Mutex<VecDeque<oneshot::Sender<()>>>);
 
 impl KeyQueue {
     /// Joins the queue. The receiver fires when a newer request takes the place.

@@ -1,7 +1,7 @@
 //! State that the parts of a service share: [`Exchange`]. Starting and stopping is in [`crate::service`].
 
-pub mod account_hashes;
-pub mod documents;
+pub(crate) mod account_hashes;
+pub(crate) mod documents;
 pub(crate) mod key_destruction;
 pub(crate) mod key_queue;
 
@@ -44,7 +44,7 @@ pub struct Exchange {
     /// The CPU pool for cryptography.
     pub pool: CpuPool,
     /// Its batch collectors.
-    pub crypto: Crypto,
+    pub(crate) crypto: Crypto,
     /// The threads for long reads, such as histories.
     pub readers: Arc<Readers>,
     /// Hashes of accounts that were paid recently.
@@ -54,11 +54,11 @@ pub struct Exchange {
     /// The holder of the private keys: this process, or others.
     pub custody: Arc<Custody>,
     /// The address that the service listens on.
-    pub bound: Bound,
+    pub(crate) bound: Bound,
     /// Terms of service.
-    pub terms: Documents,
+    pub(crate) terms: Documents,
     /// Privacy policy.
-    pub privacy: Documents,
+    pub(crate) privacy: Documents,
     pub(crate) keys: watch::Sender<Arc<KeyState>>,
     pub(crate) key_queue: KeyQueue,
     pub(crate) keeper: Keeper,
@@ -264,7 +264,7 @@ impl Exchange {
     }
 
     /// Returns whether every configured denomination has a key.
-    pub fn has_all_keys(&self) -> bool {
+    pub(crate) fn has_all_keys(&self) -> bool {
         let keys = self.custody.denominations();
         let has_key = |coin: &CoinConfig| keys.iter().any(|key| coin.has_key(key.info()));
         self.core.config.coins.iter().all(has_key)

@@ -20,7 +20,8 @@ use batzen_signer::service_config::{ClientConfig as SignersConfig, HelpersConfig
 mod ini;
 mod kyc;
 
-pub use batzen_signer::config::{CipherConfig, ConfigError, ModuleConfig, RSA_BITS_MAX, RSA_BITS_MIN};
+pub(crate) use batzen_signer::config::ModuleConfig;
+pub use batzen_signer::config::{CipherConfig, ConfigError};
 pub use ini::{CREDENTIALS_PREFIX, KNOWN};
 pub use kyc::{KycConfig, KycLogicConfig, KycOfficerConfig, KycProviderConfig, OAuth2Config};
 
@@ -100,7 +101,7 @@ pub struct CoinConfig {
 
 impl CoinConfig {
     /// Returns whether a key belongs to this section.
-    pub fn has_key(&self, key: &DenomInfo) -> bool {
+    pub(crate) fn has_key(&self, key: &DenomInfo) -> bool {
         let cipher = match self.cipher {
             CipherConfig::Rsa { .. } => Cipher::Rsa,
             CipherConfig::Cs => Cipher::Cs,
@@ -158,18 +159,18 @@ pub struct AccountConfig {
     /// The account.
     pub payto_uri: String,
     /// Used for outgoing transfers.
-    pub enable_debit: bool,
+    pub(crate) enable_debit: bool,
     /// Watched for incoming transfers.
     pub enable_credit: bool,
     /// Its gateway; required if the account is used either way.
-    pub gateway: Option<GatewayConfig>,
+    pub(crate) gateway: Option<GatewayConfig>,
 }
 
 /// The age restriction extension.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgeRestrictionConfig {
     /// The ages at which groups begin, ascending, separated by `:`.
-    pub age_groups: String,
+    pub(crate) age_groups: String,
     /// The same as a bit mask: bit 0, and one bit for each age.
     pub mask: u32,
 }
@@ -194,9 +195,9 @@ impl AgeRestrictionConfig {
     }
 
     /// The name under which the extension is published.
-    pub const NAME: &'static str = "age_restriction";
+    pub(crate) const NAME: &'static str = "age_restriction";
     /// The version of the extension that is implemented.
-    pub const VERSION: &'static str = "1";
+    pub(crate) const VERSION: &'static str = "1";
 
     /// The manifests object with this extension alone, as it is signed and published.
     pub fn manifests(&self) -> serde_json::Value {
@@ -214,13 +215,13 @@ impl AgeRestrictionConfig {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LiabilitiesConfig {
     /// Where the files are.
-    pub dir: PathBuf,
+    pub(crate) dir: PathBuf,
     /// Time that an epoch lasts.
-    pub epoch: Duration,
+    pub(crate) epoch: Duration,
     /// Time after an epoch's end until all its rows are committed.
-    pub settling: Duration,
+    pub(crate) settling: Duration,
     /// Number of leaves that a bucket has at least, on average.
-    pub bucket: u64,
+    pub(crate) bucket: u64,
 }
 
 /// Pauses, shards and leases of the background workers.
@@ -229,13 +230,13 @@ pub struct WorkersConfig {
     /// Pause of the aggregator when it has no work.
     pub aggregator_idle_sleep: Duration,
     /// Width of an aggregator shard.
-    pub aggregator_shard_size: u64,
+    pub(crate) aggregator_shard_size: u64,
     /// Granularity of the aggregator's clock.
-    pub aggregator_shift: Duration,
+    pub(crate) aggregator_shift: Duration,
     /// Pause of the closer.
     pub closer_idle_sleep: Duration,
     /// Pause of the worker that expires purses.
-    pub expire_idle_sleep: Duration,
+    pub(crate) expire_idle_sleep: Duration,
     /// Pause of the transfer executor.
     pub transfer_idle_sleep: Duration,
     /// Pause of the import of incoming transfers.
@@ -273,9 +274,9 @@ pub struct StandaloneFees {
     /// For a purse beyond the free ones.
     pub purse: Money,
     /// Time that a purse may stay open.
-    pub purse_timeout: Duration,
+    pub(crate) purse_timeout: Duration,
     /// Time that histories are kept.
-    pub history_expiration: Duration,
+    pub(crate) history_expiration: Duration,
     /// Number of free purses that an account may have open at once.
     pub purse_account_limit: u32,
 }
@@ -301,7 +302,7 @@ pub struct StandaloneConfig {
     /// The master private key, 32 bytes; created if missing.
     pub master_priv_file: PathBuf,
     /// The file with the security modules' keys as first seen.
-    pub secm_tofu_file: PathBuf,
+    pub(crate) secm_tofu_file: PathBuf,
     /// The fees to sign.
     pub fees: StandaloneFees,
 }
@@ -497,12 +498,12 @@ impl ExchangeConfig {
     }
 
     /// The coin section of a key, if it still exists and has its cipher.
-    pub fn find_coin(&self, key: &DenomInfo) -> Option<&CoinConfig> {
+    pub(crate) fn find_coin(&self, key: &DenomInfo) -> Option<&CoinConfig> {
         self.coins.iter().find(|coin| coin.has_key(key))
     }
 
     /// The age mask of a coin section: that of the extension if both are enabled, else 0.
-    pub fn age_mask(&self, coin: &CoinConfig) -> u32 {
+    pub(crate) fn age_mask(&self, coin: &CoinConfig) -> u32 {
         match &self.age_restriction {
             Some(extension) if coin.age_restricted => extension.mask,
             _ => 0,

@@ -16,7 +16,7 @@ const LABEL_CHARS_MAX: usize = 32;
 impl Exchange {
     /// The periods of configured denominations, signing keys and fees. A key counts as long as its private
     /// key is available and it is not revoked.
-    pub fn calendar(&self) -> Calendar {
+    pub(crate) fn calendar(&self) -> Calendar {
         let (config, keys) = (&self.core.config, self.keys());
         let items: Vec<String> = config
             .coins

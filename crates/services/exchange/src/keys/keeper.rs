@@ -101,7 +101,7 @@ impl Default for Keeper {
 
 impl Keeper {
     /// Waits for the end of the first round.
-    pub async fn ready(&self) -> Result<(), KeyRoundError> {
+    pub(crate) async fn ready(&self) -> Result<(), KeyRoundError> {
         let mut receiver = self.ready.subscribe();
         let result = receiver.wait_for(Option::is_some).await.map(|result| result.clone());
         // The sender lives in `self`, so waiting cannot fail.
@@ -109,7 +109,7 @@ impl Keeper {
     }
 
     /// Starts a round after the current one, because a key was revoked.
-    pub fn request_round(&self) {
+    pub(crate) fn request_round(&self) {
         self.round_requested.notify_one();
     }
 

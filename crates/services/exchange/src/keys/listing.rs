@@ -22,7 +22,7 @@ use super::state::{Denom, KeyState, extension_manifests};
 use crate::config::ExchangeConfig;
 
 /// The published protocol version, in libtool style.
-pub const PROTOCOL_VERSION: &str = "14:0:2";
+pub(crate) const PROTOCOL_VERSION: &str = "14:0:2";
 
 /// A prepared answer to `/keys`.
 #[derive(Debug)]
@@ -30,13 +30,13 @@ pub struct KeysAnswer {
     /// The JSON text.
     pub body: Bytes,
     /// The same compressed (zlib).
-    pub deflated: Bytes,
+    pub(crate) deflated: Bytes,
     /// Base32 of its SHA-512, unquoted.
-    pub etag: String,
+    pub(crate) etag: String,
     /// When the key state was built, as an HTTP date.
-    pub last_modified: String,
+    pub(crate) last_modified: String,
     /// The time until which clients may keep it, as an HTTP date; absent if it never expires.
-    pub expires: Option<String>,
+    pub(crate) expires: Option<String>,
 }
 
 /// The part that all answers of one key state share, and the answers made so far.
@@ -338,20 +338,20 @@ fn rekey_interval(state: &KeyState, now: Timestamp) -> Duration {
 
 /// The prepared answer to `/wire`.
 #[derive(Debug)]
-pub struct WireAnswer {
+pub(crate) struct WireAnswer {
     /// The JSON text.
-    pub body: Bytes,
+    pub(crate) body: Bytes,
     /// The same compressed (zlib).
-    pub deflated: Bytes,
+    pub(crate) deflated: Bytes,
     /// Base32 of its SHA-512, unquoted.
-    pub etag: String,
+    pub(crate) etag: String,
     /// The time until which clients may keep it, as an HTTP date.
-    pub expires: String,
+    pub(crate) expires: String,
 }
 
 /// The reasons why `/wire` cannot be answered.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum WireMissing {
+pub(crate) enum WireMissing {
     /// No bank account is enabled.
     #[error("no bank account is enabled")]
     Accounts,
@@ -365,7 +365,7 @@ pub enum WireMissing {
 
 impl WireMissing {
     /// The code to answer with.
-    pub fn code(&self) -> ErrorCode {
+    pub(crate) fn code(&self) -> ErrorCode {
         match self {
             Self::Accounts => ErrorCode::EXCHANGE_WIRE_NO_ACCOUNTS_CONFIGURED,
             Self::Payto(_) => ErrorCode::EXCHANGE_WIRE_INVALID_PAYTO_CONFIGURED,
@@ -374,7 +374,7 @@ impl WireMissing {
     }
 
     /// The detail of the error answer.
-    pub fn detail(&self) -> &str {
+    pub(crate) fn detail(&self) -> &str {
         match self {
             Self::Accounts => "",
             Self::Payto(text) | Self::Fees(text) => text,

@@ -1,7 +1,7 @@
 //! The life cycle of keys: the published snapshot ([`KeyState`]) and the task that updates it ([`keeper`]).
 //! `batzen_signer` holds the private keys, in this process or elsewhere.
 
-pub mod keeper;
+pub(crate) mod keeper;
 
 pub(crate) mod calendar;
 
@@ -9,8 +9,9 @@ mod listing;
 mod signer;
 mod state;
 
-pub use batzen_signer::{KeyError, NotSigned, SigningHandle, load_or_create_eddsa};
-pub use keeper::KeyRoundError;
-pub use listing::{KeysAnswer, WireAnswer, WireMissing};
+pub use batzen_signer::{KeyError, NotSigned, load_or_create_eddsa};
+pub(crate) use keeper::KeyRoundError;
+pub(crate) use listing::{KeysAnswer, WireAnswer, WireMissing};
 pub use signer::Signer;
-pub use state::{Denom, KeyState, NoSigningKey, OnlineKey};
+pub(crate) use state::NoSigningKey;
+pub use state::{Denom, KeyState};

@@ -65,7 +65,11 @@ impl Denom {
     }
 
     /// The message that the master key signed.
-    pub fn validity(&self, master_pub: EddsaPublicKey, currency: Currency) -> MasterDenominationKeyValidity {
+    pub(crate) fn validity(
+        &self,
+        master_pub: EddsaPublicKey,
+        currency: Currency,
+    ) -> MasterDenominationKeyValidity {
         MasterDenominationKeyValidity {
             master_pub,
             start: self.start,
@@ -107,19 +111,18 @@ impl Denom {
 
 /// An online signing key with the master key's signature.
 #[derive(Clone, Debug)]
-pub struct OnlineKey {
-    /// The key.
-    pub exchange_pub: EddsaPublicKey,
+pub(crate) struct OnlineKey {
+    pub(crate) exchange_pub: EddsaPublicKey,
     /// From when it signs.
-    pub start: Timestamp,
+    pub(crate) start: Timestamp,
     /// The time until which it signs.
-    pub expire: Timestamp,
+    pub(crate) expire: Timestamp,
     /// The time until which its signatures are valid.
-    pub end: Timestamp,
+    pub(crate) end: Timestamp,
     /// `MASTER_SIGNING_KEY_VALIDITY`.
-    pub master_sig: EddsaSignature,
+    pub(crate) master_sig: EddsaSignature,
     /// Whether it is revoked.
-    pub revoked: bool,
+    pub(crate) revoked: bool,
 }
 
 /// Pause before another attempt to sign a list of keys.
@@ -132,15 +135,15 @@ pub struct NoSigningKey;
 
 impl NoSigningKey {
     /// The code to answer with.
-    pub fn code(self) -> ErrorCode {
+    pub(crate) fn code(self) -> ErrorCode {
         ErrorCode::EXCHANGE_GENERIC_KEYS_MISSING
     }
 }
 
 /// The values that `POST /management/keys` must match for a key that is not in use yet.
 pub(crate) struct FutureDenom {
-    pub row: DenomRow,
-    pub announcement: FutureDenomination,
+    pub(crate) row: DenomRow,
+    pub(crate) announcement: FutureDenomination,
 }
 
 /// The keys at one moment.
@@ -168,7 +171,7 @@ pub struct KeyState {
 impl KeyState {
     /// Reads the key set and combines it with the available private keys. Blocks until signatures are made,
     /// so do not call it in a task.
-    pub fn build(
+    pub(crate) fn build(
         store: &Store,
         custody: &Custody,
         config: &ExchangeConfig,
@@ -275,7 +278,7 @@ impl KeyState {
     }
 
     /// When the snapshot must be rebuilt at the latest.
-    pub fn rebuild_at(&self) -> Timestamp {
+    pub(crate) fn rebuild_at(&self) -> Timestamp {
         self.rebuild_at
     }
 
@@ -284,8 +287,7 @@ impl KeyState {
         &self.master_pub
     }
 
-    /// The currency.
-    pub fn currency(&self) -> Currency {
+    pub(crate) fn currency(&self) -> Currency {
         self.currency
     }
 
@@ -303,7 +305,7 @@ impl KeyState {
     }
 
     /// The same for numbers that may be newer than the snapshot.
-    pub fn find_denomination_by_serial(&self, serial: DenomSerial) -> Option<&Denom> {
+    pub(crate) fn find_denomination_by_serial(&self, serial: DenomSerial) -> Option<&Denom> {
         self.denoms.get((serial.0 as usize).checked_sub(1)?).map(AsRef::as_ref)
     }
 
@@ -313,12 +315,12 @@ impl KeyState {
     }
 
     /// All online signing keys that were ever in use.
-    pub fn signing_keys(&self) -> &[OnlineKey] {
+    pub(crate) fn signing_keys(&self) -> &[OnlineKey] {
         &self.signing_keys
     }
 
     /// The enabled bank accounts.
-    pub fn accounts(&self) -> &[WireAccountRow] {
+    pub(crate) fn accounts(&self) -> &[WireAccountRow] {
         &self.accounts
     }
 
@@ -329,7 +331,7 @@ impl KeyState {
     }
 
     /// The global fees at a given time, with the start of their period.
-    pub fn global_fee(&self, time: Timestamp) -> Option<&(Timestamp, GlobalFeeRow)> {
+    pub(crate) fn global_fee(&self, time: Timestamp) -> Option<&(Timestamp, GlobalFeeRow)> {
         self.global_fees.iter().find(|(start, fee)| *start <= time && time < fee.end)
     }
 
@@ -344,7 +346,7 @@ impl KeyState {
     }
 
     /// An auditor, enabled or not.
-    pub fn auditor(&self, auditor_pub: &EddsaPublicKey) -> Option<&AuditorRow> {
+    pub(crate) fn auditor(&self, auditor_pub: &EddsaPublicKey) -> Option<&AuditorRow> {
         self.auditors.get(auditor_pub)
     }
 
@@ -368,7 +370,7 @@ impl KeyState {
     }
 
     /// The answer to `/wire`, or what prevents it.
-    pub fn wire_answer(&self) -> Result<&WireAnswer, &WireMissing> {
+    pub(crate) fn wire_answer(&self) -> Result<&WireAnswer, &WireMissing> {
         self.wire.as_ref()
     }
 
@@ -455,7 +457,7 @@ fn online_key(exchange_pub: EddsaPublicKey, row: &SigningKeyRow) -> OnlineKey {
 
 impl OnlineKey {
     /// The message that the master key signed.
-    pub fn validity(&self) -> MasterSigningKeyValidity {
+    pub(crate) fn validity(&self) -> MasterSigningKeyValidity {
         MasterSigningKeyValidity {
             start: self.start,
             expire: self.expire,

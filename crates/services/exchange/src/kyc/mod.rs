@@ -21,7 +21,7 @@ use serde_json::Value;
 use zeroize::Zeroizing;
 
 use crate::config::{KycConfig, KycLogicConfig, KycProviderConfig};
-pub use rehearsal::{Rehearsal, RehearsalError};
+pub use rehearsal::Rehearsal;
 
 /// The largest reply of a provider, in bytes.
 const REPLY_BYTES_MAX: usize = 256 << 10;
@@ -32,15 +32,15 @@ const KEY_BYTES: usize = 64;
 
 /// A process with a provider.
 #[derive(Clone, Copy, Debug)]
-pub struct Process<'a> {
+pub(crate) struct Process<'a> {
     /// The exchange's base URL.
-    pub base_url: &'a str,
+    pub(crate) base_url: &'a str,
     /// The provider's section.
-    pub section: &'a str,
+    pub(crate) section: &'a str,
     /// The account whose owner is identified.
-    pub h_payto: PaytoHash,
+    pub(crate) h_payto: PaytoHash,
     /// The secret of the user's page.
-    pub token: &'a str,
+    pub(crate) token: &'a str,
 }
 
 /// The facts that a provider found out.
@@ -80,7 +80,7 @@ pub enum NotIdentified {
 }
 
 /// The protocol of a provider.
-pub trait KycLogic: Send + Sync {
+pub(crate) trait KycLogic: Send + Sync {
     /// Where the user's browser begins.
     fn user_url(&self, process: Process<'_>) -> String;
 
@@ -103,7 +103,7 @@ impl Providers {
     ///
     /// # Errors
     /// When the key file cannot be read or created, with a text for the operator.
-    pub fn new(config: &KycConfig) -> Result<Self, String> {
+    pub(crate) fn new(config: &KycConfig) -> Result<Self, String> {
         if config.providers.is_empty() {
             return Ok(Self { logics: Vec::new(), key: None });
         }
@@ -117,7 +117,7 @@ impl Providers {
 
     /// The provider with this section, in any case.
     #[must_use]
-    pub fn find(&self, section: &str) -> Option<(&KycProviderConfig, &dyn KycLogic)> {
+    pub(crate) fn find(&self, section: &str) -> Option<(&KycProviderConfig, &dyn KycLogic)> {
         let found = self.logics.iter().find(|(config, _)| config.section.eq_ignore_ascii_case(section));
         found.map(|(config, logic)| (config, logic.as_ref()))
     }
@@ -126,7 +126,7 @@ impl Providers {
     ///
     /// # Errors
     /// When they are too large, or are not JSON that has a canonical form.
-    pub fn seal(&self, attributes: &Value) -> Result<Vec<u8>, EcontractError> {
+    pub(crate) fn seal(&self, attributes: &Value) -> Result<Vec<u8>, EcontractError> {
         econtract::seal_attributes(self.key.as_ref().expect("attributes come from providers"), attributes)
     }
 

@@ -612,7 +612,7 @@ impl MoneyFlow {
     }
 
     /// Adds what a commit changed.
-    pub fn committed(&self, denoms: &DenomTable, changes: &ChangeSet) {
+    pub(crate) fn committed(&self, denoms: &DenomTable, changes: &ChangeSet) {
         let store = self.state().store.clone();
         let sums = match &store {
             Some(store) => {
@@ -646,7 +646,7 @@ impl MoneyFlow {
 
     /// Returns whether the rows from before the start are still being added.
     #[must_use]
-    pub fn is_summing(&self) -> bool {
+    pub(crate) fn is_summing(&self) -> bool {
         let state = self.state();
         state.store.is_some() && !state.is_complete && !state.is_broken
     }
@@ -666,7 +666,7 @@ impl MoneyFlow {
     }
 
     /// Writes `batzen_money_*` in the currency: what this process moved, and the sums if they are known.
-    pub fn write(&self, page: &mut Page) {
+    pub(crate) fn write(&self, page: &mut Page) {
         let [added, taken] = self.moved();
         for (name, help, moved) in [
             ("added", "Money that commits of this process added to a sum", added),

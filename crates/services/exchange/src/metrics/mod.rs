@@ -7,52 +7,49 @@ use batzen_engine::Count;
 use batzen_metrics::{Counter, Page};
 
 use crate::rules::{Answer, ConflictReason, Refusal};
-pub use workers::WorkerMetrics;
+pub(crate) use workers::WorkerMetrics;
 
 /// Transactions that took effect for the first time.
 #[derive(Debug, Default)]
-pub struct SuccessCounters {
+pub(crate) struct SuccessCounters {
     /// Deposits of one coin each; a batch deposit counts its coins.
-    pub deposit: Counter,
+    pub(crate) deposit: Counter,
     /// Single withdrawals.
-    pub withdraw: Counter,
+    pub(crate) withdraw: Counter,
     /// Batch withdrawals (calls, not coins).
-    pub batch_withdraw: Counter,
-    /// Melts.
-    pub melt: Counter,
-    /// Reveals.
-    pub refresh_reveal: Counter,
+    pub(crate) batch_withdraw: Counter,
+    pub(crate) melt: Counter,
+    pub(crate) refresh_reveal: Counter,
 }
 
 /// Counters by kind of request.
 #[derive(Debug, Default)]
-pub struct RequestCounters {
+pub(crate) struct RequestCounters {
     /// All other kinds.
-    pub other: Counter,
+    pub(crate) other: Counter,
     /// Deposits and batch deposits.
-    pub deposit: Counter,
+    pub(crate) deposit: Counter,
     /// Withdrawals and batch withdrawals.
-    pub withdraw: Counter,
-    /// Melts.
-    pub melt: Counter,
+    pub(crate) withdraw: Counter,
+    pub(crate) melt: Counter,
 }
 
 /// Repeated requests, answered from stored rows.
 #[derive(Debug, Default)]
-pub struct IdempotentCounters {
+pub(crate) struct IdempotentCounters {
     /// Single withdrawals.
-    pub withdraw: Counter,
+    pub(crate) withdraw: Counter,
     /// Batch withdrawals.
-    pub batch_withdraw: Counter,
+    pub(crate) batch_withdraw: Counter,
 }
 
 /// Counters by signature algorithm.
 #[derive(Debug, Default)]
 pub struct AlgorithmCounters {
     /// Blind RSA.
-    pub rsa: Counter,
+    pub(crate) rsa: Counter,
     /// Clause Blind Schnorr.
-    pub cs: Counter,
+    pub(crate) cs: Counter,
     /// Ed25519.
     pub eddsa: Counter,
 }
@@ -61,33 +58,33 @@ pub struct AlgorithmCounters {
 #[derive(Debug, Default)]
 pub struct Metrics {
     /// `taler_exchange_success_transactions`
-    pub success: SuccessCounters,
+    pub(crate) success: SuccessCounters,
     /// `taler_exchange_serialization_failures`: batches repeated by the lane count under `other`.
-    pub serialization_failures: RequestCounters,
+    pub(crate) serialization_failures: RequestCounters,
     /// `taler_exchange_received_requests`
-    pub received: RequestCounters,
+    pub(crate) received: RequestCounters,
     /// `taler_exchange_idempotent_requests`
-    pub idempotent: IdempotentCounters,
+    pub(crate) idempotent: IdempotentCounters,
     /// `taler_exchange_num_signatures`: signatures made.
-    pub signatures: AlgorithmCounters,
+    pub(crate) signatures: AlgorithmCounters,
     /// `taler_exchange_num_signature_verifications`: signatures checked.
     pub verifications: AlgorithmCounters,
     /// `taler_exchange_num_keyexchanges{type="ecdh"}`
-    pub keyexchanges_ecdh: Counter,
+    pub(crate) keyexchanges_ecdh: Counter,
     /// `taler_exchange_batch_withdraw_num_coins`: coins of successful batch withdrawals.
-    pub batch_withdraw_coins: Counter,
+    pub(crate) batch_withdraw_coins: Counter,
     /// Denomination keys created since the start.
-    pub denomination_keys_created: Counter,
+    pub(crate) denomination_keys_created: Counter,
     /// Online signing keys created since the start.
-    pub signing_keys_created: Counter,
+    pub(crate) signing_keys_created: Counter,
     /// Rebuilt key states.
-    pub key_state_builds: Counter,
+    pub(crate) key_state_builds: Counter,
     /// Background workers.
     pub workers: WorkerMetrics,
     /// Identification of customers.
-    pub kyc: KycCounters,
+    pub(crate) kyc: KycCounters,
     /// Decisions of the rules.
-    pub decisions: Decisions,
+    pub(crate) decisions: Decisions,
 }
 
 /// Values of the label `operation`.
@@ -114,7 +111,7 @@ pub(crate) const OPERATIONS: [&str; 18] = [
 
 /// Requests that conflict with a coin's or a reserve's history, by kind of conflict.
 #[derive(Debug, Default)]
-pub struct ConflictCounters {
+pub(crate) struct ConflictCounters {
     double_spend: Counter,
     other_denomination: Counter,
     other_age: Counter,
@@ -149,7 +146,7 @@ struct CoinCounters {
 
 /// Counters of what the rules decided.
 #[derive(Debug)]
-pub struct Decisions {
+pub(crate) struct Decisions {
     coins: Vec<CoinCounters>,
     conflicts: ConflictCounters,
 }
@@ -225,7 +222,7 @@ impl Decisions {
 
 impl Metrics {
     /// Counts a request that has been received, by its operation.
-    pub fn received(&self, operation: &str) {
+    pub(crate) fn received(&self, operation: &str) {
         match operation {
             "deposit" | "batch-deposit" => self.received.deposit.inc(),
             "withdraw" | "batch-withdraw" => self.received.withdraw.inc(),
@@ -236,7 +233,7 @@ impl Metrics {
 
     /// Writes the exchange's own counters: `taler_exchange_*` with the names that existing dashboards know
     /// (without `_total`), and `batzen_*`. `lane_conflicts` is the number of batches that the lane ran again.
-    pub fn write(&self, page: &mut Page, lane_conflicts: u64) {
+    pub(crate) fn write(&self, page: &mut Page, lane_conflicts: u64) {
         self.write_taler(page, lane_conflicts);
         self.decisions.write(page);
         for (name, help, counter) in [
@@ -319,13 +316,13 @@ impl Metrics {
 
 /// Identification of customers, `batzen_kyc_total` in `/metrics`.
 #[derive(Debug, Default)]
-pub struct KycCounters {
+pub(crate) struct KycCounters {
     /// Operations refused until somebody is identified.
-    pub required: Counter,
+    pub(crate) required: Counter,
     /// Forms filled in for officers.
-    pub submitted: Counter,
+    pub(crate) submitted: Counter,
     /// Customers identified.
-    pub identified: Counter,
+    pub(crate) identified: Counter,
     /// Attempts that failed at the provider.
-    pub failed: Counter,
+    pub(crate) failed: Counter,
 }

@@ -8,23 +8,23 @@ pub struct WorkerMetrics {
     /// Credits booked.
     pub credits: Counter,
     /// Imported pages of the bank's history.
-    pub credit_pages: Counter,
+    pub(crate) credit_pages: Counter,
     /// Rows of the bank's history that cannot be booked: unreadable, or in another currency.
     pub credits_set_aside: Counter,
     /// Failed or unusable answers to history requests.
     pub history_failures: Counter,
     /// Age of the newest credit of the last page when it was booked, in seconds.
-    pub credit_lag_s: Gauge,
+    pub(crate) credit_lag_s: Gauge,
     /// Deposits aggregated.
     pub deposits: Counter,
     /// Transfers to merchants prepared.
-    pub aggregates: Counter,
+    pub(crate) aggregates: Counter,
     /// Units of aggregation below the smallest payable amount.
-    pub transients: Counter,
+    pub(crate) transients: Counter,
     /// Targets that could not be paid.
     pub targets_set_aside: Gauge,
     /// Time that the most urgent deposit had been due when the aggregator's last round began, in seconds.
-    pub aggregation_lag_s: Gauge,
+    pub(crate) aggregation_lag_s: Gauge,
     /// Transfers that the bank accepted.
     pub transfers: Counter,
     /// Transfers that the bank refused for good. An operator must act.
@@ -35,21 +35,21 @@ pub struct WorkerMetrics {
     /// Failed attempts at a transfer that will be repeated.
     pub transfer_failures: Counter,
     /// Transfers requested from the bank and not answered yet.
-    pub transfers_in_flight: Gauge,
+    pub(crate) transfers_in_flight: Gauge,
     /// Transfers from accounts that are not configured.
     pub transfers_set_aside: Gauge,
     /// The age of the oldest open transfer at the last pass, in seconds.
-    pub transfer_lag_s: Gauge,
+    pub(crate) transfer_lag_s: Gauge,
     /// Reserves closed.
-    pub closings: Counter,
+    pub(crate) closings: Counter,
     /// Expired reserves that could not be closed.
     pub reserves_set_aside: Gauge,
     /// Expired purses refunded.
-    pub purses_expired: Counter,
+    pub(crate) purses_expired: Counter,
     /// Expired purses that could not be refunded.
-    pub purses_set_aside: Gauge,
+    pub(crate) purses_set_aside: Gauge,
     /// Orders to pay out profit executed.
-    pub drains: Counter,
+    pub(crate) drains: Counter,
     /// Workers that ended abnormally and were started again.
     pub restarts: Counter,
 }

@@ -34,25 +34,25 @@ YEAR is a number or `now`. The usual start is: download sign upload";
 
 /// Fees and limits that `global-fee` sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GlobalFeeTerms {
+pub(crate) struct GlobalFeeTerms {
     /// For a full reserve history.
-    pub history_fee: Amount,
+    pub(crate) history_fee: Amount,
     /// For an open reserve, a year.
-    pub account_fee: Amount,
+    pub(crate) account_fee: Amount,
     /// For a purse beyond the free ones.
-    pub purse_fee: Amount,
+    pub(crate) purse_fee: Amount,
     /// Time that purses stay open.
-    pub purse_timeout: Duration,
+    pub(crate) purse_timeout: Duration,
     /// Time that histories are kept.
-    pub history_expiration: Duration,
+    pub(crate) history_expiration: Duration,
     /// Free purses of an account.
-    pub purse_account_limit: u32,
+    pub(crate) purse_account_limit: u32,
 }
 
 /// One sub-command with its arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the help text above says what each is")]
-pub enum Step {
+pub(crate) enum Step {
     Help,
     Setup,
     Download,
@@ -175,7 +175,7 @@ impl<'a> Arguments<'a> {
 ///
 /// # Errors
 /// [`OfflineError::Usage`] with the sub-command and what is wrong with it.
-pub fn parse(arguments: &[String]) -> Result<Vec<Step>, OfflineError> {
+pub(crate) fn parse(arguments: &[String]) -> Result<Vec<Step>, OfflineError> {
     let mut steps = Vec::new();
     let mut rest = arguments.iter();
     while let Some(command) = rest.next() {

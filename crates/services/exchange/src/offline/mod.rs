@@ -23,12 +23,13 @@ mod sign;
 mod tofu;
 mod upload;
 
-pub use commands::{GlobalFeeTerms, HELP, Step, parse};
-pub use sign::{
-    disable_auditor, disable_wire, drain, enable_auditor, enable_wire, extensions, global_fee,
-    revoke_denomination, revoke_signkey, sign_keys, wire_fee, year,
-};
-pub use tofu::{ModuleKeys, check_modules};
+pub(crate) use commands::GlobalFeeTerms;
+pub use commands::HELP;
+pub(crate) use commands::{Step, parse};
+pub(crate) use sign::{disable_auditor, disable_wire, enable_auditor, global_fee};
+pub use sign::{drain, enable_wire, revoke_denomination, revoke_signkey, sign_keys, wire_fee};
+pub(crate) use sign::{extensions, year};
+pub(crate) use tofu::{ModuleKeys, check_modules};
 pub use upload::{download, upload};
 
 /// Why the tool stopped. The failed step had no effect; the steps before it did.
@@ -59,7 +60,7 @@ pub enum OfflineError {
 #[derive(Clone, Debug, Default)]
 pub struct OfflineOutput {
     /// Operations that were not uploaded, to be written to standard output as a JSON array unless empty.
-    pub operations: Vec<OfflineOperation>,
+    pub(crate) operations: Vec<OfflineOperation>,
     /// Calendars, to be written to standard output before the operations.
     pub reports: Vec<String>,
 }
@@ -150,7 +151,7 @@ impl Offline<'_> {
     ///
     /// # Errors
     /// When there is none, or it is not the configured one.
-    pub fn master(&self) -> Result<EddsaPrivateKey, OfflineError> {
+    pub(crate) fn master(&self) -> Result<EddsaPrivateKey, OfflineError> {
         let path = &self.config.master_priv_file;
         if !path.exists() {
             return Err(OfflineError::NoMasterKey(path.clone()));

@@ -105,7 +105,7 @@ pub fn enable_wire(
 }
 
 /// Withdraws a bank account.
-pub fn disable_wire(master: &EddsaPrivateKey, payto_uri: &str, now: Timestamp) -> OfflineOperation {
+pub(crate) fn disable_wire(master: &EddsaPrivateKey, payto_uri: &str, now: Timestamp) -> OfflineOperation {
     let message = MasterDelWire { end_date: now, h_payto: h_payto(payto_uri) };
     let master_sig = message.sign(master);
     OfflineOperation::DisableWire(DisableWire {
@@ -116,7 +116,7 @@ pub fn disable_wire(master: &EddsaPrivateKey, payto_uri: &str, now: Timestamp) -
 }
 
 /// Publishes an auditor.
-pub fn enable_auditor(
+pub(crate) fn enable_auditor(
     master: &EddsaPrivateKey,
     auditor_pub: EddsaPublicKey,
     url: &str,
@@ -134,7 +134,7 @@ pub fn enable_auditor(
 }
 
 /// Withdraws an auditor.
-pub fn disable_auditor(
+pub(crate) fn disable_auditor(
     master: &EddsaPrivateKey,
     auditor_pub: EddsaPublicKey,
     now: Timestamp,
@@ -147,7 +147,7 @@ pub fn disable_auditor(
 ///
 /// # Errors
 /// [`OfflineError::Input`] for a year that no timestamp can express.
-pub fn year(which: Option<u64>, now: Timestamp) -> Result<(Timestamp, Timestamp), OfflineError> {
+pub(crate) fn year(which: Option<u64>, now: Timestamp) -> Result<(Timestamp, Timestamp), OfflineError> {
     let bad = || OfflineError::Input("the year must be between 1970 and 9998".into());
     let year = which.or_else(|| year_of(now)).filter(|year| (1970..9999).contains(year)).ok_or_else(bad)?;
     Ok((year_start(year), year_start(year + 1)))
@@ -194,7 +194,7 @@ pub fn wire_fee(
 ///
 /// # Errors
 /// [`OfflineError::Input`] for another currency.
-pub fn global_fee(
+pub(crate) fn global_fee(
     master: &EddsaPrivateKey,
     currency: Currency,
     (start_time, end_time): (Timestamp, Timestamp),
@@ -270,7 +270,7 @@ pub fn drain(
 ///
 /// # Errors
 /// [`OfflineError::Input`] when none is enabled.
-pub fn extensions(
+pub(crate) fn extensions(
     master: &EddsaPrivateKey,
     enabled: Option<&AgeRestrictionConfig>,
 ) -> Result<OfflineOperation, OfflineError> {

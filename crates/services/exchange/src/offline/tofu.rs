@@ -10,20 +10,20 @@ use batzen_signer::files::{self, KeyFileError};
 
 /// The public keys of the three security modules. All zero: the module has not announced itself yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ModuleKeys {
+pub(crate) struct ModuleKeys {
     /// Announces RSA denomination keys.
-    pub rsa: EddsaPublicKey,
+    pub(crate) rsa: EddsaPublicKey,
     /// Announces CS denomination keys.
-    pub cs: EddsaPublicKey,
+    pub(crate) cs: EddsaPublicKey,
     /// Announces online signing keys.
-    pub eddsa: EddsaPublicKey,
+    pub(crate) eddsa: EddsaPublicKey,
 }
 
 impl ModuleKeys {
     const SIZE: usize = 96;
 
     /// The keys as an exchange announces them.
-    pub fn announced(keys: &FutureKeys) -> Self {
+    pub(crate) fn announced(keys: &FutureKeys) -> Self {
         Self {
             rsa: keys.denom_secmod_public_key,
             cs: keys.denom_secmod_cs_public_key,
@@ -90,7 +90,7 @@ fn check_one(
 ///
 /// # Errors
 /// [`OfflineError::Refused`] when a key has changed.
-pub fn check_modules(config: &OfflineConfig, announced: &ModuleKeys) -> Result<(), OfflineError> {
+pub(crate) fn check_modules(config: &OfflineConfig, announced: &ModuleKeys) -> Result<(), OfflineError> {
     let nothing =
         ModuleKeys { rsa: EddsaPublicKey::ZERO, cs: EddsaPublicKey::ZERO, eddsa: EddsaPublicKey::ZERO };
     let known = match &config.secm_tofu_file {

@@ -15,11 +15,11 @@ use crate::rules::{ArchiveUnit, CoinFile, PurseCoins, Stays, TransferPart};
 
 /// The result: units that may leave, and the numbers of those that stay, by reason.
 #[derive(Debug, Default)]
-pub struct Examined {
+pub(crate) struct Examined {
     /// The units, in the order in which they must leave.
-    pub units: Vec<ArchiveUnit>,
+    pub(crate) units: Vec<ArchiveUnit>,
     /// Number of transfers, purses or coins that stay.
-    pub stay: BTreeMap<Stays, u64>,
+    pub(crate) stay: BTreeMap<Stays, u64>,
 }
 
 impl Examined {
@@ -30,11 +30,9 @@ impl Examined {
 
 /// Units that leave before the coins: their payments do not hold them back.
 #[derive(Debug, Default)]
-pub struct Leaving {
-    /// Transfers.
-    pub transfers: HashSet<Wtid>,
-    /// Purses.
-    pub purses: HashSet<PursePub>,
+pub(crate) struct Leaving {
+    pub(crate) transfers: HashSet<Wtid>,
+    pub(crate) purses: HashSet<PursePub>,
 }
 
 fn pairs<T: Table>(found: Vec<Found<T>>) -> Vec<(T::Key, T::Row)>
@@ -48,7 +46,7 @@ where
 ///
 /// # Errors
 /// When the store cannot be read.
-pub fn transfers(
+pub(crate) fn transfers(
     store: &Store,
     retention: Retention<'_>,
     page: Vec<Found<WireOut>>,
@@ -97,7 +95,7 @@ fn refunds_of(store: &Store, deposits: &[DepositKey]) -> Result<Vec<(RefundKey, 
 ///
 /// # Errors
 /// When the store cannot be read.
-pub fn purses(
+pub(crate) fn purses(
     store: &Store,
     retention: Retention<'_>,
     page: Vec<Found<Purses>>,
@@ -139,7 +137,7 @@ where
 ///
 /// # Errors
 /// When the store cannot be read.
-pub fn coins(
+pub(crate) fn coins(
     store: &Store,
     retention: Retention<'_>,
     leaving: &Leaving,

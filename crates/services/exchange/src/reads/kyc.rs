@@ -64,7 +64,7 @@ pub fn pairs(found: &[Found<KycProcesses>]) -> Vec<(&KycProcessKey, &KycProcessR
 ///
 /// # Errors
 /// When the store cannot be read.
-pub fn missing(
+pub(crate) fn missing(
     store: &Store,
     rules: &KycRules,
     operation: KycOperation,
@@ -85,7 +85,7 @@ pub fn missing(
 ///
 /// # Errors
 /// When the store cannot be read.
-pub fn held(store: &Store, h_payto: PaytoHash) -> Result<Money> {
+pub(crate) fn held(store: &Store, h_payto: PaytoHash) -> Result<Money> {
     let aggregates = store.lookup::<Aggregates>(Aggregates::BY_TARGET, &h_payto)?;
     let held = aggregates.iter().filter(|found| found.row.kyc_row.is_some());
     Ok(held.fold(Money::ZERO, |sum, found| sum.checked_add(found.row.total).unwrap_or(Money::MAX)))
@@ -151,7 +151,7 @@ pub fn account(store: &Store, h_payto: PaytoHash) -> Result<Account> {
 #[derive(Debug, Clone)]
 pub struct Alert {
     /// The account.
-    pub h_payto: PaytoHash,
+    pub(crate) h_payto: PaytoHash,
     /// When its owner was identified.
     pub time: Timestamp,
     /// Its aggregates that are not paid.

@@ -1,6 +1,6 @@
 //! Reads of the store outside of a batch: rows for answers and workers, and the balance sheet.
 
-pub mod archive;
+pub(crate) mod archive;
 pub mod garbage;
 pub mod kyc;
 pub mod read;

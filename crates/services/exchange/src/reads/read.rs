@@ -194,7 +194,7 @@ pub fn reserve_statement(
 ///
 /// # Errors
 /// See [`payto`].
-pub fn withdrawals(
+pub(crate) fn withdrawals(
     store: &Store,
     reserve_pub: ReservePub,
     h_coin_evs: &[HashCode],
@@ -234,7 +234,7 @@ pub fn purse(store: &Store, purse_pub: PursePub) -> Result<Option<(PurseRow, Opt
 ///
 /// # Errors
 /// See [`payto`].
-pub fn purse_parts(store: &Store, purse_pub: PursePub) -> Result<(Option<ReservePub>, Vec<CoinPub>)> {
+pub(crate) fn purse_parts(store: &Store, purse_pub: PursePub) -> Result<(Option<ReservePub>, Vec<CoinPub>)> {
     let mut reads = Reads::default();
     let merge = reads.get::<PurseMerges>(&PurseKey { purse_pub });
     let coins = reads.lookup::<PurseDeposits>(PurseDeposits::BY_PURSE, &purse_pub);
@@ -365,9 +365,8 @@ pub struct FoundMelt {
     /// The old coin.
     pub coin_pub: CoinPub,
     /// The old coin's row: denomination and age commitment.
-    pub coin: CoinRow,
-    /// The melt.
-    pub melt: MeltRow,
+    pub(crate) coin: CoinRow,
+    pub(crate) melt: MeltRow,
 }
 
 /// The melt under a commitment.
@@ -415,12 +414,11 @@ pub fn links(store: &Store, coin_pub: CoinPub) -> Result<Vec<RevealRow>> {
 /// The status of a deposit for its merchant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DepositStatus {
-    /// The deposit.
-    pub deposit: DepositRow,
+    pub(crate) deposit: DepositRow,
     /// The merchant's account.
-    pub payto_uri: String,
+    pub(crate) payto_uri: String,
     /// The deposit fee of its coin.
-    pub deposit_fee: Money,
+    pub(crate) deposit_fee: Money,
     /// The transfer that pays it, once that is decided.
     pub transfer: Option<WireOutRow>,
     /// The KYC requirement that holds its transfer back, if any.
@@ -469,12 +467,10 @@ pub struct Transfer {
 /// A deposit in a transfer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TransferDeposit {
-    /// The deposit's key.
-    pub key: DepositKey,
+    pub(crate) key: DepositKey,
     /// The contribution, including the fee and disregarding refunds.
-    pub amount: Money,
-    /// The deposit fee.
-    pub deposit_fee: Money,
+    pub(crate) amount: Money,
+    pub(crate) deposit_fee: Money,
 }
 
 /// A transfer to a merchant. None until it is decided, which includes the time while its deposits wait in a
@@ -636,7 +632,7 @@ pub fn failed_transfers(store: &Store, limit: usize) -> Result<Vec<(Wtid, Prepar
 ///
 /// # Errors
 /// See [`payto`].
-pub fn key_set_version(store: &Store) -> Result<u64> {
+pub(crate) fn key_set_version(store: &Store) -> Result<u64> {
     let key = CounterKey { name: Counters::KEY_SET.to_owned() };
     Ok(store.get::<Counters>(&key)?.map_or(0, |found| found.row.value))
 }

@@ -23,7 +23,7 @@ pub struct BalanceSheet {
 
 impl BalanceSheet {
     /// Returns whether the bank's ledger and its histories agree.
-    pub fn bank_agrees(&self) -> bool {
+    pub(crate) fn bank_agrees(&self) -> bool {
         self.histories == (self.bank_in, self.bank_out)
     }
 

@@ -87,11 +87,11 @@ pub struct Fees {
     /// Deposit fees of aggregated deposits that were not completely refunded, less what could not be paid.
     pub deposit: MoneySum,
     /// Melt fees.
-    pub refresh: MoneySum,
+    pub(crate) refresh: MoneySum,
     /// Refund fees.
     pub refund: MoneySum,
     /// Wire fees of transfers to merchants.
-    pub wire: MoneySum,
+    pub(crate) wire: MoneySum,
     /// Closing fees.
     pub closing: MoneySum,
     /// Fees of full histories.
@@ -105,7 +105,7 @@ pub struct Fees {
     /// Melted value beyond the cost of the fresh coins.
     pub surplus: MoneySum,
     /// Profit paid out. This is subtracted, since it is not income.
-    pub drained: MoneySum,
+    pub(crate) drained: MoneySum,
 }
 
 impl Fees {

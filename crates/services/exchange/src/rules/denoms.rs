@@ -36,7 +36,7 @@ pub struct DenomTerms {
     pub expire_legal: Timestamp,
     /// Whether coins of it have left for an archive. Then they are unknown, and none is accepted any more,
     /// whatever the clock says.
-    pub is_closed: bool,
+    pub(crate) is_closed: bool,
 }
 
 /// The reasons why a denomination is not usable for an operation.
@@ -76,7 +76,7 @@ impl DenomTerms {
     ///
     /// # Errors
     /// The problem, if they may not.
-    pub fn signable(&self, revoked: bool, now: Timestamp) -> Result<(), DenomProblem> {
+    pub(crate) fn signable(&self, revoked: bool, now: Timestamp) -> Result<(), DenomProblem> {
         self.within(self.expire_withdraw, now)?;
         if revoked { Err(DenomProblem::Revoked) } else { Ok(()) }
     }
@@ -85,7 +85,7 @@ impl DenomTerms {
     ///
     /// # Errors
     /// The problem, if they may not.
-    pub fn spendable(&self, revoked: bool, now: Timestamp) -> Result<(), DenomProblem> {
+    pub(crate) fn spendable(&self, revoked: bool, now: Timestamp) -> Result<(), DenomProblem> {
         self.within(self.expire_deposit, now)?;
         if revoked { Err(DenomProblem::Revoked) } else { Ok(()) }
     }
@@ -94,7 +94,7 @@ impl DenomTerms {
     ///
     /// # Errors
     /// The problem, if they may not.
-    pub fn recoupable(&self, revoked: bool, now: Timestamp) -> Result<(), DenomProblem> {
+    pub(crate) fn recoupable(&self, revoked: bool, now: Timestamp) -> Result<(), DenomProblem> {
         self.within(self.expire_deposit, now)?;
         if revoked { Ok(()) } else { Err(DenomProblem::NotRevoked) }
     }
@@ -153,7 +153,7 @@ impl DenomTable {
     ///
     /// # Errors
     /// When the store cannot be read.
-    pub fn reload(&self, store: &Store) -> Result<(), StoreError> {
+    pub(crate) fn reload(&self, store: &Store) -> Result<(), StoreError> {
         store.scan::<Denominations>(|found| {
             self.insert(found.key.serial, &found.row);
             ControlFlow::Continue(())
@@ -167,7 +167,7 @@ impl DenomTable {
     }
 
     /// Closes the denominations whose coins left with a commit.
-    pub fn committed(&self, changes: &ChangeSet) {
+    pub(crate) fn committed(&self, changes: &ChangeSet) {
         for change in changes.changes() {
             if change.table().id == ArchiveCounts::DEF.id
                 && change.new_row().is_some()
@@ -188,7 +188,7 @@ impl DenomTable {
 
     /// Returns whether all known denominations satisfy a condition.
     #[must_use]
-    pub fn all(&self, holds: impl Fn(&DenomTerms) -> bool) -> bool {
+    pub(crate) fn all(&self, holds: impl Fn(&DenomTerms) -> bool) -> bool {
         let terms = self.terms.read().unwrap_or_else(PoisonError::into_inner);
         terms.iter().flatten().all(holds)
     }
@@ -197,7 +197,7 @@ impl DenomTable {
     ///
     /// # Errors
     /// When the store cannot be read.
-    pub fn find(&self, store: &Store, serial: DenomSerial) -> Result<Option<DenomTerms>, StoreError> {
+    pub(crate) fn find(&self, store: &Store, serial: DenomSerial) -> Result<Option<DenomTerms>, StoreError> {
         if let Some(terms) = self.get(serial) {
             return Ok(Some(terms));
         }
@@ -226,7 +226,7 @@ impl DenomTable {
     /// The highest serial up to which all denominations are known and satisfy a condition; 0 if the first does
     /// not.
     #[must_use]
-    pub fn all_up_to(&self, holds: impl Fn(&DenomTerms) -> bool) -> u32 {
+    pub(crate) fn all_up_to(&self, holds: impl Fn(&DenomTerms) -> bool) -> u32 {
         let terms = self.terms.read().unwrap_or_else(PoisonError::into_inner);
         let count = terms.iter().skip(1).take_while(|terms| terms.as_ref().is_some_and(&holds)).count();
         u32::try_from(count).expect("serials are 32 bits wide")

@@ -44,7 +44,7 @@ pub const COLLECT_DELAY: Duration = Duration::from_days(1);
 
 /// The maximum number of rows that belong to one reserve, so that one commit can remove them all. Reserves
 /// with more are kept.
-pub const COLLECT_ROWS_MAX: usize = 5_000;
+pub(crate) const COLLECT_ROWS_MAX: usize = 5_000;
 
 /// Time that a KYC requirement or an identification that was begun waits for the customer.
 pub const KYC_PATIENCE: Duration = Duration::from_days(90);
@@ -70,32 +70,30 @@ pub enum Collect {
 /// A reserve that may be removed, and the rows that its removal depends on.
 #[derive(Debug, Clone)]
 pub struct ReserveCandidate {
-    /// The reserve.
-    pub reserve_pub: ReservePub,
+    pub(crate) reserve_pub: ReservePub,
     /// The exchange's accounts that received its transfers.
     pub accounts: Vec<AccountId>,
     /// The identifiers of its closings' transfers.
-    pub wtids: Vec<Wtid>,
+    pub(crate) wtids: Vec<Wtid>,
 }
 
 /// A lock that may be removed.
 #[derive(Debug, Clone)]
 pub struct NonceCandidate {
     /// The lock.
-    pub key: CsNonceKey,
+    pub(crate) key: CsNonceKey,
     /// The commitment of the melt that it belongs to; none for a withdrawal.
-    pub rc: Option<HashCode>,
+    pub(crate) rc: Option<HashCode>,
     /// That melt; none for a withdrawal, or if the melt has left for an archive.
-    pub melt: Option<MeltKey>,
+    pub(crate) melt: Option<MeltKey>,
 }
 
 /// A purse that may be removed.
 #[derive(Debug, Clone)]
 pub struct PurseCandidate {
-    /// The purse.
-    pub purse_pub: PursePub,
+    pub(crate) purse_pub: PursePub,
     /// The reserve that wanted it, if there is one.
-    pub reserve_pub: Option<ReservePub>,
+    pub(crate) reserve_pub: Option<ReservePub>,
 }
 
 /// The rows that a [`Collect`] removed.
@@ -186,13 +184,13 @@ impl Command<ExchangeRules> for Collect {
 
 /// Returns whether a time has passed long ago.
 #[must_use]
-pub fn is_over(time: Timestamp, now: Timestamp) -> bool {
+pub(crate) fn is_over(time: Timestamp, now: Timestamp) -> bool {
     time.saturating_add(COLLECT_DELAY) < now
 }
 
 /// Returns whether a reserve's own row allows its removal.
 #[must_use]
-pub fn is_reserve_over(reserve: &ReserveRow, now: Timestamp) -> bool {
+pub(crate) fn is_reserve_over(reserve: &ReserveRow, now: Timestamp) -> bool {
     reserve.balance.is_zero() && is_over(reserve.gc, now) && is_over(reserve.expiration, now)
 }
 
@@ -204,7 +202,7 @@ pub fn is_transfer_over(transfer: &PreparedRow, now: Timestamp) -> bool {
 
 /// Returns whether a KYC requirement's row allows its removal. One without a time gets it first.
 #[must_use]
-pub fn is_requirement_over(requirement: &KycRequirementRow, now: Timestamp) -> bool {
+pub(crate) fn is_requirement_over(requirement: &KycRequirementRow, now: Timestamp) -> bool {
     requirement.asked.is_none_or(|asked| is_over(asked.saturating_add(KYC_PATIENCE), now))
 }
 
@@ -351,7 +349,7 @@ impl ExchangeRules {
 
     /// Returns whether a purse's own row allows its removal.
     #[must_use]
-    pub fn is_purse_over(&self, purse: &PurseRow, now: Timestamp) -> bool {
+    pub(crate) fn is_purse_over(&self, purse: &PurseRow, now: Timestamp) -> bool {
         matches!(purse.state, PurseState::Expired | PurseState::Deleted)
             && is_over(purse.decided.saturating_add(self.config.legal_reserve_expiration), now)
             && is_over(purse.expiration, now)
@@ -359,7 +357,7 @@ impl ExchangeRules {
 
     /// Returns whether an identification was never completed, or expired as long ago as reserves are kept.
     #[must_use]
-    pub fn is_process_over(&self, process: &KycProcessRow, now: Timestamp) -> bool {
+    pub(crate) fn is_process_over(&self, process: &KycProcessRow, now: Timestamp) -> bool {
         let kept = self.config.legal_reserve_expiration;
         match process.state {
             KycState::Started if process.expiration == Timestamp::ZERO => {
@@ -479,7 +477,7 @@ impl ExchangeRules {
 
     /// The serial up to which no denomination signs under a nonce any more.
     #[must_use]
-    pub fn signing_ended_max(&self, now: Timestamp) -> u32 {
+    pub(crate) fn signing_ended_max(&self, now: Timestamp) -> u32 {
         self.denoms.all_up_to(|terms| terms.cipher != Cipher::Cs || is_over(terms.expire_withdraw, now))
     }
 }

@@ -548,7 +548,7 @@ impl ExchangeRules {
     /// # Panics
     /// If the base URL cannot be part of a payto URI, which is refused at the start if there are KYC rules.
     #[must_use]
-    pub fn reserve_account(&self, reserve_pub: &ReservePub) -> PaytoHash {
+    pub(crate) fn reserve_account(&self, reserve_pub: &ReservePub) -> PaytoHash {
         let payto = PaytoUri::reserve(&self.config.exchange_base_url, reserve_pub);
         payto.expect("the base URL was checked at the start").hash()
     }

@@ -25,10 +25,10 @@ use batzen_tables::exchange::{
 use super::{ExchangeRules, Refusal};
 
 /// The number of slots of a queue.
-pub const SLOTS: u32 = 64;
+pub(crate) const SLOTS: u32 = 64;
 
 /// The longest lease.
-pub const LEASE_MAX: Duration = Duration::from_secs(300);
+pub(crate) const LEASE_MAX: Duration = Duration::from_secs(300);
 
 /// A lease that ends later than this from now was written by a wrong clock.
 const BELIEVED_MAX: Duration = Duration::from_secs(600);
@@ -297,7 +297,7 @@ pub fn front(store: &Store, account: AccountId, now: Timestamp) -> Result<(u64, 
 ///
 /// # Errors
 /// When the store fails.
-pub fn remove_all(store: &Store) -> Result<(), StoreError> {
+pub(crate) fn remove_all(store: &Store) -> Result<(), StoreError> {
     let mut changes = ChangeSet::new();
     for found in store.all::<WorkerLeases>()? {
         changes.delete::<WorkerLeases>(&found.key, &found.row);
@@ -325,7 +325,7 @@ impl Slots {
 
     /// Returns whether they are a subset of `others`.
     #[must_use]
-    pub const fn is_subset_of(self, others: Self) -> bool {
+    pub(crate) const fn is_subset_of(self, others: Self) -> bool {
         self.0 & !others.0 == 0
     }
 

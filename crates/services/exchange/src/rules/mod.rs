@@ -27,21 +27,21 @@
 //! command changes nothing; where the protocol demands evidence, it carries the history ([`crate::history`]) that
 //! proves the refusal.
 
-pub mod accounts;
+pub(crate) mod accounts;
 pub mod archive;
-pub mod coins;
-pub mod denoms;
+pub(crate) mod coins;
+pub(crate) mod denoms;
 mod evidence;
 pub mod garbage;
 pub mod kyc;
 pub mod leases;
-pub mod management;
-pub mod purses;
-pub mod recoups;
-pub mod refreshes;
+pub(crate) mod management;
+pub(crate) mod purses;
+pub(crate) mod recoups;
+pub(crate) mod refreshes;
 mod refusal;
-pub mod reserves;
-pub mod transfers;
+pub(crate) mod reserves;
+pub(crate) mod transfers;
 
 use std::sync::Arc;
 
@@ -51,15 +51,16 @@ use batzen_store::{ChangeSet, Store, StoreError};
 
 use crate::metrics::flow::MoneyFlow;
 
-pub use crate::history::{CoinHistory, CoinHistoryItem, ReserveHistoryItem, ReserveStatement};
+pub(crate) use crate::history::{CoinHistory, ReserveStatement};
+pub use crate::history::{CoinHistoryItem, ReserveHistoryItem};
 pub use accounts::*;
-pub use archive::{
-    Archive, ArchiveUnit, Archived, ArchivedRow, CoinFile, PurseCoins, Rows, Stays, TransferPart,
-};
+pub(crate) use archive::CoinFile;
+pub use archive::{Archive, ArchiveUnit, Archived, PurseCoins, Rows, Stays, TransferPart};
 pub use batzen_tables::exchange::KycOperation;
 pub use coins::*;
 pub use denoms::{DenomProblem, DenomTable, DenomTerms};
-pub use garbage::{Collect, Collected, NonceCandidate, PurseCandidate, ReserveCandidate};
+pub use garbage::{Collect, Collected};
+pub(crate) use garbage::{NonceCandidate, PurseCandidate, ReserveCandidate};
 pub use kyc::*;
 pub use leases::{Lease, Leased, RangeClaim, RangeProgress, RangeState, SlotsClaim, SlotsShare};
 pub use management::Management;
@@ -112,7 +113,7 @@ batzen_engine::commands! {
 
 /// A history with more events than this is long, and is proved separately from the short ones. Coins have a
 /// handful of events, a busy reserve some hundreds.
-pub const HISTORY_EVENTS_LONG: usize = 256;
+pub(crate) const HISTORY_EVENTS_LONG: usize = 256;
 
 /// The part of the configuration that the rules depend on.
 #[derive(Debug, Clone)]

@@ -23,7 +23,7 @@ use super::{ExchangeRules, PresentedCoin, Refusal, add};
 use crate::rules::refusal::Result;
 
 /// Maximum number of coins in a purse, so that one commit can refund all of them.
-pub const PURSE_COINS_MAX: u32 = 1_024;
+pub(crate) const PURSE_COINS_MAX: u32 = 1_024;
 
 /// The terms of a purse, signed by its own key (verified).
 #[derive(Debug, Clone, PartialEq, Eq)]

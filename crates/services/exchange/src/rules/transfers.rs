@@ -16,7 +16,7 @@ use crate::rules::refusal::Result;
 
 /// The maximum number of deposits in one [`Aggregate`], so that payments behind it in the lane do not wait
 /// long.
-pub const AGGREGATE_DEPOSITS_MAX: usize = 1_000;
+pub(crate) const AGGREGATE_DEPOSITS_MAX: usize = 1_000;
 
 /// The reason for an aggregation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -291,7 +291,7 @@ pub struct ExecuteDrain {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Drained {
     /// The paid amount.
-    pub amount: Money,
+    pub(crate) amount: Money,
     /// Whether it had been executed before.
     pub repeated: bool,
 }
@@ -350,7 +350,7 @@ fn aggregate_key(command: &Aggregate) -> AggregateKey {
 
 /// The method of a payto URI: the part between `payto://` and the next `/`.
 #[must_use]
-pub fn payto_method(payto_uri: &str) -> Option<&str> {
+pub(crate) fn payto_method(payto_uri: &str) -> Option<&str> {
     let (scheme, rest) = payto_uri.split_at_checked(8)?;
     if !scheme.eq_ignore_ascii_case("payto://") {
         return None;
@@ -360,7 +360,7 @@ pub fn payto_method(payto_uri: &str) -> Option<&str> {
 
 /// The largest multiple of `unit` that does not exceed `amount`. A unit of zero changes nothing.
 #[must_use]
-pub fn round_down(amount: Money, unit: Money) -> Money {
+pub(crate) fn round_down(amount: Money, unit: Money) -> Money {
     if unit.is_zero() {
         return amount;
     }

@@ -3,7 +3,6 @@
 mod key_keeper;
 mod standalone;
 
-use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration as StdDuration;
 
@@ -251,12 +250,6 @@ impl RunningExchange {
             store.close()
         });
         closed.await.expect("closing the store does not panic")
-    }
-
-    /// Runs until `stop` is ready, then shuts down.
-    pub async fn run_until(self, stop: impl Future<Output = ()>) -> Result<(), StoreError> {
-        stop.await;
-        self.shutdown().await
     }
 }
 

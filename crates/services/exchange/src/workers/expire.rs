@@ -32,7 +32,7 @@ pub async fn run_until_idle(app: &Core) -> Result<Progress, WorkerError> {
 ///
 /// # Errors
 /// When the store fails.
-pub async fn serve(app: &Core) -> Result<(), WorkerError> {
+pub(crate) async fn serve(app: &Core) -> Result<(), WorkerError> {
     run(app).await
 }
 

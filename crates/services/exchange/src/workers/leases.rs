@@ -61,7 +61,7 @@ pub(super) struct Share<'a> {
 
 impl<'a> Share<'a> {
     /// An empty share.
-    pub fn new(app: &'a Core, mode: Mode, job: LeaseJob) -> Self {
+    pub(super) fn new(app: &'a Core, mode: Mode, job: LeaseJob) -> Self {
         Self {
             app,
             mode,
@@ -77,7 +77,7 @@ impl<'a> Share<'a> {
     }
 
     /// All slots, regardless of other workers.
-    pub fn all(app: &'a Core, mode: Mode, job: LeaseJob) -> Self {
+    pub(super) fn all(app: &'a Core, mode: Mode, job: LeaseJob) -> Self {
         Self { takes_all: true, ..Self::new(app, mode, job) }
     }
 
@@ -86,7 +86,7 @@ impl<'a> Share<'a> {
     ///
     /// # Errors
     /// When the store fails.
-    pub async fn slots(&mut self) -> Result<Slots, WorkerError> {
+    pub(super) async fn slots(&mut self) -> Result<Slots, WorkerError> {
         self.renewed(true).await.map(|share| share.slots)
     }
 
@@ -94,7 +94,7 @@ impl<'a> Share<'a> {
     ///
     /// # Errors
     /// When the store fails.
-    pub async fn kept(&mut self) -> Result<SlotsShare, WorkerError> {
+    pub(super) async fn kept(&mut self) -> Result<SlotsShare, WorkerError> {
         self.renewed(false).await
     }
 
@@ -102,13 +102,13 @@ impl<'a> Share<'a> {
     ///
     /// # Errors
     /// When the store fails.
-    pub async fn give(&mut self) -> Result<Slots, WorkerError> {
+    pub(super) async fn give(&mut self) -> Result<Slots, WorkerError> {
         self.renews = true;
         self.slots().await
     }
 
     /// Returns whether it has gained slots since the last call: their last holder may have been interrupted.
-    pub fn has_gained(&mut self) -> bool {
+    pub(crate) fn has_gained(&mut self) -> bool {
         std::mem::take(&mut self.has_gained)
     }
 
@@ -133,7 +133,7 @@ impl<'a> Share<'a> {
     ///
     /// # Errors
     /// When the service ends.
-    pub async fn wait_for_others(&mut self, items: usize) -> Result<(), WorkerError> {
+    pub(crate) async fn wait_for_others(&mut self, items: usize) -> Result<(), WorkerError> {
         let now = self.app.timers.now();
         let (_, since) = *self.waits_for.insert(match self.waits_for {
             Some((before, since)) if items >= before => (before, since),
@@ -146,8 +146,7 @@ impl<'a> Share<'a> {
         Ok(())
     }
 
-    /// Returns the share.
-    pub async fn leave(&mut self) {
+    pub(super) async fn leave(&mut self) {
         if self.claimed.take().is_some()
             && let Err(error) = self.claim(None, true).await
         {

@@ -197,13 +197,13 @@ fn growing(app: &Core, first_ms: u64, max_ms: u64, attempts: u32) -> Duration {
 
 /// The running workers. They stop by themselves when `Exchange::drain` fires.
 #[derive(Debug, Default)]
-pub struct Workers {
+pub(crate) struct Workers {
     tasks: JoinSet<()>,
 }
 
 impl Workers {
     /// Waits until all have stopped.
-    pub async fn join(mut self) {
+    pub(crate) async fn join(mut self) {
         while let Some(ended) = self.tasks.join_next().await {
             if let Err(error) = ended {
                 tracing::error!(%error, "worker ended abnormally");
@@ -238,7 +238,7 @@ impl Workers {
 }
 
 /// Starts all workers of an exchange. Must be called within a tokio runtime.
-pub fn start(exchange: &Arc<Exchange>) -> Workers {
+pub(crate) fn start(exchange: &Arc<Exchange>) -> Workers {
     let mut workers = Workers::default();
     let app = &exchange.core;
     if app.config.liabilities.is_some() {

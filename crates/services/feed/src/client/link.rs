@@ -17,7 +17,7 @@ const WELCOME_TIMEOUT: Duration = Duration::from_secs(300);
 /// Interval at which the exchange is told that the connection lives.
 const ALIVE_INTERVAL: Duration = Duration::from_secs(5);
 
-pub struct Link {
+pub(super) struct Link {
     receiver: Receiver<Half>,
     writer: WriteHalf<Channel>,
     /// The exchange's store.
@@ -28,7 +28,7 @@ pub struct Link {
 
 impl Link {
     /// Connects and says hello. Returns the exchange's answer, too.
-    pub async fn connect(
+    pub(super) async fn connect(
         connect: &Connect,
         address: &Address,
         tables: Vec<u16>,
@@ -53,7 +53,7 @@ impl Link {
     }
 
     /// The next message within a time.
-    pub async fn answer(
+    pub(super) async fn answer(
         &mut self,
         within: Duration,
         silence_max: Duration,
@@ -69,18 +69,18 @@ impl Link {
     }
 
     /// Tells the exchange now and then that the connection lives.
-    pub async fn stay_alive(&mut self) -> Result<(), IoError> {
+    pub(crate) async fn stay_alive(&mut self) -> Result<(), IoError> {
         if self.told.elapsed() < ALIVE_INTERVAL {
             return Ok(());
         }
         self.tell(&Request::Alive).await
     }
 
-    pub async fn ask_comparison(&mut self) -> Result<(), IoError> {
+    pub(super) async fn ask_comparison(&mut self) -> Result<(), IoError> {
         self.tell(&Request::Compare).await
     }
 
-    pub async fn acknowledge(&mut self, head: SignedHead) -> Result<(), IoError> {
+    pub(crate) async fn acknowledge(&mut self, head: SignedHead) -> Result<(), IoError> {
         self.tell(&Request::Ack(head)).await
     }
 }

@@ -95,14 +95,6 @@ impl FindingKind {
             Self::Differs => "differs",
         }
     }
-
-    /// The kind with this number.
-    #[must_use]
-    pub fn from_number(number: u8) -> Option<Self> {
-        [Self::Rewritten, Self::Lost, Self::OtherStore, Self::Differs]
-            .into_iter()
-            .find(|kind| kind.number() == number)
-    }
 }
 
 /// Why the exchange is not followed.
@@ -215,7 +207,7 @@ impl Batch {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Comparison {
     /// The number of the frame before which both were read.
-    pub next: u64,
+    pub(crate) next: u64,
     /// Number of audited rows that the auditor has.
     pub rows: u64,
     /// Number of rows that the exchange has.

@@ -4,7 +4,7 @@
 const ALL: u64 = 32;
 
 /// The batches whose heads are dropped after this batch. What is left is about 16 heads for each doubling of the age.
-pub fn dropped(batch: u64) -> Vec<u64> {
+pub(super) fn dropped(batch: u64) -> Vec<u64> {
     let mut dropped = Vec::new();
     let mut step = 1_u64;
     // The age at which only every second one of the multiples of `step` stays.

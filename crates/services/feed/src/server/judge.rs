@@ -10,20 +10,18 @@ use crate::message::{Answer, Hello, Reason, VERSION};
 use crate::note::Note;
 
 /// Where the stream starts.
-pub enum Start {
+pub(super) enum Start {
     /// At this cursor, with the head of the chain there.
     Stream(FeedCursor, ShortHash),
-    /// With a snapshot.
     Snapshot,
 }
 
-/// A refusal.
-pub fn refusal(reason: Reason, next: u64, head: Option<ShortHash>, text: impl Into<String>) -> Answer {
+pub(super) fn refusal(reason: Reason, next: u64, head: Option<ShortHash>, text: impl Into<String>) -> Answer {
     Answer::Refusal { reason, next, head, text: text.into() }
 }
 
 /// The tables with these numbers.
-pub fn tables(ids: &[u16]) -> Result<Vec<&'static TableDef>, String> {
+pub(super) fn tables(ids: &[u16]) -> Result<Vec<&'static TableDef>, String> {
     let find = |id: &u16| {
         let table = AUDITED.iter().copied().find(|table| table.id == *id);
         table.ok_or_else(|| format!("the exchange has no table {id} for auditors: install the newer version"))
@@ -98,7 +96,7 @@ fn verify(
 }
 
 /// Decides what an auditor gets. Blocks.
-pub fn judge(
+pub(super) fn judge(
     feed: &dyn CommitFeed,
     auditor: &EddsaPublicKey,
     hello: &Hello,

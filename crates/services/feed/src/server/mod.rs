@@ -22,7 +22,6 @@ use crate::Clock;
 use crate::config::ServerConfig;
 use crate::metrics::ServerMetrics;
 
-/// Timeout of a handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The maximum number of concurrent handshakes. Further connections are closed.
 const HANDSHAKES_MAX: usize = 16;

@@ -52,7 +52,7 @@ enum Ended {
     Refused(String),
 }
 
-pub async fn serve(shared: &Arc<ServerState>, channel: Channel, auditor: EddsaPublicKey) {
+pub(super) async fn serve(shared: &Arc<ServerState>, channel: Channel, auditor: EddsaPublicKey) {
     let name = short_name(&auditor);
     let (reader, writer) = tokio::io::split(channel);
     let receiver = Receiver::of_requests(reader);

@@ -22,7 +22,7 @@ use batzen_tables::exchange::{
 };
 use batzen_tables::{auditor, exchange};
 
-pub const STEP: Duration = Duration::from_millis(50);
+pub(crate) const STEP: Duration = Duration::from_millis(50);
 
 fn clock() -> Clock {
     Arc::new(|| Timestamp::from_secs(1_700_000_000))
@@ -40,37 +40,37 @@ fn options(identity: Option<[u8; 32]>) -> Options {
     }
 }
 
-pub fn open_exchange(dir: &Path) -> Arc<EmbeddedStore> {
+pub(crate) fn open_exchange(dir: &Path) -> Arc<EmbeddedStore> {
     Arc::new(EmbeddedStore::open(dir, exchange::ALL, options(Some([7; 32]))).unwrap())
 }
 
-pub fn open_auditor(dir: &Path) -> Store {
+pub(crate) fn open_auditor(dir: &Path) -> Store {
     Store::new(EmbeddedStore::open(dir, auditor::copy::ALL, options(None)).unwrap())
 }
 
 /// An auditor's store on a disk that can be full.
-pub fn open_auditor_on(disk: &SimDisk) -> Store {
+pub(crate) fn open_auditor_on(disk: &SimDisk) -> Store {
     let options = Options { disk: Arc::new(disk.clone()), full_pause: Duration::ZERO, ..options(None) };
     Store::new(EmbeddedStore::open("/auditor", auditor::copy::ALL, options).unwrap())
 }
 
-pub fn account(number: u64) -> AccountKey {
+pub(crate) fn account(number: u64) -> AccountKey {
     AccountKey { account: AccountId::of_payto(&format!("payto://void/{number}")) }
 }
 
 /// Random commits to an exchange's store; some change nothing that is audited.
-pub struct Traffic {
+pub(crate) struct Traffic {
     random: Random,
     rows: BTreeMap<u64, u64>,
     leases: u64,
 }
 
 impl Traffic {
-    pub fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self { random: Random(seed), rows: BTreeMap::new(), leases: 0 }
     }
 
-    pub fn commits(&mut self, store: &EmbeddedStore, count: u64) {
+    pub(crate) fn commits(&mut self, store: &EmbeddedStore, count: u64) {
         (0..count).for_each(|_| self.commit(store));
     }
 
@@ -101,13 +101,13 @@ impl Traffic {
     }
 }
 
-pub fn commit(store: &EmbeddedStore, changes: &ChangeSet) {
+pub(crate) fn commit(store: &EmbeddedStore, changes: &ChangeSet) {
     let outcome = batzen_store::Backend::commit(store, changes).unwrap();
     assert_eq!(outcome, CommitOutcome::Committed);
 }
 
 /// All audited rows.
-pub fn rows(store: &dyn batzen_store::Backend) -> BTreeMap<(u16, Vec<u8>), Vec<u8>> {
+pub(crate) fn rows(store: &dyn batzen_store::Backend) -> BTreeMap<(u16, Vec<u8>), Vec<u8>> {
     let mut rows = BTreeMap::new();
     for table in AUDITED {
         let visit = &mut |record: batzen_store::RawRecord| {
@@ -120,7 +120,7 @@ pub fn rows(store: &dyn batzen_store::Backend) -> BTreeMap<(u16, Vec<u8>), Vec<u
 }
 
 /// The keys of both sides, and a directory.
-pub struct World {
+pub(crate) struct World {
     pub dir: tempfile::TempDir,
     pub exchange_key: EddsaPrivateKey,
     pub auditor_key: EddsaPrivateKey,
@@ -129,7 +129,7 @@ pub struct World {
 }
 
 /// A served store.
-pub struct Served {
+pub(crate) struct Served {
     pub url: String,
     pub metrics: Arc<ServerMetrics>,
     drain: Drain,
@@ -137,7 +137,7 @@ pub struct Served {
 }
 
 impl World {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
         Self {
             dir: tempfile::tempdir().unwrap(),
@@ -148,11 +148,11 @@ impl World {
         }
     }
 
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.path().join(name)
     }
 
-    pub fn serve(&self, store: &Arc<EmbeddedStore>) -> Served {
+    pub(crate) fn serve(&self, store: &Arc<EmbeddedStore>) -> Served {
         let config = ServerConfig {
             listen: vec!["tcp://127.0.0.1:0".parse().unwrap()],
             key_file: PathBuf::new(),
@@ -168,12 +168,12 @@ impl World {
         Served { url, metrics, drain, task: self.runtime.spawn(server.serve()) }
     }
 
-    pub fn stop(&self, served: Served) {
+    pub(crate) fn stop(&self, served: Served) {
         served.drain.trigger();
         self.runtime.block_on(served.task).unwrap();
     }
 
-    pub fn follower(&self, served: &Served, store: &Store) -> Follower {
+    pub(crate) fn follower(&self, served: &Served, store: &Store) -> Follower {
         let options = FollowerOptions {
             exchange: served.url.parse().unwrap(),
             exchange_key: self.exchange_key.public_key(),
@@ -186,13 +186,13 @@ impl World {
 
 /// The changes that a follower has received.
 #[derive(Debug, Default)]
-pub struct Got {
+pub(crate) struct Got {
     pub batches: usize,
     pub changes: Vec<RowChange>,
 }
 
 /// Follows until the copy reaches `end`.
-pub fn follow_to(follower: &mut Follower, end: u64) -> Result<Got, FeedError> {
+pub(crate) fn follow_to(follower: &mut Follower, end: u64) -> Result<Got, FeedError> {
     let mut got = Got::default();
     let progress = follower.progress();
     let mut is_state = false;
@@ -209,8 +209,7 @@ pub fn follow_to(follower: &mut Follower, end: u64) -> Result<Got, FeedError> {
     Ok(got)
 }
 
-/// The next batch.
-pub fn next_batch(follower: &mut Follower) -> Result<Batch, FeedError> {
+pub(crate) fn next_batch(follower: &mut Follower) -> Result<Batch, FeedError> {
     loop {
         if let Next::Batch(batch) = follower.next(STEP)? {
             return Ok(batch);
@@ -219,4 +218,4 @@ pub fn next_batch(follower: &mut Follower) -> Result<Batch, FeedError> {
 }
 
 /// A table of the exchange that is not audited.
-pub const UNAUDITED: &TableDef = Contracts::DEF;
+pub(crate) const UNAUDITED: &TableDef = Contracts::DEF;

@@ -18,7 +18,6 @@ use crate::urls::DEFAULT;
 /// The endpoints that a token opens. Each opens those of the ones before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Scope {
-    /// Reads.
     ReadOnly,
     /// Also creates orders, locks products, and approves refunds.
     Orders,
@@ -28,7 +27,7 @@ pub(super) enum Scope {
 
 impl Scope {
     /// From the name in the API.
-    pub fn parse(text: &str) -> Option<Self> {
+    pub(super) fn parse(text: &str) -> Option<Self> {
         match text {
             "readonly" => Some(Self::ReadOnly),
             "orders" => Some(Self::Orders),
@@ -58,12 +57,17 @@ pub(crate) struct Gate {
 }
 
 impl Gate {
-    pub fn new(shops: Shops, token_salt: [u8; 16]) -> Self {
+    pub(super) fn new(shops: Shops, token_salt: [u8; 16]) -> Self {
         Self { shops, token_salt }
     }
 
     /// Requires a shop, and the access that an endpoint demands.
-    pub async fn require(&self, core: &Core, access: Access, head: &Head) -> Result<Arc<Shop>, Response> {
+    pub(super) async fn require(
+        &self,
+        core: &Core,
+        access: Access,
+        head: &Head,
+    ) -> Result<Arc<Shop>, Response> {
         match access {
             Access::Anyone => self.require_shop(core, instance(head)).await,
             Access::Reader => self.require_scope(core, Scope::ReadOnly, head).await,
@@ -77,7 +81,7 @@ impl Gate {
     }
 
     /// Requires an instance: 404, code 2000 if it does not exist.
-    pub async fn require_shop(&self, core: &Core, id: &str) -> Result<Arc<Shop>, Response> {
+    pub(crate) async fn require_shop(&self, core: &Core, id: &str) -> Result<Arc<Shop>, Response> {
         let unknown = || Response::error(ErrorCode::MERCHANT_GENERIC_INSTANCE_UNKNOWN, id);
         self.find_shop(core, id).await?.ok_or_else(unknown)
     }
@@ -102,14 +106,14 @@ impl Gate {
     }
 
     /// Requires the token of the instance `default`. Everybody is administrator before that instance exists.
-    pub async fn require_admin(&self, core: &Core, head: &Head) -> Result<(), Response> {
+    pub(crate) async fn require_admin(&self, core: &Core, head: &Head) -> Result<(), Response> {
         match self.find_shop(core, DEFAULT).await? {
             Some(shop) => self.authorize(head, &shop),
             None => Ok(()),
         }
     }
 
-    pub fn token_hash(&self, instance: &str, token: &str) -> HashCode {
+    pub(super) fn token_hash(&self, instance: &str, token: &str) -> HashCode {
         sha512_parts(&[&self.token_salt, instance.as_bytes(), &[0], token.as_bytes()])
     }
 

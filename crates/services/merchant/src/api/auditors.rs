@@ -59,7 +59,7 @@ pub(super) struct Auditors {
 }
 
 impl Auditors {
-    pub fn new(client: Client) -> Self {
+    pub(super) fn new(client: Client) -> Self {
         Self {
             client,
             tasks: Background::with_limit(TASKS_MAX),
@@ -95,7 +95,7 @@ impl Auditors {
     }
 
     /// Shows auditors confirmations of coins that are recorded.
-    pub fn show(self: &Arc<Self>, samples: Vec<Sample>) {
+    pub(super) fn show(self: &Arc<Self>, samples: Vec<Sample>) {
         for Sample { url, body } in samples {
             if !self.begin(&url) {
                 self.dropped.inc();
@@ -138,11 +138,11 @@ impl Auditors {
     }
 
     /// Ends all requests.
-    pub async fn end(&self) {
+    pub(super) async fn end(&self) {
         self.tasks.end().await;
     }
 
-    pub fn write(&self, page: &mut Page) {
+    pub(super) fn write(&self, page: &mut Page) {
         page.counters(
             "batzen_merchant_audits_total",
             "Confirmations for auditors. shown: the auditor has it; refused: it does not want it; given_up: it did not \

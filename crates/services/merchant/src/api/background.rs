@@ -31,12 +31,12 @@ impl Default for Background {
 
 impl Background {
     /// Runs at most so many tasks.
-    pub fn with_limit(tasks_max: usize) -> Self {
+    pub(crate) fn with_limit(tasks_max: usize) -> Self {
         Self { tasks: Mutex::default(), tasks_max }
     }
 
     /// Runs something, unless there are too many tasks. Returns whether it does.
-    pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> bool {
+    pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> bool {
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         while tasks.try_join_next().is_some() {}
         let has_room = tasks.len() < self.tasks_max;
@@ -47,7 +47,7 @@ impl Background {
     }
 
     /// Ends all tasks.
-    pub async fn end(&self) {
+    pub(super) async fn end(&self) {
         let mut tasks = std::mem::take(&mut *self.tasks.lock().unwrap_or_else(PoisonError::into_inner));
         tasks.shutdown().await;
     }

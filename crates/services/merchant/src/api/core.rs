@@ -16,56 +16,63 @@ use crate::notices::Notices;
 use crate::rules::{MerchantRules, Refusal, TypedCommand};
 
 pub(crate) struct Core {
-    pub config: MerchantConfig,
-    pub store: Store,
-    pub notices: Notices,
+    pub(crate) config: MerchantConfig,
+    pub(crate) store: Store,
+    pub(crate) notices: Notices,
     lane: Lane<MerchantRules>,
     /// The number of the latest order, transfer, tip or token.
     last_row_id: AtomicU64,
 }
 
 impl Core {
-    pub fn new(config: MerchantConfig, lane: Lane<MerchantRules>) -> Self {
+    pub(crate) fn new(config: MerchantConfig, lane: Lane<MerchantRules>) -> Self {
         let store = lane.store().clone();
         let notices = Notices::new(&store);
         Self { config, store, notices, lane, last_row_id: AtomicU64::new(0) }
     }
 
-    pub fn lane(&self) -> &Lane<MerchantRules> {
+    pub(crate) fn lane(&self) -> &Lane<MerchantRules> {
         &self.lane
     }
 
     /// Accepts no more commands. Commands under way end; after that the lane can be closed.
-    pub fn into_lane(self) -> Lane<MerchantRules> {
+    pub(crate) fn into_lane(self) -> Lane<MerchantRules> {
         self.lane
     }
 
-    pub fn now(&self) -> Timestamp {
+    pub(crate) fn now(&self) -> Timestamp {
         self.config.clock.now()
     }
 
-    pub fn amount(&self, money: Money) -> Amount {
+    pub(crate) fn amount(&self, money: Money) -> Amount {
         money.of(self.config.currency)
     }
 
     /// The quantity of an amount: 400, code 30 if it is in another currency.
-    pub fn money(&self, amount: &Amount, name: &str) -> Result<Money, Response> {
+    pub(crate) fn money(&self, amount: &Amount, name: &str) -> Result<Money, Response> {
         let other = |_| Response::error(ErrorCode::GENERIC_CURRENCY_MISMATCH, name);
         amount.money_in(self.config.currency).map_err(other)
     }
 
     /// Executes a command. A refusal is for the caller to answer.
-    pub async fn execute<C: TypedCommand>(&self, command: C) -> Result<Result<C::Answer, Refusal>, Response> {
+    pub(crate) async fn execute<C: TypedCommand>(
+        &self,
+        command: C,
+    ) -> Result<Result<C::Answer, Refusal>, Response> {
         let verdict = self.lane.submit(command.into()).await.map_err(|error| FAILURES.submit(&error))?;
         Ok(verdict.map(C::answer))
     }
 
     /// Executes a command. A refusal is answered with its code and `detail`.
-    pub async fn decide<C: TypedCommand>(&self, command: C, detail: &str) -> Result<C::Answer, Response> {
+    pub(crate) async fn decide<C: TypedCommand>(
+        &self,
+        command: C,
+        detail: &str,
+    ) -> Result<C::Answer, Response> {
         self.execute(command).await?.map_err(|refusal| refused(&refusal, detail))
     }
 
-    pub async fn read<T: Send + 'static>(
+    pub(crate) async fn read<T: Send + 'static>(
         &self,
         read: impl FnOnce(&Store) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, Response> {
@@ -73,7 +80,7 @@ impl Core {
     }
 
     /// The accounts of an instance, in the order in which they were added.
-    pub async fn accounts(
+    pub(crate) async fn accounts(
         &self,
         id: &str,
     ) -> Result<Vec<(InstanceAccountKey, InstanceAccountRow)>, Response> {
@@ -85,7 +92,7 @@ impl Core {
         Ok(accounts)
     }
 
-    pub async fn find_order(
+    pub(crate) async fn find_order(
         &self,
         shop: &Shop,
         order_id: &str,
@@ -96,13 +103,13 @@ impl Core {
     }
 
     /// Requires an order: 404, code 2005.
-    pub async fn order(&self, shop: &Shop, order_id: &str) -> Result<(OrderRef, OrderRow), Response> {
+    pub(crate) async fn order(&self, shop: &Shop, order_id: &str) -> Result<(OrderRef, OrderRow), Response> {
         let unknown = || Response::error(ErrorCode::MERCHANT_GENERIC_ORDER_UNKNOWN, order_id);
         self.find_order(shop, order_id).await?.ok_or_else(unknown)
     }
 
     /// A number for a new row: the time in microseconds, or the next number.
-    pub fn next_row_id(&self) -> u64 {
+    pub(crate) fn next_row_id(&self) -> u64 {
         let now = self.now().as_micros();
         let next = |last: u64| Some(now.max(last + 1));
         let last = self.last_row_id.fetch_update(Ordering::SeqCst, Ordering::SeqCst, next);

@@ -64,7 +64,6 @@ use crate::urls;
 const POOL_JOBS_MAX: usize = 1_024;
 /// The longest wait of one long poll. The client may then ask again.
 const LONG_POLL_MAX: Duration = Duration::from_secs(600);
-/// The dashboard.
 const DASHBOARD: Layout = Layout { sections: COMMON, work: &["refund", "transfer"] };
 
 /// Answers to failures of the backend itself.
@@ -72,7 +71,7 @@ pub(crate) const FAILURES: Failures = Failures::GENERIC;
 
 /// A merchant backend.
 pub(crate) struct Merchant {
-    pub core: Core,
+    pub(crate) core: Core,
     gate: Gate,
     exchanges: Exchanges,
     pool: CpuPool,
@@ -88,7 +87,7 @@ pub(crate) struct Merchant {
 }
 
 impl Merchant {
-    pub fn new(
+    pub(crate) fn new(
         config: MerchantConfig,
         state: MerchantStateRow,
         lane: Lane<MerchantRules>,
@@ -117,7 +116,7 @@ impl Merchant {
     }
 
     /// Ends the work that no request waits for.
-    pub async fn end_background(&self) {
+    pub(crate) async fn end_background(&self) {
         self.background.end().await;
         self.auditors.end().await;
     }

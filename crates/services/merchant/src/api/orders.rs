@@ -124,7 +124,6 @@ async fn create_order(app: &Arc<Merchant>, request: &mut Request, shop: &Shop, _
     Ok(Response::json(200, &created))
 }
 
-/// Makes an order.
 pub(super) async fn make_order(
     app: &Merchant,
     head: &Head,

@@ -61,12 +61,11 @@ const CLAIM_MIN: Duration = Duration::from_secs(30);
 const CLAIM_PATIENCE: StdDuration = StdDuration::from_secs(10);
 /// A waiting payment looks again after this time, if it has missed that the other has ended.
 const CLAIM_PAUSE: StdDuration = StdDuration::from_millis(500);
-/// No policy.
 const NO_POLICY: HashCode = HashCode::from_bytes([0; 64]);
 
 /// A coin that is ready for its exchange.
 pub(super) struct ReadyCoin {
-    pub exchange: Arc<Exchange>,
+    pub(crate) exchange: Arc<Exchange>,
     exchange_url: String,
     coin_pub: EddsaPublicKey,
     amount: Money,

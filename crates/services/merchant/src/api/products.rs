@@ -78,13 +78,13 @@ fn details_of(row: &ProductRow) -> Result<ProductDetails, Response> {
 #[derive(Default)]
 pub(super) struct Taken {
     /// For the contract's `products`.
-    pub products: Vec<Value>,
+    pub(crate) products: Vec<Value>,
     /// The age that a customer must have.
-    pub minimum_age: u8,
+    pub(crate) minimum_age: u8,
     /// Units of each product.
-    pub quantities: BTreeMap<String, u64>,
+    pub(crate) quantities: BTreeMap<String, u64>,
     /// Locks that the order replaces.
-    pub locks: Vec<ProductLockKey>,
+    pub(crate) locks: Vec<ProductLockKey>,
 }
 
 async fn product(core: &Core, shop: &Shop, product_id: &str) -> Result<ProductRow, Response> {

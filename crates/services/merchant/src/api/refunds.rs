@@ -64,30 +64,30 @@ type Refund = (OrderRefundKey, OrderRefundRow);
 
 /// The money of an order.
 pub(super) struct OrderMoney {
-    pub deposits: Vec<(OrderDepositKey, OrderDepositRow)>,
-    pub refunds: Vec<Refund>,
+    pub(crate) deposits: Vec<(OrderDepositKey, OrderDepositRow)>,
+    pub(crate) refunds: Vec<Refund>,
     /// The sum that the shop has approved.
-    pub approved: Money,
+    pub(crate) approved: Money,
     /// The part of it that the wallet has got.
-    pub taken: Money,
+    pub(crate) taken: Money,
     /// The sum refunded of the coins, aborted payments included.
-    pub refunded: Money,
+    pub(crate) refunded: Money,
 }
 
 impl OrderMoney {
     /// The refunds that the shop has approved, without payments that were given up.
-    pub fn approvals(&self) -> impl Iterator<Item = &Refund> {
+    pub(super) fn approvals(&self) -> impl Iterator<Item = &Refund> {
         self.refunds.iter().filter(|(key, _)| key.rtransaction_id != ABORTED)
     }
 
     /// The sum that the coins paid, less their deposit fees.
-    pub fn deposited(&self) -> Result<Money, Response> {
+    pub(super) fn deposited(&self) -> Result<Money, Response> {
         let sums = self.deposits.iter().map(|(_, row)| row.amount.checked_sub(row.deposit_fee));
         let sums: Vec<Money> = sums.map(|sum| sum.unwrap_or(Money::ZERO)).collect();
         Money::checked_sum(sums).map_err(overflow)
     }
 
-    pub fn is_pending(&self) -> bool {
+    pub(super) fn is_pending(&self) -> bool {
         self.taken < self.approved
     }
 }

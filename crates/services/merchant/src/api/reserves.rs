@@ -86,7 +86,6 @@ pub(super) async fn reserve(
     Ok((key, found.ok_or_else(unknown)?.row))
 }
 
-/// An exchange for tips.
 async fn tip_exchange(app: &Merchant, url: &str) -> Result<Arc<Exchange>, Response> {
     match app.exchanges.get(url, |_| true).await {
         Ok(exchange) if app.exchanges.accepts_some(&exchange) => Ok(exchange),

@@ -22,18 +22,18 @@ pub(crate) struct Shop {
 }
 
 impl Shop {
-    pub fn new(id: &str, row: InstanceRow) -> Self {
+    pub(crate) fn new(id: &str, row: InstanceRow) -> Self {
         Self { id: id.to_owned(), row, signer: OnceLock::new() }
     }
 
     /// Its private key: 404, code 2016 if it was deleted.
-    pub fn key(&self) -> Result<EddsaPrivateKey, Response> {
+    pub(crate) fn key(&self) -> Result<EddsaPrivateKey, Response> {
         let deleted = || Response::error(ErrorCode::MERCHANT_GENERIC_INSTANCE_DELETED, &self.id);
         self.row.merchant_priv.map(EddsaPrivateKey::from_bytes).ok_or_else(deleted)
     }
 
     /// The same, prepared for signing.
-    pub fn signer(&self) -> Result<&ExpandedSigner, Response> {
+    pub(crate) fn signer(&self) -> Result<&ExpandedSigner, Response> {
         let key = self.key()?;
         Ok(self.signer.get_or_init(|| ExpandedSigner::new(&key)))
     }
@@ -62,22 +62,22 @@ struct Kept {
 
 impl Shops {
     /// Keeps none yet. Whoever changes an instance raises `changes` after that, and before it says so.
-    pub fn new(changes: Arc<AtomicU64>) -> Self {
+    pub(super) fn new(changes: Arc<AtomicU64>) -> Self {
         Self { changes, kept: Mutex::default() }
     }
 
     /// Returns the number of changes of instances before the next read.
-    pub fn changes(&self) -> u64 {
+    pub(super) fn changes(&self) -> u64 {
         self.changes.load(Ordering::SeqCst)
     }
 
     /// A shop, if it is kept.
-    pub fn get(&self, id: &str) -> Option<Arc<Shop>> {
+    pub(super) fn get(&self, id: &str) -> Option<Arc<Shop>> {
         self.kept().shops.get(id).cloned()
     }
 
     /// Keeps a shop that was read after this many changes.
-    pub fn keep(&self, shop: &Arc<Shop>, at: u64) {
+    pub(super) fn keep(&self, shop: &Arc<Shop>, at: u64) {
         let mut kept = self.kept();
         if kept.at != at {
             return;

@@ -28,9 +28,9 @@ pub(super) const OPERATIONS: [&str; 10] =
 
 /// An endpoint's function and access.
 pub(super) struct Endpoint {
-    pub name: &'static str,
-    pub access: Option<Access>,
-    pub call: batzen_service::Endpoint<Merchant>,
+    pub(crate) name: &'static str,
+    pub(crate) access: Option<Access>,
+    pub(crate) call: batzen_service::Endpoint<Merchant>,
 }
 
 /// An endpoint of its function. With an [`Access`], the function gets the shop and the path's parameter as well.
@@ -104,26 +104,26 @@ pub(super) enum Content {
 }
 
 pub(super) struct Row {
-    pub method: Method,
-    pub path: &'static str,
+    pub(crate) method: Method,
+    pub(crate) path: &'static str,
     /// None: the kit answers.
     call: Option<batzen_service::Endpoint<Merchant>>,
-    pub access: Option<Access>,
+    pub(crate) access: Option<Access>,
     /// Whether it is below the base URL of every instance.
-    pub is_of_shops: bool,
+    pub(crate) is_of_shops: bool,
     operation: &'static str,
     body_bytes_max: usize,
-    pub name: &'static str,
-    pub summary: &'static str,
+    pub(crate) name: &'static str,
+    pub(crate) summary: &'static str,
     /// Name, JSON schema and description of each parameter of the query.
-    pub query: Vec<(&'static str, &'static str, &'static str)>,
-    pub request: Option<Describe>,
-    pub answers: Vec<(u16, &'static str, Content)>,
+    pub(crate) query: Vec<(&'static str, &'static str, &'static str)>,
+    pub(crate) request: Option<Describe>,
+    pub(crate) answers: Vec<(u16, &'static str, Content)>,
 }
 
 impl Row {
     /// Adds it to the table, below a base URL.
-    pub fn add(self, table: Table<Merchant>, base: &str) -> Table<Merchant> {
+    pub(super) fn add(self, table: Table<Merchant>, base: &str) -> Table<Merchant> {
         let Some(call) = self.call.filter(|_| base.is_empty() || self.is_of_shops) else { return table };
         let path = format!("{base}{}", self.path);
         match self.method {
@@ -135,29 +135,29 @@ impl Row {
     }
 
     /// Is below the base URL of every instance.
-    pub fn of_shops(&mut self) -> &mut Self {
+    pub(crate) fn of_shops(&mut self) -> &mut Self {
         self.is_of_shops = true;
         self
     }
 
     /// The name under which requests are counted; that of the family otherwise.
-    pub fn counted_as(&mut self, operation: &'static str) -> &mut Self {
+    pub(crate) fn counted_as(&mut self, operation: &'static str) -> &mut Self {
         self.operation = operation;
         self
     }
 
     /// The operation's id in the document; the function's name otherwise.
-    pub fn named(&mut self, name: &'static str) -> &mut Self {
+    pub(super) fn named(&mut self, name: &'static str) -> &mut Self {
         self.name = name;
         self
     }
 
     /// Can wait for a change.
-    pub fn polls(&mut self) -> &mut Self {
+    pub(super) fn polls(&mut self) -> &mut Self {
         self.query("timeout_ms", MILLISECONDS, "How long to wait for a change before answering.")
     }
 
-    pub fn query(
+    pub(super) fn query(
         &mut self,
         name: &'static str,
         schema: &'static str,
@@ -168,33 +168,38 @@ impl Row {
     }
 
     /// The request's body and its size limit.
-    pub fn takes<T: ToSchema>(&mut self, bytes_max: usize) -> &mut Self {
+    pub(super) fn takes<T: ToSchema>(&mut self, bytes_max: usize) -> &mut Self {
         self.body_bytes_max = bytes_max;
         self.request = Some(describe::<T>);
         self
     }
 
     /// Answers 200 with a body.
-    pub fn gives<T: ToSchema>(&mut self) -> &mut Self {
+    pub(super) fn gives<T: ToSchema>(&mut self) -> &mut Self {
         self.answers::<T>(200, "Done.")
     }
 
     /// Answers 204.
-    pub fn gives_nothing(&mut self) -> &mut Self {
+    pub(crate) fn gives_nothing(&mut self) -> &mut Self {
         self.answers_empty(204, "Done; no content.")
     }
 
-    pub fn answers<T: ToSchema>(&mut self, status: u16, description: &'static str) -> &mut Self {
+    pub(super) fn answers<T: ToSchema>(&mut self, status: u16, description: &'static str) -> &mut Self {
         self.answers.push((status, description, Content::Json(describe::<T>)));
         self
     }
 
-    pub fn answers_empty(&mut self, status: u16, description: &'static str) -> &mut Self {
+    pub(crate) fn answers_empty(&mut self, status: u16, description: &'static str) -> &mut Self {
         self.answers.push((status, description, Content::None));
         self
     }
 
-    pub fn answers_text(&mut self, status: u16, kind: &'static str, description: &'static str) -> &mut Self {
+    pub(crate) fn answers_text(
+        &mut self,
+        status: u16,
+        kind: &'static str,
+        description: &'static str,
+    ) -> &mut Self {
         self.answers.push((status, description, Content::Text(kind)));
         self
     }
@@ -202,33 +207,48 @@ impl Row {
 
 /// The rows of a family of endpoints, counted under one name.
 pub(super) struct Rows {
-    pub rows: Vec<Row>,
+    pub(crate) rows: Vec<Row>,
     operation: &'static str,
 }
 
 impl Rows {
-    pub fn of(operation: &'static str) -> Self {
+    pub(super) fn of(operation: &'static str) -> Self {
         Self { rows: Vec::new(), operation }
     }
 
-    pub fn get(&mut self, path: &'static str, endpoint: Endpoint, summary: &'static str) -> &mut Row {
+    pub(super) fn get(&mut self, path: &'static str, endpoint: Endpoint, summary: &'static str) -> &mut Row {
         self.route(Method::GET, path, endpoint, summary)
     }
 
-    pub fn post(&mut self, path: &'static str, endpoint: Endpoint, summary: &'static str) -> &mut Row {
+    pub(super) fn post(&mut self, path: &'static str, endpoint: Endpoint, summary: &'static str) -> &mut Row {
         self.route(Method::POST, path, endpoint, summary)
     }
 
-    pub fn patch(&mut self, path: &'static str, endpoint: Endpoint, summary: &'static str) -> &mut Row {
+    pub(super) fn patch(
+        &mut self,
+        path: &'static str,
+        endpoint: Endpoint,
+        summary: &'static str,
+    ) -> &mut Row {
         self.route(Method::PATCH, path, endpoint, summary)
     }
 
-    pub fn delete(&mut self, path: &'static str, endpoint: Endpoint, summary: &'static str) -> &mut Row {
+    pub(super) fn delete(
+        &mut self,
+        path: &'static str,
+        endpoint: Endpoint,
+        summary: &'static str,
+    ) -> &mut Row {
         self.route(Method::DELETE, path, endpoint, summary)
     }
 
     /// Describes an endpoint that the kit answers.
-    pub fn described(&mut self, path: &'static str, name: &'static str, summary: &'static str) -> &mut Row {
+    pub(super) fn described(
+        &mut self,
+        path: &'static str,
+        name: &'static str,
+        summary: &'static str,
+    ) -> &mut Row {
         self.rows.push(Row {
             method: Method::GET,
             path,

@@ -36,9 +36,9 @@ pub(super) enum Tracked {
 
 /// Why an exchange did not say anything about a coin.
 pub(super) struct NotTracked {
-    pub code: ErrorCode,
-    pub exchange_code: u32,
-    pub http_status: u16,
+    pub(crate) code: ErrorCode,
+    pub(crate) exchange_code: u32,
+    pub(crate) http_status: u16,
 }
 
 impl NotTracked {

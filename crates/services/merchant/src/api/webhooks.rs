@@ -58,7 +58,6 @@ pub(super) enum Event<'a> {
     Pay,
     /// A refund was approved.
     Refund {
-        /// In total.
         total: Amount,
         /// Why.
         reason: &'a str,

@@ -14,7 +14,7 @@ use super::{MerchantRules, Refusal};
 
 /// A change to a named object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Edit<R> {
+pub(crate) enum Edit<R> {
     /// It is added. Refused if another one has this name.
     Create(R),
     /// It is changed. Refused if there is none.
@@ -25,11 +25,11 @@ pub enum Edit<R> {
 
 /// Edits a web hook.
 #[derive(Clone, Debug)]
-pub struct EditWebhook {
+pub(crate) struct EditWebhook {
     /// The hook.
-    pub key: WebhookKey,
+    pub(crate) key: WebhookKey,
     /// The change to it.
-    pub edit: Edit<WebhookRow>,
+    pub(crate) edit: Edit<WebhookRow>,
 }
 
 impl Command<MerchantRules> for EditWebhook {
@@ -44,13 +44,11 @@ impl Command<MerchantRules> for EditWebhook {
     }
 }
 
-/// Edits a template.
 #[derive(Clone, Debug)]
-pub struct EditTemplate {
-    /// The template.
-    pub key: TemplateKey,
+pub(crate) struct EditTemplate {
+    pub(crate) key: TemplateKey,
     /// The change to it.
-    pub edit: Edit<TemplateRow>,
+    pub(crate) edit: Edit<TemplateRow>,
 }
 
 impl Command<MerchantRules> for EditTemplate {
@@ -67,11 +65,10 @@ impl Command<MerchantRules> for EditTemplate {
 
 /// Edits an access token.
 #[derive(Clone, Debug)]
-pub struct EditToken {
-    /// The token.
-    pub key: AccessTokenKey,
+pub(crate) struct EditToken {
+    pub(crate) key: AccessTokenKey,
     /// The change to it.
-    pub edit: Edit<AccessTokenRow>,
+    pub(crate) edit: Edit<AccessTokenRow>,
 }
 
 impl Command<MerchantRules> for EditToken {
@@ -88,11 +85,11 @@ impl Command<MerchantRules> for EditToken {
 
 /// Takes a request that is due, so that nobody else sends it for a while.
 #[derive(Clone, Debug)]
-pub struct TakeWebhook {
+pub(crate) struct TakeWebhook {
     /// The request.
-    pub key: PendingWebhookKey,
+    pub(crate) key: PendingWebhookKey,
     /// When somebody else may send it.
-    pub until: Timestamp,
+    pub(crate) until: Timestamp,
 }
 
 impl Command<MerchantRules> for TakeWebhook {
@@ -112,11 +109,11 @@ impl Command<MerchantRules> for TakeWebhook {
 
 /// Books the outcome of sending a web hook. Idempotent.
 #[derive(Clone, Debug)]
-pub struct FinishWebhook {
+pub(crate) struct FinishWebhook {
     /// The request.
-    pub key: PendingWebhookKey,
+    pub(crate) key: PendingWebhookKey,
     /// When it is sent again. `None`: it was sent, or is given up.
-    pub again: Option<Timestamp>,
+    pub(crate) again: Option<Timestamp>,
 }
 
 impl Command<MerchantRules> for FinishWebhook {
@@ -141,31 +138,25 @@ impl Command<MerchantRules> for FinishWebhook {
 
 /// Forgets what a purged shop had beside orders.
 #[derive(Clone, Debug, Default)]
-pub struct PurgeRest {
+pub(crate) struct PurgeRest {
     /// The instance.
-    pub id: String,
-    /// Its products.
-    pub products: Vec<ProductKey>,
+    pub(crate) id: String,
+    pub(crate) products: Vec<ProductKey>,
     /// The locks of carts on them.
-    pub locks: Vec<ProductLockKey>,
-    /// Its transfers.
-    pub transfers: Vec<TransferKey>,
+    pub(crate) locks: Vec<ProductLockKey>,
+    pub(crate) transfers: Vec<TransferKey>,
     /// Its accounts at exchanges.
-    pub kycs: Vec<AccountKycKey>,
-    /// Its reserves.
-    pub reserves: Vec<TipReserveKey>,
-    /// Its tips.
-    pub tips: Vec<TipKey>,
+    pub(crate) kycs: Vec<AccountKycKey>,
+    pub(crate) reserves: Vec<TipReserveKey>,
+    pub(crate) tips: Vec<TipKey>,
     /// The pickups of its tips by customers.
-    pub pickups: Vec<TipPickupKey>,
+    pub(crate) pickups: Vec<TipPickupKey>,
     /// Its web hooks.
-    pub webhooks: Vec<WebhookKey>,
+    pub(crate) webhooks: Vec<WebhookKey>,
     /// Its requests that were to be sent.
-    pub pending: Vec<PendingWebhookKey>,
-    /// Its templates.
-    pub templates: Vec<TemplateKey>,
-    /// Its tokens.
-    pub tokens: Vec<AccessTokenKey>,
+    pub(crate) pending: Vec<PendingWebhookKey>,
+    pub(crate) templates: Vec<TemplateKey>,
+    pub(crate) tokens: Vec<AccessTokenKey>,
 }
 
 impl Command<MerchantRules> for PurgeRest {
@@ -220,7 +211,7 @@ impl Command<MerchantRules> for PurgeRest {
 impl PurgeRest {
     /// Returns whether there is nothing to forget.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.products.is_empty()
             && self.locks.is_empty()
             && self.transfers.is_empty()
@@ -236,7 +227,7 @@ impl PurgeRest {
 }
 
 /// A request that is sent when something happens.
-pub type Hook = (PendingWebhookKey, PendingWebhookRow);
+pub(crate) type Hook = (PendingWebhookKey, PendingWebhookRow);
 
 pub(super) fn plan_edit<T: Table>(key: &T::Key, instance: &str, plan: &mut Plan) {
     plan.row::<T>(key.clone());

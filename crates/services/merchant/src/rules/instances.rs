@@ -97,11 +97,10 @@ impl Command<MerchantRules> for ChangeInstance {
 
 /// Changes who may use an instance.
 #[derive(Clone, Debug)]
-pub struct SetAuth {
-    /// Its id.
-    pub id: String,
+pub(crate) struct SetAuth {
+    pub(crate) id: String,
     /// Salted hash of the new token; none if a proxy decides.
-    pub token_hash: Option<HashCode>,
+    pub(crate) token_hash: Option<HashCode>,
 }
 
 impl Command<MerchantRules> for SetAuth {
@@ -225,7 +224,7 @@ fn set_accounts(rows: &mut WorkingSet, id: &String, accounts: &[NewAccount], now
 
 /// All orders of an instance, as a range of [`Orders::BY_ROW`].
 #[must_use]
-pub fn order_range(id: &String) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
+pub(crate) fn order_range(id: &String) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
     let (from, to) = orders_of(id);
     (Bound::Included(from), Bound::Excluded(to))
 }

@@ -31,21 +31,26 @@ use batzen_protocol::{Currency, ErrorCode, Timestamp};
 use batzen_store::{Change, ChangeSet, Table as _};
 use batzen_tables::merchant::{Instances, MerchantStateKey, MerchantStateRow, MerchantStates};
 
-pub use extras::{Edit, EditTemplate, EditToken, EditWebhook, FinishWebhook, Hook, PurgeRest, TakeWebhook};
-pub use instances::{ChangeInstance, CreateInstance, DeleteInstance, NewAccount, SetAuth, order_range};
+pub(crate) use extras::{
+    Edit, EditTemplate, EditToken, EditWebhook, FinishWebhook, Hook, PurgeRest, TakeWebhook,
+};
+pub use instances::{ChangeInstance, CreateInstance, DeleteInstance, NewAccount};
+pub(crate) use instances::{SetAuth, order_range};
 pub use orders::{
-    Claim, ClaimPayment, CreateOrder, DeleteOrder, DepositsRecorded, Forget, PurgeOrders, RecordDeposits,
-    ReleasePayment, Replay, Session, Settle,
+    Claim, ClaimPayment, CreateOrder, DeleteOrder, PurgeOrders, RecordDeposits, ReleasePayment, Replay,
+    Session, Settle,
 };
-pub use refunds::{ABORTED, Abort, ApproveRefund, Coins, RecordRefund};
-pub use stock::{
-    ChangeProduct, CreateProduct, DeleteProduct, GRACE, Held, LockProduct, ReleaseStock, available,
-};
-pub use sufficiency::{Due, Insufficient, Payment, check as check_payment};
-pub use tips::{
+pub(crate) use orders::{DepositsRecorded, Forget};
+pub(crate) use refunds::{ABORTED, Coins, RecordRefund};
+pub use refunds::{Abort, ApproveRefund};
+pub use stock::{ChangeProduct, CreateProduct, DeleteProduct, GRACE, Held, LockProduct, ReleaseStock};
+pub(crate) use sufficiency::{Due, check as check_payment};
+pub use sufficiency::{Insufficient, Payment};
+pub(crate) use tips::{
     AuthorizeTip, CreateTipReserve, DeleteTipReserve, FundTipReserve, PickUpTip, RecordTipPickup,
 };
-pub use transfers::{CheckTransfer, DeleteTransfer, NoteTransfer, RecordKyc, RecordWires, Statement};
+
+pub(crate) use transfers::{CheckTransfer, DeleteTransfer, NoteTransfer, RecordKyc, RecordWires, Statement};
 
 batzen_engine::commands! {
     /// A change of the backend's rows.
@@ -228,7 +233,7 @@ pub enum Refusal {
 impl Refusal {
     /// The error code of the response.
     #[must_use]
-    pub fn code(&self) -> ErrorCode {
+    pub(crate) fn code(&self) -> ErrorCode {
         match self {
             Self::OtherCurrency(_) => ErrorCode::GENERIC_CURRENCY_MISMATCH,
             Self::InstanceUnknown => ErrorCode::MERCHANT_GENERIC_INSTANCE_UNKNOWN,
@@ -286,7 +291,7 @@ pub struct MerchantRules {
 impl MerchantRules {
     /// Number of batches that have changed instances. It rises after the commit and before the answers.
     #[must_use]
-    pub fn instance_changes(&self) -> Arc<AtomicU64> {
+    pub(crate) fn instance_changes(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.instance_changes)
     }
 }
@@ -306,11 +311,10 @@ impl Rules for MerchantRules {
 
 /// Opens the store for a backend of this currency. Idempotent.
 #[derive(Clone, Debug)]
-pub struct Open {
-    /// The currency.
-    pub currency: Currency,
+pub(crate) struct Open {
+    pub(crate) currency: Currency,
     /// Used if the store is new.
-    pub token_salt: [u8; 16],
+    pub(crate) token_salt: [u8; 16],
 }
 
 impl batzen_engine::Command<MerchantRules> for Open {

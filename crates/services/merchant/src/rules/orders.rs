@@ -358,13 +358,12 @@ impl Command<MerchantRules> for Replay {
 
 /// Replaces members of a contract by their hashes. The contract's hash stays. Idempotent.
 #[derive(Clone, Debug)]
-pub struct Forget {
-    /// The order.
-    pub order: OrderRef,
+pub(crate) struct Forget {
+    pub(crate) order: OrderRef,
     /// The terms that the caller has read. Refused if they have changed.
-    pub known: String,
+    pub(crate) known: String,
     /// The terms without the forgotten members.
-    pub terms: String,
+    pub(crate) terms: String,
 }
 
 impl Command<MerchantRules> for Forget {

@@ -15,7 +15,7 @@ use super::orders::{self, order as order_row};
 use super::{Insufficient, MerchantRules, Refusal, extras};
 
 /// The number of the refund of an aborted payment. What the shop approves has higher numbers.
-pub const ABORTED: u64 = 0;
+pub(crate) const ABORTED: u64 = 0;
 
 /// The maximum number of refunds of an order.
 const REFUNDS_MAX: usize = 4_096;
@@ -128,13 +128,12 @@ pub(super) fn give_back(
 
 /// Books that an exchange has refunded a coin. Idempotent.
 #[derive(Clone, Debug)]
-pub struct RecordRefund {
-    /// The refund.
-    pub key: OrderRefundKey,
+pub(crate) struct RecordRefund {
+    pub(crate) key: OrderRefundKey,
     /// The key of the exchange's confirmation.
-    pub exchange_pub: EddsaPublicKey,
+    pub(crate) exchange_pub: EddsaPublicKey,
     /// The confirmation.
-    pub exchange_sig: EddsaSignature,
+    pub(crate) exchange_sig: EddsaSignature,
 }
 
 impl Command<MerchantRules> for RecordRefund {
@@ -160,13 +159,13 @@ impl Command<MerchantRules> for RecordRefund {
 
 /// The coins of an order: paid, and given back.
 #[derive(Clone, Debug, Default)]
-pub struct Coins {
+pub(crate) struct Coins {
     /// The coins, in the order of their deposits.
     left: Vec<Left>,
     /// The sum refunded of the deposited coins, aborted payments included.
-    pub refunded: Money,
+    pub(crate) refunded: Money,
     /// The sum that the shop has approved.
-    pub approved: Money,
+    pub(crate) approved: Money,
 }
 
 /// A coin, what is left of its contribution, and the number of its next refund.
@@ -182,7 +181,7 @@ impl Coins {
     ///
     /// # Errors
     /// When a sum is too large.
-    pub fn new<'a>(
+    pub(crate) fn new<'a>(
         deposits: impl IntoIterator<Item = (&'a OrderDepositKey, &'a OrderDepositRow)>,
         refunds: impl IntoIterator<Item = (&'a OrderRefundKey, &'a OrderRefundRow)>,
     ) -> Result<Self, AmountError> {

@@ -205,7 +205,7 @@ impl Command<MerchantRules> for ReleaseStock {
 
 /// Units of a product that can be sold or locked.
 #[must_use]
-pub fn available(row: &ProductRow) -> u64 {
+pub(crate) fn available(row: &ProductRow) -> u64 {
     let Some(total) = row.total_stock else { return u64::MAX };
     total.saturating_sub(row.sold).saturating_sub(row.lost).saturating_sub(row.locked)
 }

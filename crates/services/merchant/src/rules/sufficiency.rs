@@ -4,15 +4,14 @@ use batzen_protocol::{AmountError, ErrorCode, Money};
 
 /// The demand of a contract.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Due {
-    /// The amount.
-    pub amount: Money,
+pub(crate) struct Due {
+    pub(crate) amount: Money,
     /// The deposit fees that the shop pays.
-    pub max_fee: Money,
+    pub(crate) max_fee: Money,
     /// The wire fee that the shop pays.
-    pub max_wire_fee: Money,
+    pub(crate) max_wire_fee: Money,
     /// Over how many payments the customer's part of the wire fee is spread; at least 1.
-    pub wire_fee_amortization: u32,
+    pub(crate) wire_fee_amortization: u32,
 }
 
 /// The payment by a coin.
@@ -51,7 +50,7 @@ pub enum Insufficient {
 impl Insufficient {
     /// The error code of the response.
     #[must_use]
-    pub fn code(self) -> ErrorCode {
+    pub(crate) fn code(self) -> ErrorCode {
         match self {
             Self::FeesExceedPayment => ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_FEES_EXCEED_PAYMENT,
             Self::DueToFees => ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_INSUFFICIENT_DUE_TO_FEES,
@@ -66,7 +65,7 @@ impl Insufficient {
 ///
 /// # Errors
 /// Why they do not.
-pub fn check(due: &Due, coins: &[Payment], refunded: Money) -> Result<(), Insufficient> {
+pub(crate) fn check(due: &Due, coins: &[Payment], refunded: Money) -> Result<(), Insufficient> {
     let overflow = |_: AmountError| Insufficient::Overflow;
     if coins.iter().any(|coin| coin.amount < coin.deposit_fee) {
         return Err(Insufficient::FeesExceedPayment);

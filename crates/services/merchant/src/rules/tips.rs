@@ -12,11 +12,10 @@ use super::{MerchantRules, Refusal};
 
 /// Adds a reserve.
 #[derive(Clone, Debug)]
-pub struct CreateTipReserve {
-    /// The reserve.
-    pub key: TipReserveKey,
+pub(crate) struct CreateTipReserve {
+    pub(crate) key: TipReserveKey,
     /// Its row; nothing is paid in.
-    pub row: TipReserveRow,
+    pub(crate) row: TipReserveRow,
 }
 
 impl Command<MerchantRules> for CreateTipReserve {
@@ -41,13 +40,12 @@ impl Command<MerchantRules> for CreateTipReserve {
 
 /// Books what the exchange got for a reserve. Idempotent.
 #[derive(Clone, Debug)]
-pub struct FundTipReserve {
-    /// The reserve.
-    pub key: TipReserveKey,
+pub(crate) struct FundTipReserve {
+    pub(crate) key: TipReserveKey,
     /// Its first balance.
-    pub balance: Money,
+    pub(crate) balance: Money,
     /// When the exchange closes it.
-    pub expires: Timestamp,
+    pub(crate) expires: Timestamp,
 }
 
 impl Command<MerchantRules> for FundTipReserve {
@@ -70,13 +68,12 @@ impl Command<MerchantRules> for FundTipReserve {
 
 /// Forgets a reserve's private key, and with `purge` the reserve with its tips.
 #[derive(Clone, Debug)]
-pub struct DeleteTipReserve {
-    /// The reserve.
-    pub key: TipReserveKey,
+pub(crate) struct DeleteTipReserve {
+    pub(crate) key: TipReserveKey,
     /// Whether to forget it.
-    pub purge: bool,
+    pub(crate) purge: bool,
     /// Pickups of its tips, which are forgotten with it.
-    pub pickups: Vec<TipPickupKey>,
+    pub(crate) pickups: Vec<TipPickupKey>,
 }
 
 impl Command<MerchantRules> for DeleteTipReserve {
@@ -114,11 +111,10 @@ impl Command<MerchantRules> for DeleteTipReserve {
 
 /// Promises a tip.
 #[derive(Clone, Debug)]
-pub struct AuthorizeTip {
-    /// The tip.
-    pub key: TipKey,
+pub(crate) struct AuthorizeTip {
+    pub(crate) key: TipKey,
     /// Its row. Its end is that of its reserve.
-    pub row: TipRow,
+    pub(crate) row: TipRow,
 }
 
 impl Command<MerchantRules> for AuthorizeTip {
@@ -156,15 +152,15 @@ impl Command<MerchantRules> for AuthorizeTip {
 
 /// Gives a part of a tip away. Idempotent.
 #[derive(Clone, Debug)]
-pub struct PickUpTip {
+pub(crate) struct PickUpTip {
     /// The part.
-    pub key: TipPickupKey,
+    pub(crate) key: TipPickupKey,
     /// The reserve of the tip, as read before: it never changes.
-    pub reserve_pub: EddsaPublicKey,
+    pub(crate) reserve_pub: EddsaPublicKey,
     /// The amount, withdrawal fees included.
-    pub amount: Money,
+    pub(crate) amount: Money,
     /// The number of coins.
-    pub planchets: u32,
+    pub(crate) planchets: u32,
 }
 
 impl Command<MerchantRules> for PickUpTip {
@@ -211,11 +207,11 @@ impl Command<MerchantRules> for PickUpTip {
 
 /// Books the exchange's signatures. Idempotent.
 #[derive(Clone, Debug)]
-pub struct RecordTipPickup {
+pub(crate) struct RecordTipPickup {
     /// The part.
-    pub key: TipPickupKey,
+    pub(crate) key: TipPickupKey,
     /// The answer to the customer, as JSON.
-    pub signatures: String,
+    pub(crate) signatures: String,
 }
 
 impl Command<MerchantRules> for RecordTipPickup {

@@ -15,11 +15,10 @@ use super::{MerchantRules, Refusal, orders};
 
 /// Books a transfer that the shop has reported, or that an exchange has named. Idempotent.
 #[derive(Clone, Debug)]
-pub struct NoteTransfer {
-    /// The transfer.
-    pub key: TransferKey,
+pub(crate) struct NoteTransfer {
+    pub(crate) key: TransferKey,
     /// Its row, if it is new. Its `credit_amount` says whether the shop has reported it.
-    pub row: TransferRow,
+    pub(crate) row: TransferRow,
 }
 
 impl Command<MerchantRules> for NoteTransfer {
@@ -61,11 +60,10 @@ impl Command<MerchantRules> for NoteTransfer {
 
 /// Books that an exchange's statement about a transfer was checked. Idempotent.
 #[derive(Clone, Debug)]
-pub struct CheckTransfer {
-    /// The transfer.
-    pub key: TransferKey,
+pub(crate) struct CheckTransfer {
+    pub(crate) key: TransferKey,
     /// The exchange's answer.
-    pub result: Result<Statement, u32>,
+    pub(crate) result: Result<Statement, u32>,
 }
 
 impl Command<MerchantRules> for CheckTransfer {
@@ -101,7 +99,7 @@ impl Command<MerchantRules> for CheckTransfer {
 
 /// An exchange's statement about a transfer that adds up.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Statement {
+pub(crate) struct Statement {
     /// The sum that it paid.
     pub total: Money,
     /// The wire fee that it took.
@@ -110,15 +108,14 @@ pub struct Statement {
     pub execution_time: Timestamp,
     /// The key of the statement.
     pub exchange_pub: EddsaPublicKey,
-    /// The statement.
     pub exchange_sig: EddsaSignature,
 }
 
 /// Books the transfer that pays for coins. Idempotent.
 #[derive(Clone, Debug)]
-pub struct RecordWires {
+pub(crate) struct RecordWires {
     /// The coins.
-    pub wires: Vec<(OrderWireKey, OrderWireRow)>,
+    pub(crate) wires: Vec<(OrderWireKey, OrderWireRow)>,
 }
 
 impl Command<MerchantRules> for RecordWires {
@@ -154,9 +151,8 @@ impl Command<MerchantRules> for RecordWires {
 
 /// Forgets a transfer that was not verified.
 #[derive(Clone, Debug)]
-pub struct DeleteTransfer {
-    /// The transfer.
-    pub key: TransferKey,
+pub(crate) struct DeleteTransfer {
+    pub(crate) key: TransferKey,
 }
 
 impl Command<MerchantRules> for DeleteTransfer {
@@ -178,11 +174,11 @@ impl Command<MerchantRules> for DeleteTransfer {
 
 /// Books whether an exchange asks who owns an account.
 #[derive(Clone, Debug)]
-pub struct RecordKyc {
+pub(crate) struct RecordKyc {
     /// The account at the exchange.
-    pub key: AccountKycKey,
+    pub(crate) key: AccountKycKey,
     /// The exchange's answer.
-    pub row: AccountKycRow,
+    pub(crate) row: AccountKycRow,
 }
 
 impl Command<MerchantRules> for RecordKyc {

@@ -34,7 +34,6 @@ async fn backend(exchange: &Exchange, share: &str) -> Backend {
     backend
 }
 
-/// Pays with these coins.
 async fn pay(backend: &Backend, exchange: &Exchange, coins: &[Coin]) -> u16 {
     let (id, token) =
         backend.order(&json!({ "order": { "amount": "KUDOS:10", "summary": "two books" } })).await;

@@ -14,24 +14,24 @@ use serde_json::{Value, json};
 use crate::exchange::{Coin, Exchange};
 
 /// The time at which the world of the exchanges begins.
-pub const NOW_S: u64 = 1_700_000_000;
+pub(crate) const NOW_S: u64 = 1_700_000_000;
 
 /// A running backend and its clock.
-pub struct Backend {
+pub(crate) struct Backend {
     pub merchant: RunningMerchant,
     pub client: Client,
     pub now: Arc<AtomicU64>,
 }
 
 /// An order that a wallet has claimed.
-pub struct Claimed {
+pub(crate) struct Claimed {
     pub terms: Value,
     pub h_contract: HashCode,
     pub merchant_pub: EddsaPublicKey,
 }
 
 /// Returns the body that creates a shop.
-pub fn shop(id: &str, token: Option<&str>) -> Value {
+pub(crate) fn shop(id: &str, token: Option<&str>) -> Value {
     let auth = match token {
         Some(token) => json!({ "method": "token", "token": token }),
         None => json!({ "method": "external" }),
@@ -47,12 +47,12 @@ pub fn shop(id: &str, token: Option<&str>) -> Value {
 }
 
 /// An order that costs nothing.
-pub fn free() -> Value {
+pub(crate) fn free() -> Value {
     json!({ "order": { "amount": "KUDOS:0", "summary": "a leaflet" } })
 }
 
 impl Backend {
-    pub async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         let nobody = TrustedExchange {
             url: "http://localhost:1/".to_owned(),
             master_pub: EddsaPrivateKey::generate().public_key(),
@@ -61,7 +61,7 @@ impl Backend {
     }
 
     /// With a shop, and an exchange that is accepted.
-    pub async fn with_exchange(exchange: &Exchange) -> Self {
+    pub(crate) async fn with_exchange(exchange: &Exchange) -> Self {
         let (url, master_pub) = (exchange.url.clone(), exchange.master_pub());
         let backend = Self::with(|config| config.exchanges = vec![TrustedExchange { url, master_pub }]).await;
         assert_eq!(backend.post("management/instances", &shop("default", None)).await.status, 204);
@@ -69,7 +69,7 @@ impl Backend {
     }
 
     /// With a configuration that is changed.
-    pub async fn with(change: impl FnOnce(&mut MerchantConfig)) -> Self {
+    pub(crate) async fn with(change: impl FnOnce(&mut MerchantConfig)) -> Self {
         let now = Arc::new(AtomicU64::new(NOW_S));
         let clock = Arc::clone(&now);
         let mut config = MerchantConfig {
@@ -84,17 +84,23 @@ impl Backend {
     }
 
     /// With an instance `default` that a proxy protects.
-    pub async fn with_shop() -> Self {
+    pub(crate) async fn with_shop() -> Self {
         let backend = Self::start().await;
         assert_eq!(backend.post("management/instances", &shop("default", None)).await.status, 204);
         backend
     }
 
-    pub fn url(&self, path: &str) -> String {
+    pub(crate) fn url(&self, path: &str) -> String {
         format!("http://localhost:{}/{path}", self.merchant.bound().port().unwrap())
     }
 
-    pub async fn send(&self, method: &str, path: &str, body: Option<&Value>, token: Option<&str>) -> Reply {
+    pub(crate) async fn send(
+        &self,
+        method: &str,
+        path: &str,
+        body: Option<&Value>,
+        token: Option<&str>,
+    ) -> Reply {
         let method = method.parse().unwrap();
         let mut call = self.client.call(method, self.url(path));
         if let Some(body) = body {
@@ -106,20 +112,20 @@ impl Backend {
         call.send().await.unwrap()
     }
 
-    pub async fn get(&self, path: &str) -> Reply {
+    pub(crate) async fn get(&self, path: &str) -> Reply {
         self.send("GET", path, None, None).await
     }
 
-    pub async fn page(&self, path: &str) -> Reply {
+    pub(crate) async fn page(&self, path: &str) -> Reply {
         self.client.get(self.url(path)).header("accept", "text/html").send().await.unwrap()
     }
 
-    pub async fn post(&self, path: &str, body: &Value) -> Reply {
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> Reply {
         self.send("POST", path, Some(body), None).await
     }
 
     /// Creates an order; returns its id and its claim token.
-    pub async fn order(&self, wish: &Value) -> (String, Option<String>) {
+    pub(crate) async fn order(&self, wish: &Value) -> (String, Option<String>) {
         let reply = self.post("private/orders", wish).await;
         let answer: Value = reply.ok().unwrap();
         let text = |name: &str| answer[name].as_str().map(str::to_owned);
@@ -127,7 +133,7 @@ impl Backend {
     }
 
     /// Claims an order for a new wallet, and checks the contract.
-    pub async fn claim(&self, id: &str, token: Option<&str>) -> Claimed {
+    pub(crate) async fn claim(&self, id: &str, token: Option<&str>) -> Claimed {
         let nonce = EddsaPrivateKey::generate().public_key().to_string();
         let reply =
             self.post(&format!("orders/{id}/claim"), &json!({ "nonce": nonce, "token": token })).await;
@@ -140,7 +146,7 @@ impl Backend {
     }
 
     /// Pays an order that costs nothing. Returns the receipt.
-    pub async fn pay(&self, id: &str, claimed: &Claimed, session: &str) -> String {
+    pub(crate) async fn pay(&self, id: &str, claimed: &Claimed, session: &str) -> String {
         let reply =
             self.post(&format!("orders/{id}/pay"), &json!({ "coins": [], "session_id": session })).await;
         let PayResponse { sig } = reply.ok().unwrap();
@@ -150,23 +156,29 @@ impl Backend {
         sig.to_string()
     }
 
-    pub async fn patch(&self, path: &str, body: &Value) -> Reply {
+    pub(crate) async fn patch(&self, path: &str, body: &Value) -> Reply {
         self.send("PATCH", path, Some(body), None).await
     }
 
-    pub async fn delete(&self, path: &str) -> Reply {
+    pub(crate) async fn delete(&self, path: &str) -> Reply {
         self.send("DELETE", path, None, None).await
     }
 
     /// Pays a claimed order with coins.
-    pub async fn pay_with(&self, exchange: &Exchange, id: &str, claimed: &Claimed, coins: &[&Coin]) -> Reply {
+    pub(crate) async fn pay_with(
+        &self,
+        exchange: &Exchange,
+        id: &str,
+        claimed: &Claimed,
+        coins: &[&Coin],
+    ) -> Reply {
         let coins: Vec<Value> =
             coins.iter().map(|coin| coin.pay(exchange, &claimed.terms, claimed.h_contract)).collect();
         self.post(&format!("orders/{id}/pay"), &json!({ "coins": coins })).await
     }
 
     /// A paid order of KUDOS:5, refundable for an hour.
-    pub async fn sale(&self, exchange: &Exchange, coin: &Coin) -> (String, Claimed) {
+    pub(crate) async fn sale(&self, exchange: &Exchange, coin: &Coin) -> (String, Claimed) {
         let wish = json!({
             "order": { "amount": "KUDOS:5", "summary": "a book" }, "refund_delay": { "d_us": 3_600_000_000_u64 },
         });
@@ -177,12 +189,12 @@ impl Backend {
         (id, claimed)
     }
 
-    pub async fn end(self) {
+    pub(crate) async fn end(self) {
         self.merchant.shutdown().await.unwrap();
     }
 }
 
-pub fn is_error(reply: &Reply, status: u16, code: u32) {
+pub(crate) fn is_error(reply: &Reply, status: u16, code: u32) {
     let body: Value = reply.json().unwrap();
     assert_eq!((reply.status, body["code"].as_u64()), (status, Some(code.into())), "{} {body}", reply.url);
 }

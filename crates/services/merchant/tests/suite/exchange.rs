@@ -18,7 +18,7 @@ use batzen_testkit::world::{BANK, EXCHANGE, Forger, Gate, START, Terms, World, a
 use batzen_wallet::{CipherChoice, Wallet};
 use serde_json::{Value, json};
 
-pub const ACCOUNT: &str = "payto://x-taler-bank/bank.test/exchange?receiver-name=exchange";
+pub(crate) const ACCOUNT: &str = "payto://x-taler-bank/bank.test/exchange?receiver-name=exchange";
 const DEPOSIT_FEE: &str = "KUDOS:0.01";
 const WITHDRAWAL_FEE: &str = "KUDOS:0.02";
 const NO_HASH: HashCode = HashCode::from_bytes([0; 64]);
@@ -26,7 +26,7 @@ const NO_HASH: HashCode = HashCode::from_bytes([0; 64]);
 const VALUES: &[u64] = &[1000, 500];
 
 /// A running exchange.
-pub struct Exchange {
+pub(crate) struct Exchange {
     pub url: String,
     pub world: World,
     gate: Gate,
@@ -38,7 +38,7 @@ pub struct Exchange {
 }
 
 /// A coin of the exchange, which signs whatever it is told to pay.
-pub struct Coin {
+pub(crate) struct Coin {
     key: EddsaPrivateKey,
     h_denom: HashCode,
     signature: DenomSignature,
@@ -46,12 +46,12 @@ pub struct Coin {
 }
 
 impl Exchange {
-    pub async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         Self::with_values(VALUES).await
     }
 
     /// With coins of these values.
-    pub async fn with_values(values: &'static [u64]) -> Self {
+    pub(crate) async fn with_values(values: &'static [u64]) -> Self {
         let terms = Terms { fee_withdraw: 2, fee_refresh: 0, fee_refund: 0, values, ..Terms::default() };
         let world = World::with(terms).await;
         let gate = Gate::open(&world.network, EXCHANGE).await;
@@ -64,24 +64,27 @@ impl Exchange {
     }
 
     /// With auditors in its list of keys.
-    pub async fn with_auditors(values: &'static [u64], auditors: impl FnOnce(&Self) -> Vec<Value>) -> Self {
+    pub(crate) async fn with_auditors(
+        values: &'static [u64],
+        auditors: impl FnOnce(&Self) -> Vec<Value>,
+    ) -> Self {
         let exchange = Self::with_values(values).await;
         exchange.gate.replace_in_keys("auditors", json!(auditors(&exchange)));
         exchange
     }
 
-    pub fn master_pub(&self) -> EddsaPublicKey {
+    pub(crate) fn master_pub(&self) -> EddsaPublicKey {
         self.world.exchange.master_pub()
     }
 
     /// The RSA denomination of the smallest coins.
-    pub fn denom(&self) -> &Denomination {
+    pub(crate) fn denom(&self) -> &Denomination {
         let rsa = self.denoms.iter().filter(|denom| denom.denom_pub.cipher() == Cipher::Rsa);
         rsa.min_by_key(|denom| denom.value.money).unwrap()
     }
 
     /// Withdraws coins that can pay so much each.
-    pub async fn coins(&self, count: usize, contribution: &str) -> Vec<Coin> {
+    pub(crate) async fn coins(&self, count: usize, contribution: &str) -> Vec<Coin> {
         let contribution = amount(contribution);
         let mut coins = Vec::new();
         while coins.len() < count {
@@ -99,7 +102,7 @@ impl Exchange {
         coins
     }
 
-    pub async fn coin(&self, contribution: &str) -> Coin {
+    pub(crate) async fn coin(&self, contribution: &str) -> Coin {
         self.coins(1, contribution).await.remove(0)
     }
 
@@ -115,27 +118,27 @@ impl Exchange {
     }
 
     /// From now on it answers so.
-    pub fn answer(&self, start: &str, status: u16, body: Value) {
+    pub(crate) fn answer(&self, start: &str, status: u16, body: Value) {
         self.gate.answer(start, status, body);
     }
 
     /// From now on it serves such requests, but the answers are held.
-    pub fn hold(&self, start: &str) {
+    pub(crate) fn hold(&self, start: &str) {
         self.gate.hold(start);
     }
 
     /// It answers as an exchange again.
-    pub fn recover(&self) {
+    pub(crate) fn recover(&self) {
         self.gate.recover();
     }
 
     /// Returns the number of requests that begin so.
-    pub fn count(&self, start: &str) -> usize {
+    pub(crate) fn count(&self, start: &str) -> usize {
         self.gate.count(start)
     }
 
     /// Waits for so many requests that begin so.
-    pub async fn wait_for(&self, start: &str, count: usize) {
+    pub(crate) async fn wait_for(&self, start: &str, count: usize) {
         for _ in 0..6_000 {
             if self.count(start) >= count {
                 return;
@@ -146,7 +149,7 @@ impl Exchange {
     }
 
     /// Waits until a spent coin has value again.
-    pub async fn wait_for_refund(&self, coin: &Coin) {
+    pub(crate) async fn wait_for_refund(&self, coin: &Coin) {
         for _ in 0..6_000 {
             let left = self.world.exchange.coin_remaining(&coin.coin_pub());
             if left.is_some_and(|left| !left.is_zero()) {
@@ -158,7 +161,7 @@ impl Exchange {
     }
 
     /// Transfers money to a reserve.
-    pub async fn credit(&self, reserve_pub: &str, sum: &str) {
+    pub(crate) async fn credit(&self, reserve_pub: &str, sum: &str) {
         self.world.credit(reserve_pub.parse().unwrap(), amount(sum)).await;
     }
 
@@ -167,7 +170,7 @@ impl Exchange {
     }
 
     /// The answer of `/transfers/$WTID` about deposits, with the wire fee that is given.
-    pub fn transfer(
+    pub(crate) fn transfer(
         &self,
         merchant_pub: EddsaPublicKey,
         payto_uri: &str,
@@ -206,7 +209,7 @@ impl Exchange {
     }
 
     /// The answer 200 of `/deposits/…`.
-    pub fn tracked(
+    pub(crate) fn tracked(
         &self,
         h_wire: HashCode,
         h_contract: HashCode,
@@ -231,16 +234,16 @@ impl Exchange {
         })
     }
 
-    pub fn end(self) {}
+    pub(crate) fn end(self) {}
 }
 
 impl Coin {
-    pub fn coin_pub(&self) -> EddsaPublicKey {
+    pub(crate) fn coin_pub(&self) -> EddsaPublicKey {
         self.key.public_key()
     }
 
     /// Its part of a payment.
-    pub fn pay(&self, exchange: &Exchange, terms: &Value, h_contract: HashCode) -> Value {
+    pub(crate) fn pay(&self, exchange: &Exchange, terms: &Value, h_contract: HashCode) -> Value {
         let time = |name: &str| serde_json::from_value::<Timestamp>(terms[name].clone()).unwrap();
         let message = WalletCoinDeposit {
             h_contract_terms: h_contract,

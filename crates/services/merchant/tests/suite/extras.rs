@@ -10,7 +10,7 @@ use crate::common::{Backend, free, is_error, shop};
 use crate::exchange::Exchange;
 
 /// The messages that a receiver of web hooks got: headers and body.
-pub type Got = Arc<Mutex<Vec<(String, Value)>>>;
+pub(crate) type Got = Arc<Mutex<Vec<(String, Value)>>>;
 
 struct Receiver {
     got: Got,
@@ -32,7 +32,7 @@ impl Handler for Receiver {
 }
 
 /// A receiver of web hooks: its URL, and what it got.
-pub async fn receiver(failures: usize) -> (String, Got, Drain) {
+pub(crate) async fn receiver(failures: usize) -> (String, Got, Drain) {
     let got = Got::default();
     let listen = Listen::Tcp { host: Some("127.0.0.1".to_owned()), port: 0, share_port: false };
     let server = Server::bind(listen).await.unwrap();
@@ -43,7 +43,7 @@ pub async fn receiver(failures: usize) -> (String, Got, Drain) {
     (url, got, drain)
 }
 
-pub async fn wait_for(got: &Got, count: usize) {
+pub(crate) async fn wait_for(got: &Got, count: usize) {
     for _ in 0..600 {
         if got.lock().unwrap().len() >= count {
             return;

@@ -57,7 +57,7 @@ impl Default for ClientOptions {
 
 impl ClientOptions {
     /// Limits of a client of a key helper: attempts over a local socket cost little.
-    pub fn of_helper() -> Self {
+    pub(crate) fn of_helper() -> Self {
         Self { pause_max: Duration::from_millis(100), ..Self::default() }
     }
 }
@@ -99,7 +99,6 @@ struct Inner {
     /// Items that are waiting or under way.
     items: AtomicUsize,
     listing: watch::Sender<Option<Arc<Listing>>>,
-    /// Version of the listing.
     listing_version: AtomicU64,
     /// Why the last attempt to connect failed.
     last_error: Mutex<Option<String>>,
@@ -194,7 +193,7 @@ impl SignerClient {
     }
 
     /// Returns whether there is a connection.
-    pub fn is_connected(&self) -> bool {
+    pub(crate) fn is_connected(&self) -> bool {
         self.inner.connected.load(Relaxed)
     }
 
@@ -210,17 +209,17 @@ impl SignerClient {
     }
 
     /// The latest listing of keys; `None` before the first.
-    pub fn listing(&self) -> Option<Arc<Listing>> {
+    pub(crate) fn listing(&self) -> Option<Arc<Listing>> {
         self.inner.listing.borrow().clone()
     }
 
     /// Notifies of new listings.
-    pub fn listings(&self) -> watch::Receiver<Option<Arc<Listing>>> {
+    pub(crate) fn listings(&self) -> watch::Receiver<Option<Arc<Listing>>> {
         self.inner.listing.subscribe()
     }
 
     /// Why there is no connection.
-    pub fn last_error(&self) -> Option<String> {
+    pub(crate) fn last_error(&self) -> Option<String> {
         lock(&self.inner.last_error).clone()
     }
 
@@ -290,7 +289,7 @@ impl SignerClient {
     }
 
     /// Asks every signer to destroy a key. True if each has confirmed that it no longer has the key.
-    pub async fn revoke_everywhere(&self, item: &Item, wait: Duration) -> bool {
+    pub(crate) async fn revoke_everywhere(&self, item: &Item, wait: Duration) -> bool {
         let inner = &self.inner;
         let mut done = true;
         for address in &inner.addresses {
@@ -314,7 +313,7 @@ impl SignerClient {
     }
 
     /// Writes `batzen_signer_client_*`.
-    pub fn write(&self, page: &mut Page) {
+    pub(crate) fn write(&self, page: &mut Page) {
         self.inner.metrics.write(page, self.is_connected(), self.queued());
     }
 }

@@ -14,7 +14,6 @@ use crate::listing::{DenomInfo, SigningInfo};
 pub enum Secret {
     /// The modules' own keys: RSA, Clause Blind Schnorr, EdDSA.
     Modules([Zeroizing<[u8; 32]>; 3]),
-    /// A denomination key.
     Denomination(Cipher, String, StoredKey),
     /// An online signing key.
     Signing(StoredKey),
@@ -22,7 +21,7 @@ pub enum Secret {
 
 impl SecurityModules {
     /// The modules' own private keys, for a follower.
-    pub fn export_own(&self) -> Option<Secret> {
+    pub(crate) fn export_own(&self) -> Option<Secret> {
         let own = self.own.get()?;
         let seed = |kind| {
             let key: &ExpandedSigner = own.of(kind)?;
@@ -36,14 +35,14 @@ impl SecurityModules {
     ///
     /// # Errors
     /// If memory is exhausted.
-    pub fn export(key: &HeldKey) -> Result<Secret, CryptoError> {
+    pub(crate) fn export(key: &HeldKey) -> Result<Secret, CryptoError> {
         let stored =
             StoredKey { anchor: key.info.anchor, duration: key.stored, secret: key.secret.to_bytes()? };
         Ok(Secret::Denomination(key.cipher(), key.info.section.clone(), stored))
     }
 
     /// An online signing key, for a follower.
-    pub fn export_signing(key: &SigningKey) -> Secret {
+    pub(crate) fn export_signing(key: &SigningKey) -> Secret {
         let secret = Zeroizing::new(key.signer.private_key().as_bytes().to_vec());
         Secret::Signing(StoredKey { anchor: key.info.anchor, duration: key.stored, secret })
     }
@@ -53,7 +52,7 @@ impl SecurityModules {
     ///
     /// # Errors
     /// If it cannot be stored, or is malformed.
-    pub async fn adopt(&self, secret: &Secret) -> Result<(), KeyError> {
+    pub(crate) async fn adopt(&self, secret: &Secret) -> Result<(), KeyError> {
         let _guard = self.lock_key_files().await?;
         match secret {
             Secret::Modules(keys) => {
@@ -88,7 +87,7 @@ impl SecurityModules {
     ///
     /// # Errors
     /// If a file cannot be erased.
-    pub async fn retain(
+    pub(crate) async fn retain(
         &self,
         keeps: impl Fn(&DenomInfo) -> bool + Send,
         keeps_signing: impl Fn(&SigningInfo) -> bool + Send,

@@ -25,7 +25,7 @@ use crate::listing::{DenomInfo, Listing, ModuleKeys, SigningInfo};
 use crate::schedule::Schedule;
 use key_file_lock::KeyFileLock;
 
-pub use handover::Secret;
+pub(crate) use handover::Secret;
 
 /// Why keys could not be created, loaded or erased.
 #[derive(Debug, thiserror::Error)]
@@ -47,7 +47,6 @@ pub enum KeyError {
 pub struct HeldKey {
     /// Its public information.
     pub info: Arc<DenomInfo>,
-    /// The private key.
     pub secret: DenomPrivateKey,
     /// The period of use for which it was created.
     stored: Duration,
@@ -61,12 +60,12 @@ impl std::fmt::Debug for HeldKey {
 
 impl HeldKey {
     /// The module that it belongs to.
-    pub fn cipher(&self) -> Cipher {
+    pub(crate) fn cipher(&self) -> Cipher {
         self.secret.cipher()
     }
 
     /// The size of its modulus; `None` for Clause Blind Schnorr.
-    pub fn modulus_bytes(&self) -> Option<usize> {
+    pub(crate) fn modulus_bytes(&self) -> Option<usize> {
         match &self.info.public {
             DenomKey::Rsa(public) => Some(public.modulus().len()),
             DenomKey::Cs(_) => None,
@@ -74,7 +73,7 @@ impl HeldKey {
     }
 
     /// The last moment at which it signs, as announced now or as announced at its creation.
-    pub fn signs_until(&self) -> Timestamp {
+    pub(crate) fn signs_until(&self) -> Timestamp {
         self.info.anchor.saturating_add(self.info.duration.max(self.stored))
     }
 }
@@ -91,7 +90,7 @@ pub struct SigningKey {
 
 impl SigningKey {
     /// The last moment at which it signs.
-    pub fn signs_until(&self) -> Timestamp {
+    pub(crate) fn signs_until(&self) -> Timestamp {
         self.info.anchor.saturating_add(self.info.duration.max(self.stored))
     }
 }
@@ -122,7 +121,7 @@ struct KeyTables {
 }
 
 /// Progress of a generation run: keys made, and the total.
-pub type Progress<'a> = &'a (dyn Fn(usize, usize) + Send + Sync);
+pub(crate) type Progress<'a> = &'a (dyn Fn(usize, usize) + Send + Sync);
 
 /// Result of a generation run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -205,12 +204,12 @@ impl SecurityModules {
     }
 
     /// Opens the module for one kind of keys: for a process that holds no others.
-    pub fn open_one(config: &KeysConfig, kind: ModuleKind) -> Result<Self, KeyError> {
+    pub(crate) fn open_one(config: &KeysConfig, kind: ModuleKind) -> Result<Self, KeyError> {
         Self::open_as(config, &[kind], true)
     }
 
     /// Opens the modules without creating anything: for a signer that follows another one.
-    pub fn open_follower(config: &KeysConfig) -> Result<Self, KeyError> {
+    pub(crate) fn open_follower(config: &KeysConfig) -> Result<Self, KeyError> {
         Self::open_as(config, &ModuleKind::ALL, false)
     }
 
@@ -303,7 +302,7 @@ impl SecurityModules {
     }
 
     /// All keys, as public information; `None` before a follower's first synchronization.
-    pub fn listing(&self) -> Option<Listing> {
+    pub(crate) fn listing(&self) -> Option<Listing> {
         Some(Listing {
             modules: self.module_keys()?,
             denoms: self.denominations().iter().map(|key| Arc::clone(&key.info)).collect(),

@@ -42,7 +42,7 @@ pub(super) struct Guard(Mutex<GuardState>);
 
 impl Guard {
     /// Returns whether an address (`None`: the local socket) may try now.
-    pub fn may_try(&self, from: Option<IpAddr>) -> bool {
+    pub(crate) fn may_try(&self, from: Option<IpAddr>) -> bool {
         self.may_try_at(from, Instant::now())
     }
 
@@ -52,7 +52,7 @@ impl Guard {
     }
 
     /// Records a failure. If it should be logged, returns the number of unlogged failures before it.
-    pub fn failed(&self, from: Option<IpAddr>) -> Option<u64> {
+    pub(super) fn failed(&self, from: Option<IpAddr>) -> Option<u64> {
         self.failed_at(from, Instant::now())
     }
 

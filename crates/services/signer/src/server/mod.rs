@@ -14,7 +14,6 @@ use tokio::task::JoinSet;
 use crate::channel::{Accept, ChannelError};
 use crate::state::{Access, Signer};
 
-/// Timeout of a handshake.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// The maximum number of concurrent handshakes. Further connections are closed.
 const HANDSHAKES_MAX: usize = 64;

@@ -132,7 +132,7 @@ fn join<O>(
 
 impl Making {
     /// Waits for the results.
-    pub async fn finish(self) -> Vec<Result<SignedItem, ItemStatus>> {
+    pub(super) async fn finish(self) -> Vec<Result<SignedItem, ItemStatus>> {
         match self {
             Self::Blind(places, ticket) => join(places, ticket.await, |result| match result {
                 Ok(BlindedDenomSignature::Rsa(signature)) => Ok(SignedItem::Rsa(signature)),

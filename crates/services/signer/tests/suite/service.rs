@@ -44,7 +44,7 @@ impl Keys {
     }
 }
 
-pub fn keys_config(dir: &Path) -> KeysConfig {
+pub(crate) fn keys_config(dir: &Path) -> KeysConfig {
     let module = |name: &str| ModuleConfig {
         overlap_duration: Duration::from_secs(300),
         lookahead_sign: Duration::from_secs(0),

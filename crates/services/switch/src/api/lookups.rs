@@ -41,7 +41,7 @@ pub(super) fn routes(mut table: Table) -> Table {
 pub(super) struct Party([u8; 32]);
 
 impl Party {
-    pub fn new(kind: &str, id: &str, sub: Option<&str>) -> Self {
+    pub(super) fn new(kind: &str, id: &str, sub: Option<&str>) -> Self {
         let mut hash = Sha256::new();
         for part in [kind, id, sub.unwrap_or_default()] {
             hash.update((part.len() as u64).to_be_bytes());

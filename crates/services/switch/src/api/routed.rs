@@ -150,7 +150,7 @@ pub(super) struct Address {
 
 impl Address {
     /// Parses a path.
-    pub fn of(head: &Head) -> Result<Self, Refuse> {
+    pub(super) fn of(head: &Head) -> Result<Self, Refuse> {
         let resource = Resource::of(head.segment(0))?;
         let segments: Vec<&str> = head.segments().skip(1).collect();
         let (segments, is_error) = match segments.as_slice() {

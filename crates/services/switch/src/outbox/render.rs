@@ -35,7 +35,7 @@ pub(super) struct Rows {
 
 impl Rows {
     /// Reads them, one query for each kind.
-    pub fn read(store: &Store, window: &[Found<Outbox>]) -> Result<Self, StoreError> {
+    pub(super) fn read(store: &Store, window: &[Found<Outbox>]) -> Result<Self, StoreError> {
         let (mut bulks, mut transfers, mut bodies) = (Vec::new(), Vec::new(), Vec::new());
         for found in window {
             let id = found.row.id;
@@ -96,7 +96,7 @@ pub(crate) fn special_or_general<'a>(to: &'a Entry, special: &str) -> Option<&'a
 
 impl Renderer<'_> {
     /// The request for a message; `None` if the participant has no address for it.
-    pub fn render(&self, message: &Found<Outbox>) -> Option<Ready> {
+    pub(super) fn render(&self, message: &Found<Outbox>) -> Option<Ready> {
         let id = message.row.id;
         let body = |kind| self.rows.bodies.get(&BodyKey::new(id, kind));
         match MessageKind::from_number(message.row.kind)? {

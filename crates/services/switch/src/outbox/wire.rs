@@ -26,7 +26,7 @@ pub(crate) struct Reply {
 }
 
 impl Link {
-    pub async fn connect(authority: &str, patience: Duration) -> Result<Self, String> {
+    pub(crate) async fn connect(authority: &str, patience: Duration) -> Result<Self, String> {
         match tokio::time::timeout(patience, TcpStream::connect(authority)).await {
             Ok(Ok(stream)) => {
                 stream.set_nodelay(true).map_err(|error| error.to_string())?;
@@ -39,7 +39,7 @@ impl Link {
 
     /// Sends requests and reads their answers. If there are fewer answers than requests, the connection has
     /// ended (the error says how), and the outcome of the other requests is unknown.
-    pub async fn exchange(
+    pub(crate) async fn exchange(
         &mut self,
         requests: &[u8],
         count: usize,

@@ -18,7 +18,7 @@ pub(crate) struct Document {
 
 impl Document {
     /// Writes a whole document in this namespace.
-    pub fn write(
+    pub(super) fn write(
         namespace: &str,
         content: impl FnOnce(&mut Self) -> Result<(), ReportError>,
     ) -> Result<String, ReportError> {
@@ -26,7 +26,7 @@ impl Document {
     }
 
     /// Writes a whole document whose first element has this name.
-    pub fn write_as(
+    pub(super) fn write_as(
         root: &str,
         namespace: &str,
         content: impl FnOnce(&mut Self) -> Result<(), ReportError>,
@@ -46,7 +46,7 @@ impl Document {
     }
 
     /// An element with child elements.
-    pub fn element(
+    pub(super) fn element(
         &mut self,
         name: &str,
         content: impl FnOnce(&mut Self) -> Result<(), ReportError>,
@@ -58,21 +58,26 @@ impl Document {
     }
 
     /// An element with a text from this program.
-    pub fn text(&mut self, name: &str, text: &str) {
+    pub(super) fn text(&mut self, name: &str, text: &str) {
         self.event(Event::Start(BytesStart::new(name)));
         self.event(Event::Text(BytesText::new(text)));
         self.event(Event::End(BytesEnd::new(name)));
     }
 
     /// An element with an identifier of 1 to 35 characters.
-    pub fn id(&mut self, name: &'static str, text: &str) -> Result<(), ReportError> {
+    pub(super) fn id(&mut self, name: &'static str, text: &str) -> Result<(), ReportError> {
         checked(name, text, ID_CHARS_MAX, "an identifier of 1 to 35 visible characters")?;
         self.text(name, text);
         Ok(())
     }
 
     /// An element with an amount and its currency.
-    pub fn amount(&mut self, name: &str, currency: &Currency, amount: u128) -> Result<(), ReportError> {
+    pub(super) fn amount(
+        &mut self,
+        name: &str,
+        currency: &Currency,
+        amount: u128,
+    ) -> Result<(), ReportError> {
         let text = currency.format(amount)?;
         self.event(Event::Start(BytesStart::new(name).with_attributes([("Ccy", currency.code.as_str())])));
         self.event(Event::Text(BytesText::new(&text)));
@@ -81,7 +86,7 @@ impl Document {
     }
 
     /// Identifies a bank: by its BIC if it has one, and always by its member id in the clearing system.
-    pub fn agent(&mut self, name: &str, agent: &Agent) -> Result<(), ReportError> {
+    pub(super) fn agent(&mut self, name: &str, agent: &Agent) -> Result<(), ReportError> {
         self.element(name, |document| {
             document.element("FinInstnId", |document| {
                 if let Some(bic) = &agent.bic {
@@ -94,7 +99,7 @@ impl Document {
     }
 
     /// An account by a number other than an IBAN.
-    pub fn account(
+    pub(super) fn account(
         &mut self,
         name: &str,
         account: &str,

@@ -223,11 +223,11 @@ mod uuid_text {
 
     use crate::values::{format_uuid, parse_uuid};
 
-    pub fn serialize<S: Serializer>(id: &u128, serializer: S) -> Result<S::Ok, S::Error> {
+    pub(super) fn serialize<S: Serializer>(id: &u128, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&format_uuid(*id))
     }
 
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u128, D::Error> {
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u128, D::Error> {
         let text = String::deserialize(deserializer)?;
         parse_uuid(&text).ok_or_else(|| D::Error::custom("a UUID"))
     }
@@ -238,11 +238,11 @@ mod cap_text {
 
     use crate::values::{format_amount, parse_amount};
 
-    pub fn serialize<S: Serializer>(ndc: &u128, serializer: S) -> Result<S::Ok, S::Error> {
+    pub(super) fn serialize<S: Serializer>(ndc: &u128, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&format_amount(*ndc))
     }
 
-    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u128, D::Error> {
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u128, D::Error> {
         let text = String::deserialize(deserializer)?;
         parse_amount(&text).ok_or_else(|| D::Error::custom("an amount"))
     }

@@ -8,65 +8,64 @@ use super::look::Look;
 /// A sample of the counters.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Counters {
+pub(crate) struct Counters {
     /// The time of the sample, in seconds since 1970, by the server's clock. 0: could not be read.
     pub at: f64,
     /// Transactions committed, in all databases.
     pub commits: u64,
     /// Transactions rolled back.
-    pub rollbacks: u64,
+    pub(crate) rollbacks: u64,
     /// Pages found in `shared_buffers`.
-    pub blocks_hit: u64,
+    pub(crate) blocks_hit: u64,
     /// Pages read from the operating system.
-    pub blocks_read: u64,
+    pub(crate) blocks_read: u64,
     /// Bytes of the write-ahead log ever written (received, on a standby).
-    pub wal_bytes: f64,
+    pub(crate) wal_bytes: f64,
     /// Checkpoints by `checkpoint_timeout`.
-    pub checkpoints_timed: u64,
+    pub(crate) checkpoints_timed: u64,
     /// Checkpoints because `max_wal_size` was reached, or on request.
-    pub checkpoints_requested: u64,
+    pub(crate) checkpoints_requested: u64,
     /// Pages written by checkpoints.
-    pub buffers_checkpoint: u64,
+    pub(crate) buffers_checkpoint: u64,
     /// Pages written by the background writer.
-    pub buffers_clean: u64,
+    pub(crate) buffers_clean: u64,
     /// Pages that sessions had to write themselves; `None` where the server does not count it.
-    pub buffers_backend: Option<u64>,
+    pub(crate) buffers_backend: Option<u64>,
     /// Seconds since these counters were reset.
-    pub checkpoints_age: f64,
+    pub(crate) checkpoints_age: f64,
     /// Times that the buffers of the write-ahead log were full; `None` before version 14.
-    pub wal_buffers_full: Option<u64>,
+    pub(crate) wal_buffers_full: Option<u64>,
     /// Whole pages in the write-ahead log.
-    pub wal_full_pages: Option<u64>,
+    pub(crate) wal_full_pages: Option<u64>,
     /// Bytes of the write-ahead log since these counters were reset.
-    pub wal_counted_bytes: Option<f64>,
+    pub(crate) wal_counted_bytes: Option<f64>,
     /// Syncs of the write-ahead log.
-    pub wal_syncs: Option<u64>,
+    pub(crate) wal_syncs: Option<u64>,
     /// Seconds spent in them, if `track_wal_io_timing` is on.
-    pub wal_sync_time: Option<f64>,
-    /// Deadlocks.
-    pub deadlocks: u64,
+    pub(crate) wal_sync_time: Option<f64>,
+    pub(crate) deadlocks: u64,
 }
 
 /// Rates per second between two samples.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Rates {
     /// Seconds between the samples.
-    pub seconds: f64,
+    pub(crate) seconds: f64,
     /// Commits and rollbacks a second.
     pub transactions: f64,
     /// Pages accessed between the samples.
-    pub blocks: u64,
+    pub(crate) blocks: u64,
     /// The share of them that was in `shared_buffers`; `None` if none was accessed.
-    pub hit: Option<f64>,
+    pub(crate) hit: Option<f64>,
     /// Bytes of the write-ahead log a second.
-    pub wal: f64,
+    pub(crate) wal: f64,
     /// Syncs of the write-ahead log a second.
-    pub wal_syncs: Option<f64>,
+    pub(crate) wal_syncs: Option<f64>,
 }
 
 impl Rates {
     /// Zero if the samples are inconsistent: a counter that decreased was reset in between.
-    pub fn between(before: &Counters, after: &Counters) -> Self {
+    pub(crate) fn between(before: &Counters, after: &Counters) -> Self {
         let seconds = after.at - before.at;
         if before.at == 0.0 || after.at == 0.0 || seconds <= 0.0 {
             return Self::default();
@@ -88,7 +87,7 @@ impl Rates {
 }
 
 /// Reads the counters. Each part fails alone.
-pub fn counters(look: &Look, server: &Server) -> Counters {
+pub(crate) fn counters(look: &Look, server: &Server) -> Counters {
     let wal = if server.in_recovery { "pg_last_wal_replay_lsn()" } else { "pg_current_wal_lsn()" };
     let query = format!(
         "SELECT extract(epoch FROM clock_timestamp())::float8 AS at,
@@ -149,49 +148,49 @@ pub fn counters(look: &Look, server: &Server) -> Counters {
 #[serde(default)]
 pub struct Session {
     /// Its process.
-    pub pid: i32,
+    pub(crate) pid: i32,
     /// Its role; empty for the server's own.
-    pub role: String,
+    pub(crate) role: String,
     /// Its database; empty for the server's own.
-    pub database: String,
+    pub(crate) database: String,
     /// Its application name.
-    pub application: String,
+    pub(crate) application: String,
     /// The client's address; empty over a local socket.
-    pub client: String,
+    pub(crate) client: String,
     /// `client backend`, `autovacuum worker`, `walsender`, …
-    pub kind: String,
+    pub(crate) kind: String,
     /// `active`, `idle`, `idle in transaction`, …; empty if the role may not see it.
-    pub state: String,
+    pub(crate) state: String,
     /// The event that it waits for, as `type: event`.
-    pub wait: Option<String>,
+    pub(crate) wait: Option<String>,
     /// Its statement, or the last one.
-    pub query: String,
+    pub(crate) query: String,
     /// Seconds since its transaction began.
-    pub transaction_age: Option<f64>,
+    pub(crate) transaction_age: Option<f64>,
     /// Seconds since its statement began.
-    pub query_age: Option<f64>,
+    pub(crate) query_age: Option<f64>,
     /// Seconds since its state changed.
-    pub state_age: Option<f64>,
+    pub(crate) state_age: Option<f64>,
     /// The age in transactions of its snapshot, which prevents the removal of dead rows.
-    pub snapshot_age: Option<u64>,
+    pub(crate) snapshot_age: Option<u64>,
     /// The processes that it waits for, if it waits for a lock.
     pub blocked_by: Vec<i32>,
 }
 
 impl Session {
     /// Returns whether it is a client's session.
-    pub fn is_client(&self) -> bool {
+    pub(crate) fn is_client(&self) -> bool {
         self.kind == "client backend"
     }
 
     /// Returns whether it is idle in an open transaction.
-    pub fn is_idle_in_transaction(&self) -> bool {
+    pub(crate) fn is_idle_in_transaction(&self) -> bool {
         self.state.starts_with("idle in transaction")
     }
 }
 
 /// Reads all sessions except the doctor's.
-pub fn sessions(look: &Look) -> Vec<Session> {
+pub(crate) fn sessions(look: &Look) -> Vec<Session> {
     let query = "SELECT a.pid, coalesce(a.usename, '')::text AS role, coalesce(a.datname, '')::text AS database,
             coalesce(a.application_name, '') AS application, coalesce(host(a.client_addr), '') AS client,
             coalesce(a.backend_type, '') AS kind, coalesce(a.state, '') AS state,

@@ -51,10 +51,9 @@ pub struct Writer {
 /// Rows in the default partition.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct DefaultPart {
-    /// The part.
-    pub table: String,
+    pub(crate) table: String,
     /// Its rows, up to a thousand.
-    pub rows: u64,
+    pub(crate) rows: u64,
 }
 
 /// The tables of a service.
@@ -72,7 +71,7 @@ fn tables_of(schema: &str) -> &'static [&'static TableDef] {
 }
 
 /// Reads every schema of Batzen in the connected database, recognised by its tables `meta` and `writers`.
-pub fn read(look: &Look, in_recovery: bool) -> Vec<Service> {
+pub(crate) fn read(look: &Look, in_recovery: bool) -> Vec<Service> {
     #[derive(Deserialize)]
     struct Schema {
         name: String,

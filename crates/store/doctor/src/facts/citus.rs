@@ -9,8 +9,7 @@ use super::look::Look;
 #[serde(default)]
 pub struct Citus {
     /// The version of the extension.
-    pub version: String,
-    /// Its nodes.
+    pub(crate) version: String,
     pub nodes: Vec<Node>,
 }
 
@@ -31,7 +30,7 @@ pub struct Node {
 }
 
 /// Reads the cluster; `None` if the database is in none.
-pub fn read(look: &Look) -> Option<Citus> {
+pub(crate) fn read(look: &Look) -> Option<Citus> {
     let query = "SELECT extversion AS version FROM pg_extension WHERE extname = 'citus'";
     let mut citus: Citus = look.query(query).ok()?.pop()?;
     citus.nodes = look.probe(

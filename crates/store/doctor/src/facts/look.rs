@@ -44,7 +44,6 @@ pub enum QueryError {
     NotAPlan,
 }
 
-/// Rows as text.
 type Rows = Vec<Vec<Option<String>>>;
 
 /// An error on one line.
@@ -77,12 +76,12 @@ impl Look {
     }
 
     /// Returns whether the connection is lost.
-    pub fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         self.is_closed.get()
     }
 
     /// Records a gap.
-    pub fn gap(&self, what: &str, why: impl Into<String>, remedy: Option<&str>) {
+    pub(crate) fn gap(&self, what: &str, why: impl Into<String>, remedy: Option<&str>) {
         let gap = Gap { what: what.to_owned(), why: why.into(), remedy: remedy.map(str::to_owned) };
         let mut gaps = self.gaps.borrow_mut();
         if !gaps.contains(&gap) {
@@ -91,7 +90,7 @@ impl Look {
     }
 
     /// The gaps so far.
-    pub fn gaps(&self) -> Vec<Gap> {
+    pub(crate) fn gaps(&self) -> Vec<Gap> {
         self.gaps.borrow().clone()
     }
 
@@ -135,7 +134,7 @@ impl Look {
     ///
     /// # Errors
     /// Why there are no rows.
-    pub fn query<T: DeserializeOwned>(&self, query: &str) -> Result<Vec<T>, QueryError> {
+    pub(crate) fn query<T: DeserializeOwned>(&self, query: &str) -> Result<Vec<T>, QueryError> {
         let wrapped = format!("SELECT coalesce(json_agg(q), '[]'::json)::text FROM ({query}) q");
         let rows = self.undone(&[&wrapped], true)?;
         let text = rows.first().and_then(|row| row.first()?.as_deref()).ok_or(QueryError::NoAnswer)?;
@@ -143,7 +142,7 @@ impl Look {
     }
 
     /// As [`Look::query`]; what cannot be read is a gap.
-    pub fn probe<T: DeserializeOwned>(&self, what: &str, query: &str) -> Vec<T> {
+    pub(crate) fn probe<T: DeserializeOwned>(&self, what: &str, query: &str) -> Vec<T> {
         match self.query(query) {
             Ok(rows) => rows,
             Err(error) => {
@@ -156,10 +155,10 @@ impl Look {
     }
 
     /// As [`Look::probe`], for queries that give one row.
-    pub fn probe_one<T: DeserializeOwned>(&self, what: &str, query: &str) -> Option<T> {
+    pub(crate) fn probe_one<T: DeserializeOwned>(&self, what: &str, query: &str) -> Option<T> {
         self.probe(what, query).into_iter().next()
     }
 }
 
 /// The command that lets a role see the activity of others, without permitting changes.
-pub const GRANT: &str = "GRANT pg_monitor TO your_role;   -- as a superuser";
+pub(crate) const GRANT: &str = "GRANT pg_monitor TO your_role;   -- as a superuser";

@@ -12,7 +12,7 @@ use crate::Options;
 /// The kind of disk that holds the data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Storage {
+pub(crate) enum Storage {
     /// Unknown, or a virtual disk that does not report it.
     #[default]
     Unknown,
@@ -27,9 +27,9 @@ pub enum Storage {
 /// The server's machine, as far as known.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Machine {
+pub(crate) struct Machine {
     /// Whether it is this machine.
-    pub is_local: bool,
+    pub(crate) is_local: bool,
     /// Bytes of memory that the server may use.
     pub memory: Option<u64>,
     /// Cores that the server may use.
@@ -37,13 +37,13 @@ pub struct Machine {
     /// The kind of disk that holds the data.
     pub storage: Storage,
     /// The disk's name, as the kernel calls it.
-    pub disk: Option<String>,
+    pub(crate) disk: Option<String>,
     /// Bytes of the file system that holds the data.
-    pub disk_size: Option<u64>,
+    pub(crate) disk_size: Option<u64>,
     /// Its free bytes, as available to the server.
-    pub disk_free: Option<u64>,
+    pub(crate) disk_free: Option<u64>,
     /// Huge pages that are set aside, in bytes.
-    pub huge_pages: Option<u64>,
+    pub(crate) huge_pages: Option<u64>,
     /// Bytes of swap space.
     pub swap: Option<u64>,
 }
@@ -51,31 +51,31 @@ pub struct Machine {
 /// Private memory of the server's processes.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct ProcessMemory {
+pub(crate) struct ProcessMemory {
     /// Bytes per session.
-    pub sessions: Vec<SessionMemory>,
+    pub(crate) sessions: Vec<SessionMemory>,
     /// Sessions whose memory is not visible to the doctor.
-    pub hidden: usize,
+    pub(crate) hidden: usize,
 }
 
 /// The private memory of one session.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct SessionMemory {
+pub(crate) struct SessionMemory {
     /// Its process.
-    pub pid: i32,
+    pub(crate) pid: i32,
     /// Private bytes.
-    pub private: u64,
+    pub(crate) private: u64,
 }
 
 impl ProcessMemory {
     /// The sum over all visible sessions.
-    pub fn total(&self) -> u64 {
+    pub(crate) fn total(&self) -> u64 {
         self.sessions.iter().map(|session| session.private).sum()
     }
 }
 
 /// Reads the facts of the machine, if the server runs on it.
-pub fn read(look: &Look, server: &Server, options: &Options) -> Machine {
+pub(crate) fn read(look: &Look, server: &Server, options: &Options) -> Machine {
     let mut machine = Machine::default();
     if is_local(server) {
         machine.is_local = true;
@@ -199,7 +199,7 @@ fn look_at_disk(machine: &mut Machine, directory: &Path) {
 }
 
 /// Reads the private memory of sessions.
-pub fn processes(look: &Look, facts: &Facts) -> Option<ProcessMemory> {
+pub(crate) fn processes(look: &Look, facts: &Facts) -> Option<ProcessMemory> {
     if !facts.machine.is_local {
         return None;
     }

@@ -16,31 +16,36 @@
 //! Times are seconds, sizes bytes. A number that the server does not know is `None`; a list that could not be
 //! read is empty and has its [`Gap`].
 
-pub mod activity;
+pub(crate) mod activity;
 pub mod batzen;
-pub mod citus;
+pub(crate) mod citus;
 pub mod look;
-pub mod machine;
-pub mod objects;
-pub mod own_statements;
-pub mod plans;
-pub mod server;
-pub mod statements;
-pub mod stream;
-pub mod sync;
+pub(crate) mod machine;
+pub(crate) mod objects;
+pub(crate) mod own_statements;
+pub(crate) mod plans;
+pub(crate) mod server;
+pub(crate) mod statements;
+pub(crate) mod stream;
+pub(crate) mod sync;
 
 use std::time::Instant;
 
 use serde::{Deserialize, Serialize};
 
-pub use activity::{Counters, Session};
+pub(crate) use activity::{Counters, Session};
 pub use look::{Look, LookError};
-pub use machine::{Machine, ProcessMemory, Storage};
+pub(crate) use machine::Machine;
+pub(crate) use machine::{ProcessMemory, Storage};
 pub use objects::{Index, Table};
-pub use server::{Database, Server, Setting, Settings};
+pub(crate) use server::Database;
+pub use server::Server;
+#[cfg(test)]
+pub(crate) use server::Setting;
+pub(crate) use server::Settings;
 pub use statements::Statement;
-pub use stream::Stream;
-pub use sync::Syncs;
+pub(crate) use stream::Stream;
+pub(crate) use sync::Syncs;
 
 use crate::Options;
 
@@ -50,7 +55,7 @@ pub struct Gap {
     /// The missing fact.
     pub what: String,
     /// The reason.
-    pub why: String,
+    pub(crate) why: String,
     /// The command to type, if that helps.
     pub remedy: Option<String>,
 }
@@ -61,15 +66,15 @@ pub struct Facts {
     /// The server.
     pub server: Server,
     /// Its machine, as far as known.
-    pub machine: Machine,
+    pub(crate) machine: Machine,
     /// The settings in force.
     pub settings: Settings,
     /// All databases of the server.
-    pub databases: Vec<Database>,
+    pub(crate) databases: Vec<Database>,
     /// The first sample of the counters.
-    pub before: Counters,
+    pub(crate) before: Counters,
     /// The second sample.
-    pub after: Counters,
+    pub(crate) after: Counters,
     /// Tables of the connected database, largest first. Partitions are tables of their own.
     pub tables: Vec<Table>,
     /// Their indexes.
@@ -81,9 +86,9 @@ pub struct Facts {
     /// The statements that took the most time; `None` without `pg_stat_statements`.
     pub statements: Option<Vec<Statement>>,
     /// Memory of the server's processes, if the server is local.
-    pub processes: Option<ProcessMemory>,
+    pub(crate) processes: Option<ProcessMemory>,
     /// The time of a synced write.
-    pub syncs: Option<Syncs>,
+    pub(crate) syncs: Option<Syncs>,
     /// The schemas of Batzen.
     pub batzen: Vec<batzen::Service>,
     /// The Citus cluster that the database belongs to.
@@ -99,13 +104,13 @@ impl Facts {
     }
 
     /// The database that the doctor is connected to.
-    pub fn database(&self) -> Option<&Database> {
+    pub(crate) fn database(&self) -> Option<&Database> {
         self.databases.iter().find(|database| database.name == self.server.database)
     }
 
     /// Seconds since the statistics of the connected database were reset, or since the server started if they
     /// never were.
-    pub fn statistics_age(&self) -> f64 {
+    pub(crate) fn statistics_age(&self) -> f64 {
         let reset = self.database().and_then(|database| database.stats_age);
         reset.unwrap_or(self.server.uptime).max(1.0)
     }
@@ -115,7 +120,7 @@ impl Facts {
 ///
 /// # Errors
 /// Only if the connection is lost. Anything else that cannot be read is a gap.
-pub fn read(look: &Look, options: &Options) -> Result<Facts, LookError> {
+pub(crate) fn read(look: &Look, options: &Options) -> Result<Facts, LookError> {
     let mut facts = Facts { server: server::read(look)?, ..Facts::default() };
     facts.settings = server::settings(look);
     facts.before = activity::counters(look, &facts.server);

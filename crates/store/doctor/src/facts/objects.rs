@@ -11,69 +11,67 @@ const MOST_OBJECTS: usize = 10_000;
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Table {
-    /// Its schema.
-    pub schema: String,
+    pub(crate) schema: String,
     /// Its name.
     pub name: String,
     /// Its partitioned table, if it is a partition.
-    pub root: Option<String>,
+    pub(crate) root: Option<String>,
     /// Bytes without indexes.
-    pub bytes: u64,
+    pub(crate) bytes: u64,
     /// Rows by the statistics.
-    pub live: u64,
+    pub(crate) live: u64,
     /// Dead rows that have not been removed.
-    pub dead: u64,
+    pub(crate) dead: u64,
     /// Rows changed since the planner's statistics were last gathered.
-    pub changed: u64,
+    pub(crate) changed: u64,
     /// Rows by the planner's statistics; negative: never gathered.
-    pub planned: f64,
+    pub(crate) planned: f64,
     /// Reads of the whole table.
-    pub seq_scans: u64,
-    /// Rows that these returned.
-    pub seq_rows: u64,
+    pub(crate) seq_scans: u64,
+    pub(crate) seq_rows: u64,
     /// Reads through an index.
-    pub index_scans: u64,
+    pub(crate) index_scans: u64,
     /// Rows inserted.
-    pub inserted: u64,
+    pub(crate) inserted: u64,
     /// Rows updated.
-    pub updated: u64,
+    pub(crate) updated: u64,
     /// Of these, without touching an index.
-    pub hot_updated: u64,
+    pub(crate) hot_updated: u64,
     /// Rows deleted.
-    pub deleted: u64,
+    pub(crate) deleted: u64,
     /// Pages of the table found in `shared_buffers`.
-    pub heap_hit: u64,
+    pub(crate) heap_hit: u64,
     /// Pages of the table asked from the operating system.
-    pub heap_read: u64,
+    pub(crate) heap_read: u64,
     /// Pages of its indexes found in `shared_buffers`.
-    pub index_hit: u64,
+    pub(crate) index_hit: u64,
     /// Pages of its indexes asked from the operating system.
-    pub index_read: u64,
+    pub(crate) index_read: u64,
     /// Seconds since the last vacuum or autovacuum; `None`: never.
-    pub vacuum_age: Option<f64>,
+    pub(crate) vacuum_age: Option<f64>,
     /// Seconds since the planner's statistics were last gathered; `None`: never.
-    pub analyze_age: Option<f64>,
+    pub(crate) analyze_age: Option<f64>,
     /// Whether a vacuum is running on it.
-    pub is_vacuuming: bool,
+    pub(crate) is_vacuuming: bool,
     /// The age in transactions of its oldest unfrozen row.
-    pub xid_age: u64,
+    pub(crate) xid_age: u64,
     /// `autovacuum_enabled=false` and other options of its own: `name=value`.
-    pub options: Vec<String>,
+    pub(crate) options: Vec<String>,
 }
 
 impl Table {
     /// Its name with the schema, quoted for SQL.
-    pub fn sql(&self) -> String {
+    pub(crate) fn sql(&self) -> String {
         format!("{}.{}", crate::words::identifier(&self.schema), crate::words::identifier(&self.name))
     }
 
     /// A storage option of the table.
-    pub fn option(&self, name: &str) -> Option<&str> {
+    pub(crate) fn option(&self, name: &str) -> Option<&str> {
         self.options.iter().find_map(|option| option.strip_prefix(name)?.strip_prefix('='))
     }
 
     /// Returns whether autovacuum is switched off for it.
-    pub fn has_autovacuum_off(&self) -> bool {
+    pub(crate) fn has_autovacuum_off(&self) -> bool {
         matches!(self.option("autovacuum_enabled"), Some("false" | "off" | "no" | "0"))
     }
 }
@@ -82,44 +80,40 @@ impl Table {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Index {
-    /// Its schema.
-    pub schema: String,
-    /// Its table.
-    pub table: String,
+    pub(crate) schema: String,
+    pub(crate) table: String,
     /// Its name.
     pub name: String,
     /// Its partitioned index, if it belongs to a partition.
-    pub root: Option<String>,
-    /// Bytes.
-    pub bytes: u64,
+    pub(crate) root: Option<String>,
+    pub(crate) bytes: u64,
     /// Times it was used.
-    pub scans: u64,
+    pub(crate) scans: u64,
     /// Its pages found in `shared_buffers`.
-    pub hit: u64,
+    pub(crate) hit: u64,
     /// Its pages asked from the operating system.
-    pub read: u64,
+    pub(crate) read: u64,
     /// Whether it forbids duplicates.
-    pub is_unique: bool,
+    pub(crate) is_unique: bool,
     /// Whether a constraint (primary key, unique, exclusion) or replica identity needs it.
-    pub is_needed: bool,
+    pub(crate) is_needed: bool,
     /// Whether it is valid: false after a failed `CREATE INDEX CONCURRENTLY`.
-    pub is_valid: bool,
+    pub(crate) is_valid: bool,
     /// `btree`, `gin`, …
-    pub method: String,
+    pub(crate) method: String,
     /// One text for each of its columns: column, operator class, collation, order.
-    pub columns: Vec<String>,
+    pub(crate) columns: Vec<String>,
     /// Expressions and condition. They cannot be read while the table is locked, and then equal no other
     /// index's.
-    pub rest: String,
+    pub(crate) rest: String,
     /// Included columns.
-    pub included: String,
-    /// Its definition.
-    pub definition: String,
+    pub(crate) included: String,
+    pub(crate) definition: String,
 }
 
 impl Index {
     /// Its name with the schema, quoted for SQL.
-    pub fn sql(&self) -> String {
+    pub(crate) fn sql(&self) -> String {
         format!("{}.{}", crate::words::identifier(&self.schema), crate::words::identifier(&self.name))
     }
 }
@@ -128,7 +122,7 @@ impl Index {
 ///
 /// The size of an exclusively locked table is taken from the planner's statistics, so that the doctor does
 /// not wait for locks.
-pub fn tables(look: &Look) -> Vec<Table> {
+pub(crate) fn tables(look: &Look) -> Vec<Table> {
     let query = format!(
         "SELECT s.schemaname::text AS schema, s.relname::text AS name,
             CASE WHEN c.relispartition THEN (SELECT r.relname FROM pg_class r WHERE r.oid = pg_partition_root(c.oid)) END::text AS root,
@@ -160,7 +154,7 @@ pub fn tables(look: &Look) -> Vec<Table> {
 }
 
 /// Reads the indexes of the connected database.
-pub fn indexes(look: &Look) -> Vec<Index> {
+pub(crate) fn indexes(look: &Look) -> Vec<Index> {
     let query = format!(
         "SELECT s.schemaname::text AS schema, s.relname::text AS table, s.indexrelname::text AS name,
             CASE WHEN c.relispartition THEN (SELECT r.relname FROM pg_class r WHERE r.oid = pg_partition_root(c.oid)) END::text AS root,

@@ -20,14 +20,13 @@ pub struct Measured {
     pub parts: u16,
     /// Whether it may visit all of them.
     pub may_reach_all: bool,
-    /// The plan.
     pub plan: Plan,
     /// Number of the table's partitions that were visited.
     pub parts_hit: usize,
 }
 
 /// Executes the statements of a table with the parameters of an existing row, and rolls them back.
-pub fn measure_all(look: &Look, layout: &Layout, in_recovery: bool, measured: &mut Vec<Measured>) {
+pub(crate) fn measure_all(look: &Look, layout: &Layout, in_recovery: bool, measured: &mut Vec<Measured>) {
     let statements = hot::statements(layout);
     let mut absence = None;
     for statement in &statements {

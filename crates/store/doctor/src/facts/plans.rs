@@ -9,9 +9,7 @@ use serde_json::Value;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Plan {
-    /// Seconds.
     pub seconds: f64,
-    /// Rows returned.
     pub rows: f64,
     /// Pages found in `shared_buffers`.
     pub hit: u64,
@@ -24,7 +22,7 @@ pub struct Plan {
 }
 
 /// Reads the server's answer. `None`: not a plan.
-pub fn read(json: &str) -> Option<Plan> {
+pub(crate) fn read(json: &str) -> Option<Plan> {
     let answer: Value = serde_json::from_str(json).ok()?;
     let answer = answer.get(0)?;
     let top = answer.get("Plan")?;

@@ -14,29 +14,29 @@ const OLDEST: u32 = 130_000;
 #[serde(default)]
 pub struct Server {
     /// As `server_version_num`: 150018 is 15.18.
-    pub version_num: u32,
+    pub(crate) version_num: u32,
     /// In words.
-    pub version: String,
+    pub(crate) version: String,
     /// The connected database.
-    pub database: String,
+    pub(crate) database: String,
     /// The doctor's role.
-    pub role: String,
+    pub(crate) role: String,
     /// Whether that role is a superuser.
-    pub is_superuser: bool,
+    pub(crate) is_superuser: bool,
     /// Whether it sees the activity of others (`pg_read_all_stats`).
-    pub sees_all: bool,
+    pub(crate) sees_all: bool,
     /// Whether the server is a standby.
     pub in_recovery: bool,
     /// Seconds since it started.
-    pub uptime: f64,
+    pub(crate) uptime: f64,
     /// Its data directory, if visible.
-    pub data_directory: Option<String>,
+    pub(crate) data_directory: Option<String>,
     /// The doctor's server process.
-    pub backend_pid: i32,
+    pub(crate) backend_pid: i32,
     /// The server's address; `None` over a local socket.
-    pub address: Option<String>,
+    pub(crate) address: Option<String>,
     /// Whether `pg_stat_statements` is installed on its machine.
-    pub offers_statements: bool,
+    pub(crate) offers_statements: bool,
 }
 
 /// A setting in force.
@@ -44,17 +44,17 @@ pub struct Server {
 #[serde(default)]
 pub struct Setting {
     /// Its value in its unit.
-    pub setting: String,
+    pub(crate) setting: String,
     /// The unit, such as `8kB` or `ms`.
-    pub unit: Option<String>,
+    pub(crate) unit: Option<String>,
     /// Where the value comes from: `default`, `configuration file`, `database`, …
-    pub source: String,
+    pub(crate) source: String,
     /// Whether a changed value waits for a restart.
-    pub pending_restart: bool,
+    pub(crate) pending_restart: bool,
     /// When it may be changed: `postmaster` needs a restart.
-    pub context: String,
+    pub(crate) context: String,
     /// The possible values, if it is an enum.
-    pub choices: Option<Vec<String>>,
+    pub(crate) choices: Option<Vec<String>>,
 }
 
 /// All settings by name.
@@ -64,17 +64,17 @@ pub struct Settings(pub BTreeMap<String, Setting>);
 
 impl Settings {
     /// A setting's value as the server writes it.
-    pub fn text(&self, name: &str) -> Option<&str> {
+    pub(crate) fn text(&self, name: &str) -> Option<&str> {
         self.0.get(name).map(|setting| setting.setting.as_str())
     }
 
     /// A boolean setting.
-    pub fn is_on(&self, name: &str) -> Option<bool> {
+    pub(crate) fn is_on(&self, name: &str) -> Option<bool> {
         self.text(name).map(|text| text == "on")
     }
 
     /// A number in the setting's own unit.
-    pub fn number(&self, name: &str) -> Option<f64> {
+    pub(crate) fn number(&self, name: &str) -> Option<f64> {
         self.text(name)?.parse().ok()
     }
 
@@ -96,7 +96,7 @@ impl Settings {
     }
 
     /// A time in seconds.
-    pub fn seconds(&self, name: &str) -> Option<f64> {
+    pub(crate) fn seconds(&self, name: &str) -> Option<f64> {
         let setting = self.0.get(name)?;
         let value: f64 = setting.setting.parse().ok()?;
         match setting.unit.as_deref() {
@@ -111,42 +111,40 @@ impl Settings {
 /// One database of the server.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Database {
-    /// Its name.
-    pub name: String,
+pub(crate) struct Database {
+    pub(crate) name: String,
     /// Bytes, if the role may connect to it.
-    pub size: Option<u64>,
+    pub(crate) size: Option<u64>,
     /// The age in transactions of the oldest unfrozen row.
-    pub xid_age: u64,
+    pub(crate) xid_age: u64,
     /// The same for shared row locks.
-    pub multixact_age: u64,
+    pub(crate) multixact_age: u64,
     /// Seconds since its statistics were reset; `None` if never.
-    pub stats_age: Option<f64>,
+    pub(crate) stats_age: Option<f64>,
     /// Pages found in `shared_buffers` since then.
-    pub blocks_hit: u64,
+    pub(crate) blocks_hit: u64,
     /// Pages read from the operating system since then.
-    pub blocks_read: u64,
+    pub(crate) blocks_read: u64,
     /// Transactions committed since then.
-    pub commits: u64,
+    pub(crate) commits: u64,
     /// Transactions rolled back since then.
-    pub rollbacks: u64,
+    pub(crate) rollbacks: u64,
     /// Deadlocks since then.
-    pub deadlocks: u64,
+    pub(crate) deadlocks: u64,
     /// Files of sorts and hashes that did not fit into `work_mem`.
-    pub temp_files: u64,
-    /// Their bytes.
-    pub temp_bytes: u64,
+    pub(crate) temp_files: u64,
+    pub(crate) temp_bytes: u64,
     /// Pages whose checksum was wrong; `None` if pages have none.
-    pub checksum_failures: Option<u64>,
+    pub(crate) checksum_failures: Option<u64>,
     /// Settings by `ALTER ROLE/DATABASE … SET` that override the server's: `name=value`, and for which role.
-    pub overrides: Vec<String>,
+    pub(crate) overrides: Vec<String>,
 }
 
 /// Reads the facts of the server.
 ///
 /// # Errors
 /// If the server is not a PostgreSQL version that the probes support.
-pub fn read(look: &Look) -> Result<Server, LookError> {
+pub(crate) fn read(look: &Look) -> Result<Server, LookError> {
     let query = "SELECT current_setting('server_version_num')::int AS version_num,
             split_part(version(), ' on ', 1) AS version,
             current_database()::text AS database, current_user::text AS role,
@@ -183,7 +181,7 @@ pub fn read(look: &Look) -> Result<Server, LookError> {
 }
 
 /// Reads every setting.
-pub fn settings(look: &Look) -> Settings {
+pub(crate) fn settings(look: &Look) -> Settings {
     #[derive(Deserialize)]
     struct Named {
         name: String,
@@ -200,7 +198,7 @@ pub fn settings(look: &Look) -> Settings {
 }
 
 /// Reads the facts of each database.
-pub fn databases(look: &Look, server: &Server) -> Vec<Database> {
+pub(crate) fn databases(look: &Look, server: &Server) -> Vec<Database> {
     let query = "SELECT d.datname::text AS name,
             CASE WHEN has_database_privilege(d.oid, 'CONNECT') THEN pg_database_size(d.oid) END AS size,
             age(d.datfrozenxid)::bigint AS xid_age, mxid_age(d.datminmxid)::bigint AS multixact_age,

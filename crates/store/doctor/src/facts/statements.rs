@@ -30,7 +30,7 @@ pub struct Statement {
 }
 
 /// The statements that took the most time; `None` without `pg_stat_statements`.
-pub fn read(look: &Look, server: &Server) -> Option<Vec<Statement>> {
+pub(crate) fn read(look: &Look, server: &Server) -> Option<Vec<Statement>> {
     const WHAT: &str = "which statements are slow";
     if !server.offers_statements {
         let remedy = "apt-get install postgresql-contrib   # on the server's machine";

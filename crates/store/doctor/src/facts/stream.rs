@@ -11,14 +11,13 @@ use super::look::Look;
 pub struct Stream {
     /// Standbys and subscribers.
     pub standbys: Vec<Standby>,
-    /// Replication slots.
-    pub slots: Vec<ReplicationSlot>,
+    pub(crate) slots: Vec<ReplicationSlot>,
     /// The archiver, if the server archives.
-    pub archiver: Option<Archiver>,
+    pub(crate) archiver: Option<Archiver>,
     /// Prepared transactions.
     pub prepared: Vec<Prepared>,
     /// On a standby: seconds since the last replayed transaction, while there is more to replay.
-    pub replay_lag: Option<f64>,
+    pub(crate) replay_lag: Option<f64>,
 }
 
 /// A receiver of the write-ahead log.
@@ -26,69 +25,64 @@ pub struct Stream {
 #[serde(default)]
 pub struct Standby {
     /// Its application name.
-    pub name: String,
+    pub(crate) name: String,
     /// Its address.
-    pub client: String,
+    pub(crate) client: String,
     /// `streaming`, `catchup`, …
-    pub state: String,
+    pub(crate) state: String,
     /// `sync`, `async`, `quorum`, `potential`.
-    pub sync: String,
+    pub(crate) sync: String,
     /// Bytes that it has not replayed.
-    pub lag_bytes: Option<u64>,
+    pub(crate) lag_bytes: Option<u64>,
     /// Seconds from commit to replay there.
-    pub lag_seconds: Option<f64>,
+    pub(crate) lag_seconds: Option<f64>,
 }
 
 /// A replication slot, for which the write-ahead log is kept.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct ReplicationSlot {
-    /// Its name.
-    pub name: String,
+pub(crate) struct ReplicationSlot {
+    pub(crate) name: String,
     /// `physical` or `logical`.
-    pub kind: String,
+    pub(crate) kind: String,
     /// Whether a receiver is connected.
-    pub is_active: bool,
+    pub(crate) is_active: bool,
     /// Bytes kept for it.
-    pub kept: Option<u64>,
+    pub(crate) kept: Option<u64>,
     /// `reserved`, `extended`, `unreserved` or `lost`.
-    pub wal_status: Option<String>,
+    pub(crate) wal_status: Option<String>,
     /// The age in transactions of the oldest row that it protects from removal.
-    pub xmin_age: Option<u64>,
+    pub(crate) xmin_age: Option<u64>,
 }
 
 /// The archiver of the write-ahead log.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Archiver {
+pub(crate) struct Archiver {
     /// Files copied.
-    pub archived: u64,
+    pub(crate) archived: u64,
     /// Attempts that failed.
-    pub failed: u64,
+    pub(crate) failed: u64,
     /// Whether the last attempt failed.
-    pub is_failing: bool,
+    pub(crate) is_failing: bool,
     /// Seconds since the last file was copied.
-    pub last_age: Option<f64>,
+    pub(crate) last_age: Option<f64>,
     /// The file that failed last.
-    pub last_failed: Option<String>,
+    pub(crate) last_failed: Option<String>,
 }
 
 /// A prepared transaction.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Prepared {
-    /// Its name.
     pub name: String,
-    /// Its database.
-    pub database: String,
-    /// Its owner.
-    pub owner: String,
+    pub(crate) database: String,
+    pub(crate) owner: String,
     /// Seconds since it was prepared.
-    pub age: f64,
+    pub(crate) age: f64,
 }
 
-/// Reads all of it.
-pub fn read(look: &Look, server: &Server) -> Stream {
+pub(crate) fn read(look: &Look, server: &Server) -> Stream {
     let here = if server.in_recovery { "pg_last_wal_replay_lsn()" } else { "pg_current_wal_lsn()" };
     let standbys = look.probe(
         "standbys",

@@ -17,19 +17,19 @@ const LONGEST: Duration = Duration::from_secs(1);
 /// The time of a synced write, and how it was measured.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Syncs {
+pub(crate) struct Syncs {
     /// The source: a directory, or the server's counters.
-    pub source: String,
+    pub(crate) source: String,
     /// The number of writes.
-    pub count: u64,
+    pub(crate) count: u64,
     /// Seconds: half were faster (the mean, if only the server's counters are known).
-    pub median: f64,
+    pub(crate) median: f64,
     /// Seconds: 1 in 100 was slower; `None` if only the server's counters are known.
-    pub slow: Option<f64>,
+    pub(crate) slow: Option<f64>,
 }
 
 /// Measures in the directory of the write-ahead log if permitted, otherwise reads the server's counters.
-pub fn read(look: &Look, facts: &Facts, options: &Options) -> Option<Syncs> {
+pub(crate) fn read(look: &Look, facts: &Facts, options: &Options) -> Option<Syncs> {
     const WHAT: &str = "what a synced write costs";
     let beside = facts.server.data_directory.as_deref().filter(|_| facts.machine.is_local);
     let beside = beside.map(|data| Path::new(data).join("pg_wal"));

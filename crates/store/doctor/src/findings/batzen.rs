@@ -13,7 +13,7 @@ use crate::words;
 const MANY_PAGES: u64 = 2_000;
 
 /// Applies the rules.
-pub fn find(facts: &Facts, found: &mut Vec<Finding>) {
+pub(crate) fn find(facts: &Facts, found: &mut Vec<Finding>) {
     for service in &facts.batzen {
         versions(service, found);
         pruning(service, found);

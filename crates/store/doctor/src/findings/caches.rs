@@ -18,7 +18,7 @@ const GOOD: f64 = 0.99;
 const COLD: f64 = 600.0;
 
 /// Applies the rules.
-pub fn find(facts: &Facts, found: &mut Vec<Finding>) {
+pub(crate) fn find(facts: &Facts, found: &mut Vec<Finding>) {
     let Some(database) = facts.database() else { return };
     let blocks = database.blocks_hit + database.blocks_read;
     let age = words::span(facts.statistics_age());

@@ -8,7 +8,7 @@ use crate::facts::citus::{Citus, Node};
 const RECOVERY_MAX: f64 = 5.0;
 
 /// Applies the rules.
-pub fn find(facts: &Facts, found: &mut Vec<Finding>) {
+pub(crate) fn find(facts: &Facts, found: &mut Vec<Finding>) {
     // A cluster that holds no schema of ours is somebody else's.
     let Some(citus) = facts.citus.as_ref().filter(|_| !facts.batzen.is_empty()) else { return };
     let before = found.len();

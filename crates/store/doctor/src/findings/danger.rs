@@ -5,7 +5,7 @@ use crate::facts::{Facts, Storage};
 use crate::words;
 
 /// Applies the rules.
-pub fn find(facts: &Facts, found: &mut Vec<Finding>) {
+pub(crate) fn find(facts: &Facts, found: &mut Vec<Finding>) {
     switches(facts, found);
     overrides(facts, found);
     checksums(facts, found);

@@ -15,7 +15,7 @@ const LONG_ENOUGH: f64 = 3_600.0;
 const BUSY_ENOUGH: u64 = 10_000;
 
 /// Applies the rules.
-pub fn find(facts: &Facts, found: &mut Vec<Finding>) {
+pub(crate) fn find(facts: &Facts, found: &mut Vec<Finding>) {
     if facts.indexes.is_empty() {
         return;
     }

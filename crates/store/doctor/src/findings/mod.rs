@@ -15,16 +15,16 @@
 //!
 //! A rule reports nothing without facts, and one sentence if everything is fine.
 
-pub mod batzen;
-pub mod caches;
-pub mod citus;
-pub mod danger;
-pub mod indexes;
-pub mod sessions;
-pub mod settings;
-pub mod statements;
-pub mod stream;
-pub mod tables;
+pub(crate) mod batzen;
+pub(crate) mod caches;
+pub(crate) mod citus;
+pub(crate) mod danger;
+pub(crate) mod indexes;
+pub(crate) mod sessions;
+pub(crate) mod settings;
+pub(crate) mod statements;
+pub(crate) mod stream;
+pub(crate) mod tables;
 
 use serde::{Deserialize, Serialize};
 
@@ -57,7 +57,7 @@ impl Severity {
     }
 
     /// In capitals, for people.
-    pub fn word(self) -> &'static str {
+    pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Ok => "OK",
             Self::Notice => "NOTICE",
@@ -79,14 +79,14 @@ pub struct Finding {
     /// The facts.
     pub measured: String,
     /// Why it matters.
-    pub why: String,
+    pub(crate) why: String,
     /// The commands to type.
     pub remedy: Vec<String>,
 }
 
 impl Finding {
     /// A finding; reason and remedy are added by [`Finding::because`] and [`Finding::type_this`].
-    pub fn new(
+    pub(crate) fn new(
         rule: &str,
         severity: Severity,
         title: impl Into<String>,
@@ -102,20 +102,19 @@ impl Finding {
     }
 
     /// A passed check.
-    pub fn ok(rule: &str, title: impl Into<String>, measured: impl Into<String>) -> Self {
+    pub(crate) fn ok(rule: &str, title: impl Into<String>, measured: impl Into<String>) -> Self {
         Self::new(rule, Severity::Ok, title, measured)
     }
 
     /// Why it matters.
     #[must_use]
-    pub fn because(mut self, why: impl Into<String>) -> Self {
+    pub(crate) fn because(mut self, why: impl Into<String>) -> Self {
         self.why = why.into();
         self
     }
 
-    /// A line to type.
     #[must_use]
-    pub fn type_this(mut self, line: impl Into<String>) -> Self {
+    pub(crate) fn type_this(mut self, line: impl Into<String>) -> Self {
         self.remedy.push(line.into());
         self
     }
@@ -137,7 +136,7 @@ impl Default for Limits {
 }
 
 /// Applies every rule. Worst first; within a severity in the order of the rules.
-pub fn find(facts: &Facts, advice: &[Advice], limits: &Limits) -> Vec<Finding> {
+pub(crate) fn find(facts: &Facts, advice: &[Advice], limits: &Limits) -> Vec<Finding> {
     let mut found = Vec::new();
     danger::find(facts, &mut found);
     sessions::find(facts, limits, &mut found);
@@ -154,7 +153,7 @@ pub fn find(facts: &Facts, advice: &[Advice], limits: &Limits) -> Vec<Finding> {
 }
 
 /// The command that changes a server setting permanently.
-pub fn set(facts: &Facts, name: &str, value: &str) -> String {
+pub(crate) fn set(facts: &Facts, name: &str, value: &str) -> String {
     let is_word = value.starts_with(|first: char| first.is_ascii_alphabetic())
         && value.chars().all(|one| one.is_ascii_alphanumeric() || one == '_');
     let is_plain = is_word || value.parse::<f64>().is_ok();
@@ -172,7 +171,7 @@ pub(crate) mod testing {
     use crate::facts::{Facts, Setting, Settings};
 
     /// The findings without passed checks, as `rule severity`.
-    pub fn verdicts(facts: &Facts) -> Vec<(String, Severity)> {
+    pub(crate) fn verdicts(facts: &Facts) -> Vec<(String, Severity)> {
         let advice = crate::tuning::advise(facts);
         super::find(facts, &advice, &Limits::default())
             .into_iter()
@@ -182,13 +181,13 @@ pub(crate) mod testing {
     }
 
     /// The findings of one rule.
-    pub fn verdict(facts: &Facts, rule: &str) -> Option<Finding> {
+    pub(crate) fn verdict(facts: &Facts, rule: &str) -> Option<Finding> {
         let advice = crate::tuning::advise(facts);
         super::find(facts, &advice, &Limits::default()).into_iter().find(|finding| finding.rule == rule)
     }
 
     /// Settings: name, value, unit, context.
-    pub fn settings(list: &[(&str, &str, &str, &str)]) -> Settings {
+    pub(crate) fn settings(list: &[(&str, &str, &str, &str)]) -> Settings {
         let one = |&(name, value, unit, context): &(&str, &str, &str, &str)| {
             let setting = Setting {
                 setting: value.to_owned(),

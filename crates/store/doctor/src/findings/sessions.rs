@@ -10,23 +10,23 @@ use crate::words;
 
 /// A session in the tree of lock waits.
 #[derive(Clone, Debug, Serialize)]
-pub struct Waiter {
+pub(crate) struct Waiter {
     /// Its process.
-    pub pid: i32,
+    pub(crate) pid: i32,
     /// The sessions that wait for it.
-    pub waiters: Vec<Waiter>,
+    pub(crate) waiters: Vec<Waiter>,
 }
 
 impl Waiter {
     /// Returns the number of sessions that wait below it.
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.waiters.iter().map(|waiter| 1 + waiter.count()).sum()
     }
 }
 
 /// The tree of lock waits. Each root waits for no session, or is part of a cycle (a deadlock that the server
 /// has not noticed yet). A session that waits for several is below the first of them.
-pub fn lock_tree(sessions: &[Session]) -> Vec<Waiter> {
+pub(crate) fn lock_tree(sessions: &[Session]) -> Vec<Waiter> {
     let mut blocked: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
     for session in sessions {
         for blocker in &session.blocked_by {
@@ -55,7 +55,7 @@ fn below(pid: i32, blocked: &BTreeMap<i32, Vec<i32>>, placed: &mut BTreeSet<i32>
 }
 
 /// The command that ends a session's work.
-pub fn ending(session: &Session) -> String {
+pub(crate) fn ending(session: &Session) -> String {
     // An idle session has no statement to cancel.
     if session.state == "active" {
         format!("SELECT pg_cancel_backend({});", session.pid)
@@ -65,14 +65,14 @@ pub fn ending(session: &Session) -> String {
 }
 
 /// A session in one phrase.
-pub fn phrase(session: &Session) -> String {
+pub(crate) fn phrase(session: &Session) -> String {
     let role = if session.role.is_empty() { &session.kind } else { &session.role };
     let client = if session.client.is_empty() { "local" } else { &session.client };
     format!("pid {} ({role}, {client}, {:?})", session.pid, session.application)
 }
 
 /// Applies the rules.
-pub fn find(facts: &Facts, limits: &Limits, found: &mut Vec<Finding>) {
+pub(crate) fn find(facts: &Facts, limits: &Limits, found: &mut Vec<Finding>) {
     locks(facts, limits, found);
     transactions(facts, limits, found);
     connections(facts, found);

@@ -6,7 +6,7 @@ use crate::tuning::{self, Advice};
 use crate::words;
 
 /// Applies the rules.
-pub fn find(facts: &Facts, advice: &[Advice], found: &mut Vec<Finding>) {
+pub(crate) fn find(facts: &Facts, advice: &[Advice], found: &mut Vec<Finding>) {
     let before = found.len();
     pending(facts, found);
     shared_buffers(facts, found);

@@ -11,7 +11,7 @@ const OFTEN: u64 = 20;
 const SLOW: f64 = 0.1;
 
 /// Applies the rules.
-pub fn find(facts: &Facts, found: &mut Vec<Finding>) {
+pub(crate) fn find(facts: &Facts, found: &mut Vec<Finding>) {
     let Some(statements) = &facts.statements else { return };
     let slow: Vec<&Statement> = statements
         .iter()

@@ -5,7 +5,7 @@ use crate::facts::{Facts, Storage};
 use crate::{tuning, words};
 
 /// Applies the rules.
-pub fn find(facts: &Facts, found: &mut Vec<Finding>) {
+pub(crate) fn find(facts: &Facts, found: &mut Vec<Finding>) {
     checkpoints(facts, found);
     log_writing(facts, found);
     syncs(facts, found);

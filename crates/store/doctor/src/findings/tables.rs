@@ -7,7 +7,7 @@ use crate::facts::{Facts, Table};
 use crate::words;
 
 /// Tables, with all partitions of one together, by name (with the schema, unless that is `public`).
-pub fn by_root(tables: &[Table]) -> BTreeMap<String, Vec<&Table>> {
+pub(crate) fn by_root(tables: &[Table]) -> BTreeMap<String, Vec<&Table>> {
     let mut groups: BTreeMap<String, Vec<&Table>> = BTreeMap::new();
     for table in tables {
         let name = table.root.as_deref().unwrap_or(&table.name);
@@ -19,7 +19,7 @@ pub fn by_root(tables: &[Table]) -> BTreeMap<String, Vec<&Table>> {
 }
 
 /// Applies the rules.
-pub fn find(facts: &Facts, found: &mut Vec<Finding>) {
+pub(crate) fn find(facts: &Facts, found: &mut Vec<Finding>) {
     wraparound(facts, found);
     autovacuum(facts, found);
     if facts.tables.is_empty() {

@@ -3,7 +3,7 @@
 //! The JSON report is the [`Examination`] itself as JSON: `severity`, `findings`,
 //! `tuning`, `facts`.
 
-pub mod table;
+pub(crate) mod table;
 pub mod text;
 
 pub use text::{Style, text};

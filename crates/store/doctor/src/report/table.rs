@@ -3,30 +3,30 @@
 /// A table: the first column is left-aligned, the others right-aligned, the last one left-aligned if it is
 /// text.
 #[derive(Default)]
-pub struct Table {
+pub(crate) struct Table {
     head: Vec<&'static str>,
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
     /// A table with these headings. A heading that ends in `<` marks a column of text.
-    pub fn new(head: &[&'static str]) -> Self {
+    pub(crate) fn new(head: &[&'static str]) -> Self {
         Self { head: head.to_vec(), rows: Vec::new() }
     }
 
     /// Adds a row of as many cells as there are headings.
-    pub fn row(&mut self, cells: Vec<String>) {
+    pub(crate) fn row(&mut self, cells: Vec<String>) {
         debug_assert_eq!(cells.len(), self.head.len());
         self.rows.push(cells);
     }
 
     /// Returns whether the table has rows.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
     /// The lines, indented by two.
-    pub fn lines(&self) -> Vec<String> {
+    pub(crate) fn lines(&self) -> Vec<String> {
         let head: Vec<String> = self.head.iter().map(|name| name.trim_end_matches('<').to_owned()).collect();
         let widths: Vec<usize> = (0..head.len())
             .map(|column| {

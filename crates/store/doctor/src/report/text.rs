@@ -23,7 +23,7 @@ pub struct Style {
 
 impl Style {
     /// Text in the colour of a severity: red, yellow, blue, green.
-    pub fn severity(self, severity: Severity, text: &str) -> String {
+    pub(crate) fn severity(self, severity: Severity, text: &str) -> String {
         let style = console::Style::new().force_styling(self.colours);
         let style = match severity {
             Severity::Critical => style.red().bold(),
@@ -35,12 +35,12 @@ impl Style {
     }
 
     /// A heading.
-    pub fn strong(self, text: &str) -> String {
+    pub(crate) fn strong(self, text: &str) -> String {
         console::Style::new().force_styling(self.colours).bold().apply_to(text).to_string()
     }
 
     /// Less important text.
-    pub fn dim(self, text: &str) -> String {
+    pub(crate) fn dim(self, text: &str) -> String {
         console::Style::new().force_styling(self.colours).dim().apply_to(text).to_string()
     }
 }
@@ -154,7 +154,7 @@ fn section(out: &mut String, title: &str, table: &Table, style: Style) {
 }
 
 /// The tree of lock waits with the commands that end them. Empty if there are none.
-pub fn locks(facts: &Facts, style: Style) -> String {
+pub(crate) fn locks(facts: &Facts, style: Style) -> String {
     let mut text = String::new();
     let out = &mut text;
     let tree = lock_tree(&facts.sessions);

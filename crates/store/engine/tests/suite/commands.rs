@@ -23,7 +23,7 @@ table! {
     Boxes(1, "boxes"): BoxKey => BoxRow;
 }
 
-pub struct Toy;
+pub(crate) struct Toy;
 
 impl Rules for Toy {
     type Refusal = &'static str;
@@ -37,7 +37,7 @@ batzen_engine::commands! {
 }
 
 #[derive(Clone, Debug)]
-pub struct Fill {
+pub(crate) struct Fill {
     id: [u8; 1],
     coins: u64,
 }
@@ -70,7 +70,7 @@ impl batzen_engine::Command<Toy> for Fill {
 }
 
 #[derive(Clone, Debug)]
-pub struct Empty;
+pub(crate) struct Empty;
 
 impl batzen_engine::Command<Toy> for Empty {
     type Answer = ();
@@ -100,7 +100,7 @@ fn each_command_decides_by_its_own_rule() {
 mod alike {
     use super::*;
 
-    pub struct Counting;
+    pub(super) struct Counting;
 
     impl Rules for Counting {
         type Refusal = ();
@@ -113,10 +113,10 @@ mod alike {
     }
 
     #[derive(Clone, Debug)]
-    pub struct One;
+    pub(super) struct One;
 
     #[derive(Clone, Debug)]
-    pub struct Two;
+    pub(super) struct Two;
 
     impl batzen_engine::Command<Counting> for One {
         type Answer = u64;

@@ -23,7 +23,6 @@ record! {
     }
 }
 record! {
-    /// An account.
     pub struct AccountRow {
         /// Number of touches.
         pub touches: u64,

@@ -24,9 +24,7 @@ record! {
     }
 }
 record! {
-    /// An account.
     pub struct AccountRow {
-        /// The balance.
         pub balance: u64,
     }
 }
@@ -44,9 +42,7 @@ record! {
     }
 }
 record! {
-    /// A payment.
     pub struct PaymentRow {
-        /// Amount.
         pub amount: u64,
     }
 }
@@ -612,7 +608,6 @@ record! {
 record! {
     /// A ticket that waits until it is done.
     pub struct TicketRow {
-        /// Its urgency.
         pub urgency: Option<u8>,
     }
 }

@@ -78,7 +78,7 @@ enum Attempt {
 
 impl Database {
     /// Commits changes of several shards, by the places of these. `None`: they must go through the coordinator.
-    pub fn commit_across(
+    pub(crate) fn commit_across(
         &self,
         nodes: &Nodes<Database>,
         set: &ChangeSet,

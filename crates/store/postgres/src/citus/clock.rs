@@ -14,18 +14,18 @@ pub(crate) struct Clock(AtomicI64);
 
 impl Clock {
     /// The lowest number that the next commit may get.
-    pub fn next(&self) -> i64 {
+    pub(crate) fn next(&self) -> i64 {
         self.0.load(Ordering::Acquire) + 1
     }
 
-    pub fn saw(&self, number: i64) {
+    pub(crate) fn saw(&self, number: i64) {
         if number > self.0.load(Ordering::Relaxed) {
             self.0.fetch_max(number, Ordering::AcqRel);
         }
     }
 
     /// Takes note of the serial of a row in a shard, less the store's own number.
-    pub fn saw_serial(&self, serial: i64) {
+    pub(crate) fn saw_serial(&self, serial: i64) {
         self.saw(serial >> CLOCK_SHIFT);
     }
 }

@@ -32,7 +32,7 @@ pub(crate) enum Ended {
 
 impl<W> Citus<W> {
     /// Commits a batch. `writer` is the batch's number, the writer's id and its epoch.
-    pub fn commit(
+    pub(crate) fn commit(
         &self,
         connection: &mut Connection,
         writer: [i64; 3],
@@ -134,7 +134,7 @@ impl<W> Citus<W> {
 
 impl Direct {
     /// Commits a batch in one round trip. `writer` is the batch's number, the writer's id and its epoch.
-    pub fn commit(
+    pub(crate) fn commit(
         &self,
         connection: &mut Connection,
         writer: [i64; 3],

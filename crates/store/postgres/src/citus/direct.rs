@@ -35,11 +35,11 @@ const SHARE_LOCK: u8 = 5;
 #[derive(Debug)]
 pub(crate) struct Direct {
     /// The first virtual shard of the shard.
-    pub vshard: u16,
+    pub(crate) vshard: u16,
     /// The number of the node.
-    pub group: i32,
+    pub(crate) group: i32,
     /// Counts the shards on this node that are this one.
-    pub here: Statement,
+    pub(crate) here: Statement,
     begin: Statement,
     /// Keeps the shard where it is until the transaction ends.
     hold: Statement,
@@ -55,7 +55,7 @@ pub(crate) struct Direct {
 
 impl Direct {
     /// `None` if a table is missing.
-    pub fn new(schema: &str, shard: &Shard) -> Option<Self> {
+    pub(crate) fn new(schema: &str, shard: &Shard) -> Option<Self> {
         let name = quoted(schema);
         let writers = quoted(shard.tables.get(WRITERS)?);
         let clocks = quoted(shard.tables.get(CLOCKS)?);
@@ -95,26 +95,26 @@ impl Direct {
     }
 
     /// The clock's number in statements of a transaction that has moved it.
-    pub fn number(schema: &str, shard: &Shard) -> Option<String> {
+    pub(crate) fn number(schema: &str, shard: &Shard) -> Option<String> {
         let clocks = quoted(shard.tables.get(CLOCKS)?);
         Some(format!("(SELECT number FROM {}.{clocks} WHERE vshard = {})", quoted(schema), shard.vshard))
     }
 
     /// Returns whether the shard was found to be elsewhere. Then nothing that was attempted here has taken
     /// effect.
-    pub fn has_moved(&self) -> bool {
+    pub(crate) fn has_moved(&self) -> bool {
         self.moved.load(Ordering::Acquire)
     }
 
     /// Takes note of an error that says that the shard is elsewhere: its tables are gone, or left over.
-    pub fn note(&self, error: &PgError) {
+    pub(crate) fn note(&self, error: &PgError) {
         if matches!(error.code(), Some(NOT_HERE | "42P01")) {
             self.moved.store(true, Ordering::Release);
         }
     }
 
     /// Makes sure that a new connection leads to the node: addresses may have been exchanged.
-    pub fn check_node(&self, connection: &mut Connection) -> Result<(), PgError> {
+    pub(crate) fn check_node(&self, connection: &mut Connection) -> Result<(), PgError> {
         let rows = connection.query_text("SELECT groupid FROM pg_dist_local_group")?;
         let group = rows.first().and_then(|row| row.first()?.as_deref()?.parse().ok());
         if group == Some(self.group) {
@@ -125,7 +125,7 @@ impl Direct {
     }
 
     /// Checks that the answer to [`Direct::here`] says that the shard is here. If not, takes note of it.
-    pub fn is_here(&self, shards: i64) -> Result<(), PgError> {
+    pub(crate) fn is_here(&self, shards: i64) -> Result<(), PgError> {
         if shards == 1 {
             return Ok(());
         }
@@ -135,7 +135,7 @@ impl Direct {
 
     /// Begins a commit on this node, for this shard, which has the writer, and others. Returns the numbers of their
     /// clocks, which belong to the commit from now on.
-    pub fn begin(
+    pub(crate) fn begin(
         &self,
         connection: &mut Connection,
         writer: [i64; 3],
@@ -166,7 +166,7 @@ impl Direct {
     }
 
     /// Queues the clock's last move in a commit over several shards: to the number that all of them get.
-    pub fn queue_number(&self, connection: &mut Connection, number: i64) {
+    pub(crate) fn queue_number(&self, connection: &mut Connection, number: i64) {
         connection.queue(&self.set, |params| params.int8(number));
     }
 }

@@ -20,7 +20,7 @@ pub(crate) mod clock;
 mod commit;
 pub(crate) mod direct;
 pub(crate) mod moment;
-pub mod placement;
+pub(crate) mod placement;
 pub(crate) mod recover;
 mod route;
 
@@ -88,20 +88,20 @@ pub(crate) struct Citus<W> {
 /// Where the shards are, and the way to each of them that does not go through the coordinator.
 #[derive(Debug)]
 pub(crate) struct Nodes<W> {
-    pub placement: Placement,
+    pub(crate) placement: Placement,
     /// In the order of the shards. `None`: there is no such way.
-    pub ways: Vec<Option<Arc<W>>>,
+    pub(crate) ways: Vec<Option<Arc<W>>>,
 }
 
 impl<W> Nodes<W> {
     /// The way to the shard in this place.
-    pub fn way(&self, place: u16) -> Option<&Arc<W>> {
+    pub(crate) fn way(&self, place: u16) -> Option<&Arc<W>> {
         self.ways.get(usize::from(place))?.as_ref()
     }
 }
 
 impl<W> Citus<W> {
-    pub fn new(schema: &str) -> Self {
+    pub(crate) fn new(schema: &str) -> Self {
         let name = quoted(schema);
         Self {
             nodes: RwLock::new(Arc::new(Nodes { placement: Placement::default(), ways: Vec::new() })),
@@ -126,13 +126,13 @@ impl<W> Citus<W> {
     }
 
     /// Returns the known nodes.
-    pub fn nodes(&self) -> Arc<Nodes<W>> {
+    pub(crate) fn nodes(&self) -> Arc<Nodes<W>> {
         Arc::clone(&self.nodes.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Reads the placement again: a shard may have been moved or split. Each commit makes sure that it fits.
     /// `way` makes the way to a shard; one for which `is_good` holds is kept.
-    pub fn refresh(
+    pub(crate) fn refresh(
         &self,
         connection: &mut Connection,
         way: &dyn Fn(u16, &Shard) -> Option<Arc<W>>,

@@ -36,7 +36,7 @@ impl<W> Citus<W> {
     /// Takes the snapshots of all nodes at a moment at which no commit is under way. Runs in a transaction at
     /// isolation level repeatable read, which keeps them. `fence` is another session, which holds the fence
     /// meanwhile.
-    pub fn take_snapshots(
+    pub(crate) fn take_snapshots(
         &self,
         coordinator: &Target,
         fence: &mut Connection,

@@ -10,25 +10,25 @@ use crate::schema::shape::literal;
 
 /// A shard of Citus: a range of hashes of `vshard`, in all co-located tables.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Shard {
+pub(crate) struct Shard {
     /// Its id in the table that was read. Co-located tables have other ids.
-    pub id: i64,
+    pub(crate) id: i64,
     /// The group of the node that holds it.
-    pub group: i32,
+    pub(crate) group: i32,
     /// The node's host, as the coordinator reaches it.
-    pub host: String,
+    pub(crate) host: String,
     /// The node's port.
-    pub port: u16,
+    pub(crate) port: u16,
     /// A virtual shard that it holds.
-    pub vshard: u16,
+    pub(crate) vshard: u16,
     /// The names of its tables on the node, by the names of the distributed ones; with those tables that are on
     /// every node.
-    pub tables: BTreeMap<String, String>,
+    pub(crate) tables: BTreeMap<String, String>,
 }
 
 /// The shard of every virtual shard.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Placement {
+pub(crate) struct Placement {
     shards: Vec<Shard>,
     /// The place in `shards` of each virtual shard.
     of: Vec<u16>,
@@ -41,7 +41,7 @@ impl Placement {
     ///
     /// # Errors
     /// The server's error.
-    pub fn read(connection: &mut Connection, schema: &str, table: &str) -> Result<Self, PgError> {
+    pub(crate) fn read(connection: &mut Connection, schema: &str, table: &str) -> Result<Self, PgError> {
         let table = literal(table);
         let rows = connection.query_text(&format!(
             "SELECT s.id, p.groupid, n.nodename, n.nodeport, v.vshard FROM generate_series(0, {}) AS v(vshard)
@@ -110,26 +110,27 @@ impl Placement {
 
     /// The shards, in no particular order.
     #[must_use]
-    pub fn shards(&self) -> &[Shard] {
+    pub(crate) fn shards(&self) -> &[Shard] {
         &self.shards
     }
 
     /// The groups of the nodes that have shards, in ascending order.
     #[must_use]
-    pub fn groups(&self) -> &[i32] {
+    pub(crate) fn groups(&self) -> &[i32] {
         &self.groups
     }
 
     /// The place in [`Placement::shards`] of the shard that holds a virtual shard. If nothing is known, all are
     /// in one.
     #[must_use]
-    pub fn place(&self, vshard: u16) -> u16 {
+    pub(crate) fn place(&self, vshard: u16) -> u16 {
         self.of.get(usize::from(vshard)).copied().unwrap_or(0)
     }
 
     /// The shard that holds a virtual shard.
+    #[cfg(test)]
     #[must_use]
-    pub fn shard(&self, vshard: u16) -> Option<&Shard> {
+    pub(crate) fn shard(&self, vshard: u16) -> Option<&Shard> {
         self.shards.get(usize::from(self.place(vshard)))
     }
 }

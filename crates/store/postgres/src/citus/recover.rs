@@ -50,7 +50,7 @@ pub(crate) struct Recovery {
 
 impl Recovery {
     /// Starts the thread, with its own connection to each node.
-    pub fn start(database: &Arc<Database>) -> std::io::Result<Self> {
+    pub(crate) fn start(database: &Arc<Database>) -> std::io::Result<Self> {
         let (stop, stopped) = channel();
         let database = Arc::clone(database);
         let thread = std::thread::Builder::new()

@@ -28,20 +28,20 @@ struct Divided {
 /// Changes of one shard.
 #[derive(Default)]
 pub(crate) struct Changes {
-    pub set: ChangeSet,
+    pub(crate) set: ChangeSet,
     /// Where each of them is in the whole set.
-    pub order: Vec<usize>,
+    pub(crate) order: Vec<usize>,
 }
 
 impl Database {
     /// The number of nodes that have shards; `None` if the tables are not distributed.
-    pub fn nodes_with_shards(&self) -> Option<usize> {
+    pub(crate) fn nodes_with_shards(&self) -> Option<usize> {
         let nodes = self.citus.as_ref()?.nodes();
         Some(nodes.placement.groups().len()).filter(|nodes| *nodes > 0)
     }
 
     /// The lane of a virtual shard: each has some shards if there are as many lanes as shards, otherwise some nodes.
-    pub fn lane(&self, vshard: u16, lanes: usize) -> usize {
+    pub(crate) fn lane(&self, vshard: u16, lanes: usize) -> usize {
         let Some(nodes) = self.citus.as_ref().map(Citus::nodes) else {
             return usize::from(vshard) * lanes / usize::from(VSHARD_COUNT);
         };
@@ -56,7 +56,7 @@ impl Database {
     }
 
     /// Commits a set whose rows are all in shards, straight at their nodes. `None`: it must go through the coordinator.
-    pub fn commit_at_shards(&self, set: &ChangeSet) -> Result<Option<CommitOutcome>> {
+    pub(crate) fn commit_at_shards(&self, set: &ChangeSet) -> Result<Option<CommitOutcome>> {
         let Some(citus) = &self.citus else { return Ok(None) };
         let nodes = citus.nodes();
         if nodes.ways.iter().all(Option::is_none) {
@@ -111,7 +111,7 @@ impl Database {
     }
 
     /// Reads rows whose shards are known by their keys. `None`: they must be read through the coordinator.
-    pub fn read_at_shards(&self, reads: &[Read]) -> Result<Option<Vec<ReadAnswer>>> {
+    pub(crate) fn read_at_shards(&self, reads: &[Read]) -> Result<Option<Vec<ReadAnswer>>> {
         let Some(citus) = &self.citus else { return Ok(None) };
         let nodes = citus.nodes();
         let Some(parts) = self.parts(&nodes, reads)? else { return Ok(None) };

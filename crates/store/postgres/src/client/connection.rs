@@ -40,7 +40,7 @@ pub(crate) struct Statement {
 }
 
 impl Statement {
-    pub fn new(sql: String) -> Self {
+    pub(crate) fn new(sql: String) -> Self {
         static NEXT: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         Self { number: NEXT.fetch_add(1, std::sync::atomic::Ordering::Relaxed), sql }
     }

@@ -6,15 +6,14 @@ use std::io;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ServerError {
     /// `ERROR`, `FATAL` (the connection ends) or `PANIC`.
-    pub severity: String,
+    pub(crate) severity: String,
     /// The five characters of the SQLSTATE.
-    pub code: String,
-    /// Its message.
-    pub message: String,
+    pub(crate) code: String,
+    pub(crate) message: String,
     /// Its detail, often empty. Always empty for errors about values (22, 23), since it would show the row.
-    pub detail: String,
+    pub(crate) detail: String,
     /// The function of the server that reported it, which has the same name in all languages.
-    pub routine: String,
+    pub(crate) routine: String,
 }
 
 /// Why an operation on a connection failed.
@@ -51,7 +50,7 @@ impl PgError {
 
     /// The SQLSTATE, if the server gave one.
     #[must_use]
-    pub fn code(&self) -> Option<&str> {
+    pub(crate) fn code(&self) -> Option<&str> {
         match self {
             Self::Server(error) => Some(&error.code),
             _ => None,
@@ -71,7 +70,7 @@ impl PgError {
     /// Returns whether the server is temporarily unavailable (lost, starting, stopping, a standby, out of
     /// connections), so that another attempt may succeed.
     #[must_use]
-    pub fn is_away(&self) -> bool {
+    pub(crate) fn is_away(&self) -> bool {
         match self {
             Self::Io { .. } => true,
             // 08: connection exceptions; 53300: too many connections; 57P01 to 57P05: shut down, crashed,
@@ -105,7 +104,7 @@ impl PgError {
     /// Returns whether the transaction conflicted with another one and may be run again: 40001, 40P01, or a
     /// lock timeout.
     #[must_use]
-    pub fn is_retryable(&self) -> bool {
+    pub(crate) fn is_retryable(&self) -> bool {
         matches!(self.code(), Some("40001" | "40P01" | "55P03"))
     }
 }

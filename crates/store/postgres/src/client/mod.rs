@@ -8,7 +8,8 @@ mod values;
 
 pub use connection::Connection;
 pub(crate) use connection::Statement;
-pub use error::{PgError, ServerError};
+pub use error::PgError;
+pub(crate) use error::ServerError;
 pub(crate) use socket::poll_until;
 pub use target::Target;
 pub(crate) use values::{Array, Columns};

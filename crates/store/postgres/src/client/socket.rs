@@ -59,18 +59,18 @@ pub(crate) struct Socket {
     tls: Option<Box<ClientConnection>>,
     scratch: Box<[u8]>,
     /// Received bytes that are not parsed yet.
-    pub received: BytesMut,
+    pub(crate) received: BytesMut,
     /// Bytes to send.
-    pub outgoing: BytesMut,
+    pub(crate) outgoing: BytesMut,
 }
 
 impl Socket {
-    pub fn unix(stream: UnixStream) -> io::Result<Self> {
+    pub(super) fn unix(stream: UnixStream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         Ok(Self::new(Stream::Unix(stream)))
     }
 
-    pub fn tcp(stream: TcpStream) -> io::Result<Self> {
+    pub(super) fn tcp(stream: TcpStream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
         let socket = SockRef::from(&stream);
@@ -92,7 +92,7 @@ impl Socket {
     }
 
     /// Switches to TLS. The handshake happens with the first bytes.
-    pub fn start_tls(
+    pub(crate) fn start_tls(
         &mut self,
         config: Arc<rustls::ClientConfig>,
         name: ServerName<'static>,
@@ -111,17 +111,21 @@ impl Socket {
         Ok(())
     }
 
-    pub fn is_tls(&self) -> bool {
+    pub(crate) fn is_tls(&self) -> bool {
         self.tls.is_some()
     }
 
     /// Sends everything and waits until something arrives.
-    pub fn wait(&mut self, deadline: Option<Instant>) -> io::Result<()> {
+    pub(super) fn wait(&mut self, deadline: Option<Instant>) -> io::Result<()> {
         self.wait_or(deadline, None).map(drop)
     }
 
     /// Like [`Self::wait`], or until `wake` is readable. Returns whether something has arrived.
-    pub fn wait_or(&mut self, deadline: Option<Instant>, wake: Option<BorrowedFd<'_>>) -> io::Result<bool> {
+    pub(crate) fn wait_or(
+        &mut self,
+        deadline: Option<Instant>,
+        wake: Option<BorrowedFd<'_>>,
+    ) -> io::Result<bool> {
         let before = self.received.len();
         loop {
             self.send()?;

@@ -45,8 +45,10 @@ pub(crate) enum Tls {
 #[derive(Clone)]
 pub struct Target {
     pub(crate) places: Vec<ServerAddress>,
+    /// The user's name.
     pub(crate) user: String,
     pub(crate) password: Option<Vec<u8>>,
+    /// The database's name.
     pub(crate) database: String,
     pub(crate) options: Option<String>,
     pub(crate) application: String,
@@ -211,8 +213,9 @@ impl Target {
     }
 
     /// The user's name.
+    #[cfg(test)]
     #[must_use]
-    pub fn user(&self) -> &str {
+    pub(crate) fn user(&self) -> &str {
         &self.user
     }
 }

@@ -16,36 +16,36 @@ pub(crate) struct Params<'a> {
 
 impl<'a> Params<'a> {
     /// Appends them to the message.
-    pub fn new(out: &'a mut BytesMut) -> Self {
+    pub(crate) fn new(out: &'a mut BytesMut) -> Self {
         Self { out, count: 0 }
     }
 
     /// The number of parameters so far.
-    pub fn count(&self) -> u16 {
+    pub(crate) fn count(&self) -> u16 {
         self.count
     }
 
-    pub fn bytes(&mut self, bytes: &[u8]) {
+    pub(crate) fn bytes(&mut self, bytes: &[u8]) {
         self.out.put_u32(u32::try_from(bytes.len()).expect("change sets are limited far below 4 GiB"));
         self.out.put_slice(bytes);
         self.count += 1;
     }
 
-    pub fn int8(&mut self, value: i64) {
+    pub(crate) fn int8(&mut self, value: i64) {
         self.bytes(&value.to_be_bytes());
     }
 
-    pub fn int2(&mut self, value: i16) {
+    pub(crate) fn int2(&mut self, value: i16) {
         self.bytes(&value.to_be_bytes());
     }
 
     /// A value with its length, as [`Array::elements`] gives it.
-    pub fn element(&mut self, element: &[u8]) {
+    pub(crate) fn element(&mut self, element: &[u8]) {
         self.out.put_slice(element);
         self.count += 1;
     }
 
-    pub fn array(&mut self, array: &Array) {
+    pub(crate) fn array(&mut self, array: &Array) {
         let length = 20 + array.bytes.len();
         self.out.put_u32(u32::try_from(length).expect("change sets are limited far below 4 GiB"));
         self.out.put_u32(1);
@@ -68,11 +68,11 @@ pub(crate) struct Array {
 }
 
 impl Array {
-    pub fn new(oid: u32) -> Self {
+    pub(crate) fn new(oid: u32) -> Self {
         Self { oid, count: 0, has_null: false, bytes: Vec::new() }
     }
 
-    pub fn push(&mut self, value: &[u8]) {
+    pub(crate) fn push(&mut self, value: &[u8]) {
         let length = u32::try_from(value.len()).expect("change sets are limited far below 4 GiB");
         self.bytes.extend_from_slice(&length.to_be_bytes());
         self.bytes.extend_from_slice(value);
@@ -80,7 +80,7 @@ impl Array {
     }
 
     /// Adds a value that `write` appends, with its length.
-    pub fn push_with(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+    pub(crate) fn push_with(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
         let at = self.bytes.len();
         self.bytes.extend_from_slice(&[0; 4]);
         write(&mut self.bytes);
@@ -90,14 +90,14 @@ impl Array {
         self.count += 1;
     }
 
-    pub fn push_null(&mut self) {
+    pub(crate) fn push_null(&mut self) {
         self.bytes.extend_from_slice(&(-1_i32).to_be_bytes());
         self.count += 1;
         self.has_null = true;
     }
 
     /// Its values in order, each with its length, as in a message.
-    pub fn elements(&self) -> impl Iterator<Item = &[u8]> {
+    pub(crate) fn elements(&self) -> impl Iterator<Item = &[u8]> {
         let mut rest = self.bytes.as_slice();
         std::iter::from_fn(move || {
             let length = i32::from_be_bytes(*rest.first_chunk()?);
@@ -107,7 +107,7 @@ impl Array {
         })
     }
 
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.count as usize
     }
 }
@@ -120,29 +120,28 @@ pub(crate) struct Columns<'a> {
 
 /// Where the columns are in the bytes of a row. `None`: NULL.
 enum Ranges<'a> {
-    /// In an answer.
     Answer(DataRowRanges<'a>),
     /// In a message of logical replication.
     List(std::slice::Iter<'a, Option<Range<usize>>>),
 }
 
 impl<'a> Columns<'a> {
-    pub fn of(row: &'a DataRowBody) -> Self {
+    pub(crate) fn of(row: &'a DataRowBody) -> Self {
         Self { row: row.buffer(), ranges: Ranges::Answer(row.ranges()) }
     }
 
-    pub fn at(row: &'a [u8], ranges: &'a [Option<Range<usize>>]) -> Self {
+    pub(crate) fn at(row: &'a [u8], ranges: &'a [Option<Range<usize>>]) -> Self {
         Self { row, ranges: Ranges::List(ranges.iter()) }
     }
 
-    pub fn left(&self) -> usize {
+    pub(crate) fn left(&self) -> usize {
         match &self.ranges {
             Ranges::Answer(ranges) => ranges.size_hint().0,
             Ranges::List(ranges) => ranges.len(),
         }
     }
 
-    pub fn next_or_null(&mut self) -> Result<Option<&'a [u8]>, PgError> {
+    pub(crate) fn next_or_null(&mut self) -> Result<Option<&'a [u8]>, PgError> {
         let range = match &mut self.ranges {
             Ranges::Answer(ranges) => ranges.next().map_err(|error| PgError::protocol(error.to_string()))?,
             Ranges::List(ranges) => ranges.next().cloned(),
@@ -151,20 +150,20 @@ impl<'a> Columns<'a> {
         Ok(range.map(|range| &self.row[range]))
     }
 
-    pub fn bytes(&mut self) -> Result<&'a [u8], PgError> {
+    pub(crate) fn bytes(&mut self) -> Result<&'a [u8], PgError> {
         self.next_or_null()?.ok_or_else(|| PgError::protocol("NULL in a column that has no NULLs"))
     }
 
-    pub fn array<const N: usize>(&mut self) -> Result<[u8; N], PgError> {
+    pub(crate) fn array<const N: usize>(&mut self) -> Result<[u8; N], PgError> {
         let bytes = self.bytes()?;
         bytes.try_into().map_err(|_| PgError::protocol(format!("{} bytes instead of {N}", bytes.len())))
     }
 
-    pub fn int8(&mut self) -> Result<i64, PgError> {
+    pub(crate) fn int8(&mut self) -> Result<i64, PgError> {
         self.array().map(i64::from_be_bytes)
     }
 
-    pub fn int4(&mut self) -> Result<i32, PgError> {
+    pub(crate) fn int4(&mut self) -> Result<i32, PgError> {
         self.array().map(i32::from_be_bytes)
     }
 }

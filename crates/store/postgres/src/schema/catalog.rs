@@ -8,53 +8,52 @@ use super::sql::Sql;
 
 /// An existing column.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PresentColumn {
-    /// Its name.
-    pub name: String,
+pub(crate) struct PresentColumn {
+    pub(crate) name: String,
     /// Its type, as `format_type` writes it.
-    pub sql_type: String,
+    pub(crate) sql_type: String,
     /// Whether it may be NULL.
-    pub nullable: bool,
+    pub(crate) nullable: bool,
 }
 
 /// An existing index.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PresentIndex {
+pub(crate) struct PresentIndex {
     /// Its columns in order.
-    pub columns: Vec<String>,
+    pub(crate) columns: Vec<String>,
     /// Whether it is the primary key or another unique constraint.
-    pub unique: bool,
+    pub(crate) unique: bool,
     /// Whether it is valid: an interrupted build leaves an invalid index.
-    pub valid: bool,
+    pub(crate) valid: bool,
 }
 
 /// An existing table.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct PresentTable {
+pub(crate) struct PresentTable {
     /// Its columns in order.
-    pub columns: Vec<PresentColumn>,
+    pub(crate) columns: Vec<PresentColumn>,
     /// Its indexes by name.
-    pub indexes: BTreeMap<String, PresentIndex>,
+    pub(crate) indexes: BTreeMap<String, PresentIndex>,
     /// The names of its partitions with their bounds, if it is partitioned.
-    pub parts: Option<BTreeMap<String, String>>,
+    pub(crate) parts: Option<BTreeMap<String, String>>,
 }
 
 impl PresentTable {
     /// The column with this name.
     #[must_use]
-    pub fn column(&self, name: &str) -> Option<&PresentColumn> {
+    pub(crate) fn column(&self, name: &str) -> Option<&PresentColumn> {
         self.columns.iter().find(|column| column.name == name)
     }
 }
 
 /// The tables of a schema by name, without partitions.
-pub type Present = BTreeMap<String, PresentTable>;
+pub(crate) type Present = BTreeMap<String, PresentTable>;
 
 /// Returns whether there is a schema with this name.
 ///
 /// # Errors
 /// The server's error.
-pub fn has_schema(sql: &mut dyn Sql, schema: &str) -> Result<bool, SchemaError> {
+pub(crate) fn has_schema(sql: &mut dyn Sql, schema: &str) -> Result<bool, SchemaError> {
     let text = format!("SELECT 1 FROM pg_namespace WHERE nspname = {}", literal(schema));
     Ok(sql.row(&text)?.is_some())
 }
@@ -63,7 +62,7 @@ pub fn has_schema(sql: &mut dyn Sql, schema: &str) -> Result<bool, SchemaError> 
 ///
 /// # Errors
 /// The server's error.
-pub fn read_columns(sql: &mut dyn Sql, schema: &str) -> Result<Present, SchemaError> {
+pub(crate) fn read_columns(sql: &mut dyn Sql, schema: &str) -> Result<Present, SchemaError> {
     let mut tables = Present::new();
     let rows = sql.rows(&format!(
         "SELECT c.relname, a.attname, format_type(a.atttypid, a.atttypmod), NOT a.attnotnull, c.relkind = 'p'
@@ -94,7 +93,7 @@ pub fn read_columns(sql: &mut dyn Sql, schema: &str) -> Result<Present, SchemaEr
 ///
 /// # Errors
 /// The server's error.
-pub fn read(sql: &mut dyn Sql, schema: &str) -> Result<Present, SchemaError> {
+pub(crate) fn read(sql: &mut dyn Sql, schema: &str) -> Result<Present, SchemaError> {
     let mut tables = read_columns(sql, schema)?;
     let name = literal(schema);
     let rows = sql.rows(&format!(

@@ -509,7 +509,7 @@ impl Planned {
 
 /// A session on a schema.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Session {
+pub(crate) struct Session {
     /// The server process.
     pub pid: i64,
     /// Its application name.
@@ -531,7 +531,7 @@ impl std::fmt::Display for Session {
 ///
 /// # Errors
 /// The server's error.
-pub fn sessions(sql: &mut dyn Sql, schema: &str) -> Result<Vec<Session>, SchemaError> {
+pub(crate) fn sessions(sql: &mut dyn Sql, schema: &str) -> Result<Vec<Session>, SchemaError> {
     let key = meta::lock_key(schema).cast_unsigned();
     let (high, low) = (key >> 32, key & u64::from(u32::MAX));
     let rows = sql.rows(&format!(

@@ -17,15 +17,15 @@ pub struct Meta {
     /// The number of partitions of hot tables; 0 if they are not partitioned.
     pub partitions: u16,
     /// The version of the schema.
-    pub schema_version: i32,
+    pub(crate) schema_version: i32,
     /// The version of the program that last migrated it.
-    pub program: String,
+    pub(crate) program: String,
     /// The number that is added to serials: see `bz_serial`.
-    pub serial_base: i64,
+    pub(crate) serial_base: i64,
     /// The cluster that the serials' transaction ids come from.
-    pub cluster_id: i64,
+    pub(crate) cluster_id: i64,
     /// The currency of all amounts, if they have one.
-    pub currency: Option<String>,
+    pub(crate) currency: Option<String>,
     /// Whether tables are distributed by Citus.
     pub citus: bool,
 }
@@ -140,7 +140,7 @@ pub fn lock_key(schema: &str) -> i64 {
 ///
 /// # Errors
 /// The reason why it does not fit, and the command that helps.
-pub fn check(
+pub(crate) fn check(
     sql: &mut dyn Sql,
     schema: &str,
     wanted: &[TableShape],

@@ -16,13 +16,13 @@
 //! | `prepared` | parts of commits over several nodes that nobody has ended |
 //! | [`citus`] | distribution over several nodes |
 
-pub mod catalog;
+pub(crate) mod catalog;
 pub mod citus;
 pub mod dbinit;
 mod error;
 pub mod maintain;
 pub mod meta;
-pub mod plan;
+pub(crate) mod plan;
 pub(crate) mod prepared;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
@@ -30,9 +30,9 @@ mod readiness;
 mod reindex;
 pub mod replication;
 pub mod shape;
-pub mod sql;
+pub(crate) mod sql;
 mod upkeep;
-pub mod views;
+pub(crate) mod views;
 pub mod wanted;
 
 use std::hash::Hasher;
@@ -40,12 +40,13 @@ use std::hash::Hasher;
 use batzen_store::TableDef;
 use siphasher::sip::SipHasher24;
 
-pub use dbinit::{DbinitOptions, DbinitReport, Session};
+pub use dbinit::{DbinitOptions, DbinitReport};
 pub use error::SchemaError;
-pub use meta::{Meta, lock_key};
+pub(crate) use meta::Meta;
+pub use meta::lock_key;
 pub use plan::{HISTORY, History, Step, StepChange};
 pub use sql::{Row, Sql};
-pub use upkeep::Upkeep;
+pub(crate) use upkeep::Upkeep;
 
 use crate::layout::Layout;
 

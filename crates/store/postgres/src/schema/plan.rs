@@ -66,20 +66,20 @@ pub const HISTORY: History<'static> = History { version: 6, steps: &[] };
 
 /// A step of a migration.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Action {
+pub(crate) struct Action {
     /// Its effect, in words.
-    pub what: String,
+    pub(crate) what: String,
     /// The statements, which form one transaction.
-    pub statements: Vec<String>,
+    pub(crate) statements: Vec<String>,
 }
 
 /// The work of a migration.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Plan {
+pub(crate) struct Plan {
     /// The statements in order.
     pub actions: Vec<Action>,
     /// The tables whose index entries must then be computed from their rows.
-    pub reindex: Vec<String>,
+    pub(crate) reindex: Vec<String>,
     /// The indexes, created last: as long as an index is missing, entries may be missing, too.
     pub indexes: Vec<Action>,
 }
@@ -87,7 +87,7 @@ pub struct Plan {
 /// The steps that a database of version `from` lacks. Each can be repeated: new names that exist already are
 /// left unchanged.
 #[must_use]
-pub fn steps(schema: &str, from: i32, history: &History<'_>, present: &Present) -> Plan {
+pub(crate) fn steps(schema: &str, from: i32, history: &History<'_>, present: &Present) -> Plan {
     let mut plan = Plan::default();
     // Steps may rename tables, so they are applied in order.
     let mut present = present.clone();
@@ -158,7 +158,7 @@ pub fn steps(schema: &str, from: i32, history: &History<'_>, present: &Present) 
 ///
 /// # Errors
 /// Differences that only a [`Step`] or another program can fix.
-pub fn additions(schema: &str, wanted: &[TableShape], present: &Present) -> Result<Plan, Vec<String>> {
+pub(crate) fn additions(schema: &str, wanted: &[TableShape], present: &Present) -> Result<Plan, Vec<String>> {
     let (mut plan, mut refusals) = (Plan::default(), Vec::new());
     for table in wanted {
         match present.get(&table.name) {
@@ -238,17 +238,17 @@ fn extend(
 
 /// A column that differs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Difference {
+pub(crate) struct Difference {
     /// The difference in words.
-    pub what: String,
+    pub(crate) what: String,
     /// Whether a migration fixes it without a step.
-    pub can_be_added: bool,
+    pub(crate) can_be_added: bool,
 }
 
 /// Returns the differences between the columns of a table and the wanted ones. A store with differences is
 /// not opened.
 #[must_use]
-pub fn column_differences(table: &TableShape, there: &PresentTable) -> Vec<Difference> {
+pub(crate) fn column_differences(table: &TableShape, there: &PresentTable) -> Vec<Difference> {
     let mut found = Vec::new();
     let mut say = |can_be_added, what| found.push(Difference { what, can_be_added });
     for column in &table.columns {

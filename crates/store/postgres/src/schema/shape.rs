@@ -20,24 +20,22 @@ pub(crate) fn quoted_list<S: AsRef<str>>(names: &[S]) -> String {
     names.iter().map(|name| quoted(name.as_ref())).collect::<Vec<_>>().join(", ")
 }
 
-/// A column.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ColumnShape {
-    /// Its name.
-    pub name: String,
+pub(crate) struct ColumnShape {
+    pub(crate) name: String,
     /// Its type, as `format_type` writes it.
-    pub sql_type: &'static str,
+    pub(crate) sql_type: &'static str,
     /// Whether it may be NULL.
-    pub nullable: bool,
+    pub(crate) nullable: bool,
     /// Whether the database assigns numbers to it.
-    pub generated: bool,
+    pub(crate) generated: bool,
 }
 
 impl ColumnShape {
     /// Its type as declared. Text is compared byte by byte: the collation of a language may change with the
     /// system's library, and an index in the old order would no longer find its rows.
     #[must_use]
-    pub fn declared(&self) -> String {
+    pub(crate) fn declared(&self) -> String {
         let collation = if self.sql_type == "text" { " COLLATE \"C\"" } else { "" };
         format!("{}{collation}", self.sql_type)
     }
@@ -45,22 +43,22 @@ impl ColumnShape {
 
 /// A secondary index.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct IndexShape {
+pub(crate) struct IndexShape {
     /// Its name, unique in the schema.
-    pub name: String,
+    pub(crate) name: String,
     /// The access method.
-    pub method: &'static str,
+    pub(crate) method: &'static str,
     /// Its columns in order.
-    pub columns: Vec<String>,
+    pub(crate) columns: Vec<String>,
     /// The column that must be present for a row to be in the index.
-    pub present: Option<String>,
+    pub(crate) present: Option<String>,
     /// The column that a backend fills with the index's entries, if it has one.
-    pub entries: Option<String>,
+    pub(crate) entries: Option<String>,
 }
 
 /// Partitioning of a table.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Cut {
+pub(crate) enum Cut {
     /// Not at all.
     Whole,
     /// Into equal ranges of `vshard`: hot tables.
@@ -71,7 +69,7 @@ pub enum Cut {
 
 /// The way in which the rows of a table are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Life {
+pub(crate) enum Life {
     /// Written once.
     Lasting,
     /// Changed in place.
@@ -88,31 +86,30 @@ pub struct TableShape {
     /// Its name within the schema.
     pub name: String,
     /// Its columns in order.
-    pub columns: Vec<ColumnShape>,
+    pub(crate) columns: Vec<ColumnShape>,
     /// The columns of the primary key; empty if there is none.
-    pub key: Vec<String>,
+    pub(crate) key: Vec<String>,
     /// The secondary indexes.
-    pub indexes: Vec<IndexShape>,
+    pub(crate) indexes: Vec<IndexShape>,
     /// Its partitioning.
-    pub cut: Cut,
+    pub(crate) cut: Cut,
     /// The way in which its rows are written.
-    pub life: Life,
+    pub(crate) life: Life,
 }
 
 /// A partition of a table.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Partition {
-    /// Its name.
-    pub name: String,
+pub(crate) struct Partition {
+    pub(crate) name: String,
     /// Its bounds, in SQL.
-    pub bounds: String,
+    pub(crate) bounds: String,
 }
 
 impl TableShape {
     /// Storage parameters of the table, or of each of its partitions. Vacuum starts after a number of rows
     /// and not after a share of them: a tenth of a large table is too much at once.
     #[must_use]
-    pub fn storage(&self) -> String {
+    pub(crate) fn storage(&self) -> String {
         let fill = match self.life {
             Life::Lasting => "",
             Life::Changing => "fillfactor=80, ",
@@ -202,7 +199,7 @@ impl TableShape {
 
     /// The column with this name.
     #[must_use]
-    pub fn column(&self, name: &str) -> Option<&ColumnShape> {
+    pub(crate) fn column(&self, name: &str) -> Option<&ColumnShape> {
         self.columns.iter().find(|column| column.name == name)
     }
 }

@@ -24,7 +24,7 @@ const END_MAX: Duration = Duration::from_secs(1);
 
 /// The thread. It ends when this is dropped.
 #[derive(Debug)]
-pub struct Upkeep {
+pub(crate) struct Upkeep {
     shared: Arc<UpkeepState>,
     /// Carries nothing; it closes when the thread has ended.
     ended: Mutex<Receiver<()>>,
@@ -44,7 +44,7 @@ impl Upkeep {
     ///
     /// # Errors
     /// When the operating system refuses a thread.
-    pub fn start(
+    pub(crate) fn start(
         target: &Target,
         schema: &str,
         tables: &'static [&'static TableDef],
@@ -63,8 +63,7 @@ impl Upkeep {
         Ok(Self { shared, ended: Mutex::new(ended), thread: Some(thread) })
     }
 
-    /// Writes the metrics.
-    pub fn write_metrics(&self, page: &mut Page) {
+    pub(crate) fn write_metrics(&self, page: &mut Page) {
         self.shared.lag.write(page);
         page.counter(
             "batzen_postgres_upkeep_failures_total",

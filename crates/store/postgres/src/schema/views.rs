@@ -13,7 +13,7 @@ use crate::layout::{Layout, quoted, row_name};
 
 /// The schema that holds the views of a service.
 #[must_use]
-pub fn view_schema(schema: &str) -> String {
+pub(crate) fn view_schema(schema: &str) -> String {
     format!("{schema}_view")
 }
 
@@ -43,7 +43,7 @@ fn columns(schema: &str, name: &str, kind: ColumnKind, currency: Option<&str>) -
 
 /// The statement that creates a table's view.
 #[must_use]
-pub fn create_view(layout: &Layout, currency: Option<&str>) -> String {
+pub(crate) fn create_view(layout: &Layout, currency: Option<&str>) -> String {
     let (def, schema) = (layout.def, layout.schema.as_str());
     let key = def.key_columns.iter().map(|column| (column.name.to_owned(), column.column.kind));
     let row = def.row_columns.iter().map(|column| (row_name(def, column), column.column.kind));

@@ -8,9 +8,9 @@ use std::time::Instant;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sizes {
     /// Rows of each table by its number.
-    pub rows: HashMap<u16, u64>,
+    pub(crate) rows: HashMap<u16, u64>,
     /// All tables with their indexes, in bytes.
-    pub bytes: u64,
+    pub(crate) bytes: u64,
 }
 
 /// The last answer.

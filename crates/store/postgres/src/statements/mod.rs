@@ -48,40 +48,40 @@ const UPDATES_MAX: usize = 16;
 /// The statements of a table.
 #[derive(Debug)]
 pub(crate) struct Statements {
-    pub layout: Layout,
-    pub dialect: Dialect,
-    pub get: Statement,
-    pub insert: Statement,
-    pub delete: Statement,
-    pub keep: Statement,
-    pub count: Statement,
-    pub queue_insert: Option<Statement>,
-    pub queue_delete: Option<Statement>,
+    pub(crate) layout: Layout,
+    pub(crate) dialect: Dialect,
+    pub(crate) get: Statement,
+    pub(crate) insert: Statement,
+    pub(crate) delete: Statement,
+    pub(crate) keep: Statement,
+    pub(crate) count: Statement,
+    pub(crate) queue_insert: Option<Statement>,
+    pub(crate) queue_delete: Option<Statement>,
     /// On Citus, instead of `insert` and `queue_insert`.
-    pub citus_inserts: Option<Inserts>,
-    pub citus_queue_inserts: Option<Inserts>,
+    pub(crate) citus_inserts: Option<Inserts>,
+    pub(crate) citus_queue_inserts: Option<Inserts>,
     updates: Mutex<BTreeMap<Vec<bool>, Arc<Statement>>>,
     lookups: Vec<(u8, Statement)>,
     ranges: Vec<(u8, [Statement; 4])>,
     positions: Vec<(u8, [Statement; 2])>,
     /// Serial, version, key and row of every row.
-    pub all: String,
+    pub(crate) all: String,
 }
 
 /// The columns of the row (of the record, not of the database) that an update sets.
 pub(crate) type Mask = Vec<bool>;
 
 impl Statements {
-    pub fn new(layout: Layout) -> Self {
+    pub(crate) fn new(layout: Layout) -> Self {
         Self::of(layout, Dialect::Plain)
     }
 
-    pub fn of(layout: Layout, dialect: Dialect) -> Self {
+    pub(crate) fn of(layout: Layout, dialect: Dialect) -> Self {
         Self::numbered(layout, dialect, "pg_current_xact_id()::text::bigint << 16")
     }
 
     /// The statements of a table whose new rows get serials from this number, the base, and their place in the commit.
-    pub fn numbered(layout: Layout, dialect: Dialect, number: &str) -> Self {
+    pub(crate) fn numbered(layout: Layout, dialect: Dialect, number: &str) -> Self {
         let is_citus = dialect == Dialect::Citus;
         let t = layout.table();
         let expect = format!("{}.expect", quoted(&layout.schema));
@@ -325,38 +325,38 @@ impl Statements {
 
     /// Returns whether rows appear in the order of their serials. They do in each shard of Citus; on one server, a
     /// later commit may be visible before an earlier one.
-    pub fn is_in_order(&self) -> bool {
+    pub(crate) fn is_in_order(&self) -> bool {
         self.dialect != Dialect::Plain
     }
 
     /// The lookup in a hash or prefix index.
-    pub fn lookup(&self, index: u8) -> &Statement {
+    pub(crate) fn lookup(&self, index: u8) -> &Statement {
         let found = self.lookups.iter().find(|(id, _)| *id == index);
         let def = self.layout.def;
         &found.unwrap_or_else(|| panic!("index {index} of {} is for ranges", def.name)).1
     }
 
     /// Returns whether lookups in this index use the primary key, so that their values have a shard.
-    pub fn is_by_primary_key(&self, index: u8) -> bool {
+    pub(crate) fn is_by_primary_key(&self, index: u8) -> bool {
         matches!(self.layout.index_layout(index).form, IndexForm::PrimaryKey { .. })
     }
 
     /// The range read of an ordered or serial index. Its parameters are the first position, the position
     /// after the last if there is one, and the limit. Rows start with their position.
-    pub fn range(&self, index: u8, bounded: bool, descending: bool) -> &Statement {
+    pub(crate) fn range(&self, index: u8, bounded: bool, descending: bool) -> &Statement {
         let found = self.ranges.iter().find(|(id, _)| *id == index);
         &found.expect("the caller asserts that it has an order").1
             [usize::from(bounded) * 2 + usize::from(descending)]
     }
 
     /// Reads only the positions, with the parameters of [`Statements::range`].
-    pub fn positions(&self, index: u8, bounded: bool) -> &Statement {
+    pub(crate) fn positions(&self, index: u8, bounded: bool) -> &Statement {
         let found = self.positions.iter().find(|(id, _)| *id == index);
         &found.expect("the caller asserts that it has an order").1[usize::from(bounded)]
     }
 
     /// The indexes whose columns are in the table, in the order of the insert's parameters.
-    pub fn own_indexes(&self) -> impl Iterator<Item = &IndexLayout> {
+    pub(crate) fn own_indexes(&self) -> impl Iterator<Item = &IndexLayout> {
         let stands = |index: &&IndexLayout| {
             matches!(index.form, IndexForm::Hash | IndexForm::HashMany | IndexForm::Position)
         };
@@ -366,7 +366,7 @@ impl Statements {
     /// The update that sets the columns of `mask` (extended to all columns if there are too many forms
     /// already) and the index columns. Its parameters are: how many rows, vshard, key, version, serial, the
     /// columns, the index columns.
-    pub fn update(&self, mask: &mut Mask) -> Arc<Statement> {
+    pub(crate) fn update(&self, mask: &mut Mask) -> Arc<Statement> {
         let mut updates = self.updates.lock().unwrap_or_else(PoisonError::into_inner);
         if !updates.contains_key(mask) && updates.len() >= UPDATES_MAX {
             mask.fill(true);

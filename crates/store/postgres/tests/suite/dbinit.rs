@@ -171,16 +171,16 @@ mod lives {
         pub key struct NewKey { pub id: u64 }
     }
 
-    pub struct Old;
+    pub(super) struct Old;
     impl Table for Old {
         const DEF: &'static TableDef = &TableDef::of::<Self>(1, "things").shard(4);
         type Key = Key;
         type Row = Row1;
     }
-    pub struct Current;
+    pub(super) struct Current;
     impl Current {
-        pub const BY_TITLE: u8 = 1;
-        pub const BY_AMOUNT: u8 = 2;
+        pub(super) const BY_TITLE: u8 = 1;
+        pub(super) const BY_AMOUNT: u8 = 2;
     }
     impl Table for Current {
         const DEF: &'static TableDef = &TableDef::of::<Self>(1, "things").shard(4).indexed(&[
@@ -194,21 +194,21 @@ mod lives {
             out.add(Self::BY_AMOUNT, &row.amount);
         }
     }
-    pub struct Added;
+    pub(super) struct Added;
     impl Table for Added {
         const DEF: &'static TableDef = &TableDef::of::<Self>(2, "more_things");
         type Key = NewKey;
         type Row = ();
     }
 
-    pub const STEPS: &[Step] = &[Step {
+    pub(super) const STEPS: &[Step] = &[Step {
         version: HISTORY.version + 1,
         change: StepChange::RenameColumn { table: "things", from: "name", to: "title" },
     }];
-    pub const TABLES: &[&TableDef] = &[Current::DEF, Added::DEF];
+    pub(super) const TABLES: &[&TableDef] = &[Current::DEF, Added::DEF];
     // A schema is checked against the version of this program.
-    pub const FIRST: History<'static> = History { version: HISTORY.version, steps: &[] };
-    pub const SECOND: History<'static> = History { version: HISTORY.version + 1, steps: STEPS };
+    pub(super) const FIRST: History<'static> = History { version: HISTORY.version, steps: &[] };
+    pub(super) const SECOND: History<'static> = History { version: HISTORY.version + 1, steps: STEPS };
 }
 
 #[test]

@@ -17,18 +17,15 @@ use common::{connect, database, open};
 record! {
     /// The key of a job.
     pub key struct JobKey {
-        /// The owner.
         pub owner: [u8; 4],
         /// Its number.
         pub id: u64,
     }
 }
 record! {
-    /// A job.
     pub struct JobRow {
         /// When it is due.
         pub due: Timestamp,
-        /// The worker.
         pub worker: u32,
         /// Number of changes.
         pub changes: u32,
@@ -37,8 +34,7 @@ record! {
     }
 }
 
-/// Jobs.
-pub struct Jobs;
+pub(crate) struct Jobs;
 impl Table for Jobs {
     const DEF: &'static TableDef = &TableDef::of::<Self>(960, "jobs")
         .shard(4)

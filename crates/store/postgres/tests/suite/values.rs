@@ -20,7 +20,6 @@ record! {
         pub k_tiny: u8,
         /// 64 bits.
         pub k_big: u64,
-        /// Signed.
         pub k_signed: i64,
         /// Of any length.
         pub k_text: String,
@@ -43,7 +42,6 @@ record! {
         pub large: u64,
         /// 128 bits.
         pub huge: u128,
-        /// Signed.
         pub signed: i64,
         /// One bit.
         pub flag: bool,
@@ -51,7 +49,6 @@ record! {
         pub array: [u8; 5],
         /// Bytes of any length.
         pub bytes: Vec<u8>,
-        /// Text.
         pub text: String,
         /// An amount.
         pub money: Money,
@@ -75,7 +72,7 @@ record! {
 }
 
 /// A table with every kind of column and index.
-pub struct Zoo;
+pub(crate) struct Zoo;
 impl Table for Zoo {
     const DEF: &'static TableDef = &TableDef::of::<Self>(950, "zoo").shard(3).updated().indexed(&[
         IndexDef::new(1, "by_owner", IndexKind::Prefix { key_bytes: 3 }),

@@ -40,7 +40,7 @@ impl Fixture {
     }
 
     /// Drops the store and opens it again without closing it; does nothing to a transient store.
-    pub fn reopen(&mut self) {
+    pub(crate) fn reopen(&mut self) {
         if let Some(reopen) = &mut self.reopen {
             self.store = Store::new(crate::memory::MemoryBackend::new());
             self.store = reopen();

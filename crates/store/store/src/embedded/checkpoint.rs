@@ -34,18 +34,18 @@ const RUNS_TOO_MANY: usize = 14;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Outline {
     schema: u64,
-    pub head: Head,
+    pub(crate) head: Head,
     /// Oldest first.
-    pub runs: Vec<RunName>,
+    pub(crate) runs: Vec<RunName>,
     /// The journal must have all frames before this one.
-    pub sequence_end: u64,
+    pub(crate) sequence_end: u64,
 }
 
 /// A loaded checkpoint.
 pub(crate) struct Checkpoint {
-    pub head: Head,
-    pub runs: Vec<Arc<Run>>,
-    pub sequence_end: u64,
+    pub(crate) head: Head,
+    pub(crate) runs: Vec<Arc<Run>>,
+    pub(crate) sequence_end: u64,
 }
 
 /// A hash of the index definitions: kinds, columns, and versions of computed entries. Checkpoints with
@@ -91,7 +91,7 @@ impl Outline {
         out
     }
 
-    pub fn decode(identity: &Identity, bytes: &[u8]) -> Loaded<Self> {
+    pub(super) fn decode(identity: &Identity, bytes: &[u8]) -> Loaded<Self> {
         let (body, crc) = bytes.split_last_chunk().ok_or(CheckpointError::Short)?;
         if crc32c::crc32c(body).to_le_bytes() != *crc {
             return Err(CheckpointError::Checksum);
@@ -156,7 +156,7 @@ impl Bytes<'_> {
 
 impl Core {
     /// Writes a checkpoint, then removes the segments that compaction has emptied.
-    pub fn checkpoint(&self) -> Result<()> {
+    pub(crate) fn checkpoint(&self) -> Result<()> {
         let mut maintenance = lock(&self.maintenance);
         match self.write_checkpoint(&mut maintenance) {
             // There is no space for a checkpoint. What it would replace can still be removed, if no older
@@ -236,7 +236,7 @@ impl Core {
 
     /// Rests between pieces. The thread that writes runs also makes the next segment, which must not be late
     /// because of it.
-    pub fn rest_between_pieces(&self) {
+    pub(crate) fn rest_between_pieces(&self) {
         let hurries = self.is_needed_soon(1, 1);
         if hurries && self.prepare_next().is_err() {
             // The next round tries again and reports it.

@@ -40,7 +40,7 @@ pub(crate) struct Claim<'a> {
 
 impl Claims {
     /// Claims rows, each named once. Waits until no other commit claims any of them.
-    pub fn claim(&self, rows: Vec<ClaimedRow>) -> Claim<'_> {
+    pub(crate) fn claim(&self, rows: Vec<ClaimedRow>) -> Claim<'_> {
         let mut held = lock(&self.held);
         while !held.take(&rows) {
             held.waiting += 1;
@@ -53,7 +53,7 @@ impl Claims {
 
     /// Number of threads that wait.
     #[cfg(any(test, feature = "testing"))]
-    pub fn waiting(&self) -> usize {
+    pub(crate) fn waiting(&self) -> usize {
         lock(&self.held).waiting
     }
 }

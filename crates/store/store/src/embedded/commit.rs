@@ -24,10 +24,17 @@ use crate::{Change, ChangeSet, CommitOutcome, IndexEntries, IndexKind, Result, S
 
 /// A row as it is stored.
 enum Before<'a> {
-    /// Read for this commit.
-    Read { row: Vec<u8>, serial: u64, birth: u32 },
+    Read {
+        row: Vec<u8>,
+        serial: u64,
+        birth: u32,
+    },
     /// The row in the change, because the index still has the version that was read.
-    Known { row: &'a [u8], serial: u64, birth: u32 },
+    Known {
+        row: &'a [u8],
+        serial: u64,
+        birth: u32,
+    },
 }
 
 impl Before<'_> {
@@ -123,7 +130,7 @@ type TableOp = (u16, SecondaryOp);
 /// records are encoded.
 pub(crate) struct Prepared {
     /// The records as they go into a frame.
-    pub payload: Vec<u8>,
+    pub(crate) payload: Vec<u8>,
     /// The segment for which they were encoded. It may be gone from the journal meanwhile, but not from the disk.
     segment: Arc<Segment>,
     /// The values in `payload` that later commits may refer to.
@@ -155,13 +162,13 @@ struct PreparedRecord {
 
 impl Prepared {
     /// Number of records that it has.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.records.len()
     }
 
     /// Numbers the inserted rows from `serial_next` on, in the index entries and in `payload`, which is a copy of
     /// the prepared one. Returns the serial after them.
-    pub fn number(&mut self, payload: &mut [u8], serial_next: u64) -> u64 {
+    pub(crate) fn number(&mut self, payload: &mut [u8], serial_next: u64) -> u64 {
         for record in &self.records {
             if let Some(n) = record.provisional {
                 set_serial(&mut payload[record.at..record.at + record.bytes], serial_next + n);
@@ -180,7 +187,7 @@ impl Prepared {
 
     /// Encodes packed records again if the journal has gone on to another segment: they are valid only in the one for
     /// which they were prepared.
-    pub fn move_to(&mut self, segment: &Arc<Segment>) -> Result<()> {
+    pub(crate) fn move_to(&mut self, segment: &Arc<Segment>) -> Result<()> {
         if self.segment.number == segment.number {
             return Ok(());
         }
@@ -209,7 +216,7 @@ impl Prepared {
     }
 
     /// Adds the values that later commits may refer to, once the payload is durable at this offset of its segment.
-    pub fn remember(&self, dictionary: &Dictionary, start: u64) {
+    pub(crate) fn remember(&self, dictionary: &Dictionary, start: u64) {
         for value in &self.lasting {
             let bytes = &self.payload[value.at..value.at + value.bytes];
             dictionary.insert(self.segment.number, start + value.at as u64, bytes);
@@ -218,7 +225,7 @@ impl Prepared {
 
     /// Makes the commit visible, whose payload is durable at this offset of a segment. Adds ordered indexes that have
     /// many unsorted changes to `crowded`.
-    pub fn publish(
+    pub(crate) fn publish(
         &mut self,
         state: &mut EngineState,
         (active, start): (&Segment, u64),
@@ -343,7 +350,7 @@ enum Resolved<'a> {
 }
 
 impl Core {
-    pub fn commit(&self, changes: &ChangeSet) -> Result<CommitOutcome> {
+    pub(crate) fn commit(&self, changes: &ChangeSet) -> Result<CommitOutcome> {
         self.check_running()?;
         let mut named = Named::by(changes, &self.identity)?;
         let claim = self.claims.claim(std::mem::take(&mut named.claims));

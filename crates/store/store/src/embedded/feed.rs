@@ -36,7 +36,7 @@ struct Held {
 
 impl Keeping {
     /// Opens the feed with the segments and holds that were kept when the store was last open.
-    pub fn open(disk: &dyn Disk, dir: &Path, identity: &Identity, kept: Segments) -> Result<Self> {
+    pub(crate) fn open(disk: &dyn Disk, dir: &Path, identity: &Identity, kept: Segments) -> Result<Self> {
         let names = disk.list(dir).map_err(|source| io_error("list", dir, source))?;
         let mut holds = Vec::new();
         if names.iter().any(|name| name == HOLDS_NAME) {
@@ -206,7 +206,7 @@ impl Core {
         Ok(changes)
     }
 
-    pub fn read_feed(
+    pub(crate) fn read_feed(
         &self,
         cursor: &mut FeedCursor,
         tables: &[&'static TableDef],
@@ -260,7 +260,7 @@ impl Core {
     }
 
     /// While the writer's lock is held, every frame of the journal has been published.
-    pub fn snapshot(&self, tables: &[&'static TableDef]) -> Result<(u64, Box<dyn FrozenRows>)> {
+    pub(crate) fn snapshot(&self, tables: &[&'static TableDef]) -> Result<(u64, Box<dyn FrozenRows>)> {
         let writer = lock(&self.writer);
         let frozen = self.freeze(tables)?;
         Ok((writer.sequence, Box::new(frozen)))
@@ -270,7 +270,7 @@ impl Core {
         replace_file(&*self.options.disk, &self.dir, HOLDS_NAME, &encode(&self.identity, holds))
     }
 
-    pub fn hold(&self, hold: Hold) -> Result<bool> {
+    pub(crate) fn hold(&self, hold: Hold) -> Result<bool> {
         hold.check()?;
         self.check_running()?;
         let end = self.counters.sequence_end.load(Ordering::Acquire);
@@ -300,7 +300,7 @@ impl Core {
         Ok(true)
     }
 
-    pub fn release(&self, name: &str) -> Result<()> {
+    pub(crate) fn release(&self, name: &str) -> Result<()> {
         let mut keeping = lock(&self.keeping);
         let mut holds = keeping.holds.clone();
         holds.retain(|held| held.hold.name != name);
@@ -312,13 +312,13 @@ impl Core {
     }
 
     /// Adds a segment that compaction has emptied.
-    pub fn keep(&self, segment: &Arc<Segment>) {
+    pub(crate) fn keep(&self, segment: &Arc<Segment>) {
         lock(&self.keeping).kept.insert(segment.number, Arc::clone(segment));
     }
 
     /// Drops holds for which too much is kept; with `is_full`, all holds for which anything is kept, because a reader
     /// can take a snapshot, but a full disk stops payments.
-    pub fn limit_holds(&self, is_full: bool) -> Result<()> {
+    pub(crate) fn limit_holds(&self, is_full: bool) -> Result<()> {
         let mut keeping = lock(&self.keeping);
         let limit = |held: &Held| if is_full { 0 } else { held.hold.bytes_max };
         let (fits, dropped): (Vec<Held>, Vec<Held>) =
@@ -340,12 +340,12 @@ impl Core {
     }
 
     /// The bytes of segments that the next checkpoint removes.
-    pub fn unneeded_bytes(&self) -> u64 {
+    pub(crate) fn unneeded_bytes(&self) -> u64 {
         lock(&self.keeping).unneeded().map(|segment| segment.used.load(Ordering::Relaxed)).sum()
     }
 
     /// Takes the segments that no hold needs, to remove them. Holds cannot have them any more.
-    pub fn take_unneeded(&self) -> Vec<Arc<Segment>> {
+    pub(crate) fn take_unneeded(&self) -> Vec<Arc<Segment>> {
         let mut keeping = lock(&self.keeping);
         let unneeded: Vec<Arc<Segment>> = keeping.unneeded().cloned().collect();
         unneeded.iter().for_each(|segment| {
@@ -355,12 +355,12 @@ impl Core {
     }
 
     /// The numbers of the segments that are kept.
-    pub fn kept_numbers(&self) -> Vec<u32> {
+    pub(crate) fn kept_numbers(&self) -> Vec<u32> {
         lock(&self.keeping).kept.keys().copied().collect()
     }
 
     /// The bytes on disk that are kept for holds only, and the number of holds.
-    pub fn held(&self) -> (u64, usize) {
+    pub(crate) fn held(&self) -> (u64, usize) {
         let keeping = lock(&self.keeping);
         (keeping.held_bytes(), keeping.holds.len())
     }

@@ -68,7 +68,7 @@ pub(crate) struct Identity {
 
 impl Identity {
     /// The keyed hash that tags headers and places keys in the indexes.
-    pub fn hash(&self, parts: &[&[u8]]) -> u64 {
+    pub(crate) fn hash(&self, parts: &[&[u8]]) -> u64 {
         let mut hasher = SipHasher24::new_with_key(&self.key);
         for part in parts {
             hasher.write(part);
@@ -179,19 +179,19 @@ pub enum FrameKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FrameHeader {
     pub kind: FrameKind,
-    pub payload_bytes: u32,
+    pub(crate) payload_bytes: u32,
     /// None in format 1.
-    pub seal_bytes: Option<u32>,
+    pub(crate) seal_bytes: Option<u32>,
     /// The checksum of the sectors' checksums; in format 1, of the payload.
-    pub crc: u32,
-    pub sequence: u64,
-    pub serial_next: u64,
+    pub(crate) crc: u32,
+    pub(crate) sequence: u64,
+    pub(crate) serial_next: u64,
     pub records: u32,
 }
 
 impl FrameHeader {
     /// The bytes of a header of format 2.
-    pub fn encode(&self, identity: &Identity, segment: u32, offset: u64) -> [u8; FRAME_HEADER_BYTES] {
+    pub(crate) fn encode(&self, identity: &Identity, segment: u32, offset: u64) -> [u8; FRAME_HEADER_BYTES] {
         let mut header = [0; FRAME_HEADER_BYTES];
         header[..4].copy_from_slice(FRAME_MAGIC);
         header[4] = match self.kind {
@@ -209,7 +209,7 @@ impl FrameHeader {
     }
 
     /// The header in these bytes, if it is genuine.
-    pub fn decode(identity: &Identity, segment: u32, offset: u64, bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn decode(identity: &Identity, segment: u32, offset: u64, bytes: &[u8]) -> Option<Self> {
         let header = bytes.get(..FRAME_HEADER_BYTES)?;
         let is_sealed = &header[..4] == FRAME_MAGIC;
         if !is_sealed && &header[..4] != FRAME_MAGIC_1 {
@@ -241,7 +241,7 @@ impl FrameHeader {
         })
     }
 
-    pub fn frame_bytes(&self) -> u64 {
+    pub(crate) fn frame_bytes(&self) -> u64 {
         FRAME_HEADER_BYTES as u64 + u64::from(self.payload_bytes) + u64::from(self.seal_bytes.unwrap_or(0))
     }
 }
@@ -297,10 +297,10 @@ pub(crate) fn end_word(crc: u32) -> [u8; FRAME_END_BYTES] {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RecordView<'a> {
     pub table: u16,
-    pub birth: u32,
-    pub serial: u64,
+    pub(crate) birth: u32,
+    pub(crate) serial: u64,
     /// The layout of the row; 0 for a tombstone.
-    pub layout: u8,
+    pub(crate) layout: u8,
     pub key: &'a [u8],
     /// None: the row was deleted.
     pub row: Option<&'a [u8]>,
@@ -308,7 +308,7 @@ pub(crate) struct RecordView<'a> {
 
 impl<'a> RecordView<'a> {
     /// Appends the record and returns its size.
-    pub fn encode(&self, out: &mut Vec<u8>) -> usize {
+    pub(super) fn encode(&self, out: &mut Vec<u8>) -> usize {
         let start = out.len();
         let row = self.row.unwrap_or_default();
         let op: u32 =
@@ -332,14 +332,14 @@ impl<'a> RecordView<'a> {
     }
 
     /// The size of the record that starts here, from its header alone.
-    pub fn size_at(bytes: &[u8]) -> Option<usize> {
+    pub(crate) fn size_at(bytes: &[u8]) -> Option<usize> {
         let header = bytes.get(..RECORD_HEADER_BYTES)?;
         let key_bytes = usize::from(u16::from_le_bytes([header[6], header[7]]));
         Some(record_bytes(key_bytes, u32_at(header, 8) as usize))
     }
 
     /// The record at the start of `bytes`, and its size. Verifies its checksum.
-    pub fn decode(bytes: &'a [u8]) -> std::result::Result<(Self, usize), &'static str> {
+    pub(super) fn decode(bytes: &'a [u8]) -> std::result::Result<(Self, usize), &'static str> {
         let size = Self::size_at(bytes).ok_or("a record ends within its header")?;
         let record = bytes.get(..size).ok_or("a record reaches past its end")?;
         let key_bytes = usize::from(u16::from_le_bytes([record[6], record[7]]));
@@ -395,22 +395,21 @@ fn record_crc(record: &[u8]) -> u32 {
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Manifest {
     /// The format that the file had.
-    pub version: u32,
+    pub(crate) version: u32,
     pub identity: Identity,
     /// Segments up to this number exist if and only if they are listed; later ones exist without gaps.
-    pub segments_upto: u32,
-    pub segments: Vec<u32>,
+    pub(crate) segments_upto: u32,
+    pub(crate) segments: Vec<u32>,
     /// The layouts of rows by table; all rows of other tables have layout 0.
-    pub layouts: BTreeMap<u16, Layouts>,
+    pub(crate) layouts: BTreeMap<u16, Layouts>,
 }
 
 /// The layouts of a table's rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Layouts {
-    /// The newest.
-    pub newest: u8,
+    pub(crate) newest: u8,
     /// The oldest that rows may still have. If it is not the newest, the rows are being migrated.
-    pub oldest: u8,
+    pub(crate) oldest: u8,
 }
 
 pub(crate) const MANIFEST_NAME: &str = "MANIFEST";
@@ -430,7 +429,7 @@ fn unhex(text: &str) -> Option<[u8; 16]> {
 }
 
 impl Manifest {
-    pub fn encode(&self) -> String {
+    pub(crate) fn encode(&self) -> String {
         let segments: Vec<String> = self.segments.iter().map(ToString::to_string).collect();
         let mut layouts = String::new();
         for (table, Layouts { newest, oldest }) in &self.layouts {
@@ -446,7 +445,7 @@ impl Manifest {
         format!("{body}crc32c {:08x}\n", crc32c::crc32c(body.as_bytes()))
     }
 
-    pub fn decode(path: &Path, bytes: &[u8]) -> Result<Self> {
+    pub(crate) fn decode(path: &Path, bytes: &[u8]) -> Result<Self> {
         let corrupt =
             |what: &str| StoreError::Corrupt { file: path.to_owned(), offset: 0, what: what.into() };
         let text = std::str::from_utf8(bytes).map_err(|_| corrupt("not text"))?;

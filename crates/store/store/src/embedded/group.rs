@@ -90,13 +90,13 @@ impl Member {
 
 impl Group {
     /// An empty buffer for the records of a commit.
-    pub fn buffer(&self) -> Vec<u8> {
+    pub(crate) fn buffer(&self) -> Vec<u8> {
         lock(&self.buffers).pop().unwrap_or_default()
     }
 
     /// Number of commits that wait.
     #[cfg(any(test, feature = "testing"))]
-    pub fn waiting(&self) -> usize {
+    pub(crate) fn waiting(&self) -> usize {
         lock(&self.queue).waiting.len()
     }
 
@@ -146,7 +146,7 @@ impl Group {
 impl Core {
     /// Makes a prepared commit durable and visible, perhaps together with others. After an error, it is
     /// neither.
-    pub fn append_in_group(&self, prepared: Prepared) -> Result<()> {
+    pub(crate) fn append_in_group(&self, prepared: Prepared) -> Result<()> {
         let bytes = prepared.payload.len();
         let member =
             Arc::new(Member { bytes, turn: Mutex::new(Turn::Waiting(prepared)), changed: Condvar::new() });

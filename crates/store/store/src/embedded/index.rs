@@ -18,23 +18,23 @@ use crate::{IndexKind, TableDef};
 pub(crate) struct Location(pub u64);
 
 impl Location {
-    pub fn new(segment: u32, offset: u64, bytes: usize) -> Self {
+    pub(crate) fn new(segment: u32, offset: u64, bytes: usize) -> Self {
         debug_assert!(offset.is_multiple_of(8) && bytes.is_multiple_of(8));
         assert!(segment < 1 << 24 && offset >> 3 < 1 << 24, "a location fits its bits");
         let length = (bytes as u64 >> 3).min(0xffff);
         Self(u64::from(segment) << 40 | (offset >> 3) << 16 | length)
     }
-    pub fn segment(self) -> u32 {
+    pub(crate) fn segment(self) -> u32 {
         u32::try_from(self.0 >> 40).expect("24 bits")
     }
-    pub fn offset(self) -> u64 {
+    pub(crate) fn offset(self) -> u64 {
         (self.0 >> 16 & 0xff_ffff) << 3
     }
     /// The record's length in bytes, or a lower bound if [`Location::is_long`].
-    pub fn bytes_min(self) -> u64 {
+    pub(crate) fn bytes_min(self) -> u64 {
         (self.0 & 0xffff) << 3
     }
-    pub fn is_long(self) -> bool {
+    pub(crate) fn is_long(self) -> bool {
         self.0 & 0xffff == 0xffff
     }
 }
@@ -154,12 +154,12 @@ pub(crate) struct PairSet {
 }
 
 impl PairSet {
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.len
     }
 
     /// Adds a pair; false if it exists.
-    pub fn insert(&mut self, fingerprint: u64, value: u64) -> bool {
+    pub(super) fn insert(&mut self, fingerprint: u64, value: u64) -> bool {
         if self.parts.is_empty() {
             self.parts = (0..PARTS).map(|_| PairPart::default()).collect();
         }
@@ -189,7 +189,7 @@ impl PairSet {
     }
 
     /// Removes a pair; false if it does not exist.
-    pub fn remove(&mut self, fingerprint: u64, value: u64) -> bool {
+    pub(super) fn remove(&mut self, fingerprint: u64, value: u64) -> bool {
         let Some(part) = self.parts.get_mut(part_of(fingerprint)) else { return false };
         let existed = if let Some(group) = part.groups.get_mut(fingerprint) {
             let existed = group.remove(value);
@@ -206,7 +206,7 @@ impl PairSet {
         existed
     }
 
-    pub fn contains(&self, fingerprint: u64, value: u64) -> bool {
+    pub(super) fn contains(&self, fingerprint: u64, value: u64) -> bool {
         let Some(part) = self.parts.get(part_of(fingerprint)) else { return false };
         match part.groups.get(fingerprint) {
             Some(group) => group.contains(value),
@@ -218,7 +218,7 @@ impl PairSet {
     }
 
     /// Calls `visit` with the values under a fingerprint.
-    pub fn each(&self, fingerprint: u64, visit: &mut dyn FnMut(u64)) {
+    pub(super) fn each(&self, fingerprint: u64, visit: &mut dyn FnMut(u64)) {
         let Some(part) = self.parts.get(part_of(fingerprint)) else { return };
         match part.groups.get(fingerprint) {
             Some(group) => group.iter().for_each(visit),
@@ -230,7 +230,7 @@ impl PairSet {
     }
 
     /// All pairs, in no particular order.
-    pub fn iter(&self) -> impl Iterator<Item = (u64, u64)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u64, u64)> {
         self.parts.iter().flat_map(|part| {
             let singles = part.single.iter().map(|slot| (slot.fingerprint, slot.value));
             let groups = part.groups.0.iter();
@@ -240,7 +240,7 @@ impl PairSet {
 
     /// An estimate: a value in a group takes 8 bytes, plus half as much empty space. Each scrape of the
     /// metrics calls this, so it must not visit each group.
-    pub fn bytes(&self) -> usize {
+    pub(super) fn bytes(&self) -> usize {
         let part = |part: &PairPart| {
             part.single.allocation_size() + part.groups.0.allocation_size() + part.grouped * 12
         };
@@ -252,7 +252,7 @@ impl PairSet {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Op {
     pub value: u64,
-    pub added: bool,
+    pub(crate) added: bool,
 }
 
 /// Usually there is one, or one that was replaced by another.
@@ -270,26 +270,26 @@ pub(crate) struct Pairs {
 }
 
 impl Pairs {
-    pub fn insert(&mut self, fingerprint: u64, value: u64) {
+    pub(crate) fn insert(&mut self, fingerprint: u64, value: u64) {
         if !self.removed.remove(fingerprint, value) {
             self.added.insert(fingerprint, value);
         }
     }
 
-    pub fn remove(&mut self, fingerprint: u64, value: u64) {
+    pub(crate) fn remove(&mut self, fingerprint: u64, value: u64) {
         if !self.added.remove(fingerprint, value) {
             self.removed.insert(fingerprint, value);
         }
     }
 
     /// Collects the operations on a fingerprint.
-    pub fn ops(&self, fingerprint: u64, out: &mut Ops) {
+    pub(crate) fn ops(&self, fingerprint: u64, out: &mut Ops) {
         self.removed.each(fingerprint, &mut |value| out.push(Op { value, added: false }));
         self.added.each(fingerprint, &mut |value| out.push(Op { value, added: true }));
     }
 
     /// Returns the operation on a pair, if there is one.
-    pub fn op(&self, fingerprint: u64, value: u64) -> Option<bool> {
+    pub(crate) fn op(&self, fingerprint: u64, value: u64) -> Option<bool> {
         if self.added.contains(fingerprint, value) {
             return Some(true);
         }
@@ -297,21 +297,21 @@ impl Pairs {
     }
 
     /// All pairs and whether they were added, in no particular order.
-    pub fn iter(&self) -> impl Iterator<Item = (u64, u64, bool)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, u64, bool)> {
         let removed = self.removed.iter().map(|(fingerprint, value)| (fingerprint, value, false));
         self.added.iter().map(|(fingerprint, value)| (fingerprint, value, true)).chain(removed)
     }
 
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.added.len() + self.removed.len()
     }
 
     /// Returns the number of pairs added, less those removed.
-    pub fn net(&self) -> i64 {
+    pub(crate) fn net(&self) -> i64 {
         count(self.added.len()) - count(self.removed.len())
     }
 
-    pub fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.added.bytes() + self.removed.bytes()
     }
 }
@@ -325,24 +325,23 @@ fn count(len: usize) -> i64 {
 pub(crate) struct PrimaryIndex(pub Pairs);
 
 impl PrimaryIndex {
-    pub fn insert(&mut self, fingerprint: u64, location: Location) {
+    pub(crate) fn insert(&mut self, fingerprint: u64, location: Location) {
         self.0.insert(fingerprint, location.0);
     }
 
     /// Removes an entry that exists.
-    pub fn remove(&mut self, fingerprint: u64, location: Location) {
+    pub(crate) fn remove(&mut self, fingerprint: u64, location: Location) {
         assert!(self.0.op(fingerprint, location.0) != Some(false), "no entry is removed twice");
         self.0.remove(fingerprint, location.0);
     }
 
     /// Moves an entry that exists.
-    pub fn replace(&mut self, fingerprint: u64, old: Location, new: Location) {
+    pub(crate) fn replace(&mut self, fingerprint: u64, old: Location, new: Location) {
         self.remove(fingerprint, old);
         self.insert(fingerprint, new);
     }
 }
 
-/// A secondary index.
 #[derive(Debug)]
 pub(crate) enum Secondary {
     /// Fingerprint of the value → fingerprints of the keys. These are fingerprints and not locations, because
@@ -357,10 +356,10 @@ pub(crate) enum Secondary {
 pub(crate) struct TableIndex {
     pub id: u16,
     /// `None` for a table unknown to this program; its rows are kept.
-    pub def: Option<&'static TableDef>,
-    pub primary: PrimaryIndex,
+    pub(crate) def: Option<&'static TableDef>,
+    pub(crate) primary: PrimaryIndex,
     /// In the order of the definition.
-    pub secondary: Vec<Secondary>,
+    pub(crate) secondary: Vec<Secondary>,
 }
 
 /// Changes of an index, which no longer change themselves.
@@ -371,21 +370,21 @@ pub(crate) enum FrozenIndex {
 }
 
 impl FrozenIndex {
-    pub fn pairs(&self) -> Option<&Pairs> {
+    pub(crate) fn pairs(&self) -> Option<&Pairs> {
         match self {
             Self::Pairs(pairs) => Some(pairs),
             Self::Positions(_) => None,
         }
     }
 
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         match self {
             Self::Pairs(pairs) => pairs.len(),
             Self::Positions(positions) => positions.len(),
         }
     }
 
-    pub fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         match self {
             Self::Pairs(pairs) => pairs.bytes(),
             Self::Positions(positions) => positions.bytes(),
@@ -394,7 +393,7 @@ impl FrozenIndex {
 }
 
 impl TableIndex {
-    pub fn new(id: u16, def: Option<&'static TableDef>) -> Self {
+    pub(crate) fn new(id: u16, def: Option<&'static TableDef>) -> Self {
         let kinds = def.map_or(&[][..], |def| def.indexes).iter();
         let secondary = kinds.map(|index| match index.kind {
             IndexKind::Hash | IndexKind::Prefix { .. } => Secondary::Hash(Pairs::default()),
@@ -403,8 +402,7 @@ impl TableIndex {
         Self { id, def, primary: PrimaryIndex::default(), secondary: secondary.collect() }
     }
 
-    /// Its ordered indexes.
-    pub fn ordered(&self) -> impl Iterator<Item = &Arc<OrderedIndex>> {
+    pub(crate) fn ordered(&self) -> impl Iterator<Item = &Arc<OrderedIndex>> {
         self.secondary.iter().filter_map(|index| match index {
             Secondary::Ordered(index) => Some(index),
             Secondary::Hash(_) => None,
@@ -412,7 +410,7 @@ impl TableIndex {
     }
 
     /// Takes the changes out: of the primary index, then of the secondary ones.
-    pub fn freeze(&mut self) -> Vec<FrozenIndex> {
+    pub(crate) fn freeze(&mut self) -> Vec<FrozenIndex> {
         let primary = FrozenIndex::Pairs(std::mem::take(&mut self.primary.0));
         let secondary = self.secondary.iter_mut().map(|index| match index {
             Secondary::Hash(pairs) => FrozenIndex::Pairs(std::mem::take(pairs)),
@@ -422,7 +420,7 @@ impl TableIndex {
     }
 
     /// Applies an entry. Returns its index if that has many changes which are not sorted yet.
-    pub fn apply(&mut self, op: SecondaryOp) -> Option<&Arc<OrderedIndex>> {
+    pub(crate) fn apply(&mut self, op: SecondaryOp) -> Option<&Arc<OrderedIndex>> {
         match (&mut self.secondary[usize::from(op.slot)], op.entry) {
             (Secondary::Hash(index), SecondaryEntry::Value(value)) if op.add => index.insert(value, op.key),
             (Secondary::Hash(index), SecondaryEntry::Value(value)) => index.remove(value, op.key),
@@ -436,7 +434,7 @@ impl TableIndex {
     }
 
     /// The memory of what has changed since the last run.
-    pub fn changed_bytes(&self) -> usize {
+    pub(crate) fn changed_bytes(&self) -> usize {
         let secondary = self.secondary.iter().map(|index| match index {
             Secondary::Hash(index) => index.bytes(),
             Secondary::Ordered(index) => index.changed_bytes(),
@@ -444,7 +442,7 @@ impl TableIndex {
         self.primary.0.bytes() + secondary.sum::<usize>()
     }
 
-    pub fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         let secondary = self.secondary.iter().map(|index| match index {
             Secondary::Hash(index) => index.bytes(),
             Secondary::Ordered(index) => index.bytes(),
@@ -465,9 +463,9 @@ pub(crate) enum SecondaryEntry {
 /// An entry to add or to remove.
 #[derive(Debug)]
 pub(crate) struct SecondaryOp {
-    pub slot: u8,
+    pub(crate) slot: u8,
     pub add: bool,
-    pub entry: SecondaryEntry,
+    pub(crate) entry: SecondaryEntry,
     /// The key's fingerprint.
     pub key: u64,
 }

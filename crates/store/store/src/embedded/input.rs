@@ -50,12 +50,12 @@ pub(crate) struct In {
 
 impl In {
     /// Reads the bytes from an offset on.
-    pub fn new(file: Arc<dyn DiskFile>, offset: u64, left: u64) -> Self {
+    pub(super) fn new(file: Arc<dyn DiskFile>, offset: u64, left: u64) -> Self {
         Self { file, buffer: Vec::new(), at: 0, offset, left, crc: 0 }
     }
 
     /// Reads what is left, and returns the checksum of everything.
-    pub fn finish(mut self) -> Loaded<u32> {
+    pub(super) fn finish(mut self) -> Loaded<u32> {
         loop {
             self.at = self.buffer.len();
             if self.left == 0 {
@@ -65,7 +65,7 @@ impl In {
         }
     }
 
-    pub fn take(&mut self, n: usize) -> Loaded<&[u8]> {
+    pub(super) fn take(&mut self, n: usize) -> Loaded<&[u8]> {
         if self.buffer.len() - self.at < n {
             self.buffer.drain(..self.at);
             self.at = 0;
@@ -85,23 +85,23 @@ impl In {
         Ok(&self.buffer[self.at - n..self.at])
     }
 
-    pub fn array<const N: usize>(&mut self) -> Loaded<[u8; N]> {
+    pub(super) fn array<const N: usize>(&mut self) -> Loaded<[u8; N]> {
         Ok(self.take(N)?.try_into().expect("take returns the length asked for"))
     }
 
-    pub fn u8(&mut self) -> Loaded<u8> {
+    pub(super) fn u8(&mut self) -> Loaded<u8> {
         Ok(self.array::<1>()?[0])
     }
 
-    pub fn u16(&mut self) -> Loaded<u16> {
+    pub(super) fn u16(&mut self) -> Loaded<u16> {
         self.array().map(u16::from_le_bytes)
     }
 
-    pub fn u32(&mut self) -> Loaded<u32> {
+    pub(super) fn u32(&mut self) -> Loaded<u32> {
         self.array().map(u32::from_le_bytes)
     }
 
-    pub fn u64(&mut self) -> Loaded<u64> {
+    pub(super) fn u64(&mut self) -> Loaded<u64> {
         self.array().map(u64::from_le_bytes)
     }
 }

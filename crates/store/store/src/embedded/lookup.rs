@@ -44,7 +44,7 @@ enum Located {
 
 impl Core {
     /// The rows under these keys.
-    pub fn rows(&self, table: &'static TableDef, keys: &[Vec<u8>]) -> Result<Vec<Option<RawRow>>> {
+    pub(crate) fn rows(&self, table: &'static TableDef, keys: &[Vec<u8>]) -> Result<Vec<Option<RawRow>>> {
         match self.read_one(self.prepare_rows(table, keys))? {
             ReadAnswer::Rows(rows) => Ok(rows),
             _ => unreachable!("answers follow the reads"),
@@ -52,7 +52,7 @@ impl Core {
     }
 
     /// The rows under each value of a hash or prefix index.
-    pub fn groups(
+    pub(crate) fn groups(
         &self,
         table: &'static TableDef,
         index: u8,
@@ -65,7 +65,7 @@ impl Core {
     }
 
     /// The rows of a range.
-    pub fn range(&self, range: RangeRead<'_>) -> Result<Vec<RawRecord>> {
+    pub(crate) fn range(&self, range: RangeRead<'_>) -> Result<Vec<RawRecord>> {
         range.table.assert_ordered(range.index);
         match self.read_one(Prepared::Range(range))? {
             ReadAnswer::Range(rows) => Ok(rows),
@@ -74,7 +74,7 @@ impl Core {
     }
 
     /// Several reads of one state.
-    pub fn read_all(&self, reads: &[Read]) -> Result<Vec<ReadAnswer>> {
+    pub(crate) fn read_all(&self, reads: &[Read]) -> Result<Vec<ReadAnswer>> {
         self.read_prepared(&reads.iter().map(|read| self.prepare_read(read)).collect::<Vec<_>>())
     }
 

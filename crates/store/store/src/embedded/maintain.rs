@@ -22,16 +22,16 @@ use crate::{Result, StoreError, TableDef};
 pub(crate) struct NextSegment {
     pub number: u32,
     /// Created in advance, so that no commit waits for it.
-    pub ready: Option<Arc<Segment>>,
+    pub(crate) ready: Option<Arc<Segment>>,
     /// When the disk was last found to be full, because a failed attempt to create a segment takes long, too.
-    pub full_since: Option<Instant>,
+    pub(crate) full_since: Option<Instant>,
 }
 
 /// State that only maintenance changes.
 pub(crate) struct Maintenance {
-    pub manifest: Manifest,
+    pub(crate) manifest: Manifest,
     /// Runs that are merged or to be removed.
-    pub runs: RunWork,
+    pub(crate) runs: RunWork,
 }
 
 /// A new segment is synced whenever this much of it has been written, so that no commit waits for all of it.
@@ -112,7 +112,7 @@ impl Moving {
 impl Core {
     /// Returns the next segment. If it was not created in advance, it has room for a frame of `bytes` bytes.
     /// When the disk is nearly full, compaction gets a small one, since it frees space in the end.
-    pub fn take_next(&self, frame_bytes: u64, kind: FrameKind) -> Result<Arc<Segment>> {
+    pub(crate) fn take_next(&self, frame_bytes: u64, kind: FrameKind) -> Result<Arc<Segment>> {
         // If it is being created now, finish without pauses.
         self.wake.hurry.fetch_add(1, Ordering::Relaxed);
         let mut next = lock(&self.next);
@@ -146,7 +146,7 @@ impl Core {
         created
     }
 
-    pub fn prepare_next(&self) -> Result<()> {
+    pub(crate) fn prepare_next(&self) -> Result<()> {
         let mut next = lock(&self.next);
         if next.ready.is_none() {
             next.ready = Some(self.create_unless_full(&mut next, 0)?);
@@ -170,7 +170,7 @@ impl Core {
 
     /// Returns whether the creation of the next segment is late: it must be complete when half of the current
     /// one is used.
-    pub fn is_needed_soon(&self, made: u64, of: u64) -> bool {
+    pub(crate) fn is_needed_soon(&self, made: u64, of: u64) -> bool {
         let state = self.read();
         state.segments.values().next_back().is_some_and(|active| {
             let load = |value: &AtomicU64| value.load(Ordering::Relaxed);
@@ -180,7 +180,7 @@ impl Core {
 
     /// One round of maintenance: prepares the next segment, compacts, merges runs, and writes a checkpoint when
     /// one is due. A round is bounded and always reaches the checkpoint, however much there is to do.
-    pub fn maintain(&self) -> Result<()> {
+    pub(crate) fn maintain(&self) -> Result<()> {
         let prepared = self.prepare_next();
         let compacted = self.compact_round();
         let merged = self.merge_round();
@@ -359,7 +359,11 @@ impl Core {
     }
 
     /// The verified frame at an offset; `None` at the end.
-    pub fn read_frame(&self, segment: &Segment, offset: u64) -> Result<Option<(FrameHeader, Vec<u8>)>> {
+    pub(crate) fn read_frame(
+        &self,
+        segment: &Segment,
+        offset: u64,
+    ) -> Result<Option<(FrameHeader, Vec<u8>)>> {
         let read = |bytes: &mut [u8], offset| {
             read_full_at(&*segment.file, bytes, offset)
                 .map_err(|source| io_error("read", &segment.path, source))
@@ -531,18 +535,18 @@ const LOOK_AROUND: Duration = Duration::from_secs(5);
 const QUIET: Duration = Duration::from_millis(500);
 
 impl Wake {
-    pub fn notify(&self) {
+    pub(crate) fn notify(&self) {
         *lock(&self.pending) = true;
         self.condition.notify_all();
     }
 
-    pub fn is_stopping(&self) -> bool {
+    pub(crate) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Relaxed)
     }
 
     /// Called between pieces of background work. Pauses for a multiple of the time that the last piece took,
     /// so that payments get processor and disk, and never wait for more than one piece.
-    pub fn rest(&self, times: u32) {
+    pub(crate) fn rest(&self, times: u32) {
         let mut busy_since = lock(&self.busy_since);
         let Some(since) = *busy_since else { return };
         if !self.is_stopping() && self.hurry.load(Ordering::Relaxed) == 0 {
@@ -566,7 +570,7 @@ pub(crate) struct Maintainer {
 }
 
 impl Maintainer {
-    pub fn start(core: &Arc<Core>) -> Self {
+    pub(super) fn start(core: &Arc<Core>) -> Self {
         core.wake.notify();
         let own = Arc::clone(core);
         let run = move || {
@@ -603,7 +607,7 @@ impl Maintainer {
         }
     }
 
-    pub fn stop(self) {
+    pub(super) fn stop(self) {
         self.core.wake.stopping.store(true, Ordering::Relaxed);
         self.core.wake.notify();
         if self.thread.join().is_err() {

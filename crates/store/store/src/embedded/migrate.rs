@@ -63,7 +63,7 @@ pub(crate) fn current<'a>(def: &TableDef, layout: u8, key: &[u8], row: &'a [u8])
 
 impl Core {
     /// Writes all rows of older layouts again.
-    pub fn migrate(&self, tables: &[&'static TableDef]) -> Result<()> {
+    pub(crate) fn migrate(&self, tables: &[&'static TableDef]) -> Result<()> {
         let stored = lock(&self.maintenance).manifest.layouts.clone();
         for table in tables {
             let Some(layouts) = stored.get(&table.id).filter(|layouts| layouts.oldest < layouts.newest)

@@ -52,10 +52,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::Duration;
 
-pub use cut::CutTail;
+pub(crate) use cut::CutTail;
 pub use disk::{Disk, DiskFile, RealDisk};
 pub use format::FrameKind;
-pub use verify::{FrameInfo, RecordInfo, Report, SegmentReport};
+pub use verify::{FrameInfo, RecordInfo, Report};
 
 use batzen_metrics::{Histogram, Page};
 
@@ -153,22 +153,22 @@ fn abort(reason: &str) {
 /// A file of the journal.
 pub(crate) struct Segment {
     pub number: u32,
-    pub path: PathBuf,
-    pub file: Arc<dyn DiskFile>,
+    pub(crate) path: PathBuf,
+    pub(crate) file: Arc<dyn DiskFile>,
     /// The limit for the frames.
-    pub capacity: AtomicU64,
+    pub(crate) capacity: AtomicU64,
     /// The current end of the frames.
-    pub used: AtomicU64,
+    pub(crate) used: AtomicU64,
     /// Bytes of live records.
-    pub live: AtomicU64,
+    pub(crate) live: AtomicU64,
     /// Bytes of tombstones.
-    pub tombstones: AtomicU64,
+    pub(crate) tombstones: AtomicU64,
     /// Compaction has found damage here and skips the segment.
-    pub damaged: AtomicBool,
+    pub(crate) damaged: AtomicBool,
 }
 
 impl Segment {
-    pub fn corrupt(&self, offset: u64, what: impl Into<String>) -> StoreError {
+    pub(crate) fn corrupt(&self, offset: u64, what: impl Into<String>) -> StoreError {
         StoreError::Corrupt { file: self.path.clone(), offset, what: what.into() }
     }
 }
@@ -179,9 +179,9 @@ pub(crate) type Segments = BTreeMap<u32, Arc<Segment>>;
 pub(crate) struct EngineState {
     /// The latest changes of the indexes.
     pub tables: HashMap<u16, TableIndex>,
-    pub segments: Arc<Segments>,
+    pub(crate) segments: Arc<Segments>,
     /// The indexes before the latest changes.
-    pub cold: Arc<Cold>,
+    pub(crate) cold: Arc<Cold>,
 }
 
 pub(crate) struct Counters {
@@ -190,15 +190,15 @@ pub(crate) struct Counters {
     /// Frames that hold commits, each of one or of several.
     pub frames: AtomicU64,
     /// CPU time of what only one commit does at a time.
-    pub serial_cpu_ns: AtomicU64,
+    pub(crate) serial_cpu_ns: AtomicU64,
     pub sync_times: Histogram,
     pub written: AtomicU64,
     pub compacted: AtomicU64,
     pub checkpoints: AtomicU64,
     /// Bytes of journal since the last checkpoint.
-    pub since_checkpoint: AtomicU64,
+    pub(crate) since_checkpoint: AtomicU64,
     /// The number of the next frame; all before it are durable.
-    pub sequence_end: AtomicU64,
+    pub(crate) sequence_end: AtomicU64,
 }
 
 impl Default for Counters {
@@ -222,25 +222,25 @@ impl Default for Counters {
 /// index within the state, tree before log. The locks of claims, group, dictionary, records and known marks are held
 /// only for moments, and no other lock is taken meanwhile.
 pub(crate) struct Core {
-    pub dir: PathBuf,
-    pub options: Options,
+    pub(crate) dir: PathBuf,
+    pub(crate) options: Options,
     pub identity: Identity,
-    pub schema: u64,
-    pub maintenance: Mutex<Maintenance>,
-    pub marks: Mutex<tail::TailMarks>,
-    pub writer: Mutex<Writer>,
-    pub next: Mutex<maintain::NextSegment>,
-    pub keeping: Mutex<feed::Keeping>,
-    pub state: RwLock<EngineState>,
-    pub counters: Counters,
-    pub wake: maintain::Wake,
-    pub claims: Claims,
-    pub group: Group,
-    pub dictionary: Dictionary,
+    pub(crate) schema: u64,
+    pub(crate) maintenance: Mutex<Maintenance>,
+    pub(crate) marks: Mutex<tail::TailMarks>,
+    pub(crate) writer: Mutex<Writer>,
+    pub(crate) next: Mutex<maintain::NextSegment>,
+    pub(crate) keeping: Mutex<feed::Keeping>,
+    pub(crate) state: RwLock<EngineState>,
+    pub(crate) counters: Counters,
+    pub(crate) wake: maintain::Wake,
+    pub(crate) claims: Claims,
+    pub(crate) group: Group,
+    pub(crate) dictionary: Dictionary,
     pub records: RecordCache,
-    pub known_marks: KnownMarks,
+    pub(crate) known_marks: KnownMarks,
     /// Why the store has stopped, if it has.
-    pub stopped: OnceLock<String>,
+    pub(crate) stopped: OnceLock<String>,
     _lock: Box<dyn Any + Send + Sync>,
 }
 
@@ -309,25 +309,25 @@ pub(crate) fn secondary_entries(
 }
 
 impl Core {
-    pub fn check_running(&self) -> Result<()> {
+    pub(crate) fn check_running(&self) -> Result<()> {
         self.stopped.get().map_or(Ok(()), |reason| Err(StoreError::Stopped(reason.clone())))
     }
 
     /// Refuses further writes. Returns false if they are already refused.
-    pub fn stop(&self, reason: &str) -> bool {
+    pub(crate) fn stop(&self, reason: &str) -> bool {
         self.stopped.set(reason.to_owned()).is_ok()
     }
 
     /// Where rows of these segments are read.
-    pub fn stored_rows<'a>(&'a self, segments: &'a Segments) -> Rows<'a> {
+    pub(crate) fn stored_rows<'a>(&'a self, segments: &'a Segments) -> Rows<'a> {
         Rows { identity: &self.identity, segments, cache: Some(&self.records) }
     }
 
-    pub fn read(&self) -> RwLockReadGuard<'_, EngineState> {
+    pub(crate) fn read(&self) -> RwLockReadGuard<'_, EngineState> {
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn write(&self) -> RwLockWriteGuard<'_, EngineState> {
+    pub(crate) fn write(&self) -> RwLockWriteGuard<'_, EngineState> {
         self.state.write().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -341,12 +341,12 @@ impl Core {
 
 /// The state that a reader needs once it has released the state's lock: all of it is immutable.
 pub(crate) struct View {
-    pub segments: Arc<Segments>,
-    pub cold: Arc<Cold>,
+    pub(crate) segments: Arc<Segments>,
+    pub(crate) cold: Arc<Cold>,
 }
 
 impl EngineState {
-    pub fn view(&self) -> View {
+    pub(crate) fn view(&self) -> View {
         View { segments: Arc::clone(&self.segments), cold: Arc::clone(&self.cold) }
     }
 
@@ -357,7 +357,7 @@ impl EngineState {
     }
 
     /// One of the store's tables.
-    pub fn table(&self, table: &TableDef) -> Result<&TableIndex> {
+    pub(crate) fn table(&self, table: &TableDef) -> Result<&TableIndex> {
         let index = self.tables.get(&table.id).filter(|index| index.def.is_some());
         index.ok_or_else(|| StoreError::Backend(format!("the store was opened without table {}", table.name)))
     }
@@ -399,12 +399,6 @@ impl EmbeddedStore {
     /// When the disk fails or is full.
     pub fn checkpoint(&self) -> Result<()> {
         self.core.checkpoint()
-    }
-
-    /// The random key of this store's hashes, also for [`vshard`](crate::vshard).
-    #[must_use]
-    pub fn sip_key(&self) -> [u8; 16] {
-        self.core.identity.key
     }
 
     /// Number of commits that wait for the frame that is being written, for tests.

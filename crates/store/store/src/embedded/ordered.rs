@@ -21,7 +21,7 @@ pub(crate) type Position = SmallVec<[u8; 40]>;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PositionOp {
     pub key: u64,
-    pub added: bool,
+    pub(crate) added: bool,
 }
 
 /// A change of an ordered index.
@@ -59,7 +59,7 @@ impl PositionLog {
     }
 
     /// Returns the remaining changes, in the order of positions. One that was added and removed cancels.
-    pub fn net(&self) -> BTreeMap<&Position, PositionOp> {
+    pub(crate) fn net(&self) -> BTreeMap<&Position, PositionOp> {
         let mut net = BTreeMap::new();
         for (position, op) in self.chunks.iter().flatten() {
             if net.insert(position, *op).is_some_and(|earlier: PositionOp| earlier.added != op.added) {
@@ -69,12 +69,12 @@ impl PositionLog {
         net
     }
 
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.chunks.last().map_or(0, |last| (self.chunks.len() - 1) * CHUNK + last.len())
     }
 
     /// An estimate. Long positions are allocated separately.
-    pub fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         let first = self.chunks.first().and_then(|chunk| chunk.first());
         let outside = first.filter(|(position, _)| position.spilled());
         let outside = outside.map_or(0, |(position, _)| position.len() + 16) * self.len();
@@ -106,27 +106,27 @@ struct Log {
 
 impl OrderedIndex {
     /// Adds or removes a position. Returns whether many changes wait to be sorted in.
-    pub fn change(&self, position: Position, op: PositionOp) -> bool {
+    pub(crate) fn change(&self, position: Position, op: PositionOp) -> bool {
         let mut log = lock(&self.log);
         log.changes.push((position, op));
         log.changes.len() - log.settled >= UNSETTLED_MANY
     }
 
     /// All positions, with all changes.
-    pub fn all(&self) -> MutexGuard<'_, Tree> {
+    pub(crate) fn all(&self) -> MutexGuard<'_, Tree> {
         let mut tree = lock(&self.tree);
         while self.settle_present(&mut tree) {}
         tree
     }
 
     /// Sorts all changes in. Called where no lock is held for which commits wait.
-    pub fn settle_all(&self) {
+    pub(crate) fn settle_all(&self) {
         drop(self.all());
     }
 
     /// Sorts the present changes into the tree, unless somebody else is at it: not those that commits add meanwhile,
     /// which do not wait. So whoever adds much also sorts much, and the list stays short.
-    pub fn settle(&self) {
+    pub(crate) fn settle(&self) {
         if let Ok(mut tree) = self.tree.try_lock() {
             self.settle_present(&mut tree);
         }
@@ -165,23 +165,23 @@ impl OrderedIndex {
     }
 
     /// Applies an entry of a run, when a store is opened.
-    pub fn load(&self, position: &[u8], op: PositionOp) {
+    pub(crate) fn load(&self, position: &[u8], op: PositionOp) {
         apply(&mut lock(&self.tree), position.into(), op);
     }
 
     /// Takes the changes out.
-    pub fn freeze(&self) -> PositionLog {
+    pub(crate) fn freeze(&self) -> PositionLog {
         let _tree = self.all();
         std::mem::take(&mut *lock(&self.log)).changes
     }
 
     /// The memory of the changes, an estimate.
-    pub fn changed_bytes(&self) -> usize {
+    pub(crate) fn changed_bytes(&self) -> usize {
         lock(&self.log).changes.bytes()
     }
 
     /// An estimate: nodes are two thirds full, and long positions are allocated separately.
-    pub fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         let tree = lock(&self.tree);
         let outside = tree.keys().next().filter(|first| first.spilled()).map_or(0, |first| first.len() + 16);
         let inline = (size_of::<Position>() + size_of::<u64>()) * 3 / 2;

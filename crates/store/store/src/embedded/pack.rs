@@ -29,7 +29,7 @@ const AMOUNT_WHOLE: u64 = 0;
 /// the number of the column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Fixed {
-    pub at: usize,
+    pub(crate) at: usize,
     pub bytes: usize,
     pub column: usize,
 }

@@ -110,7 +110,7 @@ impl Header {
     }
 
     /// The header at the start of these bytes, if it can be one.
-    pub fn decode(bytes: &[u8]) -> Option<Self> {
+    pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let flags = *bytes.first()?;
         let mut input = bytes.get(FIXED_BYTES..)?;
         let mut layout = flags >> LAYOUT_SHIFT;
@@ -133,7 +133,7 @@ impl Header {
     }
 
     /// The size of the record.
-    pub fn record_bytes(&self) -> usize {
+    pub(crate) fn record_bytes(&self) -> usize {
         round_up(self.bytes + self.stored_bytes + self.references_bytes)
     }
 
@@ -278,9 +278,8 @@ impl SegmentBytes for &[u8] {
 /// A verified packed record.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Packed<'a> {
-    pub header: Header,
+    pub(crate) header: Header,
     pub key: &'a [u8],
-    /// The packed row.
     pub row: &'a [u8],
     body: &'a [u8],
 }
@@ -353,9 +352,9 @@ pub(crate) fn repair(record: &mut [u8], at: u64, mut segment: &[u8]) {
 pub(crate) struct Head {
     pub table: u16,
     /// `None`: the segment where the record will be.
-    pub birth: Option<u32>,
-    pub serial: u64,
-    pub layout: u8,
+    pub(crate) birth: Option<u32>,
+    pub(crate) serial: u64,
+    pub(crate) layout: u8,
 }
 
 /// A part of a body that may be shared: its place, its length, and whether later commits may refer to it, too.
@@ -369,7 +368,7 @@ struct Part {
 /// A value that later commits may refer to once it is durable: its place in the buffer, and its length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Lasting {
-    pub at: usize,
+    pub(crate) at: usize,
     pub bytes: usize,
 }
 
@@ -380,7 +379,7 @@ pub(crate) struct Packer<'a> {
     dictionary: Option<&'a Dictionary>,
     recent: Recent,
     /// The values that may be added to the dictionary when the records are durable.
-    pub lasting: Vec<Lasting>,
+    pub(crate) lasting: Vec<Lasting>,
     // Buffers.
     body: Vec<u8>,
     stored: Vec<u8>,
@@ -392,7 +391,7 @@ pub(crate) struct Packer<'a> {
 
 impl<'a> Packer<'a> {
     /// For about that many records.
-    pub fn new(segment: u32, dictionary: Option<&'a Dictionary>, records: usize) -> Self {
+    pub(super) fn new(segment: u32, dictionary: Option<&'a Dictionary>, records: usize) -> Self {
         Self {
             segment,
             dictionary,
@@ -408,12 +407,12 @@ impl<'a> Packer<'a> {
     }
 
     /// The segment where the records are meant to go.
-    pub const fn segment(&self) -> u32 {
+    pub(super) const fn segment(&self) -> u32 {
         self.segment
     }
 
     /// Appends a row, and returns the record's size. `None`, with nothing appended, if it is not a row of this table.
-    pub fn row(
+    pub(super) fn row(
         &mut self,
         def: &TableDef,
         head: Head,
@@ -442,7 +441,7 @@ impl<'a> Packer<'a> {
     }
 
     /// Appends a packed record of another place, and returns its size here.
-    pub fn again(&mut self, packed: &Packed<'_>, birth: Option<u32>, out: &mut Vec<u8>) -> usize {
+    pub(super) fn again(&mut self, packed: &Packed<'_>, birth: Option<u32>, out: &mut Vec<u8>) -> usize {
         self.body.clear();
         self.body.extend_from_slice(packed.body);
         self.parts.clear();
@@ -567,7 +566,7 @@ mod tests {
 
     record! {
         /// A key of two parts.
-        pub key struct PartsKey {
+        pub(super) key struct PartsKey {
             /// A value that rows of a commit have in common.
             pub coin: [u8; 32],
             /// A value that many rows have in common.
@@ -575,9 +574,7 @@ mod tests {
         }
     }
     record! {
-        /// A row.
-        pub struct PartsRow {
-            /// A number.
+        pub(super) struct PartsRow {
             pub number: u64,
             /// A value that many rows have in common, beside the next one.
             pub salt: [u8; 16],

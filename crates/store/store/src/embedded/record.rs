@@ -23,19 +23,19 @@ enum RowBytes<T> {
 pub(crate) struct Record<'a> {
     pub table: u16,
     /// The oldest segment that may hold a version of the row.
-    pub birth: u32,
-    pub serial: u64,
+    pub(crate) birth: u32,
+    pub(crate) serial: u64,
     /// The layout of the row; 0 for a deletion.
-    pub layout: u8,
+    pub(crate) layout: u8,
     pub key: &'a [u8],
     row: Option<RowBytes<&'a [u8]>>,
     /// The record itself, if it is packed.
-    pub packed: Option<Packed<'a>>,
+    pub(crate) packed: Option<Packed<'a>>,
 }
 
 impl<'a> Record<'a> {
     /// Returns whether it is a row; otherwise it deletes one.
-    pub const fn is_row(&self) -> bool {
+    pub(crate) const fn is_row(&self) -> bool {
         self.row.is_some()
     }
 
@@ -43,7 +43,7 @@ impl<'a> Record<'a> {
     ///
     /// # Errors
     /// If it is not a row of this table.
-    pub fn row(&self, def: &TableDef) -> Result<Option<Cow<'a, [u8]>>> {
+    pub(super) fn row(&self, def: &TableDef) -> Result<Option<Cow<'a, [u8]>>> {
         Ok(match self.row {
             None => None,
             Some(RowBytes::Plain(row)) => Some(Cow::Borrowed(row)),
@@ -133,7 +133,7 @@ pub(crate) struct SegmentFile<'a> {
 }
 
 impl<'a> SegmentFile<'a> {
-    pub fn new(segment: &'a Segment) -> Self {
+    pub(super) fn new(segment: &'a Segment) -> Self {
         Self { segment, start: 0, piece: Vec::new() }
     }
 }
@@ -166,21 +166,21 @@ pub(crate) struct StoredRecord {
     /// The stored form of the row.
     row: RowBytes<()>,
     pub table: u16,
-    pub birth: u32,
-    pub serial: u64,
+    pub(crate) birth: u32,
+    pub(crate) serial: u64,
     /// The layout of the row. Only while a store is being opened may it be an older one.
-    pub layout: u8,
+    pub(crate) layout: u8,
     /// The size of the record in the journal.
-    pub record_bytes: u64,
+    pub(crate) record_bytes: u64,
 }
 
 impl StoredRecord {
-    pub fn key(&self) -> &[u8] {
+    pub(crate) fn key(&self) -> &[u8] {
         &self.bytes[..self.key_bytes]
     }
 
     /// The encoded row, in the record's layout.
-    pub fn row(&self, def: &TableDef) -> Result<Cow<'_, [u8]>> {
+    pub(crate) fn row(&self, def: &TableDef) -> Result<Cow<'_, [u8]>> {
         let row = &self.bytes[self.key_bytes..];
         match self.row {
             RowBytes::Plain(()) => Ok(Cow::Borrowed(row)),
@@ -188,18 +188,18 @@ impl StoredRecord {
         }
     }
 
-    pub fn to_row(&self, def: &TableDef, location: Location) -> Result<RawRow> {
+    pub(crate) fn to_row(&self, def: &TableDef, location: Location) -> Result<RawRow> {
         let version = RowVersion { place: location.0, serial: self.serial, birth: self.birth };
         Ok(RawRow { row: self.row(def)?.into_owned(), serial: self.serial, version })
     }
 
-    pub fn to_record(&self, def: &TableDef, location: Location) -> Result<RawRecord> {
+    pub(crate) fn to_record(&self, def: &TableDef, location: Location) -> Result<RawRecord> {
         let RawRow { row, serial, version } = self.to_row(def, location)?;
         Ok(RawRecord { key: self.key().to_vec(), row, serial, version })
     }
 
     /// A record that was just written: it need not be read to be known.
-    pub fn of_written(head: Head, birth: u32, (key, row): (&[u8], &[u8]), record_bytes: u64) -> Self {
+    pub(crate) fn of_written(head: Head, birth: u32, (key, row): (&[u8], &[u8]), record_bytes: u64) -> Self {
         let Head { table, serial, layout, .. } = head;
         let (bytes, row) = ([key, row].concat(), RowBytes::Plain(()));
         Self { bytes, key_bytes: key.len(), row, table, birth, serial, layout, record_bytes }
@@ -237,11 +237,11 @@ impl RecordCache {
     }
 
     /// Returns whether a record of that size is kept.
-    pub const fn takes(record_bytes: u64) -> bool {
+    pub(crate) const fn takes(record_bytes: u64) -> bool {
         record_bytes <= CACHED_BYTES_MAX
     }
 
-    pub fn insert(&self, location: Location, record: &Arc<StoredRecord>) {
+    pub(crate) fn insert(&self, location: Location, record: &Arc<StoredRecord>) {
         if Self::takes(record.record_bytes) {
             *lock(self.slot(location)) = Some((location, Arc::clone(record)));
         }
@@ -252,8 +252,8 @@ impl RecordCache {
 #[derive(Clone, Copy)]
 pub(crate) struct Rows<'a> {
     pub identity: &'a Identity,
-    pub segments: &'a Segments,
-    pub cache: Option<&'a RecordCache>,
+    pub(crate) segments: &'a Segments,
+    pub(crate) cache: Option<&'a RecordCache>,
 }
 
 /// Reads and verifies the live record at a location.

@@ -595,7 +595,6 @@ impl<'a> Replay<'a> {
         records.map_err(|what| segment.corrupt(offset, what))
     }
 
-    /// Applies one record.
     fn apply(
         &mut self,
         segment: &Segment,

@@ -70,13 +70,13 @@ impl Default for Dictionary {
 
 impl Dictionary {
     /// Where this segment has the value, if known.
-    pub fn find(&self, segment: u32, value: &[u8]) -> Option<u64> {
+    pub(crate) fn find(&self, segment: u32, value: &[u8]) -> Option<u64> {
         let place = lock(&self.places[slot(value, self.places.len())]);
         place.values.iter().find(|known| known.is(segment, value)).map(|known| known.offset.into())
     }
 
     /// Remembers that this segment has the value at an offset.
-    pub fn insert(&self, segment: u32, offset: u64, value: &[u8]) {
+    pub(crate) fn insert(&self, segment: u32, offset: u64, value: &[u8]) {
         let mut place = lock(&self.places[slot(value, self.places.len())]);
         if place.values.iter().any(|known| known.is(segment, value)) {
             return;
@@ -99,18 +99,18 @@ pub(crate) struct Recent {
 
 impl Recent {
     /// For a commit of that many records.
-    pub fn new(records: usize) -> Self {
+    pub(super) fn new(records: usize) -> Self {
         let slots = (4 * records).next_power_of_two().min(RECENT_SLOTS_MAX);
         Self { slots: vec![0; slots] }
     }
 
     /// Where `written`, the records so far, have the value.
-    pub fn find(&self, written: &[u8], value: &[u8]) -> Option<usize> {
+    pub(super) fn find(&self, written: &[u8], value: &[u8]) -> Option<usize> {
         let at = usize::try_from(self.slots[slot(value, self.slots.len())].checked_sub(1)?).ok()?;
         (written.get(at..at + value.len()) == Some(value)).then_some(at)
     }
 
-    pub fn insert(&mut self, at: usize, value: &[u8]) {
+    pub(super) fn insert(&mut self, at: usize, value: &[u8]) {
         let slots = self.slots.len();
         if let Ok(place) = u32::try_from(at + 1) {
             self.slots[slot(value, slots)] = place;

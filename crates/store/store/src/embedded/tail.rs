@@ -27,12 +27,12 @@ pub(crate) enum Fault {
 }
 
 impl Fault {
-    pub fn at(self) -> u64 {
+    pub(super) fn at(self) -> u64 {
         let (Self::Torn(at, _) | Self::Damaged(at, _)) = self;
         at
     }
 
-    pub fn what(self) -> &'static str {
+    pub(super) fn what(self) -> &'static str {
         let (Self::Torn(_, what) | Self::Damaged(_, what)) = self;
         what
     }
@@ -74,7 +74,7 @@ pub(crate) fn judge_header(offset: u64, rest: &[u8]) -> Fault {
 
 impl FrameHeader {
     /// The bytes of the records in a frame.
-    pub fn payload_of<'a>(&self, frame: &'a [u8]) -> &'a [u8] {
+    pub(crate) fn payload_of<'a>(&self, frame: &'a [u8]) -> &'a [u8] {
         &frame[FRAME_HEADER_BYTES..FRAME_HEADER_BYTES + self.payload_bytes as usize]
     }
 }
@@ -158,10 +158,10 @@ fn check_sealed(header: &FrameHeader, offset: u64, frame: &[u8]) -> std::result:
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TailMark {
     /// The next frame's number.
-    pub sequence: u64,
+    pub(crate) sequence: u64,
     /// Where the journal ended: a segment's number and an offset in it.
-    pub segment: u32,
-    pub offset: u64,
+    pub(crate) segment: u32,
+    pub(crate) offset: u64,
 }
 
 const MARK_MAGIC: &[u8; 8] = b"BATZTAIL";
@@ -192,7 +192,7 @@ impl TailMark {
     }
 
     /// The error for a journal that ends before the mark.
-    pub fn complaint(self, sequence: u64) -> String {
+    pub(crate) fn complaint(self, sequence: u64) -> String {
         let Self { sequence: marked, segment, offset } = self;
         format!(
             "the journal ends before frame {sequence}, but all before frame {marked} were durable: up to byte {offset} of \
@@ -228,7 +228,7 @@ impl TailMarks {
     ///
     /// A mark that was read may not be durable, for instance if the previous process was killed during its
     /// sync. It is written again and synced, since opening has relied on it.
-    pub fn open(
+    pub(crate) fn open(
         disk: &dyn Disk,
         dir: &Path,
         identity: &Identity,
@@ -268,7 +268,7 @@ impl TailMarks {
 impl Core {
     /// Marks the current end of the journal, unless it is already marked. After a failure the old mark
     /// remains, which only means that less damage is noticed.
-    pub fn mark_tail(&self) {
+    pub(crate) fn mark_tail(&self) {
         let mut marks = lock(&self.marks);
         let mark = {
             let writer = lock(&self.writer);

@@ -52,9 +52,7 @@ pub struct RecordInfo {
 /// The content of a segment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SegmentReport {
-    /// Its number.
     pub number: u32,
-    /// Its file.
     pub file: PathBuf,
     /// Where its frames end, in bytes.
     pub used_bytes: u64,

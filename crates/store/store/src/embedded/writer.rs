@@ -21,17 +21,17 @@ pub(crate) struct Writer {
     /// The next frame's sequence number.
     pub sequence: u64,
     /// The serial of the next inserted row.
-    pub serial_next: u64,
+    pub(crate) serial_next: u64,
     frame: Vec<u8>,
 }
 
 impl Writer {
-    pub fn new(active: Arc<Segment>, offset: u64, sequence: u64, serial_next: u64) -> Self {
+    pub(crate) fn new(active: Arc<Segment>, offset: u64, sequence: u64, serial_next: u64) -> Self {
         Self { active, offset, sequence, serial_next, frame: Vec::new() }
     }
 
     /// The buffer for a frame's records, empty except for the space of the header.
-    pub fn begin(&mut self) -> &mut Vec<u8> {
+    pub(crate) fn begin(&mut self) -> &mut Vec<u8> {
         self.frame.clear();
         self.frame.resize(FRAME_HEADER_BYTES, 0);
         &mut self.frame
@@ -50,7 +50,7 @@ pub(crate) fn check_frame_size(payload_bytes: usize) -> Result<()> {
 impl Core {
     /// Completes the frame in the writer's buffer and makes it durable. Returns its offset. After an error,
     /// nothing of it is valid, and the writer is either unchanged or has stopped.
-    pub fn append(
+    pub(crate) fn append(
         &self,
         writer: &mut Writer,
         kind: FrameKind,
@@ -130,7 +130,12 @@ impl Core {
 
     /// Goes on to the next segment if a frame with that many bytes of records does not fit. Returns whether it did,
     /// because packed records are valid in one segment only.
-    pub fn make_room(&self, writer: &mut Writer, payload_bytes: usize, kind: FrameKind) -> Result<bool> {
+    pub(crate) fn make_room(
+        &self,
+        writer: &mut Writer,
+        payload_bytes: usize,
+        kind: FrameKind,
+    ) -> Result<bool> {
         check_frame_size(payload_bytes)?;
         self.check_running()?;
         let frame_bytes = FRAME_HEADER_BYTES + payload_bytes + seal_bytes(writer.offset, payload_bytes);

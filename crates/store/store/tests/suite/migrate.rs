@@ -21,7 +21,6 @@ record! {
 record! {
     /// The first layout.
     pub struct OrderRow0 {
-        /// The customer.
         pub customer: String,
         /// When to deliver, in minutes.
         pub due_minutes: u32,
@@ -30,7 +29,6 @@ record! {
 record! {
     /// The second layout: seconds, and it may be delivered.
     pub struct OrderRow1 {
-        /// The customer.
         pub customer: String,
         /// When to deliver, in seconds; none when delivered.
         pub due_s: Option<u64>,
@@ -41,7 +39,6 @@ record! {
     pub struct OrderRow2 {
         /// Where to deliver.
         pub region: u8,
-        /// The customer.
         pub customer: String,
         /// When to deliver, in seconds; none when delivered.
         pub due_s: Option<u64>,

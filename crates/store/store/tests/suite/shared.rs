@@ -25,7 +25,6 @@ record! {
     }
 }
 record! {
-    /// A receipt.
     pub struct ReceiptRow {
         /// A number.
         pub amount: u64,

@@ -30,7 +30,6 @@ record! {
         pub h: [u8; 5],
         /// Bytes of any length.
         pub i: Vec<u8>,
-        /// Text.
         pub j: String,
         /// Text or nothing.
         pub k: Option<String>,

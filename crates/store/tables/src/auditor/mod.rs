@@ -14,7 +14,7 @@
 
 pub mod copy;
 pub mod results;
-pub mod service;
+pub(crate) mod service;
 
 pub use service::*;
 

@@ -14,7 +14,7 @@ record! {
     /// Identifies the one row of [`AuditStates`].
     pub key struct AuditStateKey {
         /// Always 0.
-        pub id: u8,
+        pub(crate) id: u8,
     }
 }
 
@@ -455,7 +455,7 @@ record! {
     /// Identifies the one row of [`AuditOutsides`].
     pub key struct AuditOutsideKey {
         /// Always 0.
-        pub id: u8,
+        pub(crate) id: u8,
     }
 }
 impl AuditOutsideKey {
@@ -497,8 +497,7 @@ table! {
     pub CopyTimes(549, "copy_time"): CopyTimeKey => CopyTimeRow, updated();
 }
 
-/// The tables of results.
-pub const RESULTS: &[&TableDef] = &[
+pub(crate) const RESULTS: &[&TableDef] = &[
     AuditStates::DEF,
     AuditDenoms::DEF,
     AuditFindings::DEF,

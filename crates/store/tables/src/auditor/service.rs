@@ -11,7 +11,7 @@ record! {
     /// Identifies the one row of [`AuditorStates`].
     pub key struct AuditorStateKey {
         /// Always 0.
-        pub id: u8,
+        pub(crate) id: u8,
     }
 }
 
@@ -126,7 +126,7 @@ record! {
     /// Identifies a deposit confirmation.
     pub key struct DepositConfirmationKey {
         /// See [`DepositConfirmationRow::key`].
-        pub id: ShortHash,
+        pub(crate) id: ShortHash,
     }
 }
 

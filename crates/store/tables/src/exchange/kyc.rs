@@ -26,9 +26,8 @@ record! {
 }
 record! {
     /// The row before [`KycRequirementRow::asked`].
-    pub struct KycRequirementRow0 {
-        /// The checks.
-        pub checks: String,
+    pub(crate) struct KycRequirementRow0 {
+        pub(crate) checks: String,
     }
 }
 impl From<KycRequirementRow0> for KycRequirementRow {

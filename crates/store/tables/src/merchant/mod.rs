@@ -104,7 +104,7 @@ record! {
     /// Identifies the one row of [`MerchantStates`].
     pub key struct MerchantStateKey {
         /// Always 0.
-        pub id: u8,
+        pub(crate) id: u8,
     }
 }
 

@@ -15,11 +15,11 @@ use super::state::{Draft, OpId, OpKind, WalletOperation, WalletState};
 use super::{Change, CoreError};
 use crate::core::error::Result;
 
-pub use super::id::EvidenceId;
+pub(crate) use super::id::EvidenceId;
 pub use record::*;
 
 /// Most records kept for one exchange. Further false answers are counted in the newest record.
-pub const MAX_RECORDS: usize = 200;
+pub(crate) const MAX_RECORDS: usize = 200;
 /// Longest reason that is kept, in bytes.
 const MAX_REASON_SIZE: usize = 1000;
 /// Secret members of requests: they would allow spending coins, or link payments to withdrawals.
@@ -134,7 +134,7 @@ pub(crate) fn record(
 ///
 /// # Errors
 /// [`CoreError::UnknownOperation`], or if records contradict each other.
-pub fn dispute(
+pub(crate) fn dispute(
     state: &WalletState,
     id: OpId,
     request: &HttpRequest,
@@ -158,7 +158,7 @@ pub fn dispute(
 ///
 /// # Errors
 /// [`CoreError::UnknownExchange`].
-pub fn record_about_exchange(
+pub(crate) fn record_about_exchange(
     state: &WalletState,
     exchange: &str,
     request: &HttpRequest,
@@ -192,7 +192,7 @@ pub(crate) fn settle(
 ///
 /// # Errors
 /// If records contradict each other.
-pub fn settle_lists(state: &WalletState, exchange: &str, now: Timestamp) -> Result<Vec<Change>> {
+pub(crate) fn settle_lists(state: &WalletState, exchange: &str, now: Timestamp) -> Result<Vec<Change>> {
     let mut draft = Draft::new(state);
     let is_open =
         |item: &&Evidence| item.exchange == exchange && item.operation.is_none() && item.settled.is_none();
@@ -204,7 +204,7 @@ pub fn settle_lists(state: &WalletState, exchange: &str, now: Timestamp) -> Resu
 
 /// The changes that let every disputed operation send its request again at once.
 #[must_use]
-pub fn retry_disputed(state: &WalletState, now: Timestamp) -> Vec<Change> {
+pub(crate) fn retry_disputed(state: &WalletState, now: Timestamp) -> Vec<Change> {
     let waits =
         |operation: &&WalletOperation| operation.dispute.is_some_and(|dispute| dispute.retry_at > now);
     state
@@ -222,7 +222,11 @@ pub fn retry_disputed(state: &WalletState, now: Timestamp) -> Vec<Change> {
 ///
 /// # Errors
 /// [`CoreError::BadInput`] if no operation is disputed because of it.
-pub fn accept_refused(state: &WalletState, evidence: EvidenceId, now: Timestamp) -> Result<Vec<Change>> {
+pub(crate) fn accept_refused(
+    state: &WalletState,
+    evidence: EvidenceId,
+    now: Timestamp,
+) -> Result<Vec<Change>> {
     let mut changes = Vec::new();
     for operation in state.open_operations() {
         let Some(dispute) = operation.dispute.filter(|dispute| dispute.evidence == evidence) else {

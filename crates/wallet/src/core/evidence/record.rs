@@ -15,7 +15,7 @@ const FIRST_PAUSE: Duration = Duration::from_secs(60);
 const MAX_PAUSE: Duration = Duration::from_days(1);
 
 /// Bytes of an answer's body that are kept. The stored hash and size always cover the whole body.
-pub const MAX_BODY_SIZE: usize = 1024 * 1024;
+pub(crate) const MAX_BODY_SIZE: usize = 1024 * 1024;
 
 /// A request as it was sent, without its secrets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,11 +39,11 @@ pub struct AnswerRecord {
     pub body: Option<String>,
     /// The body in Crockford's base 32, if it is not UTF-8; at most [`MAX_BODY_SIZE`] bytes of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub body_base32: Option<String>,
+    pub(crate) body_base32: Option<String>,
     /// Size of the whole body in bytes.
     pub body_size: u64,
     /// SHA-512 of the whole body.
-    pub body_sha512: HashCode,
+    pub(crate) body_sha512: HashCode,
 }
 
 /// A false statement of an exchange.
@@ -84,12 +84,12 @@ pub struct Dispute {
     /// Number of the evidence.
     pub evidence: EvidenceId,
     /// Number of consecutive false answers.
-    pub times: u32,
+    pub(crate) times: u32,
     /// When the request is sent again.
-    pub retry_at: Timestamp,
+    pub(crate) retry_at: Timestamp,
     /// The user accepts that operations took place although the exchange had refused them.
     #[serde(default)]
-    pub accept_refused: bool,
+    pub(crate) accept_refused: bool,
 }
 
 impl Dispute {
@@ -107,9 +107,9 @@ impl Dispute {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Disputed {
     /// Number of the evidence.
-    pub evidence: EvidenceId,
+    pub(crate) evidence: EvidenceId,
     /// The false answer, and the reason.
-    pub reason: String,
+    pub(crate) reason: String,
 }
 
 #[cfg(test)]

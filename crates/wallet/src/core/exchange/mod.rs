@@ -21,10 +21,10 @@ use crate::core::error::Result;
 pub use update::ExchangeUpdate;
 
 /// The protocol version this wallet speaks, libtool style.
-pub const PROTOCOL_VERSION: &str = "14:0:2";
+pub(crate) const PROTOCOL_VERSION: &str = "14:0:2";
 
 /// Time that published data is used before the wallet asks again.
-pub const CACHE_DURATION: Duration = Duration::from_secs(3600);
+pub(crate) const CACHE_DURATION: Duration = Duration::from_secs(3600);
 
 /// Preferred kind of blind signature. If the exchange offers none of this kind, the other kind is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -77,20 +77,20 @@ pub struct Denom {
     #[serde(with = "text")]
     pub fee_refund: Money,
     /// Start of the issue period.
-    pub stamp_start: Timestamp,
+    pub(crate) stamp_start: Timestamp,
     /// End of the issue period.
-    pub stamp_expire_withdraw: Timestamp,
+    pub(crate) stamp_expire_withdraw: Timestamp,
     /// End of the period in which coins can be spent.
     pub stamp_expire_deposit: Timestamp,
     /// End of the period in which records are kept.
-    pub stamp_expire_legal: Timestamp,
+    pub(crate) stamp_expire_legal: Timestamp,
     /// Whether the exchange's latest listing contains it.
     pub offered: bool,
     /// Whether the exchange revoked it. Its coins are then recouped.
-    pub revoked: bool,
+    pub(crate) revoked: bool,
     /// When the exchange signed a statement that it is revoked. A revocation is final.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub revoked_at: Option<Timestamp>,
+    pub(crate) revoked_at: Option<Timestamp>,
 }
 
 impl Denom {
@@ -98,7 +98,7 @@ impl Denom {
     ///
     /// # Errors
     /// If its amounts are not in `currency`.
-    pub fn new(key: DenomPublicKey, terms: &DenominationTerms, currency: Currency) -> Result<Self> {
+    pub(crate) fn new(key: DenomPublicKey, terms: &DenominationTerms, currency: Currency) -> Result<Self> {
         Ok(Self {
             h_denom_pub: key.h_denom_pub(),
             key,
@@ -132,14 +132,14 @@ impl Denom {
 
     /// Returns whether its coins may be spent now.
     #[must_use]
-    pub fn can_deposit(&self, now: Timestamp) -> bool {
+    pub(crate) fn can_deposit(&self, now: Timestamp) -> bool {
         !self.revoked && self.stamp_start <= now && now < self.stamp_expire_deposit
     }
 
     /// Returns whether its coins can be withdrawn now, with enough time left for a slow network. A margin
     /// before the end allows for a difference between the exchange's clock and ours.
     #[must_use]
-    pub fn can_withdraw(&self, now: Timestamp) -> bool {
+    pub(crate) fn can_withdraw(&self, now: Timestamp) -> bool {
         let window_us = self.stamp_expire_withdraw.as_micros().saturating_sub(self.stamp_start.as_micros());
         let margin = Duration::from_micros((window_us / 20).min(600_000_000));
         self.offered
@@ -151,7 +151,7 @@ impl Denom {
     /// Returns whether its coins should be refreshed: three quarters of the time between the end of the issue
     /// period and the end of the deposit period are over.
     #[must_use]
-    pub fn should_refresh(&self, now: Timestamp) -> bool {
+    pub(crate) fn should_refresh(&self, now: Timestamp) -> bool {
         let (from, to) = (self.stamp_expire_withdraw.as_micros(), self.stamp_expire_deposit.as_micros());
         !self.stamp_expire_deposit.is_never()
             && now.as_micros() >= from.saturating_add(to.saturating_sub(from) / 4 * 3)
@@ -177,7 +177,7 @@ pub struct Exchange {
     pub base_url: String,
     /// The base URL that it announces, as it is spelled there. Wallets of earlier versions did not keep it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub announced_url: Option<String>,
+    pub(crate) announced_url: Option<String>,
     /// Its currency.
     pub currency: Currency,
     /// Its offline master key, fixed when it was added.
@@ -188,15 +188,15 @@ pub struct Exchange {
     #[serde(with = "denom_list")]
     pub denoms: BTreeMap<HashCode, Denom>,
     /// All signing keys whose signatures may still be valid.
-    pub signkeys: Vec<SignKey>,
+    pub(crate) signkeys: Vec<SignKey>,
     /// Its bank accounts: payto URIs.
     pub accounts: Vec<String>,
     /// Fees by wire method.
-    pub wire_fees: BTreeMap<String, Vec<WireFee>>,
+    pub(crate) wire_fees: BTreeMap<String, Vec<WireFee>>,
     /// Fees for reserves and purses.
-    pub global_fees: Vec<GlobalFee>,
+    pub(crate) global_fees: Vec<GlobalFee>,
     /// Time that an unused reserve stays open before the money returns to the sender.
-    pub reserve_closing_delay: Duration,
+    pub(crate) reserve_closing_delay: Duration,
     /// The terms of service.
     pub terms: Terms,
     /// The user's wishes for privacy. Wallets of earlier versions did not keep them.
@@ -204,7 +204,7 @@ pub struct Exchange {
     pub discretion: Discretion,
     /// The last statement of its liabilities that the wallet has seen, if it has looked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub liabilities: Option<Box<batzen_protocol::liabilities::Head>>,
+    pub(crate) liabilities: Option<Box<batzen_protocol::liabilities::Head>>,
     /// When this data was fetched.
     pub updated: Timestamp,
 }
@@ -257,7 +257,7 @@ impl Exchange {
 
     /// The URL by which the exchange calls itself in what is signed. Trusted only if it names the same place.
     #[must_use]
-    pub fn own_url(&self) -> &str {
+    pub(crate) fn own_url(&self) -> &str {
         match &self.announced_url {
             Some(url) if normalise_base_url(url).is_ok_and(|url| url == self.base_url) => url,
             _ => &self.base_url,
@@ -266,7 +266,7 @@ impl Exchange {
 
     /// The fees for reserves and purses at `time`, if the exchange has published any.
     #[must_use]
-    pub fn global_fee(&self, time: Timestamp) -> Option<&GlobalFee> {
+    pub(crate) fn global_fee(&self, time: Timestamp) -> Option<&GlobalFee> {
         self.global_fees.iter().find(|fee| fee.start_date <= time && time < fee.end_date)
     }
 
@@ -274,7 +274,7 @@ impl Exchange {
     ///
     /// # Errors
     /// [`CoreError::NoAgeLimit`] if a limit is wanted and the exchange offers no such coins.
-    pub fn age_limit(&self, wish: CoinWish, now: Timestamp) -> Result<Option<AgeLimit>> {
+    pub(crate) fn age_limit(&self, wish: CoinWish, now: Timestamp) -> Result<Option<AgeLimit>> {
         let offered = || self.denoms.values().filter(|denom| denom.can_withdraw(now));
         let mask = offered().map(|denom| denom.key.age_mask).find(|mask| *mask != 0);
         match (wish.age_limit, mask) {
@@ -297,7 +297,7 @@ impl Exchange {
     /// The denominations with these age groups (0: without) that can be withdrawn now: for each value the
     /// cheapest, and among equally cheap ones the newest.
     #[must_use]
-    pub fn offers_of(&self, cipher: CipherChoice, age_mask: u32, now: Timestamp) -> Vec<Offer> {
+    pub(crate) fn offers_of(&self, cipher: CipherChoice, age_mask: u32, now: Timestamp) -> Vec<Offer> {
         let available = || {
             let fits = move |denom: &&Denom| denom.key.age_mask == age_mask && denom.can_withdraw(now);
             self.denoms.values().filter(fits)
@@ -345,7 +345,7 @@ impl Exchange {
 
     /// The wire fee of a transfer by a wire method at `time`, if the exchange publishes one.
     #[must_use]
-    pub fn wire_fee_of(&self, method: &str, time: Timestamp) -> Option<Amount> {
+    pub(crate) fn wire_fee_of(&self, method: &str, time: Timestamp) -> Option<Amount> {
         let fees = self.wire_fees.get(method)?;
         fees.iter().find(|fee| fee.start_date <= time && time < fee.end_date).map(|fee| fee.wire_fee)
     }

@@ -36,7 +36,7 @@ pub const MAX_COINS: usize = 256;
 ///
 /// # Errors
 /// [`CoreError::InsufficientFunds`].
-pub fn preview(
+pub(crate) fn preview(
     state: &WalletState,
     base_url: &str,
     amount: Amount,
@@ -571,7 +571,7 @@ fn fail(step: &mut Step<'_, '_>, mut payment: Payment, reason: String, status: C
 ///
 /// # Errors
 /// [`CoreError::BadInput`] if it is not a payment, or not disputed.
-pub fn cancel(state: &WalletState, id: OpId, now: Timestamp) -> Result<Vec<Change>> {
+pub(crate) fn cancel(state: &WalletState, id: OpId, now: Timestamp) -> Result<Vec<Change>> {
     let bad = |reason: &str| CoreError::BadInput { what: "operation", reason: reason.to_owned() };
     let mut operation = state.operation(id)?.clone();
     let OpKind::Payment(payment) = &mut operation.kind else {

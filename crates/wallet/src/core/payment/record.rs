@@ -41,8 +41,7 @@ pub struct PaymentRequest {
 pub struct ReceiptCoin {
     /// The coin's public key.
     pub coin_pub: EddsaPublicKey,
-    /// Its denomination.
-    pub h_denom_pub: HashCode,
+    pub(crate) h_denom_pub: HashCode,
     /// Its contribution, fee included.
     pub contribution: Amount,
     /// The deposit fee in it.
@@ -57,7 +56,7 @@ pub struct PaymentReceipt {
     /// Number of the operation.
     pub operation: OpId,
     /// Base URL of the exchange.
-    pub exchange: String,
+    pub(crate) exchange: String,
     /// The total that left the wallet.
     pub total: Amount,
     /// The deposit fees in it. The receiver gets the rest, less the wire fee.
@@ -69,7 +68,7 @@ pub struct PaymentReceipt {
     /// When the exchange accepted it.
     pub exchange_timestamp: Timestamp,
     /// Hash of the receiver's account with its salt.
-    pub h_wire: HashCode,
+    pub(crate) h_wire: HashCode,
 }
 
 /// Stage of a payment.
@@ -91,13 +90,12 @@ pub struct PaymentCoin {
     pub coin_pub: EddsaPublicKey,
     /// Its contribution, deposit fee included.
     #[serde(with = "text")]
-    pub amount: Money,
-    /// The fee in it.
+    pub(crate) amount: Money,
     #[serde(with = "text")]
-    pub fee_deposit: Money,
+    pub(crate) fee_deposit: Money,
     /// The exchange's confirmation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub exchange_sig: Option<EddsaSignature>,
+    pub(crate) exchange_sig: Option<EddsaSignature>,
 }
 
 /// A payment.
@@ -164,7 +162,7 @@ impl Payment {
     ///
     /// # Errors
     /// On overflow, which cannot happen in this wallet's records.
-    pub fn totals(&self) -> Result<(Money, Money), CoreError> {
+    pub(crate) fn totals(&self) -> Result<(Money, Money), CoreError> {
         let total = Money::checked_sum(self.coins.iter().map(|coin| coin.amount))?;
         let fees = Money::checked_sum(self.coins.iter().map(|coin| coin.fee_deposit))?;
         Ok((total, fees))
@@ -172,13 +170,13 @@ impl Payment {
 
     /// Hash of the receiver's account with its salt.
     #[must_use]
-    pub fn h_wire(&self) -> HashCode {
+    pub(crate) fn h_wire(&self) -> HashCode {
         batzen_protocol::payto::h_wire(&self.payto, &self.wire_salt)
     }
 
     /// Returns whether it is a deposit into the owner's account.
     #[must_use]
-    pub const fn is_own_account(&self) -> bool {
+    pub(crate) const fn is_own_account(&self) -> bool {
         self.merchant_priv.is_some()
     }
 }

@@ -32,14 +32,11 @@ const PROOF: ProofCheck = ProofCheck { what: "the exchange's proof about a coin"
 /// The request that the exchange refused.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Asked {
-    /// A deposit.
     Deposit {
-        /// The contract.
         contract: Contract,
         /// Contribution of the coin.
         amount: Money,
     },
-    /// A melt.
     Melt {
         /// Its commitment, which identifies it.
         rc: HashCode,
@@ -48,7 +45,6 @@ pub(crate) enum Asked {
     },
     /// A deposit into a purse.
     Purse {
-        /// The purse.
         purse_pub: EddsaPublicKey,
         /// Contribution of the coin.
         amount: Money,

@@ -20,7 +20,6 @@ pub(crate) enum Problem {
     Unknown,
     /// The period for the operation is over.
     Expired,
-    /// It was revoked.
     Revoked,
     /// It was not revoked, so there is nothing to recoup.
     NotRevoked,

@@ -37,7 +37,6 @@ pub(crate) struct Asked {
 /// Content of a valid proof.
 #[derive(Clone, Debug)]
 pub(crate) struct ReserveProof {
-    /// The reserve's balance.
     pub(crate) balance: Money,
     /// Sum of incoming transfers and recoups.
     pub(crate) received: Money,

@@ -30,7 +30,7 @@ const WHAT: &str = "giving up the payment at the shop";
 ///
 /// # Errors
 /// [`CoreError::BadInput`] if it is none of these.
-pub fn start(state: &WalletState, id: OpId) -> Result<Vec<Change>> {
+pub(crate) fn start(state: &WalletState, id: OpId) -> Result<Vec<Change>> {
     let mut operation = state.operation(id)?.clone();
     let OpKind::Purchase(record) = &mut operation.kind else {
         return Err(bad("operation", format!("{id} is no purchase")));

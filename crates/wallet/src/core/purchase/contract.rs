@@ -12,7 +12,7 @@ use super::{ContractTerms, Order, SignedContract, bad, printable};
 use crate::core::error::Result;
 
 /// Largest contract, in bytes of JSON text. Contracts may contain images.
-pub const MAX_CONTRACT_SIZE: usize = 1024 * 1024;
+pub(crate) const MAX_CONTRACT_SIZE: usize = 1024 * 1024;
 /// Most exchanges in a contract.
 const MAX_EXCHANGES: usize = 1000;
 /// Deepest nesting of a contract.
@@ -73,7 +73,7 @@ impl ContractTerms {
     ///
     /// # Errors
     /// [`CoreError::BadInput`] if it is not well-formed, or contradicts itself.
-    pub fn read(contract: Value) -> Result<Self> {
+    pub(crate) fn read(contract: Value) -> Result<Self> {
         #[derive(Deserialize)]
         struct Merchant {
             name: String,
@@ -143,27 +143,27 @@ impl ContractTerms {
 
     /// For how long the merchant may refund by itself after the payment.
     #[must_use]
-    pub fn auto_refund(&self) -> Option<Duration> {
+    pub(crate) fn auto_refund(&self) -> Option<Duration> {
         optional(&self.contract, AUTO_REFUND).ok().flatten()
     }
 
     /// Returns whether the offer has expired.
     #[must_use]
-    pub fn is_expired(&self, now: Timestamp) -> bool {
+    pub(crate) fn is_expired(&self, now: Timestamp) -> bool {
         now >= self.pay_deadline
     }
 
     /// Returns whether the merchant accepts the coins of an exchange. The master key decides; merchants may
     /// know the exchange under another URL.
     #[must_use]
-    pub fn accepts(&self, exchange: &Exchange) -> bool {
+    pub(crate) fn accepts(&self, exchange: &Exchange) -> bool {
         exchange.currency == self.amount.currency
             && self.exchanges.iter().any(|accepted| accepted.master_pub == exchange.master_pub)
     }
 
     /// The web page that the purchase is for, if another purchase of the same page is the same purchase.
     #[must_use]
-    pub fn page(&self) -> Option<&str> {
+    pub(crate) fn page(&self) -> Option<&str> {
         let url = self.fulfillment_url.as_deref()?;
         (url.starts_with("https://") || url.starts_with("http://")).then_some(url)
     }
@@ -173,7 +173,7 @@ impl ContractTerms {
 ///
 /// # Errors
 /// [`CoreError::BadSignature`], or [`CoreError::BadInput`] if it is not the contract of this order and wallet.
-pub fn check(order: &Order, contract: Value, merchant_sig: EddsaSignature) -> Result<SignedContract> {
+pub(crate) fn check(order: &Order, contract: Value, merchant_sig: EddsaSignature) -> Result<SignedContract> {
     let terms = ContractTerms::read(contract)?;
     let message = MerchantContract { h_contract_terms: terms.h_contract_terms };
     if !message.verify(&terms.merchant_pub, &merchant_sig) {

@@ -21,7 +21,7 @@ use crate::core::error::Result;
 ///
 /// # Errors
 /// Cannot happen: a quotient is not larger than its dividend.
-pub fn wire_fee_share(wire_fee: Money, max_wire_fee: Money, amortization: u64) -> Result<Money> {
+pub(crate) fn wire_fee_share(wire_fee: Money, max_wire_fee: Money, amortization: u64) -> Result<Money> {
     let excess = wire_fee.units().saturating_sub(max_wire_fee.units());
     Ok(Money::from_units(excess / u128::from(amortization.max(1)))?)
 }
@@ -31,7 +31,7 @@ pub fn wire_fee_share(wire_fee: Money, max_wire_fee: Money, amortization: u64) -
 ///
 /// # Errors
 /// On overflow.
-pub fn target(
+pub(crate) fn target(
     amount: Money,
     max_fee: Money,
     share: Money,
@@ -55,7 +55,7 @@ pub(super) fn saturating_sub(a: Money, b: Money) -> Money {
 }
 
 /// Most exchanges whose coins pay for one purchase.
-pub const MAX_EXCHANGES: usize = 8;
+pub(crate) const MAX_EXCHANGES: usize = 8;
 
 /// The coins for a purchase.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,7 +65,7 @@ pub struct PurchasePlan {
     /// The coins.
     pub coins: PaymentPlan,
     /// The payer's share of the wire fees.
-    pub wire_fee_share: Money,
+    pub(crate) wire_fee_share: Money,
     /// The sum that the payer pays above the price.
     pub fees: Money,
 }

@@ -5,25 +5,25 @@
 //! merchant, who deposits the coins ([`pay`]). The merchant signs a receipt, with which the wallet can show
 //! the payment again in another session ([`replay`]) and gets what the merchant refunds ([`refunds`]). A purchase that cannot be paid is given up at the merchant ([`abort`]).
 
-pub mod abort;
-pub mod contract;
+pub(crate) mod abort;
+pub(crate) mod contract;
 mod failure;
 pub mod fees;
 pub mod order;
-pub mod pay;
+pub(crate) mod pay;
 mod record;
 pub mod refunds;
-pub mod replay;
+pub(crate) mod replay;
 
 use super::CoreError;
 
 pub use record::*;
 
 /// The version of the merchant's protocol that this wallet speaks, libtool style.
-pub const PROTOCOL_VERSION: &str = "2:0:1";
+pub(crate) const PROTOCOL_VERSION: &str = "2:0:1";
 
 /// Most coins in one purchase.
-pub const MAX_COINS: usize = 256;
+pub(crate) const MAX_COINS: usize = 256;
 
 /// Time that the wallet waits longer for each coin, in milliseconds: the merchant asks the exchange for each.
 const COIN_MS: u64 = 3_000;

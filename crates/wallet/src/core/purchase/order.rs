@@ -25,11 +25,11 @@ const ALREADY_CLAIMED: u32 = 2301;
 #[derive(Clone, PartialEq, Eq)]
 pub struct PayUri {
     /// Base URL of the merchant.
-    pub merchant_base_url: String,
+    pub(crate) merchant_base_url: String,
     /// The order's number.
-    pub order_id: String,
+    pub(crate) order_id: String,
     /// The session to which the payment is to be bound; may be empty.
-    pub session_id: String,
+    pub(crate) session_id: String,
     claim_token: Option<String>,
     nonce_priv: Option<EddsaPrivateKey>,
 }
@@ -74,15 +74,14 @@ impl PayUri {
         Ok(Self { merchant_base_url: merchant_url, order_id, session_id, claim_token, nonce_priv })
     }
 
-    /// The order's key.
     #[must_use]
-    pub fn key(&self) -> OrderKey {
+    pub(crate) fn key(&self) -> OrderKey {
         (self.merchant_base_url.clone(), self.order_id.clone())
     }
 
     /// Asks the merchant's backend for its version.
     #[must_use]
-    pub fn config_request(&self) -> HttpRequest {
+    pub(crate) fn config_request(&self) -> HttpRequest {
         HttpRequest::get(Context::Merchant, format!("{}config", self.merchant_base_url))
     }
 
@@ -90,7 +89,7 @@ impl PayUri {
     ///
     /// # Errors
     /// If it does not.
-    pub fn check_config(&self, response: &HttpResponse) -> Result<()> {
+    pub(crate) fn check_config(&self, response: &HttpResponse) -> Result<()> {
         #[derive(Deserialize)]
         struct Config {
             version: String,
@@ -115,7 +114,7 @@ impl PayUri {
     /// The order, with a fresh key if the wallet does not know it. The changes must be durable before the
     /// order is claimed: without the key nobody can pay it.
     #[must_use]
-    pub fn open(
+    pub(crate) fn open(
         &self,
         state: &WalletState,
         now: Timestamp,
@@ -147,7 +146,7 @@ impl PayUri {
 impl Order {
     /// Claims the order. A repetition gets the same contract.
     #[must_use]
-    pub fn claim_request(&self) -> HttpRequest {
+    pub(crate) fn claim_request(&self) -> HttpRequest {
         #[derive(Serialize)]
         struct Claim<'a> {
             nonce: EddsaPublicKey,
@@ -166,7 +165,7 @@ impl Order {
     ///
     /// # Errors
     /// If the merchant refuses, or the contract is not acceptable.
-    pub fn read_claim(self, response: &HttpResponse) -> Result<Self> {
+    pub(crate) fn read_claim(self, response: &HttpResponse) -> Result<Self> {
         const WHAT: &str = "claiming the order";
         match (response.status, response.code().to_u32()) {
             (200, _) => {}
@@ -198,7 +197,7 @@ impl Order {
 
 /// The purchase of an order by this wallet, unless it failed.
 #[must_use]
-pub fn purchase_of(state: &WalletState, key: &OrderKey) -> Option<OpId> {
+pub(crate) fn purchase_of(state: &WalletState, key: &OrderKey) -> Option<OpId> {
     let is_it = |kind: &OpKind| match kind {
         OpKind::Purchase(record) => {
             let terms = record.terms();
@@ -213,7 +212,7 @@ pub fn purchase_of(state: &WalletState, key: &OrderKey) -> Option<OpId> {
 
 /// An earlier paid purchase of the same web page at the same merchant.
 #[must_use]
-pub fn paid_before(state: &WalletState, terms: &ContractTerms) -> Option<OpId> {
+pub(crate) fn paid_before(state: &WalletState, terms: &ContractTerms) -> Option<OpId> {
     let page = terms.page()?;
     let is_it = |kind: &OpKind| match kind {
         OpKind::Purchase(record) => {

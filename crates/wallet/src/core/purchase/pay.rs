@@ -57,7 +57,7 @@ struct CoinPermission {
 ///
 /// # Errors
 /// If the offer has expired, or as [`fees::preview`].
-pub fn start(
+pub(crate) fn start(
     state: &WalletState,
     contract: &SignedContract,
     session_id: &str,
@@ -347,7 +347,7 @@ fn replace(step: &mut Step<'_, '_>, mut record: Purchase, response: &HttpRespons
 ///
 /// # Errors
 /// [`CoreError::BadInput`] if it is no purchase, or finished.
-pub fn cancel(state: &WalletState, id: OpId, now: Timestamp) -> Result<Vec<Change>> {
+pub(crate) fn cancel(state: &WalletState, id: OpId, now: Timestamp) -> Result<Vec<Change>> {
     let mut operation = state.operation(id)?.clone();
     let OpKind::Purchase(record) = &mut operation.kind else {
         return Err(bad("operation", "it is no purchase"));
@@ -382,7 +382,7 @@ fn exchanges_of(state: &WalletState, record: &Purchase) -> Result<Vec<String>> {
 ///
 /// # Errors
 /// [`CoreError::BadInput`] if the operation is no purchase, or is not paid.
-pub fn receipt(state: &WalletState, id: OpId) -> Result<PurchaseReceipt> {
+pub(crate) fn receipt(state: &WalletState, id: OpId) -> Result<PurchaseReceipt> {
     let operation = state.operation(id)?;
     let OpKind::Purchase(record) = &operation.kind else {
         return Err(bad("operation", format!("{id} is no purchase")));

@@ -35,29 +35,28 @@ pub struct Order {
 impl Order {
     /// Its key among the orders.
     #[must_use]
-    pub fn key(&self) -> OrderKey {
+    pub(crate) fn key(&self) -> OrderKey {
         (self.merchant_base_url.clone(), self.order_id.clone())
     }
 }
 
 /// An exchange that a merchant accepts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AcceptedExchange {
+pub(crate) struct AcceptedExchange {
     /// Its base URL, as the merchant knows it.
-    pub url: String,
+    pub(crate) url: String,
     /// Its master key, which identifies it.
-    pub master_pub: EddsaPublicKey,
+    pub(crate) master_pub: EddsaPublicKey,
 }
 
 /// The terms of a contract that matter to the wallet, with the whole contract.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContractTerms {
     /// The order's number.
-    pub order_id: String,
+    pub(crate) order_id: String,
     /// Base URL of the merchant.
     pub merchant_base_url: String,
-    /// The merchant's key.
-    pub merchant_pub: EddsaPublicKey,
+    pub(crate) merchant_pub: EddsaPublicKey,
     /// The shop's name.
     pub merchant_name: String,
     /// Its subject, in one line.
@@ -65,51 +64,49 @@ pub struct ContractTerms {
     /// The price.
     pub amount: Amount,
     /// Largest sum of fees that the merchant bears.
-    pub max_fee: Amount,
+    pub(crate) max_fee: Amount,
     /// Largest wire fee that the merchant bears.
-    pub max_wire_fee: Amount,
+    pub(crate) max_wire_fee: Amount,
     /// The payer bears this part of the wire fee above that: one of so many.
-    pub wire_fee_amortization: u64,
+    pub(crate) wire_fee_amortization: u64,
     /// The wire method by which the exchange pays the merchant.
-    pub wire_method: String,
+    pub(crate) wire_method: String,
     /// Salted hash of the merchant's account.
-    pub h_wire: HashCode,
+    pub(crate) h_wire: HashCode,
     /// When the contract was made.
-    pub timestamp: Timestamp,
+    pub(crate) timestamp: Timestamp,
     /// End of the refund period.
-    pub refund_deadline: Timestamp,
+    pub(crate) refund_deadline: Timestamp,
     /// When the offer expires.
     pub pay_deadline: Timestamp,
     /// When the exchange must pay the merchant.
     pub wire_transfer_deadline: Timestamp,
     /// The exchanges whose coins the merchant accepts.
-    pub exchanges: Vec<AcceptedExchange>,
+    pub(crate) exchanges: Vec<AcceptedExchange>,
     /// Minimum age of the payer; 0 if there is none.
     pub min_age: u32,
     /// Where the merchant delivers, if it is a web page.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub fulfillment_url: Option<String>,
+    pub(crate) fulfillment_url: Option<String>,
     /// The public key with which the order was claimed.
-    pub nonce: EddsaPublicKey,
+    pub(crate) nonce: EddsaPublicKey,
     /// The contract's hash, which everybody signs.
-    pub h_contract_terms: HashCode,
+    pub(crate) h_contract_terms: HashCode,
     /// The contract as the merchant signed it.
-    pub contract: Value,
+    pub(crate) contract: Value,
 }
 
 /// A contract with the merchant's signature.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SignedContract {
-    /// Its terms.
-    pub terms: ContractTerms,
+    pub(crate) terms: ContractTerms,
     /// `MERCHANT_CONTRACT`, by the terms' `merchant_pub`.
-    pub merchant_sig: EddsaSignature,
+    pub(crate) merchant_sig: EddsaSignature,
 }
 
-/// Stage of a purchase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum PurchaseStage {
+pub(crate) enum PurchaseStage {
     /// Without receipt: not sent yet, or sent without an answer.
     Pay,
     /// To be given up: the merchant has to give back what it has deposited.
@@ -127,45 +124,41 @@ pub struct PurchaseCoin {
     pub coin_pub: EddsaPublicKey,
     /// Its contribution, deposit fee included.
     #[serde(with = "text")]
-    pub amount: Money,
-    /// The fee in it.
+    pub(crate) amount: Money,
     #[serde(with = "text")]
-    pub fee_deposit: Money,
+    pub(crate) fee_deposit: Money,
     /// Whether it is back on the coin by this wallet's books. The merchant may have deposited it before; then
     /// the exchange proves that when the coin is refreshed.
     #[serde(default)]
-    pub is_back: bool,
+    pub(crate) is_back: bool,
     /// Whether the merchant has given it back after it had deposited it. The refund is an operation of its own.
     #[serde(default)]
-    pub is_refunded: bool,
+    pub(crate) is_refunded: bool,
 }
 
 /// A purchase.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Purchase {
-    /// The contract.
-    pub contract: SignedContract,
+    pub(crate) contract: SignedContract,
     /// The session to which the payment is bound; may be empty.
-    pub session_id: String,
+    pub(crate) session_id: String,
     /// The payer's share of the exchanges' wire fees, as it was when the coins were selected.
     #[serde(with = "text")]
-    pub wire_fee_share: Money,
+    pub(crate) wire_fee_share: Money,
     /// The coins, in the random order in which they are sent.
-    pub coins: Vec<PurchaseCoin>,
-    /// Its stage.
-    pub stage: PurchaseStage,
+    pub(crate) coins: Vec<PurchaseCoin>,
+    pub(crate) stage: PurchaseStage,
     /// `MERCHANT_PAYMENT_OK`: the merchant's receipt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub receipt: Option<EddsaSignature>,
+    pub(crate) receipt: Option<EddsaSignature>,
     /// Why it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
+    pub(crate) reason: Option<String>,
 }
 
 impl Purchase {
-    /// The contract's terms.
     #[must_use]
-    pub const fn terms(&self) -> &ContractTerms {
+    pub(crate) const fn terms(&self) -> &ContractTerms {
         &self.contract.terms
     }
 
@@ -181,7 +174,7 @@ impl Purchase {
     }
 
     /// The contributions that are neither back nor refunded.
-    pub fn unsettled(&self) -> impl Iterator<Item = &PurchaseCoin> {
+    pub(crate) fn unsettled(&self) -> impl Iterator<Item = &PurchaseCoin> {
         self.spent().filter(|part| !part.is_refunded)
     }
 
@@ -200,7 +193,7 @@ impl Purchase {
     ///
     /// # Errors
     /// On overflow, which cannot happen in this wallet's records.
-    pub fn totals(&self) -> Result<(Money, Money), CoreError> {
+    pub(crate) fn totals(&self) -> Result<(Money, Money), CoreError> {
         let total = Money::checked_sum(self.spent().map(|part| part.amount))?;
         let fees = Money::checked_sum(self.spent().map(|part| part.fee_deposit))?;
         Ok((total, fees))
@@ -220,7 +213,7 @@ impl Purchase {
 
     /// The proof of the merchant's obligations, without secrets.
     #[must_use]
-    pub fn proof(&self) -> PurchaseProof {
+    pub(crate) fn proof(&self) -> PurchaseProof {
         let terms = self.terms();
         PurchaseProof {
             merchant_base_url: terms.merchant_base_url.clone(),
@@ -245,7 +238,7 @@ pub struct PurchaseProof {
     /// Its hash.
     pub h_contract_terms: HashCode,
     /// `MERCHANT_CONTRACT` over the hash.
-    pub merchant_sig: EddsaSignature,
+    pub(crate) merchant_sig: EddsaSignature,
     /// `MERCHANT_PAYMENT_OK` over the hash, once the merchant has confirmed the payment.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub receipt: Option<EddsaSignature>,
@@ -255,11 +248,11 @@ pub struct PurchaseProof {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PurchaseReceipt {
     /// Number of the operation.
-    pub operation: OpId,
+    pub(crate) operation: OpId,
     /// Base URLs of the exchanges whose coins paid.
     pub exchanges: Vec<String>,
     /// The total that left the wallet.
-    pub total: Amount,
+    pub(crate) total: Amount,
     /// The fees in it that the merchant does not bear.
     pub fees: Amount,
     /// Where the merchant delivers, if it is a web page.

@@ -12,7 +12,7 @@ use crate::core::error::Result;
 ///
 /// # Errors
 /// [`CoreError::BadInput`] if the operation is no purchase, or not paid.
-pub fn request(state: &WalletState, id: OpId, session_id: &str) -> Result<HttpRequest> {
+pub(crate) fn request(state: &WalletState, id: OpId, session_id: &str) -> Result<HttpRequest> {
     let operation = state.operation(id)?;
     let OpKind::Purchase(record) = &operation.kind else {
         return Err(bad("operation", format!("{id} is no purchase")));
@@ -30,6 +30,6 @@ pub fn request(state: &WalletState, id: OpId, session_id: &str) -> Result<HttpRe
 ///
 /// # Errors
 /// [`CoreError::Refused`] for every answer but 204.
-pub fn check(response: &HttpResponse) -> Result<()> {
+pub(crate) fn check(response: &HttpResponse) -> Result<()> {
     if response.status == 204 { Ok(()) } else { Err(response.refusal("showing the shop its receipt")) }
 }

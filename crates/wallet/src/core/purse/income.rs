@@ -39,7 +39,7 @@ const STALE: Duration = Duration::from_secs(600);
 ///
 /// # Errors
 /// If the terms are malformed, the exchange's terms are not accepted, or it charges a fee for requests.
-pub fn start_request(
+pub(crate) fn start_request(
     state: &WalletState,
     base_url: &str,
     amount: Amount,
@@ -84,7 +84,7 @@ pub fn start_request(
 ///
 /// # Errors
 /// If it cannot be accepted any more, or the exchange's terms are not accepted.
-pub fn start_accept(
+pub(crate) fn start_accept(
     state: &WalletState,
     offer: &PeerPayment,
     now: Timestamp,
@@ -100,7 +100,7 @@ pub fn start_accept(
 ///
 /// # Errors
 /// If the offer has no merge key.
-pub fn decline(
+pub(crate) fn decline(
     state: &WalletState,
     offer: &PeerPayment,
     now: Timestamp,
@@ -581,7 +581,7 @@ fn after_history(
 ///
 /// # Errors
 /// [`CoreError::BadInput`] if it is finished, or was sent by somebody else.
-pub fn cancel(state: &WalletState, id: OpId) -> Result<Vec<Change>> {
+pub(crate) fn cancel(state: &WalletState, id: OpId) -> Result<Vec<Change>> {
     let mut operation = state.operation(id)?.clone();
     let OpKind::PurseIncome(record) = &mut operation.kind else {
         return Err(bad("operation", "it is no payment between people"));

@@ -18,11 +18,10 @@ use crate::core::error::Result;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerUri {
     /// Whether it offers or requests money.
-    pub direction: Direction,
+    pub(crate) direction: Direction,
     /// Base URL of the exchange.
-    pub exchange: String,
-    /// The private contract key.
-    pub contract_priv: EcdhePrivateKey,
+    pub(crate) exchange: String,
+    pub(crate) contract_priv: EcdhePrivateKey,
 }
 
 impl PeerUri {
@@ -59,7 +58,7 @@ impl PeerUri {
 
     /// Asks for the contract.
     #[must_use]
-    pub fn contract_request(&self) -> HttpRequest {
+    pub(crate) fn contract_request(&self) -> HttpRequest {
         let url = format!("{}contracts/{}", self.exchange, contract_pub(&self.contract_priv));
         HttpRequest::get(self.context(), url)
     }
@@ -68,7 +67,11 @@ impl PeerUri {
     ///
     /// # Errors
     /// If there is none, or it is malformed or not signed by the purse.
-    pub fn read_contract(self, exchange: &Exchange, response: &HttpResponse) -> Result<PeerContractTerms> {
+    pub(crate) fn read_contract(
+        self,
+        exchange: &Exchange,
+        response: &HttpResponse,
+    ) -> Result<PeerContractTerms> {
         const WHAT: &str = "looking up the payment";
         match (response.status, response.code()) {
             (200, _) => {}
@@ -109,7 +112,7 @@ impl PeerUri {
 
 /// A decrypted contract.
 #[derive(Clone, Debug, PartialEq)]
-pub struct PeerContractTerms {
+pub(crate) struct PeerContractTerms {
     uri: PeerUri,
     terms: PurseTerms,
     purse_pub: EddsaPublicKey,
@@ -119,7 +122,7 @@ pub struct PeerContractTerms {
 impl PeerContractTerms {
     /// Asks for the state of the purse.
     #[must_use]
-    pub fn status_request(&self) -> HttpRequest {
+    pub(crate) fn status_request(&self) -> HttpRequest {
         let target = match self.uri.direction {
             Direction::Push => WaitFor::Deposit,
             Direction::Pull => WaitFor::Merge,
@@ -131,7 +134,7 @@ impl PeerContractTerms {
     ///
     /// # Errors
     /// [`CoreError::BadInput`] if the purse cannot be used any more, in plain words.
-    pub fn read_status(
+    pub(crate) fn read_status(
         self,
         exchange: &Exchange,
         response: &HttpResponse,
@@ -164,14 +167,12 @@ pub struct PeerPayment {
     pub direction: Direction,
     /// Base URL of the exchange.
     pub exchange: String,
-    /// The private contract key.
-    pub contract_priv: EcdhePrivateKey,
-    /// The purse.
-    pub purse_pub: EddsaPublicKey,
+    pub(crate) contract_priv: EcdhePrivateKey,
+    pub(crate) purse_pub: EddsaPublicKey,
     /// Push: the merge key.
-    pub merge_priv: Option<EddsaPrivateKey>,
+    pub(crate) merge_priv: Option<EddsaPrivateKey>,
     /// The amount in the purse.
-    pub balance: Money,
+    pub(crate) balance: Money,
     /// Whether the purse was merged into a reserve.
     pub is_merged: bool,
     /// The terms.

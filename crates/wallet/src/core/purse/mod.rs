@@ -8,7 +8,7 @@
 //! about. The private contract key in the URI decrypts the contract, which the exchange keeps and cannot
 //! read.
 
-pub mod income;
+pub(crate) mod income;
 pub mod lookup;
 pub mod payment;
 mod record;
@@ -33,7 +33,7 @@ use crate::core::error::Result;
 pub use record::*;
 
 /// Longest summary of a payment, in bytes. Exchanges accept contracts of 4 KiB, encrypted.
-pub const MAX_SUMMARY_SIZE: usize = 1000;
+pub(crate) const MAX_SUMMARY_SIZE: usize = 1000;
 
 /// Mode of a merge: a paid purse is merged into a reserve.
 const MERGE_FULL_PURSE: u32 = 1;
@@ -49,7 +49,7 @@ impl PurseTerms {
     ///
     /// # Errors
     /// [`CoreError::BadInput`] for an amount of zero, a long summary, or an expiration that is past or never.
-    pub fn new(
+    pub(crate) fn new(
         amount: Amount,
         summary: &str,
         expiration: Timestamp,
@@ -76,7 +76,7 @@ impl PurseTerms {
     ///
     /// # Errors
     /// [`CoreError::BadInput`] if a member is missing or malformed.
-    pub fn read(contract: Value, currency: Currency) -> Result<Self> {
+    pub(crate) fn read(contract: Value, currency: Currency) -> Result<Self> {
         let malformed = |reason: &str| bad("contract of the payment", reason);
         let text = |name: &str| contract.get(name).and_then(Value::as_str);
         let amount: Amount =
@@ -153,7 +153,7 @@ fn upload(
 
 /// The URI to give to the other person.
 #[must_use]
-pub fn uri(direction: Direction, base_url: &str, contract_priv: &EcdhePrivateKey) -> String {
+pub(crate) fn uri(direction: Direction, base_url: &str, contract_priv: &EcdhePrivateKey) -> String {
     let exchange_url = base_url.to_owned();
     let contract_priv = contract_priv.to_base32().as_str().to_owned();
     match direction {
@@ -289,13 +289,12 @@ fn forgotten() -> CoreError {
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct PurseReceipt {
     /// Number of the operation.
-    pub operation: u64,
+    pub(crate) operation: u64,
     /// Base URL of the exchange.
-    pub exchange: String,
+    pub(crate) exchange: String,
     /// The purse.
     pub purse_pub: EddsaPublicKey,
-    /// The contract.
-    pub contract: Value,
+    pub(crate) contract: Value,
     /// Its hash.
     pub h_contract_terms: HashCode,
     /// The exchange's confirmation that the purse exists, and what was paid into it.
@@ -306,7 +305,7 @@ pub struct PurseReceipt {
     pub merge: Option<PurseProof>,
     /// The receiver's reserve.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub reserve_pub: Option<EddsaPublicKey>,
+    pub(crate) reserve_pub: Option<EddsaPublicKey>,
     /// The exchange's last statement about the purse.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<SignedStatus>,
@@ -316,7 +315,7 @@ pub struct PurseReceipt {
 ///
 /// # Errors
 /// [`CoreError::BadInput`] if the operation is no such payment.
-pub fn receipt(state: &super::WalletState, id: u64) -> Result<PurseReceipt> {
+pub(crate) fn receipt(state: &super::WalletState, id: u64) -> Result<PurseReceipt> {
     use super::state::OpKind;
     let operation = state.operation(id)?;
     let (purse_pub, terms, confirmation, merge, reserve_pub, status) = match &operation.kind {

@@ -32,10 +32,9 @@ pub struct PurseTerms {
     pub expiration: Timestamp,
     /// Minimum age of the payer; 0 if there is none.
     pub min_age: u32,
-    /// Hash of the contract.
-    pub h_contract_terms: HashCode,
+    pub(crate) h_contract_terms: HashCode,
     /// The contract as it was encrypted.
-    pub contract: Value,
+    pub(crate) contract: Value,
 }
 
 /// A confirmation that the exchange signed: that a purse exists, or that it was merged.
@@ -45,11 +44,11 @@ pub struct PurseProof {
     #[serde(with = "text")]
     pub total: Money,
     /// Time of the exchange.
-    pub exchange_timestamp: Timestamp,
+    pub(crate) exchange_timestamp: Timestamp,
     /// The signing key.
-    pub exchange_pub: EddsaPublicKey,
+    pub(crate) exchange_pub: EddsaPublicKey,
     /// `EXCHANGE_CONFIRM_PURSE_CREATION` or `EXCHANGE_CONFIRM_PURSE_MERGED`.
-    pub exchange_sig: EddsaSignature,
+    pub(crate) exchange_sig: EddsaSignature,
 }
 
 /// A statement about a purse that the exchange signed.
@@ -57,15 +56,14 @@ pub struct PurseProof {
 pub struct SignedStatus {
     /// The amount in the purse.
     #[serde(with = "text")]
-    pub balance: Money,
+    pub(crate) balance: Money,
     /// When it was merged; `never` if it was not.
-    pub merge_timestamp: Timestamp,
+    pub(crate) merge_timestamp: Timestamp,
     /// Zero while it is not full.
-    pub deposit_timestamp: Timestamp,
-    /// The signing key.
-    pub exchange_pub: EddsaPublicKey,
+    pub(crate) deposit_timestamp: Timestamp,
+    pub(crate) exchange_pub: EddsaPublicKey,
     /// `EXCHANGE_PURSE_STATUS`.
-    pub exchange_sig: EddsaSignature,
+    pub(crate) exchange_sig: EddsaSignature,
 }
 
 impl SignedStatus {
@@ -96,10 +94,9 @@ pub struct PursePart {
     pub coin_pub: EddsaPublicKey,
     /// Its contribution, deposit fee included.
     #[serde(with = "text")]
-    pub amount: Money,
-    /// The fee in it.
+    pub(crate) amount: Money,
     #[serde(with = "text")]
-    pub fee_deposit: Money,
+    pub(crate) fee_deposit: Money,
     /// Where the contribution is.
     pub state: PartState,
 }
@@ -107,7 +104,7 @@ pub struct PursePart {
 /// Stage of a payment into a purse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum PayStage {
+pub(crate) enum PayStage {
     /// Not confirmed: not sent yet, or sent without an answer.
     Send,
     /// Push: in the purse, and nobody has accepted it yet.
@@ -127,39 +124,35 @@ pub enum PayStage {
 /// A payment into a purse: money sent, or a request paid.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PursePayment {
-    /// Its direction.
-    pub direction: Direction,
+    pub(crate) direction: Direction,
     /// Push: the purse's private key, which creates and deletes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub purse_priv: Option<EddsaPrivateKey>,
-    /// The purse.
-    pub purse_pub: EddsaPublicKey,
+    pub(crate) purse_priv: Option<EddsaPrivateKey>,
+    pub(crate) purse_pub: EddsaPublicKey,
     /// Push: the merge key, for the receiver.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub merge_priv: Option<EddsaPrivateKey>,
+    pub(crate) merge_priv: Option<EddsaPrivateKey>,
     /// The private contract key, which is in the URI.
-    pub contract_priv: EcdhePrivateKey,
+    pub(crate) contract_priv: EcdhePrivateKey,
     /// Push: the encrypted contract.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub econtract: Option<Base32Data>,
-    /// The terms.
-    pub terms: PurseTerms,
+    pub(crate) econtract: Option<Base32Data>,
+    pub(crate) terms: PurseTerms,
     /// The coins, in the random order in which they are sent.
     pub coins: Vec<PursePart>,
     /// Refused contributions. If the exchange lists one of them later, one of its answers was false.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refused: Vec<PursePart>,
-    /// Its stage.
-    pub stage: PayStage,
+    pub(crate) stage: PayStage,
     /// The exchange's confirmation of what was paid in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub confirmation: Option<PurseProof>,
+    pub(crate) confirmation: Option<PurseProof>,
     /// The exchange's last statement about the purse.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub status: Option<SignedStatus>,
+    pub(crate) status: Option<SignedStatus>,
     /// Why the money came back, or why the payment failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
+    pub(crate) reason: Option<String>,
 }
 
 impl PursePayment {
@@ -177,7 +170,7 @@ impl PursePayment {
     ///
     /// # Errors
     /// On overflow, which cannot happen in this wallet's records.
-    pub fn totals(&self) -> Result<(Money, Money), CoreError> {
+    pub(crate) fn totals(&self) -> Result<(Money, Money), CoreError> {
         let spent = || self.coins.iter().filter(|part| part.state == PartState::Spent);
         let total = Money::checked_sum(spent().map(|part| part.amount))?;
         let fees = Money::checked_sum(spent().map(|part| part.fee_deposit))?;
@@ -188,7 +181,7 @@ impl PursePayment {
 /// Stage of an income through a purse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum IncomeStage {
+pub(crate) enum IncomeStage {
     /// Push: the purse is to be merged into the reserve.
     Merge,
     /// Pull: the purse is to be created.
@@ -213,49 +206,44 @@ pub enum IncomeStage {
 /// An income through a purse: money received, or requested.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PurseIncome {
-    /// Its direction.
-    pub direction: Direction,
+    pub(crate) direction: Direction,
     /// Pull: the purse's private key, which creates and deletes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub purse_priv: Option<EddsaPrivateKey>,
-    /// The purse.
-    pub purse_pub: EddsaPublicKey,
-    /// The merge key.
-    pub merge_priv: EddsaPrivateKey,
+    pub(crate) purse_priv: Option<EddsaPrivateKey>,
+    pub(crate) purse_pub: EddsaPublicKey,
+    pub(crate) merge_priv: EddsaPrivateKey,
     /// The private contract key, which is in the URI.
-    pub contract_priv: EcdhePrivateKey,
+    pub(crate) contract_priv: EcdhePrivateKey,
     /// Pull: the encrypted contract.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub econtract: Option<Base32Data>,
-    /// The terms.
-    pub terms: PurseTerms,
+    pub(crate) econtract: Option<Base32Data>,
+    pub(crate) terms: PurseTerms,
     /// The reserve that gets the money: the same for all purses of an exchange.
-    pub reserve_priv: EddsaPrivateKey,
+    pub(crate) reserve_priv: EddsaPrivateKey,
     /// Time of the merge by this wallet.
-    pub merge_timestamp: Timestamp,
-    /// Its stage.
-    pub stage: IncomeStage,
+    pub(crate) merge_timestamp: Timestamp,
+    pub(crate) stage: IncomeStage,
     /// Set while the exchange requires an identity check.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub kyc: Option<KycWanted>,
+    pub(crate) kyc: Option<KycWanted>,
     /// Pull: the exchange's confirmation of the purse.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub confirmation: Option<PurseProof>,
+    pub(crate) confirmation: Option<PurseProof>,
     /// Push: the exchange's confirmation of the merge.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub merge: Option<PurseProof>,
+    pub(crate) merge: Option<PurseProof>,
     /// The exchange's last statement about the purse.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub status: Option<SignedStatus>,
+    pub(crate) status: Option<SignedStatus>,
     /// Why it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
+    pub(crate) reason: Option<String>,
 }
 
 impl PurseIncome {
     /// The amount that counts as coming in or received. A request counts once it is paid.
     #[must_use]
-    pub fn expected(&self) -> Money {
+    pub(crate) fn expected(&self) -> Money {
         match self.stage {
             IncomeStage::Merge | IncomeStage::Done => self.terms.amount,
             _ => Money::ZERO,

@@ -26,7 +26,7 @@ use super::{CoreError, planchet, withdraw};
 use crate::core::error::Result;
 use batzen_protocol::api::exchange::{RecoupRefreshResponse, RecoupRequest, RecoupResponse, ReserveRequest};
 
-pub use record::*;
+pub(crate) use record::*;
 
 /// A reserve's free history covers five weeks. A wallet that asks later finds no proof in it.
 const PROVABLE: Duration = Duration::from_days(28);

@@ -6,10 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use super::super::encoding::text;
 
-/// Stage of a recoup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum RecoupStage {
+pub(crate) enum RecoupStage {
     /// To be sent.
     Send,
     /// Answered. The reserve's history has to confirm it.
@@ -26,20 +25,18 @@ pub enum RecoupStage {
 /// A recoup of one coin.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Recoup {
-    /// The coin's public key.
     pub coin_pub: EddsaPublicKey,
     /// The coin's remaining value; after the exchange's statement, the amount that was paid back.
     #[serde(with = "text")]
-    pub amount: Money,
+    pub(crate) amount: Money,
     /// The part of the remaining value, by this wallet's books, that was not paid back.
     #[serde(with = "text", default)]
-    pub missing: Money,
-    /// Its stage.
-    pub stage: RecoupStage,
+    pub(crate) missing: Money,
+    pub(crate) stage: RecoupStage,
     /// When the exchange first said that the money is in the reserve again.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub answered: Option<Timestamp>,
+    pub(crate) answered: Option<Timestamp>,
     /// Why it was refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
+    pub(crate) reason: Option<String>,
 }

@@ -33,7 +33,7 @@ use super::{CoreError, Entropy, planchet};
 use crate::core::error::Result;
 
 pub use record::*;
-pub use session::Session;
+pub(crate) use session::Session;
 
 /// Most fresh coins of one refresh. More would make its three candidate sets needlessly large.
 const MAX_COINS: usize = 64;
@@ -61,7 +61,7 @@ fn plan_fresh(exchange: &Exchange, old: &Coin, amount: Money, now: Timestamp) ->
 
 /// The cost of refreshing `change` on a coin: melt fee, withdraw fees, and the remainder that no coin fits.
 #[must_use]
-pub fn cost_of_change(exchange: &Exchange, old: &Coin, change: Money, now: Timestamp) -> Money {
+pub(crate) fn cost_of_change(exchange: &Exchange, old: &Coin, change: Money, now: Timestamp) -> Money {
     match plan_fresh(exchange, old, change, now) {
         Ok(Some(plan)) => change.checked_sub(plan.value).unwrap_or(change),
         _ => change,

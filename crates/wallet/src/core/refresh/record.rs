@@ -39,11 +39,10 @@ pub enum RefreshStage {
 /// A fresh coin to be issued.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FreshRecord {
-    /// Its denomination.
-    pub h_denom_pub: HashCode,
+    pub(crate) h_denom_pub: HashCode,
     /// The exchange's first message, for Clause-Schnorr.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cs: Option<CsSession>,
+    pub(crate) cs: Option<CsSession>,
 }
 
 /// A refresh.
@@ -87,7 +86,7 @@ impl Refresh {
     ///
     /// # Errors
     /// Cannot happen in this wallet's records.
-    pub fn value(&self) -> Result<Money, CoreError> {
+    pub(crate) fn value(&self) -> Result<Money, CoreError> {
         Ok(self.amount.checked_sub(self.fee_melt)?.checked_sub(self.fees_withdraw)?)
     }
 }

@@ -16,10 +16,9 @@ use crate::core::error::Result;
 
 /// A refresh session: the candidates and their commitment. Pure; load generators use it without a wallet.
 #[derive(Debug)]
-pub struct Session<'a> {
+pub(crate) struct Session<'a> {
     /// Private and public key of the melted coin.
-    pub old_coin: (&'a batzen_crypto::EddsaPrivateKey, EddsaPublicKey),
-    /// The refresh secret.
+    pub(crate) old_coin: (&'a batzen_crypto::EddsaPrivateKey, EddsaPublicKey),
     pub secret: &'a RefreshMasterSecret,
     /// Fresh denominations, with the exchange's first messages for Clause-Schnorr.
     pub fresh: Vec<(&'a Denom, ExchangeWithdrawValues)>,
@@ -34,13 +33,13 @@ impl Session<'_> {
 
     /// The secret in the request: present only with Clause-Schnorr coins.
     #[must_use]
-    pub fn rms(&self) -> Option<&RefreshMasterSecret> {
+    pub(crate) fn rms(&self) -> Option<&RefreshMasterSecret> {
         self.has_cs().then_some(self.secret)
     }
 
     /// Transfer key of a candidate.
     #[must_use]
-    pub fn transfer_priv(&self, candidate: u32) -> EcdhePrivateKey {
+    pub(crate) fn transfer_priv(&self, candidate: u32) -> EcdhePrivateKey {
         transfer_priv_from_master_secret(self.secret, self.old_coin.0, candidate)
     }
 
@@ -53,7 +52,7 @@ impl Session<'_> {
     ///
     /// # Errors
     /// If a key or an R value would mark coins.
-    pub fn candidate(&self, candidate: u32) -> Result<Vec<FreshCoin>> {
+    pub(crate) fn candidate(&self, candidate: u32) -> Result<Vec<FreshCoin>> {
         let [coins] = self.candidates([candidate])?;
         Ok(coins)
     }
@@ -89,7 +88,7 @@ impl Session<'_> {
     ///
     /// # Errors
     /// As [`Session::candidate`].
-    pub fn commitment(&self, amount_with_fee: &Amount) -> Result<HashCode> {
+    pub(crate) fn commitment(&self, amount_with_fee: &Amount) -> Result<HashCode> {
         let planchets = self
             .candidates([0, 1, 2])?
             .map(|coins| coins.into_iter().map(|coin| coin.planchet).collect::<Vec<_>>());

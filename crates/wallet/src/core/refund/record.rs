@@ -24,7 +24,7 @@ pub struct RefundPermission {
 /// Stage of one permission.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "state", content = "reason", rename_all = "kebab-case")]
-pub enum RefundState {
+pub(crate) enum RefundState {
     /// To be sent to the exchange.
     Open,
     /// The coin was credited.
@@ -39,35 +39,32 @@ pub struct RefundItem {
     /// The coin.
     pub coin_pub: EddsaPublicKey,
     /// The merchant's number.
-    pub rtransaction_id: u64,
+    pub(crate) rtransaction_id: u64,
     /// The amount, fee included.
     #[serde(with = "text")]
-    pub amount: Money,
-    /// The fee in it.
+    pub(crate) amount: Money,
     #[serde(with = "text")]
-    pub fee_refund: Money,
+    pub(crate) fee_refund: Money,
     /// The merchant's signature, if the wallet sends the permission itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub merchant_sig: Option<EddsaSignature>,
+    pub(crate) merchant_sig: Option<EddsaSignature>,
     /// The exchange's signing key, and its confirmation, if the merchant has shown it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub confirmation: Option<(EddsaPublicKey, EddsaSignature)>,
+    pub(crate) confirmation: Option<(EddsaPublicKey, EddsaSignature)>,
     /// Its stage.
-    pub progress: RefundState,
+    pub(crate) progress: RefundState,
 }
 
 /// A refund.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Refund {
     /// The payment or purchase.
-    pub payment: OpId,
-    /// The contract.
-    pub h_contract_terms: HashCode,
-    /// The merchant.
-    pub merchant_pub: EddsaPublicKey,
+    pub(crate) payment: OpId,
+    pub(crate) h_contract_terms: HashCode,
+    pub(crate) merchant_pub: EddsaPublicKey,
     /// When the merchant approved it, if the wallet picks it up at the merchant.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub approved: Option<Timestamp>,
+    pub(crate) approved: Option<Timestamp>,
     /// The permissions, or the merchant's entries.
     pub items: Vec<RefundItem>,
 }
@@ -77,7 +74,7 @@ impl Refund {
     ///
     /// # Errors
     /// Cannot happen in this wallet's records.
-    pub fn totals(&self) -> Result<(Money, Money), CoreError> {
+    pub(crate) fn totals(&self) -> Result<(Money, Money), CoreError> {
         let done = || self.items.iter().filter(|item| item.progress == RefundState::Done);
         let amount = Money::checked_sum(done().map(|item| item.amount))?;
         let fees = Money::checked_sum(done().map(|item| item.fee_refund))?;

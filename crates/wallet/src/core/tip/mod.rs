@@ -27,7 +27,7 @@ use crate::core::error::Result;
 pub use record::*;
 
 /// Most coins of one tip.
-pub const MAX_COINS: usize = 64;
+pub(crate) const MAX_COINS: usize = 64;
 /// Longest identifier of a tip, in bytes.
 const MAX_ID_SIZE: usize = 255;
 
@@ -44,7 +44,7 @@ pub struct TipUri {
     /// Base URL of the merchant.
     pub merchant_base_url: String,
     /// Identifies the tip there. Whoever knows it can pick up the tip.
-    pub tip_id: String,
+    pub(crate) tip_id: String,
 }
 
 impl std::fmt::Debug for TipUri {
@@ -73,7 +73,7 @@ impl TipUri {
 
     /// Asks the merchant about the tip.
     #[must_use]
-    pub fn request(&self) -> HttpRequest {
+    pub(crate) fn request(&self) -> HttpRequest {
         HttpRequest::get(Context::Merchant, format!("{}tips/{}", self.merchant_base_url, self.tip_id))
     }
 
@@ -81,7 +81,7 @@ impl TipUri {
     ///
     /// # Errors
     /// [`CoreError::BadInput`] if there is no such tip, or as the answer says.
-    pub fn read(self, response: &HttpResponse) -> Result<TipOffer> {
+    pub(crate) fn read(self, response: &HttpResponse) -> Result<TipOffer> {
         match (response.status, response.code().to_u32()) {
             (200, _) => {}
             (404, code) if code != 0 => return Err(bad("taler URI", "the shop knows no such tip")),
@@ -153,7 +153,7 @@ pub fn preview(exchange: &Exchange, amount: Amount, now: Timestamp) -> Result<Is
 ///
 /// # Errors
 /// If the exchange is unknown, its terms are not accepted, or the tip fits no coin.
-pub fn start(
+pub(crate) fn start(
     state: &WalletState,
     offer: &TipOffer,
     now: Timestamp,
@@ -300,7 +300,7 @@ fn take_coins(step: &mut Step<'_, '_>, record: Tip, response: &HttpResponse) -> 
 ///
 /// # Errors
 /// [`CoreError::BadInput`] if it is no tip, or finished.
-pub fn cancel(state: &WalletState, id: OpId, now: Timestamp) -> Result<Vec<Change>> {
+pub(crate) fn cancel(state: &WalletState, id: OpId, now: Timestamp) -> Result<Vec<Change>> {
     let mut operation = state.operation(id)?.clone();
     let OpKind::Tip(record) = &mut operation.kind else {
         return Err(bad("operation", "it is no tip"));

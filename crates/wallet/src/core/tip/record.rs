@@ -9,10 +9,9 @@ use super::super::exchange::Exchange;
 use super::super::planchet;
 use crate::core::error::Result;
 
-/// Stage of a tip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum TipStage {
+pub(crate) enum TipStage {
     /// To be picked up: not sent yet, or sent without an answer.
     PickUp,
     /// The coins are in the wallet.
@@ -25,26 +24,25 @@ pub enum TipStage {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tip {
     /// Base URL of the merchant.
-    pub merchant_base_url: String,
+    pub(crate) merchant_base_url: String,
     /// Identifies the tip there.
-    pub tip_id: String,
+    pub(crate) tip_id: String,
     /// The amount taken of it: the coins and their withdraw fees.
     #[serde(with = "text")]
-    pub amount: Money,
+    pub(crate) amount: Money,
     /// Sum of the withdraw fees in it.
     #[serde(with = "text")]
-    pub fees: Money,
+    pub(crate) fees: Money,
     /// It must be picked up before this time.
-    pub expiration: Timestamp,
+    pub(crate) expiration: Timestamp,
     /// The seed of all secrets.
-    pub seed: PlanchetMasterSecret,
+    pub(crate) seed: PlanchetMasterSecret,
     /// Denominations of the coins. Their places are the numbers from which the secrets derive.
-    pub denoms: Vec<HashCode>,
-    /// Its stage.
-    pub stage: TipStage,
+    pub(crate) denoms: Vec<HashCode>,
+    pub(crate) stage: TipStage,
     /// Why it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
+    pub(crate) reason: Option<String>,
 }
 
 impl Tip {
@@ -52,7 +50,7 @@ impl Tip {
     ///
     /// # Errors
     /// Cannot happen in this wallet's records.
-    pub fn value(&self) -> Result<Money> {
+    pub(crate) fn value(&self) -> Result<Money> {
         Ok(self.amount.checked_sub(self.fees)?)
     }
 

@@ -17,7 +17,7 @@ pub struct Left {
     pub amount: Amount,
     /// `deposit-fee`, `dust`, `incoming`, `outgoing`, `disputed` or `expired`; `not-deposited` for spendable
     /// coins.
-    pub code: &'static str,
+    pub(crate) code: &'static str,
     /// Why, in plain words.
     pub reason: &'static str,
 }

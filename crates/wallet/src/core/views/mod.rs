@@ -18,9 +18,9 @@ use crate::core::error::Result;
 use effect::{losses, signed, summary_row};
 use part::{Part, part_of};
 
-pub use super::row::{Status, Transaction, Wait, describe_fees};
+pub use super::row::{Status, Transaction, describe_fees};
 pub use left::{Left, left};
-pub use wait::wait;
+pub(crate) use wait::wait;
 
 /// The money at one exchange.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -30,20 +30,19 @@ pub struct ExchangeBalance {
     /// Can be spent now.
     pub available: Amount,
     /// Incoming: withdrawals, change, refunds.
-    pub pending_incoming: Amount,
+    pub(crate) pending_incoming: Amount,
     /// Spent, but not confirmed by the exchange yet, or sent to somebody who has not accepted it yet.
     pub pending_outgoing: Amount,
     /// Left on used coins, and too little to become a coin.
-    pub dust: Amount,
+    pub(crate) dust: Amount,
     /// Held by operations about which the exchange gave a false answer. Not written off.
-    pub disputed: Amount,
+    pub(crate) disputed: Amount,
 }
 
 /// All money of one currency.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Balance {
-    /// The currency.
-    pub currency: Currency,
+    pub(crate) currency: Currency,
     /// Everything that the wallet holds or expects: the sum of all amounts below except `pending_outgoing`,
     /// which is spent already. The effects of the history sum to it.
     pub total: Amount,
@@ -65,7 +64,7 @@ pub struct Balance {
 ///
 /// # Errors
 /// If records contradict each other.
-pub fn balances(state: &WalletState, now: Timestamp) -> Result<Vec<Balance>> {
+pub(crate) fn balances(state: &WalletState, now: Timestamp) -> Result<Vec<Balance>> {
     let mut by_currency: BTreeMap<String, Balance> = BTreeMap::new();
     for exchange in state.exchanges.values() {
         let part = exchange_balance(state, exchange, now)?;
@@ -136,7 +135,7 @@ fn exchange_balance(state: &WalletState, exchange: &Exchange, now: Timestamp) ->
 ///
 /// # Errors
 /// If records contradict each other.
-pub fn transactions(state: &WalletState, with_refreshes: bool) -> Result<Vec<Transaction>> {
+pub(crate) fn transactions(state: &WalletState, with_refreshes: bool) -> Result<Vec<Transaction>> {
     let wanted = |operation: &&WalletOperation| with_refreshes || !is_hidden(operation);
     state.operations.values().rev().filter(wanted).map(|operation| transaction(state, operation)).collect()
 }
@@ -153,8 +152,7 @@ pub struct History {
 /// The sum of a history's effects in one currency.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct HistoryTotal {
-    /// The currency.
-    pub currency: Currency,
+    pub(crate) currency: Currency,
     /// Signed sum of the rows' effects.
     pub total: String,
 }
@@ -165,7 +163,7 @@ pub struct HistoryTotal {
 ///
 /// # Errors
 /// If records contradict each other.
-pub fn history(state: &WalletState, with_refreshes: bool, now: Timestamp) -> Result<History> {
+pub(crate) fn history(state: &WalletState, with_refreshes: bool, now: Timestamp) -> Result<History> {
     let mut rows = transactions(state, with_refreshes)?;
     let mut sums: BTreeMap<String, (&Exchange, i128)> = BTreeMap::new();
     for exchange in state.exchanges.values() {
@@ -228,7 +226,7 @@ fn hidden_refreshes(
 ///
 /// # Errors
 /// If records contradict each other.
-pub fn transaction(state: &WalletState, operation: &WalletOperation) -> Result<Transaction> {
+pub(crate) fn transaction(state: &WalletState, operation: &WalletOperation) -> Result<Transaction> {
     let exchange = state.exchange(&operation.exchange)?;
     let zero = exchange.amount(Money::ZERO);
     let running = if operation.finished.is_some() { Status::Done } else { Status::Pending };

@@ -8,7 +8,7 @@ use super::super::state::{WalletOperation, WalletState};
 ///
 /// # Errors
 /// If records contradict each other.
-pub fn wait(state: &WalletState, operation: &WalletOperation) -> Result<Wait, CoreError> {
+pub(crate) fn wait(state: &WalletState, operation: &WalletOperation) -> Result<Wait, CoreError> {
     let exchange = state.exchange(&operation.exchange)?;
     let Wait { reason, until } = operation.kind.operation().wait(state, exchange, operation)?;
     let until = match operation.dispute {

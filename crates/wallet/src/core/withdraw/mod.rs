@@ -708,7 +708,7 @@ fn take_coins(
 ///
 /// # Errors
 /// [`CoreError::BadInput`] if it is not a withdrawal, or past that stage.
-pub fn cancel(state: &WalletState, id: OpId, now: Timestamp) -> Result<Vec<super::Change>> {
+pub(crate) fn cancel(state: &WalletState, id: OpId, now: Timestamp) -> Result<Vec<super::Change>> {
     let bad = |reason: &str| CoreError::BadInput { what: "operation", reason: reason.to_owned() };
     let mut operation = state.operation(id)?.clone();
     let OpKind::Withdrawal(record) = &mut operation.kind else {

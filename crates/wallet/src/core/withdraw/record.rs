@@ -32,17 +32,16 @@ pub enum Origin {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BankOperation {
     /// Base URL of its integration API.
-    pub integration_url: String,
-    /// Identifier of the operation.
-    pub operation_id: String,
+    pub(crate) integration_url: String,
+    pub(crate) operation_id: String,
     /// Account of the exchange, as the exchange writes it.
-    pub exchange_payto: String,
+    pub(crate) exchange_payto: String,
     /// URL where the user confirms, if the bank gives one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub confirm_url: Option<String>,
+    pub(crate) confirm_url: Option<String>,
     /// Login with which the wallet confirms by itself, at a test bank. Erased after the confirmation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub confirm: Option<BankLogin>,
+    pub(crate) confirm: Option<BankLogin>,
 }
 
 /// An account at a bank's access API.
@@ -82,10 +81,9 @@ pub enum WithdrawStage {
     Aborted,
 }
 
-/// State of one planchet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum PlanchetState {
+pub(crate) enum PlanchetState {
     /// To be sent.
     Open,
     /// Its coin is in the wallet.
@@ -98,17 +96,15 @@ pub enum PlanchetState {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlanchetRecord {
     /// Coin number under the seed.
-    pub index: u32,
-    /// Denomination.
-    pub h_denom_pub: HashCode,
+    pub(crate) index: u32,
+    pub(crate) h_denom_pub: HashCode,
     /// The exchange's first message, for Clause-Schnorr.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub cs: Option<CsSession>,
+    pub(crate) cs: Option<CsSession>,
     /// The age commitment of an age-restricted coin.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub age: Option<CoinAge>,
-    /// Its state.
-    pub state: PlanchetState,
+    pub(crate) age: Option<CoinAge>,
+    pub(crate) state: PlanchetState,
 }
 
 /// A withdrawal.
@@ -175,7 +171,7 @@ impl Withdrawal {
     ///
     /// # Errors
     /// [`CoreError::UnknownDenomination`] if records contradict each other.
-    pub fn owed(&self, exchange: &Exchange) -> Result<Money> {
+    pub(crate) fn owed(&self, exchange: &Exchange) -> Result<Money> {
         let (value, fees) = self.totals(exchange, &[PlanchetState::Done])?;
         let gone = value.checked_add(fees)?.checked_add(self.missing)?;
         Ok(self.amount.checked_add(self.recouped)?.checked_sub(gone).unwrap_or(Money::ZERO))
@@ -185,7 +181,7 @@ impl Withdrawal {
     ///
     /// # Errors
     /// [`CoreError::UnknownDenomination`] if records contradict each other.
-    pub fn totals(&self, exchange: &Exchange, states: &[PlanchetState]) -> Result<(Money, Money)> {
+    pub(crate) fn totals(&self, exchange: &Exchange, states: &[PlanchetState]) -> Result<(Money, Money)> {
         let (mut value, mut fees) = (Money::ZERO, Money::ZERO);
         for planchet in self.planchets.iter().filter(|planchet| states.contains(&planchet.state)) {
             let denom = exchange.denom(&planchet.h_denom_pub)?;

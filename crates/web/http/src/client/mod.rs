@@ -11,5 +11,5 @@ mod retry;
 pub use crate::codec::correlation;
 pub use bytes::Bytes;
 pub use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, header};
-pub use requests::{Call, Client, ClientError, ClientOptions, Reply, Transport, basic_auth, url_encoded};
+pub use requests::{Call, Client, ClientError, ClientOptions, Reply, Transport, url_encoded};
 pub use retry::Backoff;

@@ -630,7 +630,7 @@ pub fn url_encoded(text: &str) -> String {
 /// # Panics
 /// Never: base64 is a valid header value.
 #[must_use]
-pub fn basic_auth(user: &str, password: &str) -> HeaderValue {
+pub(crate) fn basic_auth(user: &str, password: &str) -> HeaderValue {
     let token = BASE64_STANDARD.encode(format!("{user}:{password}"));
     let mut value = HeaderValue::from_str(&format!("Basic {token}")).expect("base64 is a valid header value");
     value.set_sensitive(true);

@@ -12,7 +12,7 @@ const BYTES_END: usize = 64;
 
 /// Returns whether a client's id may appear in logs and answers: letters, digits and `-`, 1 to 63 characters.
 #[must_use]
-pub fn is_correlation_id(id: &[u8]) -> bool {
+pub(crate) fn is_correlation_id(id: &[u8]) -> bool {
     (1..BYTES_END).contains(&id.len()) && id.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'-')
 }
 

@@ -16,4 +16,5 @@ mod head;
 mod zlib;
 
 pub use head::{FramingError, MessageLimits, Request, Response, frame_request, frame_response};
-pub use zlib::{InflateError, deflate, inflate, inflate_with};
+pub(crate) use zlib::{InflateError, inflate_with};
+pub use zlib::{deflate, inflate};

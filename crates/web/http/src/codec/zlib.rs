@@ -35,7 +35,7 @@ pub fn inflate(data: &[u8], limit_bytes: usize) -> Result<Vec<u8>, InflateError>
 ///
 /// # Errors
 /// [`InflateError`]
-pub fn inflate_with(
+pub(crate) fn inflate_with(
     data: &[u8],
     limit_bytes: usize,
     mut grow: impl FnMut(usize) -> bool,

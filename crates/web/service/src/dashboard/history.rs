@@ -112,7 +112,7 @@ impl std::fmt::Debug for History {
 
 impl History {
     /// The history of a dashboard.
-    pub fn new(layout: &'static Layout) -> Self {
+    pub(crate) fn new(layout: &'static Layout) -> Self {
         let (prefixes, wanted) =
             layout.metrics().into_iter().partition::<Vec<_>, _>(|name| name.ends_with('_'));
         Self {
@@ -130,7 +130,7 @@ impl History {
     }
 
     /// Adds the values of a metrics page.
-    pub fn add(&mut self, page: &str, at: Instant, unix_s: f64) {
+    pub(crate) fn add(&mut self, page: &str, at: Instant, unix_s: f64) {
         let now = Arc::new(Reading::parse(page, at, unix_s, |name| self.is_wanted(name)));
         for range in &mut self.ranges {
             if self.count.is_multiple_of(range.every) {
@@ -145,7 +145,7 @@ impl History {
     }
 
     /// Returns the page's data for a range: the shortest that covers this many seconds.
-    pub fn json(&self, seconds: u64) -> Json {
+    pub(crate) fn json(&self, seconds: u64) -> Json {
         let range = self.ranges.iter().find(|range| range.seconds >= seconds).unwrap_or(&self.ranges[2]);
         let Some(now) = self.recent.back() else {
             return json!({ "interval_s": INTERVAL_S, "range_s": range.seconds, "times": [], "sections": [] });

@@ -23,8 +23,8 @@ pub use common::{BATCHES, COMMON, CRYPTOGRAPHY, NOW, OPERATIONS, PROCESS, STORE}
 pub(crate) use history::History;
 pub use history::{caption, short};
 pub use layout::{
-    Bad, Chart, Extra, Layout, Lines, Of, Only, Section, Table, Tile, Unit, Value, chart, each, gauge,
-    quantile, rate, tile,
+    Bad, Chart, Extra, Layout, Lines, Of, Only, Section, Table, Unit, Value, chart, each, gauge, quantile,
+    rate, tile,
 };
 pub use reading::{Reading, Sample};
 

@@ -152,7 +152,7 @@ pub(super) struct Buckets(Vec<(f64, f64)>);
 
 impl Buckets {
     /// Adds the counts of another histogram.
-    pub fn add(&mut self, other: &Self) {
+    pub(super) fn add(&mut self, other: &Self) {
         for (bound, count) in &other.0 {
             match self.0.iter_mut().find(|(known, _)| known == bound) {
                 Some((_, sum)) => *sum += count,
@@ -164,7 +164,7 @@ impl Buckets {
 
     /// A quantile, interpolated linearly within its bucket (for numbers of things, the bucket's bound); none
     /// if nothing was recorded.
-    pub fn quantile(&self, quantile: f64, is_whole: bool) -> Option<f64> {
+    pub(super) fn quantile(&self, quantile: f64, is_whole: bool) -> Option<f64> {
         let total: f64 = self.0.iter().map(|(_, count)| count).sum();
         if total <= 0.0 {
             return None;

@@ -19,7 +19,7 @@ use batzen_store::memory::MemoryBackend;
 use batzen_store::{Store, StoreError, TableDef};
 
 /// The memory for the index entries of an embedded store, unless the configuration says otherwise.
-pub const INDEX_MEMORY_MIB_DEFAULT: u64 = 1_024;
+pub(crate) const INDEX_MEMORY_MIB_DEFAULT: u64 = 1_024;
 /// The range that may be configured: with less, entries would be written to disk all the time; nobody has
 /// more.
 const INDEX_MEMORY_MIB: RangeInclusive<u64> = 16..=1 << 20;

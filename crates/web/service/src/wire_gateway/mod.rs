@@ -138,12 +138,6 @@ impl WireGatewayClient {
         Self { transfers: Arc::new(Semaphore::new(connections)), ..self }
     }
 
-    /// The base URL, with its final slash.
-    #[must_use]
-    pub fn base_url(&self) -> &str {
-        &self.base_url
-    }
-
     /// The transfers that the account received. An empty history is not an error, whether the bank sends 204
     /// or an empty list.
     ///

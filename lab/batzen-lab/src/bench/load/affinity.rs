@@ -10,7 +10,7 @@ use crate::bench::error::Result;
 
 /// Cores by number, ascending. An empty list means all cores, without pinning.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Cores(pub Vec<usize>);
+pub(crate) struct Cores(pub Vec<usize>);
 
 impl FromStr for Cores {
     type Err = String;
@@ -48,7 +48,7 @@ impl std::fmt::Display for Cores {
 
 /// The cores that this thread may use.
 #[must_use]
-pub fn allowed() -> Vec<usize> {
+pub(crate) fn allowed() -> Vec<usize> {
     sched_getaffinity(None)
         .map(|set| (0..CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect())
         .unwrap_or_default()
@@ -56,15 +56,15 @@ pub fn allowed() -> Vec<usize> {
 
 /// Placement of server and load generator on cores.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Placement {
+pub(crate) struct Placement {
     /// Cores of the server; empty: not pinned.
-    pub server: Vec<usize>,
+    pub(crate) server: Vec<usize>,
     /// Cores of the load generator; empty: not pinned.
-    pub client: Vec<usize>,
+    pub(crate) client: Vec<usize>,
     /// All cores of this process.
-    pub all: Vec<usize>,
+    pub(crate) all: Vec<usize>,
     /// A remark for the result.
-    pub remark: Option<String>,
+    pub(crate) remark: Option<String>,
 }
 
 impl Placement {
@@ -72,7 +72,7 @@ impl Placement {
     ///
     /// # Errors
     /// [`BenchError::Usage`] for cores that this process may not use.
-    pub fn choose(server: Option<&Cores>, client: Option<&Cores>) -> Result<Self> {
+    pub(crate) fn choose(server: Option<&Cores>, client: Option<&Cores>) -> Result<Self> {
         Self::choose_from(allowed(), server, client)
     }
 
@@ -115,13 +115,13 @@ impl Placement {
 
     /// Number of cores that the server has.
     #[must_use]
-    pub fn server_count(&self) -> usize {
+    pub(crate) fn server_count(&self) -> usize {
         if self.server.is_empty() { self.all.len() } else { self.server.len() }.max(1)
     }
 
     /// Number of cores that the load generator has.
     #[must_use]
-    pub fn client_count(&self) -> usize {
+    pub(crate) fn client_count(&self) -> usize {
         if self.client.is_empty() { self.all.len() } else { self.client.len() }.max(1)
     }
 }
@@ -131,7 +131,7 @@ impl Placement {
 ///
 /// # Errors
 /// When the system refuses; `action` has not run then.
-pub fn on_cores<T>(cores: &[usize], action: impl FnOnce() -> T) -> Result<T> {
+pub(crate) fn on_cores<T>(cores: &[usize], action: impl FnOnce() -> T) -> Result<T> {
     if cores.is_empty() {
         return Ok(action());
     }

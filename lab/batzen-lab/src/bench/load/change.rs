@@ -20,7 +20,7 @@ use crate::bench::scenarios::world::Denom;
 
 /// The terms of a change.
 #[derive(Clone, Debug)]
-pub struct Terms {
+pub(crate) struct Terms {
     /// The seed of its secrets.
     pub seed: [u8; 32],
     /// The amount taken from the old coin, which is the value of the fresh coins.
@@ -36,13 +36,13 @@ impl Terms {
 
     /// Returns whether the exchange must be asked for R values first.
     #[must_use]
-    pub fn needs_values(&self) -> bool {
+    pub(crate) fn needs_values(&self) -> bool {
         self.fresh.iter().any(|denom| denom.key.cipher() == Cipher::Cs)
     }
 
     /// The HTTP request for the R values of the fresh coins.
     #[must_use]
-    pub fn csr_request(&self) -> Vec<u8> {
+    pub(crate) fn csr_request(&self) -> Vec<u8> {
         let nks = (0..)
             .zip(&self.fresh)
             .map(|(coin_offset, denom)| CsrMeltCoin { coin_offset, denom_pub_hash: denom.h_denom_pub })
@@ -54,7 +54,7 @@ impl Terms {
     ///
     /// # Errors
     /// [`BenchError::WrongAnswer`].
-    pub fn csr_answer(&self, body: &[u8]) -> Result<Vec<ExchangeWithdrawValues>> {
+    pub(crate) fn csr_answer(&self, body: &[u8]) -> Result<Vec<ExchangeWithdrawValues>> {
         let answer: CsrMeltResponse = coins::read("csr-melt", body)?;
         if answer.ewvs.len() != self.fresh.len() {
             return Err(BenchError::WrongAnswer("csr-melt: wrong number of R values".into()));
@@ -64,16 +64,16 @@ impl Terms {
 
     /// The R values for denominations that need none.
     #[must_use]
-    pub fn no_values(&self) -> Vec<ExchangeWithdrawValues> {
+    pub(crate) fn no_values(&self) -> Vec<ExchangeWithdrawValues> {
         vec![ExchangeWithdrawValues::Rsa; self.fresh.len()]
     }
 }
 
 /// A prepared change.
 #[derive(Clone, Debug)]
-pub struct Change {
+pub(crate) struct Change {
     /// The commitment.
-    pub rc: HashCode,
+    pub(crate) rc: HashCode,
     amount: Amount,
     old_priv: EddsaPrivateKey,
     old_pub: EddsaPublicKey,
@@ -91,7 +91,7 @@ impl Change {
     ///
     /// # Errors
     /// When keys or R values of the exchange are bad.
-    pub fn new(
+    pub(crate) fn new(
         terms: &Terms,
         old_priv: &EddsaPrivateKey,
         old_pub: &EddsaPublicKey,
@@ -158,7 +158,7 @@ impl Change {
 
     /// The HTTP request that melts the old coin; `signature` is the exchange's signature on it.
     #[must_use]
-    pub fn melt(&self, signature: &DenomSignature) -> Vec<u8> {
+    pub(crate) fn melt(&self, signature: &DenomSignature) -> Vec<u8> {
         let body = MeltRequest {
             denom_sig: signature.clone(),
             denom_pub_hash: self.h_old_denom,
@@ -174,7 +174,7 @@ impl Change {
 
     /// The HTTP request that opens all candidates but this one, and asks for the signatures of its coins.
     #[must_use]
-    pub fn reveal(&self, noreveal_index: usize) -> Vec<u8> {
+    pub(crate) fn reveal(&self, noreveal_index: usize) -> Vec<u8> {
         let transfer_pub = self.transfer_pubs[noreveal_index];
         let coins = &self.candidates[noreveal_index];
         let link_sigs = coins
@@ -205,16 +205,16 @@ impl Change {
 
     /// The fresh coins of a candidate, still without their signatures.
     #[must_use]
-    pub fn into_planchets(self, noreveal_index: usize) -> Vec<Planchet> {
+    pub(crate) fn into_planchets(self, noreveal_index: usize) -> Vec<Planchet> {
         self.candidates.into_iter().nth(noreveal_index).unwrap_or_default()
     }
 }
 
 /// A coin without its signature, or with the blind signature only.
 #[derive(Clone, Debug)]
-pub struct Unfinished {
+pub(crate) struct Unfinished {
     /// The coin.
-    pub planchet: Planchet,
+    pub(crate) planchet: Planchet,
     /// The exchange's blind signature.
-    pub blind: BlindedDenomSignature,
+    pub(crate) blind: BlindedDenomSignature,
 }

@@ -29,14 +29,14 @@ const SET_UP_CHUNK: usize = 128 * SET_UP_BATCH;
 
 /// A pool of one thread per core that prepares the load.
 #[derive(Clone)]
-pub struct PrepPool(Arc<rayon::ThreadPool>);
+pub(crate) struct PrepPool(Arc<rayon::ThreadPool>);
 
 impl PrepPool {
     /// Starts one thread per core, wherever the caller is pinned.
     ///
     /// # Errors
     /// When the system refuses threads.
-    pub fn new(cores: &[usize]) -> Result<Self> {
+    pub(crate) fn new(cores: &[usize]) -> Result<Self> {
         let pool = crate::bench::load::affinity::on_cores(cores, || {
             rayon::ThreadPoolBuilder::new()
                 .num_threads(cores.len())
@@ -50,7 +50,7 @@ impl PrepPool {
     ///
     /// # Errors
     /// The first failure.
-    pub fn make<T: Send>(
+    pub(crate) fn make<T: Send>(
         &self,
         count: usize,
         make: impl Fn(usize) -> Result<T> + Send + Sync,
@@ -62,7 +62,7 @@ impl PrepPool {
     ///
     /// # Errors
     /// The first failure.
-    pub fn make_shown<T: Send>(
+    pub(crate) fn make_shown<T: Send>(
         &self,
         count: usize,
         bar: &Bar,
@@ -77,7 +77,7 @@ impl PrepPool {
 }
 
 /// An error of a coin's cryptography. It occurs only if the exchange under test is wrong.
-pub fn wrong(what: &str) -> impl Fn(batzen_crypto::CryptoError) -> BenchError {
+pub(crate) fn wrong(what: &str) -> impl Fn(batzen_crypto::CryptoError) -> BenchError {
     move |error| BenchError::WrongAnswer(format!("{what}: {error}"))
 }
 
@@ -85,13 +85,13 @@ pub fn wrong(what: &str) -> impl Fn(batzen_crypto::CryptoError) -> BenchError {
 ///
 /// # Errors
 /// [`BenchError::WrongAnswer`].
-pub fn read<T: serde::de::DeserializeOwned>(what: &str, body: &[u8]) -> Result<T> {
+pub(crate) fn read<T: serde::de::DeserializeOwned>(what: &str, body: &[u8]) -> Result<T> {
     serde_json::from_slice(body).map_err(|error| BenchError::WrongAnswer(format!("{what}: {error}")))
 }
 
 /// Reserves with their keys.
 #[derive(Clone)]
-pub struct Reserves {
+pub(crate) struct Reserves {
     signers: Arc<Vec<ExpandedSigner>>,
     keys: Arc<Vec<EddsaPublicKey>>,
 }
@@ -104,7 +104,7 @@ impl Reserves {
     ///
     /// # Errors
     /// As [`World::fund`].
-    pub fn open(count: usize, seed: &Seed, world: &mut World, progress: Progress) -> Result<Self> {
+    pub(crate) fn open(count: usize, seed: &Seed, world: &mut World, progress: Progress) -> Result<Self> {
         Self::open_with(count, Self::UNITS, seed, world, progress)
     }
 
@@ -112,7 +112,7 @@ impl Reserves {
     ///
     /// # Errors
     /// As [`World::fund`].
-    pub fn open_with(
+    pub(crate) fn open_with(
         count: usize,
         units: u64,
         seed: &Seed,
@@ -129,13 +129,13 @@ impl Reserves {
 
     /// The public key of reserve `index`, modulo their number.
     #[must_use]
-    pub fn key(&self, index: usize) -> &EddsaPublicKey {
+    pub(crate) fn key(&self, index: usize) -> &EddsaPublicKey {
         &self.keys[index % self.keys.len()]
     }
 
     /// The signed request for a planchet.
     #[must_use]
-    pub fn request(&self, index: usize, denom: &Denom, planchet: &Planchet) -> WithdrawRequest {
+    pub(crate) fn request(&self, index: usize, denom: &Denom, planchet: &Planchet) -> WithdrawRequest {
         let message = WalletReserveWithdraw {
             amount_with_fee: denom.amount,
             h_denom_pub: denom.h_denom_pub,
@@ -150,7 +150,7 @@ impl Reserves {
 
     /// The HTTP request for the status of a reserve, with its recent history.
     #[must_use]
-    pub fn status(&self, index: usize) -> Vec<u8> {
+    pub(crate) fn status(&self, index: usize) -> Vec<u8> {
         let request_timestamp = crate::bench::scenarios::world::now();
         let message = WalletReserveStatus { request_timestamp };
         let reserve_sig = message.sign_with(&self.signers[index % self.signers.len()]);
@@ -160,7 +160,7 @@ impl Reserves {
 
     /// The HTTP request that withdraws these coins from one reserve; several coins make a batch.
     #[must_use]
-    pub fn withdraw(&self, index: usize, coins: &[(&Denom, &Planchet)]) -> Vec<u8> {
+    pub(crate) fn withdraw(&self, index: usize, coins: &[(&Denom, &Planchet)]) -> Vec<u8> {
         let reserve = self.key(index);
         match coins {
             [(denom, planchet)] => {
@@ -180,13 +180,11 @@ impl Reserves {
 
 /// A coin that is not signed yet.
 #[derive(Clone, Debug)]
-pub struct Planchet {
-    /// Its private key.
-    pub coin_priv: EddsaPrivateKey,
-    /// Its public key.
-    pub coin_pub: EddsaPublicKey,
+pub(crate) struct Planchet {
+    pub(crate) coin_priv: EddsaPrivateKey,
+    pub(crate) coin_pub: EddsaPublicKey,
     /// The blinded planchet to send.
-    pub blinded: BlindedPlanchet,
+    pub(crate) blinded: BlindedPlanchet,
     blinding: BlindingSecret,
     unblind: Option<UnblindState>,
 }
@@ -198,13 +196,13 @@ fn master_secret(seed: &Seed, index: u32) -> PlanchetMasterSecret {
 
 /// The nonce of Clause-Schnorr coin number `index`.
 #[must_use]
-pub fn nonce(seed: &Seed, index: u32) -> CsNonce {
+pub(crate) fn nonce(seed: &Seed, index: u32) -> CsNonce {
     master_secret(seed, index).cs_nonce()
 }
 
 /// The HTTP request for the R values of coin number `index`.
 #[must_use]
-pub fn csr_request(seed: &Seed, index: u32, denom: &Denom) -> Vec<u8> {
+pub(crate) fn csr_request(seed: &Seed, index: u32, denom: &Denom) -> Vec<u8> {
     let body = CsrWithdrawRequest { nonce: nonce(seed, index), denom_pub_hash: denom.h_denom_pub };
     wire::post("/csr-withdraw", &body)
 }
@@ -213,7 +211,7 @@ pub fn csr_request(seed: &Seed, index: u32, denom: &Denom) -> Vec<u8> {
 ///
 /// # Errors
 /// [`BenchError::WrongAnswer`].
-pub fn csr_answer(body: &[u8]) -> Result<ExchangeWithdrawValues> {
+pub(crate) fn csr_answer(body: &[u8]) -> Result<ExchangeWithdrawValues> {
     Ok(read::<WithdrawValues>("csr-withdraw", body)?.ewv)
 }
 
@@ -222,7 +220,12 @@ impl Planchet {
     ///
     /// # Errors
     /// When the exchange's key or R values are bad.
-    pub fn new(seed: &Seed, index: u32, denom: &Denom, values: &ExchangeWithdrawValues) -> Result<Self> {
+    pub(crate) fn new(
+        seed: &Seed,
+        index: u32,
+        denom: &Denom,
+        values: &ExchangeWithdrawValues,
+    ) -> Result<Self> {
         match values {
             ExchangeWithdrawValues::Rsa => {
                 let secrets = CoinSecrets::from_withdrawal_seed(seed.as_bytes(), index);
@@ -255,7 +258,12 @@ impl Planchet {
     ///
     /// # Errors
     /// When the signature is of another cipher or size.
-    pub fn finish(self, denom_index: usize, denom: &Denom, blind: &BlindedDenomSignature) -> Result<Coin> {
+    pub(crate) fn finish(
+        self,
+        denom_index: usize,
+        denom: &Denom,
+        blind: &BlindedDenomSignature,
+    ) -> Result<Coin> {
         let signature = match (&denom.key.key, blind, &self.unblind) {
             (DenomKey::Rsa(key), BlindedDenomSignature::Rsa(blind), _) => DenomSignature::Rsa(
                 rsa::unblind(key, blind, &self.blinding).map_err(wrong("a blind signature"))?,
@@ -268,7 +276,7 @@ impl Planchet {
 
     /// Returns whether this is the exchange's signature for the planchet.
     #[must_use]
-    pub fn accepts(self, denom: &Denom, blind: &BlindedDenomSignature) -> bool {
+    pub(crate) fn accepts(self, denom: &Denom, blind: &BlindedDenomSignature) -> bool {
         let h_coin_pub = denom::h_coin_pub(&self.coin_pub, None);
         self.finish(0, denom, blind).is_ok_and(|coin| denom.key.verify(&h_coin_pub, &coin.signature))
     }
@@ -276,10 +284,8 @@ impl Planchet {
 
 /// A coin that can be spent.
 #[derive(Clone, Debug)]
-pub struct Coin {
-    /// Its private key.
+pub(crate) struct Coin {
     pub coin_priv: EddsaPrivateKey,
-    /// Its public key.
     pub coin_pub: EddsaPublicKey,
     /// Its denomination: an index into [`World::denoms`].
     pub denom: usize,
@@ -288,15 +294,15 @@ pub struct Coin {
 }
 
 /// Makes coins for the set-up.
-pub struct Mint<'a> {
+pub(crate) struct Mint<'a> {
     /// The bank and the exchange.
-    pub world: &'a World,
+    pub(crate) world: &'a World,
     /// The threads that prepare the load.
-    pub prep_pool: &'a PrepPool,
+    pub(crate) prep_pool: &'a PrepPool,
     /// The reserves that pay for the coins.
-    pub reserves: &'a Reserves,
+    pub(crate) reserves: &'a Reserves,
     /// The seed of the coins.
-    pub seed: &'a Seed,
+    pub(crate) seed: &'a Seed,
 }
 
 impl Mint<'_> {
@@ -304,7 +310,7 @@ impl Mint<'_> {
     ///
     /// # Errors
     /// When the exchange refuses or answers wrongly.
-    pub fn coins(
+    pub(crate) fn coins(
         &self,
         first: u32,
         count: usize,

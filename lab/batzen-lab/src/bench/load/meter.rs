@@ -11,7 +11,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// CPU time that the calling thread has used.
 #[must_use]
-pub fn thread_cpu_time() -> Duration {
+pub(crate) fn thread_cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
     Duration::new(seconds, u32::try_from(time.tv_nsec).unwrap_or(0))
@@ -19,29 +19,29 @@ pub fn thread_cpu_time() -> Duration {
 
 /// Time to measure.
 #[derive(Clone, Copy, Debug)]
-pub struct Effort {
+pub(crate) struct Effort {
     /// The number of turns of each rival.
-    pub rounds: u32,
+    pub(crate) rounds: u32,
     /// CPU time of a turn.
-    pub turn: Duration,
+    pub(crate) turn: Duration,
 }
 
 impl Effort {
     /// For published figures.
-    pub const FULL: Self = Self { rounds: 7, turn: Duration::from_millis(60) };
+    pub(crate) const FULL: Self = Self { rounds: 7, turn: Duration::from_millis(60) };
     /// For a first impression, and for the ceilings of a run.
-    pub const QUICK: Self = Self { rounds: 3, turn: Duration::from_millis(30) };
+    pub(crate) const QUICK: Self = Self { rounds: 3, turn: Duration::from_millis(30) };
 }
 
 /// A piece of code to measure.
-pub struct Rival<'a> {
+pub(crate) struct Rival<'a> {
     items: f64,
     run: Box<dyn FnMut() + 'a>,
 }
 
 impl<'a> Rival<'a> {
     /// Code that handles `items` items a call.
-    pub fn new(items: u32, run: impl FnMut() + 'a) -> Self {
+    pub(crate) fn new(items: u32, run: impl FnMut() + 'a) -> Self {
         Self { items: f64::from(items), run: Box::new(run) }
     }
 
@@ -65,7 +65,7 @@ impl<'a> Rival<'a> {
 }
 
 /// CPU time per item of each rival, in µs: the best of the rounds. Every rival has one turn in each round.
-pub fn best_us(effort: Effort, rivals: &mut [Rival<'_>]) -> Vec<f64> {
+pub(crate) fn best_us(effort: Effort, rivals: &mut [Rival<'_>]) -> Vec<f64> {
     let mut best = vec![f64::INFINITY; rivals.len()];
     for _ in 0..effort.rounds.max(1) {
         for (best, rival) in best.iter_mut().zip(rivals.iter_mut()) {

@@ -14,17 +14,17 @@
 //! | [`affinity`] | which cores the server and the generator run on |
 //! | [`progress`] | progress bars |
 
-pub mod affinity;
-pub mod change;
-pub mod coins;
-pub mod generator;
-pub mod measure;
-pub mod meter;
-pub mod moments;
-pub mod payments;
-pub mod prepared;
-pub mod procfs;
-pub mod progress;
-pub mod random;
-pub mod scrape;
-pub mod wire;
+pub(crate) mod affinity;
+pub(crate) mod change;
+pub(crate) mod coins;
+pub(crate) mod generator;
+pub(crate) mod measure;
+pub(crate) mod meter;
+pub(crate) mod moments;
+pub(crate) mod payments;
+pub(crate) mod prepared;
+pub(crate) mod procfs;
+pub(crate) mod progress;
+pub(crate) mod random;
+pub(crate) mod scrape;
+pub(crate) mod wire;

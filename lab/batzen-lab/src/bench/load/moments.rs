@@ -5,21 +5,21 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 /// Time that a [`Moment`] is.
-pub const MOMENT: Duration = Duration::from_millis(10);
+pub(crate) const MOMENT: Duration = Duration::from_millis(10);
 /// The most moments kept: ten minutes.
 const MOMENTS_MAX: usize = 60_000;
 
 /// The answers received within one [`MOMENT`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Moment {
+pub(crate) struct Moment {
     /// Correct answers.
-    pub requests: u64,
+    pub(crate) requests: u64,
     /// Sum of their latencies, µs.
-    pub latency_sum_us: u64,
+    pub(crate) latency_sum_us: u64,
     /// The longest, µs.
-    pub latency_max_us: u64,
+    pub(crate) latency_max_us: u64,
     /// The longest delay, in µs, that the generator itself added to a request of an open loop.
-    pub late_max_us: u64,
+    pub(crate) late_max_us: u64,
 }
 
 impl Moment {

@@ -11,7 +11,7 @@ use crate::bench::load::wire;
 use crate::bench::scenarios::world::{self, Denom};
 
 /// The number of merchants that payments choose from.
-pub const MERCHANTS: usize = 1_000;
+pub(crate) const MERCHANTS: usize = 1_000;
 /// No extension policy.
 const NO_POLICY: HashCode = HashCode::from_bytes([0; 64]);
 /// No age commitment.
@@ -19,21 +19,20 @@ const NO_AGE: ShortHash = ShortHash::from_bytes([0; 32]);
 
 /// A payee.
 #[derive(Clone, Debug)]
-pub struct Merchant {
-    /// The merchant's key.
-    pub key: EddsaPublicKey,
+pub(crate) struct Merchant {
+    pub(crate) key: EddsaPublicKey,
     /// The account.
-    pub payto_uri: String,
+    pub(crate) payto_uri: String,
     /// Salt of the account's hash.
-    pub wire_salt: WireSalt,
+    pub(crate) wire_salt: WireSalt,
     /// Salted hash of the account.
-    pub h_wire: HashCode,
+    pub(crate) h_wire: HashCode,
 }
 
 impl Merchant {
     /// Makes `count` merchants.
     #[must_use]
-    pub fn several(count: usize, seed: &Seed) -> Vec<Self> {
+    pub(crate) fn several(count: usize, seed: &Seed) -> Vec<Self> {
         (0..count)
             .map(|index| {
                 let number = index as u64;
@@ -53,7 +52,7 @@ impl Merchant {
 
 /// Makes payments to merchants.
 #[derive(Clone, Debug)]
-pub struct Payments {
+pub(crate) struct Payments {
     merchants: Vec<Merchant>,
     chooser: Chooser,
     seed: Seed,
@@ -63,7 +62,7 @@ pub struct Payments {
 
 /// A payment: the fields that all its coins share.
 #[derive(Clone, Debug)]
-pub struct Payment {
+pub(crate) struct Payment {
     merchant: usize,
     h_contract_terms: HashCode,
     timestamp: Timestamp,
@@ -74,7 +73,7 @@ impl Payments {
     /// Merchants are chosen as `merchants` says. With workers, deposits are due at once; otherwise in an
     /// hour, after the run.
     #[must_use]
-    pub fn new(merchants: Merchants, with_workers: bool, seed: &Seed) -> Self {
+    pub(crate) fn new(merchants: Merchants, with_workers: bool, seed: &Seed) -> Self {
         Self {
             chooser: Chooser::new(merchants, MERCHANTS, seed.numbers("merchants")),
             merchants: Merchant::several(MERCHANTS, seed),
@@ -84,8 +83,7 @@ impl Payments {
         }
     }
 
-    /// The next payment.
-    pub fn next_payment(&mut self) -> Payment {
+    pub(crate) fn next_payment(&mut self) -> Payment {
         let timestamp = world::now();
         let hour = Duration::from_secs(3_600);
         self.made += 1;
@@ -99,7 +97,7 @@ impl Payments {
 
     /// A coin's signature for its part of a payment.
     #[must_use]
-    pub fn sign(
+    pub(crate) fn sign(
         &self,
         payment: &Payment,
         coin_priv: &EddsaPrivateKey,
@@ -124,7 +122,7 @@ impl Payments {
 
     /// A coin's part of a payment.
     #[must_use]
-    pub fn part(
+    pub(crate) fn part(
         &self,
         coin: &Coin,
         denom: &Denom,
@@ -143,7 +141,7 @@ impl Payments {
 
     /// The HTTP request of a payment: a single deposit for one coin, otherwise a batch.
     #[must_use]
-    pub fn request(&self, payment: &Payment, mut parts: Vec<BatchDepositCoin>) -> Vec<u8> {
+    pub(crate) fn request(&self, payment: &Payment, mut parts: Vec<BatchDepositCoin>) -> Vec<u8> {
         if parts.len() != 1 {
             return self.batch_request(payment, parts);
         }
@@ -168,7 +166,7 @@ impl Payments {
 
     /// The HTTP request of a payment as a batch.
     #[must_use]
-    pub fn batch_request(&self, payment: &Payment, coins: Vec<BatchDepositCoin>) -> Vec<u8> {
+    pub(crate) fn batch_request(&self, payment: &Payment, coins: Vec<BatchDepositCoin>) -> Vec<u8> {
         let merchant = &self.merchants[payment.merchant];
         let body = BatchDepositRequest {
             merchant_payto_uri: merchant.payto_uri.clone(),
@@ -186,7 +184,7 @@ impl Payments {
 
     /// The exchange's confirmation for one coin.
     #[must_use]
-    pub fn confirmation(
+    pub(crate) fn confirmation(
         &self,
         payment: &Payment,
         coin_pub: EddsaPublicKey,

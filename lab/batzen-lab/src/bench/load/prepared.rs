@@ -5,32 +5,32 @@ use std::collections::VecDeque;
 use crate::bench::load::generator::{Next, Outgoing, Script};
 
 /// One in this many jobs has its answer kept and checked after the run.
-pub const SAMPLE_EVERY: u64 = 128;
+pub(crate) const SAMPLE_EVERY: u64 = 128;
 /// The most answers kept per thread.
 const SAMPLES_MAX: usize = 1_000;
 
 /// Requests to send one after the other.
 #[derive(Clone, Debug)]
-pub struct Job {
+pub(crate) struct Job {
     /// Its number, from which its secrets follow.
-    pub number: u64,
+    pub(crate) number: u64,
     /// Operations that it completes.
-    pub ops: u64,
+    pub(crate) ops: u64,
     /// The requests, in order.
-    pub requests: VecDeque<Outgoing>,
+    pub(crate) requests: VecDeque<Outgoing>,
 }
 
 impl Job {
     /// A job of one request.
     #[must_use]
-    pub fn single(number: u64, ops: u64, bytes: Vec<u8>) -> Self {
+    pub(crate) fn single(number: u64, ops: u64, bytes: Vec<u8>) -> Self {
         Self { number, ops, requests: VecDeque::from([Outgoing { bytes, kind: 0 }]) }
     }
 }
 
 /// The answer to the last request of a job, to be checked after the run.
 #[derive(Clone, Debug)]
-pub struct Sample {
+pub(crate) struct Sample {
     /// The job's number.
     pub number: u64,
     /// The body.
@@ -39,7 +39,7 @@ pub struct Sample {
 
 /// Sends jobs that were prepared in advance; every answer must be 200.
 #[derive(Debug)]
-pub struct Prepared {
+pub(crate) struct Prepared {
     jobs: VecDeque<Job>,
     under_way: Vec<Option<Job>>,
     /// Answers to be checked.
@@ -49,7 +49,7 @@ pub struct Prepared {
 impl Prepared {
     /// Divides jobs among threads, each with up to `clients` connections.
     #[must_use]
-    pub fn share(jobs: Vec<Job>, threads: usize, clients: usize) -> Vec<Self> {
+    pub(crate) fn share(jobs: Vec<Job>, threads: usize, clients: usize) -> Vec<Self> {
         let mut scripts: Vec<Self> = (0..threads)
             .map(|_| Self {
                 jobs: VecDeque::new(),
@@ -66,7 +66,7 @@ impl Prepared {
 
 /// Why an answer does not count.
 #[must_use]
-pub fn refusal(status: u16, body: &[u8]) -> String {
+pub(crate) fn refusal(status: u16, body: &[u8]) -> String {
     #[derive(serde::Deserialize)]
     struct Code {
         code: u32,

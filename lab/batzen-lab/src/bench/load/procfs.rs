@@ -5,15 +5,15 @@ use std::path::Path;
 
 /// CPU time of a process by the role of its threads, in nanoseconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CpuTime {
+pub(crate) struct CpuTime {
     /// By role: `http`, `net`, `cpu`, `lane`, `store`, `other`.
-    pub by_role_ns: BTreeMap<&'static str, u64>,
+    pub(crate) by_role_ns: BTreeMap<&'static str, u64>,
 }
 
 impl CpuTime {
     /// CPU time of the current threads of a process. Threads that have ended are not included.
     #[must_use]
-    pub fn of(pid: u32) -> Self {
+    pub(crate) fn of(pid: u32) -> Self {
         let mut by_role_ns = BTreeMap::new();
         for (name, ns) in threads(pid) {
             *by_role_ns.entry(role(&name)).or_default() += ns;
@@ -23,7 +23,7 @@ impl CpuTime {
 
     /// CPU time of several processes together.
     #[must_use]
-    pub fn of_all(pids: &[u32]) -> Self {
+    pub(crate) fn of_all(pids: &[u32]) -> Self {
         let mut all = Self::default();
         for (role, ns) in pids.iter().flat_map(|pid| Self::of(*pid).by_role_ns) {
             *all.by_role_ns.entry(role).or_default() += ns;
@@ -33,13 +33,13 @@ impl CpuTime {
 
     /// The sum over all roles.
     #[must_use]
-    pub fn total_ns(&self) -> u64 {
+    pub(crate) fn total_ns(&self) -> u64 {
         self.by_role_ns.values().sum()
     }
 
     /// The difference to `earlier`, by role.
     #[must_use]
-    pub fn since(&self, earlier: &Self) -> Self {
+    pub(crate) fn since(&self, earlier: &Self) -> Self {
         let before = |role| earlier.by_role_ns.get(role).copied().unwrap_or(0);
         let by_role_ns =
             self.by_role_ns.iter().map(|(role, ns)| (*role, ns.saturating_sub(before(role)))).collect();
@@ -49,7 +49,7 @@ impl CpuTime {
 
 /// The role of a thread, from its name.
 #[must_use]
-pub fn role(thread: &str) -> &'static str {
+pub(crate) fn role(thread: &str) -> &'static str {
     const ROLES: [(&str, &str); 9] = [
         ("net", "net"),
         ("http", "http"),
@@ -90,13 +90,13 @@ fn thread_ns(task: &Path) -> Option<u64> {
 
 /// CPU time, in nanoseconds, of each thread of this process whose name begins with `prefix`.
 #[must_use]
-pub fn own_threads_ns(prefix: &str) -> BTreeMap<String, u64> {
+pub(crate) fn own_threads_ns(prefix: &str) -> BTreeMap<String, u64> {
     threads(std::process::id()).into_iter().filter(|(name, _)| name.starts_with(prefix)).collect()
 }
 
 /// Time of cores, in the kernel's ticks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct CoreTime {
+pub(crate) struct CoreTime {
     idle: u64,
     stolen: u64,
     total: u64,
@@ -105,7 +105,7 @@ pub struct CoreTime {
 impl CoreTime {
     /// The time of these cores together; of all cores if the list is empty.
     #[must_use]
-    pub fn of(cores: &[usize]) -> Self {
+    pub(crate) fn of(cores: &[usize]) -> Self {
         Self::from_stat(&std::fs::read_to_string("/proc/stat").unwrap_or_default(), cores)
     }
 
@@ -131,14 +131,14 @@ impl CoreTime {
 
     /// Share of the time since `earlier` in which the cores were idle.
     #[must_use]
-    pub fn idle_share_since(&self, earlier: &Self) -> f64 {
+    pub(crate) fn idle_share_since(&self, earlier: &Self) -> f64 {
         self.share_since(earlier, |time| time.idle)
     }
 
     /// Share of the time since `earlier` in which the cores had work but a hypervisor had given them to
     /// others.
     #[must_use]
-    pub fn stolen_share_since(&self, earlier: &Self) -> f64 {
+    pub(crate) fn stolen_share_since(&self, earlier: &Self) -> f64 {
         self.share_since(earlier, |time| time.stolen)
     }
 
@@ -151,7 +151,7 @@ impl CoreTime {
 
 /// Resident memory of a process in bytes, without files that are mapped; 0 if it is gone.
 #[must_use]
-pub fn resident_bytes(pid: u32) -> u64 {
+pub(crate) fn resident_bytes(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     status
         .lines()
@@ -162,7 +162,7 @@ pub fn resident_bytes(pid: u32) -> u64 {
 /// Bytes that the process has caused to be written to storage, as the kernel counts them; `None` if the
 /// kernel does not show them.
 #[must_use]
-pub fn written_bytes(pid: u32) -> Option<u64> {
+pub(crate) fn written_bytes(pid: u32) -> Option<u64> {
     let io = std::fs::read_to_string(format!("/proc/{pid}/io")).ok()?;
     io.lines().find_map(|line| line.strip_prefix("write_bytes:")?.trim().parse().ok())
 }

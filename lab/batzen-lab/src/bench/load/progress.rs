@@ -6,18 +6,18 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 /// Shows progress on standard error.
 #[derive(Clone, Copy, Debug)]
-pub struct Progress {
+pub(crate) struct Progress {
     is_shown: bool,
 }
 
 /// A progress bar; dropping it removes it from the terminal.
 #[derive(Debug)]
-pub struct Bar(ProgressBar);
+pub(crate) struct Bar(ProgressBar);
 
 impl Progress {
     /// Progress that is shown, or silent.
     #[must_use]
-    pub fn new(is_shown: bool) -> Self {
+    pub(crate) fn new(is_shown: bool) -> Self {
         Self { is_shown }
     }
 
@@ -35,19 +35,19 @@ impl Progress {
 
     /// A spinner for work of unknown length.
     #[must_use]
-    pub fn waiting(self, message: &str) -> Bar {
+    pub(crate) fn waiting(self, message: &str) -> Bar {
         self.start("{spinner} {msg} ({elapsed})", message, None)
     }
 
     /// A bar for work of `total` steps.
     #[must_use]
-    pub fn bar(self, message: &str, total: u64) -> Bar {
+    pub(crate) fn bar(self, message: &str, total: u64) -> Bar {
         self.start("{msg} {wide_bar} {pos}/{len} {eta}", message, Some(total))
     }
 
     /// A bar for a load of known duration; the steps are milliseconds.
     #[must_use]
-    pub fn timed(self, message: &str, time: Duration) -> Bar {
+    pub(crate) fn timed(self, message: &str, time: Duration) -> Bar {
         let total = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         self.start("{wide_msg} {bar:30} {elapsed}", message, Some(total))
     }
@@ -55,23 +55,23 @@ impl Progress {
 
 impl Bar {
     /// Sets the number of steps done.
-    pub fn set(&self, done: u64) {
+    pub(crate) fn set(&self, done: u64) {
         self.0.set_position(done);
     }
 
     /// Adds one step.
-    pub fn step(&self) {
+    pub(crate) fn step(&self) {
         self.0.inc(1);
     }
 
     /// The number of steps done.
     #[must_use]
-    pub fn position(&self) -> u64 {
+    pub(crate) fn position(&self) -> u64 {
         self.0.position()
     }
 
     /// Changes the message.
-    pub fn say(&self, message: String) {
+    pub(crate) fn say(&self, message: String) {
         self.0.set_message(message);
     }
 }

@@ -4,36 +4,36 @@ use batzen_crypto::kdf::kdf_array;
 
 /// The source of all random choices of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seed([u8; 32]);
+pub(crate) struct Seed([u8; 32]);
 
 impl Seed {
     /// The seed of a run.
     #[must_use]
-    pub fn new(number: u64) -> Self {
+    pub(crate) fn new(number: u64) -> Self {
         Self(kdf_array(b"batzen-bench", &number.to_be_bytes(), &[b"seed"]))
     }
 
     /// The seed of a part of the run.
     #[must_use]
-    pub fn part(&self, name: &str) -> Self {
+    pub(crate) fn part(&self, name: &str) -> Self {
         Self(self.bytes(name, 0))
     }
 
     /// 32 or 64 bytes, number `index` of those with this name.
     #[must_use]
-    pub fn bytes<const N: usize>(&self, name: &str, index: u64) -> [u8; N] {
+    pub(crate) fn bytes<const N: usize>(&self, name: &str, index: u64) -> [u8; N] {
         kdf_array(&index.to_be_bytes(), &self.0, &[name.as_bytes()])
     }
 
     /// The seed itself, for derivations of the protocol.
     #[must_use]
-    pub fn as_bytes(&self) -> &[u8; 32] {
+    pub(crate) fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
 
     /// A stream of numbers derived from the seed.
     #[must_use]
-    pub fn numbers(&self, name: &str) -> Numbers {
+    pub(crate) fn numbers(&self, name: &str) -> Numbers {
         Numbers(u64::from_be_bytes(self.bytes(name, 0)))
     }
 }
@@ -41,11 +41,11 @@ impl Seed {
 /// A stream of numbers for choices: SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number
 /// generators").
 #[derive(Clone, Debug)]
-pub struct Numbers(u64);
+pub(crate) struct Numbers(u64);
 
 impl Numbers {
     /// The next number.
-    pub fn draw(&mut self) -> u64 {
+    pub(crate) fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -54,20 +54,20 @@ impl Numbers {
     }
 
     /// A number below `limit`. `limit` must be far below 2⁶⁴, which keeps the bias negligible.
-    pub fn below(&mut self, limit: u64) -> u64 {
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
         self.draw() % limit.max(1)
     }
 
     /// A number from 0 up to, but not including, 1.
     #[allow(clippy::cast_precision_loss, reason = "53 bits are what a float holds")]
-    pub fn unit(&mut self) -> f64 {
+    pub(crate) fn unit(&mut self) -> f64 {
         (self.draw() >> 11) as f64 / (1_u64 << 53) as f64
     }
 }
 
 /// The distribution of payments over merchants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Merchants {
+pub(crate) enum Merchants {
     /// Each equally often
     Uniform,
     /// Everybody pays the same one
@@ -79,7 +79,7 @@ pub enum Merchants {
 impl Merchants {
     /// Its name on the command line.
     #[must_use]
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Uniform => "uniform",
             Self::One => "one",
@@ -90,7 +90,7 @@ impl Merchants {
 
 /// Draws merchants.
 #[derive(Clone, Debug)]
-pub struct Chooser {
+pub(crate) struct Chooser {
     /// Share of the draws that fall on this merchant or an earlier one.
     cumulative: Vec<f64>,
     numbers: Numbers,
@@ -100,7 +100,7 @@ impl Chooser {
     /// Chooses among `count` merchants.
     #[must_use]
     #[allow(clippy::cast_precision_loss, reason = "there are not so many merchants")]
-    pub fn new(merchants: Merchants, count: usize, numbers: Numbers) -> Self {
+    pub(crate) fn new(merchants: Merchants, count: usize, numbers: Numbers) -> Self {
         let weight = |rank: usize| match merchants {
             Merchants::Uniform => 1.0,
             Merchants::One => f64::from(u8::from(rank == 1)),
@@ -120,7 +120,7 @@ impl Chooser {
     }
 
     /// The next one.
-    pub fn draw(&mut self) -> usize {
+    pub(crate) fn draw(&mut self) -> usize {
         let number = self.numbers.unit();
         self.cumulative.partition_point(|share| *share <= number).min(self.cumulative.len() - 1)
     }

@@ -10,9 +10,9 @@ use crate::bench::results::result::{BatchBucket, BatchSizes};
 
 /// The content of a service's `/metrics`.
 #[derive(Clone, Debug, Default)]
-pub struct Page {
+pub(crate) struct Page {
     /// The text as received.
-    pub text: String,
+    pub(crate) text: String,
     values: BTreeMap<String, f64>,
 }
 
@@ -21,7 +21,7 @@ impl Page {
     ///
     /// # Errors
     /// When it does not answer with 200.
-    pub fn fetch(server: SocketAddr) -> Result<Self> {
+    pub(crate) fn fetch(server: SocketAddr) -> Result<Self> {
         let failed = |reason: String| BenchError::set_up("cannot read the server's /metrics", reason);
         let answer = wire::call(server, &wire::get("/metrics")).map_err(|error| failed(error.to_string()))?;
         if answer.status != 200 {
@@ -34,7 +34,7 @@ impl Page {
     ///
     /// # Errors
     /// When one of them does not answer with 200.
-    pub fn fetch_all(servers: &[SocketAddr]) -> Result<Self> {
+    pub(crate) fn fetch_all(servers: &[SocketAddr]) -> Result<Self> {
         let mut all = Self::default();
         for server in servers {
             let page = Self::fetch(*server)?;
@@ -48,7 +48,7 @@ impl Page {
 
     /// Parses Prometheus' text format. Lines that it does not recognise are skipped.
     #[must_use]
-    pub fn parse(text: String) -> Self {
+    pub(crate) fn parse(text: String) -> Self {
         let mut values = BTreeMap::new();
         for line in text.lines().filter(|line| !line.starts_with('#')) {
             // Label values may contain spaces.
@@ -63,13 +63,13 @@ impl Page {
 
     /// The value of a series; its name is written as in the text, with labels.
     #[must_use]
-    pub fn value(&self, series: &str) -> Option<f64> {
+    pub(crate) fn value(&self, series: &str) -> Option<f64> {
         self.values.get(series).copied()
     }
 
     /// The largest value of a family of series.
     #[must_use]
-    pub fn largest(&self, family: &str) -> Option<f64> {
+    pub(crate) fn largest(&self, family: &str) -> Option<f64> {
         let of_family = self.values.iter().filter(|(series, _)| {
             series.strip_prefix(family).is_some_and(|rest| rest.is_empty() || rest.starts_with('{'))
         });
@@ -78,14 +78,14 @@ impl Page {
 
     /// Returns the growth of a counter since `earlier`.
     #[must_use]
-    pub fn growth(&self, earlier: &Self, series: &str) -> Option<f64> {
+    pub(crate) fn growth(&self, earlier: &Self, series: &str) -> Option<f64> {
         Some(self.value(series)? - earlier.value(series).unwrap_or(0.0))
     }
 
     /// The database figures of a backend since `earlier`; empty for the embedded store. A race is a commit
     /// that lost to another: it was repeated on top of the other's rows.
     #[must_use]
-    pub fn database_figures(&self, earlier: &Self, ops: u64) -> BTreeMap<String, f64> {
+    pub(crate) fn database_figures(&self, earlier: &Self, ops: u64) -> BTreeMap<String, f64> {
         let growth = |series: &str| self.growth(earlier, series);
         let per_op = |count: f64| count / (ops as f64).max(1.0);
         let Some(statements) = growth("batzen_postgres_statements_total") else { return BTreeMap::new() };
@@ -104,7 +104,7 @@ impl Page {
 
     /// The growth of a histogram of sizes since `earlier`, by label values (an empty string without labels).
     #[must_use]
-    pub fn sizes(&self, earlier: &Self, family: &str) -> BTreeMap<String, BatchSizes> {
+    pub(crate) fn sizes(&self, earlier: &Self, family: &str) -> BTreeMap<String, BatchSizes> {
         let mut found: BTreeMap<String, Vec<(f64, f64)>> = BTreeMap::new();
         let prefix = format!("{family}_bucket{{");
         for series in self.values.keys() {

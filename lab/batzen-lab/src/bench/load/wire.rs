@@ -8,7 +8,7 @@ use std::time::Duration;
 use batzen_http::codec::{FramingError, MessageLimits, frame_response};
 use serde::Serialize;
 
-pub use batzen_http::codec::Response as Framed;
+pub(crate) use batzen_http::codec::Response as Framed;
 
 /// The largest accepted answer.
 const LIMITS: MessageLimits = MessageLimits { head_bytes_max: 64 << 10, body_bytes_max: 64 << 20 };
@@ -17,7 +17,7 @@ const LIMITS: MessageLimits = MessageLimits { head_bytes_max: 64 << 10, body_byt
 ///
 /// # Panics
 /// When `body` has no JSON form; those of the protocol have.
-pub fn post(path: &str, body: &impl Serialize) -> Vec<u8> {
+pub(crate) fn post(path: &str, body: &impl Serialize) -> Vec<u8> {
     let body = serde_json::to_vec(body).expect("a request of the protocol has a JSON form");
     // Host and length of every request are close to these.
     let mut out = Vec::with_capacity(path.len() + body.len() + 96);
@@ -33,14 +33,14 @@ pub fn post(path: &str, body: &impl Serialize) -> Vec<u8> {
 
 /// A request with one more header. Its bytes must be those of a request.
 #[must_use]
-pub fn with_header(mut request: Vec<u8>, name: &str, value: &str) -> Vec<u8> {
+pub(crate) fn with_header(mut request: Vec<u8>, name: &str, value: &str) -> Vec<u8> {
     let end_of_line = request.windows(2).position(|pair| pair == b"\r\n").map_or(0, |at| at + 2);
     request.splice(end_of_line..end_of_line, format!("{name}: {value}\r\n").into_bytes());
     request
 }
 
 /// The bytes of a GET.
-pub fn get(path: &str) -> Vec<u8> {
+pub(crate) fn get(path: &str) -> Vec<u8> {
     format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").into_bytes()
 }
 
@@ -48,25 +48,24 @@ pub fn get(path: &str) -> Vec<u8> {
 ///
 /// # Errors
 /// When the bytes are not HTTP, or an answer has no definite length. Our servers never send that.
-pub fn frame(received: &[u8]) -> Result<Option<Framed>, FramingError> {
+pub(crate) fn frame(received: &[u8]) -> Result<Option<Framed>, FramingError> {
     let Some(framed) = frame_response(received, &LIMITS)? else { return Ok(None) };
     if framed.has_length { Ok(Some(framed)) } else { Err(FramingError::NoLength) }
 }
 
 /// An answer, whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub(crate) struct Answer {
     /// The HTTP status.
-    pub status: u16,
-    /// The body.
-    pub body: Vec<u8>,
+    pub(crate) status: u16,
+    pub(crate) body: Vec<u8>,
 }
 
 /// Sends one request on its own connection, for the set-up.
 ///
 /// # Errors
 /// When the server cannot be reached, does not answer within half a minute, or does not answer in HTTP.
-pub fn call(server: SocketAddr, request: &[u8]) -> io::Result<Answer> {
+pub(crate) fn call(server: SocketAddr, request: &[u8]) -> io::Result<Answer> {
     const PATIENCE: Duration = Duration::from_secs(30);
     let mut stream = TcpStream::connect_timeout(&server, PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;

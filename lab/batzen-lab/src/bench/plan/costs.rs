@@ -13,86 +13,84 @@ use crate::bench::results::result::{RESULT_FILE, Run, RunResult};
 use crate::bench::scenarios::lanes::LanesResult;
 
 /// The stages of a server, that is the roles of its threads. `database` is PostgreSQL.
-pub const STAGES: [&str; 6] = ["http", "cpu", "lane", "store", "database", "other"];
+pub(crate) const STAGES: [&str; 6] = ["http", "cpu", "lane", "store", "database", "other"];
 
 /// Processor time by stage, in microseconds.
-pub type Stages = BTreeMap<String, f64>;
+pub(crate) type Stages = BTreeMap<String, f64>;
 
 /// The cost of a coin as a function of how many coins travel in one request: `per_coin + per_request ÷ coins`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Batched {
+pub(crate) struct Batched {
     /// The part that every coin has, by stage.
-    pub per_coin_us: Stages,
+    pub(crate) per_coin_us: Stages,
     /// The part that every request has, by stage.
-    pub per_request_us: Stages,
+    pub(crate) per_request_us: Stages,
     /// Bytes written to disk for a coin.
-    pub disk_bytes: f64,
+    pub(crate) disk_bytes: f64,
 }
 
 /// The cost of one operation of another kind.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Single {
-    /// By stage.
-    pub us: Stages,
+pub(crate) struct Single {
+    pub(crate) us: Stages,
     /// Bytes written to disk.
-    pub disk_bytes: f64,
+    pub(crate) disk_bytes: f64,
 }
 
 /// The costs of operations.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Costs {
+pub(crate) struct Costs {
     /// The machine of the results; of the deposits, if there are several.
-    pub machine: Machine,
+    pub(crate) machine: Machine,
     /// The results that were used: directory, and commit.
-    pub results: BTreeMap<String, String>,
+    pub(crate) results: BTreeMap<String, String>,
     /// The kept results that were used, although other results were named.
-    pub missing: Vec<String>,
+    pub(crate) missing: Vec<String>,
     /// The share of the lanes' time in which only one lane of a store can run.
-    pub serial_share: f64,
+    pub(crate) serial_share: f64,
     /// A coin withdrawn.
-    pub withdraw: Batched,
+    pub(crate) withdraw: Batched,
     /// A coin deposited.
-    pub deposit: Batched,
+    pub(crate) deposit: Batched,
     /// Change: a coin melted into three fresh ones.
-    pub refresh: Single,
+    pub(crate) refresh: Single,
     /// A deposit aggregated.
-    pub aggregate: Single,
+    pub(crate) aggregate: Single,
     /// A transfer sent.
-    pub transfer: Single,
+    pub(crate) transfer: Single,
     /// A credit imported from the bank.
-    pub credit: Single,
+    pub(crate) credit: Single,
     /// The change of the database's times if Citus distributes it.
-    pub citus: Option<CitusCosts>,
+    pub(crate) citus: Option<CitusCosts>,
     /// Factor by which this machine is slower than that one, if it was measured.
-    pub slowdown: Option<Slowdown>,
+    pub(crate) slowdown: Option<Slowdown>,
 }
 
 /// The processor time that Citus adds to that of a database, by the load that was measured on it and on one
 /// server.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct CitusCosts {
+pub(crate) struct CitusCosts {
     /// Payments of one coin, which are each in one shard.
-    pub deposit: OnCitus,
+    pub(crate) deposit: OnCitus,
     /// Withdrawals, payments of several coins, and change.
-    pub mixed: OnCitus,
+    pub(crate) mixed: OnCitus,
 }
 
 /// A load on Citus, compared with one server.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct OnCitus {
+pub(crate) struct OnCitus {
     /// Processor time of all nodes, divided by that of one server.
-    pub factor: f64,
+    pub(crate) factor: f64,
     /// The coordinator's share of the nodes' time.
-    pub coordinator_share: f64,
+    pub(crate) coordinator_share: f64,
 }
 
 /// Processor times of this machine, divided by those of the kept results.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Slowdown {
-    /// Of cryptography.
-    pub cryptography: f64,
+pub(crate) struct Slowdown {
+    pub(crate) cryptography: f64,
     /// Of everything else.
-    pub other: f64,
+    pub(crate) other: f64,
 }
 
 macro_rules! kept {
@@ -282,7 +280,7 @@ impl Costs {
     /// # Panics
     /// Never: a test reads all kept results.
     #[must_use]
-    pub fn kept(store: StoreChoice) -> Self {
+    pub(crate) fn kept(store: StoreChoice) -> Self {
         Self::read(store, None).expect("a test reads all kept results")
     }
 
@@ -290,7 +288,7 @@ impl Costs {
     ///
     /// # Errors
     /// When it has none of the results, or one cannot be read.
-    pub fn of_results(store: StoreChoice, directory: &Path) -> Result<Self> {
+    pub(crate) fn of_results(store: StoreChoice, directory: &Path) -> Result<Self> {
         let costs = Self::read(store, Some(directory))?;
         if costs.missing.len() == costs.results.len() {
             let names: Vec<&str> = costs.results.keys().map(String::as_str).collect();
@@ -343,7 +341,7 @@ impl Costs {
     }
 
     /// Adjusts all processor times to a machine.
-    pub fn adjust(&mut self, slowdown: &Slowdown) {
+    pub(crate) fn adjust(&mut self, slowdown: &Slowdown) {
         let batched = [&mut self.withdraw, &mut self.deposit];
         let singles = [&mut self.refresh, &mut self.aggregate, &mut self.transfer, &mut self.credit];
         let all = batched

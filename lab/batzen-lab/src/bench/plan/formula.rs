@@ -35,98 +35,93 @@ const CONNECTIONS_OF_A_SHARD: u32 = 10;
 /// the coordinator keeps one to each worker.
 const CONNECTIONS_OF_COORDINATOR: u32 = 26;
 
-/// The demand.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Demand {
+pub(crate) struct Demand {
     /// In the peak hour.
-    pub payments_per_s: f64,
-    /// Coins in a payment.
-    pub coins_per_payment: f64,
-    /// Coins in a withdrawal.
-    pub coins_per_withdrawal: f64,
+    pub(crate) payments_per_s: f64,
+    pub(crate) coins_per_payment: f64,
+    pub(crate) coins_per_withdrawal: f64,
     /// The share of payments whose payer takes change.
-    pub change_share: f64,
+    pub(crate) change_share: f64,
     /// Deposits that one transfer pays.
-    pub deposits_per_transfer: f64,
+    pub(crate) deposits_per_transfer: f64,
     /// Mean load ÷ peak load.
-    pub mean_share: f64,
+    pub(crate) mean_share: f64,
     /// Time that rows are kept.
-    pub years: f64,
+    pub(crate) years: f64,
     /// Utilisation of the cores at the peak, at most 1.
-    pub utilisation: f64,
+    pub(crate) utilisation: f64,
     /// Copies of everything.
-    pub copies: u32,
-    /// Cores of a machine.
-    pub cores_per_machine: u32,
+    pub(crate) copies: u32,
+    pub(crate) cores_per_machine: u32,
     /// Cores of a worker, on Citus.
-    pub worker_cores: u32,
+    pub(crate) worker_cores: u32,
     /// Where rows are kept.
-    pub store: StoreChoice,
+    pub(crate) store: StoreChoice,
 }
 
 /// The resources that the demand needs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Plan {
-    /// The demand.
-    pub demand: Demand,
+pub(crate) struct Plan {
+    pub(crate) demand: Demand,
     /// The costs that it was computed from.
     pub costs: Costs,
     /// Coins deposited per second at the peak.
-    pub coins_per_s: f64,
+    pub(crate) coins_per_s: f64,
     /// Processor time of a payment with everything that belongs to it, by stage, in microseconds.
-    pub us_per_payment: Stages,
+    pub(crate) us_per_payment: Stages,
     /// Cores at the peak, by stage, at the wanted utilisation; one copy.
     pub cores: Stages,
     /// The sum of them.
-    pub cores_in_all: f64,
+    pub(crate) cores_in_all: f64,
     /// Lanes that the exchange needs: each is one thread.
     pub lanes: u32,
     /// Payments per second that one embedded store can commit at the wanted utilisation, since only one lane of a
     /// store can run in a part of each commit; `None` with a database.
-    pub payments_per_s_of_a_store: Option<f64>,
+    pub(crate) payments_per_s_of_a_store: Option<f64>,
     /// Embedded stores, each of its own exchange, that commit the payments; one copy.
     pub stores: u32,
     /// Machines for the exchange, with all copies.
-    pub machines: u32,
+    pub(crate) machines: u32,
     /// Cores of the database; 0 without one.
-    pub database_cores: f64,
+    pub(crate) database_cores: f64,
     /// Machines for the database, with all copies.
-    pub database_machines: u32,
+    pub(crate) database_machines: u32,
     /// The nodes of the database, if Citus distributes it.
-    pub citus: Option<CitusPlan>,
+    pub(crate) citus: Option<CitusPlan>,
     /// Bytes that a payment adds to the disk.
-    pub disk_bytes_per_payment: f64,
+    pub(crate) disk_bytes_per_payment: f64,
     /// Bytes that are added a day, in one copy.
-    pub disk_bytes_per_day: f64,
+    pub(crate) disk_bytes_per_day: f64,
     /// Bytes after all the years, in one copy.
-    pub disk_bytes: f64,
+    pub(crate) disk_bytes: f64,
     /// Bytes of indexes in memory after all the years, in one copy.
     pub memory_bytes: f64,
     /// Bytes per second that the journal (or write-ahead log) grows at the peak.
-    pub journal_bytes_per_s: f64,
+    pub(crate) journal_bytes_per_s: f64,
     /// Bytes per second on the network at the peak, both directions, without copies.
-    pub network_bytes_per_s: f64,
+    pub(crate) network_bytes_per_s: f64,
     /// Remarks that a reader should know.
     pub remarks: Vec<String>,
 }
 
 /// The nodes of a Citus cluster; one copy.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct CitusPlan {
+pub(crate) struct CitusPlan {
     /// Servers that hold the rows.
-    pub workers: u32,
+    pub(crate) workers: u32,
     /// Cores of the coordinator, at the wanted utilisation. They are part of the database's.
-    pub coordinator_cores: f64,
+    pub(crate) coordinator_cores: f64,
     /// The coordinator's share of the database's processor time.
-    pub coordinator_share: f64,
+    pub(crate) coordinator_share: f64,
     /// Cores that one plain server would need for the same load.
-    pub cores_of_one_server: f64,
+    pub(crate) cores_of_one_server: f64,
     /// Shards of each table.
-    pub shards: u32,
+    pub(crate) shards: u32,
     /// Connections to a worker, at most.
-    pub worker_connections: u32,
+    pub(crate) worker_connections: u32,
     /// Connections to the coordinator, at most.
-    pub coordinator_connections: u32,
+    pub(crate) coordinator_connections: u32,
 }
 
 /// Processor time of the database for a payment, in microseconds.
@@ -168,7 +163,7 @@ fn add_batched(sum: &mut Stages, cost: &Batched, requests: f64, coins: f64) {
 impl Plan {
     /// The plan for a demand.
     #[must_use]
-    pub fn of(demand: &Demand, costs: &Costs) -> Self {
+    pub(crate) fn of(demand: &Demand, costs: &Costs) -> Self {
         let coins = demand.coins_per_payment;
         let per_payment = |cost: &Single, times: f64| (cost.clone(), times);
         let others = [

@@ -13,7 +13,7 @@ const KEPT_CYCLE: &str = include_str!("../../../../../docs/results/cycle/result.
 const KEPT_LIMITS: &str = include_str!("../../../../../docs/results/limits/limits.json");
 
 /// Measures cryptography, and for everything else how long this machine reads JSON, for some seconds.
-pub fn measure() -> Result<Slowdown, BenchError> {
+pub(crate) fn measure() -> Result<Slowdown, BenchError> {
     let shares =
         [CoinOperation::Withdraw, CoinOperation::Deposit].map(|operation| Share { operation, times: 1.0 });
     let here = ceiling::measure(Cipher::Rsa(2048), &shares, &[], Effort::QUICK)?;

@@ -3,8 +3,8 @@
 //! [`formula`] computes a plan from [`Costs`](costs::Costs), as a pure function. [`costs`] takes them from the results
 //! that are kept with the program (`docs/results`) or from others, and can adjust them to this machine.
 
-pub mod costs;
-pub mod formula;
+pub(crate) mod costs;
+pub(crate) mod formula;
 mod measure;
 mod text;
 
@@ -22,7 +22,7 @@ use formula::{Demand, Plan};
 /// Where the exchange keeps its rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub enum StoreChoice {
+pub(crate) enum StoreChoice {
     /// In a directory of each machine.
     Embedded,
     /// In a PostgreSQL database.
@@ -36,50 +36,50 @@ pub enum StoreChoice {
 pub struct PlanArgs {
     /// Payments per second in the peak hour
     #[arg(long, value_name = "N", value_parser = positive)]
-    pub payments_per_second: f64,
+    pub(crate) payments_per_second: f64,
     /// Coins in a payment
     #[arg(long, value_name = "N", default_value = "3", value_parser = positive)]
-    pub coins: f64,
+    pub(crate) coins: f64,
     /// Coins in a withdrawal
     #[arg(long, value_name = "N", default_value = "10", value_parser = positive)]
-    pub coins_per_withdrawal: f64,
+    pub(crate) coins_per_withdrawal: f64,
     /// Percentage of payments whose payer takes change (three fresh coins)
     #[arg(long, value_name = "PERCENT", default_value = "30", value_parser = percent)]
-    pub change: f64,
+    pub(crate) change: f64,
     /// Deposits that one transfer to a merchant pays
     #[arg(long, value_name = "N", default_value = "100", value_parser = positive)]
-    pub deposits_per_transfer: f64,
+    pub(crate) deposits_per_transfer: f64,
     /// Mean load as a percentage of the peak
     #[arg(long, value_name = "PERCENT", default_value = "25", value_parser = percent)]
-    pub mean: f64,
+    pub(crate) mean: f64,
     /// Years for which rows are kept
     #[arg(long, value_name = "N", default_value = "3", value_parser = positive)]
-    pub years: f64,
+    pub(crate) years: f64,
     /// How busy the cores are at the peak, in percent
     #[arg(long, value_name = "PERCENT", default_value = "70", value_parser = percent)]
-    pub utilisation: f64,
+    pub(crate) utilisation: f64,
     /// Copies of everything, the first included
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=9))]
-    pub copies: u32,
+    pub(crate) copies: u32,
     /// Cores of a machine
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=4_096))]
-    pub cores_per_machine: u32,
+    pub(crate) cores_per_machine: u32,
     /// Cores of a worker of the Citus cluster, with --store citus [default: as --cores-per-machine]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4_096))]
-    pub worker_cores: Option<u32>,
+    pub(crate) worker_cores: Option<u32>,
     /// Where the exchange keeps its rows
     #[arg(long, value_enum, default_value = "embedded")]
-    pub store: StoreChoice,
+    pub(crate) store: StoreChoice,
     /// Measure this machine for some seconds, and adjust the processor times to it
     #[arg(long)]
-    pub measure: bool,
+    pub(crate) measure: bool,
     /// Take the costs from the results below this directory, where it has them (withdraw, batch-withdraw, deposit, …,
     /// each as `batzen-lab bench NAME --out DIR/NAME` writes it, and lanes/lanes.json), instead of the kept results
     #[arg(long, value_name = "DIR", conflicts_with = "measure")]
-    pub results: Option<PathBuf>,
+    pub(crate) results: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
-    pub json: bool,
+    pub(crate) json: bool,
 }
 
 fn positive(text: &str) -> Result<f64, String> {

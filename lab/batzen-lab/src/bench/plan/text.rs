@@ -22,7 +22,7 @@ fn bytes(bytes: f64) -> String {
 }
 
 /// The plan as text, with a bar for each stage.
-pub fn table(plan: &Plan) -> String {
+pub(crate) fn table(plan: &Plan) -> String {
     let demand = &plan.demand;
     let mut out = format!(
         "{} payments of {} coins a second at the peak, {} % of that on average, kept for {} years\n\n",

@@ -45,7 +45,7 @@ pub struct CompareArgs {
 /// The comparison of B with A in one figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Verdict {
+pub(crate) enum Verdict {
     /// B is better.
     Better,
     /// B is worse.
@@ -61,49 +61,46 @@ const REPEATS_MIN: usize = 3;
 
 /// One figure of both runs.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Figure {
+pub(crate) struct Figure {
     /// Its name, as in `result.json`.
-    pub name: String,
+    pub(crate) name: String,
     /// In A: the median of its runs.
-    pub a: f64,
+    pub(crate) a: f64,
     /// In B: the median of its runs.
-    pub b: f64,
+    pub(crate) b: f64,
     /// B ÷ A; none if A is zero.
-    pub ratio: Option<f64>,
+    pub(crate) ratio: Option<f64>,
     /// The lowest and the highest in A.
-    pub a_range: (f64, f64),
+    pub(crate) a_range: (f64, f64),
     /// The same in B.
-    pub b_range: (f64, f64),
+    pub(crate) b_range: (f64, f64),
     /// The verdict on the ratio.
-    pub verdict: Verdict,
+    pub(crate) verdict: Verdict,
 }
 
 /// A property that must be equal for the figures to be comparable, but is not.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Difference {
-    /// Its name.
-    pub name: String,
+pub(crate) struct Difference {
+    pub(crate) name: String,
     /// In A; none if absent.
-    pub a: Option<String>,
+    pub(crate) a: Option<String>,
     /// In B; none if absent.
-    pub b: Option<String>,
+    pub(crate) b: Option<String>,
 }
 
 /// Two runs compared.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Comparison {
+pub(crate) struct Comparison {
     /// Title of A.
-    pub a: String,
+    pub(crate) a: String,
     /// Title of B.
-    pub b: String,
-    /// Runs of A.
-    pub a_runs: usize,
-    /// Runs of B.
-    pub b_runs: usize,
+    pub(crate) b: String,
+    pub(crate) a_runs: usize,
+    pub(crate) b_runs: usize,
     /// Differences other than the figures: scenario, parameters, machine.
-    pub differences: Vec<Difference>,
+    pub(crate) differences: Vec<Difference>,
     /// The figures that both runs have.
-    pub figures: Vec<Figure>,
+    pub(crate) figures: Vec<Figure>,
 }
 
 /// The figures of a run: name, value, and whether more is better.
@@ -199,7 +196,7 @@ fn differences(a: &RunResult, b: &RunResult) -> Vec<Difference> {
 /// # Panics
 /// If a side has no run.
 #[must_use]
-pub fn compare(a: &[RunResult], b: &[RunResult], noise: f64) -> Comparison {
+pub(crate) fn compare(a: &[RunResult], b: &[RunResult], noise: f64) -> Comparison {
     let figures = figures(&a[0])
         .into_iter()
         .filter_map(|(name, _, more_is_better)| {

@@ -24,7 +24,7 @@ const FLAGS: [&str; 9] =
 impl Machine {
     /// Examines the machine this process runs on. Unknown values are "unknown" or zero.
     #[must_use]
-    pub fn detect() -> Self {
+    pub(crate) fn detect() -> Self {
         let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
         let uname = rustix::system::uname();
@@ -54,8 +54,9 @@ impl Machine {
     }
 
     /// Returns whether the processor supports eight-lane multiplication.
+    #[cfg(test)]
     #[must_use]
-    pub fn has_ifma(&self) -> bool {
+    pub(crate) fn has_ifma(&self) -> bool {
         self.flags.iter().any(|flag| flag == "avx512ifma")
     }
 }

@@ -19,6 +19,6 @@ pub(crate) mod output;
 pub mod report;
 pub mod result;
 pub mod summary;
-pub mod svg;
+pub(crate) mod svg;
 pub mod table;
 mod words;

@@ -9,7 +9,7 @@ use crate::bench::BenchError;
 use crate::bench::error::Result;
 
 /// A value as indented JSON with a line end.
-pub fn json(value: &impl Serialize) -> String {
+pub(crate) fn json(value: &impl Serialize) -> String {
     let mut text = serde_json::to_string_pretty(value).expect("string keys and finite numbers");
     text.push('\n');
     text
@@ -19,7 +19,7 @@ pub fn json(value: &impl Serialize) -> String {
 ///
 /// # Errors
 /// When it cannot be written to for another reason.
-pub fn print(text: &str) -> Result<()> {
+pub(crate) fn print(text: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
@@ -33,7 +33,7 @@ pub fn print(text: &str) -> Result<()> {
 ///
 /// # Errors
 /// When it cannot be written.
-pub fn replace_file(path: &Path, text: &str) -> Result<()> {
+pub(crate) fn replace_file(path: &Path, text: &str) -> Result<()> {
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(".tmp");
     let temporary = Path::new(&temporary);

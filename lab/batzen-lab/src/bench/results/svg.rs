@@ -8,21 +8,21 @@ use batzen_http::plot::{COLOURS, Frame};
 
 /// Groups of columns, with one column per run.
 #[derive(Clone, Debug, Default)]
-pub struct ColumnPlot {
+pub(crate) struct ColumnPlot {
     /// A description for readers who cannot see the plot.
-    pub title: String,
+    pub(crate) title: String,
     /// The label below the x axis.
-    pub x_label: String,
+    pub(crate) x_label: String,
     /// Name of each group.
-    pub groups: Vec<String>,
+    pub(crate) groups: Vec<String>,
     /// Name, colour, and share (0 to 1) in each group.
-    pub series: Vec<(String, usize, Vec<f64>)>,
+    pub(crate) series: Vec<(String, usize, Vec<f64>)>,
 }
 
 impl ColumnPlot {
     /// The plot as an `<svg>` element; `None` if there is nothing to show.
     #[must_use]
-    pub fn svg(&self) -> Option<String> {
+    pub(crate) fn svg(&self) -> Option<String> {
         if self.groups.is_empty() || self.series.is_empty() {
             return None;
         }
@@ -56,33 +56,32 @@ impl ColumnPlot {
 
 /// A row of a [`RowPlot`].
 #[derive(Clone, Debug)]
-pub struct Row {
+pub(crate) struct Row {
     /// The text above the row.
-    pub label: String,
+    pub(crate) label: String,
     /// The text to the right of the label.
-    pub value: String,
+    pub(crate) value: String,
     /// Name, colour and length of each part, from the left.
-    pub parts: Vec<(String, usize, f64)>,
+    pub(crate) parts: Vec<(String, usize, f64)>,
     /// The position of a mark across the row.
-    pub mark: Option<f64>,
+    pub(crate) mark: Option<f64>,
 }
 
 /// Rows of stacked parts, all on one scale.
 #[derive(Clone, Debug, Default)]
-pub struct RowPlot {
+pub(crate) struct RowPlot {
     /// The unit of the parts.
-    pub unit: String,
-    /// The rows.
-    pub rows: Vec<Row>,
+    pub(crate) unit: String,
+    pub(crate) rows: Vec<Row>,
     /// The value at the right end; `None`: the largest row's.
-    pub max: Option<f64>,
+    pub(crate) max: Option<f64>,
 }
 
 impl RowPlot {
     /// The plot: for each row a line of text and a bar as wide as the page allows. `None` if there is nothing
     /// to show.
     #[must_use]
-    pub fn html(&self) -> Option<String> {
+    pub(crate) fn html(&self) -> Option<String> {
         /// Width of a bar in user units; bars stretch.
         const BAR: f64 = 1_000.0;
         if self.rows.is_empty() {

@@ -12,7 +12,6 @@ pub(crate) fn load(load: &Load) -> String {
     }
 }
 
-/// Cores by their numbers.
 pub(crate) fn cores(cores: &[usize]) -> String {
     if cores.is_empty() {
         return "not pinned".into();

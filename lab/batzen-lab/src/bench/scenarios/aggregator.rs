@@ -16,10 +16,10 @@ use crate::bench::results::result::Run;
 pub struct AggregatorArgs {
     /// Number of due deposits
     #[arg(long, value_name = "N", default_value_t = 500_000, value_parser = clap::value_parser!(u64).range(1..))]
-    pub deposits: u64,
+    pub(crate) deposits: u64,
     /// Number of merchants, who receive the deposits in turn
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..))]
-    pub merchants: u64,
+    pub(crate) merchants: u64,
     /// Options of all workers' scenarios.
     #[command(flatten)]
     pub options: WorkerOptions,

@@ -41,7 +41,6 @@ use crate::bench::results::machine::Machine;
 use crate::bench::results::output;
 use crate::bench::scenarios::Context;
 
-/// Coins of a reserve.
 const COINS_PER_RESERVE: u64 = 10;
 /// Coins that are prepared and committed together.
 const BATCH: u64 = 1_000;
@@ -62,35 +61,35 @@ const DAY: Timestamp = Timestamp::from_secs(1_795_132_800);
 pub struct AuditArgs {
     /// Coins that are withdrawn and deposited
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1_000..))]
-    pub coins: u64,
+    pub(crate) coins: u64,
     /// Further coins that the increment has, in hundredths of all coins
     #[arg(long, value_name = "PERCENT", default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=100))]
-    pub changed: u64,
+    pub(crate) changed: u64,
     /// Threads that verify; one more reads
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1_024))]
-    pub threads: u16,
+    pub(crate) threads: u16,
     /// Bits of the denomination's RSA key
     #[arg(long, value_name = "BITS", default_value_t = 2_048, value_parser = clap::value_parser!(u32).range(1_024..=8_192))]
-    pub rsa_bits: u32,
+    pub(crate) rsa_bits: u32,
     /// Directory of the store, on the disk to measure [default: a temporary one]
     #[arg(long, value_name = "DIR")]
-    pub dir: Option<std::path::PathBuf>,
+    pub(crate) dir: Option<std::path::PathBuf>,
     /// Print JSON
     #[arg(long)]
-    pub json: bool,
+    pub(crate) json: bool,
 }
 
 /// A measured part.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct AuditRate {
+pub(crate) struct AuditRate {
     /// Withdrawals or deposits.
-    pub items: u64,
+    pub(crate) items: u64,
     /// Seconds.
-    pub wall_s: f64,
+    pub(crate) wall_s: f64,
     /// CPU time of all threads, in seconds.
-    pub cpu_s: f64,
+    pub(crate) cpu_s: f64,
     /// Items per second of CPU time: what one core checks.
-    pub per_core_s: f64,
+    pub(crate) per_core_s: f64,
 }
 
 impl AuditRate {
@@ -99,37 +98,35 @@ impl AuditRate {
     }
 }
 
-/// The result.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct AuditResult {
+pub(crate) struct AuditResult {
     /// Where it was measured.
-    pub machine: Machine,
+    pub(crate) machine: Machine,
     /// The version of the program.
-    pub version: String,
+    pub(crate) version: String,
     /// The commit it was built from, or `unknown`.
-    pub commit: String,
+    pub(crate) commit: String,
     /// Bits of the denomination's key.
-    pub rsa_bits: u32,
+    pub(crate) rsa_bits: u32,
     /// Threads that verified.
-    pub threads: u16,
+    pub(crate) threads: u16,
     /// Withdrawals: the reserve's signature, the denomination's time, the reserve's balance.
-    pub withdrawals: AuditRate,
+    pub(crate) withdrawals: AuditRate,
     /// Deposits: the coin's and the denomination's signatures, the coin's balance.
-    pub deposits: AuditRate,
+    pub(crate) deposits: AuditRate,
     /// Rows of the whole audit per second of CPU time.
-    pub rows_per_core_s: f64,
+    pub(crate) rows_per_core_s: f64,
     /// Signatures of the whole audit per second of CPU time.
-    pub signatures_per_core_s: f64,
-    /// Coins of the increment.
-    pub increment_coins: u64,
+    pub(crate) signatures_per_core_s: f64,
+    pub(crate) increment_coins: u64,
     /// Time that the increment's checks took, in seconds.
-    pub increment_wall_s: f64,
+    pub(crate) increment_wall_s: f64,
     /// CPU time of the increment's checks, in seconds.
-    pub increment_cpu_s: f64,
+    pub(crate) increment_cpu_s: f64,
     /// CPU time of the commits of its rows to the auditor's copy, in seconds.
-    pub commit_cpu_s: f64,
+    pub(crate) commit_cpu_s: f64,
     /// The CPU time of both, as a share of the whole audit's.
-    pub increment_share: f64,
+    pub(crate) increment_share: f64,
 }
 
 /// Runs the measurement.
@@ -416,7 +413,7 @@ fn audit(store: &Store, subject: &Subject, threads: u16) -> Result<AuditOutcome>
 ///
 /// # Errors
 /// As [`run`].
-pub fn measure(args: &AuditArgs, context: &Context) -> Result<AuditResult> {
+pub(crate) fn measure(args: &AuditArgs, context: &Context) -> Result<AuditResult> {
     let mut builder = tempfile::Builder::new();
     builder.prefix("batzen-audit-");
     let place = match &args.dir {

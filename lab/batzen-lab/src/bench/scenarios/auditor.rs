@@ -57,13 +57,13 @@ pub(super) struct Auditor {
 
 /// The progress of an auditor.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct AuditorState {
+pub(crate) struct AuditorState {
     /// CPU time so far, in nanoseconds.
-    pub cpu_ns: u64,
+    pub(crate) cpu_ns: u64,
     /// Commits of the exchange that it has not checked.
-    pub lag_commits: f64,
+    pub(crate) lag_commits: f64,
     /// Changes of rows checked so far.
-    pub changes: f64,
+    pub(crate) changes: f64,
 }
 
 impl Auditor {

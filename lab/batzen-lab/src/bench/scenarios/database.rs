@@ -47,7 +47,7 @@ const SHOWN: [&str; 21] = [
 
 /// The storage of the exchange's rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum StoreKind {
+pub(crate) enum StoreKind {
     /// Batzen's own journal and indexes
     Embedded,
     /// PostgreSQL: a throw-away server on the server's cores
@@ -60,28 +60,28 @@ pub enum StoreKind {
 pub struct StoreOptions {
     /// Storage of the exchange's rows [default: embedded; with --database postgres]
     #[arg(long, value_enum)]
-    pub store: Option<StoreKind>,
+    pub(crate) store: Option<StoreKind>,
     /// An empty PostgreSQL database to use instead of a throw-away server's
     #[arg(long, value_name = "URL")]
-    pub database: Option<String>,
+    pub(crate) database: Option<String>,
     /// Partitions of each hot table in PostgreSQL; 0: not partitioned
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=64))]
-    pub partitions: u32,
+    pub(crate) partitions: u32,
     /// Workers of a throw-away Citus cluster, instead of one server. The extension must be installed
     #[arg(long, value_name = "N", conflicts_with_all = ["database", "partitions"], value_parser = clap::value_parser!(u8).range(1..=16))]
-    pub citus: Option<u8>,
+    pub(crate) citus: Option<u8>,
     /// Lanes of each exchange process on the database [default: as the exchange chooses]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
-    pub lanes: Option<u8>,
+    pub(crate) lanes: Option<u8>,
     /// A setting of the throw-away server, for example shared_buffers=1GB (may be repeated)
     #[arg(long, value_name = "NAME=VALUE")]
-    pub postgres_set: Vec<String>,
+    pub(crate) postgres_set: Vec<String>,
 }
 
 impl StoreOptions {
     /// Returns whether the storage is PostgreSQL.
     #[must_use]
-    pub fn is_postgres(&self) -> bool {
+    pub(crate) fn is_postgres(&self) -> bool {
         self.store == Some(StoreKind::Postgres) || self.database.is_some() || self.citus.is_some()
     }
 
@@ -90,7 +90,7 @@ impl StoreOptions {
     ///
     /// # Errors
     /// The inconsistency, and how to resolve it.
-    pub fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         let refuse = |what: &str| Err(BenchError::Usage(what.to_owned()));
         if self.store == Some(StoreKind::Embedded) && self.database.is_some() {
             return refuse("--database is a PostgreSQL database: leave out --store embedded, or --database");
@@ -119,7 +119,7 @@ impl StoreOptions {
 
     /// The part of a run's title that names the storage.
     #[must_use]
-    pub fn title(&self) -> String {
+    pub(crate) fn title(&self) -> String {
         match (self.is_postgres(), self.partitions) {
             (false, _) => String::new(),
             (true, 0) if self.citus.is_some() => {
@@ -131,8 +131,7 @@ impl StoreOptions {
     }
 }
 
-/// A database.
-pub struct Database {
+pub(crate) struct Database {
     cluster: Option<Cluster>,
     /// Kept while the workers are used.
     citus: Option<CitusCluster>,
@@ -158,7 +157,7 @@ struct Counters {
 }
 
 /// The resources that a database has used up to one moment.
-pub struct Snapshot {
+pub(crate) struct Snapshot {
     cpu_ns: u64,
     /// CPU time of a Citus cluster's coordinator.
     coordinator_cpu_ns: Option<u64>,
@@ -177,7 +176,7 @@ impl Database {
     ///
     /// # Errors
     /// When PostgreSQL is not installed, or does not start or answer.
-    pub fn start(options: &StoreOptions, placement: &Placement) -> Result<Option<Self>> {
+    pub(crate) fn start(options: &StoreOptions, placement: &Placement) -> Result<Option<Self>> {
         if !options.is_postgres() {
             return Ok(None);
         }
@@ -225,19 +224,19 @@ impl Database {
 
     /// The URL of the database.
     #[must_use]
-    pub fn url(&self) -> &str {
+    pub(crate) fn url(&self) -> &str {
         &self.url
     }
 
     /// The part of a run's title that names the database.
     #[must_use]
-    pub fn title(&self) -> String {
+    pub(crate) fn title(&self) -> String {
         self.options.title()
     }
 
     /// The database section of an exchange's configuration.
     #[must_use]
-    pub fn configuration(&self) -> String {
+    pub(crate) fn configuration(&self) -> String {
         let lanes = self.options.lanes.map_or_else(String::new, |lanes| format!("LANES = {lanes}\n"));
         format!("\n[exchange]\nDB = postgres\n{lanes}\n[exchangedb-postgres]\nCONFIG = {}\n", self.url)
     }
@@ -246,7 +245,7 @@ impl Database {
     ///
     /// # Errors
     /// When the database refuses.
-    pub fn make_tables(&self) -> Result<()> {
+    pub(crate) fn make_tables(&self) -> Result<()> {
         let partitions = u16::try_from(self.options.partitions).ok();
         let citus = self.sql("SELECT count(*) FROM pg_extension WHERE extname = 'citus'")? == "1";
         let options = DbinitOptions { partitions, citus, ..DbinitOptions::default() };
@@ -264,7 +263,7 @@ impl Database {
     ///
     /// # Errors
     /// When the database does not answer.
-    pub fn settle(&self) -> Result<()> {
+    pub(crate) fn settle(&self) -> Result<()> {
         self.sql("VACUUM (ANALYZE)")?;
         self.sql("CHECKPOINT").map(drop)
     }
@@ -273,7 +272,7 @@ impl Database {
     ///
     /// # Errors
     /// When the database does not answer.
-    pub fn parameters(&self) -> Result<BTreeMap<String, Value>> {
+    pub(crate) fn parameters(&self) -> Result<BTreeMap<String, Value>> {
         let names: Vec<String> = SHOWN.iter().map(|name| format!("'{name}'")).collect();
         let query = format!(
             "SELECT name, current_setting(name) FROM pg_settings WHERE name IN ({}) ORDER BY name",
@@ -290,7 +289,7 @@ impl Database {
 
     /// Returns the resources that it has used up to now.
     #[must_use]
-    pub fn snapshot(&self) -> Snapshot {
+    pub(crate) fn snapshot(&self) -> Snapshot {
         let url = self.url.clone();
         let statements = if self.has_statements {
             "(SELECT coalesce(sum(s.calls), 0) FROM pg_stat_statements s JOIN pg_database b ON b.oid = s.dbid
@@ -315,7 +314,7 @@ impl Database {
     /// CPU time of all its processes. Processes that have ended are included through the kernel's sum over
     /// children.
     #[must_use]
-    pub fn cpu_ns(&self) -> u64 {
+    pub(crate) fn cpu_ns(&self) -> u64 {
         self.postmasters.iter().map(|postmaster| cpu_of(*postmaster)).sum()
     }
 
@@ -355,9 +354,9 @@ impl Counters {
 
 /// The resources that a database used between two moments.
 #[derive(Clone, Debug, Default)]
-pub struct Used {
+pub(crate) struct Used {
     /// CPU time of all its processes.
-    pub cpu_ns: u64,
+    pub(crate) cpu_ns: u64,
     figures: Vec<(&'static str, f64, bool)>,
     wal_bytes: f64,
 }
@@ -367,7 +366,7 @@ impl Used {
     ///
     /// # Errors
     /// When the database did not answer.
-    pub fn between(first: Snapshot, last: Snapshot) -> Result<Self> {
+    pub(crate) fn between(first: Snapshot, last: Snapshot) -> Result<Self> {
         let read = |snapshot: JoinHandle<Result<Counters, String>>| {
             let counters = snapshot.join().unwrap_or_else(|_| Err("the question broke down".to_owned()));
             counters.map_err(failed("cannot ask PostgreSQL"))
@@ -404,7 +403,7 @@ impl Used {
     }
 
     /// Adds the figures to a result whose operations are known.
-    pub fn show(&self, result: &mut RunResult) {
+    pub(crate) fn show(&self, result: &mut RunResult) {
         let ops = (result.ops as f64).max(1.0);
         for (name, value, is_per_op) in &self.figures {
             let (name, value) = if *is_per_op {

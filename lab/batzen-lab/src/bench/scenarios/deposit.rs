@@ -37,7 +37,7 @@ pub struct DepositArgs {
     merchants: Merchants,
     /// The load.
     #[command(flatten)]
-    pub load: LoadOptions,
+    pub(crate) load: LoadOptions,
     /// Options of the measurement.
     #[command(flatten)]
     pub run: RunOptions,
@@ -48,7 +48,7 @@ pub struct DepositArgs {
 pub struct BatchDepositArgs {
     /// Coins per request
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=256))]
-    pub batch: u32,
+    pub(crate) batch: u32,
     /// The options that both commands share.
     #[command(flatten)]
     pub deposit: DepositArgs,

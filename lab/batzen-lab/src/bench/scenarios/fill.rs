@@ -30,7 +30,12 @@ const COINS: usize = 8;
 ///
 /// # Errors
 /// When a rule refuses.
-pub fn deposits(in_process: &InProcessExchange, deposits: u64, merchants: u64, seed: u64) -> Result<()> {
+pub(crate) fn deposits(
+    in_process: &InProcessExchange,
+    deposits: u64,
+    merchants: u64,
+    seed: u64,
+) -> Result<()> {
     let coins = (COINS as u64).min(deposits.div_ceil(merchants));
     let filler = in_process.filler();
     let mut batch = Vec::with_capacity(BATCH);
@@ -48,7 +53,7 @@ pub fn deposits(in_process: &InProcessExchange, deposits: u64, merchants: u64, s
 }
 
 /// Payments of `coins` coins in all to merchants in turn, with RSA-2048 signatures of coins; due at once.
-pub fn payments(
+pub(crate) fn payments(
     coins: u64,
     coins_per_payment: u64,
     merchants: u64,
@@ -83,7 +88,7 @@ pub fn payments(
 ///
 /// # Errors
 /// When a rule refuses.
-pub fn reserves(
+pub(crate) fn reserves(
     in_process: &InProcessExchange,
     count: u64,
     random: &mut PseudoRandom,
@@ -111,7 +116,7 @@ pub fn reserves(
 }
 
 /// Withdrawals of `coins` coins in all from reserves in turn, with blind signatures of RSA-2048.
-pub fn withdrawals(
+pub(crate) fn withdrawals(
     coins: u64,
     coins_per_request: u64,
     reserves: &[EddsaPublicKey],
@@ -159,7 +164,7 @@ fn coin(random: &mut PseudoRandom) -> DepositCoin {
 ///
 /// # Errors
 /// When the store fails or a rule refuses.
-pub fn decide(
+pub(crate) fn decide(
     filler: &Batcher<batzen_exchange::rules::ExchangeRules>,
     commands: &[Command],
 ) -> Result<Vec<Answer>> {
@@ -176,7 +181,7 @@ pub fn decide(
 ///
 /// # Errors
 /// When a rule refuses.
-pub fn transfers(in_process: &InProcessExchange, transfers: u64, seed: u64) -> Result<()> {
+pub(crate) fn transfers(in_process: &InProcessExchange, transfers: u64, seed: u64) -> Result<()> {
     deposits(in_process, transfers, transfers, seed)?;
     let app = in_process.app();
     let now = app.core.rules.aggregation_time(clock());
@@ -212,7 +217,7 @@ pub fn transfers(in_process: &InProcessExchange, transfers: u64, seed: u64) -> R
 ///
 /// # Errors
 /// When the store or the ledger cannot be created, or a rule refuses.
-pub fn bank(data: &Path, credits: u64, seed: u64) -> Result<()> {
+pub(crate) fn bank(data: &Path, credits: u64, seed: u64) -> Result<()> {
     let failed = |error| BenchError::set_up("the bank cannot be filled", error);
     let mut random = PseudoRandom::new(seed);
     let credit = move |n: u64| {

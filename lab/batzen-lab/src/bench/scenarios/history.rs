@@ -49,97 +49,96 @@ const NUMBERS_PER_COIN: u64 = 128;
 pub struct HistoryArgs {
     /// Coins, each with a deposit
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(1..))]
-    pub coins: u64,
+    pub(crate) coins: u64,
     /// Coins per commit
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=10_000))]
-    pub batch: u64,
+    pub(crate) batch: u64,
     /// Insert open deposits and update each when it is aggregated. Otherwise deposits are inserted aggregated
     #[arg(long)]
-    pub aggregate: bool,
+    pub(crate) aggregate: bool,
     /// Memory for index entries, in MiB
     #[arg(long, value_name = "MIB", default_value_t = 1_024)]
-    pub index_memory: u64,
+    pub(crate) index_memory: u64,
     /// Lookups of each kind at each point
     #[arg(long, value_name = "N", default_value_t = 5_000, value_parser = clap::value_parser!(u64).range(1..))]
-    pub lookups: u64,
+    pub(crate) lookups: u64,
     /// Create the store below this directory [default: the system's directory of temporary files]
     #[arg(long, value_name = "DIR")]
-    pub dir: Option<PathBuf>,
+    pub(crate) dir: Option<PathBuf>,
     /// Seed of all generated data
     #[arg(long, value_name = "N", default_value_t = 1)]
-    pub seed: u64,
+    pub(crate) seed: u64,
     /// Print JSON
     #[arg(long)]
-    pub json: bool,
+    pub(crate) json: bool,
 }
 
 /// Times of lookups, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct LookupTimes {
+pub(crate) struct LookupTimes {
     /// The median.
-    pub p50_us: f64,
+    pub(crate) p50_us: f64,
     /// The 99th percentile.
-    pub p99_us: f64,
+    pub(crate) p99_us: f64,
 }
 
 /// The store after some coins.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct HistoryPoint {
+pub(crate) struct HistoryPoint {
     /// Number of its coins.
-    pub coins: u64,
+    pub(crate) coins: u64,
     /// Coins per second since the last point, in lookups and commits.
-    pub coins_per_s: f64,
+    pub(crate) coins_per_s: f64,
     /// Processor time of these lookups and commits, in microseconds per coin.
-    pub cpu_us_per_coin: f64,
+    pub(crate) cpu_us_per_coin: f64,
     /// Processor time of the store's maintenance meanwhile, in microseconds per coin.
-    pub maintenance_cpu_us_per_coin: f64,
+    pub(crate) maintenance_cpu_us_per_coin: f64,
     /// Resident memory of the process, in bytes.
-    pub rss_bytes: u64,
+    pub(crate) rss_bytes: u64,
     /// Memory of the indexes, as the store estimates it, in bytes.
-    pub index_memory_bytes: u64,
-    /// Index files, in bytes.
-    pub index_file_bytes: u64,
+    pub(crate) index_memory_bytes: u64,
+    pub(crate) index_file_bytes: u64,
     /// All files, in bytes.
-    pub disk_bytes: u64,
+    pub(crate) disk_bytes: u64,
     /// From a process that ended without closing the store to the open store, with an empty page cache.
-    pub recovery_ms: f64,
+    pub(crate) recovery_ms: f64,
     /// The same after closing.
-    pub restart_ms: f64,
+    pub(crate) restart_ms: f64,
     /// Lookups of coins that the store does not have.
-    pub unknown: LookupTimes,
+    pub(crate) unknown: LookupTimes,
     /// Lookups of its coins.
-    pub known: LookupTimes,
+    pub(crate) known: LookupTimes,
     /// The same when the page cache had nothing of the store.
-    pub cold: LookupTimes,
+    pub(crate) cold: LookupTimes,
 }
 
 /// The result.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct History {
+pub(crate) struct History {
     /// Where it was measured.
-    pub machine: Machine,
+    pub(crate) machine: Machine,
     /// The version of the program.
-    pub version: String,
+    pub(crate) version: String,
     /// The commit it was built from, or `unknown`.
-    pub commit: String,
+    pub(crate) commit: String,
     /// Coins in a commit.
-    pub batch: u64,
+    pub(crate) batch: u64,
     /// Whether deposits were updated when they were aggregated.
-    pub aggregate: bool,
+    pub(crate) aggregate: bool,
     /// Memory for index entries, in MiB.
-    pub index_memory_mib: u64,
+    pub(crate) index_memory_mib: u64,
     /// Measurements.
-    pub points: Vec<HistoryPoint>,
+    pub(crate) points: Vec<HistoryPoint>,
     /// Coins per second over the first twentieth.
-    pub first_coins_per_s: f64,
+    pub(crate) first_coins_per_s: f64,
     /// Coins per second over the last twentieth.
-    pub last_coins_per_s: f64,
+    pub(crate) last_coins_per_s: f64,
     /// Processor time of lookups and commits over the first twentieth, in microseconds per coin.
-    pub first_cpu_us_per_coin: f64,
+    pub(crate) first_cpu_us_per_coin: f64,
     /// The same over the last twentieth.
-    pub last_cpu_us_per_coin: f64,
+    pub(crate) last_cpu_us_per_coin: f64,
     /// Growth of the indexes' memory from the first to the last point, in bytes.
-    pub index_memory_bytes_per_coin: Option<f64>,
+    pub(crate) index_memory_bytes_per_coin: Option<f64>,
 }
 
 /// The work done in some time.

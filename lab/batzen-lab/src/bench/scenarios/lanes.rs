@@ -37,25 +37,25 @@ const SEED_BITS: u32 = 40;
 pub struct LanesArgs {
     /// Numbers of lanes to compare
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1,2,4,8", value_parser = lanes)]
-    pub lanes: Vec<usize>,
+    pub(crate) lanes: Vec<usize>,
     /// Coins in each run
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
-    pub coins: u64,
+    pub(crate) coins: u64,
     /// Coins in a payment
     #[arg(long, value_name = "N,…", value_delimiter = ',', default_value = "1,10", value_parser = clap::value_parser!(u64).range(1..=256))]
-    pub coins_per_payment: Vec<u64>,
+    pub(crate) coins_per_payment: Vec<u64>,
     /// Payments in a batch
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=2_048))]
-    pub batch: u64,
+    pub(crate) batch: u64,
     /// Runs of each kind, in turn; the one in the middle counts
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=99))]
-    pub rounds: u32,
+    pub(crate) rounds: u32,
     /// Directory of the store, on the disk to measure [default: a temporary one]
     #[arg(long, value_name = "DIR")]
-    pub dir: Option<std::path::PathBuf>,
+    pub(crate) dir: Option<std::path::PathBuf>,
     /// Print JSON
     #[arg(long)]
-    pub json: bool,
+    pub(crate) json: bool,
 }
 
 fn lanes(text: &str) -> Result<usize, String> {
@@ -65,44 +65,41 @@ fn lanes(text: &str) -> Result<usize, String> {
 
 /// One kind of run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct LanesRow {
-    /// Coins in a payment.
-    pub coins_per_payment: u64,
-    /// Lanes.
-    pub lanes: usize,
+pub(crate) struct LanesRow {
+    pub(crate) coins_per_payment: u64,
+    pub(crate) lanes: usize,
     /// Coins deposited per second.
-    pub coins_per_s: f64,
+    pub(crate) coins_per_s: f64,
     /// Divided by the rate of the first number of lanes.
-    pub ratio: f64,
+    pub(crate) ratio: f64,
     /// CPU time of the lanes for a coin, in microseconds.
-    pub lane_cpu_us_per_coin: f64,
+    pub(crate) lane_cpu_us_per_coin: f64,
     /// The part of it in which only one lane can run, in microseconds.
-    pub serial_cpu_us_per_coin: f64,
+    pub(crate) serial_cpu_us_per_coin: f64,
     /// Batches that became durable with one write.
-    pub batches_per_frame: f64,
+    pub(crate) batches_per_frame: f64,
     /// The share of its time in which a lane waited: for the disk, for others, for a processor.
-    pub waiting_share: f64,
+    pub(crate) waiting_share: f64,
     /// Batches that ran again because another lane had changed one of their rows.
-    pub conflicts: u64,
+    pub(crate) conflicts: u64,
 }
 
-/// The result.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct LanesResult {
+pub(crate) struct LanesResult {
     /// Where it was measured.
-    pub machine: Machine,
+    pub(crate) machine: Machine,
     /// The version of the program.
-    pub version: String,
+    pub(crate) version: String,
     /// The commit it was built from, or `unknown`.
-    pub commit: String,
+    pub(crate) commit: String,
     /// Coins in each run.
-    pub coins: u64,
+    pub(crate) coins: u64,
     /// Payments in a batch.
-    pub batch: u64,
+    pub(crate) batch: u64,
     /// Runs of each kind.
-    pub rounds: u32,
+    pub(crate) rounds: u32,
     /// One row for each kind of run.
-    pub rows: Vec<LanesRow>,
+    pub(crate) rows: Vec<LanesRow>,
 }
 
 /// Runs the measurement.
@@ -119,7 +116,7 @@ pub fn run(args: &LanesArgs, context: &Context) -> Result<ExitCode> {
 ///
 /// # Errors
 /// As [`run`].
-pub fn measure(args: &LanesArgs, context: &Context) -> Result<LanesResult> {
+pub(crate) fn measure(args: &LanesArgs, context: &Context) -> Result<LanesResult> {
     let mut builder = tempfile::Builder::new();
     builder.prefix("batzen-lanes-");
     let place = match &args.dir {
@@ -204,13 +201,12 @@ pub(super) fn random(seed: u64) -> PseudoRandom {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LanesRun {
     /// Coins in all commands.
-    pub coins: u64,
+    pub(crate) coins: u64,
     /// Coins in a command.
-    pub coins_per_payment: u64,
-    /// Lanes.
-    pub lanes: usize,
+    pub(crate) coins_per_payment: u64,
+    pub(crate) lanes: usize,
     /// Commands in a batch.
-    pub batch: usize,
+    pub(crate) batch: usize,
 }
 
 /// Decides commands in several lanes.

@@ -22,7 +22,7 @@ pub mod aggregator;
 pub mod audit;
 mod auditor;
 pub mod ceiling;
-pub mod database;
+pub(crate) mod database;
 pub mod deposit;
 mod fill;
 pub mod history;
@@ -38,7 +38,7 @@ pub mod pay;
 pub mod pgbench;
 pub mod scale;
 mod service;
-pub mod session;
+pub(crate) mod session;
 pub mod startup;
 pub mod store;
 pub mod switch;
@@ -47,7 +47,7 @@ pub mod wallets;
 pub mod wirewatch;
 pub mod withdraw;
 mod workers;
-pub mod world;
+pub(crate) mod world;
 
 /// The facts about its program that every scenario needs.
 #[derive(Clone, Debug)]
@@ -68,7 +68,7 @@ pub struct Context {
 
 /// The default directory of a run: `bench-results/SCENARIO-TIME`.
 #[must_use]
-pub fn default_directory(scenario: &str) -> PathBuf {
+pub(crate) fn default_directory(scenario: &str) -> PathBuf {
     let time = utc_now().replace([':', '-'], "").replace('T', "-").replace('Z', "");
     PathBuf::from("bench-results").join(format!("{scenario}-{time}"))
 }

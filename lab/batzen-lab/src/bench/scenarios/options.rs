@@ -15,40 +15,40 @@ use crate::bench::scenarios::database::StoreOptions;
 /// Options of every scenario that loads a server.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Load")]
-pub struct LoadOptions {
+pub(crate) struct LoadOptions {
     /// Connections, each with one request under way [default: 64; with --rate up to 128, as many as the
     /// answers require, and 64 to find the peak]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    pub clients: Option<u32>,
+    pub(crate) clients: Option<u32>,
     /// Start operations at this rate, whatever the server does: per second, or in percent of the peak, which
     /// a short run finds first and another checks at the end [default: as fast as answers arrive]
     #[arg(long, value_name = "RATE")]
-    pub rate: Option<Rate>,
+    pub(crate) rate: Option<Rate>,
     /// Length of the measured part: seconds, or with a unit (500ms, 2m)
     #[arg(long, value_name = "TIME", default_value = "10", value_parser = measured_duration)]
-    pub duration: Duration,
+    pub(crate) duration: Duration,
     /// Length of the warm-up before it
     #[arg(long, value_name = "TIME", default_value = "2", value_parser = duration)]
-    pub warmup: Duration,
+    pub(crate) warmup: Duration,
     /// Run aggregation and transfers during the load
     #[arg(long)]
-    pub with_workers: bool,
+    pub(crate) with_workers: bool,
     /// Have an auditor follow the exchange and check every change, on one thread on the load generator's cores. Only with
     /// the embedded store
     #[arg(long)]
-    pub with_auditor: bool,
+    pub(crate) with_auditor: bool,
     /// Prepare this many operations instead of estimating how many are needed
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
-    pub supply: Option<u64>,
+    pub(crate) supply: Option<u64>,
     /// Seed of secrets, amounts and choices
     #[arg(long, value_name = "N", default_value_t = 1)]
-    pub seed: u64,
+    pub(crate) seed: u64,
     /// Number of exchange processes on one database; clients are spread over them
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16))]
-    pub nodes: u32,
+    pub(crate) nodes: u32,
     /// Where the exchange keeps its rows.
     #[command(flatten)]
-    pub store: StoreOptions,
+    pub(crate) store: StoreOptions,
 }
 
 /// Options of every scenario.
@@ -57,16 +57,16 @@ pub struct LoadOptions {
 pub struct RunOptions {
     /// Cores of the server, for example 0 or 0-3,8; none: not pinned [default: the first half]
     #[arg(long, value_name = "CORES")]
-    pub server_cores: Option<Cores>,
+    pub(crate) server_cores: Option<Cores>,
     /// Cores of the load generator and the bank [default: the other half]
     #[arg(long, value_name = "CORES")]
-    pub client_cores: Option<Cores>,
+    pub(crate) client_cores: Option<Cores>,
     /// Directory of the result [default: bench-results/SCENARIO-TIME]
     #[arg(long, value_name = "DIR")]
-    pub out: Option<PathBuf>,
+    pub(crate) out: Option<PathBuf>,
     /// Keep configuration, keys, stores and logs in the result directory, below `world`
     #[arg(long)]
-    pub keep_world: bool,
+    pub(crate) keep_world: bool,
     /// Print the result as JSON
     #[arg(long)]
     pub json: bool,
@@ -81,20 +81,20 @@ const OPEN_CLIENTS: u32 = 128;
 impl LoadOptions {
     /// Connections of a closed loop.
     #[must_use]
-    pub fn closed_clients(&self) -> u32 {
+    pub(crate) fn closed_clients(&self) -> u32 {
         self.clients.unwrap_or(CLOSED_CLIENTS)
     }
 
     /// Connections of the measured part.
     #[must_use]
-    pub fn measured_clients(&self) -> u32 {
+    pub(crate) fn measured_clients(&self) -> u32 {
         self.clients.unwrap_or(if self.rate.is_some() { OPEN_CLIENTS } else { CLOSED_CLIENTS })
     }
 }
 
 /// A planned rate.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Rate {
+pub(crate) enum Rate {
     /// Operations per second.
     PerSecond(f64),
     /// A share of the peak.
@@ -132,7 +132,7 @@ impl std::fmt::Display for Rate {
 ///
 /// # Errors
 /// Text that is not a duration, or a duration that is too long.
-pub fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let wrong = || "expected a time such as 10, 0.5, 500ms, 10s or 2m, at most 24h".to_owned();
     let split = text.find(|c: char| c != '.' && !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(split);
@@ -155,7 +155,7 @@ const RSA_STEP: u32 = 128;
 ///
 /// # Errors
 /// The size, and the nearest supported ones.
-pub fn check_cipher(cipher: Cipher) -> Result<(), BenchError> {
+pub(crate) fn check_cipher(cipher: Cipher) -> Result<(), BenchError> {
     match cipher {
         Cipher::Rsa(bits) if !bits.is_multiple_of(RSA_STEP) => {
             let (less, more) = (bits / RSA_STEP * RSA_STEP, bits.next_multiple_of(RSA_STEP));
@@ -173,7 +173,7 @@ pub fn check_cipher(cipher: Cipher) -> Result<(), BenchError> {
 ///
 /// # Errors
 /// As [`duration`], and zero.
-pub fn measured_duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn measured_duration(text: &str) -> Result<Duration, String> {
     let duration = duration(text)?;
     if duration.is_zero() {
         return Err("nothing is measured in no time; expected more, such as 10 or 500ms".to_owned());

@@ -20,10 +20,10 @@ pub struct PartitionsArgs {
     /// Numbers of partitions
     #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "0,1,2,4,8,16,32,64",
         value_parser = clap::value_parser!(u32).range(0..=64))]
-    pub counts: Vec<u32>,
+    pub(crate) counts: Vec<u32>,
     /// Leave out the embedded store and pgbench
     #[arg(long)]
-    pub postgres_only: bool,
+    pub(crate) postgres_only: bool,
     /// The payments.
     #[command(flatten)]
     pub deposit: deposit::BatchDepositArgs,

@@ -44,7 +44,6 @@ const LATER: Duration = Duration::from_secs(3_600);
 const SAMPLE_EVERY: u64 = 16;
 /// The most signatures kept per thread.
 const FACTS_MAX: usize = 4_000;
-/// No policy.
 const NO_POLICY: HashCode = HashCode::from_bytes([0; 64]);
 /// No age commitment.
 const NO_AGE: ShortHash = ShortHash::from_bytes([0; 32]);

@@ -44,22 +44,22 @@ impl Script {
 pub struct PgbenchArgs {
     /// The built-in script
     #[arg(long, value_enum, default_value_t = Script::SimpleUpdate)]
-    pub script: Script,
+    pub(crate) script: Script,
     /// Connections
     #[arg(long, value_name = "N", default_value_t = 32, value_parser = clap::value_parser!(u32).range(1..=150))]
-    pub clients: u32,
+    pub(crate) clients: u32,
     /// pgbench's scale factor: 100,000 rows per unit
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    pub scale: u32,
+    pub(crate) scale: u32,
     /// Length of the measured part
     #[arg(long, value_name = "TIME", default_value = "10", value_parser = options::measured_duration)]
-    pub duration: Duration,
+    pub(crate) duration: Duration,
     /// An empty PostgreSQL database to use instead of a throw-away server's
     #[arg(long, value_name = "URL")]
-    pub database: Option<String>,
+    pub(crate) database: Option<String>,
     /// A setting of the throw-away server (may be repeated)
     #[arg(long, value_name = "NAME=VALUE")]
-    pub postgres_set: Vec<String>,
+    pub(crate) postgres_set: Vec<String>,
     /// Where to run, and where to put the result.
     #[command(flatten)]
     pub run: RunOptions,

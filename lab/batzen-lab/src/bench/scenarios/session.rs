@@ -31,19 +31,16 @@ const SAMPLE_EVERY: u64 = 16;
 const FACTS_MAX: usize = 4_000;
 
 /// Withdrawals.
-pub const WITHDRAW: usize = 0;
-/// Deposits.
-pub const DEPOSIT: usize = 1;
-/// Melts.
-pub const MELT: usize = 2;
-/// Reveals.
-pub const REVEAL: usize = 3;
+pub(crate) const WITHDRAW: usize = 0;
+pub(crate) const DEPOSIT: usize = 1;
+pub(crate) const MELT: usize = 2;
+pub(crate) const REVEAL: usize = 3;
 /// Requests for R values.
-pub const CSR: usize = 4;
+pub(crate) const CSR: usize = 4;
 
 /// The kinds of requests of a session; those of kind `counted` complete the operations.
 #[must_use]
-pub fn kinds(counted: usize) -> Vec<Kind> {
+pub(crate) fn kinds(counted: usize) -> Vec<Kind> {
     ["withdraw", "deposit", "melt", "reveal", "csr"]
         .into_iter()
         .enumerate()
@@ -53,7 +50,7 @@ pub fn kinds(counted: usize) -> Vec<Kind> {
 
 /// A step of a wallet. Coins are identified by their numbers in the session.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Step {
+pub(crate) enum Step {
     /// Withdraws these coins.
     Withdraw(Range<usize>),
     /// Pays with each of these coins: coin number and units.
@@ -71,31 +68,31 @@ pub enum Step {
 
 /// The steps of a wallet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SessionPlan {
+pub(crate) struct SessionPlan {
     /// The denomination of each coin: an index into [`World::denoms`].
-    pub denoms: Vec<usize>,
+    pub(crate) denoms: Vec<usize>,
     /// The steps, in order.
-    pub steps: Vec<Step>,
+    pub(crate) steps: Vec<Step>,
 }
 
 impl SessionPlan {
     /// Coins deposited.
     #[must_use]
-    pub fn deposits(&self) -> usize {
+    pub(crate) fn deposits(&self) -> usize {
         let coins = |step: &Step| if let Step::Pay(parts) = step { parts.len() } else { 0 };
         self.steps.iter().map(coins).sum()
     }
 
     /// Coins withdrawn.
     #[must_use]
-    pub fn withdrawals(&self) -> usize {
+    pub(crate) fn withdrawals(&self) -> usize {
         let coins = |step: &Step| if let Step::Withdraw(coins) = step { coins.len() } else { 0 };
         self.steps.iter().map(coins).sum()
     }
 
     /// The number of changes, and of fresh coins in all of them.
     #[must_use]
-    pub fn changes(&self) -> (usize, usize) {
+    pub(crate) fn changes(&self) -> (usize, usize) {
         self.steps.iter().fold((0, 0), |(changes, coins), step| match step {
             Step::Change { fresh, .. } => (changes + 1, coins + fresh.len()),
             _ => (changes, coins),
@@ -105,7 +102,7 @@ impl SessionPlan {
 
 /// The state of a coin of a session.
 #[derive(Clone, Debug)]
-pub enum CoinState {
+pub(crate) enum CoinState {
     /// Unknown so far: it will come out of a change.
     Unknown,
     /// Ready to be withdrawn.
@@ -118,12 +115,10 @@ pub enum CoinState {
 
 /// A wallet at work.
 #[derive(Clone, Debug)]
-pub struct Session {
-    /// Its number.
+pub(crate) struct Session {
     pub number: u64,
     /// Its steps.
-    pub session_plan: Arc<SessionPlan>,
-    /// Its coins.
+    pub(crate) session_plan: Arc<SessionPlan>,
     pub coins: Vec<CoinState>,
     /// The request that withdraws its coins.
     pub withdrawal: Vec<u8>,
@@ -151,19 +146,18 @@ enum Phase {
 
 /// A signature of the exchange, to be checked after the run.
 #[derive(Clone, Debug)]
-pub enum Fact {
+pub(crate) enum Fact {
     /// A confirmation of a deposit.
     Deposit(Box<ExchangeConfirmDeposit>, EddsaPublicKey, EddsaSignature),
     /// A confirmation of a melt.
     Melt(HashCode, u32, EddsaPublicKey, EddsaSignature),
-    /// A coin.
     Coin(usize, EddsaPublicKey, DenomSignature),
 }
 
 impl Fact {
     /// Returns whether the signature is valid.
     #[must_use]
-    pub fn holds(&self, world: &World) -> bool {
+    pub(crate) fn holds(&self, world: &World) -> bool {
         match self {
             Self::Deposit(message, key, signature) => {
                 world.signing_keys.contains(key) && message.verify(key, signature)
@@ -186,7 +180,7 @@ impl Fact {
 ///
 /// # Errors
 /// The first invalid signature.
-pub fn check(scripts: Vec<Sessions>, world: &World) -> Result<u64> {
+pub(crate) fn check(scripts: Vec<Sessions>, world: &World) -> Result<u64> {
     let mut checked = 0;
     for fact in scripts.into_iter().flat_map(|script| script.facts) {
         if !fact.holds(world) {
@@ -198,19 +192,19 @@ pub fn check(scripts: Vec<Sessions>, world: &World) -> Result<u64> {
 }
 
 /// Sessions of one thread.
-pub struct Sessions {
+pub(crate) struct Sessions {
     waiting: VecDeque<Session>,
     under_way: Vec<Option<Session>>,
     denoms: Arc<Vec<Denom>>,
     payments: Arc<Payments>,
     /// The exchange's signatures that were kept.
-    pub facts: Vec<Fact>,
+    pub(crate) facts: Vec<Fact>,
 }
 
 impl Session {
     /// A session that has not begun. Its parts must match its plan.
     #[must_use]
-    pub fn new(number: u64, session_plan: Arc<SessionPlan>, coins: Vec<CoinState>) -> Self {
+    pub(crate) fn new(number: u64, session_plan: Arc<SessionPlan>, coins: Vec<CoinState>) -> Self {
         Self {
             number,
             session_plan,
@@ -229,7 +223,7 @@ impl Session {
     ///
     /// # Errors
     /// When a key of the exchange is bad.
-    pub fn prepare(
+    pub(crate) fn prepare(
         &mut self,
         denoms: &[Denom],
         payments: &Payments,
@@ -284,7 +278,7 @@ impl CoinState {
 impl Sessions {
     /// Divides sessions among threads, each with up to `clients` connections.
     #[must_use]
-    pub fn share(
+    pub(crate) fn share(
         sessions: Vec<Session>,
         threads: usize,
         clients: usize,

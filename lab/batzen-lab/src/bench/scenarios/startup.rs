@@ -46,32 +46,31 @@ pub struct StartupArgs {
 
 /// A step of the start.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct StartupStep {
-    /// The step.
-    pub step: String,
+pub(crate) struct StartupStep {
+    pub(crate) step: String,
     /// Its time, in milliseconds.
-    pub ms: f64,
+    pub(crate) ms: f64,
 }
 
 /// The time of a start.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Startup {
+pub(crate) struct Startup {
     /// Where it was measured.
-    pub machine: Machine,
+    pub(crate) machine: Machine,
     /// The version of the program.
-    pub version: String,
+    pub(crate) version: String,
     /// The commit it was built from, or `unknown`.
-    pub commit: String,
+    pub(crate) commit: String,
     /// Denominations and their cipher.
-    pub denominations: String,
+    pub(crate) denominations: String,
     /// Where the rows are: `embedded` or `PostgreSQL`.
-    pub store: &'static str,
+    pub(crate) store: &'static str,
     /// The steps, in order.
-    pub steps: Vec<StartupStep>,
+    pub(crate) steps: Vec<StartupStep>,
     /// The sum of the steps until the first wallet can withdraw, in milliseconds.
-    pub ready_ms: f64,
+    pub(crate) ready_ms: f64,
     /// From SIGTERM to the end of the service, in milliseconds.
-    pub end_ms: f64,
+    pub(crate) end_ms: f64,
 }
 
 /// Runs the scenario.

@@ -28,16 +28,16 @@ use crate::bench::scenarios::options::RunOptions;
 pub struct StoreArgs {
     /// Deposits, each with a coin
     #[arg(long, value_name = "N", default_value_t = 300_000, value_parser = clap::value_parser!(u64).range(1..))]
-    pub deposits: u64,
+    pub(crate) deposits: u64,
     /// Number of merchants, who receive the deposits in turn
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..))]
-    pub merchants: u64,
+    pub(crate) merchants: u64,
     /// Deposits per commit
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..))]
-    pub batch: u64,
+    pub(crate) batch: u64,
     /// Seed of all generated data
     #[arg(long, value_name = "N", default_value_t = 1)]
-    pub seed: u64,
+    pub(crate) seed: u64,
     /// Where to run, and where to put the result
     #[command(flatten)]
     pub run: RunOptions,

@@ -16,7 +16,7 @@ use crate::bench::results::result::Run;
 pub struct TransferArgs {
     /// Number of prepared transfers
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u64).range(1..))]
-    pub transfers: u64,
+    pub(crate) transfers: u64,
     /// Options of all workers' scenarios.
     #[command(flatten)]
     pub options: WorkerOptions,

@@ -17,7 +17,7 @@ use crate::bench::results::result::Run;
 pub struct WirewatchArgs {
     /// Number of credits at the bank
     #[arg(long, value_name = "N", default_value_t = 500_000, value_parser = clap::value_parser!(u64).range(1..))]
-    pub credits: u64,
+    pub(crate) credits: u64,
     /// Options of all workers' scenarios.
     #[command(flatten)]
     pub options: WorkerOptions,

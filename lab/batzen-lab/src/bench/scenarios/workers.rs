@@ -42,17 +42,17 @@ const TICK: Duration = Duration::from_millis(250);
 
 /// Pseudo-random bytes for rows that must differ but need not be secret (SplitMix64, Steele, Lea and Flood).
 #[derive(Clone, Debug)]
-pub struct PseudoRandom(u64);
+pub(crate) struct PseudoRandom(u64);
 
 impl PseudoRandom {
     /// Starts with this seed.
     #[must_use]
-    pub fn new(seed: u64) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15))
     }
 
     /// The next number.
-    pub fn number(&mut self) -> u64 {
+    pub(crate) fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
@@ -60,7 +60,7 @@ impl PseudoRandom {
     }
 
     /// The next bytes.
-    pub fn bytes<const N: usize>(&mut self) -> [u8; N] {
+    pub(crate) fn bytes<const N: usize>(&mut self) -> [u8; N] {
         let mut bytes = [0; N];
         for part in bytes.chunks_mut(8) {
             part.copy_from_slice(&self.number().to_le_bytes()[..part.len()]);
@@ -74,7 +74,7 @@ impl PseudoRandom {
 /// # Panics
 /// Never: it is a constant.
 #[must_use]
-pub fn currency() -> Currency {
+pub(crate) fn currency() -> Currency {
     CURRENCY.parse().expect("a currency")
 }
 
@@ -83,25 +83,25 @@ pub fn currency() -> Currency {
 /// # Panics
 /// When `text` is not an amount, which is a programming error.
 #[must_use]
-pub fn money(text: &str) -> Money {
+pub(crate) fn money(text: &str) -> Money {
     text.parse().expect("an amount")
 }
 
 /// The payto URI of an account at the bank.
 #[must_use]
-pub fn payto(account: &str) -> String {
+pub(crate) fn payto(account: &str) -> String {
     format!("payto://x-taler-bank/localhost/{account}?receiver-name={account}")
 }
 
 /// The directory of a run, and the cores of its processes.
-pub struct RunDirectory {
+pub(crate) struct RunDirectory {
     /// The result directory.
-    pub directory: PathBuf,
+    pub(crate) directory: PathBuf,
     /// The directory for stores.
-    pub world: PathBuf,
+    pub(crate) world: PathBuf,
     keep_world: bool,
     /// The cores on which the processes run.
-    pub placement: Placement,
+    pub(crate) placement: Placement,
 }
 
 impl RunDirectory {
@@ -109,7 +109,7 @@ impl RunDirectory {
     ///
     /// # Errors
     /// When it cannot be created or contains a result, or the cores cannot be used.
-    pub fn new(scenario: &str, options: &RunOptions) -> Result<Self> {
+    pub(crate) fn new(scenario: &str, options: &RunOptions) -> Result<Self> {
         let placement = Placement::choose(options.server_cores.as_ref(), options.client_cores.as_ref())?;
         let directory = options.out.clone().unwrap_or_else(|| super::default_directory(scenario));
         crate::bench::results::result::claim_directory(&directory)?;
@@ -129,7 +129,7 @@ impl Drop for RunDirectory {
 }
 
 /// A bank in a separate process. It ends when this is dropped.
-pub struct BankProcess {
+pub(crate) struct BankProcess {
     child: Child,
     port: u16,
 }
@@ -139,7 +139,7 @@ impl BankProcess {
     ///
     /// # Errors
     /// When it does not start.
-    pub fn start(context: &Context, run_dir: &RunDirectory, data: &Path) -> Result<Self> {
+    pub(crate) fn start(context: &Context, run_dir: &RunDirectory, data: &Path) -> Result<Self> {
         let free = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
         let port = free.map_err(|error| BenchError::set_up("no free port for the bank", error))?.port();
         let log = run_dir.world.join("bank.log");
@@ -171,13 +171,13 @@ impl BankProcess {
 
     /// Its process id.
     #[must_use]
-    pub fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
     /// Base URL of the wire gateway of the exchange's account.
     #[must_use]
-    pub fn gateway(&self) -> String {
+    pub(crate) fn gateway(&self) -> String {
         format!("http://127.0.0.1:{}/taler-wire-gateway/exchange/", self.port)
     }
 }
@@ -191,7 +191,7 @@ impl Drop for BankProcess {
 }
 
 /// An exchange in this process whose threads run on the server's cores. Workers run only on request.
-pub struct InProcessExchange {
+pub(crate) struct InProcessExchange {
     runtime: Runtime,
     exchange: Option<RunningExchange>,
     cores: Vec<usize>,
@@ -205,7 +205,7 @@ impl InProcessExchange {
     ///
     /// # Errors
     /// When it does not start.
-    pub fn start(run_dir: &RunDirectory, gateway: String, database: Option<Database>) -> Result<Self> {
+    pub(crate) fn start(run_dir: &RunDirectory, gateway: String, database: Option<Database>) -> Result<Self> {
         let cores = run_dir.placement.server.clone();
         let threads = run_dir.placement.server_count();
         let (runtime, exchange) = on_cores(&cores, || -> Result<_> {
@@ -245,13 +245,13 @@ impl InProcessExchange {
     /// # Panics
     /// Never: it exists until this is dropped.
     #[must_use]
-    pub fn app(&self) -> &Arc<Exchange> {
+    pub(crate) fn app(&self) -> &Arc<Exchange> {
         self.exchange.as_ref().expect("it ends with this").app()
     }
 
     /// A batcher in addition to the lane, which is idle while the set-up fills the store.
     #[must_use]
-    pub fn filler(&self) -> Batcher<ExchangeRules> {
+    pub(crate) fn filler(&self) -> Batcher<ExchangeRules> {
         Batcher::new(Arc::clone(&self.app().core.rules), self.app().core.store.clone())
     }
 
@@ -259,7 +259,7 @@ impl InProcessExchange {
     ///
     /// # Errors
     /// The worker's error.
-    pub fn run<F>(&self, work: impl FnOnce(Arc<Exchange>) -> F) -> Result<F::Output>
+    pub(crate) fn run<F>(&self, work: impl FnOnce(Arc<Exchange>) -> F) -> Result<F::Output>
     where
         F: Future + Send + 'static,
         F::Output: Send + 'static,
@@ -273,7 +273,7 @@ impl InProcessExchange {
     ///
     /// # Errors
     /// When the disk fails.
-    pub fn settle(&self) -> Result<()> {
+    pub(crate) fn settle(&self) -> Result<()> {
         self.database.as_ref().map_or(Ok(()), Database::settle)?;
         self.app().core.store.checkpoint().map_err(|error| BenchError::set_up("no checkpoint", error))
     }
@@ -291,17 +291,17 @@ impl Drop for InProcessExchange {
 }
 
 /// The facts about a scenario that are known before it runs.
-pub struct Shape {
+pub(crate) struct Shape {
     /// Its name.
-    pub scenario: &'static str,
+    pub(crate) scenario: &'static str,
     /// A title that tells this run from others.
-    pub title: String,
+    pub(crate) title: String,
     /// The unit of operations, in the plural.
-    pub unit: &'static str,
+    pub(crate) unit: &'static str,
     /// The chosen parameters.
-    pub parameters: BTreeMap<String, Value>,
+    pub(crate) parameters: BTreeMap<String, Value>,
     /// Remarks on the result.
-    pub remarks: Vec<String>,
+    pub(crate) remarks: Vec<String>,
 }
 
 /// Options of the workers' scenarios.
@@ -319,9 +319,9 @@ pub struct WorkerOptions {
 }
 
 /// The processes of a worker's scenario.
-pub struct WorkerRun<'a> {
+pub(crate) struct WorkerRun<'a> {
     /// The exchange whose worker is measured.
-    pub in_process: InProcessExchange,
+    pub(crate) in_process: InProcessExchange,
     bank: Option<BankProcess>,
     run_dir: RunDirectory,
     context: &'a Context,
@@ -335,7 +335,7 @@ impl<'a> WorkerRun<'a> {
     ///
     /// # Errors
     /// When one of them does not start.
-    pub fn start(
+    pub(crate) fn start(
         scenario: &str,
         options: &WorkerOptions,
         context: &'a Context,
@@ -359,7 +359,7 @@ impl<'a> WorkerRun<'a> {
     ///
     /// # Errors
     /// When the worker fails, or another number of operations was `done` (the word for it).
-    pub fn measure<F, T, E>(
+    pub(crate) fn measure<F, T, E>(
         &self,
         shape: Shape,
         (expected, done): (u64, &str),
@@ -453,7 +453,13 @@ impl<'a> WorkerRun<'a> {
 }
 
 /// A result filled with everything that is already known.
-pub fn blank(context: &Context, run_dir: &RunDirectory, shape: Shape, ops: u64, seconds: f64) -> RunResult {
+pub(crate) fn blank(
+    context: &Context,
+    run_dir: &RunDirectory,
+    shape: Shape,
+    ops: u64,
+    seconds: f64,
+) -> RunResult {
     let mut remarks = shape.remarks;
     remarks.extend(run_dir.placement.remark.clone());
     if cfg!(debug_assertions) {
@@ -520,6 +526,6 @@ fn sample(app: &Exchange, stop: &AtomicBool, bank: Option<u32>, count: fn(&Excha
 }
 
 /// The clock of the set-up.
-pub fn clock() -> batzen_protocol::Timestamp {
+pub(crate) fn clock() -> batzen_protocol::Timestamp {
     system_clock()
 }

@@ -28,7 +28,6 @@ use crate::bench::scenarios::service::{self, PAUSE, Service};
 const ACCOUNT: &str = "exchange";
 /// Its payto URI.
 pub(super) const PAYTO: &str = "payto://x-taler-bank/localhost/exchange?receiver-name=exchange";
-/// The currency.
 pub(super) const CURRENCY: &str = "KUDOS";
 /// Time that a service may take to start. Generating large RSA keys takes time.
 pub(super) const PATIENCE: Duration = Duration::from_secs(600);
@@ -37,21 +36,18 @@ const SET_UP_CLIENTS: usize = 16;
 
 /// A denomination that the world needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CoinKind {
+pub(crate) struct CoinKind {
     /// Value of a coin in whole units.
-    pub value: u64,
+    pub(crate) value: u64,
     /// The cipher of its signature.
-    pub cipher: Cipher,
+    pub(crate) cipher: Cipher,
 }
 
 /// A denomination of the exchange under test. It charges no fees.
 #[derive(Clone, Debug)]
-pub struct Denom {
-    /// Value of a coin in whole units.
-    pub value: u64,
-    /// The same value as an amount.
+pub(crate) struct Denom {
+    /// The value of a coin.
     pub amount: Amount,
-    /// Its key.
     pub key: DenomPublicKey,
     /// The hash of the key.
     pub h_denom_pub: HashCode,
@@ -59,31 +55,31 @@ pub struct Denom {
 
 /// Options of a world.
 #[derive(Clone)]
-pub struct WorldPlan {
+pub(crate) struct WorldPlan {
     /// The program whose services are started.
-    pub program: PathBuf,
+    pub(crate) program: PathBuf,
     /// An empty directory for everything.
-    pub dir: PathBuf,
+    pub(crate) dir: PathBuf,
     /// The cores on which server and load generator run.
-    pub placement: Placement,
+    pub(crate) placement: Placement,
     /// The denominations.
-    pub coins: Vec<CoinKind>,
+    pub(crate) coins: Vec<CoinKind>,
     /// Whether the exchange's workers run all the time.
-    pub with_workers: bool,
+    pub(crate) with_workers: bool,
     /// Whether an auditor follows the exchange.
-    pub with_auditor: bool,
+    pub(crate) with_auditor: bool,
     /// The database for the exchange's rows; `None`: the embedded store.
-    pub database: Option<Arc<Database>>,
+    pub(crate) database: Option<Arc<Database>>,
     /// Processes of the exchange.
-    pub nodes: u32,
+    pub(crate) nodes: u32,
     /// Whether the directory is kept.
-    pub is_kept: bool,
+    pub(crate) is_kept: bool,
     /// Becomes true when the user interrupts the run.
-    pub interrupted: Arc<AtomicBool>,
+    pub(crate) interrupted: Arc<AtomicBool>,
 }
 
 /// A running bank and exchange. They end when this is dropped.
-pub struct World {
+pub(crate) struct World {
     plan: WorldPlan,
     config: PathBuf,
     bank: Service,
@@ -93,13 +89,13 @@ pub struct World {
     auditor: Option<Auditor>,
     bank_address: SocketAddr,
     /// The address of the exchange's first process.
-    pub exchange_address: SocketAddr,
+    pub(crate) exchange_address: SocketAddr,
     /// The addresses of all its processes.
-    pub exchange_addresses: Vec<SocketAddr>,
+    pub(crate) exchange_addresses: Vec<SocketAddr>,
     /// The denominations, in the order of the plan.
     pub denoms: Vec<Denom>,
     /// Keys with which the exchange signs its confirmations.
-    pub signing_keys: Vec<EddsaPublicKey>,
+    pub(crate) signing_keys: Vec<EddsaPublicKey>,
     /// Declared last, so that it is dropped last.
     _place: TemporaryDirs,
 }
@@ -109,19 +105,19 @@ pub struct World {
 /// # Panics
 /// Never: it is a constant.
 #[must_use]
-pub fn currency() -> Currency {
+pub(crate) fn currency() -> Currency {
     CURRENCY.parse().expect("a constant currency")
 }
 
 /// An amount of this many whole units of the currency.
 #[must_use]
-pub fn units(value: u64) -> Amount {
+pub(crate) fn units(value: u64) -> Amount {
     Money::new(value, 0).unwrap_or(Money::MAX).of(currency())
 }
 
 /// The clock of the machine.
 #[must_use]
-pub fn now() -> Timestamp {
+pub(crate) fn now() -> Timestamp {
     Timestamp::from_system_time(std::time::SystemTime::now())
 }
 
@@ -130,7 +126,7 @@ impl World {
     ///
     /// # Errors
     /// When a service does not start, or ends.
-    pub fn start(plan: WorldPlan, progress: &Progress) -> Result<Self> {
+    pub(crate) fn start(plan: WorldPlan, progress: &Progress) -> Result<Self> {
         let bank_port = free_port()?;
         let ports: Vec<u16> = (0..plan.nodes.max(1)).map(|_| free_port()).collect::<Result<_, _>>()?;
         if ports.len() > 1 && plan.database.is_none() {
@@ -218,7 +214,7 @@ impl World {
 
     /// The exchange's processes.
     #[must_use]
-    pub fn exchange_pids(&self) -> Vec<u32> {
+    pub(crate) fn exchange_pids(&self) -> Vec<u32> {
         self.exchanges.iter().map(Service::pid).collect()
     }
 
@@ -226,7 +222,7 @@ impl World {
     ///
     /// # Errors
     /// When it does not start.
-    pub fn open_merchant(&mut self, progress: &Progress) -> Result<()> {
+    pub(crate) fn open_merchant(&mut self, progress: &Progress) -> Result<()> {
         let spinner = progress.waiting("starting the merchant backend");
         let master_pub = self.keys()?.master_public_key;
         self.merchant = Some(Merchant::start(&self.plan, &self.base_url(), &master_pub)?);
@@ -236,13 +232,13 @@ impl World {
 
     /// The process of the merchant backend, if there is one.
     #[must_use]
-    pub fn merchant_pid(&self) -> Option<u32> {
+    pub(crate) fn merchant_pid(&self) -> Option<u32> {
         self.merchant.as_ref().map(Merchant::pid)
     }
 
     /// The address of the merchant backend, if there is one.
     #[must_use]
-    pub fn merchant_address(&self) -> Option<SocketAddr> {
+    pub(crate) fn merchant_address(&self) -> Option<SocketAddr> {
         self.merchant.as_ref().map(|merchant| merchant.address)
     }
 
@@ -250,7 +246,7 @@ impl World {
     ///
     /// # Errors
     /// When it does not answer.
-    pub fn auditor_state(&self) -> Result<Option<AuditorState>> {
+    pub(crate) fn auditor_state(&self) -> Result<Option<AuditorState>> {
         self.auditor.as_ref().map(Auditor::state).transpose()
     }
 
@@ -259,25 +255,25 @@ impl World {
     ///
     /// # Errors
     /// When it does not answer, or does not catch up.
-    pub fn auditor_catches_up(&mut self) -> Result<Option<(u64, f64)>> {
+    pub(crate) fn auditor_catches_up(&mut self) -> Result<Option<(u64, f64)>> {
         self.auditor.as_mut().map(Auditor::catch_up).transpose()
     }
 
     /// The addresses that receive the load: the merchant backend's, or those of the exchange.
     #[must_use]
-    pub fn loaded_addresses(&self) -> Vec<SocketAddr> {
+    pub(crate) fn loaded_addresses(&self) -> Vec<SocketAddr> {
         self.merchant_address().map_or_else(|| self.exchange_addresses.clone(), |address| vec![address])
     }
 
     /// The exchange's public URL, which signatures of wallets contain.
     #[must_use]
-    pub fn base_url(&self) -> String {
+    pub(crate) fn base_url(&self) -> String {
         format!("http://localhost:{}/", self.exchange_address.port())
     }
 
     /// The database of the exchange, if it has one.
     #[must_use]
-    pub fn database(&self) -> Option<&Arc<Database>> {
+    pub(crate) fn database(&self) -> Option<&Arc<Database>> {
         self.plan.database.as_ref()
     }
 
@@ -285,7 +281,7 @@ impl World {
     ///
     /// # Errors
     /// When the exchange does not answer, or the answer is malformed.
-    pub fn keys(&self) -> Result<KeysResponse> {
+    pub(crate) fn keys(&self) -> Result<KeysResponse> {
         let answer = call(self.exchange_address, "read /keys", &wire::get("/keys"))?;
         serde_json::from_slice(&answer.body)
             .map_err(|error| BenchError::WrongAnswer(format!("/keys: {error}")))
@@ -313,7 +309,12 @@ impl World {
     ///
     /// # Errors
     /// When the bank refuses, or the exchange does not see the money.
-    pub fn fund(&mut self, reserves: &[EddsaPublicKey], amount: Amount, progress: &Progress) -> Result<()> {
+    pub(crate) fn fund(
+        &mut self,
+        reserves: &[EddsaPublicKey],
+        amount: Amount,
+        progress: &Progress,
+    ) -> Result<()> {
         let bar = progress.bar(&format!("funding {} reserves", reserves.len()), reserves.len() as u64);
         let requests = reserves
             .iter()
@@ -369,7 +370,7 @@ impl World {
     ///
     /// # Errors
     /// When it fails.
-    pub fn run_worker(&self, worker: &str) -> Result<()> {
+    pub(crate) fn run_worker(&self, worker: &str) -> Result<()> {
         let conf = self.config.to_string_lossy().into_owned();
         service::run(&self.plan, &format!("the {worker}"), &["exchange", worker, "-c", &conf, "--test"])
             .map(|_| ())
@@ -377,7 +378,7 @@ impl World {
 
     /// A plan for load that belongs to the set-up; it runs until nothing is left to do.
     #[must_use]
-    pub fn set_up_plan(&self, server: SocketAddr) -> Plan {
+    pub(crate) fn set_up_plan(&self, server: SocketAddr) -> Plan {
         Plan {
             servers: vec![server],
             clients: SET_UP_CLIENTS,
@@ -389,15 +390,9 @@ impl World {
         }
     }
 
-    /// Returns the cores on which server and load generator run.
-    #[must_use]
-    pub fn placement(&self) -> &Placement {
-        &self.plan.placement
-    }
-
     /// Becomes true when the user interrupts the run.
     #[must_use]
-    pub fn interrupted(&self) -> &Arc<AtomicBool> {
+    pub(crate) fn interrupted(&self) -> &Arc<AtomicBool> {
         &self.plan.interrupted
     }
 
@@ -405,7 +400,7 @@ impl World {
     ///
     /// # Errors
     /// [`BenchError::Ended`] with the end of its output, [`BenchError::Interrupted`].
-    pub fn still_runs(&mut self) -> Result<()> {
+    pub(crate) fn still_runs(&mut self) -> Result<()> {
         if self.plan.interrupted.load(Relaxed) {
             return Err(BenchError::Interrupted);
         }
@@ -419,7 +414,7 @@ impl World {
     ///
     /// # Errors
     /// When a service does not end cleanly.
-    pub fn finish(mut self, progress: &Progress) -> Result<bool> {
+    pub(crate) fn finish(mut self, progress: &Progress) -> Result<bool> {
         self.still_runs()?;
         let spinner = progress.waiting("ending the services and drawing up the balance sheet");
         self.merchant.as_mut().map_or(Ok(()), Merchant::terminate)?;
@@ -471,7 +466,6 @@ fn find(keys: &KeysResponse, kind: CoinKind) -> Option<Denom> {
                 && now < denom.stamp_expire_withdraw
         })
         .map(|denom| Denom {
-            value: kind.value,
             amount: denom.value,
             h_denom_pub: denom.denom_pub.h_denom_pub(),
             key: denom.denom_pub.clone(),
@@ -493,7 +487,7 @@ fn call(server: SocketAddr, what: &str, request: &[u8]) -> Result<wire::Answer> 
 ///
 /// # Errors
 /// The first request that fails, with the server's answer.
-pub fn send_all(
+pub(crate) fn send_all(
     plan: &Plan,
     requests: Vec<Vec<u8>>,
     what: &str,

@@ -12,7 +12,7 @@ use batzen_testkit::postgres::{Cluster, ClusterOptions};
 const DATABASE: &str = "batzen";
 
 /// Directories, or schemas of a database.
-pub struct Books {
+pub(crate) struct Books {
     url: Option<String>,
     /// The database's server, if it is ours; it ends when this is dropped.
     cluster: Option<Cluster>,
@@ -24,7 +24,7 @@ impl Books {
     ///
     /// # Errors
     /// When PostgreSQL is missing or does not start.
-    pub fn open(kind: StoreKind, url: Option<String>, kept: Option<&Path>) -> anyhow::Result<Self> {
+    pub(crate) fn open(kind: StoreKind, url: Option<String>, kept: Option<&Path>) -> anyhow::Result<Self> {
         ensure!(kind == StoreKind::Postgres || url.is_none(), "--database needs --store postgres");
         if kind == StoreKind::Embedded || url.is_some() {
             return Ok(Self { url, cluster: None });
@@ -46,7 +46,7 @@ impl Books {
     }
 
     /// The storage of one service: in this directory, or in the database if there is one.
-    pub fn store_config(&self, dir: &Path) -> StoreConfig {
+    pub(crate) fn store_config(&self, dir: &Path) -> StoreConfig {
         match &self.url {
             Some(url) => StoreConfig::postgres(url.clone()),
             None => StoreConfig::embedded(dir.to_owned()),
@@ -54,12 +54,12 @@ impl Books {
     }
 
     /// Returns whether the database is in a server of our own.
-    pub fn is_own_database(&self) -> bool {
+    pub(crate) fn is_own_database(&self) -> bool {
         self.cluster.is_some()
     }
 
     /// The database, if there is one.
-    pub fn url(&self) -> Option<&str> {
+    pub(crate) fn url(&self) -> Option<&str> {
         self.url.as_deref()
     }
 }

@@ -67,7 +67,7 @@ const PEOPLE: [(&str, Withdrawals, Withdrawals); 3] = [
 ///
 /// # Errors
 /// When they do not start. Without them there is nothing to report.
-pub async fn start(
+pub(crate) async fn start(
     report: &mut Report,
     dir: &Path,
     books: &Books,
@@ -103,7 +103,7 @@ pub async fn start(
 ///
 /// # Errors
 /// When there is no balance sheet. The report prints failed steps.
-pub async fn play(report: &mut Report, world: &World) -> anyhow::Result<BalanceSheet> {
+pub(crate) async fn play(report: &mut Report, world: &World) -> anyhow::Result<BalanceSheet> {
     let watch = Watch::start(world);
     let round = Round { world, exchange_url: world.exchange.base_url() };
     // The failure has been printed; later steps would fail for the same reason.

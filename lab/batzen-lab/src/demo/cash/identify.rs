@@ -20,7 +20,6 @@ use super::world::CUSTOMER;
 
 /// The officer's name.
 const CLERK: &str = "clerk";
-/// The provider's section.
 const SECTION: &str = "kyc-provider-clerk";
 /// The sum that a customer may withdraw within a minute without being known.
 pub(super) const THRESHOLD: &str = "500";

@@ -27,7 +27,7 @@ const PATIENCE: StdDuration = StdDuration::from_secs(60);
 const PAUSE: StdDuration = StdDuration::from_secs(1);
 
 /// Customers who pay at a steady rate, with wallets in memory.
-pub struct Load {
+pub(super) struct Load {
     shared: Arc<LoadState>,
     customers: JoinSet<()>,
 }
@@ -47,7 +47,7 @@ struct LoadState {
 
 impl Load {
     /// Starts customers who make `per_second` payments per second together.
-    pub fn start(world: &World, per_second: u64) -> Self {
+    pub(crate) fn start(world: &World, per_second: u64) -> Self {
         let mut pace =
             interval(StdDuration::from_secs(1) / u32::try_from(per_second.max(1)).unwrap_or(u32::MAX));
         pace.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -70,7 +70,7 @@ impl Load {
     }
 
     /// Lets the customers finish their payments, and returns how many they made.
-    pub async fn stop(mut self) -> u64 {
+    pub(crate) async fn stop(mut self) -> u64 {
         self.shared.stop.store(true, Ordering::Release);
         while let Some(ended) = self.customers.join_next().await {
             if let Err(error) = ended {

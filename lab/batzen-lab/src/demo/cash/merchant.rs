@@ -19,51 +19,47 @@ use batzen_service::wire_gateway::OutgoingTransaction;
 use batzen_wallet::{Exchange, PaymentReceipt, PaymentRequest, RefundPermission};
 use serde_json::json;
 
-/// The merchant.
 #[derive(Clone)]
-pub struct Merchant {
+pub(crate) struct Merchant {
     key: EddsaPrivateKey,
-    /// Its public key.
-    pub key_pub: EddsaPublicKey,
+    pub(crate) key_pub: EddsaPublicKey,
     account: String,
     /// Its bank account.
-    pub payto: String,
+    pub(crate) payto: String,
     wire_salt: WireSalt,
 }
 
-/// A sale.
 #[derive(Clone, Debug)]
-pub struct Sale {
+pub(crate) struct Sale {
     /// The payment request for the wallet.
-    pub request: PaymentRequest,
+    pub(crate) request: PaymentRequest,
 }
 
 /// A sale that was paid.
 #[derive(Clone, Debug)]
-pub struct Paid {
-    /// The sale.
-    pub sale: Sale,
+pub(crate) struct Paid {
+    pub(crate) sale: Sale,
     /// The exchange's confirmations.
-    pub receipt: PaymentReceipt,
+    pub(crate) receipt: PaymentReceipt,
     /// The refunded amount of each coin, refund fee included.
-    pub refunded: BTreeMap<EddsaPublicKey, Money>,
+    pub(crate) refunded: BTreeMap<EddsaPublicKey, Money>,
 }
 
 impl Merchant {
     /// A merchant with its keys.
-    pub fn new(key: EddsaPrivateKey, wire_salt: WireSalt, hostname: &str) -> Self {
+    pub(crate) fn new(key: EddsaPrivateKey, wire_salt: WireSalt, hostname: &str) -> Self {
         let account = "merchant".to_owned();
         let payto = format!("payto://x-taler-bank/{hostname}/{account}?receiver-name={account}");
         Self { key_pub: key.public_key(), key, account, payto, wire_salt }
     }
 
     /// The name of its bank account.
-    pub fn account(&self) -> &str {
+    pub(crate) fn account(&self) -> &str {
         &self.account
     }
 
     /// The salted hash of its bank account.
-    pub fn h_wire(&self) -> HashCode {
+    pub(crate) fn h_wire(&self) -> HashCode {
         h_wire(&self.payto, &self.wire_salt)
     }
 
@@ -72,7 +68,7 @@ impl Merchant {
     ///
     /// # Errors
     /// Never for these contracts.
-    pub fn sell(
+    pub(crate) fn sell(
         &self,
         exchange: &str,
         amount: Amount,
@@ -110,7 +106,7 @@ impl Merchant {
     ///
     /// # Errors
     /// The first fault of the receipt.
-    pub fn check(
+    pub(crate) fn check(
         &self,
         sale: Sale,
         receipt: PaymentReceipt,
@@ -150,7 +146,7 @@ impl Merchant {
     ///
     /// # Errors
     /// When it cannot be refunded in parts above the refund fee.
-    pub fn refund(
+    pub(crate) fn refund(
         &self,
         paid: &mut Paid,
         amount: Option<Money>,
@@ -262,7 +258,7 @@ impl Merchant {
     ///
     /// # Errors
     /// The contradiction.
-    pub async fn reconcile(
+    pub(crate) async fn reconcile(
         &self,
         client: &Client,
         exchange: &Exchange,
@@ -324,7 +320,7 @@ impl Merchant {
 }
 
 /// A deadline in whole seconds, this long from now.
-pub fn deadline(now: Timestamp, after: Duration) -> Timestamp {
+pub(crate) fn deadline(now: Timestamp, after: Duration) -> Timestamp {
     let seconds = now.saturating_add(after).as_secs().unwrap_or(u64::MAX / 2_000_000);
     Timestamp::from_secs(seconds)
 }

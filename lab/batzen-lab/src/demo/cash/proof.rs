@@ -16,7 +16,11 @@ const NO_POLICY: HashCode = HashCode::from_bytes([0; 64]);
 /// # Errors
 /// A signature that does not verify, a proof about another coin, impossible sums, or an event that does not
 /// occur here.
-pub fn remaining(conflict: &CoinConflict, coin_pub: &EddsaPublicKey, value: Money) -> anyhow::Result<Money> {
+pub(crate) fn remaining(
+    conflict: &CoinConflict,
+    coin_pub: &EddsaPublicKey,
+    value: Money,
+) -> anyhow::Result<Money> {
     ensure!(conflict.coin_pub == *coin_pub, "the proof is about another coin");
     ensure!(!conflict.history.is_empty(), "the proof is empty");
     let h_denom_pub = conflict.h_denom_pub;

@@ -15,11 +15,11 @@ use super::world::{SIGNUP_BONUS, World};
 use batzen_exchange::reads::sheet::BalanceSheet;
 
 /// The result of a successful step.
-pub struct StepSummary {
+pub(crate) struct StepSummary {
     /// The number of items in the step.
-    pub count: usize,
+    pub(crate) count: usize,
     /// One line for people.
-    pub summary: String,
+    pub(crate) summary: String,
 }
 
 /// The result of a step, for programs.
@@ -34,7 +34,7 @@ struct Step {
 }
 
 /// The report of a round.
-pub struct Report {
+pub(super) struct Report {
     json: bool,
     is_interactive: bool,
     steps: Vec<Step>,
@@ -42,17 +42,17 @@ pub struct Report {
 
 impl Report {
     /// A report for people, or for programs.
-    pub fn new(json: bool) -> Self {
+    pub(crate) fn new(json: bool) -> Self {
         Self { json, is_interactive: !json && progress::is_interactive(), steps: Vec::new() }
     }
 
     /// Returns whether the output is a terminal.
-    pub fn is_interactive(&self) -> bool {
+    pub(crate) fn is_interactive(&self) -> bool {
         self.is_interactive
     }
 
     /// Returns whether all steps so far succeeded.
-    pub fn is_good(&self) -> bool {
+    pub(crate) fn is_good(&self) -> bool {
         self.steps.iter().all(|step| step.ok)
     }
 
@@ -60,7 +60,7 @@ impl Report {
     ///
     /// # Errors
     /// The step failed; its error has been printed.
-    pub async fn step<T>(
+    pub(crate) async fn step<T>(
         &mut self,
         name: &'static str,
         doing: &str,
@@ -104,8 +104,7 @@ impl Report {
         }
     }
 
-    /// Prints an error.
-    pub fn print_error(&self, text: &str) {
+    pub(crate) fn print_error(&self, text: &str) {
         eprintln!("batzen: {text}");
     }
 
@@ -113,7 +112,7 @@ impl Report {
     ///
     /// # Errors
     /// When standard output fails.
-    pub fn results(&self, sheet: Option<&BalanceSheet>, world: &World) -> anyhow::Result<()> {
+    pub(crate) fn results(&self, sheet: Option<&BalanceSheet>, world: &World) -> anyhow::Result<()> {
         let mut out = std::io::stdout().lock();
         if self.json {
             let results = json!({
@@ -140,7 +139,7 @@ impl Report {
     ///
     /// # Errors
     /// When standard output fails.
-    pub fn print_next_steps(&self, world: &World) -> anyhow::Result<()> {
+    pub(crate) fn print_next_steps(&self, world: &World) -> anyhow::Result<()> {
         if self.json {
             return Ok(());
         }
@@ -188,7 +187,7 @@ backend {merchant}, whose instance default with the token {SANDBOX_TOKEN} is you
     ///
     /// # Errors
     /// When standard output fails.
-    pub fn last_results(
+    pub(crate) fn last_results(
         &self,
         sheet: Result<&BalanceSheet, &anyhow::Error>,
         world: &World,
@@ -242,7 +241,7 @@ Without this directory the coins are worthless. Remove it when nobody needs them
 
 /// The end of a demo's directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DataAtEnd {
+pub(crate) enum DataAtEnd {
     /// The user named it.
     Kept,
     /// It is temporary, but other wallets have coins of its exchange.
@@ -266,4 +265,4 @@ fn quoted(text: &str) -> String {
 
 /// A step failed; the report has printed the reason.
 #[derive(Debug)]
-pub struct Failed;
+pub(super) struct Failed;

@@ -28,7 +28,7 @@ const BOOKSHOP_TOKEN: &str = "secret-token:bookshop";
 /// The bank account of the instance `default`, with which developers play.
 pub(super) const SANDBOX: &str = "sandbox";
 /// Its access token.
-pub const SANDBOX_TOKEN: &str = "secret-token:sandbox";
+pub(crate) const SANDBOX_TOKEN: &str = "secret-token:sandbox";
 /// The article that the visitor buys, and its price.
 const ARTICLE: (&str, &str) = ("articles/blind-signatures", "0.5");
 /// Another one, which costs more.
@@ -37,28 +37,27 @@ const DEARER_ARTICLE: &str = "articles/batzen";
 const READ_MARK: &str = "id=\"text\"";
 
 /// The facts about the world that the shops need.
-pub struct Surroundings<'a> {
+pub(crate) struct Surroundings<'a> {
     /// The directory of all data.
-    pub dir: &'a Path,
+    pub(crate) dir: &'a Path,
     /// Where the books are.
-    pub books: &'a Books,
-    /// The currency.
-    pub currency: Currency,
+    pub(crate) books: &'a Books,
+    pub(crate) currency: Currency,
     /// The exchange whose coins are accepted.
-    pub exchange: TrustedExchange,
+    pub(crate) exchange: TrustedExchange,
     /// The bank's base URL.
-    pub bank_url: &'a str,
+    pub(crate) bank_url: &'a str,
     /// For calls of administrators.
-    pub client: &'a Client,
+    pub(crate) client: &'a Client,
 }
 
 /// The merchant backend and the bookshop, while they run.
-pub struct Shops {
+pub(crate) struct Shops {
     /// The backend's base URL.
-    pub backend_url: String,
+    pub(crate) backend_url: String,
     backend: RunningMerchant,
     /// The bookshop.
-    pub shop: RunningShop,
+    pub(crate) shop: RunningShop,
 }
 
 impl Shops {
@@ -66,7 +65,7 @@ impl Shops {
     ///
     /// # Errors
     /// When a port is in use, or a store is damaged.
-    pub async fn start(at: Surroundings<'_>, port: u16, shop_port: u16) -> anyhow::Result<Self> {
+    pub(crate) async fn start(at: Surroundings<'_>, port: u16, shop_port: u16) -> anyhow::Result<Self> {
         let Surroundings { dir, books, currency, exchange, bank_url, client } = at;
         let store = books.store_config(&dir.join("merchant"));
         let prepare = {
@@ -116,7 +115,7 @@ impl Shops {
     ///
     /// # Errors
     /// When the backend's store cannot be closed cleanly.
-    pub async fn shutdown(self) -> anyhow::Result<()> {
+    pub(crate) async fn shutdown(self) -> anyhow::Result<()> {
         self.shop.shutdown().await;
         self.backend.shutdown().await.context("close the merchant's store")
     }

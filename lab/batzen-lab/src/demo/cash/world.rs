@@ -31,44 +31,42 @@ use batzen_exchange::play_money;
 use batzen_exchange::reads::sheet::BalanceSheet;
 
 /// The exchange's account at the bank.
-pub const EXCHANGE_ACCOUNT: &str = "exchange";
+pub(crate) const EXCHANGE_ACCOUNT: &str = "exchange";
 /// The host name in payto URIs.
-pub const HOSTNAME: &str = "localhost";
-/// The currency.
+pub(crate) const HOSTNAME: &str = "localhost";
 const CURRENCY: &str = "KUDOS";
 /// The sign-up bonus of new accounts. It is all the play money that a customer has: nobody may overdraw, or
 /// one customer could flood the exchange.
-pub const SIGNUP_BONUS: &str = "1000";
+pub(crate) const SIGNUP_BONUS: &str = "1000";
 
-/// Options of the world.
-pub struct Options {
+pub(crate) struct Options {
     /// The bank's port; `None`: that of the last run, or the documented one, or a free one.
     pub bank_port: Option<u16>,
     /// The exchange's port; `None`: that of the first run, or the documented one, or a free one.
     pub exchange_port: Option<u16>,
     /// The same for the merchant backend.
-    pub merchant_port: Option<u16>,
+    pub(crate) merchant_port: Option<u16>,
     /// The same for the bookshop.
-    pub shop_port: Option<u16>,
+    pub(crate) shop_port: Option<u16>,
     /// Key size of RSA denominations in bits.
-    pub rsa_bits: u32,
+    pub(crate) rsa_bits: u32,
     /// Whether to offer coins in Clause Blind Schnorr, too.
     pub cs: bool,
     /// Whether the services keep running after the round. Only then do people use them, and expect the
     /// documented ports.
-    pub keeps_serving: bool,
+    pub(crate) keeps_serving: bool,
     /// Where the bank's money is held.
     pub ledger: LedgerAddress,
 }
 
 /// The people with wallets.
-pub const PEOPLE: [&str; 3] = ["alice", "bob", "carol"];
+pub(crate) const PEOPLE: [&str; 3] = ["alice", "bob", "carol"];
 
 /// The child, with a wallet of her own.
-pub const CHILD: &str = "emma";
+pub(crate) const CHILD: &str = "emma";
 
 /// The customer who withdraws more than strangers may: a new one in each round, named by this and its number.
-pub const CUSTOMER: &str = "frank";
+pub(crate) const CUSTOMER: &str = "frank";
 
 /// The documented ports.
 const BANK_PORT: u16 = 8082;
@@ -99,31 +97,27 @@ struct SavedState {
 }
 
 /// All participants of the demo.
-pub struct World {
+pub(crate) struct World {
     /// The directory of all data.
     pub dir: PathBuf,
     /// The URL of the books' database, if they are not in the directory.
     pub database: Option<String>,
-    /// The currency.
     pub currency: Currency,
     /// The number of this round, from 1.
     pub run: u64,
-    /// The bank.
     pub bank: RunningBank,
-    /// The exchange.
     pub exchange: RunningExchange,
-    /// The merchant.
     pub merchant: Merchant,
     /// The merchant backend and the bookshop.
     pub shops: Shops,
     /// For calls made by neither wallet nor merchant.
     pub client: Client,
     /// Whether the previous round was interrupted.
-    pub follows_interruption: bool,
+    pub(crate) follows_interruption: bool,
     /// Whether coins are also offered in Clause Blind Schnorr.
     pub cs: bool,
     /// The token of the clerk who identifies customers.
-    pub officer_token: String,
+    pub(crate) officer_token: String,
     saved: SavedState,
 }
 
@@ -132,7 +126,7 @@ impl World {
     ///
     /// # Errors
     /// Ports in use, directories used by another demo, damaged stores.
-    pub async fn start(
+    pub(crate) async fn start(
         dir: &Path,
         books: &Books,
         options: &Options,
@@ -260,23 +254,23 @@ impl World {
     ///
     /// # Errors
     /// When it cannot be written.
-    pub fn finish(&mut self) -> anyhow::Result<()> {
+    pub(crate) fn finish(&mut self) -> anyhow::Result<()> {
         self.saved.is_finished = true;
         self.saved.write(&self.dir.join(STATE_FILE))
     }
 
     /// The shared parts of the exchange.
-    pub fn app(&self) -> &Arc<Exchange> {
+    pub(crate) fn app(&self) -> &Arc<Exchange> {
         self.exchange.app()
     }
 
     /// The file of a person's wallet.
-    pub fn wallet_file(&self, name: &str) -> PathBuf {
+    pub(crate) fn wallet_file(&self, name: &str) -> PathBuf {
         self.dir.join("wallets").join(format!("{name}.db"))
     }
 
     /// A sentence about services on other ports than the documented ones; empty if there are none.
-    pub fn other_ports(&self) -> String {
+    pub(crate) fn other_ports(&self) -> String {
         let ports = [
             ("bank", self.saved.bank_port, BANK_PORT),
             ("exchange", self.saved.exchange_port, EXCHANGE_PORT),
@@ -294,7 +288,7 @@ impl World {
     ///
     /// # Errors
     /// When it is in use or damaged.
-    pub fn wallet(&self, name: &str) -> anyhow::Result<Wallet> {
+    pub(crate) fn wallet(&self, name: &str) -> anyhow::Result<Wallet> {
         batzen_cli_support::services::directory(&self.dir.join("wallets"))?;
         Wallet::open(&self.wallet_file(name)).with_context(|| format!("wallet of {name}"))
     }
@@ -303,7 +297,7 @@ impl World {
     ///
     /// # Errors
     /// When a store cannot be read, or rows contradict each other.
-    pub async fn sheet(&self) -> anyhow::Result<BalanceSheet> {
+    pub(crate) async fn sheet(&self) -> anyhow::Result<BalanceSheet> {
         let flow = self.bank.account_flow(EXCHANGE_ACCOUNT).await?;
         let shown = batzen_bank::books::history_flow(self.bank.store(), EXCHANGE_ACCOUNT)?;
         let app = Arc::clone(self.app());
@@ -345,7 +339,7 @@ impl World {
     }
 
     /// Lets the workers run from now on.
-    pub fn start_workers(&self) {
+    pub(crate) fn start_workers(&self) {
         self.exchange.start_workers();
     }
 
@@ -354,7 +348,7 @@ impl World {
     ///
     /// # Errors
     /// As [`World::sheet`].
-    pub async fn final_sheet(&self, patience: Duration) -> anyhow::Result<BalanceSheet> {
+    pub(crate) async fn final_sheet(&self, patience: Duration) -> anyhow::Result<BalanceSheet> {
         let deadline = Instant::now() + patience;
         loop {
             let sheet = self.sheet().await;
@@ -366,7 +360,7 @@ impl World {
     }
 
     /// The wallets in the demo's directory that the round has not made.
-    pub fn other_wallets(&self) -> Vec<PathBuf> {
+    pub(crate) fn other_wallets(&self) -> Vec<PathBuf> {
         let entries = std::fs::read_dir(self.dir.join("wallets")).into_iter().flatten().flatten();
         let files =
             entries.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|end| end == "db"));
@@ -385,7 +379,7 @@ impl World {
     ///
     /// # Errors
     /// When a store cannot be closed cleanly.
-    pub async fn shutdown(self) -> anyhow::Result<()> {
+    pub(crate) async fn shutdown(self) -> anyhow::Result<()> {
         let shops = self.shops.shutdown().await;
         let exchange = self.exchange.shutdown().await.context("close the exchange's store");
         self.bank.shutdown().await.context("close the bank's store")?;

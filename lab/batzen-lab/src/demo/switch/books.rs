@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::{CURRENCY, play};
 
 /// The balance sheet. Amounts are ten-thousandths of the currency.
-pub struct Sheet {
+pub(crate) struct Sheet {
     debits: i128,
     credits: i128,
     pending: i128,
@@ -38,7 +38,7 @@ impl Sheet {
     ///
     /// # Errors
     /// When the switch does not answer, or its answer contains no balances.
-    pub fn read(hub: &Hub, fsps: &Fsps, settled: &play::Settled) -> anyhow::Result<Self> {
+    pub(crate) fn read(hub: &Hub, fsps: &Fsps, settled: &play::Settled) -> anyhow::Result<Self> {
         let answer = hub.get("/balances")?;
         let currencies = answer["currencies"].as_array().context("currencies of /balances")?;
         let currency = currencies
@@ -71,7 +71,7 @@ impl Sheet {
     }
 
     /// All contradictions; empty if there are none.
-    pub fn problems(&self) -> Vec<String> {
+    pub(crate) fn problems(&self) -> Vec<String> {
         let mut problems = Vec::new();
         let mut check = |is_right: bool, what: &str| {
             if !is_right {
@@ -100,7 +100,7 @@ impl Sheet {
     }
 
     /// The sheet for programs.
-    pub fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         let liquidity: serde_json::Map<String, Value> =
             self.liquidity.iter().map(|(name, amount)| (name.clone(), decimal(*amount).into())).collect();
         json!({
@@ -121,7 +121,7 @@ impl Sheet {
     }
 
     /// The sheet for people.
-    pub fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         let mut text = String::new();
         // Writing to a string cannot fail.
         for (name, amount) in self.rows() {

@@ -17,7 +17,12 @@ use super::{CURRENCY, DataDir};
 ///
 /// # Errors
 /// When the settlement does not add up, or a file cannot be written.
-pub fn write(id: &str, closed: &Closed, fsps: &Fsps, data_dir: &DataDir) -> anyhow::Result<Vec<PathBuf>> {
+pub(crate) fn write(
+    id: &str,
+    closed: &Closed,
+    fsps: &Fsps,
+    data_dir: &DataDir,
+) -> anyhow::Result<Vec<PathBuf>> {
     let dir = batzen_cli_support::services::directory(&data_dir.reports())?;
     let settlement = settlement(id, closed)?;
     let mut files = vec![("settlement.csv".to_owned(), tables::settlement(&settlement)?)];

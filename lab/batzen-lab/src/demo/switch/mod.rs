@@ -60,7 +60,7 @@ pub struct DemoArgs {
 }
 
 /// The directory of all data.
-pub struct DataDir {
+pub(crate) struct DataDir {
     path: PathBuf,
     /// Removed with its contents when this is dropped; `None`: the directory stays.
     _temporary: Option<tempfile::TempDir>,
@@ -79,7 +79,7 @@ impl DataDir {
     }
 
     /// The directory of the reports.
-    pub fn reports(&self) -> PathBuf {
+    pub(crate) fn reports(&self) -> PathBuf {
         self.path.join("reports")
     }
 }

@@ -23,23 +23,23 @@ const SHORT_EXPIRATION: Duration = Duration::from_secs(1);
 /// Each participant's net debit cap, in hundredths.
 const CAP_CENTS: u64 = 100_000;
 /// The participants' funds at the settlement bank, in hundredths. The last one has less than its cap.
-pub const FUNDS_CENTS: [u64; 4] = [1_000_000, 1_000_000, 1_000_000, 5_000];
+pub(crate) const FUNDS_CENTS: [u64; 4] = [1_000_000, 1_000_000, 1_000_000, 5_000];
 /// The number of plain transfers that succeed.
 const TRANSFERS: u64 = 40;
 
 /// The results of the demo.
-pub struct Results {
+pub(super) struct Results {
     /// The books at the end.
-    pub sheet: Sheet,
+    pub(crate) sheet: Sheet,
     /// The files written.
-    pub reports: Vec<std::path::PathBuf>,
+    pub(crate) reports: Vec<std::path::PathBuf>,
 }
 
 /// Plays the whole demo.
 ///
 /// # Errors
 /// The first unexpected result.
-pub fn play(steps: &mut Steps, hub: &Hub, fsps: &Fsps, data_dir: &DataDir) -> anyhow::Result<Results> {
+pub(crate) fn play(steps: &mut Steps, hub: &Hub, fsps: &Fsps, data_dir: &DataDir) -> anyhow::Result<Results> {
     steps.step("four eyes", || four_eyes(hub))?;
     steps.step("onboard", || onboard(hub, fsps))?;
     steps.step("transfer", || transfer(fsps))?;
@@ -66,11 +66,11 @@ pub fn play(steps: &mut Steps, hub: &Hub, fsps: &Fsps, data_dir: &DataDir) -> an
 }
 
 /// A closed window.
-pub struct Closed {
+pub(super) struct Closed {
     /// Its number.
-    pub window: u64,
+    pub(crate) window: u64,
     /// The switch's sent and received amounts of each participant, in the order of the participants.
-    pub totals: Vec<WindowTotals>,
+    pub(crate) totals: Vec<WindowTotals>,
 }
 
 /// Tries a change by the first operator alone. It must not take effect: the proposal waits, its proposer
@@ -270,11 +270,11 @@ fn close(hub: &Hub, fsps: &Fsps) -> anyhow::Result<(Closed, StepSummary)> {
 }
 
 /// A settlement that has taken all its steps.
-pub struct Settled {
+pub(crate) struct Settled {
     /// Its number.
-    pub id: String,
+    pub(crate) id: String,
     /// Each participant's funds at the settlement bank afterwards, in the order of the participants.
-    pub liquidity: Vec<i128>,
+    pub(crate) liquidity: Vec<i128>,
 }
 
 /// Settles the window step by step, and books what the settlement bank has moved. Afterwards no participant
@@ -340,7 +340,7 @@ fn own_totals(fsps: &Fsps) -> Vec<WindowTotals> {
 }
 
 /// The committed transfers by id.
-pub fn committed(fsps: &Fsps) -> BTreeMap<String, TransferOutcome> {
+pub(crate) fn committed(fsps: &Fsps) -> BTreeMap<String, TransferOutcome> {
     let is_committed = |outcome: &TransferOutcome| outcome.payer_notice.is_some_and(Notice::is_committed);
     let outcomes = fsps.outcomes().into_iter().filter(|(_, outcome)| is_committed(outcome));
     outcomes.map(|(id, outcome)| (id.to_string(), outcome)).collect()

@@ -6,11 +6,11 @@ use std::time::Instant;
 use serde::Serialize;
 
 /// The result of a successful step.
-pub struct StepSummary {
+pub(crate) struct StepSummary {
     /// The number of items in the step.
-    pub count: usize,
+    pub(crate) count: usize,
     /// One line for people.
-    pub summary: String,
+    pub(crate) summary: String,
 }
 
 /// The result of a step, for programs.
@@ -25,14 +25,14 @@ struct Step {
 }
 
 /// The steps so far.
-pub struct Steps {
+pub(crate) struct Steps {
     is_silent: bool,
     steps: Vec<Step>,
 }
 
 impl Steps {
     /// Prints each step as it ends, unless the output is for programs.
-    pub const fn new(is_silent: bool) -> Self {
+    pub(crate) const fn new(is_silent: bool) -> Self {
         Self { is_silent, steps: Vec::new() }
     }
 
@@ -40,7 +40,7 @@ impl Steps {
     ///
     /// # Errors
     /// The step's own error.
-    pub fn step<T>(
+    pub(crate) fn step<T>(
         &mut self,
         name: &'static str,
         work: impl FnOnce() -> anyhow::Result<(T, StepSummary)>,
@@ -67,7 +67,7 @@ impl Steps {
     ///
     /// # Errors
     /// Never: names and numbers have a JSON form.
-    pub fn json(&self) -> serde_json::Result<serde_json::Value> {
+    pub(crate) fn json(&self) -> serde_json::Result<serde_json::Value> {
         serde_json::to_value(&self.steps)
     }
 }

@@ -15,16 +15,16 @@ use crate::participants::{MESSAGE_LIMITS, ilp};
 
 /// The faults of the relay.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Faults {
+pub(crate) struct Faults {
     /// One in this many requests is refused with 503 and ignored; 0: none.
-    pub overload_every: u64,
+    pub(crate) overload_every: u64,
     /// After this many requests a connection is closed, once the request was accepted but before the answer;
     /// 0: never.
-    pub cut_every: u64,
+    pub(crate) cut_every: u64,
     /// Whether callbacks about the end of a transfer are sent twice.
-    pub repeats_callbacks: bool,
+    pub(crate) repeats_callbacks: bool,
     /// Whether the payer gets no callback and has to query.
-    pub is_mute: bool,
+    pub(crate) is_mute: bool,
 }
 
 struct Transfer {
@@ -46,21 +46,21 @@ struct RelayState {
 }
 
 /// A running relay. Its threads end with the process.
-pub struct Relay {
-    pub address: SocketAddr,
+pub(crate) struct Relay {
+    pub(crate) address: SocketAddr,
     listener: TcpListener,
     state: Option<Arc<RelayState>>,
     faults: Faults,
 }
 
 impl Relay {
-    pub fn bind(faults: Faults) -> Self {
+    pub(crate) fn bind(faults: Faults) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         Self { address: listener.local_addr().unwrap(), listener, state: None, faults }
     }
 
     /// Starts serving these participants.
-    pub fn serve(&mut self, participants: &[(String, String)]) {
+    pub(crate) fn serve(&mut self, participants: &[(String, String)]) {
         let callbacks = participants.iter().map(|(name, url)| {
             let (sender, receiver) = mpsc::channel();
             let address: SocketAddr = url.strip_prefix("http://").unwrap().parse().unwrap();
@@ -90,7 +90,7 @@ impl Relay {
         });
     }
 
-    pub fn committed(&self) -> usize {
+    pub(crate) fn committed(&self) -> usize {
         let transfers = self.state.as_ref().unwrap().transfers.lock().unwrap();
         transfers.values().filter(|transfer| transfer.state == "COMMITTED").count()
     }

@@ -139,7 +139,6 @@ impl Addable {
         Self { y_plus_x: one, y_minus_x: one, z: one, t: Fe::splat(&field::ZERO) }
     }
 
-    /// The point (x, y).
     #[inline]
     #[target_feature(enable = "avx512f,avx512dq,avx512bw,avx512vl,avx512ifma")]
     pub(super) fn from_affine(x: &Fe, y: &Fe) -> Self {

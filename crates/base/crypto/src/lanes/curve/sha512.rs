@@ -8,7 +8,6 @@ use std::arch::x86_64::{
 
 use super::vector::{load_bytes, store, transpose};
 
-/// Bytes of a block.
 const BLOCK_BYTES: usize = 128;
 
 const INITIAL_STATE: [u64; 8] = [

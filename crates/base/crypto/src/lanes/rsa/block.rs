@@ -15,11 +15,9 @@ use std::arch::x86_64::{
 
 use zeroize::DefaultIsZeroes;
 
-/// Bits of a limb.
 pub(super) const LIMB_BITS: usize = 52;
 /// The bits of a limb.
 pub(super) const LIMB_MASK: u64 = (1 << LIMB_BITS) - 1;
-/// Limbs of a block.
 pub(super) const BLOCK_LIMBS: usize = 10;
 
 pub(super) type Vector = __m512i;

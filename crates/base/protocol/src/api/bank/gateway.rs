@@ -48,7 +48,7 @@ pub struct OutgoingTransaction {
     /// Account of the receiver.
     pub credit_account: String,
     /// Account of the exchange.
-    pub debit_account: String,
+    pub(crate) debit_account: String,
     /// Identifier of the transfer.
     pub wtid: Wtid,
     /// The exchange.

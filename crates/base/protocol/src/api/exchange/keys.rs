@@ -220,9 +220,8 @@ pub struct GlobalFee {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ExtensionManifest {
     /// Whether clients that do not know it must not use the exchange.
-    pub critical: bool,
-    /// Its version.
-    pub version: String,
+    pub(crate) critical: bool,
+    pub(crate) version: String,
     /// Its settings.
     pub config: Value,
 }

@@ -142,9 +142,9 @@ pub struct PaidOrder<T = Value> {
 #[derive(Debug, Clone, PartialEq, Deserialize, ToSchema)]
 pub struct ContractTerms {
     /// The order.
-    pub order_id: String,
+    pub(crate) order_id: String,
     /// One line.
-    pub summary: String,
+    pub(crate) summary: String,
     /// The price.
     pub amount: Amount,
     /// The deposit fees that the shop pays.
@@ -166,22 +166,22 @@ pub struct ContractTerms {
     /// The shop's key.
     pub merchant_pub: EddsaPublicKey,
     /// The shop's base URL.
-    pub merchant_base_url: String,
+    pub(crate) merchant_base_url: String,
     /// The shop's account.
     pub h_wire: HashCode,
     /// The account's wire method.
     pub wire_method: String,
     /// The exchanges that the shop accepts.
-    pub exchanges: Vec<ContractExchange>,
+    pub(crate) exchanges: Vec<ContractExchange>,
     /// The auditors whose exchanges the shop accepts.
     #[serde(default)]
-    pub auditors: Vec<ContractAuditor>,
+    pub(crate) auditors: Vec<ContractAuditor>,
     /// The page that the customer gets.
     #[serde(default)]
     pub fulfillment_url: Option<String>,
     /// Where others can buy the same.
     #[serde(default)]
-    pub public_reorder_url: Option<String>,
+    pub(crate) public_reorder_url: Option<String>,
     /// The age that the customer must have.
     #[serde(default)]
     pub minimum_age: Option<u8>,

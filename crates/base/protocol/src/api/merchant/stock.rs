@@ -27,7 +27,7 @@ pub struct ProductDetails {
     /// Where it is.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schema(value_type = Object)]
-    pub address: Option<Map<String, Value>>,
+    pub(crate) address: Option<Map<String, Value>>,
     /// When there will be more. Zero: unknown; never: not planned.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_restock: Option<Timestamp>,

@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::http_vectors::recording::{Recording, bytes};
 
 /// Checks the request's body and the answer's.
-pub fn check(recording: &Recording, currency: Option<&str>) {
+pub(super) fn check(recording: &Recording, currency: Option<&str>) {
     if !recording.request.body.is_null() {
         check_request(recording, currency);
     }

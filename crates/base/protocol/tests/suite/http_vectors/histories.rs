@@ -12,7 +12,7 @@ use crate::http_vectors::keys::{Exchange, Tally};
 use crate::http_vectors::recording::Recording;
 
 /// Checks the proofs in an error answer.
-pub fn check_error(exchange: &Exchange, recording: &Recording, tally: &mut Tally) {
+pub(super) fn check_error(exchange: &Exchange, recording: &Recording, tally: &mut Tally) {
     let body = &recording.response.body;
     let has = |name: &str| body.get(name).is_some();
     if has("oper") {
@@ -168,7 +168,7 @@ fn coin_history(
 }
 
 /// Checks every item, and returns the balance.
-pub fn reserve_history(
+pub(super) fn reserve_history(
     exchange: &Exchange,
     tally: &mut Tally,
     reserve: &EddsaPublicKey,

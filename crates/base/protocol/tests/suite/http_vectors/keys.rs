@@ -13,15 +13,15 @@ use crate::http_vectors::recording::Recording;
 
 /// Counts verifications, so that a test can check that there were some.
 #[derive(Default)]
-pub struct Tally(pub BTreeMap<&'static str, usize>);
+pub(super) struct Tally(pub BTreeMap<&'static str, usize>);
 
 impl Tally {
-    pub fn add(&mut self, what: &'static str) {
+    pub(super) fn add(&mut self, what: &'static str) {
         *self.0.entry(what).or_default() += 1;
     }
 
     /// Checks that the signature verifies.
-    pub fn good<M: SignedMessage>(
+    pub(super) fn good<M: SignedMessage>(
         &mut self,
         message: &M,
         key: &EddsaPublicKey,
@@ -32,7 +32,7 @@ impl Tally {
     }
 
     /// Checks that the signature verifies exactly if `expected`.
-    pub fn either<M: SignedMessage>(
+    pub(super) fn either<M: SignedMessage>(
         &mut self,
         expected: bool,
         message: &M,
@@ -50,7 +50,7 @@ fn name<M>() -> &'static str {
 
 /// The exchange's data for the other checks.
 #[derive(Default)]
-pub struct Exchange {
+pub(super) struct Exchange {
     pub master_pub: EddsaPublicKey,
     pub base_url: String,
     pub currency: String,
@@ -62,7 +62,7 @@ pub struct Exchange {
 
 impl Exchange {
     /// Collects the keys from all recordings of a file, whatever their order.
-    pub fn of(recordings: &[Recording]) -> Self {
+    pub(super) fn of(recordings: &[Recording]) -> Self {
         let mut this = Self::default();
         for recording in recordings.iter().filter(|recording| recording.server == "exchange") {
             let (method, path) = recording.route();
@@ -110,18 +110,18 @@ impl Exchange {
         self.denominations.insert(info.h_denom_pub, info);
     }
 
-    pub fn history_fee(&self, time: Timestamp) -> Amount {
+    pub(super) fn history_fee(&self, time: Timestamp) -> Amount {
         let applies = |fee: &&GlobalFee| fee.start_date <= time && time < fee.end_date;
         self.global_fees.iter().find(applies).expect("a global fee").history_fee
     }
 
     /// The denomination, which must be known.
-    pub fn denomination(&self, h_denom_pub: &HashCode) -> &DenominationInfo {
+    pub(super) fn denomination(&self, h_denom_pub: &HashCode) -> &DenominationInfo {
         self.denominations.get(h_denom_pub).unwrap_or_else(|| panic!("unknown denomination {h_denom_pub}"))
     }
 
     /// An online signature of the exchange.
-    pub fn online<M: SignedMessage>(
+    pub(super) fn online<M: SignedMessage>(
         &self,
         tally: &mut Tally,
         message: &M,
@@ -133,7 +133,7 @@ impl Exchange {
     }
 
     /// Checks everything that the master key, auditors and security modules signed.
-    pub fn check(&self, recording: &Recording, tally: &mut Tally) {
+    pub(super) fn check(&self, recording: &Recording, tally: &mut Tally) {
         let (method, path) = recording.route();
         match (method, path.as_slice(), recording.response.status) {
             ("GET", ["keys"], 200) if recording.response.body.is_object() => {

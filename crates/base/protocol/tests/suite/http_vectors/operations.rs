@@ -23,7 +23,7 @@ use crate::http_vectors::recording::Recording;
 
 /// Data from earlier messages of a recording.
 #[derive(Default)]
-pub struct Seen {
+pub(super) struct Seen {
     /// R values for a nonce of a denomination.
     values: HashMap<(CsNonce, HashCode), ExchangeWithdrawValues>,
     /// The receiver of a planchet's blind signature.
@@ -34,7 +34,7 @@ pub struct Seen {
 }
 
 /// Checks a message; true if it was one of this family.
-pub fn check(exchange: &Exchange, seen: &mut Seen, recording: &Recording, tally: &mut Tally) {
+pub(super) fn check(exchange: &Exchange, seen: &mut Seen, recording: &Recording, tally: &mut Tally) {
     let (method, path) = recording.route();
     let (ok, code) = (recording.ok(), recording.code());
     if code.is_some() {

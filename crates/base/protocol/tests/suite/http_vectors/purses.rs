@@ -27,9 +27,9 @@ struct Purse {
 
 /// Purses of a recording.
 #[derive(Default)]
-pub struct Purses(HashMap<EddsaPublicKey, Purse>);
+pub(super) struct Purses(HashMap<EddsaPublicKey, Purse>);
 
-pub fn check(exchange: &Exchange, purses: &mut Purses, recording: &Recording, tally: &mut Tally) {
+pub(super) fn check(exchange: &Exchange, purses: &mut Purses, recording: &Recording, tally: &mut Tally) {
     let (method, path) = recording.route();
     let (ok, code) = (recording.ok(), recording.code());
     match (method, path.as_slice()) {
@@ -312,7 +312,7 @@ fn reserve_purse(
 }
 
 /// Decrypts the contracts whose private keys are published, and compares them with the purses.
-pub fn contracts(secrets: &Value, files: &[Vec<Recording>], tally: &mut Tally) {
+pub(super) fn contracts(secrets: &Value, files: &[Vec<Recording>], tally: &mut Tally) {
     for secret in secrets["contracts"].as_array().into_iter().flatten() {
         let text = |name: &str| secret[name].as_str().unwrap_or_else(|| panic!("{name} of a contract"));
         let purse_pub: EddsaPublicKey = text("purse_pub").parse().unwrap();

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 /// A request with its answer.
 #[derive(Debug, serde::Deserialize)]
-pub struct Recording {
+pub(super) struct Recording {
     #[serde(default)]
     pub file: String,
     pub flow: String,
@@ -18,27 +18,27 @@ pub struct Recording {
 }
 
 #[derive(Debug, serde::Deserialize)]
-pub struct Request {
+pub(super) struct Request {
     pub method: String,
     pub path: String,
     pub body: Value,
 }
 
 #[derive(Debug, serde::Deserialize)]
-pub struct Response {
+pub(super) struct Response {
     pub status: u16,
     pub body: Value,
 }
 
 impl Recording {
     /// Method and path segments.
-    pub fn route(&self) -> (&str, Vec<&str>) {
+    pub(super) fn route(&self) -> (&str, Vec<&str>) {
         let path = self.request.path.split('?').next().unwrap_or_default();
         (&self.request.method, path.split('/').filter(|segment| !segment.is_empty()).collect())
     }
 
     /// An argument of the query.
-    pub fn argument(&self, name: &str) -> Option<&str> {
+    pub(super) fn argument(&self, name: &str) -> Option<&str> {
         let (_, query) = self.request.path.split_once('?')?;
         query
             .split('&')
@@ -48,27 +48,27 @@ impl Recording {
     }
 
     /// The error code of the answer, if it has one.
-    pub fn code(&self) -> Option<u32> {
+    pub(super) fn code(&self) -> Option<u32> {
         self.response.body.get("code")?.as_u64()?.try_into().ok()
     }
 
-    pub fn ok(&self) -> bool {
+    pub(super) fn ok(&self) -> bool {
         (200..300).contains(&self.response.status)
     }
 
     /// The request's body.
-    pub fn request<T: DeserializeOwned + Serialize>(&self) -> T {
+    pub(super) fn request<T: DeserializeOwned + Serialize>(&self) -> T {
         strict(&self.request.body, self.file.starts_with("errors"))
     }
 
     /// The answer's body.
-    pub fn response<T: DeserializeOwned + Serialize>(&self) -> T {
+    pub(super) fn response<T: DeserializeOwned + Serialize>(&self) -> T {
         strict(&self.response.body, false)
     }
 }
 
 /// The bytes of a recorded body.
-pub fn bytes(body: &Value) -> Vec<u8> {
+pub(super) fn bytes(body: &Value) -> Vec<u8> {
     match body {
         Value::String(text) => text.clone().into_bytes(),
         other => other.to_string().into_bytes(),

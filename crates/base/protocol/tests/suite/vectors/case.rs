@@ -7,77 +7,77 @@ use serde_json::Value;
 
 /// One case of a group: inputs and outputs side by side.
 #[derive(Clone, Copy)]
-pub struct Case<'a>(pub &'a Value);
+pub(super) struct Case<'a>(pub &'a Value);
 
 impl<'a> Case<'a> {
-    pub fn get(self, name: &str) -> &'a Value {
+    pub(super) fn get(self, name: &str) -> &'a Value {
         self.0.get(name).unwrap_or_else(|| panic!("missing {name} in {}", self.0))
     }
 
-    pub fn has(self, name: &str) -> bool {
+    pub(super) fn has(self, name: &str) -> bool {
         self.0.get(name).is_some_and(|value| !value.is_null())
     }
 
-    pub fn inputs(self) -> Self {
+    pub(super) fn inputs(self) -> Self {
         Case(self.get("inputs"))
     }
 
-    pub fn list(self, name: &str) -> Vec<Self> {
+    pub(super) fn list(self, name: &str) -> Vec<Self> {
         self.get(name).as_array().expect("array").iter().map(Case).collect()
     }
 
-    pub fn text(self, name: &str) -> &'a str {
+    pub(super) fn text(self, name: &str) -> &'a str {
         self.get(name).as_str().unwrap_or_else(|| panic!("{name} is no text in {}", self.0))
     }
 
-    pub fn flag(self, name: &str) -> bool {
+    pub(super) fn flag(self, name: &str) -> bool {
         self.get(name).as_bool().expect("boolean")
     }
 
-    pub fn int(self, name: &str) -> i64 {
+    pub(super) fn int(self, name: &str) -> i64 {
         self.get(name).as_i64().expect("integer")
     }
 
-    pub fn u32(self, name: &str) -> u32 {
+    pub(super) fn u32(self, name: &str) -> u32 {
         self.get(name).as_u64().and_then(|n| n.try_into().ok()).expect("32-bit number")
     }
 
-    pub fn hex(self, name: &str) -> Vec<u8> {
+    pub(super) fn hex(self, name: &str) -> Vec<u8> {
         hex(self.text(name))
     }
 
-    pub fn bytes<const N: usize>(self, name: &str) -> [u8; N] {
+    pub(super) fn bytes<const N: usize>(self, name: &str) -> [u8; N] {
         self.hex(name).try_into().unwrap_or_else(|bytes: Vec<u8>| panic!("{name} has {} bytes", bytes.len()))
     }
 
     /// A value made of fixed-size bytes.
-    pub fn value<T: for<'b> TryFrom<&'b [u8]>>(self, name: &str) -> T {
+    pub(super) fn value<T: for<'b> TryFrom<&'b [u8]>>(self, name: &str) -> T {
         T::try_from(&self.hex(name)).unwrap_or_else(|_| panic!("wrong size of {name}"))
     }
 
-    pub fn optional<T: for<'b> TryFrom<&'b [u8]>>(self, name: &str) -> Option<T> {
+    pub(super) fn optional<T: for<'b> TryFrom<&'b [u8]>>(self, name: &str) -> Option<T> {
         self.has(name).then(|| self.value(name))
     }
 
-    pub fn values<T: for<'b> TryFrom<&'b [u8]>>(self, name: &str) -> Vec<T> {
+    pub(super) fn values<T: for<'b> TryFrom<&'b [u8]>>(self, name: &str) -> Vec<T> {
         let item = |item: Case<'_>| T::try_from(&hex(item.0.as_str().expect("text"))).ok().expect("size");
         self.list(name).into_iter().map(item).collect()
     }
 
-    pub fn amount(self, name: &str) -> Amount {
+    pub(super) fn amount(self, name: &str) -> Amount {
         Amount::from_str(self.text(name)).unwrap_or_else(|e| panic!("{name}: {e}"))
     }
 
-    pub fn time(self, name: &str) -> Timestamp {
+    pub(super) fn time(self, name: &str) -> Timestamp {
         serde_json::from_value(self.get(name).clone()).expect("time stamp")
     }
 
-    pub fn duration(self, name: &str) -> Duration {
+    pub(super) fn duration(self, name: &str) -> Duration {
         serde_json::from_value(self.get(name).clone()).expect("duration")
     }
 }
 
-pub fn hex(text: &str) -> Vec<u8> {
+pub(super) fn hex(text: &str) -> Vec<u8> {
     assert!(text.len().is_multiple_of(2), "odd number of digits");
     let digit = |c: u8| (c as char).to_digit(16).expect("hexadecimal digit") as u8;
     text.as_bytes().chunks(2).map(|pair| digit(pair[0]) << 4 | digit(pair[1])).collect()

@@ -21,11 +21,11 @@ use batzen_protocol::signatures::{
 
 use crate::vectors::case::{Case, hex};
 
-pub fn sha512_hash(case: Case<'_>) {
+pub(super) fn sha512_hash(case: Case<'_>) {
     assert_eq!(sha512(&case.hex("data")), case.value("hash"));
 }
 
-pub fn kdf_output(case: Case<'_>) {
+pub(super) fn kdf_output(case: Case<'_>) {
     let mut out = vec![0; usize::try_from(case.u32("output_length")).unwrap()];
     kdf(&mut out, &case.hex("salt"), &case.hex("ikm"), &[&case.hex("info")]);
     assert_eq!(out, case.hex("output"));
@@ -35,16 +35,16 @@ fn trimmed(bytes: &[u8]) -> &[u8] {
     &bytes[bytes.iter().take_while(|byte| **byte == 0).count()..]
 }
 
-pub fn kdf_mod_mpi(case: Case<'_>) {
+pub(super) fn kdf_mod_mpi(case: Case<'_>) {
     let result = kdf_mod(&case.hex("n"), &case.hex("salt"), &case.hex("ikm"), case.text("ctx").as_bytes());
     assert_eq!(trimmed(&result), trimmed(&case.hex("result")));
 }
 
-pub fn eddsa_key(case: Case<'_>) {
+pub(super) fn eddsa_key(case: Case<'_>) {
     assert_eq!(case.value::<EddsaPrivateKey>("private_key").public_key(), case.value("public_key"));
 }
 
-pub fn eddsa_sign_purpose(case: Case<'_>) {
+pub(super) fn eddsa_sign_purpose(case: Case<'_>) {
     let body = case.hex("body");
     let size = u32::try_from(body.len() + 8).unwrap();
     let message = [&size.to_be_bytes()[..], &case.u32("purpose").to_be_bytes(), &body].concat();
@@ -55,7 +55,7 @@ pub fn eddsa_sign_purpose(case: Case<'_>) {
     assert!(eddsa::verify(&case.value("public_key"), &message, &signature));
 }
 
-pub fn eddsa_verify(case: Case<'_>) {
+pub(super) fn eddsa_verify(case: Case<'_>) {
     let message = case.hex("message");
     let (key, signature): (EddsaPublicKey, EddsaSignature) =
         (case.value("public_key"), case.value("signature"));
@@ -77,11 +77,11 @@ pub fn eddsa_verify(case: Case<'_>) {
     );
 }
 
-pub fn ecdhe_key(case: Case<'_>) {
+pub(super) fn ecdhe_key(case: Case<'_>) {
     assert_eq!(case.value::<EcdhePrivateKey>("private_key").public_key(), case.value("public_key"));
 }
 
-pub fn ecdh_eddsa(case: Case<'_>) {
+pub(super) fn ecdh_eddsa(case: Case<'_>) {
     let ecdhe: EcdhePrivateKey = case.value("ecdhe_private_key");
     let eddsa: EddsaPrivateKey = case.value("eddsa_private_key");
     assert_eq!(ecdhe.public_key(), case.value("ecdhe_public_key"));
@@ -91,7 +91,7 @@ pub fn ecdh_eddsa(case: Case<'_>) {
     assert_eq!(ecdh_eddsa_priv(&eddsa, &ecdhe.public_key()), shared);
 }
 
-pub fn ecdh_ecc(case: Case<'_>) {
+pub(super) fn ecdh_ecc(case: Case<'_>) {
     let (a, b): (EcdhePrivateKey, EcdhePrivateKey) =
         (case.value("private_key_a"), case.value("private_key_b"));
     assert_eq!(a.public_key(), case.value("public_key_a"));
@@ -101,7 +101,7 @@ pub fn ecdh_ecc(case: Case<'_>) {
     assert_eq!(ecdh(&b, &a.public_key()), shared);
 }
 
-pub fn edx25519(case: Case<'_>) {
+pub(super) fn edx25519(case: Case<'_>) {
     let key = AgePrivateKey::from_seed(&case.hex("seed"));
     assert_eq!(key, case.value("private_key"));
     let public = key.public_key();
@@ -131,7 +131,7 @@ fn rsa_public(encoded: &[u8]) -> RsaPublicKey {
     key
 }
 
-pub fn rsa_public_key_encoding(case: Case<'_>) {
+pub(super) fn rsa_public_key_encoding(case: Case<'_>) {
     let key = Case(case.get("key"));
     let public = RsaPublicKey::from_parts(&key.hex("n"), &key.hex("e")).unwrap();
     assert_eq!(public.encode(), case.hex("encoded"));
@@ -139,7 +139,7 @@ pub fn rsa_public_key_encoding(case: Case<'_>) {
     assert_eq!(rsa_public(&case.hex("encoded")), public);
 }
 
-pub fn rsa_blind_sign(case: Case<'_>) {
+pub(super) fn rsa_blind_sign(case: Case<'_>) {
     let private = rsa_private(case);
     let public = rsa_public(&case.hex("rsa_public_key"));
     assert_eq!(private.public(), &public);
@@ -158,7 +158,7 @@ pub fn rsa_blind_sign(case: Case<'_>) {
     assert!(rsa::verify(&public, &hash, &signature));
 }
 
-pub fn rsa_verify(case: Case<'_>) {
+pub(super) fn rsa_verify(case: Case<'_>) {
     // A signature above the modulus never occurs in honest use; it may count as valid or not.
     if case.text("case").contains("plus modulus") {
         return;
@@ -169,7 +169,7 @@ pub fn rsa_verify(case: Case<'_>) {
     assert_eq!(rsa::verify_batch(&[(&public, &hash, &signature)]), [case.flag("valid")]);
 }
 
-pub fn rsa_malicious_key(case: Case<'_>) {
+pub(super) fn rsa_malicious_key(case: Case<'_>) {
     let blinded = RsaPublicKey::decode(&case.hex("rsa_public_key"))
         .and_then(|key| rsa::blind(&key, &case.value("hash"), &case.value("blinding_secret")));
     assert_eq!(blinded.is_ok(), case.flag("blinding_accepted"));
@@ -184,7 +184,7 @@ fn denom_public(case: Case<'_>) -> DenomPublicKey {
     DenomPublicKey { age_mask: if case.has("age_mask") { case.u32("age_mask") } else { 0 }, key }
 }
 
-pub fn h_denom_pub(case: Case<'_>) {
+pub(super) fn h_denom_pub(case: Case<'_>) {
     let denom = denom_public(case);
     assert_eq!(denom.cipher().name(), case.text("cipher"));
     assert_eq!(denom.h_denom_pub(), case.value("h_denom_pub"));
@@ -195,12 +195,12 @@ pub fn h_denom_pub(case: Case<'_>) {
     assert_eq!(serde_json::from_str::<DenomPublicKey>(&json).unwrap(), denom);
 }
 
-pub fn coin_pub_hash(case: Case<'_>) {
+pub(super) fn coin_pub_hash(case: Case<'_>) {
     let commitment = case.optional("h_age_commitment");
     assert_eq!(h_coin_pub(&case.value("coin_pub"), commitment.as_ref()), case.value("coin_pub_hash"));
 }
 
-pub fn coin_ev_hash(case: Case<'_>) {
+pub(super) fn coin_ev_hash(case: Case<'_>) {
     let planchet = if case.has("rsa_blinded_planchet") {
         BlindedPlanchet::Rsa { blinded: case.hex("rsa_blinded_planchet") }
     } else {
@@ -211,7 +211,7 @@ pub fn coin_ev_hash(case: Case<'_>) {
     assert_eq!(planchet.hash(&case.value("h_denom_pub")), case.value("h_coin_ev"));
 }
 
-pub fn cs_blind_sign(case: Case<'_>) {
+pub(super) fn cs_blind_sign(case: Case<'_>) {
     let private: CsPrivateKey = case.value("denom_private_key");
     let key = CsVerifyingKey::new(&case.value("denom_public_key")).unwrap();
     assert_eq!(&private.public(), key.as_public_key());
@@ -251,14 +251,14 @@ pub fn cs_blind_sign(case: Case<'_>) {
     assert_eq!(state.unblind(&signed).unwrap(), DenomSignature::Cs(expected));
 }
 
-pub fn cs_verify(case: Case<'_>) {
+pub(super) fn cs_verify(case: Case<'_>) {
     let signature = CsSignature { r: case.value("signature_r"), s: case.value("signature_s") };
     let valid = CsVerifyingKey::new(&case.value("denom_public_key"))
         .is_ok_and(|key| cs::verify(&key, &case.value("message"), &signature));
     assert_eq!(valid, case.flag("valid"), "{}", case.text("case"));
 }
 
-pub fn planchet_from_master_secret(case: Case<'_>) {
+pub(super) fn planchet_from_master_secret(case: Case<'_>) {
     let master: PlanchetMasterSecret = case.value("planchet_master_secret");
     assert_eq!(master.cs_nonce(), case.value("cs_withdraw_nonce"));
     let values = match case.text("cipher") {
@@ -285,7 +285,7 @@ fn wallet_planchet(case: Case<'_>, secrets: &CoinSecrets, h_age_commitment: Opti
     h_coin_ev
 }
 
-pub fn wallet_withdrawal_planchet(case: Case<'_>) {
+pub(super) fn wallet_withdrawal_planchet(case: Case<'_>) {
     let seed = case.bytes("withdrawal_secret_seed");
     let secrets = CoinSecrets::from_withdrawal_seed(&seed, case.u32("coin_index"));
     let age: Option<ShortHash> = case.optional("h_age_commitment");
@@ -316,13 +316,13 @@ fn age_commitment_of(case: Case<'_>) -> Option<AgeCommitmentProof> {
     Some(AgeCommitmentProof::new(commitment, case.values("age_commitment_private_keys")).unwrap())
 }
 
-pub fn wallet_tip_planchet(case: Case<'_>) {
+pub(super) fn wallet_tip_planchet(case: Case<'_>) {
     let secrets = CoinSecrets::from_tip_seed(&case.bytes("tip_secret_seed"), case.u32("planchet_index"));
     let age = age_commitment_of(case).map(|age| age.commitment().hash());
     wallet_planchet(case, &secrets, age.as_ref());
 }
 
-pub fn refresh_transfer_secret_to_planchet(case: Case<'_>) {
+pub(super) fn refresh_transfer_secret_to_planchet(case: Case<'_>) {
     let secret: TransferSecret = case.value("transfer_secret");
     let planchet = secret.planchet_master_secret(case.u32("coin_index"));
     assert_eq!(planchet, case.value("planchet_master_secret"));
@@ -404,7 +404,7 @@ fn check_refresh(
     }
 }
 
-pub fn wallet_refresh(case: Case<'_>) {
+pub(super) fn wallet_refresh(case: Case<'_>) {
     let mut denoms = Vec::new();
     let mut total = case.amount("fee_melt");
     for denom in case.list("fresh_denominations") {
@@ -423,7 +423,7 @@ pub fn wallet_refresh(case: Case<'_>) {
     check_refresh(case, &fresh, None, |k| refresh::transfer_priv_from_seed(&seed, k));
 }
 
-pub fn refresh_with_master_secret(case: Case<'_>) {
+pub(super) fn refresh_with_master_secret(case: Case<'_>) {
     let rms: RefreshMasterSecret = case.value("refresh_master_secret");
     assert_eq!(case.u32("kappa"), u32::try_from(refresh::KAPPA).unwrap());
     let mut denoms = Vec::new();
@@ -451,7 +451,7 @@ pub fn refresh_with_master_secret(case: Case<'_>) {
     check_refresh(case, &fresh, Some(&rms), |k| refresh::transfer_priv_from_master_secret(&rms, &coin, k));
 }
 
-pub fn age_groups(case: Case<'_>) {
+pub(super) fn age_groups(case: Case<'_>) {
     let mask: Option<AgeMask> = case.text("groups").parse().ok();
     assert_eq!(mask.map(AgeMask::bits), case.flag("ok").then(|| case.u32("mask")));
     if let Some(mask) = mask {
@@ -459,7 +459,7 @@ pub fn age_groups(case: Case<'_>) {
     }
 }
 
-pub fn age_group_index(case: Case<'_>) {
+pub(super) fn age_group_index(case: Case<'_>) {
     let mask = AgeMask::new(case.u32("mask")).unwrap();
     let age = u8::try_from(case.u32("age")).unwrap();
     assert_eq!(mask.group(age), usize::try_from(case.u32("group")).unwrap());
@@ -472,7 +472,7 @@ fn check_commitment(case: Case<'_>, proof: &AgeCommitmentProof) {
     assert_eq!(proof.commitment().hash(), case.value("h_age_commitment"));
 }
 
-pub fn age_commitment(case: Case<'_>) {
+pub(super) fn age_commitment(case: Case<'_>) {
     let mask = AgeMask::new(case.u32("mask")).unwrap();
     let age = u8::try_from(case.u32("age")).unwrap();
     let proof = AgeCommitmentProof::from_counter_seed(mask, age, &case.bytes("seed"));
@@ -500,7 +500,7 @@ pub fn age_commitment(case: Case<'_>) {
     }
 }
 
-pub fn wallet_age_commitment_seeded(case: Case<'_>) {
+pub(super) fn wallet_age_commitment_seeded(case: Case<'_>) {
     let mask = AgeMask::new(case.u32("mask")).unwrap();
     let age = u8::try_from(case.u32("age")).unwrap();
     check_commitment(case, &AgeCommitmentProof::from_wallet_seed(mask, age, &case.hex("seed")));

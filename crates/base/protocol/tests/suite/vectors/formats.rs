@@ -16,19 +16,19 @@ use serde_json::Value;
 
 use crate::vectors::case::Case;
 
-pub fn base32_encode(case: Case<'_>) {
+pub(super) fn base32_encode(case: Case<'_>) {
     let data = case.hex("data");
     assert_eq!(base32::encode(&data), case.text("encoded"));
     assert_eq!(base32::decode(case.text("encoded")).unwrap(), data);
 }
 
-pub fn base32_decode(case: Case<'_>) {
+pub(super) fn base32_decode(case: Case<'_>) {
     let expected = usize::try_from(case.int("expected_length")).unwrap();
     let decoded = base32::decode(case.text("encoded")).ok().filter(|data| data.len() == expected);
     assert_eq!(decoded, case.flag("ok").then(|| case.hex("data")));
 }
 
-pub fn amount_parse(case: Case<'_>) {
+pub(super) fn amount_parse(case: Case<'_>) {
     let parsed = Amount::parse(case.text("string"));
     assert_eq!(parsed.is_ok(), case.flag("parse_ok") && case.flag("valid"));
     let json = Value::String(case.text("string").to_owned());
@@ -42,7 +42,7 @@ pub fn amount_parse(case: Case<'_>) {
     assert_eq!(Amount::from_nbo(&case.bytes("nbo")), Ok(amount));
 }
 
-pub fn amount_nbo(case: Case<'_>) {
+pub(super) fn amount_nbo(case: Case<'_>) {
     assert_eq!(case.amount("amount").to_nbo(), case.bytes("nbo"));
 }
 
@@ -64,7 +64,7 @@ fn expected_text(case: Case<'_>, name: &str) -> Option<String> {
     case.has(name).then(|| case.text(name).to_owned())
 }
 
-pub fn amount_add_sub_cmp(case: Case<'_>) {
+pub(super) fn amount_add_sub_cmp(case: Case<'_>) {
     let (a, b) = (case.amount("a"), case.amount("b"));
     let (sum, difference) = (a.checked_add(&b), a.checked_sub(&b));
     assert_eq!(result_code(&sum), case.int("add_result_code"));
@@ -76,7 +76,7 @@ pub fn amount_add_sub_cmp(case: Case<'_>) {
     assert_eq!(b.checked_cmp(&a).ok(), order.map(Ordering::reverse));
 }
 
-pub fn amount_mult_div(case: Case<'_>) {
+pub(super) fn amount_mult_div(case: Case<'_>) {
     let (amount, factor) = (case.amount("a"), u64::try_from(case.int("factor")).unwrap());
     let product = amount.checked_mul(factor);
     assert_eq!(result_code(&product), case.int("mult_result_code"));
@@ -84,7 +84,7 @@ pub fn amount_mult_div(case: Case<'_>) {
     assert_eq!(result_text(&amount.checked_div(factor)), expected_text(case, "quotient"));
 }
 
-pub fn amount_round_down(case: Case<'_>) {
+pub(super) fn amount_round_down(case: Case<'_>) {
     let amount = case.amount("amount");
     let rounded = amount.round_down(&case.amount("unit"));
     let code = match rounded {
@@ -95,36 +95,36 @@ pub fn amount_round_down(case: Case<'_>) {
     assert_eq!(rounded.unwrap_or(amount).to_string(), case.text("rounded"));
 }
 
-pub fn timestamp(case: Case<'_>) {
+pub(super) fn timestamp(case: Case<'_>) {
     let time = case.time("json");
     assert_eq!(time.to_nbo(), case.bytes("nbo"));
     assert_eq!(Timestamp::from_nbo(case.bytes("nbo")), time);
     assert_eq!(&serde_json::to_value(time).unwrap(), case.get("json"));
 }
 
-pub fn timestamp_parse(case: Case<'_>) {
+pub(super) fn timestamp_parse(case: Case<'_>) {
     let time: Option<Timestamp> = serde_json::from_str(case.text("text")).ok();
     assert_eq!(time.map(Timestamp::to_nbo), case.flag("ok").then(|| case.bytes("nbo")));
 }
 
-pub fn timestamp_round(case: Case<'_>) {
+pub(super) fn timestamp_round(case: Case<'_>) {
     let micros = case.text("microseconds").parse().unwrap();
     assert_eq!(Timestamp::from_micros(micros).as_micros().to_string(), case.text("rounded_microseconds"));
 }
 
-pub fn duration(case: Case<'_>) {
+pub(super) fn duration(case: Case<'_>) {
     let duration = case.duration("json");
     assert_eq!(duration.to_nbo(), case.bytes("nbo"));
     assert_eq!(Duration::from_nbo(case.bytes("nbo")), duration);
     assert_eq!(&serde_json::to_value(duration).unwrap(), case.get("json"));
 }
 
-pub fn duration_parse(case: Case<'_>) {
+pub(super) fn duration_parse(case: Case<'_>) {
     let duration: Option<Duration> = serde_json::from_str(case.text("text")).ok();
     assert_eq!(duration.map(Duration::to_nbo), case.flag("ok").then(|| case.bytes("nbo")));
 }
 
-pub fn canonical_json(case: Case<'_>) {
+pub(super) fn canonical_json(case: Case<'_>) {
     let value = canonical::parse(case.text("json_text").as_bytes()).unwrap();
     assert_eq!(canonical::to_canonical(&value).unwrap(), case.text("canonical"));
     if case.has("json_hash") {
@@ -132,20 +132,20 @@ pub fn canonical_json(case: Case<'_>) {
     }
 }
 
-pub fn canonical_json_key_order_divergence(case: Case<'_>) {
+pub(super) fn canonical_json_key_order_divergence(case: Case<'_>) {
     let value = canonical::parse(case.text("json_text").as_bytes()).unwrap();
     assert_eq!(canonical::to_canonical(&value).unwrap(), case.text("canonical_exchange"));
     assert_eq!(canonical::contract_hash(&value).unwrap(), case.value("h_contract_terms_exchange"));
     assert_eq!(hash_text(case.text("canonical_wallet")), case.value::<HashCode>("h_contract_terms_wallet"));
 }
 
-pub fn contract_hash(case: Case<'_>) {
+pub(super) fn contract_hash(case: Case<'_>) {
     let hash = canonical::parse(case.text("contract_json").as_bytes())
         .and_then(|value| canonical::contract_hash(&value));
     assert_eq!(hash.ok(), case.flag("ok").then(|| case.value("h_contract_terms")));
 }
 
-pub fn contract_forget(case: Case<'_>) {
+pub(super) fn contract_forget(case: Case<'_>) {
     let mut contract = canonical::parse(case.text("contract_json").as_bytes()).unwrap();
     let hash: HashCode = case.value("h_contract_terms");
     assert_eq!(canonical::contract_hash(&contract).unwrap(), hash);
@@ -155,17 +155,17 @@ pub fn contract_forget(case: Case<'_>) {
     assert_eq!(contract, expected);
 }
 
-pub fn policy_hash(case: Case<'_>) {
+pub(super) fn policy_hash(case: Case<'_>) {
     let policy = canonical::parse(case.text("policy_json").as_bytes()).unwrap();
     assert_eq!(canonical::policy_hash(&policy).unwrap(), case.value("h_policy"));
 }
 
-pub fn extension_manifests_hash(case: Case<'_>) {
+pub(super) fn extension_manifests_hash(case: Case<'_>) {
     let manifests = canonical::parse(case.text("manifests_json").as_bytes()).unwrap();
     assert_eq!(canonical::manifests_hash(&manifests).unwrap(), case.value("h_manifest"));
 }
 
-pub fn payto_hash(case: Case<'_>) {
+pub(super) fn payto_hash(case: Case<'_>) {
     let uri = case.text("payto_uri");
     assert_eq!(hash_text(uri), case.value::<HashCode>("full_sha512"));
     assert_eq!(payto::h_payto(uri), case.value("h_payto"));
@@ -177,11 +177,11 @@ pub fn payto_hash(case: Case<'_>) {
     }
 }
 
-pub fn payto_validate(case: Case<'_>) {
+pub(super) fn payto_validate(case: Case<'_>) {
     assert_eq!(PaytoUri::parse_strict(case.text("payto_uri")).is_ok(), case.flag("valid"));
 }
 
-pub fn reserve_payto(case: Case<'_>) {
+pub(super) fn reserve_payto(case: Case<'_>) {
     let reserve_pub: EddsaPublicKey = case.value("reserve_pub");
     let uri = PaytoUri::reserve(case.text("exchange_base_url"), &reserve_pub).unwrap();
     assert_eq!(uri.as_str(), case.text("payto_uri"));
@@ -189,17 +189,17 @@ pub fn reserve_payto(case: Case<'_>) {
     assert_eq!(uri.to_reserve().unwrap(), (case.text("exchange_base_url").to_owned(), reserve_pub));
 }
 
-pub fn wire_hash(case: Case<'_>) {
+pub(super) fn wire_hash(case: Case<'_>) {
     assert_eq!(payto::h_wire(case.text("payto_uri"), &case.value("salt")), case.value("h_wire"));
 }
 
-pub fn key_set_hash(case: Case<'_>) {
+pub(super) fn key_set_hash(case: Case<'_>) {
     let hashes: Vec<HashCode> = case.values("h_denom_pubs_in_list_order");
     assert_eq!(denominations::key_set_hash(&hashes), case.value("hc_concatenated"));
     assert_eq!(denominations::key_set_xor(&hashes), case.value("hc_xor"));
 }
 
-pub fn wire_deposit_details_hash(case: Case<'_>) {
+pub(super) fn wire_deposit_details_hash(case: Case<'_>) {
     let deposits: Vec<TransferDeposit> = case
         .inputs()
         .list("deposits")
@@ -240,7 +240,7 @@ fn decrypt(case: Case<'_>) -> PeerContract {
     contract
 }
 
-pub fn wallet_econtract(case: Case<'_>) {
+pub(super) fn wallet_econtract(case: Case<'_>) {
     let contract = decrypt(case);
     let contract_priv: EcdhePrivateKey = case.value("contract_priv");
     assert_eq!(econtract::contract_pub(&contract_priv), case.value("contract_pub_as_sent_by_wallet"));
@@ -260,14 +260,14 @@ pub fn wallet_econtract(case: Case<'_>) {
     assert_eq!(again.unwrap(), contract);
 }
 
-pub fn econtract_reference(case: Case<'_>) {
+pub(super) fn econtract_reference(case: Case<'_>) {
     decrypt(case);
     let blob = case.hex("econtract");
     let nonce_at = if case.text("kind") == "deposit" { 32 } else { 0 };
     assert_eq!(blob[nonce_at..nonce_at + 24], case.hex("nonce"));
 }
 
-pub fn kyc_attributes_encryption(case: Case<'_>) {
+pub(super) fn kyc_attributes_encryption(case: Case<'_>) {
     let key = case.bytes("key");
     let encrypted = case.hex("encrypted");
     assert_eq!(&econtract::open_attributes(&key, &encrypted).unwrap(), case.get("attributes"));

@@ -21,7 +21,7 @@ fn check<M: SignedMessage>(case: Case<'_>, message: &M) {
 }
 
 /// Checks a case of one of the `sig_…` groups; false for an unknown group.
-pub fn signature(group: &str, case: Case<'_>) -> bool {
+pub(super) fn signature(group: &str, case: Case<'_>) -> bool {
     if !group.starts_with("sig_") {
         return false;
     }

@@ -21,7 +21,7 @@ pub use openapi::document;
 use super::dashboard::DASHBOARD;
 
 /// Largest body, in bytes: a full batch of transfers with every member.
-pub const BODY_BYTES_MAX: usize = 8 << 20;
+pub(crate) const BODY_BYTES_MAX: usize = 8 << 20;
 
 /// Most concurrent waiting readers of the event stream.
 const WAITERS_MAX: usize = 256;
@@ -125,11 +125,11 @@ async fn home(_: &LedgerApi, _: &Request) -> Response {
 /// Why a request failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[schema(as = Error)]
-pub struct ErrorJson {
+pub(crate) struct ErrorJson {
     /// `malformed`, `not_found`, `too_much_data`, `busy`, `unknown` or `refused`.
     pub error: String,
     /// A description for people.
-    pub detail: String,
+    pub(crate) detail: String,
 }
 
 fn error(status: u16, name: &str, detail: &str) -> Response {

@@ -193,10 +193,10 @@ struct LinkState {
 }
 
 pub(super) struct Inner {
-    pub options: ClientOptions,
+    pub(crate) options: ClientOptions,
     state: Mutex<LinkState>,
     /// Wakes the connection's task: bytes are left over, the connection broke, or the client ends.
-    pub wake: Notify,
+    pub(crate) wake: Notify,
 }
 
 impl Inner {

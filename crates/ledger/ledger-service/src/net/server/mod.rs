@@ -198,12 +198,6 @@ impl LedgerServer {
         Ok(Self { listener, bound, stats: Arc::default() })
     }
 
-    /// The address it listens on.
-    #[must_use]
-    pub const fn bound(&self) -> &Bound {
-        &self.bound
-    }
-
     /// Its address in the form that [`connect`](crate::net::connect) accepts.
     #[must_use]
     pub fn url(&self) -> String {

@@ -21,7 +21,7 @@ const WINDOW: Duration = Duration::from_millis(8);
 
 /// One request of a batch: the next `count` events belong to it.
 pub(super) struct Part {
-    pub conn: Arc<Conn>,
+    pub(crate) conn: Arc<Conn>,
     pub number: u64,
     pub count: usize,
 }

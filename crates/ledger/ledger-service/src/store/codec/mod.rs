@@ -69,26 +69,26 @@ impl Identity {
 #[error("{what} at byte {at} of a block of the log")]
 pub struct CodecError {
     /// The problem.
-    pub what: &'static str,
+    pub(crate) what: &'static str,
     /// The position in the block, in bytes.
-    pub at: usize,
+    pub(crate) at: usize,
 }
 
 /// Bits of a movement's mask.
 mod bit {
-    pub const ID_RAW: u32 = 1;
-    pub const PENDING_ID_RAW: u32 = 1 << 1;
-    pub const USER_DATA_128: u32 = 1 << 2;
-    pub const USER_DATA_64: u32 = 1 << 3;
-    pub const USER_DATA_32: u32 = 1 << 4;
-    pub const TIMEOUT: u32 = 1 << 5;
-    pub const LEDGER: u32 = 1 << 6;
-    pub const CODE: u32 = 1 << 7;
-    pub const FLAGS: u32 = 1 << 8;
-    pub const DEBIT_CLOSED: u32 = 1 << 9;
-    pub const CREDIT_CLOSED: u32 = 1 << 10;
+    pub(crate) const ID_RAW: u32 = 1;
+    pub(crate) const PENDING_ID_RAW: u32 = 1 << 1;
+    pub(crate) const USER_DATA_128: u32 = 1 << 2;
+    pub(crate) const USER_DATA_64: u32 = 1 << 3;
+    pub(crate) const USER_DATA_32: u32 = 1 << 4;
+    pub(super) const TIMEOUT: u32 = 1 << 5;
+    pub(super) const LEDGER: u32 = 1 << 6;
+    pub(crate) const CODE: u32 = 1 << 7;
+    pub(super) const FLAGS: u32 = 1 << 8;
+    pub(crate) const DEBIT_CLOSED: u32 = 1 << 9;
+    pub(crate) const CREDIT_CLOSED: u32 = 1 << 10;
     /// The first of eight bits that mark the non-zero balances.
-    pub const BALANCES: u32 = 11;
+    pub(crate) const BALANCES: u32 = 11;
 }
 
 const BURNT: u8 = 6;
@@ -282,7 +282,7 @@ fn put_id(difference: Option<u64>, id: u128, out: &mut Vec<u8>) {
 ///
 /// # Errors
 /// When it has an unknown version.
-pub fn holds_accounts(block: &[u8]) -> Result<bool, CodecError> {
+pub(crate) fn holds_accounts(block: &[u8]) -> Result<bool, CodecError> {
     match block.first() {
         Some(&ACCOUNTS) => Ok(true),
         Some(&MOVEMENTS) => Ok(false),

@@ -63,7 +63,7 @@ fn scan<T: Table>(
 }
 
 impl<'a> Check<'a> {
-    pub fn of(frozen: &'a dyn FrozenRows) -> Result<Self, RecoveryError> {
+    pub(crate) fn of(frozen: &'a dyn FrozenRows) -> Result<Self, RecoveryError> {
         let mut head = None;
         scan::<LedgerSnapshots>(frozen, |_, row| {
             head = Some(Head::of(&row).map_err(|error| damaged(LedgerSnapshots::DEF.name, 0, &error))?);
@@ -73,12 +73,12 @@ impl<'a> Check<'a> {
     }
 
     /// The key that ids are hashed with.
-    pub fn hash_key(&self) -> Option<[u8; 16]> {
+    pub(crate) fn hash_key(&self) -> Option<[u8; 16]> {
         self.head.as_ref().map(|head| head.hash_key)
     }
 
     /// Notes a record that the machine has just replayed.
-    pub fn saw(&mut self, machine: &Machine, record: &LogRecord) {
+    pub(crate) fn saw(&mut self, machine: &Machine, record: &LogRecord) {
         let number = machine.counts().records - 1;
         if let Some(id) = record.transfer_id()
             && self.head.as_ref().is_some_and(|head| number < head.records())
@@ -91,7 +91,7 @@ impl<'a> Check<'a> {
     ///
     /// # Errors
     /// The first difference.
-    pub fn at(&mut self, machine: &Machine, log: &Log) -> Result<(), RecoveryError> {
+    pub(crate) fn at(&mut self, machine: &Machine, log: &Log) -> Result<(), RecoveryError> {
         let Some(head) = &self.head else { return Ok(()) };
         let records = machine.counts().records;
         if records == head.records() && !self.is_compared {
@@ -120,7 +120,7 @@ impl<'a> Check<'a> {
     ///
     /// # Errors
     /// If the log ends too early.
-    pub fn end(&self) -> Result<(), RecoveryError> {
+    pub(crate) fn end(&self) -> Result<(), RecoveryError> {
         let Some(head) = &self.head else { return Ok(()) };
         let is_done = self.is_compared && (self.is_target_compared || head.target.is_none());
         require(is_done, || {

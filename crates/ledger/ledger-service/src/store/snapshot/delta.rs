@@ -31,7 +31,7 @@ struct Touched {
 pub(crate) struct Delta {
     from: u64,
     /// The state at the end.
-    pub summary: Summary,
+    pub(crate) summary: Summary,
     /// The digest that the log has stored for the end.
     stored_digest: u128,
     first_created: u32,
@@ -44,16 +44,16 @@ pub(crate) struct Delta {
     /// Open reservations, with the position of their ids.
     added: HashMap<u128, (Pending, usize)>,
     /// Resolved reservations from before.
-    pub resolved: HashSet<u128>,
+    pub(crate) resolved: HashSet<u128>,
     /// Ids that were used, and new statuses of earlier ones.
     pub ids: Vec<IdEntry>,
     /// Rows of the log.
-    pub rows: Vec<Block>,
+    pub(crate) rows: Vec<Block>,
 }
 
 impl Delta {
     /// Of what follows this state.
-    pub fn new(from: &Summary) -> Self {
+    pub(crate) fn new(from: &Summary) -> Self {
         Self {
             from: from.counts.records,
             summary: *from,
@@ -71,12 +71,12 @@ impl Delta {
     }
 
     /// The number of records before it.
-    pub const fn from(&self) -> u64 {
+    pub(crate) const fn from(&self) -> u64 {
         self.from
     }
 
     /// The number of records at its end.
-    pub const fn to(&self) -> u64 {
+    pub(crate) const fn to(&self) -> u64 {
         self.summary.counts.records
     }
 
@@ -84,7 +84,7 @@ impl Delta {
     ///
     /// # Errors
     /// When the row does not fit.
-    pub fn add_row(
+    pub(crate) fn add_row(
         &mut self,
         (clock, digest): (u64, u128),
         records: &[LogRecord],
@@ -198,7 +198,7 @@ impl Delta {
     ///
     /// # Errors
     /// When the log has stored another digest.
-    pub fn finish(&mut self) -> Result<(), &'static str> {
+    pub(crate) fn finish(&mut self) -> Result<(), &'static str> {
         if self.stored_digest != self.summary.digest.to_u128() {
             return Err("the digest differs from the stored one");
         }
@@ -208,7 +208,7 @@ impl Delta {
     }
 
     /// The pages of accounts that change, in order.
-    pub fn pages(&self) -> Vec<u32> {
+    pub(crate) fn pages(&self) -> Vec<u32> {
         let created = u32::try_from(self.created.len()).expect("there are less than 2^32 accounts");
         let created = self.first_created..self.first_created + created;
         let mut pages: Vec<u32> = self.numbers.iter().copied().chain(created).map(page_of).collect();
@@ -222,7 +222,7 @@ impl Delta {
     ///
     /// # Errors
     /// When the page does not fit.
-    pub fn apply(
+    pub(crate) fn apply(
         &mut self,
         page: u32,
         records: u64,
@@ -262,7 +262,7 @@ impl Delta {
     }
 
     /// The new marks, when all pages are known. They are yielded once.
-    pub fn take_marks(&mut self) -> Vec<Mark> {
+    pub(crate) fn take_marks(&mut self) -> Vec<Mark> {
         let mut marks = std::mem::take(&mut self.movements);
         marks.retain(|mark| {
             let touched = self.touched.get_mut(&mark.account).expect("what moved was touched");
@@ -273,7 +273,7 @@ impl Delta {
     }
 
     /// The reservations that are open at the end.
-    pub fn added(&self) -> impl Iterator<Item = &Pending> {
+    pub(crate) fn added(&self) -> impl Iterator<Item = &Pending> {
         self.added.values().map(|(pending, _)| pending)
     }
 }

@@ -12,9 +12,9 @@ use crate::store::codec::{CodecError, Input, put_u64};
 pub(crate) struct RunHead {
     pub number: u64,
     /// Number of merges that its entries have been through.
-    pub level: u8,
-    pub entries: u64,
-    pub sections: u32,
+    pub(crate) level: u8,
+    pub(crate) entries: u64,
+    pub(crate) sections: u32,
 }
 
 /// See [`LedgerSnapshotRow`].
@@ -26,9 +26,9 @@ pub(crate) struct Head {
     /// The records of the next snapshot, while it is written.
     pub target: Option<u64>,
     pub log_rows: u64,
-    pub mark_rows: u64,
+    pub(crate) mark_rows: u64,
     pub pendings: PendingRows,
-    pub next_run: u64,
+    pub(crate) next_run: u64,
     pub runs: Vec<RunHead>,
     pub old_runs: Vec<u64>,
 }
@@ -37,15 +37,15 @@ pub(crate) struct Head {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PendingRows {
     /// To be deleted up to `from`.
-    pub old: u64,
+    pub(crate) old: u64,
     pub from: u64,
-    pub to: u64,
-    pub entries: u64,
+    pub(crate) to: u64,
+    pub(crate) entries: u64,
 }
 
 impl Head {
     /// Of a snapshot of nothing.
-    pub fn new(hash_key: [u8; 16]) -> Self {
+    pub(crate) fn new(hash_key: [u8; 16]) -> Self {
         Self {
             hash_key,
             summary: Summary::default(),
@@ -59,19 +59,19 @@ impl Head {
         }
     }
 
-    pub const fn records(&self) -> u64 {
+    pub(crate) const fn records(&self) -> u64 {
         self.summary.counts.records
     }
 
     /// The head in a store, if there is one.
-    pub fn read(store: &Store) -> Result<Option<Self>, StoreError> {
+    pub(crate) fn read(store: &Store) -> Result<Option<Self>, StoreError> {
         let row = store.get::<LedgerSnapshots>(&LedgerSnapshotKey::ONLY)?;
         row.map(|stored| Self::of(&stored.row).map_err(|error| damaged(LedgerSnapshots::DEF.name, 0, &error)))
             .transpose()
     }
 
     /// Replaces `self` in the store by `next`. Can be repeated if the outcome is unknown.
-    pub fn replace(&self, store: &Store, next: &Self) -> Result<(), StoreError> {
+    pub(crate) fn replace(&self, store: &Store, next: &Self) -> Result<(), StoreError> {
         let stored = Self::read(store)?;
         if stored.as_ref() == Some(next) {
             return Ok(());
@@ -92,7 +92,7 @@ impl Head {
         }
     }
 
-    pub fn of(row: &LedgerSnapshotRow) -> Result<Self, CodecError> {
+    pub(crate) fn of(row: &LedgerSnapshotRow) -> Result<Self, CodecError> {
         let mut runs = Vec::new();
         let mut input = Input::new(&row.runs);
         while !input.is_at_end() {

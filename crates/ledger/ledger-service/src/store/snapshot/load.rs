@@ -29,9 +29,9 @@ const ROWS_AT_ONCE: usize = 64;
 pub(crate) struct Loaded {
     pub machine: Machine,
     pub log: Arc<Log>,
-    pub snapshots: Snapshots,
+    pub(crate) snapshots: Snapshots,
     /// The records whose ids the machine has frozen.
-    pub frozen: Option<u64>,
+    pub(crate) frozen: Option<u64>,
 }
 
 /// Loads the snapshot of a store, if there is one.

@@ -51,7 +51,7 @@ impl Reader {
 
 /// A merge under way.
 pub(super) struct Merge {
-    pub level: u8,
+    pub(crate) level: u8,
     /// The number of the new run.
     pub number: u64,
     /// Oldest first.
@@ -64,7 +64,7 @@ pub(super) struct Merge {
 }
 
 impl Merge {
-    pub fn new(runs: &[Arc<Run>], number: u64, options: SnapshotOptions) -> Self {
+    pub(super) fn new(runs: &[Arc<Run>], number: u64, options: SnapshotOptions) -> Self {
         let reader = |run: &Arc<Run>| Reader { run: Arc::clone(run), next_page: 0, entries: VecDeque::new() };
         Self {
             level: runs[0].head.level,
@@ -78,12 +78,12 @@ impl Merge {
     }
 
     /// The numbers of the runs that are merged.
-    pub fn inputs(&self) -> Vec<u64> {
+    pub(super) fn inputs(&self) -> Vec<u64> {
         self.readers.iter().map(|reader| reader.run.head.number).collect()
     }
 
     /// Merges and writes some more. Returns whether all rows are durable.
-    pub fn step(&mut self, store: &Store) -> Result<bool, StoreError> {
+    pub(super) fn step(&mut self, store: &Store) -> Result<bool, StoreError> {
         if !self.rows.is_empty() {
             write_some(store, &mut self.rows, self.commit_bytes)?;
         } else if self.made.is_none() {
@@ -122,7 +122,7 @@ impl Merge {
     }
 
     /// The new run. All its rows are durable.
-    pub fn made(&self) -> Arc<Run> {
+    pub(super) fn made(&self) -> Arc<Run> {
         Arc::clone(self.made.as_ref().expect("all rows are durable"))
     }
 }

@@ -43,11 +43,11 @@ const ENTRY_BYTES: usize = 13;
 
 /// A snapshot begins when the log has grown by this much since the last one, in bytes. That many are read when
 /// the ledger opens, and the ids in them are in memory: about a million transfers.
-pub const SNAPSHOT_LOG_BYTES_MIN: u64 = 32 << 20;
+pub(crate) const SNAPSHOT_LOG_BYTES_MIN: u64 = 32 << 20;
 
 /// With many accounts the log may grow by more, up to this much, so that not most of what is written are
 /// accounts.
-pub const SNAPSHOT_LOG_BYTES_MAX: u64 = 128 << 20;
+pub(crate) const SNAPSHOT_LOG_BYTES_MAX: u64 = 128 << 20;
 
 /// A row of the log costs more than its records when it is read: as much as this many bytes.
 pub(crate) const ROW_WEIGHT_BYTES: u64 = 64;

@@ -10,13 +10,11 @@ use batzen_tables::ledger::LedgerAccounts;
 use crate::store::block::Block;
 use crate::store::codec::{CodecError, Input, put, put_u64};
 
-/// Accounts in a page.
 pub(super) const PAGE_ACCOUNTS: u32 = 64;
 
 /// Records in a group of the log's index.
 pub(crate) const GROUP_RECORDS: u64 = 1024;
 
-/// Marks in a row.
 pub(super) const ROW_MARKS: usize = 4096;
 
 /// Entries of pending transfers in a row.

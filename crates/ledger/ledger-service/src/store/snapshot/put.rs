@@ -15,11 +15,11 @@ pub(super) struct Put {
 }
 
 impl Put {
-    pub fn row<T: Table>(key: &T::Key, row: &T::Row) -> Self {
+    pub(super) fn row<T: Table>(key: &T::Key, row: &T::Row) -> Self {
         Self { table: T::DEF, key: key.to_bytes(), row: Some(row.to_bytes()) }
     }
 
-    pub fn delete<T: Table>(key: &T::Key) -> Self {
+    pub(super) fn delete<T: Table>(key: &T::Key) -> Self {
         Self { table: T::DEF, key: key.to_bytes(), row: None }
     }
 

@@ -22,32 +22,32 @@ use super::{ENTRY_BYTES, SnapshotOptions};
 /// A use of an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct IdEntry {
-    pub hash: u64,
+    pub(crate) hash: u64,
     /// Three bits are the status, the rest the record's number.
     place: u64,
 }
 
 impl IdEntry {
-    pub fn new(hash: u64, number: u64, status: IdStatus) -> Self {
+    pub(crate) fn new(hash: u64, number: u64, status: IdStatus) -> Self {
         assert!(number < RECORDS_MAX, "the log is full");
         Self { hash, place: number << 3 | status as u64 }
     }
 
-    pub const fn number(&self) -> u64 {
+    pub(crate) const fn number(&self) -> u64 {
         self.place >> 3
     }
 
-    pub fn status(&self) -> IdStatus {
+    pub(crate) fn status(&self) -> IdStatus {
         let number = u8::try_from(self.place & 7).expect("three bits");
         IdStatus::from_number(number).expect("entries have a status")
     }
 
-    pub fn set_status(&mut self, status: IdStatus) {
+    pub(crate) fn set_status(&mut self, status: IdStatus) {
         *self = Self::new(self.hash, self.number(), status);
     }
 
     /// Entries are merged in this order.
-    pub const fn order(&self) -> (u64, u64) {
+    pub(crate) const fn order(&self) -> (u64, u64) {
         (self.hash, self.number())
     }
 
@@ -74,7 +74,7 @@ struct Section {
 
 /// A run. Its rows are deleted only when nobody has it any more.
 pub(crate) struct Run {
-    pub head: RunHead,
+    pub(crate) head: RunHead,
     /// The first hash of each section.
     firsts: Vec<u64>,
     sections: Vec<Section>,
@@ -86,7 +86,7 @@ fn damaged(run: u64, what: impl std::fmt::Display) -> StoreError {
 
 impl Run {
     /// Loads filters and fences.
-    pub fn load(store: &Store, head: RunHead) -> Result<Self, StoreError> {
+    pub(crate) fn load(store: &Store, head: RunHead) -> Result<Self, StoreError> {
         const SECTIONS_AT_ONCE: usize = 16;
         let keys: Vec<LedgerIdFilterKey> =
             (0..head.sections).map(|section| LedgerIdFilterKey { run: head.number, section }).collect();
@@ -100,7 +100,7 @@ impl Run {
     }
 
     /// A run with these sections.
-    pub fn of(
+    pub(crate) fn of(
         head: RunHead,
         sections: impl Iterator<Item = Option<LedgerIdFilterRow>>,
     ) -> Result<Self, StoreError> {
@@ -124,11 +124,11 @@ impl Run {
     }
 
     /// Returns whether an entry with this hash is found in this page.
-    pub fn has(&self, hash: u64, page: u32) -> bool {
+    pub(crate) fn has(&self, hash: u64, page: u32) -> bool {
         self.may_contain(hash) && self.page_with(hash) == Some(page)
     }
 
-    pub fn pages(&self) -> u32 {
+    pub(crate) fn pages(&self) -> u32 {
         self.sections.last().map_or(0, Section::next_page)
     }
 
@@ -147,7 +147,7 @@ impl Run {
     }
 
     /// Reads consecutive pages.
-    pub fn read(&self, store: &Store, pages: &[u32]) -> Result<Vec<Vec<IdEntry>>, StoreError> {
+    pub(crate) fn read(&self, store: &Store, pages: &[u32]) -> Result<Vec<Vec<IdEntry>>, StoreError> {
         let number = self.head.number;
         let keys: Vec<LedgerIdPageKey> =
             pages.iter().map(|page| LedgerIdPageKey { run: number, page: *page }).collect();
@@ -159,7 +159,7 @@ impl Run {
         pages.collect()
     }
 
-    pub fn memory_bytes(&self) -> u64 {
+    pub(crate) fn memory_bytes(&self) -> u64 {
         let sections = self.sections.iter();
         sections
             .map(|section| 80 + section.fences.capacity() as u64 * 8 + section.filter.bytes() as u64)
@@ -167,7 +167,7 @@ impl Run {
     }
 
     /// Rows and filters on the disk.
-    pub fn disk_bytes(&self) -> u64 {
+    pub(crate) fn disk_bytes(&self) -> u64 {
         self.head.entries * ENTRY_BYTES as u64 + self.memory_bytes()
     }
 }
@@ -207,21 +207,21 @@ impl Section {
 /// All runs of a snapshot, oldest first, and how ids are hashed for them.
 #[derive(Clone)]
 pub(crate) struct Ids {
-    pub hasher: IdHasher,
-    pub runs: Vec<Arc<Run>>,
+    pub(crate) hasher: IdHasher,
+    pub(crate) runs: Vec<Arc<Run>>,
 }
 
 /// Pages that one read gets at once.
 const PAGES_AT_ONCE: usize = 64;
 
 impl Ids {
-    pub fn new(hash_key: &[u8; 16]) -> Self {
+    pub(crate) fn new(hash_key: &[u8; 16]) -> Self {
         Self { hasher: IdHasher::new(hash_key), runs: Vec::new() }
     }
 
     /// Visits the entries with these hashes, the latest status of a record first: position of the hash, number
     /// and status. Hashes that no filter knows cost no read.
-    pub fn find(
+    pub(crate) fn find(
         &self,
         store: &Store,
         hashes: &[u64],
@@ -249,15 +249,15 @@ impl Ids {
         Ok(())
     }
 
-    pub fn entries(&self) -> u64 {
+    pub(crate) fn entries(&self) -> u64 {
         self.runs.iter().map(|run| run.head.entries).sum()
     }
 
-    pub fn memory_bytes(&self) -> u64 {
+    pub(crate) fn memory_bytes(&self) -> u64 {
         self.runs.iter().map(|run| run.memory_bytes()).sum()
     }
 
-    pub fn disk_bytes(&self) -> u64 {
+    pub(crate) fn disk_bytes(&self) -> u64 {
         self.runs.iter().map(|run| run.disk_bytes()).sum()
     }
 }
@@ -278,7 +278,7 @@ pub(super) struct RunWriter {
 }
 
 impl RunWriter {
-    pub const fn new(number: u64, options: SnapshotOptions) -> Self {
+    pub(super) const fn new(number: u64, options: SnapshotOptions) -> Self {
         Self {
             number,
             options,
@@ -293,7 +293,7 @@ impl RunWriter {
     }
 
     /// Adds the next entry. Entries with the same hash stay in one page.
-    pub fn push(&mut self, entry: IdEntry, rows: &mut impl Extend<Put>) {
+    pub(super) fn push(&mut self, entry: IdEntry, rows: &mut impl Extend<Put>) {
         let last = self.page.last().map(|last| last.hash);
         if self.page.len() >= self.options.page_entries && last != Some(entry.hash) {
             self.end_page(rows);
@@ -335,7 +335,7 @@ impl RunWriter {
     }
 
     /// Ends the run. It is valid once all rows are durable.
-    pub fn finish(&mut self, level: u8, rows: &mut impl Extend<Put>) -> Run {
+    pub(super) fn finish(&mut self, level: u8, rows: &mut impl Extend<Put>) -> Run {
         self.end_page(rows);
         self.end_section(rows);
         let sections = std::mem::take(&mut self.sections);

@@ -64,7 +64,7 @@ pub(super) struct Taking {
 }
 
 impl Taking {
-    pub fn new(target: u64, number: u64, head: &Head) -> Self {
+    pub(super) fn new(target: u64, number: u64, head: &Head) -> Self {
         Self {
             target,
             number,
@@ -81,18 +81,18 @@ impl Taking {
     }
 
     /// Continues one whose part of the log and marks are known already, with a new run.
-    pub fn resume(delta: Delta, marks: Vec<Mark>, number: u64, head: &Head) -> Self {
+    pub(super) fn resume(delta: Delta, marks: Vec<Mark>, number: u64, head: &Head) -> Self {
         let phase = Phase::Accounts(delta.pages().into());
         let new = Self::new(delta.to(), number, head);
         Self { delta, phase, marks: Some(marks), ..new }
     }
 
-    pub const fn delta(&self) -> &Delta {
+    pub(super) const fn delta(&self) -> &Delta {
         &self.delta
     }
 
     /// Does some more. Returns whether all rows are durable.
-    pub fn step(&mut self, of: &Snapshots) -> Result<bool, StoreError> {
+    pub(super) fn step(&mut self, of: &Snapshots) -> Result<bool, StoreError> {
         let store = of.store();
         if !self.rows.is_empty() {
             write_some(store, &mut self.rows, of.options.commit_bytes)?;
@@ -221,7 +221,7 @@ impl Taking {
     }
 
     /// The head that makes the snapshot current, and its run.
-    pub fn end(&mut self, head: &Head) -> (Head, Option<Run>) {
+    pub(super) fn end(&mut self, head: &Head) -> (Head, Option<Run>) {
         let run = self.made.take();
         let mut next = head.clone();
         next.summary = self.delta.summary;
@@ -235,7 +235,7 @@ impl Taking {
     }
 
     /// Takes the run back, because the head could not be written.
-    pub fn give_back(&mut self, run: Option<Run>) {
+    pub(super) fn give_back(&mut self, run: Option<Run>) {
         self.made = run;
     }
 }

@@ -26,7 +26,7 @@ impl SnapshotThread {
     ///
     /// # Panics
     /// When the operating system refuses to start a thread.
-    pub fn start(mut snapshots: Snapshots, log: Arc<Log>) -> Self {
+    pub(crate) fn start(mut snapshots: Snapshots, log: Arc<Log>) -> Self {
         let is_stopped = Arc::new(AtomicBool::new(false));
         let (stopped, wait_at) = (Arc::clone(&is_stopped), Arc::clone(&log));
         let run = move || {
@@ -52,7 +52,7 @@ impl SnapshotThread {
     }
 
     /// Ends it after the current step. A snapshot that was begun is finished after the next start.
-    pub fn stop(&self) {
+    pub(crate) fn stop(&self) {
         self.is_stopped.store(true, Ordering::Release);
         self.log.wake();
         if let Some(thread) = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take() {

@@ -43,8 +43,8 @@ pub(crate) struct Snapshots {
 
 /// A snapshot that another process has begun.
 pub(crate) struct Left {
-    pub delta: Delta,
-    pub marks: Vec<Mark>,
+    pub(crate) delta: Delta,
+    pub(crate) marks: Vec<Mark>,
 }
 
 /// Rows of a run that are left.
@@ -56,7 +56,7 @@ struct Deleting {
 
 impl Snapshots {
     /// Continues after a head. If its target is set, `left` is the part of the log up to there.
-    pub fn new(
+    pub(crate) fn new(
         log: Arc<Log>,
         options: SnapshotOptions,
         head: Head,
@@ -72,7 +72,7 @@ impl Snapshots {
     ///
     /// # Errors
     /// When the store fails.
-    pub fn step(&mut self) -> Result<bool, StoreError> {
+    pub(crate) fn step(&mut self) -> Result<bool, StoreError> {
         if self.left.is_some() {
             // Rows of its run may be there already, so it gets another.
             let mut next = self.head.clone();

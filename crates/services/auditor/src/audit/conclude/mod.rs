@@ -30,37 +30,37 @@ use crate::audit::terms::{Subject, Terms};
 
 pub(crate) use coins::units;
 pub use confirmations::Confirmation;
-pub use overdue::Overdue;
+pub(crate) use overdue::Overdue;
 
 /// Maximum difference between the times of two records of one event (auditor chapter 7.4).
 pub(crate) const TOLERANCE: Duration = Duration::from_secs(900);
 
 /// Draws the conclusions.
 pub(crate) struct Conclusion<'a> {
-    pub subject: &'a Subject,
-    pub terms: &'a Terms,
-    pub books: &'a Books,
+    pub(crate) subject: &'a Subject,
+    pub(crate) terms: &'a Terms,
+    pub(crate) books: &'a Books,
     /// The rows, for the few questions that books do not answer.
-    pub store: &'a Store,
+    pub(crate) store: &'a Store,
     /// Changed rows that `store` does not have yet.
-    pub fresh: Option<&'a Fresh<'a>>,
-    pub now: Timestamp,
+    pub(crate) fresh: Option<&'a Fresh<'a>>,
+    pub(crate) now: Timestamp,
     /// Whether stored balances are checked, too.
-    pub internal: bool,
+    pub(crate) internal: bool,
     /// Whether serials say in which order the exchange stored its rows.
-    pub in_order: bool,
+    pub(crate) in_order: bool,
     /// When the rows were copied, if the exchange went on since.
-    pub copied: Option<Timestamp>,
+    pub(crate) copied: Option<Timestamp>,
     /// The objects whose accounts are complete; `None`: all.
-    pub scope: Option<&'a Scope>,
+    pub(crate) scope: Option<&'a Scope>,
     /// Sums that reserves and transfers bring forward, until they are added to the books.
-    pub forward: BroughtForward,
-    pub findings: Vec<Finding>,
-    pub overdue: Overdue,
+    pub(crate) forward: BroughtForward,
+    pub(crate) findings: Vec<Finding>,
+    pub(crate) overdue: Overdue,
     /// Sums that follow from complete accounts.
-    pub sums: ObjectSums,
+    pub(crate) sums: ObjectSums,
     /// The sums of all rows, for questions about the whole.
-    pub tally: Tally,
+    pub(crate) tally: Tally,
 }
 
 /// The sums that complete accounts of which not all rows are posted.
@@ -80,7 +80,7 @@ impl Default for BroughtForward {
 
 impl<'a> Conclusion<'a> {
     /// Conclusions about all rows that were posted.
-    pub fn new(
+    pub(super) fn new(
         subject: &'a Subject,
         terms: &'a Terms,
         books: &'a Books,
@@ -112,7 +112,7 @@ impl Conclusion<'_> {
     ///
     /// # Errors
     /// If rows cannot be read.
-    pub fn draw(&mut self) -> Result<()> {
+    pub(super) fn draw(&mut self) -> Result<()> {
         self.coins();
         self.forged_coins()?;
         self.refunds();
@@ -146,7 +146,7 @@ impl Conclusion<'_> {
     ///
     /// # Errors
     /// If rows cannot be read.
-    pub fn draw_whole(&mut self) -> Result<()> {
+    pub(crate) fn draw_whole(&mut self) -> Result<()> {
         self.removed_orders();
         self.removed_purse_deposits();
         self.archives();

@@ -21,19 +21,16 @@ const PAGE: usize = 4_096;
 /// Number of overdue deposits that a report lists. All of them are counted.
 const LISTED_MAX: usize = 10_000;
 
-/// An overdue deposit.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct OverdueDeposit {
-    /// Its row.
-    pub row: RowName,
+pub(crate) struct OverdueDeposit {
+    pub(crate) row: RowName,
     /// Its amount with fee, in units of 10⁻⁸.
-    pub amount: u128,
+    pub(crate) amount: u128,
     /// When it was due.
-    pub deadline: Timestamp,
-    /// The coin.
-    pub coin_pub: batzen_crypto::EddsaPublicKey,
+    pub(crate) deadline: Timestamp,
+    pub(crate) coin_pub: batzen_crypto::EddsaPublicKey,
     /// The payto URI of the merchant's account.
-    pub account: String,
+    pub(crate) account: String,
 }
 
 /// Deposits that are due and not paid.
@@ -41,10 +38,9 @@ pub struct OverdueDeposit {
 pub struct Overdue {
     /// The sum of their amounts.
     pub units: u128,
-    /// Their number.
-    pub count: u64,
+    pub(crate) count: u64,
     /// The first of them.
-    pub deposits: Vec<OverdueDeposit>,
+    pub(crate) deposits: Vec<OverdueDeposit>,
 }
 
 /// A row's position in an index that has it.

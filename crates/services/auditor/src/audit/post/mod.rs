@@ -32,20 +32,20 @@ const WIRE_HASHES_MAX: usize = 1 << 16;
 
 /// Posts rows: one for each thread.
 pub(crate) struct Poster<'a> {
-    pub subject: &'a Subject,
-    pub terms: &'a Terms,
-    pub books: &'a Books,
-    pub tally: Tally,
-    pub claims: Claims,
-    pub findings: Vec<Finding>,
+    pub(crate) subject: &'a Subject,
+    pub(crate) terms: &'a Terms,
+    pub(crate) books: &'a Books,
+    pub(crate) tally: Tally,
+    pub(crate) claims: Claims,
+    pub(crate) findings: Vec<Finding>,
     wire_hashes: HashMap<(PaytoHash, WireSalt), HashCode>,
     /// Rows posted, and signatures verified.
-    pub rows: u64,
-    pub signatures: u64,
+    pub(crate) rows: u64,
+    pub(crate) signatures: u64,
 }
 
 impl<'a> Poster<'a> {
-    pub fn new(subject: &'a Subject, terms: &'a Terms, books: &'a Books) -> Self {
+    pub(super) fn new(subject: &'a Subject, terms: &'a Terms, books: &'a Books) -> Self {
         Self {
             subject,
             terms,
@@ -60,7 +60,7 @@ impl<'a> Poster<'a> {
     }
 
     /// Posts rows of one table. Rows of tables that have no accounts are ignored.
-    pub fn post(&mut self, table: &TableDef, records: Vec<RawRecord>, way: Way) -> Result<()> {
+    pub(super) fn post(&mut self, table: &TableDef, records: Vec<RawRecord>, way: Way) -> Result<()> {
         self.rows += records.len() as u64;
         macro_rules! dispatch {
             ($($table:ident => $post:ident,)*) => {
@@ -145,9 +145,9 @@ impl<'a> Poster<'a> {
 
 /// A row to post.
 pub(crate) struct Row<'a, T: Table> {
-    pub found: Found<T>,
-    pub key: &'a [u8],
-    pub way: Way,
+    pub(crate) found: Found<T>,
+    pub(crate) key: &'a [u8],
+    pub(crate) way: Way,
 }
 
 impl<T: Table> Row<'_, T> {

@@ -17,7 +17,6 @@ const AGE_MAX: Duration = Duration::from_secs(12 * 3600);
 /// A logged-in customer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Session {
-    /// The account.
     pub account: String,
     /// The secret that the page sends with every request that changes something; other sites do not know it.
     pub csrf: String,

@@ -11,13 +11,13 @@ type Result<T> = std::result::Result<T, StoreError>;
 
 /// When a process is killed by its own commits: at which number, and before or after the commit is durable.
 #[derive(Clone, Copy, Debug)]
-pub struct KillAt {
+pub(crate) struct KillAt {
     pub commit: usize,
     pub is_durable: bool,
 }
 
 /// One process's view of the store.
-pub struct Fenced {
+pub(crate) struct Fenced {
     pub inner: Arc<MemoryBackend>,
     /// Held during a commit or a look-up.
     pub alive: Arc<Mutex<bool>>,

@@ -11,9 +11,9 @@ use batzen_protocol::{Currency, Timestamp};
 use batzen_store::Store;
 use batzen_store::memory::MemoryBackend;
 
-pub const NOW: Timestamp = Timestamp::from_secs(1_700_000_000);
+pub(crate) const NOW: Timestamp = Timestamp::from_secs(1_700_000_000);
 
-pub struct RulesHarness {
+pub(crate) struct RulesHarness {
     pub store: Store,
     pub ledger: Arc<MemoryLedger>,
     pub chart: Chart,
@@ -22,7 +22,7 @@ pub struct RulesHarness {
 }
 
 impl RulesHarness {
-    pub fn new(policy: Policy) -> Self {
+    pub(crate) fn new(policy: Policy) -> Self {
         let store = Store::new(MemoryBackend::new());
         let batcher = Batcher::new(Arc::new(BankRules { policy }), store.clone());
         let currency: Currency = "KUDOS".parse().unwrap();
@@ -39,12 +39,12 @@ impl RulesHarness {
     }
 
     /// One batch with one command.
-    pub fn rule(&self, command: Command) -> Result<Answer, Refusal> {
+    pub(crate) fn rule(&self, command: Command) -> Result<Answer, Refusal> {
         self.batcher.run(&[command], &|| NOW).unwrap().remove(0)
     }
 
     /// Asks the ledger for an intent.
-    pub fn ask(&self, intent: &Intent) -> chart::Verdict {
+    pub(crate) fn ask(&self, intent: &Intent) -> chart::Verdict {
         let names = [
             (intent.opens_debit, &intent.row.debit_account),
             (intent.opens_credit, &intent.row.credit_account),
@@ -65,14 +65,14 @@ impl RulesHarness {
     }
 
     /// Executes a command completely.
-    pub fn execute(&self, command: Command) -> Result<Answer, Refusal> {
+    pub(crate) fn execute(&self, command: Command) -> Result<Answer, Refusal> {
         match self.rule(command)? {
             Answer::Intended(intent) => self.finish(*intent),
             outcome => Ok(outcome),
         }
     }
 
-    pub fn finish(&self, intent: Intent) -> Result<Answer, Refusal> {
+    pub(crate) fn finish(&self, intent: Intent) -> Result<Answer, Refusal> {
         let verdict = self.ask(&intent);
         match self.rule(Command::Finish(Finish([(intent, verdict)].into()))).unwrap() {
             Answer::Finished(mut finished) => finished.remove(0).result,
@@ -80,7 +80,7 @@ impl RulesHarness {
         }
     }
 
-    pub fn check(&self) -> Totals {
+    pub(crate) fn check(&self) -> Totals {
         self.ledger.verify().unwrap();
         self.runtime.block_on(books::check(&self.store, self.ledger.as_ref())).unwrap()
     }

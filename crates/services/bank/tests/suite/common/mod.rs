@@ -1,7 +1,7 @@
 //! Shared by the tests: a bank on a free port, and calls that return status and body.
 
-pub mod fenced;
-pub mod harness;
+pub(crate) mod fenced;
+pub(crate) mod harness;
 
 use batzen_bank::{Bank, BankConfig, PasswordCost, RunningBank};
 use batzen_crypto::{EddsaPublicKey, HashCode, Wtid};
@@ -13,7 +13,7 @@ use batzen_service::wire_gateway::{
 use serde_json::Value;
 
 /// A test bank in memory on a free port, with a sign-up bonus of 100.
-pub fn config() -> BankConfig {
+pub(crate) fn config() -> BankConfig {
     BankConfig {
         http_port: 0,
         signup_bonus: money("100"),
@@ -23,45 +23,45 @@ pub fn config() -> BankConfig {
     }
 }
 
-pub fn money(text: &str) -> Money {
+pub(crate) fn money(text: &str) -> Money {
     text.parse().unwrap()
 }
 
-pub fn kudos(text: &str) -> Amount {
+pub(crate) fn kudos(text: &str) -> Amount {
     format!("KUDOS:{text}").parse().unwrap()
 }
 
-pub fn payto(account: &str) -> String {
+pub(crate) fn payto(account: &str) -> String {
     format!("payto://x-taler-bank/localhost/{account}?receiver-name={account}")
 }
 
-pub fn client() -> Client {
+pub(crate) fn client() -> Client {
     // Like clients of the 0.9 generation: every body is compressed.
     Client::new(&ClientOptions { deflate_from_bytes: Some(0), ..ClientOptions::default() }).unwrap()
 }
 
 /// Status and code of an error response.
-pub fn refusal(error: &ClientError) -> (u16, u32) {
+pub(crate) fn refusal(error: &ClientError) -> (u16, u32) {
     (error.status().unwrap_or(0), error.code().map_or(0, ErrorCode::to_u32))
 }
 
-pub fn key(byte: u8) -> EddsaPublicKey {
+pub(crate) fn key(byte: u8) -> EddsaPublicKey {
     EddsaPublicKey::from_bytes([byte; 32])
 }
 
-pub fn wtid(byte: u8) -> Wtid {
+pub(crate) fn wtid(byte: u8) -> Wtid {
     Wtid::from_bytes([byte; 32])
 }
 
-pub fn uid(byte: u8) -> HashCode {
+pub(crate) fn uid(byte: u8) -> HashCode {
     HashCode::from_bytes([byte; 64])
 }
 
-pub fn last(delta: i64) -> HistoryQuery {
+pub(crate) fn last(delta: i64) -> HistoryQuery {
     HistoryQuery { start: None, delta, long_poll_ms: 0 }
 }
 
-pub fn transfer(id: u8, amount: &str, to: &str) -> TransferRequest {
+pub(crate) fn transfer(id: u8, amount: &str, to: &str) -> TransferRequest {
     TransferRequest {
         request_uid: uid(id),
         amount: kudos(amount),
@@ -71,49 +71,49 @@ pub fn transfer(id: u8, amount: &str, to: &str) -> TransferRequest {
     }
 }
 
-pub fn incoming(id: u8, amount: &str, from: &str) -> AddIncomingRequest {
+pub(crate) fn incoming(id: u8, amount: &str, from: &str) -> AddIncomingRequest {
     AddIncomingRequest { amount: kudos(amount), reserve_pub: key(id), debit_account: payto(from) }
 }
 
 /// A bank with a client of it.
-pub struct Fixture {
+pub(crate) struct Fixture {
     pub bank: RunningBank,
     pub client: Client,
     pub base: String,
 }
 
 impl Fixture {
-    pub async fn start(config: BankConfig) -> Self {
+    pub(crate) async fn start(config: BankConfig) -> Self {
         let bank = Bank::start(config).await.unwrap();
         let base = format!("http://{}/", bank.addr);
         Self { bank, client: client(), base }
     }
 
-    pub fn gateway(&self, account: &str) -> WireGatewayClient {
+    pub(crate) fn gateway(&self, account: &str) -> WireGatewayClient {
         let url = format!("{}taler-wire-gateway/{account}/", self.base);
         WireGatewayClient::new(self.client.clone(), &url, GatewayAuth::None)
     }
 
-    pub async fn get(&self, path: &str) -> Answer {
+    pub(crate) async fn get(&self, path: &str) -> Answer {
         Answer::of(self.client.get_json(format!("{}{path}", self.base)).await.unwrap())
     }
 
-    pub async fn post(&self, path: &str, body: Value) -> Answer {
+    pub(crate) async fn post(&self, path: &str, body: Value) -> Answer {
         Answer::of(self.client.post_json(format!("{}{path}", self.base), &body).await.unwrap())
     }
 
-    pub async fn post_as(&self, user: &str, password: &str, path: &str, body: Value) -> Answer {
+    pub(crate) async fn post_as(&self, user: &str, password: &str, path: &str, body: Value) -> Answer {
         let call = self.client.call(Method::POST, format!("{}{path}", self.base)).json(&body);
         Answer::of(call.basic_auth(user, password).send().await.unwrap())
     }
 
-    pub async fn get_as(&self, user: &str, password: &str, path: &str) -> Answer {
+    pub(crate) async fn get_as(&self, user: &str, password: &str, path: &str) -> Answer {
         let call = self.client.get(format!("{}{path}", self.base));
         Answer::of(call.basic_auth(user, password).send().await.unwrap())
     }
 
     /// Registers an account and creates a withdrawal operation for it. Returns its id.
-    pub async fn withdrawal(&self, account: &str, amount: &str) -> String {
+    pub(crate) async fn withdrawal(&self, account: &str, amount: &str) -> String {
         let answer = self
             .post(
                 &format!("taler-bank-access/accounts/{account}/withdrawals"),
@@ -125,7 +125,7 @@ impl Fixture {
     }
 
     /// The books balance, whatever the test did.
-    pub async fn end(self) {
+    pub(crate) async fn end(self) {
         self.bank.check().await.unwrap();
         self.bank.shutdown().await.unwrap();
     }
@@ -133,13 +133,13 @@ impl Fixture {
 
 /// Status and JSON body (`Null` when empty).
 #[derive(Debug, Clone, PartialEq)]
-pub struct Answer {
+pub(crate) struct Answer {
     pub status: u16,
     pub body: Value,
 }
 
 impl Answer {
-    pub fn of(reply: Reply) -> Self {
+    pub(crate) fn of(reply: Reply) -> Self {
         let body = if reply.body.is_empty() {
             Value::Null
         } else {
@@ -150,7 +150,7 @@ impl Answer {
     }
 
     /// Status and error code.
-    pub fn error(&self) -> (u16, u64) {
+    pub(crate) fn error(&self) -> (u16, u64) {
         (self.status, self.body["code"].as_u64().unwrap_or(0))
     }
 }

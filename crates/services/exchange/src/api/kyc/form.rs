@@ -66,7 +66,6 @@ fn questions(user_type: KycUserType) -> &'static [Question] {
 /// `POST /kyc-form/$PROVIDER`.
 #[derive(Debug, Deserialize)]
 struct Filled {
-    /// The account.
     account: ShortHash,
     /// The secret of the page.
     token: String,

@@ -77,7 +77,6 @@ async fn wallet(app: &Exchange, request: &mut Request) -> Checked<Response> {
 
 /// The unsatisfied rest of a requirement.
 struct Open {
-    /// All its checks.
     checks: Vec<String>,
     /// The missing ones; empty if it is satisfied.
     missing: Vec<String>,

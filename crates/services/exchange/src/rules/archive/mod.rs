@@ -36,7 +36,8 @@ use super::garbage::{COLLECT_ROWS_MAX, Sums, is_over, is_transfer_over, plan_sum
 use super::{DenomTable, DenomTerms, ExchangeRules, Refusal};
 use crate::rules::refusal::Result;
 
-pub use units::{ArchiveUnit, ArchivedRow, CoinFile, PurseCoins, Rows, Stays, TransferPart};
+pub use units::{ArchiveUnit, PurseCoins, Rows, Stays, TransferPart};
+pub(crate) use units::{ArchivedRow, CoinFile};
 
 /// The maximum number of rows in a command, unless one unit has more, so that payments never wait long.
 pub const ARCHIVE_ROWS_MAX: usize = 2_000;
@@ -155,17 +156,17 @@ impl Command<ExchangeRules> for Archive {
 
 /// The decisions, which depend on rows, denominations and the time alone.
 #[derive(Debug, Clone, Copy)]
-pub struct Retention<'a> {
+pub(crate) struct Retention<'a> {
     /// The terms of all denominations.
-    pub denoms: &'a DenomTable,
+    pub(crate) denoms: &'a DenomTable,
     /// The time.
-    pub now: Timestamp,
+    pub(crate) now: Timestamp,
 }
 
 impl Retention<'_> {
     /// Returns whether nothing may be asked about coins of a denomination any more.
     #[must_use]
-    pub fn is_forgotten(&self, denom: DenomSerial) -> bool {
+    pub(crate) fn is_forgotten(&self, denom: DenomSerial) -> bool {
         self.denoms.get(denom).is_some_and(|terms| self.has_expired(&terms))
     }
 
@@ -175,7 +176,11 @@ impl Retention<'_> {
 
     /// Why a transfer stays, by its own rows.
     #[must_use]
-    pub fn transfer_stays(&self, transfer: &WireOutRow, prepared: Option<&PreparedRow>) -> Option<Stays> {
+    pub(crate) fn transfer_stays(
+        &self,
+        transfer: &WireOutRow,
+        prepared: Option<&PreparedRow>,
+    ) -> Option<Stays> {
         // Garbage collection removes only requests that the bank accepted long ago.
         if prepared.is_some_and(|prepared| !is_transfer_over(prepared, self.now)) {
             return Some(Stays::Unpaid);
@@ -186,7 +191,7 @@ impl Retention<'_> {
 
     /// Why a purse's deposits stay, by its row.
     #[must_use]
-    pub fn purse_stays(&self, purse: &PurseRow) -> Option<Stays> {
+    pub(crate) fn purse_stays(&self, purse: &PurseRow) -> Option<Stays> {
         let is_decided = purse.state != PurseState::Open
             && is_over(purse.decided, self.now)
             && is_over(purse.expiration, self.now);
@@ -195,7 +200,7 @@ impl Retention<'_> {
 
     /// Why deposits into a purse stay, by themselves.
     #[must_use]
-    pub fn purse_coins_stay(&self, coins: &PurseCoins) -> Option<Stays> {
+    pub(crate) fn purse_coins_stay(&self, coins: &PurseCoins) -> Option<Stays> {
         let is_forgotten = coins.deposits.iter().all(|(_, row)| self.is_forgotten(row.denom));
         (!is_forgotten).then_some(Stays::Young)
     }
@@ -203,7 +208,7 @@ impl Retention<'_> {
     /// Why a coin stays, by the rows that would leave with it. Payments of it stay in the store longer than it
     /// does.
     #[must_use]
-    pub fn coin_stays(&self, file: &CoinFile) -> Option<Stays> {
+    pub(crate) fn coin_stays(&self, file: &CoinFile) -> Option<Stays> {
         if !self.is_forgotten(file.coin.denom) {
             return Some(Stays::Young);
         }
@@ -344,7 +349,7 @@ impl ExchangeRules {
     /// # Panics
     /// If a coin has no denomination or more than its value: such a coin stays.
     #[must_use]
-    pub fn amount_of(&self, unit: &ArchiveUnit, row: &ArchivedRow) -> u128 {
+    pub(crate) fn amount_of(&self, unit: &ArchiveUnit, row: &ArchivedRow) -> u128 {
         match unit {
             ArchiveUnit::Coin(file) if row.table.id == Coins::DEF.id => {
                 let terms =

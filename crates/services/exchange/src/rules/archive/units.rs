@@ -53,38 +53,32 @@ pub struct PurseCoins {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CoinFile {
     /// The coin's key.
-    pub coin_pub: CoinPub,
-    /// The coin.
-    pub coin: CoinRow,
-    /// Its melts.
-    pub melts: Vec<(MeltKey, MeltRow)>,
+    pub(crate) coin_pub: CoinPub,
+    pub(crate) coin: CoinRow,
+    pub(crate) melts: Vec<(MeltKey, MeltRow)>,
     /// Where reveals find its melts.
-    pub melts_by_rc: Vec<(RcKey, MeltByRcRow)>,
-    /// Its reveals.
-    pub reveals: Vec<(MeltKey, RevealRow)>,
-    /// Its recoups.
-    pub recoups: Vec<(RecoupKey, RecoupRow)>,
+    pub(crate) melts_by_rc: Vec<(RcKey, MeltByRcRow)>,
+    pub(crate) reveals: Vec<(MeltKey, RevealRow)>,
+    pub(crate) recoups: Vec<(RecoupKey, RecoupRow)>,
     /// Its recoups to an old coin.
-    pub recoup_refreshes: Vec<(RecoupKey, RecoupRefreshRow)>,
+    pub(crate) recoup_refreshes: Vec<(RecoupKey, RecoupRefreshRow)>,
     /// The credits that came back to it from fresh coins.
-    pub recoup_credits: Vec<(RecoupRefreshCreditKey, RecoupRefreshCreditRow)>,
+    pub(crate) recoup_credits: Vec<(RecoupRefreshCreditKey, RecoupRefreshCreditRow)>,
     /// Its payments for reserves.
-    pub reserve_opens: Vec<(ReserveOpenDepositKey, ReserveOpenDepositRow)>,
+    pub(crate) reserve_opens: Vec<(ReserveOpenDepositKey, ReserveOpenDepositRow)>,
 }
 
 /// A row on its way to an archive.
 #[derive(Clone, PartialEq, Eq)]
-pub struct ArchivedRow {
-    /// Its table.
-    pub table: &'static TableDef,
-    /// Its key.
-    pub key: Vec<u8>,
+pub(crate) struct ArchivedRow {
+    pub(crate) table: &'static TableDef,
+    pub(crate) key: Vec<u8>,
     /// Its content.
-    pub row: Vec<u8>,
+    pub(crate) row: Vec<u8>,
     /// Its denomination; 0 if it has none.
-    pub denom: DenomSerial,
+    pub(crate) denom: DenomSerial,
     /// Its amount, in hundred-millionths. That of a coin, what it has spent, depends on its value: it is zero here.
-    pub units: u128,
+    pub(crate) units: u128,
 }
 
 /// Rows may hold secrets of others, so only the table is printed.
@@ -101,19 +95,19 @@ impl ArchivedRow {
 
     /// Its bytes, key included.
     #[must_use]
-    pub fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         (self.key.len() + self.row.len()) as u64
     }
 
     /// The change that adds it to an archive.
     #[must_use]
-    pub fn into_insert(self) -> Change {
+    pub(crate) fn into_insert(self) -> Change {
         Change::Insert { table: self.table, key: self.key, row: self.row }
     }
 
     /// The change that removes it from an archive again.
     #[must_use]
-    pub fn into_delete(self) -> Change {
+    pub(crate) fn into_delete(self) -> Change {
         Change::Delete { table: self.table, key: self.key, old_row: self.row, version: None }
     }
 }
@@ -122,9 +116,8 @@ impl ArchivedRow {
 const NO_DENOMINATION: DenomSerial = DenomSerial(0);
 
 impl ArchiveUnit {
-    /// All its rows.
     #[must_use]
-    pub fn rows(&self) -> Vec<ArchivedRow> {
+    pub(crate) fn rows(&self) -> Vec<ArchivedRow> {
         match self {
             Self::Transfer(part) => part.rows(),
             Self::Purse(coins) => coins.rows(),
@@ -134,7 +127,7 @@ impl ArchiveUnit {
 
     /// Number of rows that it has.
     #[must_use]
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         match self {
             Self::Transfer(part) => {
                 part.deposits.len()
@@ -210,7 +203,7 @@ impl CoinFile {
 
     /// Number of rows that it has.
     #[must_use]
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         1 + self.melts.len()
             + self.melts_by_rc.len()
             + self.reveals.len()

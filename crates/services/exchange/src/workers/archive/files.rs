@@ -16,7 +16,7 @@ use super::ArchiveError;
 
 /// The tables whose rows leave. An archive also has copies of what explains them: denominations, revocations,
 /// accounts, the run and its counts.
-pub const MOVED: [&TableDef; 13] = [
+pub(crate) const MOVED: [&TableDef; 13] = [
     Coins::DEF,
     Deposits::DEF,
     Refunds::DEF,
@@ -96,7 +96,7 @@ pub struct Contents {
 impl Contents {
     /// The number of all rows, and their bytes.
     #[must_use]
-    pub fn rows(&self) -> (u64, u64) {
+    pub(crate) fn rows(&self) -> (u64, u64) {
         self.tables.iter().fold((0, 0), |(rows, bytes), table| (rows + table.1, bytes + table.2))
     }
 }
@@ -126,7 +126,7 @@ pub fn contents(archive: &Store) -> Result<Contents, StoreError> {
 ///
 /// # Errors
 /// When the records cannot be read.
-pub fn differences(
+pub(super) fn differences(
     contents: &Contents,
     records: &Store,
     run: u32,

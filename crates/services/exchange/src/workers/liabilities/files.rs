@@ -143,7 +143,6 @@ impl Directory {
         self.dir.join(BUILDING)
     }
 
-    /// The last statement.
     pub(super) fn last(&self) -> Option<&Statement> {
         self.statements.last()
     }

@@ -23,7 +23,7 @@ use crate::app::Exchange;
 use crate::config::LiabilitiesConfig;
 use crate::workers::WorkerError;
 
-pub use files::FilesError;
+pub(crate) use files::FilesError;
 pub(crate) use files::{file, index};
 pub use rows::RowsError;
 

@@ -46,15 +46,15 @@ impl Receiver {
 
 /// A transfer and its receiver.
 pub(super) struct Open {
-    pub found: Found<Prepared>,
-    pub receiver: Receiver,
+    pub(crate) found: Found<Prepared>,
+    pub(crate) receiver: Receiver,
 }
 
 /// A part of the queue.
 pub(super) struct Page {
-    pub open: Vec<Open>,
+    pub(crate) open: Vec<Open>,
     /// Whether there may be more after it. A page that is not the last has at least one transfer.
-    pub has_next: bool,
+    pub(crate) has_next: bool,
 }
 
 /// Reads at most `limit` open transfers, and fewer if their receivers' payto URIs are long.

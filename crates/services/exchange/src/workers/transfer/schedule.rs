@@ -28,25 +28,25 @@ pub(super) enum Pass {
 #[derive(Clone, Copy)]
 pub(super) struct NextPass {
     /// The next pass from the front, without an announcement.
-    pub all: Instant,
+    pub(crate) all: Instant,
     /// The next pass for announced transfers.
-    pub announced: Option<Instant>,
+    pub(crate) announced: Option<Instant>,
 }
 
 impl NextPass {
     /// The time of the next pass.
-    pub fn at(&self) -> Instant {
+    pub(super) fn at(&self) -> Instant {
         self.announced.map_or(self.all, |announced| announced.min(self.all))
     }
 
     /// New transfers were announced.
-    pub fn announce(&mut self, now: Instant, beside_clients: bool) {
+    pub(super) fn announce(&mut self, now: Instant, beside_clients: bool) {
         let pause = if beside_clients { ANNOUNCED_PASS_PAUSE } else { Duration::ZERO };
         self.announced.get_or_insert(now + pause);
     }
 
     /// The pass that is due. The last pass from the front started at `full_pass_at`.
-    pub fn due(&self, now: Instant, full_pass_at: Instant) -> Option<Pass> {
+    pub(super) fn due(&self, now: Instant, full_pass_at: Instant) -> Option<Pass> {
         let is_long_ago = now.saturating_duration_since(full_pass_at) >= FULL_PASS_PAUSE;
         match self.announced {
             _ if self.all <= now => Some(Pass::All),

@@ -30,7 +30,7 @@ use crate::rules::{Lease, Leased, RangeClaim, RangeState};
 use pages::Imported;
 
 /// The size of a range that a watcher claims, as a distance of row ids, unless configured otherwise.
-pub const SHARD_ROWS: u64 = 65_536;
+pub(crate) const SHARD_ROWS: u64 = 65_536;
 /// Interval at which an idle watcher checks the progress of others.
 const STANDBY_LOOK: Duration = Duration::from_millis(500);
 /// Interval at which an idle watcher renews its lease.

@@ -78,7 +78,7 @@ async fn samples(site: &Site) -> Vec<Sample> {
 mod erased {
     use super::{Serialize, Value, edited};
 
-    pub trait Body {
+    pub(super) trait Body {
         fn json(&self) -> Value;
     }
 

@@ -28,7 +28,7 @@ fn extra<T: DeserializeOwned>(reply: &Reply) -> T {
 
 /// Expects 404 with the exchange's signed statement that it does not know the denomination (1005), or that
 /// its cipher does not have this operation (1016).
-pub fn denom_unknown(site: &Site, reply: &Reply, code: u32, h_denom_pub: &HashCode) {
+pub(super) fn denom_unknown(site: &Site, reply: &Reply, code: u32, h_denom_pub: &HashCode) {
     is_error(reply, 404, code);
     let proof: DenominationUnknown = extra(reply);
     assert_eq!((proof.timestamp, proof.h_denom_pub), (site.now(), *h_denom_pub));
@@ -39,7 +39,7 @@ pub fn denom_unknown(site: &Site, reply: &Reply, code: u32, h_denom_pub: &HashCo
 
 /// Expects 410 with the exchange's signed statement that the denomination is not usable for this operation
 /// now.
-pub fn denom_unusable(site: &Site, reply: &Reply, code: u32, oper: &str, h_denom_pub: &HashCode) {
+pub(super) fn denom_unusable(site: &Site, reply: &Reply, code: u32, oper: &str, h_denom_pub: &HashCode) {
     is_error(reply, 410, code);
     let proof: DenominationUnusable = extra(reply);
     assert_eq!((proof.oper.as_str(), proof.timestamp), (oper, site.now()));
@@ -152,7 +152,7 @@ fn coin_effects(
 
 /// Expects a conflict over a coin that is known under this denomination. Returns its history and what is
 /// left.
-pub fn coin_conflict(
+pub(super) fn coin_conflict(
     site: &Site,
     reply: &Reply,
     (status, code): (u16, u32),
@@ -170,14 +170,20 @@ pub fn coin_conflict(
 }
 
 /// Expects 409/1012, with a history that proves that the coin cannot pay this amount.
-pub fn overspent(site: &Site, reply: &Reply, coin_pub: EddsaPublicKey, denom: &Denom, asked: &str) -> Money {
+pub(super) fn overspent(
+    site: &Site,
+    reply: &Reply,
+    coin_pub: EddsaPublicKey,
+    denom: &Denom,
+    asked: &str,
+) -> Money {
     let (_, left) = coin_conflict(site, reply, (409, 1012), coin_pub, denom);
     assert!(left < m(asked), "{left} is left, which does not prove that {asked} is too much");
     left
 }
 
 /// The sum of a reserve's history. Checks every signature.
-pub fn reserve_sum(site: &Site, reserve_pub: EddsaPublicKey, items: &[ReserveHistoryItem]) -> Money {
+pub(super) fn reserve_sum(site: &Site, reserve_pub: EddsaPublicKey, items: &[ReserveHistoryItem]) -> Money {
     let (mut taken, mut given) = (Money::ZERO, Money::ZERO);
     let mut take = |amount: &Amount| taken = taken.checked_add(amount.money()).unwrap();
     let mut give = |amount: &Amount| given = given.checked_add(amount.money()).unwrap();
@@ -235,7 +241,12 @@ pub fn reserve_sum(site: &Site, reserve_pub: EddsaPublicKey, items: &[ReserveHis
 }
 
 /// Expects 409/1150, with a history that proves that the reserve cannot pay this amount.
-pub fn reserve_short(site: &Site, reply: &Reply, reserve: &EddsaPrivateKey, requested: Money) -> Money {
+pub(super) fn reserve_short(
+    site: &Site,
+    reply: &Reply,
+    reserve: &EddsaPrivateKey,
+    requested: Money,
+) -> Money {
     is_error(reply, 409, 1150);
     let proof: InsufficientReserve = extra(reply);
     assert_eq!(proof.requested_amount.money(), requested);

@@ -11,7 +11,6 @@ use serde_json::json;
 
 const CLIENT: (&str, &str) = ("taler-exchange", "exchange secret & more");
 
-/// The provider's books.
 #[derive(Default)]
 struct Books {
     /// Codes that were not used yet, with the redirect URI they were made for.
@@ -22,7 +21,7 @@ struct Books {
 }
 
 /// A running provider.
-pub struct Provider {
+pub(super) struct Provider {
     pub url: String,
     drain: Drain,
 }
@@ -115,7 +114,7 @@ impl Books {
 }
 
 impl Provider {
-    pub async fn start() -> Self {
+    pub(super) async fn start() -> Self {
         let listen = Listen::Tcp { host: Some("127.0.0.1".into()), port: 0, share_port: false };
         let server = Server::bind(listen).await.unwrap();
         let url = format!("http://127.0.0.1:{}", server.bound().port().unwrap());
@@ -126,7 +125,7 @@ impl Provider {
     }
 
     /// The configuration of an exchange that trusts it.
-    pub fn config(&self, checks: &str) -> (KycProvider, KycProviderConfig) {
+    pub(super) fn config(&self, checks: &str) -> (KycProvider, KycProviderConfig) {
         let section = "kyc-provider-test-oauth2".to_owned();
         let checks = checks.split(' ').map(str::to_owned).collect();
         let provider =

@@ -24,12 +24,12 @@ use batzen_protocol::{Amount, Duration, Money, Timestamp};
 
 use crate::api::world::*;
 
-pub const NO_AGE: ShortHash = ShortHash::from_bytes([0; 32]);
-pub const NO_POLICY: HashCode = HashCode::from_bytes([0; 64]);
+pub(crate) const NO_AGE: ShortHash = ShortHash::from_bytes([0; 32]);
+pub(crate) const NO_POLICY: HashCode = HashCode::from_bytes([0; 64]);
 
 /// A coin that is not signed yet.
 #[derive(Clone, Debug)]
-pub struct Planchet {
+pub(crate) struct Planchet {
     pub denom: Denom,
     pub secrets: CoinSecrets,
     pub values: ExchangeWithdrawValues,
@@ -39,9 +39,8 @@ pub struct Planchet {
     unblind: UnblindState,
 }
 
-/// A coin.
 #[derive(Clone, Debug)]
-pub struct Coin {
+pub(crate) struct Coin {
     pub denom: Denom,
     pub secrets: CoinSecrets,
     pub coin_pub: EddsaPublicKey,
@@ -52,14 +51,14 @@ pub struct Coin {
 }
 
 /// An age commitment if this denomination requires one.
-pub fn age_for(denom: &Denom, age: u8) -> Option<AgeCommitmentProof> {
+pub(crate) fn age_for(denom: &Denom, age: u8) -> Option<AgeCommitmentProof> {
     let mask = denom.terms.denom_pub.age_mask;
     (mask != 0).then(|| AgeCommitmentProof::generate(AgeMask::new(mask).unwrap(), age))
 }
 
 impl Planchet {
     /// Blinds a coin that has these secrets.
-    pub fn prepare(
+    pub(crate) fn prepare(
         denom: &Denom,
         secrets: CoinSecrets,
         values: ExchangeWithdrawValues,
@@ -72,11 +71,11 @@ impl Planchet {
         Self { denom: denom.clone(), secrets, values, nonce, age, blinded, unblind }
     }
 
-    pub fn h_coin_ev(&self) -> HashCode {
+    pub(crate) fn h_coin_ev(&self) -> HashCode {
         self.blinded.hash(&self.denom.h)
     }
 
-    pub fn request(&self, reserve: &EddsaPrivateKey) -> WithdrawRequest {
+    pub(crate) fn request(&self, reserve: &EddsaPrivateKey) -> WithdrawRequest {
         let message = WalletReserveWithdraw {
             amount_with_fee: self.denom.cost().of(currency()),
             h_denom_pub: self.denom.h,
@@ -90,7 +89,7 @@ impl Planchet {
     }
 
     /// Unblinds the coin's signature and verifies it.
-    pub fn finish(&self, ev_sig: &BlindedDenomSignature) -> Coin {
+    pub(crate) fn finish(&self, ev_sig: &BlindedDenomSignature) -> Coin {
         Coin {
             denom: self.denom.clone(),
             coin_pub: self.secrets.coin_pub(),
@@ -103,22 +102,22 @@ impl Planchet {
     }
 }
 
-pub fn batch_of(planchets: &[Planchet], reserve: &EddsaPrivateKey) -> BatchWithdrawRequest {
+pub(crate) fn batch_of(planchets: &[Planchet], reserve: &EddsaPrivateKey) -> BatchWithdrawRequest {
     BatchWithdrawRequest { planchets: planchets.iter().map(|planchet| planchet.request(reserve)).collect() }
 }
 
 /// The path of an operation on a reserve.
-pub fn at_reserve(reserve: &EddsaPrivateKey, operation: &str) -> String {
+pub(crate) fn at_reserve(reserve: &EddsaPrivateKey, operation: &str) -> String {
     format!("reserves/{}/{operation}", reserve.public_key())
 }
 
 impl Site {
     /// A planchet with fresh secrets, restricted to age 14 if the denomination is age-restricted.
-    pub async fn planchet(&self, denom: &Denom) -> Planchet {
+    pub(crate) async fn planchet(&self, denom: &Denom) -> Planchet {
         self.planchet_of(denom, &PlanchetMasterSecret::generate(), age_for(denom, 14)).await
     }
 
-    pub async fn planchet_of(
+    pub(crate) async fn planchet_of(
         &self,
         denom: &Denom,
         secret: &PlanchetMasterSecret,
@@ -129,7 +128,7 @@ impl Site {
     }
 
     /// The exchange's first message for Clause Blind Schnorr.
-    pub async fn values(
+    pub(crate) async fn values(
         &self,
         denom: &Denom,
         secret: &PlanchetMasterSecret,
@@ -143,19 +142,18 @@ impl Site {
         (answer.ewv, Some(nonce))
     }
 
-    /// Withdraws a planchet.
-    pub async fn withdraw(&self, reserve: &EddsaPrivateKey, planchet: &Planchet) -> Coin {
+    pub(crate) async fn withdraw(&self, reserve: &EddsaPrivateKey, planchet: &Planchet) -> Coin {
         let answer: BlindSignature =
             self.ok(&at_reserve(reserve, "withdraw"), &planchet.request(reserve)).await;
         planchet.finish(&answer.ev_sig)
     }
 
     /// A coin from a new reserve.
-    pub async fn coin(&self, value: &str) -> Coin {
+    pub(crate) async fn coin(&self, value: &str) -> Coin {
         self.coin_of(&self.denom(value)).await
     }
 
-    pub async fn coin_of(&self, denom: &Denom) -> Coin {
+    pub(crate) async fn coin_of(&self, denom: &Denom) -> Coin {
         let reserve = self.reserve(&denom.cost().to_string()).await;
         self.withdraw(&reserve, &self.planchet(denom).await).await
     }
@@ -165,11 +163,11 @@ impl Site {
 // -----------------------------------------------------------------------------------------------------------
 
 impl Coin {
-    pub fn path(&self, operation: &str) -> String {
+    pub(crate) fn path(&self, operation: &str) -> String {
         format!("coins/{}/{operation}", self.coin_pub)
     }
 
-    pub fn h_age(&self) -> Option<ShortHash> {
+    pub(crate) fn h_age(&self) -> Option<ShortHash> {
         self.age.as_ref().map(|age| age.commitment().hash())
     }
 
@@ -180,7 +178,7 @@ impl Coin {
 
 /// A merchant with a contract.
 #[derive(Clone, Debug)]
-pub struct Contract {
+pub(crate) struct Contract {
     pub merchant: EddsaPrivateKey,
     pub payto_uri: String,
     pub salt: WireSalt,
@@ -192,7 +190,7 @@ pub struct Contract {
 
 impl Contract {
     /// Refundable for an hour, paid in two.
-    pub fn new(site: &Site) -> Self {
+    pub(crate) fn new(site: &Site) -> Self {
         let now = site.now();
         Self {
             merchant: EddsaPrivateKey::generate(),
@@ -206,15 +204,15 @@ impl Contract {
     }
 
     /// Another contract of the same merchant.
-    pub fn next(&self) -> Self {
+    pub(crate) fn next(&self) -> Self {
         Self { h_contract_terms: HashCode::random(), ..self.clone() }
     }
 
-    pub fn h_wire(&self) -> HashCode {
+    pub(crate) fn h_wire(&self) -> HashCode {
         h_wire(&self.payto_uri, &self.salt)
     }
 
-    pub fn coin(&self, coin: &Coin, contribution: &str) -> BatchDepositCoin {
+    pub(crate) fn coin(&self, coin: &Coin, contribution: &str) -> BatchDepositCoin {
         let message = WalletCoinDeposit {
             h_contract_terms: self.h_contract_terms,
             h_age_commitment: coin.h_age().unwrap_or(NO_AGE),
@@ -237,7 +235,7 @@ impl Contract {
         }
     }
 
-    pub fn deposit(&self, coin: &Coin, contribution: &str) -> DepositRequest {
+    pub(crate) fn deposit(&self, coin: &Coin, contribution: &str) -> DepositRequest {
         let coin = self.coin(coin, contribution);
         DepositRequest {
             merchant_payto_uri: self.payto_uri.clone(),
@@ -256,7 +254,7 @@ impl Contract {
         }
     }
 
-    pub fn batch(&self, coins: &[(&Coin, &str)]) -> BatchDepositRequest {
+    pub(crate) fn batch(&self, coins: &[(&Coin, &str)]) -> BatchDepositRequest {
         BatchDepositRequest {
             merchant_payto_uri: self.payto_uri.clone(),
             wire_salt: self.salt,
@@ -291,13 +289,24 @@ impl Contract {
     }
 
     /// Checks a confirmation as the merchant does.
-    pub fn confirmed(&self, site: &Site, coin: &Coin, contribution: &str, answer: &DepositConfirmation) {
+    pub(crate) fn confirmed(
+        &self,
+        site: &Site,
+        coin: &Coin,
+        contribution: &str,
+        answer: &DepositConfirmation,
+    ) {
         assert!(site.is_online_key(&answer.exchange_pub));
         let message = self.confirmation(coin, contribution, answer.exchange_timestamp);
         assert!(message.verify(&answer.exchange_pub, &answer.exchange_sig), "confirmation of a deposit");
     }
 
-    pub fn batch_confirmed(&self, site: &Site, coins: &[(&Coin, &str)], answer: &BatchDepositConfirmation) {
+    pub(crate) fn batch_confirmed(
+        &self,
+        site: &Site,
+        coins: &[(&Coin, &str)],
+        answer: &BatchDepositConfirmation,
+    ) {
         assert!(site.is_online_key(&answer.exchange_pub));
         assert_eq!(coins.len(), answer.exchange_sigs.len());
         for ((coin, contribution), signature) in coins.iter().zip(&answer.exchange_sigs) {
@@ -306,7 +315,7 @@ impl Contract {
         }
     }
 
-    pub fn refund(&self, coin: &Coin, refund: &str, rtransaction_id: u64) -> RefundRequest {
+    pub(crate) fn refund(&self, coin: &Coin, refund: &str, rtransaction_id: u64) -> RefundRequest {
         let message = MerchantRefund {
             h_contract_terms: self.h_contract_terms,
             coin_pub: coin.coin_pub,
@@ -324,19 +333,24 @@ impl Contract {
 }
 
 impl Site {
-    pub fn is_online_key(&self, exchange_pub: &EddsaPublicKey) -> bool {
+    pub(crate) fn is_online_key(&self, exchange_pub: &EddsaPublicKey) -> bool {
         self.keys.signkeys.iter().any(|key| key.key == *exchange_pub)
     }
 
     /// Deposits, and checks the confirmation.
-    pub async fn pay(&self, contract: &Contract, coin: &Coin, contribution: &str) -> DepositConfirmation {
+    pub(crate) async fn pay(
+        &self,
+        contract: &Contract,
+        coin: &Coin,
+        contribution: &str,
+    ) -> DepositConfirmation {
         let answer = self.ok(&coin.path("deposit"), &contract.deposit(coin, contribution)).await;
         contract.confirmed(self, coin, contribution, &answer);
         answer
     }
 
     /// Refunds, and checks the confirmation.
-    pub async fn refund(&self, contract: &Contract, coin: &Coin, refund: &str, rtransaction_id: u64) {
+    pub(crate) async fn refund(&self, contract: &Contract, coin: &Coin, refund: &str, rtransaction_id: u64) {
         let request = contract.refund(coin, refund, rtransaction_id);
         let answer: RefundConfirmation = self.ok(&coin.path("refund"), &request).await;
         assert!(self.is_online_key(&answer.exchange_pub));
@@ -351,7 +365,7 @@ impl Site {
     }
 
     /// Asserts how much the coin can still pay, by spending exactly that.
-    pub async fn is_left(&self, coin: &Coin, money: &str) {
+    pub(crate) async fn is_left(&self, coin: &Coin, money: &str) {
         let contract = Contract::new(self);
         let more = m(money).checked_add(Money::UNIT).unwrap().max(coin.denom.terms.fee_deposit.money());
         if more <= coin.denom.terms.value.money() {
@@ -369,7 +383,7 @@ impl Site {
 
 /// A refresh: three candidates and the commitment to them.
 #[derive(Clone, Debug)]
-pub struct Refresh {
+pub(crate) struct Refresh {
     pub old: Coin,
     pub amount: Money,
     pub rms: RefreshMasterSecret,
@@ -381,7 +395,7 @@ pub struct Refresh {
 }
 
 impl Refresh {
-    pub fn has_cs(&self) -> bool {
+    pub(crate) fn has_cs(&self) -> bool {
         self.denoms.iter().any(|denom| denom.terms.denom_pub.cipher() == Cipher::Cs)
     }
 
@@ -393,7 +407,7 @@ impl Refresh {
         self.has_cs().then(|| self.rms.clone())
     }
 
-    pub fn commit(
+    pub(crate) fn commit(
         old: &Coin,
         denoms: &[Denom],
         values: Vec<ExchangeWithdrawValues>,
@@ -423,7 +437,7 @@ impl Refresh {
     }
 
     /// The commitment to the current candidates.
-    pub fn commitment(&self) -> HashCode {
+    pub(crate) fn commitment(&self) -> HashCode {
         let planchets: Vec<Vec<BlindedPlanchet>> = self
             .candidates
             .iter()
@@ -443,7 +457,7 @@ impl Refresh {
         .unwrap()
     }
 
-    pub fn melt(&self) -> MeltRequest {
+    pub(crate) fn melt(&self) -> MeltRequest {
         let old = &self.old;
         let message = WalletCoinMelt {
             refresh_commitment: self.rc,
@@ -464,11 +478,11 @@ impl Refresh {
         }
     }
 
-    pub fn reveal_path(&self) -> String {
+    pub(crate) fn reveal_path(&self) -> String {
         format!("refreshes/{}/reveal", self.rc)
     }
 
-    pub fn reveal(&self, noreveal_index: u32) -> RevealRequest {
+    pub(crate) fn reveal(&self, noreveal_index: u32) -> RevealRequest {
         let secret = noreveal_index as usize;
         let transfer_pub = self.transfer_privs[secret].public_key();
         let coin_evs: Vec<_> = self.candidates[secret].iter().map(|coin| coin.planchet.clone()).collect();
@@ -499,7 +513,7 @@ impl Refresh {
     }
 
     /// Unblinds the signatures of the fresh coins.
-    pub fn finish(&self, noreveal_index: u32, answer: &BlindSignatures) -> Vec<Coin> {
+    pub(crate) fn finish(&self, noreveal_index: u32, answer: &BlindSignatures) -> Vec<Coin> {
         let secret = noreveal_index as usize;
         let age = self.old.age.as_ref().map(|age| {
             let secret = transfer_secret(&self.transfer_privs[secret], &self.old.coin_pub).unwrap();
@@ -526,7 +540,7 @@ impl Refresh {
 
 impl Site {
     /// The exchange's first messages of a refresh.
-    pub async fn melt_values(
+    pub(crate) async fn melt_values(
         &self,
         denoms: &[Denom],
         rms: &RefreshMasterSecret,
@@ -552,11 +566,11 @@ impl Site {
         values
     }
 
-    pub async fn plan_refresh(&self, old: &Coin, denoms: &[Denom], amount: &str) -> Refresh {
+    pub(crate) async fn plan_refresh(&self, old: &Coin, denoms: &[Denom], amount: &str) -> Refresh {
         self.plan_refresh_with(old, denoms, amount, RefreshMasterSecret::generate()).await
     }
 
-    pub async fn plan_refresh_with(
+    pub(crate) async fn plan_refresh_with(
         &self,
         old: &Coin,
         denoms: &[Denom],
@@ -568,7 +582,7 @@ impl Site {
     }
 
     /// Melts, and checks the confirmation.
-    pub async fn melt(&self, refresh: &Refresh) -> u32 {
+    pub(crate) async fn melt(&self, refresh: &Refresh) -> u32 {
         let answer: MeltConfirmation = self.ok(&refresh.old.path("melt"), &refresh.melt()).await;
         assert!(self.is_online_key(&answer.exchange_pub));
         let message =
@@ -578,13 +592,13 @@ impl Site {
         answer.noreveal_index
     }
 
-    pub async fn reveal(&self, refresh: &Refresh, noreveal_index: u32) -> Vec<Coin> {
+    pub(crate) async fn reveal(&self, refresh: &Refresh, noreveal_index: u32) -> Vec<Coin> {
         let answer = self.ok(&refresh.reveal_path(), &refresh.reveal(noreveal_index)).await;
         refresh.finish(noreveal_index, &answer)
     }
 
     /// Melt and reveal.
-    pub async fn refresh(&self, old: &Coin, denoms: &[Denom], amount: &str) -> (Refresh, Vec<Coin>) {
+    pub(crate) async fn refresh(&self, old: &Coin, denoms: &[Denom], amount: &str) -> (Refresh, Vec<Coin>) {
         let refresh = self.plan_refresh(old, denoms, amount).await;
         let noreveal_index = self.melt(&refresh).await;
         let coins = self.reveal(&refresh, noreveal_index).await;
@@ -593,7 +607,7 @@ impl Site {
 }
 
 /// The coins that the old coin's owner derives from the link answer.
-pub fn linked_coins(old: &Coin, entry: &LinkEntry) -> Vec<(EddsaPublicKey, DenomSignature)> {
+pub(crate) fn linked_coins(old: &Coin, entry: &LinkEntry) -> Vec<(EddsaPublicKey, DenomSignature)> {
     let secret = link_transfer_secret(old.key(), &entry.transfer_pub);
     let age = old.age.as_ref().map(|age| age.derive(secret.as_bytes()).unwrap());
     let h_age = age.map(|age| age.commitment().hash());
@@ -632,13 +646,13 @@ impl Coin {
         }
     }
 
-    pub fn recoup(&self) -> RecoupRequest {
+    pub(crate) fn recoup(&self) -> RecoupRequest {
         let coin_blind = self.secrets.blinding.clone();
         let message = WalletCoinRecoup { h_denom_pub: self.denom.h, coin_blind };
         self.recoup_request(message.sign(self.key()))
     }
 
-    pub fn recoup_refresh(&self) -> RecoupRequest {
+    pub(crate) fn recoup_refresh(&self) -> RecoupRequest {
         let coin_blind = self.secrets.blinding.clone();
         let message = WalletCoinRecoupRefresh { h_denom_pub: self.denom.h, coin_blind };
         self.recoup_request(message.sign(self.key()))

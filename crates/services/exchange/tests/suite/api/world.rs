@@ -25,53 +25,53 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 /// 20 November 2026.
-pub const START_SECS: u64 = 1_795_132_800;
+pub(crate) const START_SECS: u64 = 1_795_132_800;
 /// The exchange's account.
-pub const PAYTO: &str = "payto://x-taler-bank/localhost/2?receiver-name=2";
+pub(crate) const PAYTO: &str = "payto://x-taler-bank/localhost/2?receiver-name=2";
 /// The account that pays into reserves.
-pub const CUSTOMER: &str = "payto://x-taler-bank/localhost/customer?receiver-name=Customer";
+pub(crate) const CUSTOMER: &str = "payto://x-taler-bank/localhost/customer?receiver-name=Customer";
 /// The account that deposits are paid to.
-pub const MERCHANT: &str = "payto://x-taler-bank/localhost/merchant?receiver-name=Merchant";
+pub(crate) const MERCHANT: &str = "payto://x-taler-bank/localhost/merchant?receiver-name=Merchant";
 /// Values of the denominations: RSA and CS, without and with age restriction. All except the free ones cost
 /// 0.01 to withdraw, 0.02 to deposit, 0.03 to melt and 0.01 to refund.
-pub const RSA_8: &str = "8";
-pub const RSA_1: &str = "1";
-pub const CS_5: &str = "5";
-pub const CS_FREE: &str = "0.5";
-pub const RSA_AGE_4: &str = "4";
-pub const CS_AGE_2: &str = "2";
+pub(crate) const RSA_8: &str = "8";
+pub(crate) const RSA_1: &str = "1";
+pub(crate) const CS_5: &str = "5";
+pub(crate) const CS_FREE: &str = "0.5";
+pub(crate) const RSA_AGE_4: &str = "4";
+pub(crate) const CS_AGE_2: &str = "2";
 
-pub fn m(text: &str) -> Money {
+pub(crate) fn m(text: &str) -> Money {
     text.parse().unwrap()
 }
 
-pub fn currency() -> Currency {
+pub(crate) fn currency() -> Currency {
     Currency::new("TESTKUDOS").unwrap()
 }
 
-pub fn amount(text: &str) -> Amount {
+pub(crate) fn amount(text: &str) -> Amount {
     m(text).of(currency())
 }
 
 /// A clock that moves only when the test moves it.
 #[derive(Clone)]
-pub struct TestClock(Arc<AtomicU64>);
+pub(crate) struct TestClock(Arc<AtomicU64>);
 
 impl TestClock {
     fn new() -> Self {
         Self(Arc::new(AtomicU64::new(START_SECS * 1_000_000)))
     }
 
-    pub fn now(&self) -> Timestamp {
+    pub(crate) fn now(&self) -> Timestamp {
         Timestamp::from_micros(self.0.load(Ordering::SeqCst))
     }
 
-    pub fn advance(&self, duration: Duration) {
+    pub(crate) fn advance(&self, duration: Duration) {
         self.0.fetch_add(duration.as_micros(), Ordering::SeqCst);
     }
 }
 
-pub fn config(directory: &Path) -> ExchangeConfig {
+pub(crate) fn config(directory: &Path) -> ExchangeConfig {
     let fees = CoinFees { withdraw: m("0.01"), deposit: m("0.02"), refresh: m("0.03"), refund: m("0.01") };
     let gateway = GatewayConfig { url: "http://127.0.0.1:1/".into(), auth: GatewayAuth::None };
     let rsa = CipherConfig::Rsa { bits: 1024 };
@@ -101,20 +101,20 @@ pub fn config(directory: &Path) -> ExchangeConfig {
 
 /// A denomination as published.
 #[derive(Clone, Debug)]
-pub struct Denom {
+pub(crate) struct Denom {
     pub h: HashCode,
     pub terms: Denomination,
 }
 
 impl Denom {
     /// Returns the cost to withdraw one of its coins.
-    pub fn cost(&self) -> Money {
+    pub(crate) fn cost(&self) -> Money {
         self.terms.value.money().checked_add(self.terms.fee_withdraw.money()).unwrap()
     }
 }
 
 /// The number of an amount whose currency is known.
-pub trait InCurrency {
+pub(crate) trait InCurrency {
     fn money(&self) -> Money;
 }
 
@@ -124,7 +124,7 @@ impl InCurrency for Amount {
     }
 }
 
-pub struct Site {
+pub(crate) struct Site {
     pub running: RunningExchange,
     pub clock: TestClock,
     pub client: Client,
@@ -135,11 +135,11 @@ pub struct Site {
 }
 
 impl Site {
-    pub async fn start() -> Self {
+    pub(crate) async fn start() -> Self {
         Self::with(|_| {}).await
     }
 
-    pub async fn with(change: impl FnOnce(&mut ExchangeConfig)) -> Self {
+    pub(crate) async fn with(change: impl FnOnce(&mut ExchangeConfig)) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let clock = TestClock::new();
         let mut config = config(directory.path());
@@ -154,44 +154,44 @@ impl Site {
         Self { running, clock, client, keys, bank_row: AtomicU64::new(0), _directory: directory }
     }
 
-    pub fn app(&self) -> &Arc<Exchange> {
+    pub(crate) fn app(&self) -> &Arc<Exchange> {
         self.running.app()
     }
 
-    pub fn now(&self) -> Timestamp {
+    pub(crate) fn now(&self) -> Timestamp {
         self.clock.now()
     }
 
     // --- HTTP ---
 
-    pub fn url(&self, path: &str) -> String {
+    pub(crate) fn url(&self, path: &str) -> String {
         format!("{}{path}", self.running.base_url())
     }
 
-    pub async fn get(&self, path: &str) -> Reply {
+    pub(crate) async fn get(&self, path: &str) -> Reply {
         self.client.get(self.url(path)).send().await.unwrap()
     }
 
-    pub async fn post(&self, path: &str, body: &impl Serialize) -> Reply {
+    pub(crate) async fn post(&self, path: &str, body: &impl Serialize) -> Reply {
         self.client.post_json(self.url(path), body).await.unwrap()
     }
 
     /// Posts a request that must be accepted.
-    pub async fn ok<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> T {
+    pub(crate) async fn ok<T: DeserializeOwned>(&self, path: &str, body: &impl Serialize) -> T {
         let reply = self.post(path, body).await;
         assert_eq!(reply.status, 200, "{path}: {}", text(&reply));
         reply.json().unwrap()
     }
 
     /// Posts a request that must be refused, and checks the answer's status, code and shape.
-    pub async fn refused(&self, path: &str, body: &impl Serialize, status: u16, code: u32) -> Reply {
+    pub(crate) async fn refused(&self, path: &str, body: &impl Serialize, status: u16, code: u32) -> Reply {
         let reply = self.post(path, body).await;
         is_error(&reply, status, code);
         reply
     }
 
     /// The value of a counter on the metrics page.
-    pub async fn metric(&self, name: &str, kind: &str) -> u64 {
+    pub(crate) async fn metric(&self, name: &str, kind: &str) -> u64 {
         let page = self.get("metrics").await;
         let start = format!("{name}{{type=\"{kind}\"}} ");
         let page = text(&page);
@@ -202,7 +202,7 @@ impl Site {
     // --- Money and reserves ---
 
     /// Pretends that the bank reported a transfer to a reserve.
-    pub async fn credit(&self, reserve_pub: EddsaPublicKey, money: &str) {
+    pub(crate) async fn credit(&self, reserve_pub: EddsaPublicKey, money: &str) {
         let bank_row = self.bank_row.fetch_add(1, Ordering::SeqCst) + 1;
         let credit = Credit {
             bank_row,
@@ -228,29 +228,29 @@ impl Site {
     }
 
     /// A new reserve with money in it.
-    pub async fn reserve(&self, money: &str) -> EddsaPrivateKey {
+    pub(crate) async fn reserve(&self, money: &str) -> EddsaPrivateKey {
         let key = EddsaPrivateKey::generate();
         self.credit(key.public_key(), money).await;
         key
     }
 
-    pub async fn balance(&self, reserve_pub: &EddsaPublicKey) -> Money {
+    pub(crate) async fn balance(&self, reserve_pub: &EddsaPublicKey) -> Money {
         let reply = self.get(&format!("reserves/{reserve_pub}")).await;
         reply.ok::<ReserveBalance>().unwrap().balance.money()
     }
 
-    pub async fn aggregate(&self) {
+    pub(crate) async fn aggregate(&self) {
         aggregator::run_until_idle(&self.app().core).await.unwrap();
     }
 
     // --- Keys and time ---
 
-    pub async fn refresh_keys(&mut self) {
+    pub(crate) async fn refresh_keys(&mut self) {
         self.keys = self.get("keys").await.ok().unwrap();
     }
 
     /// The denomination of this value that can be withdrawn now.
-    pub fn denom(&self, value: &str) -> Denom {
+    pub(crate) fn denom(&self, value: &str) -> Denom {
         let now = self.now();
         let found = self.keys.denoms.iter().find(|denom| {
             denom.value.money() == m(value) && denom.stamp_start <= now && now <= denom.stamp_expire_withdraw
@@ -260,7 +260,7 @@ impl Site {
     }
 
     /// A denomination of this value that is not valid yet. Moves the clock until there is one.
-    pub async fn future_denom(&mut self, value: &str) -> Denom {
+    pub(crate) async fn future_denom(&mut self, value: &str) -> Denom {
         self.advance(Duration::from_secs(6 * 86_400 + 43_200)).await;
         let now = self.now();
         let mut denoms = self.keys.denoms.iter();
@@ -270,14 +270,14 @@ impl Site {
     }
 
     /// Moves the clock, waits for a round of key maintenance, and reads the keys again.
-    pub async fn advance(&mut self, duration: Duration) {
+    pub(crate) async fn advance(&mut self, duration: Duration) {
         self.clock.advance(duration);
         self.app().keeper().round().await.unwrap();
         self.refresh_keys().await;
     }
 
     /// Revokes a denomination with the master key.
-    pub async fn revoke(&mut self, denom: &Denom) {
+    pub(crate) async fn revoke(&mut self, denom: &Denom) {
         let file = self.app().core.config.standalone.as_ref().unwrap().master_priv_file.clone();
         let master = load_or_create_eddsa(&file).unwrap();
         let operation = offline::revoke_denomination(&master, denom.h);
@@ -288,7 +288,7 @@ impl Site {
 }
 
 /// A copy of a body with a change that its type might not allow.
-pub fn edited(body: &impl Serialize, edit: impl FnOnce(&mut Value)) -> Value {
+pub(crate) fn edited(body: &impl Serialize, edit: impl FnOnce(&mut Value)) -> Value {
     let mut body = serde_json::to_value(body).unwrap();
     edit(&mut body);
     body
@@ -296,7 +296,7 @@ pub fn edited(body: &impl Serialize, edit: impl FnOnce(&mut Value)) -> Value {
 
 impl Site {
     /// Posts all requests at once; the answers are in the same order.
-    pub async fn at_once(&self, requests: Vec<(String, Value)>) -> Vec<Reply> {
+    pub(crate) async fn at_once(&self, requests: Vec<(String, Value)>) -> Vec<Reply> {
         let calls: Vec<_> = requests
             .into_iter()
             .map(|(path, body)| {
@@ -312,12 +312,12 @@ impl Site {
     }
 }
 
-pub fn text(reply: &Reply) -> String {
+pub(crate) fn text(reply: &Reply) -> String {
     String::from_utf8_lossy(&reply.body).into_owned()
 }
 
 /// Asserts an error with a hint. Evidence is checked elsewhere.
-pub fn is_error(reply: &Reply, status: u16, code: u32) {
+pub(crate) fn is_error(reply: &Reply, status: u16, code: u32) {
     let body: Value = serde_json::from_slice(&reply.body).unwrap_or_default();
     assert_eq!(
         (reply.status, body["code"].as_u64()),
@@ -329,7 +329,7 @@ pub fn is_error(reply: &Reply, status: u16, code: u32) {
     assert!(body["hint"].as_str().is_some_and(|hint| !hint.is_empty()), "{}", text(reply));
 }
 
-pub fn detail(reply: &Reply) -> String {
+pub(crate) fn detail(reply: &Reply) -> String {
     let body: Value = serde_json::from_slice(&reply.body).unwrap();
     body["detail"].as_str().unwrap_or_default().to_owned()
 }

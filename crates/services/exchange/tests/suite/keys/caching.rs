@@ -20,7 +20,7 @@ fn xor(hashes: impl Iterator<Item = HashCode>) -> HashCode {
 }
 
 /// Checks everything that a client can check by itself.
-pub fn check_keys(keys: &KeysResponse) {
+pub(super) fn check_keys(keys: &KeysResponse) {
     let master = &keys.master_public_key;
     let signer = keys.signkeys.iter().find(|key| key.key == keys.eddsa_pub).expect("signed by a listed key");
     for key in &keys.signkeys {

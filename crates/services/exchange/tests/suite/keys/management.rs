@@ -556,7 +556,7 @@ async fn drains() {
 }
 
 /// A customer wires money, and pays for a history.
-pub async fn earn(site: &Site, wired: &str, fee: &str) {
+pub(super) async fn earn(site: &Site, wired: &str, fee: &str) {
     let (reserve_pub, money) = (EddsaPrivateKey::generate().public_key(), |text: &str| text.parse().unwrap());
     let credit = Credit {
         bank_row: 1,

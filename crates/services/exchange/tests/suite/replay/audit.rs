@@ -26,7 +26,7 @@ use crate::tampering::alteration::altered;
 use crate::tampering::{BOOKS, Books, books};
 
 /// An exchange, as its auditor knows it.
-pub fn subject(core: &Core) -> Subject {
+pub(crate) fn subject(core: &Core) -> Subject {
     Subject {
         currency: core.config.currency,
         master_pub: core.master_public_key,
@@ -54,7 +54,7 @@ fn audited(subject: &Subject, store: &Store, now: Timestamp) -> AuditOutcome {
 }
 
 /// Nothing is found in the books of an honest exchange.
-pub async fn expect_nothing(stage: &Stage) {
+pub(crate) async fn expect_nothing(stage: &Stage) {
     stage.pay_out().await;
     let outcome = audited(&subject(&stage.running.app().core), &stage.running.app().core.store, stage.now());
     let faults: Vec<_> = outcome.faults().collect();
@@ -64,10 +64,10 @@ pub async fn expect_nothing(stage: &Stage) {
 
 /// All rows of the audited tables.
 #[derive(Clone)]
-pub struct Copy(pub Vec<(&'static TableDef, RawRecord)>);
+pub(crate) struct Copy(pub Vec<(&'static TableDef, RawRecord)>);
 
 impl Copy {
-    pub fn of(store: &Store) -> Self {
+    pub(crate) fn of(store: &Store) -> Self {
         let mut all = Vec::new();
         for table in AUDITED {
             let scanned = store.backend().scan(table, &mut |record| {
@@ -99,7 +99,7 @@ impl Copy {
 }
 
 /// Plays a recording, and takes the rows that it leaves.
-pub async fn rows_of(name: &str) -> (Subject, Copy, Timestamp) {
+pub(crate) async fn rows_of(name: &str) -> (Subject, Copy, Timestamp) {
     let scenario = Scenario::read(&own_directory(), name);
     let player = crate::replay::player::Player::new(scenario, crate::replay::master(&own_directory())).await;
     let mut taken = None;

@@ -14,7 +14,7 @@ const LEARNT: [&str; 2] = ["h_payto", "wtid"];
 
 /// The mapping from recorded values to ours.
 #[derive(Default)]
-pub struct Cast {
+pub(super) struct Cast {
     texts: HashMap<String, String>,
     /// The values of `texts`.
     ours: HashSet<String>,
@@ -25,7 +25,7 @@ pub struct Cast {
 
 impl Cast {
     /// Gives every signer of a scenario a key of ours, except coins, which [`Cast::coin`] adds.
-    pub fn of(scenario: &Scenario, is_coin: impl Fn(&str) -> bool) -> Self {
+    pub(super) fn of(scenario: &Scenario, is_coin: impl Fn(&str) -> bool) -> Self {
         let mut this = Self::default();
         let mut found = Vec::new();
         for line in &scenario.lines {
@@ -65,40 +65,40 @@ impl Cast {
         this
     }
 
-    pub fn add(&mut self, recorded: &str, ours: &str) {
+    pub(super) fn add(&mut self, recorded: &str, ours: &str) {
         self.texts.insert(recorded.to_owned(), ours.to_owned());
         self.ours.insert(ours.to_owned());
     }
 
     /// Returns whether a text of ours stands for a recorded one.
-    pub fn is_ours(&self, text: &str) -> bool {
+    pub(super) fn is_ours(&self, text: &str) -> bool {
         self.ours.contains(text)
     }
 
     /// Adds a key that may sign.
-    pub fn signer(&mut self, recorded: &str, key: EddsaPrivateKey) {
+    pub(super) fn signer(&mut self, recorded: &str, key: EddsaPrivateKey) {
         self.add(recorded, &key.public_key().to_string());
         self.secrets.insert(key.public_key(), key);
     }
 
-    pub fn secret(&self, key: &EddsaPublicKey) -> Option<&EddsaPrivateKey> {
+    pub(super) fn secret(&self, key: &EddsaPublicKey) -> Option<&EddsaPrivateKey> {
         self.secrets.get(key)
     }
 
-    pub fn row(&self, recorded: u64) -> Option<u64> {
+    pub(super) fn row(&self, recorded: u64) -> Option<u64> {
         self.rows.get(&recorded).copied()
     }
 
-    pub fn add_row(&mut self, recorded: u64, ours: u64) {
+    pub(super) fn add_row(&mut self, recorded: u64, ours: u64) {
         self.rows.insert(recorded, ours);
     }
 
-    pub fn get(&self, recorded: &str) -> Option<&str> {
+    pub(super) fn get(&self, recorded: &str) -> Option<&str> {
         self.texts.get(recorded).map(String::as_str)
     }
 
     /// Our text for a recorded one.
-    pub fn text(&self, recorded: &str) -> String {
+    pub(super) fn text(&self, recorded: &str) -> String {
         if let Some(ours) = self.get(recorded) {
             return ours.to_owned();
         }
@@ -109,7 +109,7 @@ impl Cast {
     }
 
     /// Our value for a recorded one.
-    pub fn value(&self, recorded: &Value) -> Value {
+    pub(super) fn value(&self, recorded: &Value) -> Value {
         match recorded {
             Value::String(text) => Value::String(self.text(text)),
             Value::Array(items) => items.iter().map(|item| self.value(item)).collect(),
@@ -121,7 +121,7 @@ impl Cast {
     }
 
     /// Our path for a recorded one.
-    pub fn path(&self, recorded: &str) -> String {
+    pub(super) fn path(&self, recorded: &str) -> String {
         let (path, query) =
             recorded.split_once('?').map_or((recorded, None), |(path, query)| (path, Some(query)));
         let mut parts: Vec<String> = path.split('/').map(|part| self.text(part)).collect();
@@ -142,7 +142,7 @@ impl Cast {
     }
 
     /// Takes from our answer what depends on our keys.
-    pub fn learn(&mut self, recorded: &Value, ours: &Value) {
+    pub(super) fn learn(&mut self, recorded: &Value, ours: &Value) {
         match (recorded, ours) {
             (Value::Array(recorded), Value::Array(ours)) => {
                 recorded.iter().zip(ours).for_each(|(recorded, ours)| self.learn(recorded, ours));

@@ -22,14 +22,14 @@ const AGE: u8 = 14;
 
 /// A recorded coin that one of ours plays. Some recordings use one key for two coins.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Role {
+pub(super) struct Role {
     pub coin_pub: String,
     pub denom: HashCode,
     pub h_age: Option<ShortHash>,
 }
 
 /// A coin in a request.
-pub struct Mention {
+pub(super) struct Mention {
     pub role: Role,
     /// The place of the denomination's signature, a JSON pointer.
     pub at: String,
@@ -54,7 +54,7 @@ fn mention(coin_pub: String, body: &Value, at: &str, [signature, h_age]: [&str; 
 }
 
 /// The coins in a request.
-pub fn mentions(segments: &[&str], body: &Value) -> Vec<Mention> {
+pub(super) fn mentions(segments: &[&str], body: &Value) -> Vec<Mention> {
     let listed = |name: &str| -> Vec<Mention> {
         let coins = body.get(name).and_then(Value::as_array).into_iter().flatten().enumerate();
         coins
@@ -78,7 +78,7 @@ pub fn mentions(segments: &[&str], body: &Value) -> Vec<Mention> {
 
 impl Mention {
     /// Returns whether the denomination has signed the coin.
-    pub fn is_valid(&self, recorded: &Side) -> bool {
+    pub(super) fn is_valid(&self, recorded: &Side) -> bool {
         let Role { coin_pub, denom, h_age } = &self.role;
         let Ok(coin_pub) = coin_pub.parse::<EddsaPublicKey>() else { return false };
         recorded.denominations.get(denom).is_some_and(|info| {
@@ -89,7 +89,7 @@ impl Mention {
 }
 
 /// All valid coins of a scenario, in the order of their uses.
-pub fn known_coins(scenario: &Scenario, recorded: &Side) -> Vec<Role> {
+pub(super) fn known_coins(scenario: &Scenario, recorded: &Side) -> Vec<Role> {
     let mut coins = Vec::new();
     for line in scenario.requests() {
         for mention in mentions(&line.request.segments(), &line.request.body) {
@@ -102,7 +102,7 @@ pub fn known_coins(scenario: &Scenario, recorded: &Side) -> Vec<Role> {
 }
 
 /// The coins whose recoup tells which planchet they were made of: the hashes of planchets, and the coins.
-pub fn origins(scenario: &Scenario, recorded: &Side) -> HashMap<HashCode, Role> {
+pub(super) fn origins(scenario: &Scenario, recorded: &Side) -> HashMap<HashCode, Role> {
     let mut origins = HashMap::new();
     for line in scenario.requests() {
         let segments = line.request.segments();
@@ -130,7 +130,7 @@ pub fn origins(scenario: &Scenario, recorded: &Side) -> HashMap<HashCode, Role> 
 }
 
 /// The planchets in a request, by their hashes.
-pub fn planchet_hashes(segments: &[&str], body: &Value) -> Vec<HashCode> {
+pub(super) fn planchet_hashes(segments: &[&str], body: &Value) -> Vec<HashCode> {
     let hash = |planchet: &Value, h_denom_pub: &Value| -> Option<HashCode> {
         let planchet: BlindedPlanchet = serde_json::from_value(planchet.clone()).ok()?;
         Some(planchet.hash(&h_denom_pub.as_str()?.parse().ok()?))
@@ -149,14 +149,13 @@ pub fn planchet_hashes(segments: &[&str], body: &Value) -> Vec<HashCode> {
 }
 
 /// A refresh of ours, and the index that our exchange chose.
-pub struct Refreshing {
+pub(super) struct Refreshing {
     pub refresh: Refresh,
     pub noreveal_index: Option<u32>,
 }
 
-/// Our purse of coins.
 #[derive(Default)]
-pub struct Purse {
+pub(super) struct Purse {
     pub coins: HashMap<Role, Coin>,
     /// By the hash of the recorded planchet.
     pub planchets: HashMap<HashCode, Planchet>,
@@ -168,12 +167,12 @@ pub struct Purse {
 
 impl Purse {
     /// The secret of ours in place of a recorded nonce.
-    pub fn secret(&mut self, nonce: &str) -> PlanchetMasterSecret {
+    pub(super) fn secret(&mut self, nonce: &str) -> PlanchetMasterSecret {
         self.secrets.entry(nonce.to_owned()).or_insert_with(PlanchetMasterSecret::generate).clone()
     }
 
     /// The refresh master secret of ours in place of a recorded one.
-    pub fn refresh_secret(&mut self, recorded: &str) -> RefreshMasterSecret {
+    pub(super) fn refresh_secret(&mut self, recorded: &str) -> RefreshMasterSecret {
         self.refresh_secrets.entry(recorded.to_owned()).or_insert_with(RefreshMasterSecret::generate).clone()
     }
 }
@@ -200,7 +199,7 @@ impl Stage {
         (answer.ewv, Some(nonce))
     }
 
-    pub async fn planchet(
+    pub(crate) async fn planchet(
         &self,
         denom: &Denom,
         secret: &PlanchetMasterSecret,
@@ -212,7 +211,12 @@ impl Stage {
     }
 
     /// A coin from a reserve that is no part of the recording, with this key if there is one.
-    pub async fn mint(&mut self, denom: &Denom, key: Option<EddsaPrivateKey>, is_restricted: bool) -> Coin {
+    pub(crate) async fn mint(
+        &mut self,
+        denom: &Denom,
+        key: Option<EddsaPrivateKey>,
+        is_restricted: bool,
+    ) -> Coin {
         let reserve = self.float(denom.cost()).await;
         let secret = PlanchetMasterSecret::generate();
         let mut planchet = self.planchet(denom, &secret, is_restricted).await;
@@ -237,7 +241,7 @@ impl Stage {
     }
 
     /// The exchange's first messages of a refresh.
-    pub async fn melt_values(
+    pub(crate) async fn melt_values(
         &self,
         denoms: &[Denom],
         rms: &RefreshMasterSecret,
@@ -261,7 +265,7 @@ impl Stage {
 }
 
 /// Returns whether a recorded planchet fits a denomination of ours.
-pub fn fits(planchet: &BlindedPlanchet, denom: &Denom) -> bool {
+pub(super) fn fits(planchet: &BlindedPlanchet, denom: &Denom) -> bool {
     matches!(
         (planchet, denom.terms.denom_pub.cipher()),
         (BlindedPlanchet::Rsa { .. }, Cipher::Rsa) | (BlindedPlanchet::Cs { .. }, Cipher::Cs)

@@ -50,7 +50,7 @@ fn is_zero(value: &Value) -> bool {
 }
 
 /// Why the answers differ.
-pub fn difference(cast: &Cast, recorded: &Value, ours: &Value) -> Option<String> {
+pub(super) fn difference(cast: &Cast, recorded: &Value, ours: &Value) -> Option<String> {
     value(cast, "", recorded, ours).err()
 }
 

@@ -17,7 +17,7 @@ const MERCHANT: &str = "payto://x-taler-bank/localhost/43?receiver-name=43";
 
 impl Player {
     /// Does what the recorded exchange was asked to do before this line, but not shown.
-    pub async fn fill_gaps(&mut self, line: &Line) {
+    pub(super) async fn fill_gaps(&mut self, line: &Line) {
         match (self.name.as_str(), line.step) {
             // Later purses are paid with the coin of this one.
             ("p2p-rsa", 19) => self.delete_purse(17).await,

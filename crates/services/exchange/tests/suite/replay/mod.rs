@@ -18,7 +18,7 @@
 //! The recordings are those in `crates/base/protocol/tests/vectors/http`. The environment variable
 //! `BATZEN_HTTP_VECTORS` names a further directory of the same format.
 
-pub mod audit;
+pub(crate) mod audit;
 mod cast;
 mod coins;
 mod compare;

@@ -30,7 +30,7 @@ const LAST_ANSWERS: StdDuration = StdDuration::from_secs(15);
 
 /// The result of a line.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Fate {
+pub(super) enum Fate {
     /// Our answer has the same status, code, members and determined values.
     Same,
     /// The protocol decides that the recorded answer is wrong, or allows another; ours is that.
@@ -64,7 +64,7 @@ struct Pending {
     answer: JoinHandle<Answer>,
 }
 
-pub struct Player {
+pub(super) struct Player {
     pub lines: Vec<Line>,
     pub name: String,
     pub recorded: Side,
@@ -127,7 +127,7 @@ fn moment(line: &Line) -> Option<Timestamp> {
 }
 
 impl Player {
-    pub async fn new(scenario: Scenario, master: EddsaPrivateKey) -> Self {
+    pub(super) async fn new(scenario: Scenario, master: EddsaPrivateKey) -> Self {
         let recorded = stage::recorded_side(&scenario);
         let known = coins::known_coins(&scenario, &recorded);
         let origins = coins::origins(&scenario, &recorded);
@@ -176,7 +176,7 @@ impl Player {
 
     /// Walks all lines. The result has one fate for each.
     /// Plays all lines, and looks at the stage at the end.
-    pub async fn play(mut self, look: impl AsyncFnOnce(&Stage)) -> Vec<(Line, Fate)> {
+    pub(super) async fn play(mut self, look: impl AsyncFnOnce(&Stage)) -> Vec<(Line, Fate)> {
         let order = self.order();
         for index in order {
             let line = self.lines[index].clone();
@@ -349,7 +349,7 @@ impl Player {
     }
 
     /// Lets a coin of ours play a recorded one.
-    pub fn play_coin(&mut self, role: Role, coin: Coin) {
+    pub(super) fn play_coin(&mut self, role: Role, coin: Coin) {
         self.cast.signer(&role.coin_pub, coin.secrets.coin_priv.clone());
         if let (Some(recorded), Some(ours)) = (role.h_age, coin.h_age()) {
             self.cast.add(&recorded.to_string(), &ours.to_string());

@@ -23,7 +23,7 @@ const LIMITS: [(KycOperation, &str); 5] = [
     (KycOperation::Close, "0.01"),
 ];
 
-pub struct Provider {
+pub(super) struct Provider {
     url: String,
     drain: Drain,
 }
@@ -64,7 +64,7 @@ impl Endpoints {
 }
 
 impl Provider {
-    pub async fn start() -> Self {
+    pub(super) async fn start() -> Self {
         let listen = Listen::Tcp { host: Some("127.0.0.1".into()), port: 0, share_port: false };
         let server = Server::bind(listen).await.unwrap();
         let url = format!("http://127.0.0.1:{}", server.bound().port().unwrap());
@@ -75,7 +75,7 @@ impl Provider {
     }
 
     /// Adds this provider, and the limits from which on it must identify customers.
-    pub fn configure(&self, config: &mut ExchangeConfig) {
+    pub(super) fn configure(&self, config: &mut ExchangeConfig) {
         let checks = vec![CHECK.to_owned()];
         for (operation, threshold) in LIMITS {
             let threshold: Money = threshold.parse().unwrap();

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 /// A request with its answer.
 #[derive(Debug, Clone, serde::Deserialize)]
-pub struct Line {
+pub(crate) struct Line {
     pub step: u64,
     pub server: String,
     pub request: Request,
@@ -14,7 +14,7 @@ pub struct Line {
 }
 
 #[derive(Debug, Clone, serde::Deserialize)]
-pub struct Request {
+pub(crate) struct Request {
     pub method: String,
     pub path: String,
     /// JSON, or the text itself if it is neither an object nor an array, or null if there is none.
@@ -24,7 +24,7 @@ pub struct Request {
 }
 
 #[derive(Debug, Clone, serde::Deserialize)]
-pub struct Response {
+pub(crate) struct Response {
     pub status: u16,
     #[serde(default)]
     pub headers: serde_json::Map<String, Value>,
@@ -33,36 +33,36 @@ pub struct Response {
 
 impl Request {
     /// The segments of the path.
-    pub fn segments(&self) -> Vec<&str> {
+    pub(crate) fn segments(&self) -> Vec<&str> {
         self.path.split('?').next().unwrap_or_default().split('/').filter(|part| !part.is_empty()).collect()
     }
 
     /// An argument of the query.
-    pub fn argument(&self, name: &str) -> Option<&str> {
+    pub(crate) fn argument(&self, name: &str) -> Option<&str> {
         let (_, query) = self.path.split_once('?')?;
         query.split('&').filter_map(|pair| pair.split_once('=')).find(|(key, _)| *key == name)?.1.into()
     }
 }
 
 impl Line {
-    pub fn is_ok(&self) -> bool {
+    pub(crate) fn is_ok(&self) -> bool {
         (200..300).contains(&self.response.status)
     }
 }
 
 /// All lines of a file: one exchange with one set of keys.
-pub struct Scenario {
+pub(crate) struct Scenario {
     pub name: String,
     pub lines: Vec<Line>,
 }
 
 /// The project's own recordings.
-pub fn own_directory() -> PathBuf {
+pub(super) fn own_directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../base/protocol/tests/vectors/http")
 }
 
 impl Scenario {
-    pub fn read(directory: &Path, name: &str) -> Self {
+    pub(crate) fn read(directory: &Path, name: &str) -> Self {
         let path = directory.join(format!("{name}.jsonl"));
         let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         let lines = text.lines().filter(|line| !line.trim().is_empty());
@@ -70,7 +70,7 @@ impl Scenario {
     }
 
     /// The names of the recordings in a directory.
-    pub fn names(directory: &Path) -> Vec<String> {
+    pub(crate) fn names(directory: &Path) -> Vec<String> {
         let entries = std::fs::read_dir(directory).unwrap_or_else(|e| panic!("{}: {e}", directory.display()));
         let mut names: Vec<String> = entries
             .map(|entry| entry.unwrap().path())
@@ -82,7 +82,7 @@ impl Scenario {
     }
 
     /// The requests that the exchange received.
-    pub fn requests(&self) -> impl Iterator<Item = &Line> {
+    pub(crate) fn requests(&self) -> impl Iterator<Item = &Line> {
         self.lines.iter().filter(|line| line.server == "exchange")
     }
 }

@@ -12,7 +12,7 @@ use crate::replay::player::Player;
 use crate::replay::recording::Line;
 
 /// A request of ours.
-pub struct Ours {
+pub(super) struct Ours {
     pub path: String,
     pub body: Value,
 }
@@ -26,7 +26,7 @@ fn split(path: &str) -> Vec<&str> {
 }
 
 impl Player {
-    pub async fn rewrite(&mut self, line: &Line) -> Ours {
+    pub(super) async fn rewrite(&mut self, line: &Line) -> Ours {
         let segments = line.request.segments();
         let recorded = &line.request.body;
         for role in self.coins_in(&segments, recorded) {

@@ -7,7 +7,7 @@ use crate::replay::side::Side;
 
 /// Why a line is left out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Reason {
+pub(super) enum Reason {
     /// The line is a message to the bank.
     Bank,
     /// The answer shows the effect of something that the recording leaves out.
@@ -39,7 +39,7 @@ const OVERPAID: [(&str, u64); 2] = [("exchange-api-rsa", 98), ("exchange-api-cs"
 const OVERPAID_REFUNDS: [(&str, u64); 2] = [("exchange-api-rsa", 100), ("exchange-api-cs", 120)];
 
 /// Returns the reason for which a line is left out, if it is.
-pub fn left_out(scenario: &str, recorded: &Side, line: &Line) -> Option<Reason> {
+pub(super) fn left_out(scenario: &str, recorded: &Side, line: &Line) -> Option<Reason> {
     let place = (scenario, line.step);
     if line.server == "bank" {
         Some(Reason::Bank)
@@ -55,7 +55,7 @@ pub fn left_out(scenario: &str, recorded: &Side, line: &Line) -> Option<Reason> 
 }
 
 /// An answer that is right instead of the recorded one.
-pub enum Right {
+pub(super) enum Right {
     Answer(Response),
     /// An error with this status and code.
     Refusal(u16, u32),
@@ -63,7 +63,7 @@ pub enum Right {
 
 /// The right answer, if the protocol decides that the recorded one is wrong, or allows another that ours
 /// prefers.
-pub fn decided(scenario: &str, lines: &[Line], line: &Line) -> Option<Right> {
+pub(super) fn decided(scenario: &str, lines: &[Line], line: &Line) -> Option<Right> {
     let place = (scenario, line.step);
     // Rules of the exchange, F3: a complete refund does not return the deposit fee a second time.
     if OVERPAID.contains(&place) {

@@ -24,7 +24,7 @@ struct Purse {
 }
 
 /// A signature in a request.
-pub struct Signature {
+pub(crate) struct Signature {
     /// Its place in the body as a JSON pointer, or `?name` if it is an argument of the query.
     pub at: String,
     pub signer: EddsaPublicKey,
@@ -32,11 +32,11 @@ pub struct Signature {
 }
 
 impl Signature {
-    pub fn is_valid(&self, signature: &str) -> bool {
+    pub(crate) fn is_valid(&self, signature: &str) -> bool {
         signature.parse().is_ok_and(|signature| eddsa::verify(&self.signer, &self.message, &signature))
     }
 
-    pub fn sign(&self, key: &batzen_crypto::EddsaPrivateKey) -> EddsaSignature {
+    pub(crate) fn sign(&self, key: &batzen_crypto::EddsaPrivateKey) -> EddsaSignature {
         key.sign(&self.message)
     }
 }
@@ -51,7 +51,7 @@ impl Signatures {
 }
 
 /// The knowledge of a side.
-pub struct Side {
+pub(crate) struct Side {
     pub base_url: String,
     pub master_pub: EddsaPublicKey,
     pub denominations: HashMap<HashCode, DenominationInfo>,
@@ -68,7 +68,7 @@ fn typed<T: DeserializeOwned>(body: &Value) -> Option<T> {
 }
 
 /// The hash of an age commitment in a request.
-pub fn h_age_commitment(keys: &[AgePublicKey]) -> ShortHash {
+pub(super) fn h_age_commitment(keys: &[AgePublicKey]) -> ShortHash {
     let keys: Vec<&[u8]> = keys.iter().map(|key| key.as_bytes().as_slice()).collect();
     shorten(&sha512_parts(&keys))
 }
@@ -79,12 +79,12 @@ fn query<'a>(path: &'a str, name: &str) -> Option<&'a str> {
 }
 
 impl Side {
-    pub fn new(base_url: String, master_pub: EddsaPublicKey, history_fee: Amount) -> Self {
+    pub(crate) fn new(base_url: String, master_pub: EddsaPublicKey, history_fee: Amount) -> Self {
         let (denominations, signing_keys, purses, auditors) = Default::default();
         Self { base_url, master_pub, denominations, signing_keys, history_fee, purses, auditors }
     }
 
-    pub fn add_future_keys(&mut self, keys: &FutureKeys) {
+    pub(crate) fn add_future_keys(&mut self, keys: &FutureKeys) {
         for denom in &keys.future_denoms {
             let info = DenominationInfo::new(denom.denom_pub.clone(), denom.terms());
             self.denominations.insert(info.h_denom_pub, info);
@@ -96,7 +96,7 @@ impl Side {
         }
     }
 
-    pub fn add_keys(&mut self, keys: &KeysResponse) {
+    pub(crate) fn add_keys(&mut self, keys: &KeysResponse) {
         for denom in &keys.denoms {
             let info = DenominationInfo::new(denom.denom_pub.clone(), denom.terms());
             self.denominations.insert(info.h_denom_pub, info);
@@ -105,7 +105,7 @@ impl Side {
     }
 
     /// Remembers what an accepted request created.
-    pub fn learn(&mut self, segments: &[&str], body: &Value) {
+    pub(crate) fn learn(&mut self, segments: &[&str], body: &Value) {
         let (purse_pub, purse) = match segments {
             ["management", "auditors"] => {
                 let request: AuditorAddRequest = typed(body).expect("it was accepted");
@@ -144,7 +144,7 @@ impl Side {
 
     /// The signatures of a request. None of those whose messages cannot be built, because something in the
     /// request is malformed, missing or unknown: nobody can verify them.
-    pub fn signatures(&self, path: &str, segments: &[&str], body: &Value) -> Vec<Signature> {
+    pub(crate) fn signatures(&self, path: &str, segments: &[&str], body: &Value) -> Vec<Signature> {
         let mut signatures = Signatures::default();
         let complete = match segments {
             ["reserves", reserve, rest @ ..] => self.reserve(&mut signatures, reserve, rest, body),

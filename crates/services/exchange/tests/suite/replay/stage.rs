@@ -53,7 +53,10 @@ fn sections(side: &Side) -> BTreeMap<SectionKey, Vec<&DenominationInfo>> {
 }
 
 /// Pairs the keys of two sides: recorded and ours.
-pub fn pairs<'a>(recorded: &'a Side, ours: &'a Side) -> Vec<(&'a DenominationInfo, &'a DenominationInfo)> {
+pub(super) fn pairs<'a>(
+    recorded: &'a Side,
+    ours: &'a Side,
+) -> Vec<(&'a DenominationInfo, &'a DenominationInfo)> {
     let ours = sections(ours);
     let mut pairs = Vec::new();
     for (section, keys) in sections(recorded) {
@@ -64,7 +67,7 @@ pub fn pairs<'a>(recorded: &'a Side, ours: &'a Side) -> Vec<(&'a DenominationInf
 }
 
 /// Pairs the signing keys of two sides.
-pub fn signing_pairs(recorded: &Side, ours: &Side) -> Vec<(EddsaPublicKey, EddsaPublicKey)> {
+pub(super) fn signing_pairs(recorded: &Side, ours: &Side) -> Vec<(EddsaPublicKey, EddsaPublicKey)> {
     let sorted = |side: &Side| {
         let mut keys: Vec<_> = side.signing_keys.values().map(|key| (key.start, key.signkey_pub)).collect();
         keys.sort();
@@ -78,7 +81,7 @@ pub fn signing_pairs(recorded: &Side, ours: &Side) -> Vec<(EddsaPublicKey, Eddsa
 }
 
 /// Returns the side with all that the recorded exchange published.
-pub fn recorded_side(scenario: &Scenario) -> Side {
+pub(super) fn recorded_side(scenario: &Scenario) -> Side {
     let mut history_fee = None;
     let mut side: Option<Side> = None;
     for line in scenario.requests() {
@@ -199,7 +202,7 @@ const FLOAT: &str = "payto://x-taler-bank/localhost/float";
 /// Bank rows of those payments, above all recorded ones.
 const FLOAT_ROWS: u64 = 1 << 32;
 
-pub struct Stage {
+pub(crate) struct Stage {
     pub running: RunningExchange,
     pub client: Client,
     /// The keys that our exchange announced when it started.
@@ -212,7 +215,7 @@ pub struct Stage {
 }
 
 impl Stage {
-    pub async fn start(scenario: &Scenario, recorded: &Side) -> Self {
+    pub(crate) async fn start(scenario: &Scenario, recorded: &Side) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let mut config = config(scenario, recorded, directory.path());
         let uses_kyc = scenario.requests().any(|line| line.response.status == 451);
@@ -239,20 +242,20 @@ impl Stage {
         Self { running, client, future, now, account, rows, _directory, _provider }
     }
 
-    pub fn port(&self) -> u16 {
+    pub(crate) fn port(&self) -> u16 {
         self.running.bound().port().expect("it listens on a port")
     }
 
-    pub fn url(&self, path: &str) -> String {
+    pub(crate) fn url(&self, path: &str) -> String {
         format!("http://127.0.0.1:{}{path}", self.port())
     }
 
-    pub fn now(&self) -> Timestamp {
+    pub(crate) fn now(&self) -> Timestamp {
         Timestamp::from_micros(self.now.load(Ordering::SeqCst))
     }
 
     /// Moves the clock forward, and does what is due then.
-    pub async fn advance(&self, to: Timestamp) {
+    pub(crate) async fn advance(&self, to: Timestamp) {
         if to > self.now() {
             self.now.store(to.as_micros(), Ordering::SeqCst);
             expire::run_until_idle(&self.running.app().core).await.unwrap();
@@ -260,14 +263,14 @@ impl Stage {
     }
 
     /// Decides on everything that is due to be paid to a bank account.
-    pub async fn pay_out(&self) {
+    pub(crate) async fn pay_out(&self) {
         let core = &self.running.app().core;
         aggregator::run_until_idle(core).await.unwrap();
         closer::run_until_idle(core).await.unwrap();
     }
 
     /// Books a bank transfer to a reserve.
-    pub async fn credit(&self, row: u64, reserve_pub: EddsaPublicKey, amount: Money, from: &str) {
+    pub(crate) async fn credit(&self, row: u64, reserve_pub: EddsaPublicKey, amount: Money, from: &str) {
         let credit = Credit {
             bank_row: row,
             reserve_pub,
@@ -286,7 +289,7 @@ impl Stage {
     }
 
     /// A new reserve that pays for coins which the recordings use without showing their withdrawal.
-    pub async fn float(&mut self, amount: Money) -> EddsaPrivateKey {
+    pub(crate) async fn float(&mut self, amount: Money) -> EddsaPrivateKey {
         let key = EddsaPrivateKey::generate();
         self.rows += 1;
         // Each from another account, so that no limit applies to them together.

@@ -28,12 +28,11 @@ use crate::rules::generate::{Op, ops};
 use crate::rules::recoups::{recoup, recoup_refresh};
 use crate::rules::world::*;
 
-/// Archives in memory.
 #[derive(Default)]
-pub struct InMemory(Mutex<BTreeMap<u32, Store>>);
+pub(super) struct InMemory(Mutex<BTreeMap<u32, Store>>);
 
 impl InMemory {
-    pub fn of_run(&self, run: u32) -> Store {
+    pub(super) fn of_run(&self, run: u32) -> Store {
         self.0.lock().unwrap()[&run].clone()
     }
 }
@@ -48,9 +47,9 @@ impl Archives for InMemory {
     }
 }
 
-pub type Moving<'a> = &'a mut dyn FnMut(Archive) -> Result<Archived, ArchiveError>;
+pub(super) type Moving<'a> = &'a mut dyn FnMut(Archive) -> Result<Archived, ArchiveError>;
 
-pub fn decide(world: &World, command: Archive) -> Result<Archived, ArchiveError> {
+pub(super) fn decide(world: &World, command: Archive) -> Result<Archived, ArchiveError> {
     match world.run(Command::Archive(command)) {
         Ok(Answer::Archive(archived)) => Ok(archived),
         Ok(other) => panic!("{other:?}"),
@@ -58,7 +57,7 @@ pub fn decide(world: &World, command: Archive) -> Result<Archived, ArchiveError>
     }
 }
 
-pub fn run_with(
+pub(super) fn run_with(
     world: &World,
     archives: &InMemory,
     task: &Task,
@@ -68,16 +67,16 @@ pub fn run_with(
 }
 
 /// Times at which everything that is over now may leave.
-pub fn at_once(world: &World) -> Times {
+pub(super) fn at_once(world: &World) -> Times {
     Times { now: world.now(), until: world.now() }
 }
 
-pub fn to_move() -> Task {
+pub(super) fn to_move() -> Task {
     Task::Move { reason: "the law".to_owned() }
 }
 
 /// Moves everything, and asserts that no sum changes, and that counting before promised the same.
-pub fn archive(world: &World, archives: &InMemory) -> Report {
+pub(super) fn archive(world: &World, archives: &InMemory) -> Report {
     let before = world.totals();
     let mut none = |_| panic!("counting changes nothing");
     let counted = run_with(world, archives, &Task::Count, &mut none).unwrap();
@@ -89,12 +88,12 @@ pub fn archive(world: &World, archives: &InMemory) -> Report {
     report
 }
 
-pub fn delay_s() -> u64 {
+pub(super) fn delay_s() -> u64 {
     COLLECT_DELAY.as_secs().unwrap()
 }
 
 /// Goes to the time after which nothing of the test's denominations needs to be kept.
-pub fn expire_all(world: &World) {
+pub(super) fn expire_all(world: &World) {
     world.advance(3_000 + delay_s() + 1);
 }
 
@@ -108,7 +107,7 @@ fn stay(moved: &batzen_exchange::workers::archive::Moved) -> Vec<(Stays, u64)> {
 }
 
 /// Two coins pay a merchant, who refunds a part, and is paid.
-pub fn paid_world() -> World {
+pub(super) fn paid_world() -> World {
     let world = World::new();
     world.fund(1, 1, "30.5");
     world.ok(withdraw(1, &[(1, 1), (2, 1), (3, 1)], true));

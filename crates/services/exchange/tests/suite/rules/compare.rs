@@ -20,11 +20,11 @@ use crate::rules::generate::{Op, known_for_ever, limited_config, limited_ops, op
 use crate::rules::model::{Model, Reason, reason};
 use crate::rules::world::{METHOD, World, at, config, denom, denoms, m, refund, withdraw};
 
-pub type Verdicts = Vec<Result<Answer, Reason>>;
+pub(super) type Verdicts = Vec<Result<Answer, Reason>>;
 
 /// Runs the steps against the model in batches of these sizes (in turn). Returns what the rules answered and
 /// how many commands were executed more than once, or else the first difference.
-pub fn check<R>(world: &World<R>, ops: &[Op], sizes: &[usize]) -> Result<(Verdicts, usize), String>
+pub(super) fn check<R>(world: &World<R>, ops: &[Op], sizes: &[usize]) -> Result<(Verdicts, usize), String>
 where
     R: Rules<Command = Command, Answer = Answer, Refusal = Refusal>,
 {
@@ -77,7 +77,7 @@ where
 }
 
 /// A model with the same denominations and fees.
-pub fn model_of<R>(world: &World<R>) -> Model
+pub(super) fn model_of<R>(world: &World<R>) -> Model
 where
     R: Rules<Command = Command, Answer = Answer, Refusal = Refusal>,
 {
@@ -87,7 +87,7 @@ where
     Model::new(terms, world.rules.config.clone(), METHOD, &fees)
 }
 
-pub fn compare_books<R>(world: &World<R>, model: &Model) -> Result<(), String>
+pub(super) fn compare_books<R>(world: &World<R>, model: &Model) -> Result<(), String>
 where
     R: Rules<Command = Command, Answer = Answer, Refusal = Refusal>,
 {
@@ -111,7 +111,7 @@ where
 }
 
 /// Checks that every balance and remainder equals the model's and follows from its own history.
-pub fn compare_rows<R>(world: &World<R>, model: &Model) -> Result<(), String>
+pub(super) fn compare_rows<R>(world: &World<R>, model: &Model) -> Result<(), String>
 where
     R: Rules<Command = Command, Answer = Answer, Refusal = Refusal>,
 {
@@ -150,7 +150,7 @@ where
 }
 
 /// Every row of the exchange.
-pub fn dump(store: &Store) -> BTreeMap<(&'static str, Vec<u8>), Vec<u8>> {
+pub(super) fn dump(store: &Store) -> BTreeMap<(&'static str, Vec<u8>), Vec<u8>> {
     let mut rows = BTreeMap::new();
     for table in tables::ALL {
         store
@@ -165,7 +165,7 @@ pub fn dump(store: &Store) -> BTreeMap<(&'static str, Vec<u8>), Vec<u8>> {
 }
 
 /// Adds steps in front that issue the coins to be spent. The API lets no coins without a signature through.
-pub fn with_coins(ops: Vec<Op>) -> Vec<Op> {
+pub(super) fn with_coins(ops: Vec<Op>) -> Vec<Op> {
     let planchets: Vec<(u8, u32)> = (60..66).map(|n| (n, 1)).collect();
     [crate::rules::world::credits(&[(50, 200, "100", 50, at(0))], 0), withdraw(50, &planchets, true)]
         .into_iter()

@@ -19,7 +19,7 @@ use crate::rules::world::*;
 
 /// A step of a test: a command, or something that happens between batches.
 #[derive(Debug, Clone)]
-pub enum Op {
+pub(super) enum Op {
     Do(Box<Command>),
     Advance(u64),
     Revoke(u32),
@@ -446,7 +446,7 @@ fn doing(command: Command) -> Op {
 }
 
 /// Many steps in groups.
-pub fn ops(groups: std::ops::Range<usize>) -> impl Strategy<Value = Vec<Op>> {
+pub(super) fn ops(groups: std::ops::Range<usize>) -> impl Strategy<Value = Vec<Op>> {
     let one = prop_oneof![
         400 => command().prop_map(|command| vec![doing(command)]),
         40 => story(),
@@ -457,7 +457,7 @@ pub fn ops(groups: std::ops::Range<usize>) -> impl Strategy<Value = Vec<Op>> {
 }
 
 /// A configuration that limits every kind of operation, with two providers.
-pub fn limited_config() -> RulesConfig {
+pub(super) fn limited_config() -> RulesConfig {
     let rule = |operation, checks: &str, threshold: &str, secs| KycRule {
         operation,
         checks: checks.split(' ').map(str::to_owned).collect(),
@@ -493,7 +493,7 @@ fn limited_account(n: u8) -> ShortHash {
 }
 
 /// Identifies the owner of bank account `n`.
-pub fn known_for_ever(n: u8) -> [Command; 2] {
+pub(super) fn known_for_ever(n: u8) -> [Command; 2] {
     let (h_payto, provider) = (h_payto(n), "home".to_owned());
     [
         Command::StartKyc(StartKyc { h_payto, provider: provider.clone(), token: "t".to_owned() }),
@@ -575,7 +575,7 @@ fn form() -> impl Strategy<Value = Vec<Op>> {
 }
 
 /// Many steps in groups, with customers who are identified.
-pub fn limited_ops(groups: std::ops::Range<usize>) -> impl Strategy<Value = Vec<Op>> {
+pub(super) fn limited_ops(groups: std::ops::Range<usize>) -> impl Strategy<Value = Vec<Op>> {
     let identifying = identifying().prop_map(|command| vec![doing(command)]);
     let one = prop_oneof![16 => ops(1..6), 4 => identifying, 1 => form()];
     prop::collection::vec(one, groups).prop_map(|groups| groups.concat())
@@ -594,11 +594,11 @@ fn send(n: u8, coin_n: u8, amount: &str) -> PurseCreate {
 }
 
 /// A purse that is created and deleted, for sequences that are written by hand.
-pub fn sent_and_deleted(coin_n: u8, amount: &str) -> [Command; 2] {
+pub(super) fn sent_and_deleted(coin_n: u8, amount: &str) -> [Command; 2] {
     [Command::PurseCreate(send(0, coin_n, amount)), refund_purse(0, None, &[coin_n], false)]
 }
 
 /// A coin's deposit, for sequences that are written by hand.
-pub fn pay(n: u8, amount: &str, contract_n: u8, deadlines: (u64, u64)) -> Deposit {
+pub(super) fn pay(n: u8, amount: &str, contract_n: u8, deadlines: (u64, u64)) -> Deposit {
     deposit(&[(n, denom_of(n), amount)], (0, contract_n, 0), deadlines)
 }

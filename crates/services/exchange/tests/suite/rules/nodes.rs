@@ -251,7 +251,7 @@ fn wire_fee(start_s: u64, fee: u64) -> Command {
 }
 
 /// Runs the steps at several nodes in the order that the choices determine.
-pub fn run(
+pub(super) fn run(
     backend: Arc<dyn Backend>,
     ops: Vec<Op>,
     sizes: &[usize],

@@ -6,7 +6,7 @@ use batzen_tables::exchange::DenomSerial;
 
 use crate::rules::world::*;
 
-pub fn recoup(n: u8, serial: u32, planchet: u8, reserve_n: u8) -> Command {
+pub(super) fn recoup(n: u8, serial: u32, planchet: u8, reserve_n: u8) -> Command {
     Command::Recoup(Recoup {
         coin: presented(n, serial),
         coin_blind: [n; 32],
@@ -16,7 +16,7 @@ pub fn recoup(n: u8, serial: u32, planchet: u8, reserve_n: u8) -> Command {
     })
 }
 
-pub fn recoup_refresh(n: u8, serial: u32, planchet: u8, old: u8, rc_n: u8) -> Command {
+pub(super) fn recoup_refresh(n: u8, serial: u32, planchet: u8, old: u8, rc_n: u8) -> Command {
     Command::RecoupRefresh(RecoupRefresh {
         coin: presented(n, serial),
         coin_blind: [n; 32],

@@ -25,69 +25,68 @@ use batzen_tables::exchange::{
 };
 
 /// When every test starts, in seconds.
-pub const T0: u64 = 1_700_000_000;
+pub(super) const T0: u64 = 1_700_000_000;
 
 /// A sum of many amounts.
-pub fn sum(text: &str) -> MoneySum {
+pub(super) fn sum(text: &str) -> MoneySum {
     m(text).into()
 }
 
-pub fn m(text: &str) -> Money {
+pub(super) fn m(text: &str) -> Money {
     text.parse().unwrap()
 }
 
-pub fn at(offset_s: u64) -> Timestamp {
+pub(super) fn at(offset_s: u64) -> Timestamp {
     Timestamp::from_secs(T0 + offset_s)
 }
 
 /// A public key that stands for something in a test.
-pub fn key(kind: u8, n: u8) -> EddsaPublicKey {
+pub(super) fn key(kind: u8, n: u8) -> EddsaPublicKey {
     let mut bytes = [kind; 32];
     bytes[31] = n;
     EddsaPublicKey::from_bytes(bytes)
 }
 
-pub fn reserve(n: u8) -> EddsaPublicKey {
+pub(super) fn reserve(n: u8) -> EddsaPublicKey {
     key(1, n)
 }
 
-pub fn coin(n: u8) -> EddsaPublicKey {
+pub(super) fn coin(n: u8) -> EddsaPublicKey {
     key(2, n)
 }
 
-pub fn merchant(n: u8) -> EddsaPublicKey {
+pub(super) fn merchant(n: u8) -> EddsaPublicKey {
     key(3, n)
 }
 
-pub fn hash(kind: u8, n: u8) -> HashCode {
+pub(super) fn hash(kind: u8, n: u8) -> HashCode {
     let mut bytes = [kind; 64];
     bytes[63] = n;
     HashCode::from_bytes(bytes)
 }
 
-pub fn ev(n: u8) -> HashCode {
+pub(super) fn ev(n: u8) -> HashCode {
     hash(4, n)
 }
 
-pub fn contract(n: u8) -> HashCode {
+pub(super) fn contract(n: u8) -> HashCode {
     hash(5, n)
 }
 
-pub fn rc(n: u8) -> HashCode {
+pub(super) fn rc(n: u8) -> HashCode {
     hash(6, n)
 }
 
-pub fn sig(n: u8) -> EddsaSignature {
+pub(super) fn sig(n: u8) -> EddsaSignature {
     EddsaSignature::from_bytes([n; 64])
 }
 
-/// A purse.
-pub fn purse_pub(n: u8) -> EddsaPublicKey {
+pub(super) fn purse_pub(n: u8) -> EddsaPublicKey {
     key(77, n)
 }
 
 /// The terms of a purse.
-pub fn purse_terms(target: &str, expiration: u64) -> PurseTerms {
+pub(super) fn purse_terms(target: &str, expiration: u64) -> PurseTerms {
     PurseTerms {
         merge_pub: key(78, 1),
         h_contract_terms: contract(1),
@@ -98,30 +97,30 @@ pub fn purse_terms(target: &str, expiration: u64) -> PurseTerms {
     }
 }
 
-pub fn wtid(n: u8) -> Wtid {
+pub(super) fn wtid(n: u8) -> Wtid {
     Wtid::from_bytes([n; 32])
 }
 
-pub fn payto(n: u8) -> String {
+pub(super) fn payto(n: u8) -> String {
     format!("payto://x-taler-bank/localhost/account-{n}?receiver-name=A")
 }
 
-pub fn h_payto(n: u8) -> ShortHash {
+pub(super) fn h_payto(n: u8) -> ShortHash {
     ShortHash::from_bytes([n.wrapping_add(100); 32])
 }
 
-pub fn account() -> AccountId {
+pub(super) fn account() -> AccountId {
     AccountId::of_payto("payto://x-taler-bank/localhost/exchange?receiver-name=E")
 }
 
-pub const METHOD: &str = "x-taler-bank";
+pub(super) const METHOD: &str = "x-taler-bank";
 
 /// A blind signature that shows which planchet it belongs to and which attempt made it.
-pub fn ev_sig(n: u8, attempt: u8) -> BlindedDenomSignature {
+pub(super) fn ev_sig(n: u8, attempt: u8) -> BlindedDenomSignature {
     BlindedDenomSignature::Rsa(vec![1, n, attempt])
 }
 
-pub fn denom(serial: u32, cipher: Cipher, value: &str, fees: [&str; 4]) -> (DenomSerial, DenomRow) {
+pub(super) fn denom(serial: u32, cipher: Cipher, value: &str, fees: [&str; 4]) -> (DenomSerial, DenomRow) {
     let [withdraw, deposit, refresh, refund] = fees;
     let row = DenomRow {
         h_denom_pub: hash(7, u8::try_from(serial).unwrap()),
@@ -143,7 +142,7 @@ pub fn denom(serial: u32, cipher: Cipher, value: &str, fees: [&str; 4]) -> (Deno
 }
 
 /// The denominations of most tests. The fees are for withdraw, deposit, refresh and refund.
-pub fn denoms() -> Vec<(DenomSerial, DenomRow)> {
+pub(super) fn denoms() -> Vec<(DenomSerial, DenomRow)> {
     vec![
         denom(1, Cipher::Rsa, "10", ["0.1", "0.1", "0.05", "0.03"]),
         denom(2, Cipher::Rsa, "2", ["0", "0.2", "0.01", "0"]),
@@ -151,10 +150,10 @@ pub fn denoms() -> Vec<(DenomSerial, DenomRow)> {
     ]
 }
 
-pub type Verdict = Result<Answer, Refusal>;
+pub(super) type Verdict = Result<Answer, Refusal>;
 
 /// An exchange in memory.
-pub struct World<R: Rules<Command = Command, Answer = Answer, Refusal = Refusal> = ExchangeRules> {
+pub(super) struct World<R: Rules<Command = Command, Answer = Answer, Refusal = Refusal> = ExchangeRules> {
     pub store: Store,
     pub denoms: Arc<DenomTable>,
     pub rules: ExchangeRules,
@@ -162,19 +161,19 @@ pub struct World<R: Rules<Command = Command, Answer = Answer, Refusal = Refusal>
     now: Arc<AtomicU64>,
 }
 
-pub fn config() -> RulesConfig {
+pub(super) fn config() -> RulesConfig {
     let mut config = RulesConfig::new("http://localhost:8081/");
     config.idle_reserve_expiration = Duration::from_secs(500);
     config
 }
 
 impl World {
-    pub fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self::with(&denoms(), config(), |rules| rules)
     }
 
     /// Another process on the same store, at the same time.
-    pub fn again(other: &Self) -> Self {
+    pub(super) fn again(other: &Self) -> Self {
         let world = Self::over(other.store.clone(), other.rules.config.clone(), |rules| rules);
         world.now.store(other.now.load(Ordering::SeqCst), Ordering::SeqCst);
         world
@@ -182,7 +181,7 @@ impl World {
 }
 
 impl<R: Rules<Command = Command, Answer = Answer, Refusal = Refusal>> World<R> {
-    pub fn with(
+    pub(super) fn with(
         denoms: &[(DenomSerial, DenomRow)],
         config: RulesConfig,
         wrap: impl FnOnce(ExchangeRules) -> R,
@@ -190,7 +189,7 @@ impl<R: Rules<Command = Command, Answer = Answer, Refusal = Refusal>> World<R> {
         Self::on(Store::new(MemoryBackend::new()), denoms, config, wrap)
     }
 
-    pub fn on(
+    pub(super) fn on(
         store: Store,
         denoms: &[(DenomSerial, DenomRow)],
         config: RulesConfig,
@@ -217,7 +216,7 @@ impl<R: Rules<Command = Command, Answer = Answer, Refusal = Refusal>> World<R> {
     }
 
     /// On a store that has denominations.
-    pub fn over(store: Store, config: RulesConfig, wrap: impl FnOnce(ExchangeRules) -> R) -> Self {
+    pub(super) fn over(store: Store, config: RulesConfig, wrap: impl FnOnce(ExchangeRules) -> R) -> Self {
         let denoms = Arc::new(DenomTable::load(&store).unwrap());
         let rules = ExchangeRules::new(Arc::clone(&denoms), config);
         let rows = rules.flow.follow(&store).unwrap();
@@ -226,20 +225,20 @@ impl<R: Rules<Command = Command, Answer = Answer, Refusal = Refusal>> World<R> {
         Self { store, denoms, rules, batcher, now: Arc::new(AtomicU64::new(T0)) }
     }
 
-    pub fn now(&self) -> Timestamp {
+    pub(super) fn now(&self) -> Timestamp {
         Timestamp::from_secs(self.now.load(Ordering::SeqCst))
     }
 
-    pub fn advance(&self, seconds: u64) {
+    pub(super) fn advance(&self, seconds: u64) {
         self.now.fetch_add(seconds, Ordering::SeqCst);
     }
 
     /// Moves the clock back.
-    pub fn step_back(&self, seconds: u64) {
+    pub(super) fn step_back(&self, seconds: u64) {
         self.now.fetch_sub(seconds, Ordering::SeqCst);
     }
 
-    pub fn revoke(&self, serial: u32) {
+    pub(super) fn revoke(&self, serial: u32) {
         let key = DenomKey { serial: DenomSerial(serial) };
         if self.store.get::<Revocations>(&key).unwrap().is_none() {
             let mut changes = ChangeSet::new();
@@ -248,26 +247,26 @@ impl<R: Rules<Command = Command, Answer = Answer, Refusal = Refusal>> World<R> {
         }
     }
 
-    pub fn batch(&self, commands: &[Command]) -> Vec<Verdict> {
+    pub(super) fn batch(&self, commands: &[Command]) -> Vec<Verdict> {
         let now = self.now();
         self.batcher.run(commands, &move || now).unwrap()
     }
 
     /// The same on a store that may fail.
-    pub fn try_run(&self, command: Command) -> Result<Verdict, batzen_store::StoreError> {
+    pub(super) fn try_run(&self, command: Command) -> Result<Verdict, batzen_store::StoreError> {
         let now = self.now();
         Ok(self.batcher.run(&[command], &move || now)?.pop().unwrap())
     }
 
-    pub fn run(&self, command: Command) -> Verdict {
+    pub(super) fn run(&self, command: Command) -> Verdict {
         self.batch(&[command]).pop().unwrap()
     }
 
-    pub fn ok(&self, command: Command) -> Answer {
+    pub(super) fn ok(&self, command: Command) -> Answer {
         self.run(command).unwrap()
     }
 
-    pub fn refused(&self, command: Command) -> Refusal {
+    pub(super) fn refused(&self, command: Command) -> Refusal {
         let before = self.totals();
         let refusal = self.run(command).unwrap_err();
         assert_eq!(self.totals(), before, "a refusal changes nothing");
@@ -275,7 +274,7 @@ impl<R: Rules<Command = Command, Answer = Answer, Refusal = Refusal>> World<R> {
     }
 
     /// The balance sheet. Asserts that it adds up.
-    pub fn totals(&self) -> Totals {
+    pub(super) fn totals(&self) -> Totals {
         let totals = totals(&self.store, &self.denoms).unwrap();
         assert!(totals.conserved(), "the books do not add up: {totals:?}");
         self.check_flow(&totals);
@@ -326,22 +325,22 @@ impl<R: Rules<Command = Command, Answer = Answer, Refusal = Refusal>> World<R> {
         assert_eq!(kept.difference(), 0);
     }
 
-    pub fn remaining(&self, n: u8) -> Option<Money> {
+    pub(super) fn remaining(&self, n: u8) -> Option<Money> {
         read::coin(&self.store, coin(n)).unwrap().map(|row| row.remaining)
     }
 
-    pub fn balance(&self, n: u8) -> Money {
+    pub(super) fn balance(&self, n: u8) -> Money {
         read::reserve(&self.store, reserve(n)).unwrap().unwrap().balance
     }
 
     /// A reserve with money from account `n`.
-    pub fn fund(&self, n: u8, bank_row: u64, amount: &str) {
+    pub(super) fn fund(&self, n: u8, bank_row: u64, amount: &str) {
         let outcome = self.ok(credits(&[(n, bank_row, amount, n, self.now())], bank_row));
         assert!(matches!(outcome, Answer::Credits(credited) if credited.booked == 1));
     }
 
     /// Does the aggregator's work until nothing is due.
-    pub fn aggregate_all(&self) {
+    pub(super) fn aggregate_all(&self) {
         for round in 0.. {
             assert!(round < 100, "the aggregator does not finish");
             let now = self.rules.aggregation_time(self.now());
@@ -357,14 +356,14 @@ impl<R: Rules<Command = Command, Answer = Answer, Refusal = Refusal>> World<R> {
     }
 
     /// The targets with deposits that are due.
-    pub fn due_targets(&self, now: Timestamp) -> Vec<DepositTarget> {
+    pub(super) fn due_targets(&self, now: Timestamp) -> Vec<DepositTarget> {
         let (targets, next) = read::due_targets(&self.store, now, &Default::default(), 10_000).unwrap();
         assert_eq!(next, None, "more deposits than a test makes");
         targets
     }
 
     /// Aggregates one target in parts of `part` deposits, and returns the last outcome.
-    pub fn aggregate_target(&self, target: DepositTarget, part: usize) -> Aggregated {
+    pub(super) fn aggregate_target(&self, target: DepositTarget, part: usize) -> Aggregated {
         let mut trigger = Trigger::Due;
         loop {
             let transient = read::transient(&self.store, target, account()).unwrap();
@@ -390,7 +389,7 @@ impl<R: Rules<Command = Command, Answer = Answer, Refusal = Refusal>> World<R> {
 
     /// Does the transfer worker's work. Returns the account and amount of each transfer that reached the
     /// bank.
-    pub fn transfer_all(&self) -> Vec<(String, Money)> {
+    pub(super) fn transfer_all(&self) -> Vec<(String, Money)> {
         let mut sent = Vec::new();
         for (wtid, row) in read::open_transfers(&self.store, 1_000).unwrap() {
             sent.push((read::payto(&self.store, row.h_payto).unwrap().unwrap(), row.amount));
@@ -401,7 +400,7 @@ impl<R: Rules<Command = Command, Answer = Answer, Refusal = Refusal>> World<R> {
     }
 }
 
-pub fn credits(rows: &[(u8, u64, &str, u8, Timestamp)], cursor: u64) -> Command {
+pub(super) fn credits(rows: &[(u8, u64, &str, u8, Timestamp)], cursor: u64) -> Command {
     let credits = rows
         .iter()
         .map(|(n, bank_row, amount, sender, time)| Credit {
@@ -417,7 +416,7 @@ pub fn credits(rows: &[(u8, u64, &str, u8, Timestamp)], cursor: u64) -> Command 
 }
 
 /// A withdrawal of planchets: number, denomination.
-pub fn withdraw(n: u8, planchets: &[(u8, u32)], batch: bool) -> Command {
+pub(super) fn withdraw(n: u8, planchets: &[(u8, u32)], batch: bool) -> Command {
     let planchets = planchets
         .iter()
         .map(|(planchet, serial)| Planchet {
@@ -431,7 +430,7 @@ pub fn withdraw(n: u8, planchets: &[(u8, u32)], batch: bool) -> Command {
     Command::Withdraw(Withdraw { reserve_pub: reserve(n), planchets, batch, origin: Some(h_payto(n)) })
 }
 
-pub fn presented(n: u8, serial: u32) -> PresentedCoin {
+pub(super) fn presented(n: u8, serial: u32) -> PresentedCoin {
     PresentedCoin {
         coin_pub: coin(n),
         denom: DenomSerial(serial),
@@ -442,7 +441,7 @@ pub fn presented(n: u8, serial: u32) -> PresentedCoin {
 
 /// A deposit: coins with denomination and contribution, merchant, contract, account, offsets of the refund
 /// and wire deadlines in seconds.
-pub fn deposit(
+pub(super) fn deposit(
     coins: &[(u8, u32, &str)],
     (merchant_n, contract_n, account_n): (u8, u8, u8),
     (refund_s, wire_s): (u64, u64),
@@ -467,11 +466,11 @@ pub fn deposit(
     }
 }
 
-pub fn target(merchant_n: u8, account_n: u8) -> DepositTarget {
+pub(super) fn target(merchant_n: u8, account_n: u8) -> DepositTarget {
     DepositTarget { h_payto: h_payto(account_n), merchant_pub: merchant(merchant_n) }
 }
 
-pub fn deposit_key(n: u8, merchant_n: u8, contract_n: u8) -> DepositKey {
+pub(super) fn deposit_key(n: u8, merchant_n: u8, contract_n: u8) -> DepositKey {
     DepositKey {
         coin_pub: coin(n),
         merchant_pub: merchant(merchant_n),
@@ -479,7 +478,11 @@ pub fn deposit_key(n: u8, merchant_n: u8, contract_n: u8) -> DepositKey {
     }
 }
 
-pub fn refund((n, merchant_n, contract_n): (u8, u8, u8), rtransaction_id: u64, amount: &str) -> Command {
+pub(super) fn refund(
+    (n, merchant_n, contract_n): (u8, u8, u8),
+    rtransaction_id: u64,
+    amount: &str,
+) -> Command {
     Command::Refund(Refund {
         key: RefundKey {
             coin_pub: coin(n),
@@ -492,7 +495,14 @@ pub fn refund((n, merchant_n, contract_n): (u8, u8, u8), rtransaction_id: u64, a
     })
 }
 
-pub fn melt(n: u8, serial: u32, amount: &str, rc_n: u8, noreveal_index: u8, rms: Option<u8>) -> Command {
+pub(super) fn melt(
+    n: u8,
+    serial: u32,
+    amount: &str,
+    rc_n: u8,
+    noreveal_index: u8,
+    rms: Option<u8>,
+) -> Command {
     Command::Melt(Melt {
         coin: presented(n, serial),
         amount: m(amount),
@@ -504,7 +514,7 @@ pub fn melt(n: u8, serial: u32, amount: &str, rc_n: u8, noreveal_index: u8, rms:
 }
 
 /// A reveal of fresh coins: planchet number, denomination.
-pub fn reveal(n: u8, rc_n: u8, fresh: &[(u8, u32)], rms: Option<u8>, attempt: u8) -> Command {
+pub(super) fn reveal(n: u8, rc_n: u8, fresh: &[(u8, u32)], rms: Option<u8>, attempt: u8) -> Command {
     Command::Reveal(Reveal {
         coin_pub: coin(n),
         rc: rc(rc_n),

@@ -6,7 +6,7 @@ use batzen_store::{ColumnDef, ColumnKind, RawRecord, TableDef, Value, decode_val
 
 /// A change of one row.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Alteration {
+pub(crate) enum Alteration {
     /// The row is gone.
     Removed,
     /// The row is there again, under a key with another value in this column.
@@ -30,7 +30,7 @@ impl fmt::Display for Alteration {
 const UNUSED: [u64; 3] = [200, 255, 60_000];
 
 /// All changes of a row. `is_taken`: whether there is a row under a key.
-pub fn alterations(
+pub(crate) fn alterations(
     table: &'static TableDef,
     record: &RawRecord,
     is_taken: &dyn Fn(&[u8]) -> bool,
@@ -65,7 +65,7 @@ pub fn alterations(
 }
 
 /// Another value of the same kind.
-pub fn altered(column: &ColumnDef, value: &Value) -> Value {
+pub(crate) fn altered(column: &ColumnDef, value: &Value) -> Value {
     match value {
         Value::Null => match column.column.kind {
             ColumnKind::Fixed(n) => Value::Bytes(vec![7; n]),

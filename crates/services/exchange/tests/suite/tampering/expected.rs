@@ -7,19 +7,18 @@ use super::Found;
 
 /// The check that finds a change.
 #[derive(Debug, PartialEq, Eq)]
-pub enum By {
+pub(super) enum By {
     /// This rule, in the rows alone; or one of these, with `|` between them, if it depends on the value that was put in.
     Rule(&'static str),
     /// Only the comparison with an earlier copy, by this rule.
     Comparison(&'static str),
-    /// Nothing.
     Nothing,
 }
 
 impl By {
     /// Returns whether this is what was found. If the rows alone told it, a reason why only a comparison does would be
     /// wrong.
-    pub fn fits(&self, found: &Found) -> bool {
+    pub(super) fn fits(&self, found: &Found) -> bool {
         match self {
             Self::Rule(rules) => rules.split('|').any(|rule| found.alone.contains(rule)),
             Self::Comparison(rule) => found.alone.is_empty() && found.compared.contains(rule),
@@ -29,7 +28,7 @@ impl By {
 }
 
 /// By table and change. Several lines are for rows of several kinds.
-pub static EXPECTED: LazyLock<BTreeMap<(&'static str, &'static str), Vec<By>>> = LazyLock::new(|| {
+pub(super) static EXPECTED: LazyLock<BTreeMap<(&'static str, &'static str), Vec<By>>> = LazyLock::new(|| {
     let mut all: BTreeMap<_, Vec<By>> = BTreeMap::new();
     for line in include_str!("rules.txt").lines() {
         let (fields, reason) = line.split_once('#').unwrap_or((line, ""));

@@ -11,7 +11,7 @@
 //! | [`places`] | stores that are altered: in memory, a directory, a database (with SQL) |
 //! | [`scenario`] | rows that the recordings lack: transient aggregates, payouts of profit, archives, removed rows |
 
-pub mod alteration;
+pub(crate) mod alteration;
 mod expected;
 mod places;
 mod scenario;
@@ -30,7 +30,7 @@ use expected::EXPECTED;
 use places::{AlterableStore, Directory, Memory, Postgres};
 
 /// An exchange's rows, with what its auditor knows.
-pub struct Books {
+pub(crate) struct Books {
     pub subject: Subject,
     pub copy: Copy,
     pub now: Timestamp,
@@ -45,7 +45,7 @@ impl Books {
 }
 
 /// Everything that has rows, in this order. Between them, every audited table has some.
-pub const BOOKS: [&str; 9] = [
+pub(crate) const BOOKS: [&str; 9] = [
     "young",
     "old",
     "p2p-rsa",
@@ -59,7 +59,7 @@ pub const BOOKS: [&str; 9] = [
 /// Number of rows of each table that are altered in memory. What rows have in common is their columns.
 const ROWS: usize = 2;
 
-pub async fn books(name: &str) -> Books {
+pub(crate) async fn books(name: &str) -> Books {
     match name {
         "young" => scenario::young().await,
         "old" => scenario::old().await,
@@ -72,7 +72,7 @@ pub async fn books(name: &str) -> Books {
 
 /// The rules that find something.
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Found {
+pub(crate) struct Found {
     /// In the rows alone.
     alone: BTreeSet<&'static str>,
     /// Compared with those before.

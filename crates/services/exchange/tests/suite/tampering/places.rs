@@ -15,7 +15,7 @@ use super::alteration::Alteration;
 use crate::replay::audit::Copy;
 
 /// A store whose rows can be altered one at a time.
-pub trait AlterableStore {
+pub(super) trait AlterableStore {
     /// The rows as they were.
     fn seen(&self) -> &Store;
 
@@ -55,14 +55,13 @@ fn commit(store: &Store, changes: &ChangeSet) -> bool {
     }
 }
 
-/// In memory.
-pub struct Memory<'a> {
+pub(super) struct Memory<'a> {
     copy: &'a Copy,
     seen: Store,
 }
 
 impl<'a> Memory<'a> {
-    pub fn new(copy: &'a Copy) -> Self {
+    pub(super) fn new(copy: &'a Copy) -> Self {
         let seen = Store::new(MemoryBackend::new());
         fill(&seen, copy);
         Self { copy, seen }
@@ -85,7 +84,7 @@ impl AlterableStore for Memory<'_> {
 
 /// In a directory. The change is committed by the store itself: its file has checksums, and a byte that changed by itself
 /// is another matter.
-pub struct Directory<'a> {
+pub(super) struct Directory<'a> {
     copy: &'a Copy,
     root: tempfile::TempDir,
     seen: Store,
@@ -104,7 +103,7 @@ fn open_dir(dir: &Path) -> Store {
 }
 
 impl<'a> Directory<'a> {
-    pub fn new(copy: &'a Copy) -> Self {
+    pub(super) fn new(copy: &'a Copy) -> Self {
         let root = tempfile::tempdir().unwrap();
         let store = open_dir(&root.path().join("base"));
         fill(&store, copy);
@@ -141,7 +140,7 @@ impl AlterableStore for Directory<'_> {
 }
 
 /// In a database, with the statements of its administrator.
-pub struct Postgres<'a> {
+pub(super) struct Postgres<'a> {
     copy: &'a Copy,
     sql: Connection,
     sip_key: [u8; 16],
@@ -156,7 +155,7 @@ fn open_database(url: &str) -> Store {
 }
 
 impl<'a> Postgres<'a> {
-    pub fn new(copy: &'a Copy) -> Self {
+    pub(super) fn new(copy: &'a Copy) -> Self {
         let url = batzen_testkit::postgres::fresh_database();
         let connect = |url: &str| Connection::open_session(&Target::parse(url).unwrap()).unwrap();
         let options = DbinitOptions { partitions: Some(2), ..DbinitOptions::default() };

@@ -123,7 +123,7 @@ async fn site() -> Site {
 }
 
 /// A sum below the wire fee that waits, a reserve that a coin prolonged, and profit paid out.
-pub async fn young() -> Books {
+pub(super) async fn young() -> Books {
     let mut site = site().await;
     let (paying, small, prolonging) = (site.coin(RSA_8).await, site.coin(CS_5).await, site.coin(RSA_1).await);
     let contract = Contract::new(&site);
@@ -143,7 +143,7 @@ pub async fn young() -> Books {
 
 /// Expired coins have left for an archive, another run was interrupted within a transfer, and empty reserves and executed orders
 /// were removed.
-pub async fn old() -> Books {
+pub(super) async fn old() -> Books {
     let mut site = site().await;
     let (first, melted) = (site.coin(RSA_8).await, site.coin(CS_5).await);
     let (_, fresh) = site.refresh(&melted, &[site.denom(RSA_1)], "1.5").await;

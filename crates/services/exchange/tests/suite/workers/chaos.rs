@@ -28,7 +28,10 @@ async fn killed_after<F: Future>(waits: u64, future: F) -> Option<F::Output> {
 
 /// Runs the future and drops it as soon as the condition holds. Whatever it has not handed over by then is
 /// lost, as after a kill.
-pub async fn killed_when<F: Future>(mut condition: impl FnMut() -> bool, future: F) -> Option<F::Output> {
+pub(super) async fn killed_when<F: Future>(
+    mut condition: impl FnMut() -> bool,
+    future: F,
+) -> Option<F::Output> {
     let mut future = pin!(future);
     let mut look = tokio::time::interval(std::time::Duration::from_millis(1));
     std::future::poll_fn(|context| {

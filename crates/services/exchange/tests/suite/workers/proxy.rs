@@ -8,7 +8,7 @@ use tokio::task::JoinHandle;
 
 /// The proxy's action on a request.
 #[derive(Debug, Clone)]
-pub enum Action {
+pub(super) enum Action {
     /// The bank answers.
     Forward,
     /// The bank executes the request; the answer is lost with the connection.
@@ -24,9 +24,9 @@ pub enum Action {
 }
 
 /// Decides by the request line and the body.
-pub type Script = Box<dyn FnMut(&str, &str) -> Action + Send>;
+pub(super) type Script = Box<dyn FnMut(&str, &str) -> Action + Send>;
 
-pub struct Proxy {
+pub(super) struct Proxy {
     pub port: u16,
     script: Arc<Mutex<Script>>,
     serving: JoinHandle<()>,
@@ -39,7 +39,7 @@ impl Drop for Proxy {
 }
 
 impl Proxy {
-    pub async fn start(bank_port: u16) -> Self {
+    pub(super) async fn start(bank_port: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         let script: Arc<Mutex<Script>> = Arc::new(Mutex::new(Box::new(|_, _| Action::Forward)));
@@ -55,12 +55,12 @@ impl Proxy {
         Self { port, script, serving }
     }
 
-    pub fn script(&self, script: impl FnMut(&str, &str) -> Action + Send + 'static) {
+    pub(super) fn script(&self, script: impl FnMut(&str, &str) -> Action + Send + 'static) {
         *self.script.lock().unwrap() = Box::new(script);
     }
 
     /// Forwards everything from now on.
-    pub fn heal(&self) {
+    pub(super) fn heal(&self) {
         self.script(|_, _| Action::Forward);
     }
 }

@@ -32,50 +32,50 @@ use tempfile::TempDir;
 use crate::workers::proxy::Proxy;
 
 /// 20 November 2026.
-pub const START_SECS: u64 = 1_795_132_800;
-pub const EUR: Currency = match Currency::new("EUR") {
+pub(super) const START_SECS: u64 = 1_795_132_800;
+pub(super) const EUR: Currency = match Currency::new("EUR") {
     Ok(currency) => currency,
     Err(_) => panic!("a currency"),
 };
-pub const OUR_PAYTO: &str = "payto://x-taler-bank/localhost/exchange?receiver-name=exchange";
+pub(super) const OUR_PAYTO: &str = "payto://x-taler-bank/localhost/exchange?receiver-name=exchange";
 /// Seconds until a reserve expires.
-pub const EXPIRED: u64 = 3_601;
+pub(super) const EXPIRED: u64 = 3_601;
 /// The value of a coin; its deposit fee is 0.1.
-pub const COIN: &str = "10";
+pub(super) const COIN: &str = "10";
 
 /// A sum of many amounts.
-pub fn sum(text: &str) -> MoneySum {
+pub(super) fn sum(text: &str) -> MoneySum {
     m(text).into()
 }
 
-pub fn m(text: &str) -> Money {
+pub(super) fn m(text: &str) -> Money {
     text.parse().unwrap()
 }
 
-pub fn eur(text: &str) -> Amount {
+pub(super) fn eur(text: &str) -> Amount {
     m(text).of(EUR)
 }
 
-pub fn payto(account: &str) -> String {
+pub(super) fn payto(account: &str) -> String {
     format!("payto://x-taler-bank/localhost/{account}?receiver-name={account}")
 }
 
-pub fn our_account() -> AccountId {
+pub(super) fn our_account() -> AccountId {
     AccountId::of_payto(OUR_PAYTO)
 }
 
 /// A public key that stands for something in a test.
-pub fn key(kind: u8, n: u64) -> EddsaPublicKey {
+pub(super) fn key(kind: u8, n: u64) -> EddsaPublicKey {
     let mut bytes = [kind; 32];
     bytes[24..].copy_from_slice(&n.to_be_bytes());
     EddsaPublicKey::from_bytes(bytes)
 }
 
-pub fn reserve(n: u64) -> EddsaPublicKey {
+pub(super) fn reserve(n: u64) -> EddsaPublicKey {
     key(1, n)
 }
 
-pub fn merchant(name: &str) -> EddsaPublicKey {
+pub(super) fn merchant(name: &str) -> EddsaPublicKey {
     key(3, name.bytes().fold(0, |n, byte| n * 256 + u64::from(byte)))
 }
 
@@ -85,7 +85,7 @@ fn hash(kind: u8, n: u64) -> HashCode {
     HashCode::from_bytes(bytes)
 }
 
-pub struct World {
+pub(super) struct World {
     pub bank: RunningBank,
     pub proxy: Proxy,
     pub exchange: RunningExchange,
@@ -98,11 +98,11 @@ pub struct World {
 }
 
 impl World {
-    pub async fn new() -> Self {
+    pub(super) async fn new() -> Self {
         Self::with(|_| {}, |_| {}).await
     }
 
-    pub async fn with(
+    pub(super) async fn with(
         adapt_bank: impl FnOnce(&mut BankConfig),
         adapt: impl FnOnce(&mut ExchangeConfig),
     ) -> Self {
@@ -138,7 +138,7 @@ impl World {
     }
 
     /// Stops the exchange and starts it again on the same data.
-    pub async fn restart(self, adapt: impl FnOnce(&mut ExchangeConfig)) -> Self {
+    pub(super) async fn restart(self, adapt: impl FnOnce(&mut ExchangeConfig)) -> Self {
         let Self { bank, proxy, exchange, gateway, mut config, now, next, _directory } = self;
         exchange.shutdown().await.unwrap();
         adapt(&mut config);
@@ -146,58 +146,58 @@ impl World {
         Self { bank, proxy, exchange, gateway, config, now, next, _directory }
     }
 
-    pub fn app(&self) -> &Arc<Exchange> {
+    pub(super) fn app(&self) -> &Arc<Exchange> {
         self.exchange.app()
     }
 
-    pub fn now(&self) -> Timestamp {
+    pub(super) fn now(&self) -> Timestamp {
         Timestamp::from_micros(self.now.load(Ordering::SeqCst))
     }
 
-    pub fn advance(&self, seconds: u64) {
+    pub(super) fn advance(&self, seconds: u64) {
         self.now.fetch_add(seconds * 1_000_000, Ordering::SeqCst);
     }
 
-    pub fn number(&self) -> u64 {
+    pub(super) fn number(&self) -> u64 {
         self.next.fetch_add(1, Ordering::SeqCst)
     }
 
-    pub async fn wirewatch(&self) -> Result<Progress, WorkerError> {
+    pub(super) async fn wirewatch(&self) -> Result<Progress, WorkerError> {
         wirewatch::run_until_idle(&self.app().core).await
     }
 
-    pub async fn aggregate(&self) -> Result<Progress, WorkerError> {
+    pub(super) async fn aggregate(&self) -> Result<Progress, WorkerError> {
         aggregator::run_until_idle(&self.app().core).await
     }
 
-    pub async fn transfer(&self) -> Result<Progress, WorkerError> {
+    pub(super) async fn transfer(&self) -> Result<Progress, WorkerError> {
         transfer::run_until_idle(&self.app().core).await
     }
 
-    pub async fn close(&self) -> Result<Progress, WorkerError> {
+    pub(super) async fn close(&self) -> Result<Progress, WorkerError> {
         closer::run_until_idle(&self.app().core).await
     }
 
-    pub async fn drain(&self) -> Result<Progress, WorkerError> {
+    pub(super) async fn drain(&self) -> Result<Progress, WorkerError> {
         drain::run_until_idle(&self.app().core).await
     }
 
-    pub async fn submit(&self, command: Command) -> Result<Answer, Refusal> {
+    pub(super) async fn submit(&self, command: Command) -> Result<Answer, Refusal> {
         self.app().core.submit(command).await.unwrap()
     }
 
     /// Wires money to a reserve.
-    pub async fn add_incoming(&self, reserve_pub: EddsaPublicKey, amount: &str, from: &str) -> u64 {
+    pub(super) async fn add_incoming(&self, reserve_pub: EddsaPublicKey, amount: &str, from: &str) -> u64 {
         let request = AddIncomingRequest { reserve_pub, amount: eur(amount), debit_account: payto(from) };
         self.gateway.add_incoming(&request).await.unwrap().row_id
     }
 
-    pub fn balance(&self, reserve_pub: EddsaPublicKey) -> Option<Money> {
+    pub(super) fn balance(&self, reserve_pub: EddsaPublicKey) -> Option<Money> {
         read::reserve(&self.app().core.store, reserve_pub).unwrap().map(|row| row.balance)
     }
 
     /// New coins, paid for with money at the bank.
-    pub async fn coins(&self, count: u64) -> Vec<EddsaPublicKey> {
+    pub(super) async fn coins(&self, count: u64) -> Vec<EddsaPublicKey> {
         let reserve_pub = reserve(1_000_000 + self.number());
         let amount = Money::from_units(m(COIN).units() * u128::from(count)).unwrap();
         self.add_incoming(reserve_pub, &amount.to_string(), "customer").await;
@@ -220,11 +220,17 @@ impl World {
 
     /// Deposits new coins, one for each amount. They are due in `wire_s` seconds, and refundable until one
     /// second before, or not at all.
-    pub async fn deposit(&self, name: &str, account: &str, amounts: &[&str], wire_s: u64) -> Vec<DepositKey> {
+    pub(super) async fn deposit(
+        &self,
+        name: &str,
+        account: &str,
+        amounts: &[&str],
+        wire_s: u64,
+    ) -> Vec<DepositKey> {
         self.deposit_into(merchant(name), &payto(account), amounts, (0, wire_s)).await
     }
 
-    pub async fn deposit_into(
+    pub(super) async fn deposit_into(
         &self,
         merchant_pub: EddsaPublicKey,
         payto_uri: &str,
@@ -268,7 +274,7 @@ impl World {
         keys
     }
 
-    pub async fn refund(&self, deposit: &DepositKey, amount: &str) -> Result<Answer, Refusal> {
+    pub(super) async fn refund(&self, deposit: &DepositKey, amount: &str) -> Result<Answer, Refusal> {
         let key = RefundKey {
             coin_pub: deposit.coin_pub,
             merchant_pub: deposit.merchant_pub,
@@ -280,7 +286,7 @@ impl World {
     }
 
     /// All transfers that the bank executed for the exchange.
-    pub async fn outgoing(&self) -> Vec<OutgoingTransaction> {
+    pub(super) async fn outgoing(&self) -> Vec<OutgoingTransaction> {
         let mut rows: Vec<OutgoingTransaction> = Vec::new();
         loop {
             let start = rows.last().map(|row| row.row_id);
@@ -297,7 +303,7 @@ impl World {
     }
 
     /// The accounts and amounts of those transfers from the given row on, ordered by account.
-    pub async fn paid_after(&self, row: &mut u64) -> Vec<(String, Money)> {
+    pub(super) async fn paid_after(&self, row: &mut u64) -> Vec<(String, Money)> {
         let mut paid = Vec::new();
         for debit in self.outgoing().await.into_iter().filter(|debit| debit.row_id > *row).collect::<Vec<_>>()
         {
@@ -310,28 +316,28 @@ impl World {
         paid
     }
 
-    pub async fn paid(&self) -> Vec<(String, Money)> {
+    pub(super) async fn paid(&self) -> Vec<(String, Money)> {
         self.paid_after(&mut 0).await
     }
 
-    pub fn open_transfers(&self) -> usize {
+    pub(super) fn open_transfers(&self) -> usize {
         read::open_transfers(&self.app().core.store, 100_000).unwrap().len()
     }
 
     /// The number of changes to the key set.
-    pub fn key_set(&self) -> u64 {
+    pub(super) fn key_set(&self) -> u64 {
         let key = CounterKey { name: Counters::KEY_SET.to_owned() };
         self.app().core.store.get::<Counters>(&key).unwrap().map_or(0, |found| found.row.value)
     }
 
-    pub fn totals(&self) -> Totals {
+    pub(super) fn totals(&self) -> Totals {
         totals(&self.app().core.store, &self.app().core.rules.denoms).unwrap()
     }
 
     /// Checks the invariants of the workers (Taler exchange, background workers) once all work is done: the
     /// books add up and agree with the bank's, each deposit is in one aggregate or waiting, and each transfer
     /// happened once.
-    pub async fn check(&self) -> Totals {
+    pub(super) async fn check(&self) -> Totals {
         let totals = self.totals();
         assert!(totals.conserved(), "the books do not add up: {totals:?}");
         let flow = self.bank.account_flow("exchange").await.unwrap();
@@ -374,7 +380,7 @@ impl World {
         totals
     }
 
-    pub async fn end(self) {
+    pub(super) async fn end(self) {
         self.check().await;
         let Self { bank, exchange, .. } = self;
         exchange.shutdown().await.unwrap();

@@ -48,7 +48,7 @@ pub(super) enum AmountText {
 }
 
 impl AmountText {
-    pub fn parse(&self) -> Result<u128, OperatorError> {
+    pub(super) fn parse(&self) -> Result<u128, OperatorError> {
         match self {
             Self::Text(text) => amount(text),
             Self::Number(number) => amount(&number.to_string()),

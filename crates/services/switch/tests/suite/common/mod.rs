@@ -18,16 +18,16 @@ use batzen_switch::{Delivery, Forwarding, Operator, RunningSwitch, Switch, Switc
 use serde_json::{Value, json};
 
 /// A clock that tests move: microseconds.
-pub struct TestClock(AtomicU64);
+pub(crate) struct TestClock(AtomicU64);
 
 impl TestClock {
-    pub fn new() -> Arc<Self> {
+    pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self(AtomicU64::new(1_800_000_000_000_000)))
     }
-    pub fn millis(&self) -> u64 {
+    pub(crate) fn millis(&self) -> u64 {
         self.0.load(Ordering::SeqCst) / 1000
     }
-    pub fn forward(&self, millis: u64) {
+    pub(crate) fn forward(&self, millis: u64) {
         self.0.fetch_add(millis * 1000, Ordering::SeqCst);
     }
 }
@@ -39,14 +39,14 @@ impl TestClock {
     }
 }
 
-pub fn memory_ledger(clock: &Arc<TestClock>) -> Arc<MemoryLedger> {
+pub(crate) fn memory_ledger(clock: &Arc<TestClock>) -> Arc<MemoryLedger> {
     let clock = Arc::clone(clock);
     Arc::new(MemoryLedger::new(move || clock.0.load(Ordering::SeqCst) * 1000))
 }
 
 /// A callback as received.
 #[derive(Clone, Debug)]
-pub struct Callback {
+pub(crate) struct Callback {
     pub method: String,
     pub path: String,
     pub headers: HashMap<String, String>,
@@ -54,10 +54,10 @@ pub struct Callback {
 }
 
 impl Callback {
-    pub fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         serde_json::from_slice(&self.body).unwrap_or(Value::Null)
     }
-    pub fn error_code(&self) -> String {
+    pub(crate) fn error_code(&self) -> String {
         self.json()["errorInformation"]["errorCode"].as_str().unwrap_or("").to_owned()
     }
 }
@@ -88,7 +88,7 @@ impl Handler for Recorder {
 }
 
 /// A participant that records its callbacks.
-pub struct Fsp {
+pub(crate) struct Fsp {
     pub name: String,
     pub url: String,
     recorder: Arc<Recorder>,
@@ -96,7 +96,7 @@ pub struct Fsp {
 }
 
 impl Fsp {
-    pub async fn start(name: &str) -> Self {
+    pub(crate) async fn start(name: &str) -> Self {
         let server = Server::bind(Listen::tcp(Some("127.0.0.1".to_owned()), 0)).await.unwrap();
         let url = format!("http://127.0.0.1:{}", server.port());
         let (recorder, drain) = (Arc::new(Recorder::default()), Drain::new());
@@ -105,16 +105,16 @@ impl Fsp {
     }
 
     /// Answers the next callbacks with these statuses, the last first.
-    pub fn answer_with(&self, statuses: &[u16]) {
+    pub(crate) fn answer_with(&self, statuses: &[u16]) {
         *self.recorder.statuses.lock().unwrap() = statuses.to_vec();
     }
 
-    pub fn callbacks(&self) -> Vec<Callback> {
+    pub(crate) fn callbacks(&self) -> Vec<Callback> {
         self.recorder.callbacks.lock().unwrap().clone()
     }
 
     /// The callbacks about a transfer, once there are `count` of them.
-    pub async fn about(&self, id: u128, count: usize) -> Vec<Callback> {
+    pub(crate) async fn about(&self, id: u128, count: usize) -> Vec<Callback> {
         let text = format_uuid(id);
         let concerns = |callback: &Callback| {
             callback.path.contains(&text) || String::from_utf8_lossy(&callback.body).contains(&text)
@@ -137,20 +137,20 @@ impl Drop for Fsp {
 }
 
 /// The most lookups and quotes that may wait for one participant, and its connections for them.
-pub const FORWARDING_QUEUE: usize = 64;
-pub const FORWARDING_CONNECTIONS: usize = 4;
+pub(crate) const FORWARDING_QUEUE: usize = 64;
+pub(crate) const FORWARDING_CONNECTIONS: usize = 4;
 
-pub const CURRENCY: &str = "EUR";
+pub(crate) const CURRENCY: &str = "EUR";
 
-pub fn currency() -> u32 {
+pub(crate) fn currency() -> u32 {
     currency_number(CURRENCY).unwrap()
 }
 
-pub fn amount(text: &str) -> u128 {
+pub(crate) fn amount(text: &str) -> u128 {
     parse_amount(text).unwrap()
 }
 
-pub fn config(clock: &Arc<TestClock>) -> SwitchConfig {
+pub(crate) fn config(clock: &Arc<TestClock>) -> SwitchConfig {
     SwitchConfig {
         operators: vec![Operator::new("alice", "token-a"), Operator::new("bob", "token-b")],
         delivery: Delivery {
@@ -174,7 +174,7 @@ pub fn config(clock: &Arc<TestClock>) -> SwitchConfig {
 }
 
 /// An item of a bulk.
-pub fn item(id: u128, amount: &str, fulfilment: &[u8; 32]) -> Value {
+pub(crate) fn item(id: u128, amount: &str, fulfilment: &[u8; 32]) -> Value {
     json!({
         "transferId": format_uuid(id), "transferAmount": { "currency": CURRENCY, "amount": amount },
         "ilpPacket": "AYIBgQAAAAAAAASwNGxldmVsb25lLmRmc3AxLm1lci45",
@@ -183,7 +183,7 @@ pub fn item(id: u128, amount: &str, fulfilment: &[u8; 32]) -> Value {
 }
 
 /// A payee's answer to a bulk.
-pub fn answer(results: Vec<Value>) -> Value {
+pub(crate) fn answer(results: Vec<Value>) -> Value {
     json!({
         "bulkTransferState": "COMPLETED", "completedTimestamp": "2026-11-21T15:00:00.000Z",
         "individualTransferResults": results,
@@ -191,7 +191,7 @@ pub fn answer(results: Vec<Value>) -> Value {
 }
 
 /// A switch over a memory store and a memory ledger, with its participants.
-pub struct Scene {
+pub(crate) struct Scene {
     pub clock: Arc<TestClock>,
     pub switch: RunningSwitch,
     pub fsps: Vec<Fsp>,
@@ -202,13 +202,13 @@ pub struct Scene {
 
 impl Scene {
     /// Participants `fsp1` and so on, each with liquidity and cap of 1,000.
-    pub async fn new(participants: usize) -> Self {
+    pub(crate) async fn new(participants: usize) -> Self {
         let clock = TestClock::new();
         let ledger = memory_ledger(&clock);
         Self::over(participants, clock, ledger).await
     }
 
-    pub async fn over(participants: usize, clock: Arc<TestClock>, ledger: Arc<dyn Ledger>) -> Self {
+    pub(crate) async fn over(participants: usize, clock: Arc<TestClock>, ledger: Arc<dyn Ledger>) -> Self {
         let store = Store::new(MemoryBackend::new());
         let switch = Switch::start_on(config(&clock), store.clone(), ledger).await.unwrap();
         let mut fsps = Vec::new();
@@ -225,7 +225,7 @@ impl Scene {
         scene
     }
 
-    pub async fn onboard(&self, place: usize, ndc: &str, liquidity: &str) {
+    pub(crate) async fn onboard(&self, place: usize, ndc: &str, liquidity: &str) {
         let service = self.switch.service();
         let name = self.fsps[place].name.clone();
         let currency = currency();
@@ -242,7 +242,7 @@ impl Scene {
         self.funds_in(number, liquidity).await;
     }
 
-    pub fn funds(&self, participant: u32, text: &str) -> Funds {
+    pub(crate) fn funds(&self, participant: u32, text: &str) -> Funds {
         Funds {
             id: self.id(),
             participant,
@@ -254,18 +254,25 @@ impl Scene {
         }
     }
 
-    pub async fn funds_in(&self, participant: u32, text: &str) {
+    pub(crate) async fn funds_in(&self, participant: u32, text: &str) {
         let funds = self.funds(participant, text);
         self.switch.service().deposit(&funds).await.unwrap();
     }
 
     /// A new id: a UUID.
-    pub fn id(&self) -> u128 {
+    pub(crate) fn id(&self) -> u128 {
         let number = self.next_id.fetch_add(1, Ordering::SeqCst);
         (0xabcd_u128 << 112) | (4 << 76) | (0b10 << 62) | u128::from(number)
     }
 
-    pub fn body(&self, id: u128, payer: usize, payee: usize, amount: &str, fulfilment: &[u8; 32]) -> Value {
+    pub(crate) fn body(
+        &self,
+        id: u128,
+        payer: usize,
+        payee: usize,
+        amount: &str,
+        fulfilment: &[u8; 32],
+    ) -> Value {
         json!({
             "transferId": format_uuid(id), "payerFsp": self.fsps[payer].name, "payeeFsp": self.fsps[payee].name,
             "amount": { "currency": CURRENCY, "amount": amount },
@@ -275,7 +282,7 @@ impl Scene {
     }
 
     /// A bulk from `fsp1` to `fsp2`.
-    pub fn bulk(&self, id: u128, items: Vec<Value>) -> Value {
+    pub(crate) fn bulk(&self, id: u128, items: Vec<Value>) -> Value {
         json!({
             "bulkTransferId": format_uuid(id), "bulkQuoteId": format_uuid(id), "payerFsp": "fsp1",
             "payeeFsp": "fsp2", "individualTransfers": items,
@@ -284,7 +291,7 @@ impl Scene {
     }
 
     /// Sends a message as a participant does.
-    pub async fn send(
+    pub(crate) async fn send(
         &self,
         method: Method,
         path: &str,
@@ -308,12 +315,12 @@ impl Scene {
             .unwrap()
     }
 
-    pub async fn prepare(&self, payer: usize, payee: usize, body: &Value) -> u16 {
+    pub(crate) async fn prepare(&self, payer: usize, payee: usize, body: &Value) -> u16 {
         let (from, to) = (&self.fsps[payer].name, &self.fsps[payee].name);
         self.send(Method::POST, "transfers", from, to, body.to_string().as_bytes()).await.status
     }
 
-    pub async fn fulfil(
+    pub(crate) async fn fulfil(
         &self,
         id: u128,
         payee: usize,
@@ -330,19 +337,19 @@ impl Scene {
         self.send(Method::PUT, &path, from, to, body.to_string().as_bytes()).await.status
     }
 
-    pub async fn refuse(&self, id: u128, payee: usize, payer: usize, code: &str) -> u16 {
+    pub(crate) async fn refuse(&self, id: u128, payee: usize, payer: usize, code: &str) -> u16 {
         let body = json!({ "errorInformation": { "errorCode": code, "errorDescription": "no" } });
         let (from, to) = (&self.fsps[payee].name, &self.fsps[payer].name);
         let path = format!("transfers/{}/error", format_uuid(id));
         self.send(Method::PUT, &path, from, to, body.to_string().as_bytes()).await.status
     }
 
-    pub async fn balances(&self, participant: u32) -> Balances {
+    pub(crate) async fn balances(&self, participant: u32) -> Balances {
         self.switch.service().balances(participant, currency()).await
     }
 
     /// Makes a whole transfer, until it is committed.
-    pub async fn transfer(&self, payer: usize, payee: usize, amount: &str) -> u128 {
+    pub(crate) async fn transfer(&self, payer: usize, payee: usize, amount: &str) -> u128 {
         let id = self.id();
         let fulfilment = [7; 32];
         assert_eq!(self.prepare(payer, payee, &self.body(id, payer, payee, amount, &fulfilment)).await, 202);
@@ -354,7 +361,7 @@ impl Scene {
     }
 
     /// Sends a request as an operator does.
-    pub async fn admin(&self, method: Method, path: &str, token: &str, body: &Value) -> (u16, Value) {
+    pub(crate) async fn admin(&self, method: Method, path: &str, token: &str, body: &Value) -> (u16, Value) {
         let mut call = self
             .client
             .call(method.clone(), format!("{}{path}", self.switch.admin_url()))

@@ -7,10 +7,10 @@ use batzen_store::{Store, TableDef};
 
 use crate::on_citus;
 
-pub const SCHEMA: &str = "exchange";
+pub(crate) const SCHEMA: &str = "exchange";
 
 /// A new database with these tables.
-pub fn database(tables: &'static [&'static TableDef], partitions: u16) -> PgOptions {
+pub(crate) fn database(tables: &'static [&'static TableDef], partitions: u16) -> PgOptions {
     if runs_on_citus() {
         let url = on_citus::fresh_database();
         on_citus::distribute(&mut connect(&url), SCHEMA, tables);
@@ -23,33 +23,33 @@ pub fn database(tables: &'static [&'static TableDef], partitions: u16) -> PgOpti
 
 /// Returns whether the tests that take their store from [`database`] run on Citus: `make citus-test` sets
 /// `BATZEN_TEST_ON=citus`.
-pub fn runs_on_citus() -> bool {
+pub(crate) fn runs_on_citus() -> bool {
     std::env::var("BATZEN_TEST_ON").is_ok_and(|on| on == "citus") && on_citus::is_there()
 }
 
 /// The same database through another port, such as a proxy's, and the port of its server.
-pub fn through(url: &str, port: impl FnOnce(u16) -> u16) -> String {
+pub(crate) fn through(url: &str, port: impl FnOnce(u16) -> u16) -> String {
     let (server, name) = url.rsplit_once('/').unwrap();
     let (host, own) = server.rsplit_once(':').unwrap();
     format!("{host}:{}/{name}", port(own.parse().unwrap()))
 }
 
-pub fn create(url: &str, tables: &'static [&'static TableDef], partitions: u16) {
+pub(crate) fn create(url: &str, tables: &'static [&'static TableDef], partitions: u16) {
     let mut connection = connect(url);
     let options = DbinitOptions { partitions: Some(partitions), ..DbinitOptions::default() };
     dbinit(&mut connection, SCHEMA, tables, &options, &HISTORY).unwrap();
 }
 
-pub fn connect(url: &str) -> Connection {
+pub(crate) fn connect(url: &str) -> Connection {
     Connection::open(&Target::parse(url).unwrap()).unwrap()
 }
 
-pub fn open(options: &PgOptions) -> Store {
+pub(crate) fn open(options: &PgOptions) -> Store {
     Store::new(batzen_postgres::open(options).unwrap())
 }
 
 /// A fixture of the conformance suite.
-pub fn fixture(partitions: u16) -> Fixture {
+pub(crate) fn fixture(partitions: u16) -> Fixture {
     let options = database(TABLES, partitions);
     Fixture::durable(move || open(&options))
 }

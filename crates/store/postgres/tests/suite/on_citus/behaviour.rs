@@ -23,7 +23,7 @@ fn insert(store: &Store, keys: impl IntoIterator<Item = u32>) -> Result<CommitOu
 }
 
 /// Ends the load of a test, also when the test fails.
-pub struct Ends<'a>(pub &'a AtomicBool);
+pub(super) struct Ends<'a>(pub &'a AtomicBool);
 
 impl Drop for Ends<'_> {
     fn drop(&mut self) {

@@ -39,7 +39,7 @@ fn groups_by_lane(store: &Store, lanes: usize) -> BTreeMap<usize, Vec<u32>> {
 }
 
 /// Groups of items by their shards.
-pub fn groups_by_shard(store: &Store) -> BTreeMap<usize, Vec<u32>> {
+pub(super) fn groups_by_shard(store: &Store) -> BTreeMap<usize, Vec<u32>> {
     groups_by_lane(store, SHARDS)
 }
 

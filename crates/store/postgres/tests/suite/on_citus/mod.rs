@@ -18,12 +18,12 @@ use batzen_testkit::postgres::shared_citus;
 use crate::common;
 
 /// Returns whether there is a cluster, or one can be started.
-pub fn is_there() -> bool {
+pub(crate) fn is_there() -> bool {
     std::env::var("BATZEN_TEST_CITUS_URL").is_ok() || shared_citus().is_some()
 }
 
 /// The address of a database on a Citus cluster: `BATZEN_TEST_CITUS_URL`, or one of a cluster of this process.
-pub fn url() -> Option<&'static str> {
+pub(crate) fn url() -> Option<&'static str> {
     static URL: OnceLock<Option<String>> = OnceLock::new();
     let find = || {
         if let Ok(url) = std::env::var("BATZEN_TEST_CITUS_URL") {
@@ -36,7 +36,7 @@ pub fn url() -> Option<&'static str> {
 
 /// An empty database: a new one on the cluster of this process, or, at `BATZEN_TEST_CITUS_URL`, the one there
 /// without the schema of an earlier test, so that tests must run one by one.
-pub fn fresh_database() -> String {
+pub(crate) fn fresh_database() -> String {
     if let Ok(url) = std::env::var("BATZEN_TEST_CITUS_URL") {
         let names = ["exchange", "exchange_view"].map(|name| format!("DROP SCHEMA IF EXISTS {name} CASCADE"));
         names.iter().for_each(|drop| common::connect(&url).script(drop).unwrap());
@@ -46,7 +46,7 @@ pub fn fresh_database() -> String {
 }
 
 /// A new schema with these tables.
-pub fn schema(tables: &'static [&'static TableDef]) -> Option<PgOptions> {
+pub(crate) fn schema(tables: &'static [&'static TableDef]) -> Option<PgOptions> {
     static SCHEMAS: AtomicU32 = AtomicU32::new(0);
     let url = url()?;
     let name = format!("test_{}_{}", std::process::id(), SCHEMAS.fetch_add(1, Ordering::Relaxed));
@@ -54,7 +54,7 @@ pub fn schema(tables: &'static [&'static TableDef]) -> Option<PgOptions> {
     Some(PgOptions::new(url, &name, tables))
 }
 
-pub fn distribute(sql: &mut Connection, schema: &str, tables: &'static [&'static TableDef]) {
+pub(crate) fn distribute(sql: &mut Connection, schema: &str, tables: &'static [&'static TableDef]) {
     let options = DbinitOptions { citus: true, ..DbinitOptions::default() };
     dbinit(sql, schema, tables, &options, &HISTORY).unwrap();
 }

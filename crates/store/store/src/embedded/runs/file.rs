@@ -35,15 +35,15 @@ const _: () = assert!(PAIRS_PER_BLOCK == 253);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct PartKey {
     pub table: u16,
-    pub slot: u8,
+    pub(crate) slot: u8,
 }
 
 impl PartKey {
-    pub fn primary(table: u16) -> Self {
+    pub(crate) fn primary(table: u16) -> Self {
         Self { table, slot: 0 }
     }
 
-    pub fn secondary(table: u16, slot: usize) -> Self {
+    pub(crate) fn secondary(table: u16, slot: usize) -> Self {
         Self { table, slot: u8::try_from(slot + 1).expect("index numbers are bytes") }
     }
 }
@@ -58,9 +58,9 @@ pub(crate) enum Kind {
 /// An entry of a part of pairs, in the order of parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Pair {
-    pub fingerprint: u64,
+    pub(crate) fingerprint: u64,
     pub value: u64,
-    pub added: bool,
+    pub(crate) added: bool,
 }
 
 /// A part of a run.
@@ -75,7 +75,7 @@ pub(super) struct Part {
     /// Number of entries that remove something.
     pub removed: u64,
     /// The checksum of the checksums of its blocks. So the descriptions of two runs differ if any entry does.
-    pub crc: u32,
+    pub(crate) crc: u32,
     /// Of pairs: the first fingerprint of each block.
     pub fences: Vec<u64>,
     /// Of pairs: the first fingerprint of each section, and its filter.
@@ -83,7 +83,7 @@ pub(super) struct Part {
 }
 
 impl Part {
-    pub fn new(kind: Kind, offset: u64) -> Self {
+    pub(super) fn new(kind: Kind, offset: u64) -> Self {
         Self {
             kind,
             offset,
@@ -96,24 +96,24 @@ impl Part {
         }
     }
 
-    pub fn blocks(&self) -> u64 {
+    pub(super) fn blocks(&self) -> u64 {
         self.bytes.div_ceil(BLOCK_BYTES as u64)
     }
 
     /// The size of a block, in bytes.
-    pub fn block_bytes(&self, block: u64) -> usize {
+    pub(crate) fn block_bytes(&self, block: u64) -> usize {
         let rest = self.bytes - block * BLOCK_BYTES as u64;
         usize::try_from(rest.min(BLOCK_BYTES as u64)).expect("at most a block")
     }
 
     /// The number of pairs in a block.
-    pub fn pairs_in(&self, block: u64) -> usize {
+    pub(crate) fn pairs_in(&self, block: u64) -> usize {
         let rest = self.entries - block * PAIRS_PER_BLOCK as u64;
         usize::try_from(rest.min(PAIRS_PER_BLOCK as u64)).expect("at most a block of them")
     }
 
     /// Returns whether its numbers fit together.
-    pub fn is_possible(&self, end: u64) -> bool {
+    pub(super) fn is_possible(&self, end: u64) -> bool {
         // Every entry has some bytes.
         if self.entries > end || self.bytes > end {
             return false;
@@ -136,7 +136,7 @@ impl Part {
     }
 
     /// Where to look whether it may have a fingerprint.
-    pub fn probe(&self, fingerprint: u64) -> Probe<'_, 1> {
+    pub(super) fn probe(&self, fingerprint: u64) -> Probe<'_, 1> {
         let sections = &self.sections;
         if sections.first().is_none_or(|(first, _)| *first > fingerprint) {
             return Probe::NEVER;
@@ -156,7 +156,7 @@ impl Part {
     }
 
     /// The memory that it takes.
-    pub fn memory_bytes(&self) -> usize {
+    pub(super) fn memory_bytes(&self) -> usize {
         let sections: usize =
             self.sections.iter().map(|section| size_of_val(section) + section.1.bytes()).sum();
         size_of::<Self>() + self.fences.capacity() * size_of::<u64>() + sections
@@ -180,17 +180,17 @@ pub(super) fn pair_at(block: &[u8], pairs: usize, at: usize) -> Pair {
 pub(super) struct Checksums(u32);
 
 impl Checksums {
-    pub fn new(identity: &Identity, number: u32) -> Self {
+    pub(super) fn new(identity: &Identity, number: u32) -> Self {
         Self(crc32c::crc32c_append(crc32c::crc32c(&identity.id), &number.to_le_bytes()))
     }
 
     /// The checksum of a block's content at this offset of the file.
-    pub fn of(self, offset: u64, content: &[u8]) -> [u8; CRC_BYTES] {
+    pub(super) fn of(self, offset: u64, content: &[u8]) -> [u8; CRC_BYTES] {
         crc32c::crc32c_append(crc32c::crc32c_append(self.0, &offset.to_le_bytes()), content).to_le_bytes()
     }
 
     /// Returns whether a block has the right checksum.
-    pub fn verify(self, offset: u64, block: &[u8]) -> bool {
+    pub(super) fn verify(self, offset: u64, block: &[u8]) -> bool {
         block.split_last_chunk().is_some_and(|(content, crc)| self.of(offset, content) == *crc)
     }
 }

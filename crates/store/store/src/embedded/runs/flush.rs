@@ -16,16 +16,16 @@ use crate::embedded::{Core, Options, Segment, lock};
 #[derive(Default)]
 pub(crate) struct RunWork {
     /// The number of the next run.
-    pub next: u32,
+    pub(crate) next: u32,
     /// Merges under way. Each but the first has later runs than the one before, and is done first.
-    pub merges: Vec<MergeState>,
+    pub(crate) merges: Vec<MergeState>,
     /// Runs that were merged into others. Their files are removed once no checkpoint names them.
-    pub obsolete: Vec<Arc<Run>>,
+    pub(crate) obsolete: Vec<Arc<Run>>,
 }
 
 impl RunWork {
     /// Starts to write a run.
-    pub fn create(
+    pub(crate) fn create(
         &mut self,
         options: &Options,
         dir: &std::path::Path,
@@ -93,7 +93,7 @@ fn put_index(
 
 impl Core {
     /// Replaces what readers see besides the latest changes.
-    pub fn change_cold(&self, change: impl FnOnce(&mut Cold)) {
+    pub(crate) fn change_cold(&self, change: impl FnOnce(&mut Cold)) {
         let mut state = self.write();
         let mut cold = Cold::clone(&state.cold);
         change(&mut cold);
@@ -108,7 +108,7 @@ impl Core {
     ///
     /// While the writer's lock is held, every frame of the journal has been published: so the frozen changes
     /// together with the runs are the state at that position, exactly.
-    pub fn freeze_changes(&self) -> Head {
+    pub(crate) fn freeze_changes(&self) -> Head {
         let ordered: Vec<Arc<OrderedIndex>> =
             self.read().tables.values().flat_map(TableIndex::ordered).map(Arc::clone).collect();
         // Now, because commits wait while the locks are held.
@@ -138,7 +138,7 @@ impl Core {
     }
 
     /// Writes frozen changes to runs. After an error they stay frozen.
-    pub fn flush_frozen(&self, work: &mut RunWork) -> Result<()> {
+    pub(crate) fn flush_frozen(&self, work: &mut RunWork) -> Result<()> {
         loop {
             let Some(frozen) = self.read().cold.frozen.first().cloned() else { return Ok(()) };
             let writer = work.create(&self.options, &self.dir, &self.identity)?;
@@ -154,14 +154,14 @@ impl Core {
     }
 
     /// The memory of entries.
-    pub fn hot_bytes(&self) -> usize {
+    pub(crate) fn hot_bytes(&self) -> usize {
         let state = self.read();
         let latest: usize = state.tables.values().map(TableIndex::changed_bytes).sum();
         latest + state.cold.resident_bytes()
     }
 
     /// Frees resident entries until all entries in memory fit into the budget.
-    pub fn evict(&self) {
+    pub(crate) fn evict(&self) {
         let budget = usize::try_from(self.options.index_hot_bytes).unwrap_or(usize::MAX);
         let hot = self.hot_bytes();
         if hot > budget {
@@ -172,7 +172,7 @@ impl Core {
     }
 
     /// Returns whether the latest changes alone need more memory than all entries may.
-    pub fn is_over_budget(&self) -> bool {
+    pub(crate) fn is_over_budget(&self) -> bool {
         let state = self.read();
         let latest: usize = state.tables.values().map(TableIndex::changed_bytes).sum();
         latest as u64 > self.options.index_hot_bytes

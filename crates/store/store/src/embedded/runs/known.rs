@@ -36,7 +36,7 @@ impl KnownMarks {
     }
 
     /// As [`Cold::marks`].
-    pub fn of(&self, cold: &Cold, key: PartKey, fingerprints: &[u64]) -> Vec<Marks> {
+    pub(crate) fn of(&self, cold: &Cold, key: PartKey, fingerprints: &[u64]) -> Vec<Marks> {
         if cold.runs.len() < RUNS_MIN {
             return cold.marks(key, fingerprints);
         }

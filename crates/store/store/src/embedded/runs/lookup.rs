@@ -42,7 +42,7 @@ fn remaining(mut ops: Ops) -> Values {
 
 impl Cold {
     /// Returns the operations on a fingerprint, apart from the latest changes.
-    pub fn ops(&self, key: PartKey, fingerprint: u64, marks: Marks) -> Result<Ops> {
+    pub(crate) fn ops(&self, key: PartKey, fingerprint: u64, marks: Marks) -> Result<Ops> {
         let mut ops = Ops::new();
         for place in self.places(key, marks) {
             place.ops(key, fingerprint, &mut ops)?;
@@ -51,14 +51,14 @@ impl Cold {
     }
 
     /// All values under a fingerprint, given the latest changes.
-    pub fn values(&self, key: PartKey, fingerprint: u64, latest: Ops) -> Result<Values> {
+    pub(crate) fn values(&self, key: PartKey, fingerprint: u64, latest: Ops) -> Result<Values> {
         let mut ops = self.ops(key, fingerprint, Marks::ALL)?;
         ops.extend(latest);
         Ok(remaining(ops))
     }
 
     /// Returns whether a pair exists, given what the latest changes say about it.
-    pub fn contains(
+    pub(crate) fn contains(
         &self,
         key: PartKey,
         (fingerprint, value): (u64, u64),
@@ -78,7 +78,7 @@ impl Cold {
     /// The record that `accept` accepts among those whose keys have this fingerprint, given the latest changes.
     /// At most one may be acceptable. Later places are searched first, since the latest version of a row is
     /// the one that exists: so most searches end early.
-    pub fn find_record(
+    pub(crate) fn find_record(
         &self,
         rows: Rows<'_>,
         table: u16,
@@ -108,7 +108,7 @@ impl Cold {
 
 impl EngineState {
     /// Returns the operations on a key's fingerprint in the latest changes.
-    pub fn latest(&self, table: u16, fingerprint: u64) -> Ops {
+    pub(crate) fn latest(&self, table: u16, fingerprint: u64) -> Ops {
         let mut ops = Ops::new();
         if let Some(index) = self.tables.get(&table) {
             index.primary.0.ops(fingerprint, &mut ops);
@@ -118,7 +118,7 @@ impl EngineState {
 
     /// The fingerprints of the keys under a value of a hash index, given what is known about the value apart from
     /// the latest changes.
-    pub fn keys_of(&self, table: u16, slot: usize, value: u64, mut known: Ops) -> Values {
+    pub(crate) fn keys_of(&self, table: u16, slot: usize, value: u64, mut known: Ops) -> Values {
         if let Some(Secondary::Hash(latest)) = self.tables.get(&table).map(|table| &table.secondary[slot]) {
             latest.ops(value, &mut known);
         }
@@ -126,12 +126,12 @@ impl EngineState {
     }
 
     /// Returns the operation on a version of a row in the latest changes.
-    pub fn latest_op(&self, table: u16, fingerprint: u64, location: Location) -> Option<bool> {
+    pub(crate) fn latest_op(&self, table: u16, fingerprint: u64, location: Location) -> Option<bool> {
         self.tables.get(&table)?.primary.0.op(fingerprint, location.0)
     }
 
     /// The number of rows of a table.
-    pub fn rows(&self, table: u16) -> u64 {
+    pub(crate) fn rows(&self, table: u16) -> u64 {
         let latest = self.tables.get(&table).map_or(0, |index| index.primary.0.net());
         let rows = latest + self.cold.net(PartKey::primary(table));
         u64::try_from(rows).expect("rows are removed only after they were added")

@@ -61,13 +61,13 @@ fn net(added: bool) -> i64 {
 }
 
 impl MergeState {
-    pub fn new(inputs: Vec<Arc<Run>>, writer: RunWriter) -> Self {
+    pub(crate) fn new(inputs: Vec<Arc<Run>>, writer: RunWriter) -> Self {
         let keys: BTreeSet<PartKey> = inputs.iter().flat_map(|run| run.keys().collect::<Vec<_>>()).collect();
         Self { inputs, keys: keys.into_iter().rev().collect(), readers: None, writer }
     }
 
     /// Merges at least this many entries, if there are. Returns whether all are.
-    pub fn step(&mut self, entries: usize, rest: &mut dyn FnMut()) -> Result<bool> {
+    pub(crate) fn step(&mut self, entries: usize, rest: &mut dyn FnMut()) -> Result<bool> {
         let mut left = entries;
         while left > 0 {
             if let Some(readers) = &mut self.readers {
@@ -100,7 +100,7 @@ impl MergeState {
 #[cfg(test)]
 impl MergeState {
     /// Completes the new run. `None` if it has no entries.
-    pub fn finish(self) -> Result<Option<Run>> {
+    pub(crate) fn finish(self) -> Result<Option<Run>> {
         self.writer.finish(&mut || ())
     }
 }
@@ -175,7 +175,7 @@ fn merge_positions(
 
 impl Core {
     /// Merges runs, a bounded number of entries, later runs first. Requests another round if something is left.
-    pub fn merge_round(&self) -> Result<()> {
+    pub(crate) fn merge_round(&self) -> Result<()> {
         self.merge_some(ROUND_ENTRIES, STEP_ENTRIES)
     }
 

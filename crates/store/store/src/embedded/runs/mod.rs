@@ -45,13 +45,13 @@ pub(crate) struct FrozenChanges {
 
 impl FrozenChanges {
     /// Takes the changes out of all tables.
-    pub fn take(tables: &mut HashMap<u16, TableIndex>) -> Self {
+    pub(crate) fn take(tables: &mut HashMap<u16, TableIndex>) -> Self {
         let tables: HashMap<_, _> = tables.iter_mut().map(|(&id, table)| (id, table.freeze())).collect();
         let bytes = tables.values().flatten().map(FrozenIndex::bytes).sum();
         Self { tables, bytes }
     }
 
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.tables.values().flatten().all(|index| index.len() == 0)
     }
 
@@ -67,8 +67,8 @@ impl FrozenChanges {
 /// A run, and its entries in memory if there is room for them.
 #[derive(Clone)]
 pub(crate) struct RunRef {
-    pub run: Arc<Run>,
-    pub resident: Option<Arc<FrozenChanges>>,
+    pub(crate) run: Arc<Run>,
+    pub(crate) resident: Option<Arc<FrozenChanges>>,
 }
 
 /// Everything that the indexes know, except for the latest changes. It is immutable: the state has the
@@ -78,9 +78,9 @@ pub(crate) struct Cold {
     /// Changes that are being written to runs, oldest first. They are later than all runs.
     pub frozen: Vec<Arc<FrozenChanges>>,
     /// Oldest first.
-    pub runs: Vec<RunRef>,
+    pub(crate) runs: Vec<RunRef>,
     /// Increases whenever the runs change.
-    pub generation: u64,
+    pub(crate) generation: u64,
 }
 
 /// A place where entries are.
@@ -96,7 +96,7 @@ pub(crate) struct Marks(u64);
 
 impl Marks {
     /// Every run may have an entry.
-    pub const ALL: Self = Self(u64::MAX);
+    pub(crate) const ALL: Self = Self(u64::MAX);
 
     /// The bit of a run; none if there are too many.
     fn bit(run: usize) -> Option<u64> {
@@ -110,7 +110,7 @@ impl Marks {
 
 impl Cold {
     /// The places that may have entries of an index, latest first.
-    pub fn places(&self, key: PartKey, marks: Marks) -> impl Iterator<Item = EntrySource<'_>> {
+    pub(crate) fn places(&self, key: PartKey, marks: Marks) -> impl Iterator<Item = EntrySource<'_>> {
         let frozen =
             self.frozen.iter().rev().filter_map(move |frozen| frozen.pairs(key).map(EntrySource::Memory));
         let marked = self.runs.iter().enumerate().rev().filter(move |(n, _)| marks.has(*n));
@@ -123,7 +123,7 @@ impl Cold {
 
     /// Asks the filters of all runs for many fingerprints. Also of those whose entries are in memory: a filter is much
     /// smaller than the entries, so asking it misses the cache less often.
-    pub fn marks(&self, key: PartKey, fingerprints: &[u64]) -> Vec<Marks> {
+    pub(crate) fn marks(&self, key: PartKey, fingerprints: &[u64]) -> Vec<Marks> {
         let mut marks = vec![0; fingerprints.len()];
         for (n, run) in self.runs.iter().enumerate() {
             if let Some(bit) = Marks::bit(n) {
@@ -134,29 +134,29 @@ impl Cold {
     }
 
     /// Returns the number of entries added, less those removed.
-    pub fn net(&self, key: PartKey) -> i64 {
+    pub(crate) fn net(&self, key: PartKey) -> i64 {
         let frozen = self.frozen.iter().filter_map(|frozen| frozen.pairs(key)).map(Pairs::net);
         frozen.sum::<i64>() + self.runs.iter().map(|run| run.run.net(key)).sum::<i64>()
     }
 
     /// The memory of entries, which grows with the changes and shrinks when there is too much of it.
-    pub fn resident_bytes(&self) -> usize {
+    pub(crate) fn resident_bytes(&self) -> usize {
         let resident = self.runs.iter().filter_map(|run| run.resident.as_ref());
         self.frozen.iter().chain(resident).map(|changes| changes.bytes).sum()
     }
 
     /// The memory of filters and fences.
-    pub fn filter_bytes(&self) -> usize {
+    pub(crate) fn filter_bytes(&self) -> usize {
         self.runs.iter().map(|run| run.run.memory_bytes()).sum()
     }
 
     /// The size of the runs' files.
-    pub fn file_bytes(&self) -> u64 {
+    pub(crate) fn file_bytes(&self) -> u64 {
         self.runs.iter().map(|run| run.run.name.bytes).sum()
     }
 
     /// Frees the memory of the oldest resident entries until at most this much is left.
-    pub fn evict(&mut self, bytes_max: usize) {
+    pub(crate) fn evict(&mut self, bytes_max: usize) {
         let mut bytes = self.resident_bytes();
         for run in &mut self.runs {
             if bytes <= bytes_max {

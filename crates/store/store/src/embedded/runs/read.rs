@@ -29,9 +29,9 @@ pub(crate) struct RunName {
     /// The size of the file.
     pub bytes: u64,
     /// Where the descriptions of its parts start.
-    pub meta_offset: u64,
+    pub(crate) meta_offset: u64,
     /// Their checksum.
-    pub meta_crc: u32,
+    pub(crate) meta_crc: u32,
 }
 
 /// A run: an immutable file of index entries, and the filters and fences in memory that lead to them.
@@ -45,7 +45,7 @@ pub(crate) struct Run {
 
 impl Run {
     /// Opens a run that a checkpoint names, and reads the descriptions of its parts.
-    pub fn open(disk: &dyn Disk, dir: &Path, identity: &Identity, name: RunName) -> Loaded<Self> {
+    pub(crate) fn open(disk: &dyn Disk, dir: &Path, identity: &Identity, name: RunName) -> Loaded<Self> {
         let path = dir.join(run_name(name.number));
         let file = disk.open(&path, false)?;
         if file.size()? != name.bytes {
@@ -63,7 +63,7 @@ impl Run {
         Ok(Self { name, path, file, checksums, parts: parts? })
     }
 
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
@@ -98,12 +98,12 @@ impl Run {
 
     /// Collects the run's operations on a fingerprint. Usually nothing, and then only a filter is asked;
     /// otherwise one block is read.
-    pub fn ops(&self, key: PartKey, fingerprint: u64, out: &mut Ops) -> Result<()> {
+    pub(crate) fn ops(&self, key: PartKey, fingerprint: u64, out: &mut Ops) -> Result<()> {
         self.visit(key, fingerprint, &mut |pair| out.push(Op { value: pair.value, added: pair.added }))
     }
 
     /// Returns the run's operation on a pair, if there is one.
-    pub fn op(&self, key: PartKey, fingerprint: u64, value: u64) -> Result<Option<bool>> {
+    pub(crate) fn op(&self, key: PartKey, fingerprint: u64, value: u64) -> Result<Option<bool>> {
         let mut known = None;
         self.visit(key, fingerprint, &mut |pair| {
             if pair.value == value {
@@ -115,7 +115,7 @@ impl Run {
 
     /// For each fingerprint that the run may have, sets these bits. Filters are far larger than the processor's caches:
     /// so it first finds out where to look for several of them, and then waits for all at the same time.
-    pub fn mark(&self, key: PartKey, fingerprints: &[u64], bits: u64, marks: &mut [u64]) {
+    pub(crate) fn mark(&self, key: PartKey, fingerprints: &[u64], bits: u64, marks: &mut [u64]) {
         let Some(part) = self.parts.get(&key) else { return };
         let mut probes = [Probe::NEVER; PROBES_AT_ONCE];
         let marks = marks.chunks_mut(PROBES_AT_ONCE);
@@ -169,27 +169,27 @@ impl Run {
     }
 
     /// The parts, in order.
-    pub fn keys(&self) -> impl Iterator<Item = PartKey> {
+    pub(crate) fn keys(&self) -> impl Iterator<Item = PartKey> {
         self.parts.keys().copied()
     }
 
-    pub fn kind(&self, key: PartKey) -> Option<Kind> {
+    pub(crate) fn kind(&self, key: PartKey) -> Option<Kind> {
         self.parts.get(&key).map(|part| part.kind)
     }
 
     /// Number of entries that a part has.
-    pub fn entries(&self, key: PartKey) -> u64 {
+    pub(crate) fn entries(&self, key: PartKey) -> u64 {
         self.parts.get(&key).map_or(0, |part| part.entries)
     }
 
     /// Returns the number of entries added in a part, less those removed.
-    pub fn net(&self, key: PartKey) -> i64 {
+    pub(crate) fn net(&self, key: PartKey) -> i64 {
         let net = |part: &Part| part.entries.cast_signed() - 2 * part.removed.cast_signed();
         self.parts.get(&key).map_or(0, net)
     }
 
     /// The memory that it takes.
-    pub fn memory_bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         self.parts.values().map(Part::memory_bytes).sum()
     }
 }
@@ -293,12 +293,12 @@ pub(crate) struct PairReader {
 }
 
 impl PairReader {
-    pub fn new(run: &Arc<Run>, key: PartKey) -> Self {
+    pub(crate) fn new(run: &Arc<Run>, key: PartKey) -> Self {
         Self { blocks: BlockReader::new(Arc::clone(run), key), pairs: Vec::new() }
     }
 
     /// The next pair, which stays the next one.
-    pub fn peek(&mut self) -> Result<Option<Pair>> {
+    pub(crate) fn peek(&mut self) -> Result<Option<Pair>> {
         if self.pairs.is_empty() {
             let (run, key) = (Arc::clone(&self.blocks.run), self.blocks.key);
             let Some((block, content)) = self.blocks.next()? else { return Ok(None) };
@@ -309,7 +309,7 @@ impl PairReader {
         Ok(self.pairs.last().copied())
     }
 
-    pub fn next(&mut self) -> Result<Option<Pair>> {
+    pub(crate) fn next(&mut self) -> Result<Option<Pair>> {
         self.peek()?;
         Ok(self.pairs.pop())
     }
@@ -324,7 +324,7 @@ pub(crate) struct PositionReader {
 }
 
 impl PositionReader {
-    pub fn new(run: &Arc<Run>, key: PartKey) -> Self {
+    pub(crate) fn new(run: &Arc<Run>, key: PartKey) -> Self {
         let blocks = BlockReader::new(Arc::clone(run), key);
         Self { blocks, stream: Vec::with_capacity(2 * STREAM_PER_BLOCK), at: 0, entry: None }
     }
@@ -348,7 +348,7 @@ impl PositionReader {
     }
 
     /// The next entry, which stays the next one.
-    pub fn peek(&mut self) -> Result<Option<&(Position, PositionOp)>> {
+    pub(crate) fn peek(&mut self) -> Result<Option<&(Position, PositionOp)>> {
         if self.entry.is_none() {
             const HEAD_BYTES: usize = 12;
             if !self.fill(HEAD_BYTES)? {
@@ -366,7 +366,7 @@ impl PositionReader {
         Ok(self.entry.as_ref())
     }
 
-    pub fn next(&mut self) -> Result<Option<(Position, PositionOp)>> {
+    pub(crate) fn next(&mut self) -> Result<Option<(Position, PositionOp)>> {
         self.peek()?;
         Ok(self.entry.take())
     }
@@ -382,7 +382,7 @@ impl Run {
     ///
     /// # Errors
     /// The first damage.
-    pub fn verify(self: &Arc<Self>) -> Result<()> {
+    pub(crate) fn verify(self: &Arc<Self>) -> Result<()> {
         for (&key, part) in &self.parts {
             let wrong = |what| Err(self.corrupt(part.offset, what));
             let (mut entries, mut removed) = (0, 0);

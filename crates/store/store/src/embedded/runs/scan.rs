@@ -27,7 +27,7 @@ pub(crate) struct Frozen {
     dir: PathBuf,
     identity: Identity,
     tables: Vec<FrozenTable>,
-    pub segments: Arc<Segments>,
+    pub(crate) segments: Arc<Segments>,
     cold: Arc<Cold>,
     at_once: usize,
 }
@@ -73,7 +73,7 @@ impl Smallest {
 }
 
 impl Core {
-    pub fn freeze(&self, tables: &[&'static TableDef]) -> Result<Frozen> {
+    pub(crate) fn freeze(&self, tables: &[&'static TableDef]) -> Result<Frozen> {
         let state = self.read();
         let copy = |table: &&'static TableDef| {
             let latest = state.table(table)?.primary.0.iter().collect();
@@ -138,7 +138,7 @@ impl Frozen {
 
     /// Passes the locations of all rows of a table to `visit`, in the order of the journal, until it breaks.
     /// Returns the sum of their keys' fingerprints.
-    pub fn locations(
+    pub(crate) fn locations(
         &self,
         table: &TableDef,
         visit: &mut dyn FnMut(Location) -> Result<ControlFlow<()>>,

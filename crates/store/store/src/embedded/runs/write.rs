@@ -40,7 +40,7 @@ pub(crate) struct RunWriter {
 }
 
 impl RunWriter {
-    pub fn new(disk: &dyn Disk, dir: &Path, identity: &Identity, number: u32) -> Result<Self> {
+    pub(crate) fn new(disk: &dyn Disk, dir: &Path, identity: &Identity, number: u32) -> Result<Self> {
         let path = dir.join(run_name(number));
         let file = disk.create(&path).map_err(|source| io_error("make", &path, source))?;
         Ok(Self {
@@ -60,7 +60,7 @@ impl RunWriter {
         })
     }
 
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
@@ -70,7 +70,7 @@ impl RunWriter {
     }
 
     /// Starts a part with at most this many entries.
-    pub fn begin(&mut self, key: PartKey, kind: Kind, entries_max: u64) {
+    pub(crate) fn begin(&mut self, key: PartKey, kind: Kind, entries_max: u64) {
         assert!(self.current.is_none(), "one part ends before the next begins");
         assert!(self.parts.last_key_value().is_none_or(|(last, _)| *last < key), "parts are in order");
         if kind == Kind::Pairs && entries_max > PAIRS_PER_BLOCK as u64 {
@@ -86,7 +86,7 @@ impl RunWriter {
         &mut self.current.as_mut().expect("a part has begun").1
     }
 
-    pub fn pair(&mut self, pair: Pair, rest: Rest) -> Result<()> {
+    pub(crate) fn pair(&mut self, pair: Pair, rest: Rest) -> Result<()> {
         assert!(self.last.is_none_or(|last| last <= pair), "pairs are in order");
         if self.section.last() != Some(&pair.fingerprint) {
             self.section.push(pair.fingerprint);
@@ -103,7 +103,7 @@ impl RunWriter {
         Ok(())
     }
 
-    pub fn position(&mut self, position: &Position, op: PositionOp, rest: Rest) -> Result<()> {
+    pub(crate) fn position(&mut self, position: &Position, op: PositionOp, rest: Rest) -> Result<()> {
         let length = u32::try_from(position.len()).expect("a part of a frame");
         assert!(length < REMOVED, "a part of a frame");
         let flag = if op.added { 0 } else { REMOVED };
@@ -161,7 +161,7 @@ impl RunWriter {
     }
 
     /// Ends a part. A part without entries is not kept.
-    pub fn end_part(&mut self, rest: Rest) -> Result<()> {
+    pub(crate) fn end_part(&mut self, rest: Rest) -> Result<()> {
         self.end_pairs();
         if !self.section.is_empty() {
             self.end_section();
@@ -197,7 +197,7 @@ impl RunWriter {
 
     /// Writes the descriptions. The run is durable then, except for its name in the directory. `None` if it
     /// has no entries.
-    pub fn finish(mut self, rest: Rest) -> Result<Option<Run>> {
+    pub(crate) fn finish(mut self, rest: Rest) -> Result<Option<Run>> {
         assert!(self.current.is_none(), "every part has ended");
         if self.parts.is_empty() {
             return Ok(None);

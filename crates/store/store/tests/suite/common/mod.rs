@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use batzen_store::conformance::TABLES;
-pub use batzen_store::conformance::random::{
+pub(crate) use batzen_store::conformance::random::{
     Random, Rows, random_changes, random_row, read_rows, soak_factor,
 };
 use batzen_store::embedded::sim::SimDisk;
 use batzen_store::embedded::{EmbeddedStore, Options};
 use batzen_store::{Backend, Result, Store};
 
-pub const DIR: &str = "/store";
+pub(crate) const DIR: &str = "/store";
 
 thread_local! {
     /// The memory for index entries of the stores that tests on this thread open.
@@ -21,13 +21,13 @@ thread_local! {
 }
 
 /// The memory for index entries of stores that this test opens.
-pub fn index_hot_bytes() -> u64 {
+pub(crate) fn index_hot_bytes() -> u64 {
     INDEX_HOT_BYTES.get()
 }
 
 /// Runs a test with stores that keep no index entries in memory beyond the next round of maintenance: so most
 /// entries are in runs.
-pub fn without_index_memory(test: fn()) {
+pub(crate) fn without_index_memory(test: fn()) {
     INDEX_HOT_BYTES.set(0);
     test();
     INDEX_HOT_BYTES.set(1 << 30);
@@ -49,7 +49,7 @@ macro_rules! repeat_without_index_memory {
 }
 
 /// Options for a simulated disk: small segments, no thread, and no abort of the process.
-pub fn sim_options(disk: &SimDisk) -> Options {
+pub(crate) fn sim_options(disk: &SimDisk) -> Options {
     Options {
         disk: Arc::new(disk.clone()),
         segment_bytes_first: 1024,
@@ -67,24 +67,24 @@ pub fn sim_options(disk: &SimDisk) -> Options {
     }
 }
 
-pub fn open(disk: &SimDisk) -> Result<EmbeddedStore> {
+pub(crate) fn open(disk: &SimDisk) -> Result<EmbeddedStore> {
     EmbeddedStore::open(Path::new(DIR), TABLES, sim_options(disk))
 }
 
 /// The history of a store: its rows after each attempted commit, and how many commits were acknowledged.
-pub struct History {
+pub(crate) struct History {
     pub states: Vec<Rows>,
     pub acknowledged: usize,
 }
 
 impl History {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { states: vec![Rows::new()], acknowledged: 0 }
     }
 
     /// The crash checker: the store must have the state after some commit, and no acknowledged commit may be
     /// missing. Returns which commit.
-    pub fn check(&self, store: &Store) -> std::result::Result<usize, String> {
+    pub(crate) fn check(&self, store: &Store) -> std::result::Result<usize, String> {
         let rows = read_rows(store)?;
         // Several commits may lead to the same rows: take the latest.
         let Some(at) = self.states.iter().rposition(|state| *state == rows) else {
@@ -101,7 +101,12 @@ impl History {
 }
 
 /// Runs random commits on a simulated disk until one fails or `count` are done, with occasional maintenance.
-pub fn run(store: &EmbeddedStore, random: &mut Random, history: &mut History, count: usize) -> Result<()> {
+pub(crate) fn run(
+    store: &EmbeddedStore,
+    random: &mut Random,
+    history: &mut History,
+    count: usize,
+) -> Result<()> {
     for _ in 0..count {
         let mut rows = history.states.last().expect("never empty").clone();
         let changes = random_changes(random, &mut rows);

@@ -35,10 +35,10 @@ fn refusal(exchange_status: u16, exchange_code: Option<u32>) -> String {
 
 /// Identifies a refund of a coin, for its signature.
 pub(in super::super) struct Confirmed<'a> {
-    pub terms: &'a ContractTerms,
-    pub coin_pub: EddsaPublicKey,
-    pub rtransaction_id: u64,
-    pub amount: Amount,
+    pub(crate) terms: &'a ContractTerms,
+    pub(crate) coin_pub: EddsaPublicKey,
+    pub(crate) rtransaction_id: u64,
+    pub(crate) amount: Amount,
 }
 
 impl Confirmed<'_> {

@@ -45,7 +45,7 @@ pub fn parse_uri(uri: &str) -> Result<OrderKey> {
 ///
 /// # Errors
 /// [`CoreError::BadInput`] if this wallet has not paid the order.
-pub fn paid_purchase(state: &WalletState, key: &OrderKey) -> Result<OpId> {
+pub(crate) fn paid_purchase(state: &WalletState, key: &OrderKey) -> Result<OpId> {
     let is_it = |operation: &&WalletOperation| match &operation.kind {
         OpKind::Purchase(record) => {
             let terms = record.terms();
@@ -61,7 +61,7 @@ pub fn paid_purchase(state: &WalletState, key: &OrderKey) -> Result<OpId> {
 ///
 /// # Errors
 /// [`CoreError::BadInput`] if the operation is no purchase, or not paid.
-pub fn start(state: &WalletState, purchase: OpId, now: Timestamp) -> Result<(OpId, Vec<Change>)> {
+pub(crate) fn start(state: &WalletState, purchase: OpId, now: Timestamp) -> Result<(OpId, Vec<Change>)> {
     let mut draft = Draft::new(state);
     if purchase_of(&draft, purchase)?.receipt.is_none() {
         return Err(bad("refund", format!("purchase {purchase} is not paid")));
@@ -299,7 +299,7 @@ fn give_up(record: &mut Refund, reason: &str) {
 ///
 /// # Errors
 /// [`CoreError::BadInput`] if it is neither, or finished.
-pub fn cancel(state: &WalletState, id: OpId, now: Timestamp) -> Result<Vec<Change>> {
+pub(crate) fn cancel(state: &WalletState, id: OpId, now: Timestamp) -> Result<Vec<Change>> {
     const REASON: &str = "cancelled by you";
     let mut operation = state.operation(id)?.clone();
     if operation.finished.is_some() {
@@ -318,7 +318,7 @@ pub fn cancel(state: &WalletState, id: OpId, now: Timestamp) -> Result<Vec<Chang
 }
 
 /// The refunds of a purchase, oldest first.
-pub fn of_purchase(state: &WalletState, purchase: OpId) -> impl Iterator<Item = (OpId, &Refund)> {
+pub(crate) fn of_purchase(state: &WalletState, purchase: OpId) -> impl Iterator<Item = (OpId, &Refund)> {
     state.operations.values().filter_map(move |operation| match &operation.kind {
         OpKind::Refund(refund) if refund.payment == purchase => Some((operation.id, refund.as_ref())),
         _ => None,

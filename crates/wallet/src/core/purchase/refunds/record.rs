@@ -5,10 +5,9 @@ use serde::{Deserialize, Serialize};
 
 use super::super::super::id::OpId;
 
-/// Stage of a pick-up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum PickUpStage {
+pub(crate) enum PickUpStage {
     /// Asks what the shop has approved.
     Ask,
     /// Asks for the refunds.
@@ -22,14 +21,12 @@ pub enum PickUpStage {
 /// Picks up what a shop refunds of a purchase.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PickUp {
-    /// The purchase.
-    pub purchase: OpId,
+    pub(crate) purchase: OpId,
     /// The end of the period in which the shop has promised to refund by itself. `None`: the user asked.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub until: Option<Timestamp>,
-    /// Its stage.
-    pub stage: PickUpStage,
+    pub(crate) until: Option<Timestamp>,
+    pub(crate) stage: PickUpStage,
     /// Why it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub reason: Option<String>,
+    pub(crate) reason: Option<String>,
 }

@@ -13,7 +13,7 @@ use tokio::{
 };
 
 #[derive(Clone, Copy, Debug)]
-pub enum Endpoint {
+pub(crate) enum Endpoint {
     Root,
     Echo,
     Small,
@@ -26,7 +26,7 @@ pub enum Endpoint {
     Fail,
 }
 
-pub struct Toy {
+pub(crate) struct Toy {
     routes: Routes<Endpoint>,
     pub waiters: Arc<Waiters<String>>,
     /// Number of `/hold` requests that have started.
@@ -113,7 +113,7 @@ impl Handler for Toy {
     }
 }
 
-pub struct Running {
+pub(crate) struct Running {
     pub addr: SocketAddr,
     pub toy: Arc<Toy>,
     pub stats: Arc<Stats>,
@@ -121,11 +121,11 @@ pub struct Running {
     pub task: JoinHandle<Drained>,
 }
 
-pub async fn start(options: ServerOptions) -> Running {
+pub(crate) async fn start(options: ServerOptions) -> Running {
     start_on(options, 0).await
 }
 
-pub async fn start_on(options: ServerOptions, port: u16) -> Running {
+pub(crate) async fn start_on(options: ServerOptions, port: u16) -> Running {
     let server = Server::bind(Listen::localhost(port)).await.unwrap();
     let addr = SocketAddr::from(([127, 0, 0, 1], server.port()));
     let toy = Arc::new(Toy::default());
@@ -136,31 +136,31 @@ pub async fn start_on(options: ServerOptions, port: u16) -> Running {
 }
 
 impl Running {
-    pub async fn connect(&self) -> TcpStream {
+    pub(crate) async fn connect(&self) -> TcpStream {
         TcpStream::connect(self.addr).await.unwrap()
     }
 
     /// Connects from `127.0.0.N`, which counts as a different client.
-    pub async fn connect_from(&self, last: u8) -> TcpStream {
+    pub(crate) async fn connect_from(&self, last: u8) -> TcpStream {
         let socket = TcpSocket::new_v4().unwrap();
         socket.bind(SocketAddr::from(([127, 0, 0, last], 0))).unwrap();
         socket.connect(self.addr).await.unwrap()
     }
 
     /// Sends bytes on a new connection and reads it to its end.
-    pub async fn raw(&self, request: impl AsRef<[u8]>) -> String {
+    pub(crate) async fn raw(&self, request: impl AsRef<[u8]>) -> String {
         let mut stream = self.connect().await;
         stream.write_all(request.as_ref()).await.unwrap();
         read_to_end(&mut stream).await
     }
 
     /// One request with `Connection: close`, no body.
-    pub async fn ask(&self, method: &str, target: &str, headers: &str) -> String {
+    pub(crate) async fn ask(&self, method: &str, target: &str, headers: &str) -> String {
         self.raw(format!("{method} {target} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{headers}\r\n")).await
     }
 
     /// Waits until the counters meet the condition.
-    pub async fn until(&self, condition: impl Fn(&batzen_http::StatsSnapshot) -> bool) {
+    pub(crate) async fn until(&self, condition: impl Fn(&batzen_http::StatsSnapshot) -> bool) {
         while !condition(&self.stats.snapshot()) {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
@@ -168,7 +168,7 @@ impl Running {
 }
 
 /// Reads until the peer closes; a reset counts as an end too.
-pub async fn read_to_end(stream: &mut TcpStream) -> String {
+pub(crate) async fn read_to_end(stream: &mut TcpStream) -> String {
     let mut out = Vec::new();
     let mut buffer = [0_u8; 4096];
     loop {
@@ -180,7 +180,7 @@ pub async fn read_to_end(stream: &mut TcpStream) -> String {
 }
 
 /// Reads one answer with a content length; status line, header (lower case) and body.
-pub async fn read_answer(stream: &mut TcpStream) -> (u16, String, Vec<u8>) {
+pub(crate) async fn read_answer(stream: &mut TcpStream) -> (u16, String, Vec<u8>) {
     let mut out = Vec::new();
     let end = loop {
         if let Some(at) = out.windows(4).position(|w| w == b"\r\n\r\n") {
@@ -202,12 +202,12 @@ pub async fn read_answer(stream: &mut TcpStream) -> (u16, String, Vec<u8>) {
 }
 
 /// The status of an answer, 0 if there is none.
-pub fn status(answer: &str) -> u16 {
+pub(crate) fn status(answer: &str) -> u16 {
     answer.get(9..12).and_then(|text| text.parse().ok()).unwrap_or(0)
 }
 
 /// The error code in an answer, 0 if there is none.
-pub fn code(answer: &str) -> u64 {
+pub(crate) fn code(answer: &str) -> u64 {
     let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body);
     let value: serde_json::Value = serde_json::from_str(body).unwrap_or_default();
     value.get("code").and_then(serde_json::Value::as_u64).unwrap_or(0)

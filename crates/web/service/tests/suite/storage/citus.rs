@@ -9,14 +9,11 @@ use batzen_testkit::postgres::shared_citus;
 record! {
     /// Names a box.
     pub key struct BoxKey {
-        /// Its number.
         pub number: u32,
     }
 }
 record! {
-    /// A box.
     pub struct BoxRow {
-        /// Its content.
         pub content: u64,
     }
 }

@@ -13,9 +13,7 @@ record! {
     }
 }
 record! {
-    /// A pot.
     pub struct PotRow {
-        /// Its content.
         pub content: u64,
     }
 }
@@ -27,7 +25,6 @@ table! {
 record! {
     /// Names a payment into a pot.
     pub key struct SlipKey {
-        /// The pot.
         pub pot: u32,
         /// The number of the payment.
         pub number: u64,

@@ -62,17 +62,17 @@ pub(super) struct Thread<S> {
 
 /// The results that a thread returns at the end.
 pub(super) struct Finished<S> {
-    pub script: S,
-    pub kinds: Vec<Counts>,
-    pub seconds: Vec<Counts>,
-    pub moments: Vec<Moment>,
-    pub errors: BTreeMap<String, u64>,
-    pub late: Histogram<u64>,
-    pub waited_for_client: u64,
-    pub missed: u64,
-    pub clients_used: usize,
+    pub(crate) script: S,
+    pub(crate) kinds: Vec<Counts>,
+    pub(crate) seconds: Vec<Counts>,
+    pub(crate) moments: Vec<Moment>,
+    pub(crate) errors: BTreeMap<String, u64>,
+    pub(crate) late: Histogram<u64>,
+    pub(crate) waited_for_client: u64,
+    pub(crate) missed: u64,
+    pub(crate) clients_used: usize,
     /// When the last answer came, nanoseconds from the start.
-    pub last_ns: u64,
+    pub(crate) last_ns: u64,
 }
 
 impl<S: Script> Thread<S> {

@@ -30,16 +30,15 @@ const DRAIN_TIME: Duration = Duration::from_secs(60);
 
 /// A request to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outgoing {
-    /// All its bytes.
-    pub bytes: Vec<u8>,
+pub(crate) struct Outgoing {
+    pub(crate) bytes: Vec<u8>,
     /// Its kind: an index into [`Plan::kinds`].
-    pub kind: usize,
+    pub(crate) kind: usize,
 }
 
 /// The next step after an answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Next {
+pub(crate) enum Next {
     /// The job goes on with this request.
     Send(Outgoing),
     /// The job is done.
@@ -49,7 +48,7 @@ pub enum Next {
 }
 
 /// Decides what one thread of the generator sends.
-pub trait Script: Send {
+pub(crate) trait Script: Send {
     /// Begins the next job on connection `slot` of the thread. `None`: no jobs are left.
     fn begin(&mut self, slot: usize) -> Option<Outgoing>;
 
@@ -60,7 +59,7 @@ pub trait Script: Send {
 
 /// When jobs begin.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Schedule {
+pub(crate) enum Schedule {
     /// Whenever a client is free.
     Closed,
     /// At this rate.
@@ -72,30 +71,29 @@ pub enum Schedule {
 
 /// A kind of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Kind {
-    /// Its name.
-    pub name: &'static str,
+pub(crate) struct Kind {
+    pub(crate) name: &'static str,
     /// Whether these requests complete the operations of the run.
-    pub is_counted: bool,
+    pub(crate) is_counted: bool,
 }
 
 impl Kind {
     /// A kind whose requests complete operations.
     #[must_use]
-    pub const fn counted(name: &'static str) -> Self {
+    pub(crate) const fn counted(name: &'static str) -> Self {
         Self { name, is_counted: true }
     }
 
     /// A kind whose requests only lead up to an operation.
     #[must_use]
-    pub const fn uncounted(name: &'static str) -> Self {
+    pub(crate) const fn uncounted(name: &'static str) -> Self {
         Self { name, is_counted: false }
     }
 }
 
 /// Options of a run.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub(crate) struct Plan {
     /// Addresses of the servers; connections are spread over them. Not empty.
     pub servers: Vec<SocketAddr>,
     /// Connections in all threads together.
@@ -114,12 +112,11 @@ pub struct Plan {
 
 /// The counts of the measured part, or of an interval of it.
 #[derive(Clone, Debug)]
-pub struct Counts {
+pub(crate) struct Counts {
     /// Operations completed; for one kind of request, items of that kind.
     pub ops: u64,
     /// Correct answers.
     pub requests: u64,
-    /// Their latency, µs.
     pub latency: Histogram<u64>,
 }
 
@@ -154,39 +151,39 @@ impl Counts {
 
 /// The outcome of a run.
 #[derive(Clone, Debug, Default)]
-pub struct LoadOutcome {
+pub(crate) struct LoadOutcome {
     /// Length of the measured part.
-    pub measured: Duration,
+    pub(crate) measured: Duration,
     /// The measured part.
-    pub all: Counts,
+    pub(crate) all: Counts,
     /// The measured part by kind of request, in the order of [`Plan::kinds`].
-    pub kinds: Vec<Counts>,
+    pub(crate) kinds: Vec<Counts>,
     /// The measured part by second.
-    pub seconds: Vec<Counts>,
+    pub(crate) seconds: Vec<Counts>,
     /// The measured part by [moment](crate::bench::load::moments); of long runs only the beginning.
-    pub moments: Vec<Moment>,
+    pub(crate) moments: Vec<Moment>,
     /// Jobs that failed at any time, by reason.
-    pub errors: BTreeMap<String, u64>,
+    pub(crate) errors: BTreeMap<String, u64>,
     /// Whether the scripts ran out of jobs before the time was up.
-    pub is_exhausted: bool,
+    pub(crate) is_exhausted: bool,
     /// Operations completed at any time, warm-up and drain included.
-    pub ops_in_all: u64,
+    pub(crate) ops_in_all: u64,
     /// The 99th percentile, in µs, of how late jobs of an open loop began because the generator itself was
     /// busy. Time without a free client does not count.
-    pub late_p99_us: u64,
+    pub(crate) late_p99_us: u64,
     /// The longest such delay.
-    pub late_max_us: u64,
+    pub(crate) late_max_us: u64,
     /// Jobs of an open loop that began late because no client was free.
-    pub waited_for_client: u64,
+    pub(crate) waited_for_client: u64,
     /// Jobs of an open loop that were skipped because the generator itself was held up past their time.
-    pub missed: u64,
+    pub(crate) missed: u64,
     /// The largest number of clients in use at the same time.
-    pub clients_used: usize,
+    pub(crate) clients_used: usize,
 }
 
 /// State shared by the threads of a run and its observer.
 #[derive(Debug)]
-pub struct Watch {
+pub(crate) struct Watch {
     start: Instant,
     /// End of the measured part, in nanoseconds from the start.
     end_ns: AtomicU64,
@@ -199,7 +196,7 @@ pub struct Watch {
 impl Watch {
     /// Operations completed so far.
     #[must_use]
-    pub fn ops(&self) -> u64 {
+    pub(crate) fn ops(&self) -> u64 {
         self.ops.load(Relaxed)
     }
 
@@ -210,7 +207,7 @@ impl Watch {
 }
 
 /// Called while a run is under way.
-pub trait Observer {
+pub(crate) trait Observer {
     /// The measured part begins.
     fn begins(&mut self) {}
     /// A second of the measured part has passed; `elapsed` counts from its beginning.
@@ -253,7 +250,7 @@ impl Drop for ReleaseOnDrop<'_> {
 ///
 /// # Errors
 /// When the server cannot be reached, or `interrupted` becomes true. Requests that fail are counted instead.
-pub fn run<S: Script>(
+pub(crate) fn run<S: Script>(
     plan: &Plan,
     scripts: Vec<S>,
     observer: &mut dyn Observer,

@@ -31,43 +31,43 @@ use recorder::{Recorded, Recorder, series};
 
 /// A scenario's name, and what it counts.
 #[derive(Clone, Debug)]
-pub struct Description {
+pub(crate) struct Description {
     /// Its name on the command line.
-    pub scenario: &'static str,
+    pub(crate) scenario: &'static str,
     /// A title that tells this run from others.
-    pub title: String,
+    pub(crate) title: String,
     /// The unit of operations, in the plural.
-    pub unit: &'static str,
+    pub(crate) unit: &'static str,
     /// Kinds of requests.
-    pub kinds: Vec<Kind>,
+    pub(crate) kinds: Vec<Kind>,
     /// Parameters beyond the options shared by all scenarios.
-    pub parameters: BTreeMap<String, Value>,
+    pub(crate) parameters: BTreeMap<String, Value>,
     /// The cipher of the coins.
-    pub cipher: Cipher,
+    pub(crate) cipher: Cipher,
     /// The denominations.
-    pub coins: Vec<CoinKind>,
+    pub(crate) coins: Vec<CoinKind>,
     /// Operations of a job, on average.
-    pub ops_per_job: f64,
+    pub(crate) ops_per_job: f64,
     /// Remarks about the unit.
-    pub remarks: Vec<String>,
+    pub(crate) remarks: Vec<String>,
 }
 
 /// The environment in which a scenario prepares its load.
-pub struct Stage<'a> {
+pub(crate) struct Stage<'a> {
     /// The bank and the exchange.
-    pub world: &'a mut World,
+    pub(crate) world: &'a mut World,
     /// The threads that prepare the load.
-    pub prep_pool: &'a PrepPool,
+    pub(crate) prep_pool: &'a PrepPool,
     /// Shows progress.
-    pub progress: Progress,
+    pub(crate) progress: Progress,
     /// Threads of the load generator.
-    pub threads: usize,
+    pub(crate) threads: usize,
     /// Connections, at most, of one thread.
-    pub clients: usize,
+    pub(crate) clients: usize,
 }
 
 /// A scenario.
-pub trait Workload {
+pub(crate) trait Workload {
     /// The script that it sends.
     type Script: Script;
 
@@ -136,7 +136,7 @@ const RISE_SAMPLES_MIN: usize = 3;
 ///
 /// # Errors
 /// The failure that leaves the run without a result. Requests that fail are part of the result.
-pub fn measure<W: Workload>(
+pub(crate) fn measure<W: Workload>(
     workload: &mut W,
     load: &LoadOptions,
     run: &RunOptions,

@@ -109,7 +109,7 @@ const POINTS_PER_HALVING: u32 = 5;
 
 /// The points of a histogram of microseconds that are worth plotting.
 #[must_use]
-pub fn percentile_points(histogram: &Histogram<u64>) -> Vec<PercentilePoint> {
+pub(crate) fn percentile_points(histogram: &Histogram<u64>) -> Vec<PercentilePoint> {
     let mut points: Vec<PercentilePoint> = Vec::new();
     for step in histogram.iter_quantiles(POINTS_PER_HALVING) {
         #[allow(clippy::cast_precision_loss, reason = "latencies stay far below 2^52 µs")]

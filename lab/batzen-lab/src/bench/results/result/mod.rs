@@ -25,27 +25,27 @@ mod error;
 mod files;
 
 pub(crate) use directories::{claim_directory, results_of};
-pub use error::ResultError;
-pub use files::percentile_points;
+pub(crate) use error::ResultError;
+pub(crate) use files::percentile_points;
 use files::{latency_hgrm, parse_latency, parse_series, series_csv};
 
 /// Version of the format. It grows when a reader of the older format would misunderstand the newer one.
 pub const SCHEMA: u32 = 1;
 
 /// Name of the file with the [`RunResult`].
-pub const RESULT_FILE: &str = "result.json";
+pub(crate) const RESULT_FILE: &str = "result.json";
 /// Name of the file with the limits of a machine.
-pub const LIMITS_FILE: &str = "limits.json";
+pub(crate) const LIMITS_FILE: &str = "limits.json";
 /// Name of the file with the [`Sample`]s.
-pub const SERIES_FILE: &str = "series.csv";
+pub(crate) const SERIES_FILE: &str = "series.csv";
 /// Name of the file with the [moments](crate::bench::load::moments).
-pub const MOMENTS_FILE: &str = "moments.csv";
+pub(crate) const MOMENTS_FILE: &str = "moments.csv";
 /// Name of the file with the [`PercentilePoint`]s.
-pub const LATENCY_FILE: &str = "latency.hgrm";
+pub(crate) const LATENCY_FILE: &str = "latency.hgrm";
 /// Name of the file with the server's metrics before the load.
-pub const METRICS_BEFORE_FILE: &str = "server-metrics-before.prom";
+pub(crate) const METRICS_BEFORE_FILE: &str = "server-metrics-before.prom";
 /// Name of the file with the server's metrics after the load.
-pub const METRICS_AFTER_FILE: &str = "server-metrics-after.prom";
+pub(crate) const METRICS_AFTER_FILE: &str = "server-metrics-after.prom";
 
 /// Scenarios that record no series.
 const WITHOUT_SERIES: [&str; 2] = ["store", "pgbench"];
@@ -100,7 +100,7 @@ pub struct Latency {
 impl Latency {
     /// The figures of a histogram of microseconds.
     #[must_use]
-    pub fn of(histogram: &Histogram<u64>) -> Self {
+    pub(crate) fn of(histogram: &Histogram<u64>) -> Self {
         Self {
             p50_us: histogram.value_at_quantile(0.5),
             p90_us: histogram.value_at_quantile(0.9),
@@ -155,12 +155,11 @@ pub struct CeilingPart {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct KindResult {
     /// Operations of this kind.
-    pub ops: u64,
+    pub(crate) ops: u64,
     /// Operations of this kind per second.
-    pub ops_per_s: f64,
-    /// Their latency.
+    pub(crate) ops_per_s: f64,
     #[serde(flatten)]
-    pub latency: Latency,
+    pub(crate) latency: Latency,
 }
 
 /// The figures of a run.
@@ -293,7 +292,7 @@ impl Run {
     ///
     /// # Errors
     /// When `result.json` is missing, when a file is malformed, and when another version wrote it.
-    pub fn read(directory: &Path) -> Result<Self, ResultError> {
+    pub(crate) fn read(directory: &Path) -> Result<Self, ResultError> {
         let path = directory.join(RESULT_FILE);
         let text = match std::fs::read_to_string(&path) {
             Ok(text) => text,
@@ -318,7 +317,7 @@ impl Run {
     ///
     /// # Errors
     /// The file that is missing.
-    pub fn check_whole(&self) -> Result<(), ResultError> {
+    pub(crate) fn check_whole(&self) -> Result<(), ResultError> {
         let missing = |name: &str| Err(ResultError::Missing { path: self.path.join(name) });
         let result = &self.result;
         if result.latency.is_some() && result.ops > 0 && self.latency.is_empty() {
@@ -373,7 +372,7 @@ impl RunResult {
 
     /// Number of requests that failed.
     #[must_use]
-    pub fn error_count(&self) -> u64 {
+    pub(crate) fn error_count(&self) -> u64 {
         self.errors.values().sum()
     }
 }
@@ -419,7 +418,7 @@ fn parse_json<T: serde::de::DeserializeOwned>(
 
 /// Seconds since 1970 as RFC 3339 in UTC.
 #[must_use]
-pub fn utc(unix_s: u64) -> String {
+pub(crate) fn utc(unix_s: u64) -> String {
     let (days, second) = (unix_s / 86_400, unix_s % 86_400);
     // Howard Hinnant, "chrono-compatible low-level date algorithms": years begin in March, so that leap days
     // come last.
@@ -436,7 +435,7 @@ pub fn utc(unix_s: u64) -> String {
 
 /// The present moment as RFC 3339 in UTC.
 #[must_use]
-pub fn utc_now() -> String {
+pub(crate) fn utc_now() -> String {
     utc(std::time::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs()))
 }
 

@@ -5,7 +5,9 @@
 //! is replaced.
 
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+#[cfg(test)]
+use std::path::Path;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use batzen_cli_support::numbers::{count, gigabytes, milliseconds, number, optional, ratio};
@@ -38,12 +40,12 @@ pub struct TableArgs {
 
 /// The results in some directories.
 pub(crate) struct Results {
-    pub runs: Vec<Run>,
-    pub limits: Option<Limits>,
+    pub(crate) runs: Vec<Run>,
+    pub(crate) limits: Option<Limits>,
 }
 
 impl Results {
-    pub fn read(directories: &[PathBuf]) -> Result<Self> {
+    pub(crate) fn read(directories: &[PathBuf]) -> Result<Self> {
         let (mut runs, mut limits) = (Vec::new(), None);
         for directory in directories {
             for directory in result::results_of(directory)? {
@@ -149,7 +151,6 @@ fn markdown(head: &[&str], rows: &[Vec<String>]) -> String {
     text
 }
 
-/// Cores of the server.
 fn server_cores(run: &Run) -> f64 {
     run.result.server_cores.len().max(1) as f64
 }
@@ -455,7 +456,8 @@ fn commands(results: &Results) -> String {
 ///
 /// # Errors
 /// As for `batzen-lab bench table`.
-pub fn is_current(document: &Path, directories: &[PathBuf]) -> Result<bool> {
+#[cfg(test)]
+pub(crate) fn is_current(document: &Path, directories: &[PathBuf]) -> Result<bool> {
     let text = std::fs::read_to_string(document).map_err(BenchError::io(document))?;
     let renewed = renew(&text, &Results::read(directories)?).map_err(BenchError::Usage)?;
     Ok(renewed == text)

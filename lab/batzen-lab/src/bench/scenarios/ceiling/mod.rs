@@ -40,7 +40,7 @@ mod equation;
 /// The cipher of the denominations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Cipher {
+pub(crate) enum Cipher {
     /// Blind RSA with keys of this many bits.
     Rsa(u32),
     /// Clause Blind Schnorr.
@@ -59,19 +59,17 @@ impl fmt::Display for Cipher {
 /// The number of one kind of operations in one operation of a scenario. Written `withdraw=1`,
 /// `refresh/3.5=0.2`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Share {
-    /// The operation.
-    pub operation: CoinOperation,
+pub(crate) struct Share {
+    pub(crate) operation: CoinOperation,
     /// Number of them in one operation of the scenario.
-    pub times: f64,
+    pub(crate) times: f64,
 }
 
 /// An operation of the exchange.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum CoinOperation {
+pub(crate) enum CoinOperation {
     /// A coin withdrawn.
     Withdraw,
-    /// A coin deposited.
     Deposit,
     /// A coin changed into this many fresh coins on average.
     Refresh(f64),
@@ -120,7 +118,7 @@ impl fmt::Display for Share {
 
 /// A required step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Step {
+pub(crate) enum Step {
     /// Verifying an Ed25519 signature.
     EddsaVerify,
     /// Making an Ed25519 signature with a cached key.
@@ -139,7 +137,7 @@ pub enum Step {
 
 impl Step {
     /// All of them, in the order of the variants.
-    pub const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 7] = [
         Self::EddsaVerify,
         Self::EddsaSign,
         Self::BlindSign,
@@ -151,13 +149,13 @@ impl Step {
 
     /// Returns whether the cipher has this step.
     #[must_use]
-    pub fn exists(self, cipher: Cipher) -> bool {
+    pub(crate) fn exists(self, cipher: Cipher) -> bool {
         self != Self::RValues || cipher == Cipher::Cs
     }
 
     /// Returns whether the step has an implementation in lanes.
     #[must_use]
-    pub fn has_lanes(self, cipher: Cipher) -> bool {
+    pub(crate) fn has_lanes(self, cipher: Cipher) -> bool {
         match self {
             // A Clause Schnorr signature is only a hash and an integer multiplication.
             Self::BlindSign => cipher != Cipher::Cs,
@@ -172,7 +170,7 @@ impl Step {
 
     /// The name of the step in results.
     #[must_use]
-    pub fn name(self, cipher: Cipher) -> String {
+    pub(crate) fn name(self, cipher: Cipher) -> String {
         match self {
             Self::EddsaVerify => "Ed25519 verify".into(),
             Self::EddsaSign => "Ed25519 sign".into(),
@@ -188,7 +186,7 @@ impl Step {
 impl CoinOperation {
     /// The steps of one operation, and how often each is needed.
     #[must_use]
-    pub fn steps(self, cipher: Cipher) -> Vec<(Step, f64)> {
+    pub(crate) fn steps(self, cipher: Cipher) -> Vec<(Step, f64)> {
         let spend = [(Step::EddsaVerify, 1.0), (Step::DenomVerify, 1.0), (Step::EddsaSign, 1.0)];
         let mut steps = match self {
             Self::Withdraw => vec![(Step::EddsaVerify, 1.0), (Step::BlindSign, 1.0), (Step::RValues, 1.0)],
@@ -222,7 +220,7 @@ impl CoinOperation {
 
 /// The steps of one operation of a scenario, and how often each is needed, in the order of [`Step::ALL`].
 #[must_use]
-pub fn steps_of(cipher: Cipher, shares: &[Share]) -> Vec<(Step, f64)> {
+pub(crate) fn steps_of(cipher: Cipher, shares: &[Share]) -> Vec<(Step, f64)> {
     let all: Vec<(Step, f64)> = shares
         .iter()
         .flat_map(|share| {
@@ -244,7 +242,7 @@ const DENOMINATIONS: usize = 4;
 const MESSAGE_BYTES: usize = 256;
 
 /// The data that the steps work on: keys, coins and signatures of one cipher.
-pub struct Material {
+pub(crate) struct Material {
     cipher: Cipher,
     keys: Vec<DenomPrivateKey>,
     publics: Vec<DenomPublicKey>,
@@ -270,7 +268,7 @@ impl Material {
     ///
     /// # Errors
     /// When RSA keys of this size are not supported.
-    pub fn new(cipher: Cipher) -> Result<Self, CryptoError> {
+    pub(crate) fn new(cipher: Cipher) -> Result<Self, CryptoError> {
         let generate = |_| match cipher {
             Cipher::Rsa(bits) => DenomPrivateKey::generate_rsa(bits),
             Cipher::Cs => Ok(DenomPrivateKey::generate_cs()),
@@ -286,7 +284,7 @@ impl Material {
     /// The code of a step, for one batch, with one of the implementations. Verdicts are checked once, so the
     /// results are known to be right. Steps with a single implementation ignore `path`.
     #[must_use]
-    pub fn rival(&self, step: Step, path: Path) -> Rival<'_> {
+    pub(crate) fn rival(&self, step: Step, path: Path) -> Rival<'_> {
         let batch = u32::try_from(BATCH).expect("a small number");
         match step {
             Step::EddsaVerify => {
@@ -447,18 +445,18 @@ impl Coin {
 
 /// A measured ceiling.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Ceiling {
+pub(crate) struct Ceiling {
     /// Operations of the scenario per second on all the cores together.
-    pub ops_per_s: f64,
+    pub(crate) ops_per_s: f64,
     /// The steps that it consists of; times are the mean over the cores.
-    pub parts: Vec<CeilingPart>,
+    pub(crate) parts: Vec<CeilingPart>,
     /// The cores it was measured on, all at the same time; empty: one core, not pinned.
-    pub cores: Vec<usize>,
+    pub(crate) cores: Vec<usize>,
 }
 
 /// The CPU time of each step on each of some cores while all of these are busy.
 #[derive(Clone, Debug)]
-pub struct StepTimes {
+pub(crate) struct StepTimes {
     cipher: Cipher,
     cores: Vec<usize>,
     steps: Vec<Step>,
@@ -467,16 +465,6 @@ pub struct StepTimes {
 }
 
 impl StepTimes {
-    /// Measures every step of a cipher, on all these cores at the same time (or on one core that the system
-    /// chooses).
-    ///
-    /// # Errors
-    /// [`BenchError::Usage`] when RSA keys of this size are not supported, or a core may not be used.
-    pub fn measure(cipher: Cipher, cores: &[usize], effort: Effort) -> Result<Self> {
-        let steps = Step::ALL.into_iter().filter(|step| step.exists(cipher)).collect();
-        Self::measure_steps(cipher, steps, cores, effort)
-    }
-
     fn measure_steps(cipher: Cipher, steps: Vec<Step>, cores: &[usize], effort: Effort) -> Result<Self> {
         let measure_here = || -> Result<Vec<f64>> {
             let material =
@@ -509,7 +497,7 @@ impl StepTimes {
     /// # Panics
     /// If a step is needed that was not measured.
     #[must_use]
-    pub fn ceiling(&self, shares: &[Share]) -> Ceiling {
+    pub(crate) fn ceiling(&self, shares: &[Share]) -> Ceiling {
         let steps = steps_of(self.cipher, shares);
         let place = |step: Step| {
             self.steps.iter().position(|measured| *measured == step).expect("every step was measured")
@@ -537,7 +525,7 @@ impl StepTimes {
 /// # Errors
 /// [`BenchError::Usage`] when RSA keys of this size are not supported, there is nothing to measure, or a core
 /// may not be used.
-pub fn measure(cipher: Cipher, shares: &[Share], cores: &[usize], effort: Effort) -> Result<Ceiling> {
+pub(crate) fn measure(cipher: Cipher, shares: &[Share], cores: &[usize], effort: Effort) -> Result<Ceiling> {
     let steps: Vec<Step> = steps_of(cipher, shares).into_iter().map(|(step, _)| step).collect();
     if steps.is_empty() {
         return Err(BenchError::Usage("there is nothing to measure: name at least one operation".into()));
@@ -547,19 +535,19 @@ pub fn measure(cipher: Cipher, shares: &[Share], cores: &[usize], effort: Effort
 
 /// The cipher options of a command line.
 #[derive(Clone, Copy, Debug, clap::Args)]
-pub struct CipherArgs {
+pub(crate) struct CipherArgs {
     /// Size of RSA denominations
     #[arg(long, value_name = "BITS", default_value_t = 2048, value_parser = clap::value_parser!(u32).range(1024..=8192))]
-    pub rsa: u32,
+    pub(crate) rsa: u32,
     /// Use Clause Blind Schnorr denominations instead of RSA
     #[arg(long, conflicts_with = "rsa")]
-    pub cs: bool,
+    pub(crate) cs: bool,
 }
 
 impl CipherArgs {
     /// The chosen cipher.
     #[must_use]
-    pub fn cipher(self) -> Cipher {
+    pub(crate) fn cipher(self) -> Cipher {
         if self.cs { Cipher::Cs } else { Cipher::Rsa(self.rsa) }
     }
 }

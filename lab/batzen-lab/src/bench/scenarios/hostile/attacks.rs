@@ -48,11 +48,11 @@ pub(super) struct Target {
     /// A request that is refused with a long history as proof.
     pub refused: Vec<u8>,
     /// A request with many copies of one signature.
-    pub copies: Vec<u8>,
+    pub(crate) copies: Vec<u8>,
     /// A deposit that its coin's owner has not signed.
     pub deposit: Stretched,
     /// Filler bytes for large bodies.
-    pub filler: Vec<u8>,
+    pub(crate) filler: Vec<u8>,
 }
 
 /// A JSON request that can be lengthened at one place.

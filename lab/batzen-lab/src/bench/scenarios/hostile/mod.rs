@@ -69,16 +69,16 @@ Goals during each attack: the honest client keeps 0.8 of its rate, and the excha
 pub struct HostileArgs {
     /// Make only this attack (may be repeated)
     #[arg(long, value_name = "NAME", value_parser = clap::builder::PossibleValuesParser::new(ATTACKS))]
-    pub attack: Vec<String>,
+    pub(crate) attack: Vec<String>,
     /// Number of attacking addresses, from 127.0.0.2 on
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=200))]
-    pub addresses: u8,
+    pub(crate) addresses: u8,
     /// Number of attacking connections
     #[arg(long, value_name = "N", default_value_t = 400, value_parser = clap::value_parser!(u32).range(1..=20_000))]
-    pub connections: u32,
+    pub(crate) connections: u32,
     /// The program whose exchange is attacked [default: this one]
     #[arg(long, value_name = "FILE")]
-    pub program: Option<PathBuf>,
+    pub(crate) program: Option<PathBuf>,
     /// The honest load.
     #[command(flatten)]
     pub deposit: DepositArgs,

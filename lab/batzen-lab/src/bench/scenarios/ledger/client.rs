@@ -64,12 +64,12 @@ impl Choice {
 /// The tally of some clients.
 #[derive(Debug)]
 pub(super) struct Tally {
-    pub ops: u64,
-    pub requests: u64,
-    pub pairs: u64,
-    pub posted_amount: u64,
-    pub errors: BTreeMap<String, u64>,
-    pub latency: Histogram<u64>,
+    pub(crate) ops: u64,
+    pub(crate) requests: u64,
+    pub(crate) pairs: u64,
+    pub(crate) posted_amount: u64,
+    pub(crate) errors: BTreeMap<String, u64>,
+    pub(crate) latency: Histogram<u64>,
 }
 
 impl Default for Tally {
@@ -100,9 +100,9 @@ impl Tally {
 
 /// The tally of a thread, and its time.
 pub(super) struct ThreadTally {
-    pub tally: Tally,
-    pub seconds: f64,
-    pub cpu_ns: u64,
+    pub(crate) tally: Tally,
+    pub(crate) seconds: f64,
+    pub(crate) cpu_ns: u64,
 }
 
 pub(super) struct Client {

@@ -37,7 +37,7 @@ const BUSY: f64 = 0.9;
 
 /// The distribution of transfers over accounts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Choosing {
+pub(crate) enum Choosing {
     /// Each equally often
     Uniform,
     /// The n-th most popular is chosen 1/n as often as the most popular
@@ -48,7 +48,7 @@ pub enum Choosing {
 
 /// The transport between clients and server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Transport {
+pub(crate) enum Transport {
     /// TCP over the loopback interface
     Tcp,
     /// A local socket
@@ -66,34 +66,34 @@ pub enum Transport {
 pub struct LedgerArgs {
     /// Transfers per request
     #[arg(long, value_name = "N", default_value_t = 8189, value_parser = clap::value_parser!(u32).range(1..=8189))]
-    pub batch: u32,
+    pub(crate) batch: u32,
     /// Clients, each with one request under way and its own connection (TigerBeetle: all share one session)
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=4000))]
-    pub clients: u32,
+    pub(crate) clients: u32,
     /// Number of transfers, not counting posts
     #[arg(long, value_name = "N", default_value_t = 2_000_000, value_parser = clap::value_parser!(u64).range(1..))]
-    pub transfers: u64,
+    pub(crate) transfers: u64,
     /// Number of accounts
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(2..=10_000_000))]
-    pub accounts: u64,
+    pub(crate) accounts: u64,
     /// Distribution of transfers over accounts
     #[arg(long, value_name = "HOW", value_enum, default_value = "uniform")]
-    pub accounts_by: Choosing,
+    pub(crate) accounts_by: Choosing,
     /// Percentage of transfers that are reserved first and posted by the next request
     #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=100))]
-    pub pending: u32,
+    pub(crate) pending: u32,
     /// Keep the history of balances of every account
     #[arg(long)]
-    pub history: bool,
+    pub(crate) history: bool,
     /// How clients reach the server
     #[arg(long, value_name = "HOW", value_enum, default_value = "tcp")]
-    pub transport: Transport,
+    pub(crate) transport: Transport,
     /// Measure this ledger instead of starting one: tcp://.., unix://.., tigerbeetle://..
     #[arg(long, value_name = "URL")]
-    pub ledger: Option<String>,
+    pub(crate) ledger: Option<String>,
     /// Seed of all random choices
     #[arg(long, value_name = "N", default_value_t = 1)]
-    pub seed: u64,
+    pub(crate) seed: u64,
     /// Where to run, and where to put the result
     #[command(flatten)]
     pub run: RunOptions,

@@ -26,7 +26,7 @@ pub(super) struct LedgerServer {
     log: PathBuf,
     http: SocketAddr,
     socket: Option<tempfile::TempDir>,
-    pub url: String,
+    pub(crate) url: String,
 }
 
 fn free_address() -> Result<SocketAddr> {

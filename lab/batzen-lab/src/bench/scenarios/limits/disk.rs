@@ -19,48 +19,47 @@ use crate::bench::load::meter::thread_cpu_time;
 /// Commits of a number of rows. Each row has a random 32-byte key and 200 bytes with a random secondary key,
 /// and is looked up before the insert.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct StoreLimit {
-    /// Rows in a commit.
-    pub rows_per_commit: usize,
+pub(crate) struct StoreLimit {
+    pub(crate) rows_per_commit: usize,
     /// Rows per second, including the wait for the disk.
-    pub rows_per_s: f64,
+    pub(crate) rows_per_s: f64,
     /// CPU time of the committing thread, µs.
-    pub cpu_us_per_row: f64,
+    pub(crate) cpu_us_per_row: f64,
     /// Median duration of a commit including its lookups, µs.
-    pub commit_p50_us: f64,
+    pub(crate) commit_p50_us: f64,
     /// 99th percentile of the same, µs.
-    pub commit_p99_us: f64,
+    pub(crate) commit_p99_us: f64,
     /// Bytes written per row.
-    pub journal_bytes_per_row: f64,
+    pub(crate) journal_bytes_per_row: f64,
     /// Bytes of index memory per row.
-    pub index_bytes_per_row: f64,
+    pub(crate) index_bytes_per_row: f64,
 }
 
 /// Overwriting a number of bytes in a file of zeros, and waiting until they are durable.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct SyncLimit {
+pub(crate) struct SyncLimit {
     /// Bytes written each time.
-    pub bytes: usize,
+    pub(crate) bytes: usize,
     /// Median, µs.
-    pub p50_us: f64,
+    pub(crate) p50_us: f64,
     /// 99th percentile, µs.
-    pub p99_us: f64,
+    pub(crate) p99_us: f64,
 }
 
 record! {
     /// The key.
     pub key struct LimitKey {
         /// Random.
-        pub id: [u8; 32],
+        pub(crate) id: [u8; 32],
     }
 }
 record! {
     /// The row.
     pub struct LimitRow {
         /// Random, the secondary key.
-        pub group: [u8; 32],
+        pub(crate) group: [u8; 32],
         /// Payload.
-        pub body: [u8; 168],
+        pub(crate) body: [u8; 168],
     }
 }
 

@@ -16,19 +16,19 @@ use crate::bench::load::meter::thread_cpu_time;
 
 /// POST requests as large as a deposit, and answers as large as its confirmation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct HttpLimit {
+pub(crate) struct HttpLimit {
     /// Requests per second that one server core can handle: one second divided by the CPU time of a request.
-    pub per_s: f64,
+    pub(crate) per_s: f64,
     /// CPU time of the server's thread for one, µs.
-    pub cpu_us_per_request: f64,
+    pub(crate) cpu_us_per_request: f64,
     /// Requests that were counted.
-    pub requests: u64,
+    pub(crate) requests: u64,
     /// Bytes of a request's body.
-    pub request_bytes: usize,
+    pub(crate) request_bytes: usize,
     /// Bytes of an answer's body.
-    pub response_bytes: usize,
+    pub(crate) response_bytes: usize,
     /// Connections, each with one request under way.
-    pub connections: usize,
+    pub(crate) connections: usize,
 }
 
 const REQUEST_BYTES: usize = 1_400;

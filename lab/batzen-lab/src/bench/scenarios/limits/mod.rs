@@ -23,11 +23,11 @@ use crate::bench::scenarios::ceiling::{Cipher, Material, Share, Step, steps_of};
 mod disk;
 mod http;
 
-pub use disk::{StoreLimit, SyncLimit};
-pub use http::HttpLimit;
+pub(crate) use disk::{StoreLimit, SyncLimit};
+pub(crate) use http::HttpLimit;
 
 /// Version of the format of [`Limits`].
-pub const SCHEMA: u32 = 1;
+pub(crate) const SCHEMA: u32 = 1;
 /// Arguments of `batzen-lab bench limits`.
 #[derive(Debug, clap::Args)]
 #[command(
@@ -53,11 +53,11 @@ pub struct LimitsArgs {
 
 /// The speed of one implementation.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Speed {
+pub(crate) struct Speed {
     /// CPU time per item, µs.
-    pub us: f64,
+    pub(crate) us: f64,
     /// Items per second on one core.
-    pub per_s: f64,
+    pub(crate) per_s: f64,
 }
 
 impl Speed {
@@ -68,64 +68,62 @@ impl Speed {
 
 /// One measured item.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Limit {
+pub(crate) struct Limit {
     /// Its group: `RSA-2048`, `Ed25519`, `text`.
-    pub group: String,
+    pub(crate) group: String,
     /// The measured operation.
-    pub name: String,
+    pub(crate) name: String,
     /// Done by a library, one item after another.
-    pub library: Speed,
+    pub(crate) library: Speed,
     /// Done eight items at a time; `None` if there is no such implementation or the processor lacks the
     /// instructions.
-    pub lanes: Option<Speed>,
+    pub(crate) lanes: Option<Speed>,
     /// `lanes.per_s` ÷ `library.per_s`.
-    pub ratio: Option<f64>,
+    pub(crate) ratio: Option<f64>,
 }
 
 /// The resulting speed of an exchange operation on one core.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Derived {
-    /// The operation.
-    pub operation: String,
+pub(crate) struct Derived {
+    pub(crate) operation: String,
     /// Operations per request.
-    pub per_request: f64,
+    pub(crate) per_request: f64,
     /// Operations per second if only the required cryptography is computed, with the library.
-    pub cryptography_library_per_s: f64,
+    pub(crate) cryptography_library_per_s: f64,
     /// The same in lanes.
-    pub cryptography_lanes_per_s: Option<f64>,
+    pub(crate) cryptography_lanes_per_s: Option<f64>,
     /// Operations per second including HTTP, JSON and the journal, with the best implementation.
-    pub whole_per_s: f64,
+    pub(crate) whole_per_s: f64,
 }
 
 /// The ceilings of a machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Limits {
     /// [`SCHEMA`].
-    pub schema: u32,
+    pub(crate) schema: u32,
     /// Where it was measured.
-    pub machine: Machine,
-    /// The core.
-    pub core: usize,
+    pub(crate) machine: Machine,
+    pub(crate) core: usize,
     /// Version of Batzen.
-    pub version: String,
+    pub(crate) version: String,
     /// The commit it was built from, or `unknown`.
     #[serde(default = "unknown")]
-    pub commit: String,
+    pub(crate) commit: String,
     /// The time of the measurement, RFC 3339 in UTC.
-    pub started: String,
+    pub(crate) started: String,
     /// Cryptography, hashes, text.
-    pub limits: Vec<Limit>,
+    pub(crate) limits: Vec<Limit>,
     /// Requests over the loopback interface.
-    pub http: HttpLimit,
+    pub(crate) http: HttpLimit,
     /// Commits of the embedded store.
-    pub store: Vec<StoreLimit>,
+    pub(crate) store: Vec<StoreLimit>,
     /// Making written bytes durable.
-    pub sync: Vec<SyncLimit>,
+    pub(crate) sync: Vec<SyncLimit>,
     /// The resulting speeds of operations.
-    pub derived: Vec<Derived>,
+    pub(crate) derived: Vec<Derived>,
     /// Remarks for judging the figures.
     #[serde(default)]
-    pub remarks: Vec<String>,
+    pub(crate) remarks: Vec<String>,
 }
 
 fn unknown() -> String {
@@ -137,7 +135,7 @@ impl Limits {
     ///
     /// # Errors
     /// As for any result.
-    pub fn read(directory: &std::path::Path) -> Result<Self, ResultError> {
+    pub(crate) fn read(directory: &std::path::Path) -> Result<Self, ResultError> {
         result::read_json(&directory.join(LIMITS_FILE), u64::from(SCHEMA))
     }
 }

@@ -8,22 +8,22 @@ use serde::{Deserialize, Serialize};
 
 /// A rate that was measured, or computed from processor time, on a number of cores.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Point {
+pub(crate) struct Point {
     /// Cores of the server.
-    pub cores: f64,
+    pub(crate) cores: f64,
     /// Coins per second.
-    pub coins_per_s: f64,
+    pub(crate) coins_per_s: f64,
 }
 
 /// The law with its constants.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Law {
+pub(crate) struct Law {
     /// Coins per second on one core: λ.
-    pub one_core_coins_per_s: f64,
+    pub(crate) one_core_coins_per_s: f64,
     /// Contention: σ.
-    pub sigma: f64,
+    pub(crate) sigma: f64,
     /// Coherence: κ.
-    pub kappa: f64,
+    pub(crate) kappa: f64,
 }
 
 /// Constants by which the core time of a coin grows: `base + contention (n − 1) + coherence n (n − 1)`.
@@ -39,7 +39,7 @@ const CANDIDATES: [[bool; 2]; 4] = [[false, false], [true, false], [false, true]
 
 /// Number of constants that some points determine.
 #[must_use]
-pub fn identified(points: &[Point]) -> usize {
+pub(crate) fn identified(points: &[Point]) -> usize {
     let mut cores: Vec<f64> = points.iter().map(|point| point.cores).collect();
     cores.sort_by(f64::total_cmp);
     cores.dedup();
@@ -51,7 +51,7 @@ impl Law {
     /// cores determines λ only, two also σ; what is not determined is zero. `None` without points, or with one that
     /// is not positive.
     #[must_use]
-    pub fn fit(points: &[Point]) -> Option<Self> {
+    pub(crate) fn fit(points: &[Point]) -> Option<Self> {
         if points.is_empty() || points.iter().any(|point| point.cores < 1.0 || point.coins_per_s <= 0.0) {
             return None;
         }
@@ -73,32 +73,32 @@ impl Law {
 
     /// Coins per second on this many cores.
     #[must_use]
-    pub fn coins_per_s(&self, cores: f64) -> f64 {
+    pub(crate) fn coins_per_s(&self, cores: f64) -> f64 {
         cores / self.core_s(cores)
     }
 
     /// Seconds of cores that a coin takes with this many cores.
     #[must_use]
-    pub fn core_s(&self, cores: f64) -> f64 {
+    pub(crate) fn core_s(&self, cores: f64) -> f64 {
         let others = cores - 1.0;
         (1.0 + self.sigma * others + self.kappa * cores * others) / self.one_core_coins_per_s
     }
 
     /// The same law if every core waited while one is in a section of this length in each coin.
     #[must_use]
-    pub fn with_serial(&self, serial_s: f64) -> Self {
+    pub(crate) fn with_serial(&self, serial_s: f64) -> Self {
         Self { sigma: self.sigma + serial_s * self.one_core_coins_per_s, ..*self }
     }
 
     /// The same law with at least this contention.
     #[must_use]
-    pub fn with_sigma_of_at_least(&self, sigma: f64) -> Self {
+    pub(crate) fn with_sigma_of_at_least(&self, sigma: f64) -> Self {
         Self { sigma: self.sigma.max(sigma), ..*self }
     }
 
     /// The mean relative deviation of points from the law (root mean square).
     #[must_use]
-    pub fn error(&self, points: &[Point]) -> f64 {
+    pub(crate) fn error(&self, points: &[Point]) -> f64 {
         let squares =
             points.iter().map(|point| (self.coins_per_s(point.cores) / point.coins_per_s - 1.0).powi(2));
         (squares.sum::<f64>() / points.len().max(1) as f64).sqrt()

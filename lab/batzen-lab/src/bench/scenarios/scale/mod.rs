@@ -5,10 +5,10 @@
 //! [`law`] and [`projection`] are pure functions of the measurements that this module makes. `text` prints, `plot`
 //! draws.
 
-pub mod law;
+pub(crate) mod law;
 mod plot;
-pub mod projection;
-pub mod result;
+pub(crate) mod projection;
+pub(crate) mod result;
 mod text;
 
 use std::path::{Path, PathBuf};

@@ -19,7 +19,7 @@ const HIGH: (&str, usize) = ("high", 2);
 const MEASURED: (&str, usize) = ("measured", 1);
 
 /// The page; it needs no network.
-pub fn page(result: &ScaleResult) -> String {
+pub(crate) fn page(result: &ScaleResult) -> String {
     let mut out = String::new();
     begin(&mut out, "Coins per second on more cores");
     let _ = writeln!(

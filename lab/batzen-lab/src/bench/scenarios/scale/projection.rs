@@ -7,12 +7,12 @@ use serde::{Deserialize, Serialize};
 use super::law::Law;
 
 /// Machines with more cores are not considered.
-pub const CORES_MAX: u32 = 1_024;
+pub(crate) const CORES_MAX: u32 = 1_024;
 
 /// Growth of the threads of a stage with the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Growth {
+pub(crate) enum Growth {
     /// A thread on each core.
     Cores,
     /// As many threads as the exchange has lanes.
@@ -23,63 +23,61 @@ pub enum Growth {
 
 /// A stage of the server.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Stage {
+pub(crate) struct Stage {
     /// Its name: `http`, `cpu`, `lane`, `store` or `other`, the role of its threads; or `commit`, the part of `lane`
     /// in which one thread runs at a time.
-    pub name: String,
+    pub(crate) name: String,
     /// Processor time of a coin, in microseconds.
-    pub cpu_us_per_coin: f64,
+    pub(crate) cpu_us_per_coin: f64,
     /// The growth of its threads.
-    pub growth: Growth,
+    pub(crate) growth: Growth,
 }
 
 /// The stage that is a part of another.
-pub const COMMIT: &str = "commit";
+pub(crate) const COMMIT: &str = "commit";
 
 /// A bound of the rate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Ceiling {
+pub(crate) struct Ceiling {
     /// The stage that saturates.
-    pub stage: String,
+    pub(crate) stage: String,
     /// Coins per second.
-    pub coins_per_s: f64,
+    pub(crate) coins_per_s: f64,
 }
 
 /// The rate expected of a machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Projection {
-    /// Its cores.
-    pub cores: u32,
+pub(crate) struct Projection {
+    pub(crate) cores: u32,
     /// Coins per second: the law of all rounds with the larger of both estimates of σ, bounded by the stages.
-    pub coins_per_s: f64,
+    pub(crate) coins_per_s: f64,
     /// The lowest of the rounds' laws with the sum of both estimates: every core waits while one is in the serial part,
     /// and that comes on top of what was measured.
-    pub low_coins_per_s: f64,
+    pub(crate) low_coins_per_s: f64,
     /// The highest of the rounds' laws with the measured σ alone: no core waits until a stage is saturated.
-    pub high_coins_per_s: f64,
+    pub(crate) high_coins_per_s: f64,
     /// The bottleneck: a stage that is saturated, or `cores`.
-    pub limit: String,
+    pub(crate) limit: String,
     /// Cores that each stage keeps busy at the rate.
-    pub cores_by_stage: BTreeMap<String, f64>,
+    pub(crate) cores_by_stage: BTreeMap<String, f64>,
 }
 
 /// A fitted model of a server.
 #[derive(Clone, Debug)]
-pub struct Model {
+pub(crate) struct Model {
     /// The law of all rounds.
-    pub law: Law,
+    pub(crate) law: Law,
     /// The law of each round.
-    pub rounds: Vec<Law>,
-    /// The stages.
-    pub stages: Vec<Stage>,
+    pub(crate) rounds: Vec<Law>,
+    pub(crate) stages: Vec<Stage>,
     /// Number of lanes that an exchange has on a number of cores.
-    pub lanes_on: fn(usize) -> usize,
+    pub(crate) lanes_on: fn(usize) -> usize,
 }
 
 impl Model {
     /// The rate at which a stage saturates; `None` if it grows with the cores.
     #[must_use]
-    pub fn ceiling(&self, stage: &Stage, cores: u32) -> Option<Ceiling> {
+    pub(crate) fn ceiling(&self, stage: &Stage, cores: u32) -> Option<Ceiling> {
         let threads = match stage.growth {
             Growth::Cores => return None,
             Growth::Lanes => (self.lanes_on)(cores as usize) as f64,
@@ -91,7 +89,7 @@ impl Model {
 
     /// The stage that saturates first on a number of cores, if any can.
     #[must_use]
-    pub fn lowest_ceiling(&self, cores: u32) -> Option<Ceiling> {
+    pub(crate) fn lowest_ceiling(&self, cores: u32) -> Option<Ceiling> {
         let ceilings = self.stages.iter().filter_map(|stage| self.ceiling(stage, cores));
         ceilings.min_by(|one, other| one.coins_per_s.total_cmp(&other.coins_per_s))
     }
@@ -103,13 +101,13 @@ impl Model {
 
     /// The serial part as a share of the processor time of a coin: an estimate of σ.
     #[must_use]
-    pub fn serial_share(&self) -> f64 {
+    pub(crate) fn serial_share(&self) -> f64 {
         self.serial_s() * self.law.one_core_coins_per_s
     }
 
     /// Returns the rate expected of a machine.
     #[must_use]
-    pub fn project(&self, cores: u32) -> Projection {
+    pub(crate) fn project(&self, cores: u32) -> Projection {
         let n = f64::from(cores);
         let ceiling = self.lowest_ceiling(cores);
         let bound = ceiling.as_ref().map_or(f64::INFINITY, |ceiling| ceiling.coins_per_s);
@@ -144,7 +142,7 @@ impl Model {
 
     /// The smallest machine whose projection reaches a rate, by one of the projection's figures.
     #[must_use]
-    pub fn cores_for(&self, coins_per_s: f64, figure: fn(&Projection) -> f64) -> Option<u32> {
+    pub(crate) fn cores_for(&self, coins_per_s: f64, figure: fn(&Projection) -> f64) -> Option<u32> {
         (1..=CORES_MAX).find(|&cores| figure(&self.project(cores)) >= coins_per_s)
     }
 }

@@ -20,8 +20,7 @@ fn name(stage: &str) -> &str {
     }
 }
 
-/// The result as text.
-pub fn table(result: &ScaleResult) -> String {
+pub(crate) fn table(result: &ScaleResult) -> String {
     let mut text = format!(
         "coins withdrawn and deposited, {}, {} clients a core, {} rounds; {}, {} cores\n",
         result.cipher, result.clients_per_core, result.rounds, result.machine.model, result.machine.cores
@@ -43,7 +42,7 @@ pub fn table(result: &ScaleResult) -> String {
 }
 
 /// The title of a kind.
-pub fn coins(coins_per_request: u32) -> String {
+pub(crate) fn coins(coins_per_request: u32) -> String {
     match coins_per_request {
         1 => "one coin a request".to_owned(),
         coins => format!("{coins} coins a request"),

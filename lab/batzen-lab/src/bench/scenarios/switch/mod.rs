@@ -28,7 +28,7 @@ use crate::bench::results::result::{
 };
 use crate::bench::scenarios::options::{RunOptions, duration, measured_duration};
 
-pub use process::SwitchProcess;
+pub(crate) use process::SwitchProcess;
 use usage::{Usage, Watcher};
 
 /// The currency of the transfers.
@@ -50,7 +50,7 @@ const DRAIN_TIME: Duration = Duration::from_secs(60);
 pub struct SwitchArgs {
     /// The load.
     #[command(flatten)]
-    pub load: SwitchLoad,
+    pub(crate) load: SwitchLoad,
     /// Where to run, and where to put the result
     #[command(flatten)]
     pub run: RunOptions,
@@ -62,34 +62,34 @@ pub struct SwitchArgs {
 pub struct SwitchLoad {
     /// Number of participants; pairs are random
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(2..=1024))]
-    pub participants: u16,
+    pub(crate) participants: u16,
     /// Transfers under way at a time; in an open loop at most
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
-    pub in_flight: u32,
+    pub(crate) in_flight: u32,
     /// Begin transfers at this rate, whatever the switch does [default: begin one whenever another has ended]
     #[arg(long, value_name = "PER-SECOND", value_parser = rate)]
-    pub rate: Option<f64>,
+    pub(crate) rate: Option<f64>,
     /// Length of the measured part: seconds, or with a unit (500ms, 15m)
     #[arg(long, value_name = "TIME", default_value = "10", value_parser = measured_duration)]
-    pub duration: Duration,
+    pub(crate) duration: Duration,
     /// Length of the warm-up before it
     #[arg(long, value_name = "TIME", default_value = "2", value_parser = duration)]
-    pub warmup: Duration,
+    pub(crate) warmup: Duration,
     /// Measure this many transfers from first to last, without warm-up, instead of a fixed time
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
-    pub count: Option<u64>,
+    pub(crate) count: Option<u64>,
     /// Connections from all participants to the switch, with one request under way on each
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    pub connections: u32,
+    pub(crate) connections: u32,
     /// Threads of the participants
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=256))]
-    pub threads: u16,
+    pub(crate) threads: u16,
     /// Bytes of data in the packet of a transfer
     #[arg(long, value_name = "BYTES", default_value_t = 100, value_parser = clap::value_parser!(u16).range(0..=20_000))]
-    pub packet_data: u16,
+    pub(crate) packet_data: u16,
     /// Seed of all random choices
     #[arg(long, value_name = "N", default_value_t = 1)]
-    pub seed: u64,
+    pub(crate) seed: u64,
 }
 
 fn rate(text: &str) -> Result<f64, String> {
@@ -209,7 +209,7 @@ pub fn run(args: &SwitchArgs, context: &Context) -> Result<Run> {
 ///
 /// # Errors
 /// When the switch refuses.
-pub fn set_up(books: &Hub, fsps: &Fsps) -> Result<()> {
+pub(crate) fn set_up(books: &Hub, fsps: &Fsps) -> Result<()> {
     let failed = |error: hub::HubError| BenchError::set_up("onboarding", error);
     books.found(CURRENCY, MODEL).map_err(failed)?;
     for (index, name) in fsps.names().iter().enumerate() {

@@ -23,15 +23,12 @@ const TOKENS: [&str; 2] = ["secret-token:one", "secret-token:two"];
 const LAST_WORDS_BYTES: usize = 1_000;
 
 /// A running switch. It is killed when this is dropped.
-pub struct SwitchProcess {
+pub(crate) struct SwitchProcess {
     child: Child,
     log: PathBuf,
     /// The address for transfers.
-    pub participants: SocketAddr,
-    /// The address for administration.
-    pub administration: SocketAddr,
-    /// Its data directory.
-    pub data: PathBuf,
+    pub(crate) participants: SocketAddr,
+    pub(crate) administration: SocketAddr,
 }
 
 impl SwitchProcess {
@@ -39,7 +36,7 @@ impl SwitchProcess {
     ///
     /// # Errors
     /// When it does not start.
-    pub fn start(program: &Path, world: &Path, cores: &[usize]) -> Result<Self> {
+    pub(crate) fn start(program: &Path, world: &Path, cores: &[usize]) -> Result<Self> {
         let (port, admin_port) = (free_port()?, free_port()?);
         let data = world.join("switch");
         let config = world.join("switch.conf");
@@ -62,8 +59,7 @@ impl SwitchProcess {
         let child = affinity::on_cores(cores, || command.spawn())?
             .map_err(|error| BenchError::set_up("cannot start the switch", error))?;
         let local = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
-        let mut switch =
-            Self { child, log, participants: local(port), administration: local(admin_port), data };
+        let mut switch = Self { child, log, participants: local(port), administration: local(admin_port) };
         let deadline = Instant::now() + PATIENCE;
         while !switch.is_ready() {
             switch.still_runs()?;
@@ -82,13 +78,12 @@ impl SwitchProcess {
 
     /// Its operators.
     #[must_use]
-    pub fn hub(&self) -> Hub {
+    pub(crate) fn hub(&self) -> Hub {
         Hub::new(self.administration, TOKENS.map(str::to_owned))
     }
 
-    /// Its process.
     #[must_use]
-    pub fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
@@ -96,7 +91,7 @@ impl SwitchProcess {
     ///
     /// # Errors
     /// The end of its output if it is not.
-    pub fn still_runs(&mut self) -> Result<()> {
+    pub(crate) fn still_runs(&mut self) -> Result<()> {
         match self.child.try_wait() {
             Ok(None) => Ok(()),
             Ok(Some(status)) => Err(self.ended(&status.to_string())),
@@ -113,7 +108,7 @@ impl SwitchProcess {
     ///
     /// # Errors
     /// When it does not end cleanly.
-    pub fn terminate(mut self) -> Result<()> {
+    pub(crate) fn terminate(mut self) -> Result<()> {
         if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
             // It may have ended already; waiting for it will show.
             let _ = kill_process(pid, Signal::TERM);

@@ -42,7 +42,7 @@ pub(super) struct Usage {
 }
 
 impl Watcher {
-    pub fn new(switch: &SwitchProcess) -> Self {
+    pub(crate) fn new(switch: &SwitchProcess) -> Self {
         let (pid, administration) = (switch.pid(), switch.administration);
         Self { pid, administration, first: None, last: None, end: None, seconds: Vec::new() }
     }
@@ -63,7 +63,7 @@ impl Watcher {
     }
 
     /// Called often during the measured part, first at its beginning and last at its end.
-    pub fn sample(&mut self, is_over: bool) {
+    pub(crate) fn sample(&mut self, is_over: bool) {
         let Some(last) = self.last.clone() else {
             let snapshot = self.snapshot();
             self.first = Some(snapshot.clone());
@@ -88,7 +88,7 @@ impl Watcher {
         self.last = Some(snapshot);
     }
 
-    pub fn finish(mut self) -> Result<Usage, BenchError> {
+    pub(crate) fn finish(mut self) -> Result<Usage, BenchError> {
         let end = self.end.take().unwrap_or_else(|| self.snapshot());
         let first =
             self.first.ok_or_else(|| BenchError::SetUp("the load ended before it was measured".into()))?;
@@ -98,38 +98,38 @@ impl Watcher {
 
 impl Usage {
     /// CPU time of the switch.
-    pub fn server_cpu(&self) -> CpuTime {
+    pub(crate) fn server_cpu(&self) -> CpuTime {
         self.end.server.since(&self.first.server)
     }
 
     /// CPU time of the simulators.
-    pub fn simulators_ns(&self) -> u64 {
+    pub(crate) fn simulators_ns(&self) -> u64 {
         self.end.simulators_ns.saturating_sub(self.first.simulators_ns)
     }
 
     /// Bytes that the switch wrote to its store.
-    pub fn stored_bytes(&self) -> f64 {
+    pub(crate) fn stored_bytes(&self) -> f64 {
         self.end.stored - self.first.stored
     }
 
     /// Bytes that its process caused to be written, as the kernel counts them: whole pages, and space
     /// allocated in advance.
-    pub fn device_bytes(&self) -> f64 {
+    pub(crate) fn device_bytes(&self) -> f64 {
         self.end.written as f64 - self.first.written as f64
     }
 
     /// Growth of its resident memory.
-    pub fn resident_growth(&self) -> f64 {
+    pub(crate) fn resident_growth(&self) -> f64 {
         self.end.resident as f64 - self.first.resident as f64
     }
 
     /// Returns the samples of each second.
-    pub fn seconds(&self) -> &[Sample] {
+    pub(crate) fn seconds(&self) -> &[Sample] {
         &self.seconds
     }
 
     /// Returns the bottleneck of the run.
-    pub fn limited_by(&self, placement: &Placement) -> LimitedBy {
+    pub(crate) fn limited_by(&self, placement: &Placement) -> LimitedBy {
         let seconds = (self.end.at - self.first.at).as_secs_f64().max(1e-9);
         let server = self.server_cpu().total_ns() as f64 / 1e9 / seconds;
         let simulators = self.simulators_ns() as f64 / 1e9 / seconds;

@@ -77,9 +77,7 @@ pub(super) struct Wide([__m512i; 5]);
 /// An element as limbs of radix 2^51 of one lane.
 pub(super) type Limbs = [u64; 5];
 
-/// Zero.
 pub(super) const ZERO: Limbs = [0; 5];
-/// One.
 pub(super) const ONE: Limbs = [1, 0, 0, 0, 0];
 /// d = −121665/121666 of the curve equation.
 pub(super) const D: Limbs =

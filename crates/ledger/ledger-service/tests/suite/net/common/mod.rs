@@ -16,11 +16,11 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
-pub fn account(id: u128) -> Account {
+pub(super) fn account(id: u128) -> Account {
     Account { id, ledger: 1, code: 1, ..Account::default() }
 }
 
-pub fn transfer(id: u128, debit: u128, credit: u128, amount: u128) -> Transfer {
+pub(super) fn transfer(id: u128, debit: u128, credit: u128, amount: u128) -> Transfer {
     Transfer {
         id,
         debit_account_id: debit,
@@ -33,7 +33,7 @@ pub fn transfer(id: u128, debit: u128, credit: u128, amount: u128) -> Transfer {
 }
 
 /// A running server.
-pub struct Served {
+pub(super) struct Served {
     pub url: String,
     pub stats: Arc<NetStats>,
     pub drain: Drain,
@@ -41,44 +41,44 @@ pub struct Served {
 }
 
 impl Served {
-    pub async fn start(ledger: Arc<dyn Ledger>, options: NetOptions) -> Self {
+    pub(super) async fn start(ledger: Arc<dyn Ledger>, options: NetOptions) -> Self {
         Self::start_on(Listen::localhost(0), ledger, options).await
     }
 
-    pub async fn start_on(listen: Listen, ledger: Arc<dyn Ledger>, options: NetOptions) -> Self {
+    pub(super) async fn start_on(listen: Listen, ledger: Arc<dyn Ledger>, options: NetOptions) -> Self {
         let server = LedgerServer::bind(listen).await.unwrap();
         let (url, stats, drain) = (server.url(), server.stats(), Drain::new());
         let task = tokio::spawn(server.serve(ledger, options, drain.clone()));
         Self { url, stats, drain, task }
     }
 
-    pub async fn stop(self) {
+    pub(super) async fn stop(self) {
         self.drain.trigger();
         self.task.await.unwrap();
     }
 
     /// Stops it abruptly, like a killed process.
-    pub fn abort(self) {
+    pub(super) fn abort(self) {
         self.task.abort();
     }
 }
 
 /// A ledger that answers create requests only while its gate is open.
-pub struct Gate {
+pub(super) struct Gate {
     pub inner: MemoryLedger,
     open: watch::Sender<bool>,
 }
 
 impl Gate {
-    pub fn new(inner: MemoryLedger) -> Self {
+    pub(super) fn new(inner: MemoryLedger) -> Self {
         Self { inner, open: watch::Sender::new(true) }
     }
 
-    pub fn close(&self) {
+    pub(super) fn close(&self) {
         self.open.send_replace(false);
     }
 
-    pub fn open(&self) {
+    pub(super) fn open(&self) {
         self.open.send_replace(true);
     }
 
@@ -105,7 +105,7 @@ impl Ledger for Gate {
 }
 
 /// A proxy between client and server, with faults.
-pub struct Proxy {
+pub(super) struct Proxy {
     pub url: String,
     /// Drops everything that the server sends.
     pub lose_answers: Arc<AtomicBool>,
@@ -114,14 +114,14 @@ pub struct Proxy {
 }
 
 /// SplitMix64: choices that a seed reproduces.
-pub struct Dice(u64);
+pub(super) struct Dice(u64);
 
 impl Dice {
-    pub fn new(seed: u64) -> Self {
+    pub(super) fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    pub fn below(&mut self, limit: u64) -> u64 {
+    pub(super) fn below(&mut self, limit: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -132,17 +132,17 @@ impl Dice {
 
 impl Proxy {
     /// A connection without faults.
-    pub async fn start(server: &str) -> Self {
+    pub(super) async fn start(server: &str) -> Self {
         Self::start_with(server, None).await
     }
 
     /// A connection that sometimes loses data, flips a bit, delays, or breaks.
-    pub async fn start_lossy(server: &str, seed: u64) -> Self {
+    pub(super) async fn start_lossy(server: &str, seed: u64) -> Self {
         Self::start_with(server, Some(seed)).await
     }
 
     /// Number of faults so far.
-    pub fn faults(&self) -> u64 {
+    pub(super) fn faults(&self) -> u64 {
         self.faults.load(Ordering::Relaxed)
     }
 
@@ -174,7 +174,7 @@ impl Proxy {
     }
 
     /// Closes every connection.
-    pub fn cut(&self) {
+    pub(super) fn cut(&self) {
         self.cut.notify_waiters();
     }
 }

@@ -24,30 +24,30 @@ use batzen_store::{Backend, Store, StoreError};
 use batzen_tables::ledger::{ALL, LedgerSnapshotKey, LedgerSnapshots};
 
 /// The directory of the ledger on the simulated disk.
-pub const DIRECTORY: &str = "/ledger";
+pub(super) const DIRECTORY: &str = "/ledger";
 
 /// SplitMix64: reproducible choices.
-pub struct Random(pub u64);
+pub(super) struct Random(pub u64);
 
 impl Random {
-    pub fn next(&mut self) -> u64 {
+    pub(super) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         z ^ (z >> 31)
     }
-    pub fn below(&mut self, n: u64) -> u64 {
+    pub(super) fn below(&mut self, n: u64) -> u64 {
         self.next() % n
     }
-    pub fn one_in(&mut self, n: u64) -> bool {
+    pub(super) fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }
 }
 
 /// A planted bug that the checks must find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Planted {
+pub(super) enum Planted {
     None,
     /// The disk reports a sync as done without doing it.
     LyingDisk,
@@ -59,8 +59,7 @@ pub enum Planted {
 
 /// Faults of the disk.
 #[derive(Clone, Copy, Debug)]
-pub enum Faults {
-    /// None.
+pub(super) enum Faults {
     None,
     /// Occasional ones.
     Random,
@@ -73,7 +72,7 @@ pub enum Faults {
 
 /// Counts of what happened in a run.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Stats {
+pub(super) struct Stats {
     pub acknowledged: u64,
     pub recoveries: u64,
     pub kept_unanswered: u64,
@@ -89,7 +88,7 @@ pub struct Stats {
 }
 
 /// Snapshots of a few records, so that there are many of them.
-pub const fn tiny_snapshots(log_bytes: u64) -> SnapshotOptions {
+pub(super) const fn tiny_snapshots(log_bytes: u64) -> SnapshotOptions {
     SnapshotOptions {
         log_bytes_min: log_bytes,
         log_bytes_max: log_bytes,
@@ -101,7 +100,7 @@ pub const fn tiny_snapshots(log_bytes: u64) -> SnapshotOptions {
     }
 }
 
-pub fn options(disk: &SimDisk) -> Options {
+pub(super) fn options(disk: &SimDisk) -> Options {
     Options {
         disk: Arc::new(disk.clone()),
         segment_bytes_first: 4 << 10,
@@ -132,7 +131,7 @@ struct Client {
     is_queued: bool,
 }
 
-pub struct World {
+pub(super) struct World {
     pub disk: SimDisk,
     random: Random,
     now: u64,
@@ -151,7 +150,7 @@ pub struct World {
 type Checked<T> = Result<T, String>;
 
 impl World {
-    pub fn new(seed: u64, planted: Planted, faults: Faults) -> Self {
+    pub(super) fn new(seed: u64, planted: Planted, faults: Faults) -> Self {
         // For each call, a power cut loses something else.
         let call = match faults {
             Faults::At(call, _) | Faults::KilledAt(call, _) => call,
@@ -199,7 +198,7 @@ impl World {
     }
 
     /// Runs the ledger for some turns. `Err`: a check failed.
-    pub fn run(mut self, turns: u64) -> Checked<(Self, VerifyReport)> {
+    pub(super) fn run(mut self, turns: u64) -> Checked<(Self, VerifyReport)> {
         if let Faults::At(call, fault) | Faults::KilledAt(call, fault) = self.faults {
             self.disk.fail_at(call, fault);
         }
@@ -559,17 +558,17 @@ impl World {
         equal("numbers of records", reader.len() == history.len())
     }
 
-    pub fn digest(&self) -> Digest {
+    pub(super) fn digest(&self) -> Digest {
         self.reference.machine.digest()
     }
 
-    pub fn now(&self) -> u64 {
+    pub(super) fn now(&self) -> u64 {
         self.now
     }
 }
 
 /// The factor by which a long run does more than usual: `BATZEN_SOAK_FACTOR`, or 1.
-pub fn soak_factor() -> u64 {
+pub(super) fn soak_factor() -> u64 {
     std::env::var("BATZEN_SOAK_FACTOR")
         .map_or(1, |factor| factor.parse().expect("BATZEN_SOAK_FACTOR is a number"))
 }

@@ -7,7 +7,7 @@ use batzen_ledger::{
     CreateTransferStatus as S, NS_PER_S, Transfer, TransferFlags as T,
 };
 
-pub const ACCOUNT_ORDER: &[AS] = &[
+pub(super) const ACCOUNT_ORDER: &[AS] = &[
     AS::ImportedEventExpected,
     AS::ImportedEventNotExpected,
     AS::TimestampMustBeZero,
@@ -116,7 +116,7 @@ const RESOLUTION_ORDER: &[S] = &[
 ];
 
 /// The table for an event.
-pub fn transfer_order(event: &Transfer) -> Vec<S> {
+pub(super) fn transfer_order(event: &Transfer) -> Vec<S> {
     let path = if is_resolution(event) { RESOLUTION_ORDER } else { NEW_ORDER };
     [PREFIX_ORDER, path].concat()
 }
@@ -127,14 +127,14 @@ fn is_resolution(event: &Transfer) -> bool {
 
 /// The log, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Happened {
+pub(super) struct Happened {
     pub kind: ChangeKind,
     pub timestamp: u64,
     pub transfer: Transfer,
 }
 
 #[derive(Clone, Debug, Default)]
-pub struct Naive {
+pub(super) struct Naive {
     pub accounts: Vec<Account>,
     pub events: Vec<Happened>,
     pub burnt: Vec<u128>,
@@ -142,7 +142,7 @@ pub struct Naive {
 }
 
 #[derive(Clone, Copy)]
-pub struct Moment {
+pub(super) struct Moment {
     pub slot: u64,
     pub operation: u64,
     pub importing: bool,
@@ -155,7 +155,7 @@ impl Naive {
     }
 
     /// An account with the balances of all movements, and closed if one of them closed it.
-    pub fn with_balances(&self, mut account: Account) -> Account {
+    pub(super) fn with_balances(&self, mut account: Account) -> Account {
         for Happened { kind, transfer, .. } in &self.events {
             let (is_debit, is_credit) =
                 (transfer.debit_account_id == account.id, transfer.credit_account_id == account.id);
@@ -194,11 +194,11 @@ impl Naive {
         account
     }
 
-    pub fn transfers(&self) -> impl DoubleEndedIterator<Item = &Transfer> {
+    pub(super) fn transfers(&self) -> impl DoubleEndedIterator<Item = &Transfer> {
         self.events.iter().filter(|e| e.kind != ChangeKind::TwoPhaseExpired).map(|e| &e.transfer)
     }
 
-    pub fn transfer(&self, id: u128) -> Option<Transfer> {
+    pub(super) fn transfer(&self, id: u128) -> Option<Transfer> {
         self.transfers().find(|transfer| transfer.id == id).copied()
     }
 
@@ -280,7 +280,7 @@ impl Naive {
     }
 
     /// The amount that would move.
-    pub fn actual(&self, event: &Transfer) -> u128 {
+    pub(super) fn actual(&self, event: &Transfer) -> u128 {
         let mut amount = event.amount;
         let (debit, credit) = (self.account(event.debit_account_id), self.account(event.credit_account_id));
         if event.flags.contains(T::BALANCING_DEBIT)
@@ -452,12 +452,12 @@ impl Naive {
     }
 
     /// Every status that an event deserves, by precedence.
-    pub fn account_statuses(&self, event: &Account, at: Moment) -> Vec<AS> {
+    pub(super) fn account_statuses(&self, event: &Account, at: Moment) -> Vec<AS> {
         ACCOUNT_ORDER.iter().copied().filter(|status| self.deserves_account(event, at, *status)).collect()
     }
 
     /// Every status that an event deserves, by precedence.
-    pub fn transfer_statuses(&self, event: &Transfer, at: Moment) -> Vec<S> {
+    pub(super) fn transfer_statuses(&self, event: &Transfer, at: Moment) -> Vec<S> {
         let order = transfer_order(event);
         order.into_iter().filter(|status| self.deserves_transfer(event, at, *status)).collect()
     }
@@ -556,7 +556,7 @@ impl Naive {
         results
     }
 
-    pub fn create_accounts(&mut self, now: u64, events: &[Account]) -> Vec<(AS, u64)> {
+    pub(super) fn create_accounts(&mut self, now: u64, events: &[Account]) -> Vec<(AS, u64)> {
         let operation = now.max(self.clock + 1) + events.len() as u64;
         self.clock = operation - events.len() as u64;
         let importing = events.first().is_some_and(|event| event.flags.contains(A::IMPORTED));
@@ -574,7 +574,7 @@ impl Naive {
         })
     }
 
-    pub fn create_transfers(&mut self, now: u64, events: &[Transfer]) -> Vec<(S, u64)> {
+    pub(super) fn create_transfers(&mut self, now: u64, events: &[Transfer]) -> Vec<(S, u64)> {
         let operation = now.max(self.clock + 1) + events.len() as u64;
         self.clock = operation - events.len() as u64;
         let importing = events.first().is_some_and(|event| event.flags.contains(T::IMPORTED));
@@ -596,7 +596,7 @@ impl Naive {
     }
 
     /// Releases expired transfers in order, at most a batch.
-    pub fn pulse(&mut self, now: u64) -> usize {
+    pub(super) fn pulse(&mut self, now: u64) -> usize {
         let first = now.max(self.clock + 1) + 1;
         let mut due: Vec<(u64, Transfer)> = self
             .transfers()

@@ -34,10 +34,10 @@ fn money(units: Units) -> Money {
 }
 
 /// Why the model refuses: the rules' refusal as text, without the evidence.
-pub type Reason = String;
+pub(super) type Reason = String;
 
 /// A refusal of the rules in the model's words.
-pub fn reason(refusal: &Refusal) -> Reason {
+pub(super) fn reason(refusal: &Refusal) -> Reason {
     match refusal {
         Refusal::ReserveInsufficient(shortage) => short_reserve(&shortage.reserve_pub, shortage.requested),
         Refusal::CoinConflict { index, conflict } => conflicting(*index, &conflict.coin_pub, conflict.reason),
@@ -129,7 +129,7 @@ enum Sent {
 
 /// The naive exchange.
 #[derive(Clone)]
-pub struct Model {
+pub(super) struct Model {
     pub denoms: BTreeMap<u32, DenomTerms>,
     pub revoked: BTreeSet<u32>,
     config: RulesConfig,
@@ -161,24 +161,24 @@ pub struct Model {
 
 /// The rows that an aggregation can see: deposits, transient aggregates, and transfers by identifier.
 #[derive(Clone, Default)]
-pub struct Seen {
+pub(super) struct Seen {
     deposits: BTreeSet<DepositKey>,
     transients: BTreeSet<(ShortHash, EddsaPublicKey)>,
     transfers: BTreeSet<Wtid>,
 }
 
 /// The rows hidden from an aggregation because they came after the aggregation looked.
-pub struct Hidden {
+pub(super) struct Hidden {
     deposits: BTreeMap<DepositKey, Payment>,
     transients: BTreeMap<(ShortHash, EddsaPublicKey), (Units, Wtid)>,
 }
 
 /// The balance sheet in the model: wired in, wired out, reserves, outstanding, pending, purses, unrevealed
 /// melts, fees.
-pub type Books = [Money; 8];
+pub(super) type Books = [Money; 8];
 
 impl Model {
-    pub fn new(
+    pub(super) fn new(
         denoms: BTreeMap<u32, DenomTerms>,
         config: RulesConfig,
         method: &str,
@@ -216,7 +216,7 @@ impl Model {
     }
 
     /// Returns the rows that an aggregation would see now.
-    pub fn seen(&self) -> Seen {
+    pub(super) fn seen(&self) -> Seen {
         Seen {
             deposits: self.deposits.keys().cloned().collect(),
             transients: self.transients.keys().copied().collect(),
@@ -231,7 +231,7 @@ impl Model {
     }
 
     /// Hides everything that came after `seen`.
-    pub fn hide(&mut self, seen: &Seen) -> Hidden {
+    pub(super) fn hide(&mut self, seen: &Seen) -> Hidden {
         let (old, deposits) =
             std::mem::take(&mut self.deposits).into_iter().partition(|(key, _)| seen.deposits.contains(key));
         self.deposits = old;
@@ -245,7 +245,7 @@ impl Model {
     }
 
     /// Restores what was hidden.
-    pub fn show(&mut self, hidden: Hidden) {
+    pub(super) fn show(&mut self, hidden: Hidden) {
         self.deposits.extend(hidden.deposits);
         self.transients.extend(hidden.transients);
         self.unseen_transfers.clear();
@@ -253,7 +253,11 @@ impl Model {
 
     /// Executes a batch, then executes refused commands again if a later command of the batch has removed the
     /// reason. Returns how many were executed again.
-    pub fn batch(&mut self, commands: &[Command], now: Timestamp) -> (Vec<Result<Answer, Reason>>, usize) {
+    pub(super) fn batch(
+        &mut self,
+        commands: &[Command],
+        now: Timestamp,
+    ) -> (Vec<Result<Answer, Reason>>, usize) {
         let mut verdicts: Vec<Option<Result<Answer, Reason>>> = vec![None; commands.len()];
         let mut open: Vec<usize> = (0..commands.len()).collect();
         let mut reruns = 0;
@@ -287,7 +291,7 @@ impl Model {
         (verdicts.into_iter().map(Option::unwrap).collect(), reruns)
     }
 
-    pub fn books(&self) -> Books {
+    pub(super) fn books(&self) -> Books {
         let mut outstanding = 0;
         for (denom, _) in self.withdrawals.values() {
             outstanding += u(self.denoms[denom].value);
@@ -322,12 +326,12 @@ impl Model {
     }
 
     /// Returns the remainder of each known coin.
-    pub fn remainders(&self) -> BTreeMap<EddsaPublicKey, Money> {
+    pub(super) fn remainders(&self) -> BTreeMap<EddsaPublicKey, Money> {
         self.coins.iter().map(|(key, coin)| (*key, money(self.remaining(coin)))).collect()
     }
 
     /// Returns the balance of each reserve, its expiration, and the time from which it may be forgotten.
-    pub fn balances(&self) -> BTreeMap<EddsaPublicKey, (Money, Timestamp, Timestamp)> {
+    pub(super) fn balances(&self) -> BTreeMap<EddsaPublicKey, (Money, Timestamp, Timestamp)> {
         self.reserves
             .iter()
             .map(|(key, reserve)| (*key, (money(reserve.balance()), reserve.expiration, reserve.gc)))
