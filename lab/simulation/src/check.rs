@@ -45,6 +45,7 @@ pub fn check(world: &mut World, context: &mut Context) -> Step {
     coins(store, denoms)?;
     audit(store, world.exchange.host.clock(context))?;
     wallets(world)?;
+    revocation(world, context)?;
     accounts(world)?;
     repetitions(world, context)?;
     // The repetitions must not have changed anything.
@@ -70,6 +71,9 @@ fn idle(world: &World) -> Step {
             customer.index,
             open.join(", ")
         )));
+    }
+    if !world.operator.is_idle() {
+        return Err(Stop::wrong("the operator's order is not acknowledged"));
     }
     if world.bank.open_intents() > 0 {
         return Err(Stop::wrong("the bank has movements that are not decided"));
@@ -148,6 +152,25 @@ fn audit(store: &Store, now: Timestamp) -> Step {
     }
 }
 
+/// The wallet's record of the exchange shows the revocation, and no coin of the revoked denomination has value left.
+fn revocation(world: &World, context: &Context) -> Step {
+    let Some(index) = context.revoked else { return Ok(()) };
+    let h_denom_pub = Keys::get().denoms[index].h;
+    for customer in &world.customers {
+        let exchange =
+            customer.state.exchange(EXCHANGE_URL).map_err(|error| Stop::wrong(error.to_string()))?;
+        if !exchange.denoms.get(&h_denom_pub).is_some_and(|denom| denom.revoked) {
+            return Err(Stop::wrong(format!("customer {} knows of no revocation", customer.index)));
+        }
+        let mut coins = customer.state.coins.values();
+        let left = coins.find(|coin| coin.h_denom_pub == h_denom_pub && !coin.remaining.is_zero());
+        if let Some(coin) = left.filter(|_| !customer.is_thief) {
+            return Err(Stop::wrong(format!("revoked coin {} keeps {}", coin.coin_pub, coin.remaining)));
+        }
+    }
+    Ok(())
+}
+
 /// No coin has paid more than its value, according to the rows that debit it.
 fn coins(store: &Store, denoms: &DenomTable) -> Step {
     let mut taken: BTreeMap<EddsaPublicKey, i128> = BTreeMap::new();
@@ -155,7 +178,10 @@ fn coins(store: &Store, denoms: &DenomTable) -> Step {
     each::<Deposits>(store, |found| take(found.key.coin_pub, units(found.row.amount)))?;
     each::<Melts>(store, |found| take(found.key.coin_pub, units(found.row.amount)))?;
     each::<Recoups>(store, |found| take(found.key.coin_pub, units(found.row.amount)))?;
-    each::<RecoupRefreshes>(store, |found| take(found.key.coin_pub, units(found.row.amount)))?;
+    each::<RecoupRefreshes>(store, |found| {
+        take(found.key.coin_pub, units(found.row.amount));
+        take(found.row.old_coin_pub, -units(found.row.amount));
+    })?;
     let mut refunds = Vec::new();
     each::<Refunds>(store, |found| refunds.push((found.key.coin_pub, units(found.row.amount))))?;
     let mut rows = Vec::new();

@@ -11,7 +11,7 @@ use batzen_crypto::{EddsaPrivateKey, EddsaPublicKey, HashCode, WireSalt};
 use batzen_protocol::signatures::{MerchantRefund, SignedMessage};
 use batzen_protocol::{Duration, ErrorCode, Money, Timestamp};
 use batzen_wallet::core::coin::{Coin, CoinStatus};
-use batzen_wallet::core::exchange::CipherChoice;
+use batzen_wallet::core::exchange::{CipherChoice, ExchangeUpdate};
 use batzen_wallet::core::http::{Context as HttpContext, HttpRequest, HttpResponse};
 use batzen_wallet::core::payment::{self, DepositAmount, PaymentRequest, PaymentStage};
 use batzen_wallet::core::refund::{self, RefundPermission};
@@ -23,7 +23,7 @@ use crate::bank::{OperationOrder, PayOrder};
 use crate::host::{Step, Stop};
 use crate::keys::{BANK_URL, EXCHANGE_ACCOUNT, EXCHANGE_URL, Keys, cents, currency, payto};
 use crate::message::{Body, Context, Event, Message, ProcessId, Timer};
-use crate::swarm::{Bug, SECOND};
+use crate::swarm::{Bug, Revocation, SECOND};
 
 /// The purpose of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +31,8 @@ enum Purpose {
     Operation(OpId),
     /// An order at the bank, by its index.
     Order(usize),
+    /// A part of an update of what the exchange publishes.
+    Update,
     /// A double spend, whose outcome does not matter.
     Theft,
 }
@@ -68,6 +70,8 @@ pub struct Customer {
     clock_offset: i64,
     questions: BTreeMap<u64, (Purpose, HttpRequest)>,
     resting: BTreeMap<OpId, u64>,
+    /// The update of what the exchange publishes, while one is under way.
+    update: Option<ExchangeUpdate>,
     /// The records before the last step, for [`Bug::SendsBeforeStoring`].
     stored: Option<WalletState>,
     next_refund: u64,
@@ -113,6 +117,7 @@ impl Customer {
             clock_offset: 0,
             questions: BTreeMap::new(),
             resting: BTreeMap::new(),
+            update: None,
             stored: None,
             next_refund: 1,
         }
@@ -167,6 +172,7 @@ impl Customer {
         self.is_up = false;
         self.questions.clear();
         self.resting.clear();
+        self.update = None;
         if let Some(stored) = self.stored.take() {
             self.state = stored;
         }
@@ -230,6 +236,7 @@ impl Customer {
                     Some((Purpose::Order(_), _)) => {
                         context.wake(self.place(), self.incarnation, pause, Timer::Rested);
                     }
+                    Some((Purpose::Update, _)) => self.update = None,
                     Some((Purpose::Theft, _)) | None => {}
                 }
                 Ok(())
@@ -238,6 +245,7 @@ impl Customer {
             Timer::Drive => {
                 let gap = if self.is_idle() { 3_600 } else { 60 };
                 context.wake(self.place(), self.incarnation, gap * SECOND, Timer::Drive);
+                self.look_for_revocation(context);
                 self.go_on(context)
             }
             other => Err(Stop::wrong(format!("a customer has no timer {other:?}"))),
@@ -301,12 +309,16 @@ impl Customer {
         }
         let Body::Reply(response) = &message.body else { return Ok(()) };
         let Some((purpose, request)) = self.questions.remove(&message.call) else { return Ok(()) };
-        let is_promise = request.body.is_some() && !request.url.contains("csr-");
-        if response.status == 200 && is_promise && !request.url.ends_with("operation") {
+        // Histories grow, and the bank's operations and first messages of Clause Schnorr promise nothing.
+        let promises_nothing = request.url.contains("csr-")
+            || request.url.ends_with("operation")
+            || request.url.ends_with("/status");
+        if response.status == 200 && request.body.is_some() && !promises_nothing {
             self.acknowledged.push((request.clone(), (**response).clone()));
         }
         match purpose {
             Purpose::Theft => Ok(()),
+            Purpose::Update => self.learn(context, response),
             Purpose::Order(index) => {
                 // A permanent refusal counts as done if no money moves.
                 let is_done = response.status == 200
@@ -327,6 +339,47 @@ impl Customer {
             }
             Purpose::Operation(id) => self.receive(context, id, &request, response),
         }
+    }
+
+    /// Asks for what the exchange publishes, every hour until a revocation of this run is known.
+    fn look_for_revocation(&mut self, context: &mut Context) {
+        let Some(exchange) = self.state.exchanges.get(EXCHANGE_URL) else { return };
+        let is_known = |revocation: Revocation| {
+            exchange.denoms.get(&Keys::get().denoms[revocation.denom].h).is_some_and(|denom| denom.revoked)
+        };
+        let expects_one = context.swarm.revocation.is_some_and(|revocation| !is_known(revocation));
+        if !expects_one || !exchange.is_stale(self.now(context)) || self.update.is_some() {
+            return;
+        }
+        self.update = Some(ExchangeUpdate::new(EXCHANGE_URL.to_owned(), Some(exchange.clone())));
+        self.ask_update(context);
+    }
+
+    fn ask_update(&mut self, context: &mut Context) {
+        if let Some(update) = &self.update {
+            let request = update.next();
+            self.ask(context, ProcessId::Exchange, request, Purpose::Update);
+        }
+    }
+
+    /// Takes in a part of what the exchange publishes.
+    fn learn(&mut self, context: &mut Context, response: &HttpResponse) -> Step {
+        let now = self.now(context);
+        let Some(mut update) = self.update.take().filter(|_| !response.is_transient()) else {
+            return Ok(());
+        };
+        let Some(mut changes) = update.receive(response, now).map_err(|error| self.wrong(&error))? else {
+            self.update = Some(update);
+            self.ask_update(context);
+            return Ok(());
+        };
+        for change in &mut changes {
+            if let (Change::Exchange(fetched), Some(known)) = (change, self.state.exchanges.get(EXCHANGE_URL))
+            {
+                fetched.keep(known);
+            }
+        }
+        if self.store(context, changes) { self.go_on(context) } else { Ok(()) }
     }
 
     /// The bank has created an operation: sets its id in dependent orders.

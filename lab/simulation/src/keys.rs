@@ -113,8 +113,10 @@ const fn spec(source: Source, value: u64, fee_withdraw: u64, is_first: bool) -> 
     Spec { source, value, fee_withdraw, fee_refresh: 1, issue_s, spend_days: 100 }
 }
 
+/// Number of denominations of the fault simulation.
+pub const DENOMS: usize = 7;
 /// The denominations of the fault simulation.
-const COINS: [Spec; 7] = [
+const COINS: [Spec; DENOMS] = [
     spec(Source::Rsa(0), 100, 0, true),
     spec(Source::Cs(1), 200, 0, true),
     spec(Source::Rsa(1), 400, 1, false),
@@ -167,6 +169,8 @@ pub struct Denom {
 pub struct Keys {
     /// The exchange's configuration.
     pub config: ExchangeConfig,
+    /// The master private key.
+    pub master: EddsaPrivateKey,
     /// The master public key.
     pub master_pub: EddsaPublicKey,
     /// The private keys.
@@ -348,7 +352,7 @@ impl Keys {
         let service =
             Service::start(config.clone(), Arc::clone(&modules), store.clone(), start(), Random::new(0));
         let service = service.expect("the configuration is valid");
-        service.serve(|client| set_up(client, master)).expect("the key set is accepted");
+        service.serve(|client| set_up(client, master.clone())).expect("the key set is accepted");
         let exchange = wallet_record(&service);
         let mut key_set = ChangeSet::new();
         copy::<Counters>(&store, &mut key_set);
@@ -363,7 +367,7 @@ impl Keys {
             value: found.row.value,
             expire_withdraw: found.row.expire_withdraw,
         });
-        Self { denoms: denoms.collect(), config, master_pub, modules, exchange, key_set }
+        Self { denoms: denoms.collect(), config, master, master_pub, modules, exchange, key_set }
     }
 
     /// Returns whether the key set is in a store.

@@ -20,6 +20,7 @@ pub mod keys;
 pub mod ledger;
 pub mod marks;
 pub mod message;
+pub mod operator;
 mod outside;
 pub mod privacy;
 pub mod random;

@@ -22,6 +22,8 @@ pub enum ProcessId {
     Bank,
     /// The bank's ledger.
     Ledger,
+    /// The exchange's operator.
+    Operator,
     /// A customer's wallet and bank page.
     Customer(usize),
 }
@@ -177,6 +179,8 @@ pub struct Context {
     pub marks: Marks,
     /// Whether customers still act and faults still happen.
     pub is_active: bool,
+    /// The denomination that the exchange has confirmed to be revoked, by its index in the keys.
+    pub revoked: Option<usize>,
     /// Scheduled events, with their delays.
     pub caused: Vec<(u64, Event)>,
     next_call: u64,
@@ -196,6 +200,7 @@ impl Context {
             bug,
             marks: Marks::default(),
             is_active: true,
+            revoked: None,
             caused: Vec::new(),
             next_call: 0,
             trace: DefaultHasher::new(),

@@ -12,6 +12,7 @@ use crate::keys::START_S;
 use crate::ledger::Ledger;
 use crate::marks::Marks;
 use crate::message::{Context, Event, ProcessId};
+use crate::operator::Operator;
 use crate::random::Random;
 use crate::swarm::{Bug, HOUR, SECOND, Swarm};
 
@@ -31,6 +32,8 @@ pub struct World {
     pub bank: Bank,
     /// Its ledger.
     pub ledger: Ledger,
+    /// The exchange's operator.
+    pub operator: Operator,
     /// The customers.
     pub customers: Vec<Customer>,
     /// The number of merchants.
@@ -114,6 +117,7 @@ impl World {
             exchange: Exchange::new(seed),
             bank: Bank::new(seed ^ 1),
             ledger: Ledger::new(seed ^ 2),
+            operator: Operator::default(),
             customers,
             merchants: context.swarm.merchants,
             queue: BTreeMap::new(),
@@ -131,7 +135,7 @@ impl World {
             ProcessId::Exchange => Some(&mut self.exchange.host),
             ProcessId::Bank => Some(&mut self.bank.host),
             ProcessId::Ledger => Some(&mut self.ledger.host),
-            ProcessId::Customer(_) => None,
+            ProcessId::Operator | ProcessId::Customer(_) => None,
         }
     }
 
@@ -139,6 +143,7 @@ impl World {
         self.ledger.start(context)?;
         self.bank.found(context, &mut self.ledger)?;
         self.exchange.start(context)?;
+        self.operator.start(context);
         for customer in &mut self.customers {
             customer.start(context);
         }
@@ -241,6 +246,7 @@ impl World {
                         self.ledger.arrive(context, message);
                         Ok(())
                     }
+                    ProcessId::Operator => self.operator.arrive(context, &message),
                     ProcessId::Customer(index) => self.customers[index].arrive(context, &message),
                 }
             }
@@ -253,6 +259,10 @@ impl World {
                     return Ok(());
                 }
                 match place {
+                    ProcessId::Operator => {
+                        self.operator.timer(context, timer);
+                        Ok(())
+                    }
                     ProcessId::Exchange => self.exchange.timer(context, timer),
                     ProcessId::Bank => self.bank.timer(context, timer),
                     ProcessId::Ledger => self.ledger.timer(context, timer),
@@ -324,6 +334,7 @@ impl World {
             ProcessId::Exchange => self.exchange.start(context),
             ProcessId::Bank => self.bank.start(context),
             ProcessId::Ledger => self.ledger.start(context),
+            ProcessId::Operator => Ok(()),
             ProcessId::Customer(index) => {
                 self.customers[index].start(context);
                 Ok(())
@@ -348,7 +359,7 @@ impl World {
             ProcessId::Exchange => self.exchange.kill(context),
             ProcessId::Bank => self.bank.kill(context),
             ProcessId::Ledger => self.ledger.kill(context),
-            ProcessId::Customer(_) => {}
+            ProcessId::Operator | ProcessId::Customer(_) => {}
         }
     }
 

@@ -13,12 +13,12 @@ use batzen_engine::SubmitError;
 use batzen_exchange::error::StartError;
 use batzen_exchange::reads::read;
 use batzen_exchange::rules::{
-    Aggregated, Answer, Closed, Command, ConflictReason, DenomTable, Deposit, Deposited, DepositedCoin,
-    Refunded, Refusal, Withdraw,
+    Aggregated, Answer, Closed, Command, ConflictReason, DenomProblem, DenomTable, Deposit, Deposited,
+    DepositedCoin, RecoupRefreshed, Refunded, Refusal, Withdraw,
 };
 use batzen_protocol::{ErrorCode, Timestamp};
-use batzen_store::{Store, StoreError};
-use batzen_tables::exchange::DepositKey;
+use batzen_store::{ChangeSet, Store, StoreError};
+use batzen_tables::exchange::{DenomSerial, DepositKey, Revocations};
 use batzen_wallet::core::http::{HttpRequest, HttpResponse};
 use tokio::sync::oneshot;
 
@@ -124,6 +124,13 @@ impl Exchange {
         let keys = Keys::get();
         if !Keys::are_installed(store)? {
             keys.install(store)?;
+        }
+        if context.has(Bug::ForgetsRevocations) {
+            for found in store.all::<Revocations>()? {
+                let mut changes = ChangeSet::new();
+                changes.delete::<Revocations>(&found.key, &found.row);
+                let _ = store.commit(&changes)?;
+            }
         }
         let modules = Arc::clone(&keys.modules);
         Service::start(keys.config.clone(), modules, store.clone(), self.now(context), random)
@@ -261,6 +268,9 @@ impl Exchange {
             ("reveal", true) => context.marks.meet("reveal.repeated"),
             ("refund", true) => context.marks.meet("refund.repeated"),
             ("refund", false) => context.marks.meet("refund.accepted"),
+            ("recoup", false) => context.marks.meet("recoup.accepted"),
+            ("recoup-refresh", false) => context.marks.meet("recoup_refresh.accepted"),
+            ("recoup" | "recoup-refresh", true) => context.marks.meet("recoup.repeated"),
             _ => {}
         }
     }
@@ -370,6 +380,10 @@ fn note_verdict(context: &mut Context, command: &Command, verdict: &Verdict) -> 
     match (command, verdict) {
         (Command::Withdraw(withdraw), Ok(Answer::Withdraw(withdrawn))) if !withdrawn.repeated => {
             check_window(context, withdraw)?;
+            check_revocation(context, withdraw.planchets.iter().map(|planchet| planchet.denom))?;
+        }
+        (Command::Reveal(reveal), Ok(Answer::Reveal(revealed))) if !revealed.repeated => {
+            check_revocation(context, reveal.fresh.iter().map(|coin| coin.denom))?;
         }
         (_, Ok(Answer::Aggregate(aggregated))) => context.marks.meet(match aggregated {
             Aggregated::Prepared { .. } => "aggregate.paid",
@@ -386,6 +400,9 @@ fn note_verdict(context: &mut Context, command: &Command, verdict: &Verdict) -> 
                     if matches!(conflict.reason, ConflictReason::Insufficient { .. }) =>
                 {
                     context.marks.meet("deposit.refused_spent");
+                }
+                Refusal::DenominationUnusable { problem: DenomProblem::Revoked, .. } => {
+                    context.marks.meet("revocation.within_request");
                 }
                 Refusal::DepositPaid => context.marks.meet("refund.too_late"),
                 _ => {}
@@ -414,6 +431,15 @@ fn check_window(context: &Context, withdraw: &Withdraw) -> Step {
     Ok(())
 }
 
+/// No revoked denomination may sign after its revocation was confirmed.
+fn check_revocation(context: &Context, mut signed: impl Iterator<Item = DenomSerial>) -> Step {
+    let revoked = context.revoked.map(|index| Keys::get().denoms[index].serial);
+    if signed.any(|serial| Some(serial) == revoked) {
+        return Err(Stop::wrong("the exchange signed a coin with a revoked denomination"));
+    }
+    Ok(())
+}
+
 /// The effect of a planted bug on a command: it changes the command, or decides it without the rules.
 fn plant(
     context: &mut Context,
@@ -427,6 +453,13 @@ fn plant(
         (Some(Bug::RefundsEveryCopy), Command::Refund(refund)) => {
             refund.key.rtransaction_id = context.random.draw() >> 1;
             None
+        }
+        (Some(Bug::IgnoresRecoups), Command::RecoupRefresh(recoup)) => {
+            let row = read::coin(store?.0, recoup.coin.coin_pub).ok()?;
+            let value = || Keys::get().by_serial(recoup.coin.denom).map(|denom| denom.value);
+            let amount = row.map(|row| row.remaining).or_else(value)?;
+            let (old_coin_pub, time) = (recoup.old_coin_pub, context.time());
+            Some(Ok(Answer::RecoupRefresh(RecoupRefreshed { old_coin_pub, amount, time, repeated: false })))
         }
         (Some(Bug::ForgetsSpentCoins), Command::Deposit(deposit)) => {
             let (store, _) = store?;
