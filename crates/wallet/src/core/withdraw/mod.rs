@@ -79,15 +79,22 @@ fn put(
     now: Timestamp,
     entropy: &mut dyn super::Entropy,
 ) -> OpId {
+    let reserve_pub = reserve_priv.public_key();
+    // Exchanges do not find a reserve for a batch if only purses have paid into it. What a recoup pays back into such
+    // a reserve does not change that.
+    let is_of_purses = origin == Origin::Purse
+        || draft.operations().any(|operation| {
+            matches!(&operation.kind, OpKind::Withdrawal(record)
+                if record.origin == Origin::Purse && record.reserve_pub == reserve_pub)
+        });
     let record = Withdrawal {
-        reserve_pub: reserve_priv.public_key(),
+        reserve_pub,
         reserve_priv,
         seed: PlanchetMasterSecret::from_bytes(entropy.array()),
         amount,
         cipher,
         age,
-        // Exchanges do not find a reserve for a batch if only purses have paid into it.
-        batch: origin != Origin::Purse,
+        batch: !is_of_purses,
         origin,
         stage,
         next_index: 0,
