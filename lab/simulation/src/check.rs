@@ -1,6 +1,7 @@
 //! Conditions that must hold after a run, checked from the outside: in the stores, in the ledger, and in the
 //! answers that clients received.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
@@ -10,11 +11,15 @@ use batzen_crypto::EddsaPublicKey;
 use batzen_exchange::reads::totals::totals;
 use batzen_exchange::rules::DenomTable;
 use batzen_ledger::Account;
+use batzen_protocol::api::exchange::PurseMergeConfirmation;
 use batzen_protocol::{MoneySum, Timestamp};
 use batzen_store::{Found, Store, Table};
 use batzen_tables::exchange::{
-    Coins, Deposits, Melts, Prepared, RecoupRefreshes, Recoups, Refunds, WireTargetKey, WireTargets,
+    Coins, Deposits, Melts, Prepared, PurseDeposits, PurseState, Purses, RecoupRefreshes, Recoups, Refunds,
+    WireTargetKey, WireTargets,
 };
+use batzen_wallet::core::purse::{IncomeStage, PayStage};
+use batzen_wallet::core::state::OpKind;
 
 use crate::host::{Step, Stop};
 use crate::keys::{EXCHANGE_ACCOUNT, EXCHANGE_URL, Keys, cents, currency, payto};
@@ -45,6 +50,7 @@ pub fn check(world: &mut World, context: &mut Context) -> Step {
     coins(store, denoms)?;
     audit(store, world.exchange.host.clock(context))?;
     wallets(world)?;
+    purses(world, store)?;
     revocation(world, context)?;
     accounts(world)?;
     repetitions(world, context)?;
@@ -152,6 +158,38 @@ fn audit(store: &Store, now: Timestamp) -> Step {
     }
 }
 
+/// Every purse is decided. What a wallet says it has paid another says it has received, once.
+fn purses(world: &World, store: &Store) -> Step {
+    let mut open = 0;
+    each::<Purses>(store, |found| open += usize::from(found.row.state == PurseState::Open))?;
+    if open > 0 {
+        return Err(Stop::wrong(format!("{open} purses are still open")));
+    }
+    let (mut paid, mut received) = (BTreeMap::new(), BTreeMap::new());
+    let operations = world.customers.iter().flat_map(|customer| customer.state.operations.values());
+    for operation in operations {
+        match &operation.kind {
+            OpKind::PursePayment(record) if record.stage == PayStage::Done => {
+                *paid.entry(record.purse_pub).or_insert(0) += 1;
+            }
+            OpKind::PurseIncome(record) if record.stage == IncomeStage::Done => {
+                *received.entry(record.purse_pub).or_insert(0) += 1;
+            }
+            _ => {}
+        }
+    }
+    let has_thief = world.customers.iter().any(|customer| customer.is_thief);
+    if let Some((purse_pub, times)) = received.iter().find(|(_, times)| **times > 1) {
+        return Err(Stop::wrong(format!("purse {purse_pub} was received {times} times")));
+    }
+    match paid.keys().find(|purse_pub| !received.contains_key(*purse_pub)) {
+        Some(purse_pub) if !has_thief => {
+            Err(Stop::wrong(format!("purse {purse_pub} was paid, but nobody has received it")))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// The wallet's record of the exchange shows the revocation, and no coin of the revoked denomination has value left.
 fn revocation(world: &World, context: &Context) -> Step {
     let Some(index) = context.revoked else { return Ok(()) };
@@ -181,6 +219,10 @@ fn coins(store: &Store, denoms: &DenomTable) -> Step {
     each::<RecoupRefreshes>(store, |found| {
         take(found.key.coin_pub, units(found.row.amount));
         take(found.row.old_coin_pub, -units(found.row.amount));
+    })?;
+    each::<PurseDeposits>(store, |found| {
+        let amount = if found.row.refunded { 0 } else { units(found.row.amount) };
+        take(found.key.coin_pub, amount);
     })?;
     let mut refunds = Vec::new();
     each::<Refunds>(store, |found| refunds.push((found.key.coin_pub, units(found.row.amount))))?;
@@ -274,6 +316,14 @@ fn accounts(world: &World) -> Step {
     Ok(())
 }
 
+/// An answer without the time at which it was signed, if that is the time of each answer.
+fn lasting(body: &[u8]) -> Cow<'_, [u8]> {
+    match serde_json::from_slice::<PurseMergeConfirmation>(body) {
+        Ok(confirmation) => Cow::Owned(confirmation.merge_amount.to_string().into_bytes()),
+        Err(_) => Cow::Borrowed(body),
+    }
+}
+
 /// Every acknowledged request gets the same answer when it is repeated: nothing acknowledged is lost.
 fn repetitions(world: &mut World, context: &mut Context) -> Step {
     let mut told = Vec::new();
@@ -287,7 +337,8 @@ fn repetitions(world: &mut World, context: &mut Context) -> Step {
         } else {
             world.bank.answer(context, &request)?
         };
-        if (again.status, &again.body) != (response.status, &response.body) {
+        let is_same = again.status == response.status && lasting(&again.body) == lasting(&response.body);
+        if !is_same {
             return Err(Stop::wrong(format!(
                 "{} {} was answered {} {}, and is answered now {} {}",
                 request.method.as_str(),

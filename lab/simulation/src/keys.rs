@@ -8,15 +8,15 @@ use batzen_crypto::{DenomPrivateKey, EddsaPrivateKey, EddsaPublicKey, HashCode, 
 use batzen_exchange::config::{
     CipherConfig, CoinConfig, CoinFees, ExchangeConfig, GatewayAuth, GatewayConfig,
 };
-use batzen_exchange::offline::{self, OfflineError};
+use batzen_exchange::offline::{self, GlobalFeeTerms, OfflineError};
 use batzen_http::client::Client;
 use batzen_protocol::api::offline::OfflineOperation;
-use batzen_protocol::{Currency, Duration, Money, Timestamp};
+use batzen_protocol::{Amount, Currency, Duration, Money, Timestamp};
 use batzen_signer::SecurityModules;
 use batzen_store::memory::MemoryBackend;
 use batzen_store::{ChangeSet, Store, StoreError, Table};
 use batzen_tables::exchange::{
-    Counters, DenomKey, DenomSerial, Denominations, SigningKeys, WireAccounts, WireFees,
+    Counters, DenomKey, DenomSerial, Denominations, GlobalFees, SigningKeys, WireAccounts, WireFees,
 };
 use batzen_wallet::core::Change;
 use batzen_wallet::core::exchange::{Exchange, ExchangeUpdate};
@@ -278,6 +278,19 @@ fn config(specs: &[Spec], master_pub: EddsaPublicKey) -> ExchangeConfig {
     }
 }
 
+/// Payments between people are free.
+fn global_fees() -> GlobalFeeTerms {
+    let free = Amount::zero(currency());
+    GlobalFeeTerms {
+        history_fee: free,
+        account_fee: free,
+        purse_fee: free,
+        purse_timeout: Duration::from_days(1),
+        history_expiration: Duration::from_days(100),
+        purse_account_limit: 0,
+    }
+}
+
 /// Signs and uploads everything that the exchange must publish, as an operator does.
 async fn set_up(client: Client, master: EddsaPrivateKey) -> Result<(), OfflineError> {
     let future = offline::download(&client, EXCHANGE_URL).await?;
@@ -287,6 +300,7 @@ async fn set_up(client: Client, master: EddsaPrivateKey) -> Result<(), OfflineEr
         OfflineOperation::UploadSigs(offline::sign_keys(&master, &future)?),
         offline::enable_wire(&master, &payto(EXCHANGE_ACCOUNT), start())?,
         offline::wire_fee(&master, currency(), period, METHOD, fee, fee)?,
+        offline::global_fee(&master, currency(), period, &global_fees())?,
     ] {
         offline::upload(&client, EXCHANGE_URL, &operation).await?;
     }
@@ -360,6 +374,7 @@ impl Keys {
         copy::<SigningKeys>(&store, &mut key_set);
         copy::<WireAccounts>(&store, &mut key_set);
         copy::<WireFees>(&store, &mut key_set);
+        copy::<GlobalFees>(&store, &mut key_set);
         let denoms = store.all::<Denominations>().expect("memory can be read").into_iter();
         let denoms = denoms.map(|found| Denom {
             serial: found.key.serial,

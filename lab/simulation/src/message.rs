@@ -128,6 +128,8 @@ pub enum Timer {
     Close,
     /// A round of the transfer worker.
     Transfer,
+    /// A round of the worker that refunds expired purses.
+    Expire,
     /// Repeat unanswered requests, and expire what is due.
     Repeat,
     /// Maintain the store.
@@ -179,6 +181,8 @@ pub struct Context {
     pub marks: Marks,
     /// Whether customers still act and faults still happen.
     pub is_active: bool,
+    /// The URIs of payments that customers offer and request.
+    pub board: Vec<String>,
     /// The denomination that the exchange has confirmed to be revoked, by its index in the keys.
     pub revoked: Option<usize>,
     /// Scheduled events, with their delays.
@@ -200,6 +204,7 @@ impl Context {
             bug,
             marks: Marks::default(),
             is_active: true,
+            board: Vec::new(),
             revoked: None,
             caused: Vec::new(),
             next_call: 0,

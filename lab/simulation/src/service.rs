@@ -115,7 +115,12 @@ impl Service {
         };
         let path = request.url.strip_prefix(EXCHANGE_URL).unwrap_or_default();
         let body = request.body.clone().unwrap_or_default();
-        self.begin(Request::local(method, &format!("/{path}"), body))
+        let mut sent = Request::local(method, &format!("/{path}"), body);
+        if let Some(purse_sig) = &request.purse_sig {
+            let text = purse_sig.to_string().parse().expect("base32 is visible");
+            sent.head.headers.insert("taler-purse-signature", text);
+        }
+        self.begin(sent)
     }
 
     fn begin(&self, request: Request) -> Call {

@@ -44,11 +44,15 @@ pub enum Bug {
     IgnoresRecoups,
     /// After a restart, the exchange does not know which denomination it has revoked.
     ForgetsRevocations,
+    /// The exchange never finds that a purse is due for its refund.
+    KeepsExpiredPurses,
+    /// The exchange confirms the merge of a purse that is in another reserve.
+    ConfirmsEveryMerge,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 20] = [
         Self::AnswerBeforeCommit,
         Self::LyingDisk,
         Self::RecoveryWithoutSync,
@@ -67,6 +71,8 @@ impl Bug {
         Self::ForgetsSpentCoins,
         Self::IgnoresRecoups,
         Self::ForgetsRevocations,
+        Self::KeepsExpiredPurses,
+        Self::ConfirmsEveryMerge,
     ];
 
     /// Its name on the command line.

@@ -14,7 +14,7 @@ use batzen_exchange::error::StartError;
 use batzen_exchange::reads::read;
 use batzen_exchange::rules::{
     Aggregated, Answer, Closed, Command, ConflictReason, DenomProblem, DenomTable, Deposit, Deposited,
-    DepositedCoin, RecoupRefreshed, Refunded, Refusal, Withdraw,
+    DepositedCoin, PurseExpired, PurseMerged, RecoupRefreshed, Refunded, Refusal, Withdraw,
 };
 use batzen_protocol::{ErrorCode, Timestamp};
 use batzen_store::{ChangeSet, Store, StoreError};
@@ -107,7 +107,7 @@ impl Exchange {
             self.host.drive().lie_about_syncs();
         }
         self.running = Some(Running { service, open: Vec::new(), runs: Vec::new() });
-        for timer in [Timer::Wirewatch, Timer::Aggregate, Timer::Close, Timer::Transfer] {
+        for timer in [Timer::Wirewatch, Timer::Aggregate, Timer::Close, Timer::Transfer, Timer::Expire] {
             let after = context.random.between(1_000, context.swarm.worker_gap);
             context.wake(ProcessId::Exchange, self.host.incarnation, after, timer);
         }
@@ -393,6 +393,14 @@ fn note_verdict(context: &mut Context, command: &Command, verdict: &Verdict) -> 
         (_, Ok(Answer::CloseReserve(Closed::Closed { paid, .. }))) => {
             context.marks.meet(if paid.is_zero() { "close.unpaid" } else { "close.paid" });
         }
+        (_, Ok(Answer::PurseMerge(merged))) if merged.is_new => context.marks.meet("purse.merged"),
+        (_, Ok(Answer::PurseDeposit(deposited))) if deposited.credited.is_some() => {
+            context.marks.meet("purse.request_paid");
+        }
+        (Command::PurseExpire(expire), Ok(Answer::PurseExpire(PurseExpired::Expired))) => {
+            context.marks.meet(if expire.coins.is_empty() { "purse.expired" } else { "purse.refunded" });
+        }
+        (_, Ok(Answer::PurseDelete(_))) => context.marks.meet("purse.deleted"),
         (_, Err(refusal)) => {
             context.say(&format!("refused  {refusal}"));
             match refusal {
@@ -453,6 +461,14 @@ fn plant(
         (Some(Bug::RefundsEveryCopy), Command::Refund(refund)) => {
             refund.key.rtransaction_id = context.random.draw() >> 1;
             None
+        }
+        (Some(Bug::KeepsExpiredPurses), Command::PurseExpire(_)) => {
+            Some(Ok(Answer::PurseExpire(PurseExpired::NotDue)))
+        }
+        (Some(Bug::ConfirmsEveryMerge), Command::PurseMerge(merge)) => {
+            let (purse, merged) = read::purse(store?.0, merge.purse_pub).ok()??;
+            let is_other = merged.is_some_and(|merged| merged.reserve_pub != merge.reserve_pub);
+            is_other.then_some(Ok(Answer::PurseMerge(PurseMerged { purse, is_new: false })))
         }
         (Some(Bug::IgnoresRecoups), Command::RecoupRefresh(recoup)) => {
             let row = read::coin(store?.0, recoup.coin.coin_pub).ok()?;

@@ -4,6 +4,8 @@
 //! The records are durable exactly when a step is stored, as in the wallet's file; everything else is lost
 //! with the process.
 
+mod people;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
@@ -19,6 +21,7 @@ use batzen_wallet::core::state::OpKind;
 use batzen_wallet::core::withdraw::{self, Origin};
 use batzen_wallet::core::{self, Change, CoreError, Next, OpId, SeededEntropy, WalletState};
 
+use self::people::Lookup;
 use crate::bank::{OperationOrder, PayOrder};
 use crate::host::{Step, Stop};
 use crate::keys::{BANK_URL, EXCHANGE_ACCOUNT, EXCHANGE_URL, Keys, cents, currency, payto};
@@ -33,6 +36,8 @@ enum Purpose {
     Order(usize),
     /// A part of an update of what the exchange publishes.
     Update,
+    /// A look at a URI of the board.
+    Lookup,
     /// A double spend, whose outcome does not matter.
     Theft,
 }
@@ -72,6 +77,8 @@ pub struct Customer {
     resting: BTreeMap<OpId, u64>,
     /// The update of what the exchange publishes, while one is under way.
     update: Option<ExchangeUpdate>,
+    /// The look at a URI of the board, while one is under way.
+    lookup: Option<Lookup>,
     /// The records before the last step, for [`Bug::SendsBeforeStoring`].
     stored: Option<WalletState>,
     next_refund: u64,
@@ -118,6 +125,7 @@ impl Customer {
             questions: BTreeMap::new(),
             resting: BTreeMap::new(),
             update: None,
+            lookup: None,
             stored: None,
             next_refund: 1,
         }
@@ -173,6 +181,7 @@ impl Customer {
         self.questions.clear();
         self.resting.clear();
         self.update = None;
+        self.lookup = None;
         if let Some(stored) = self.stored.take() {
             self.state = stored;
         }
@@ -237,6 +246,7 @@ impl Customer {
                         context.wake(self.place(), self.incarnation, pause, Timer::Rested);
                     }
                     Some((Purpose::Update, _)) => self.update = None,
+                    Some((Purpose::Lookup, _)) => self.lookup = None,
                     Some((Purpose::Theft, _)) | None => {}
                 }
                 Ok(())
@@ -309,8 +319,10 @@ impl Customer {
         }
         let Body::Reply(response) = &message.body else { return Ok(()) };
         let Some((purpose, request)) = self.questions.remove(&message.call) else { return Ok(()) };
-        // Histories grow, and the bank's operations and first messages of Clause Schnorr promise nothing.
-        let promises_nothing = request.url.contains("csr-")
+        // Purses are paid until they expire, histories grow, and the bank's operations and first messages of Clause Schnorr promise nothing.
+        let grows = ["/create", "/deposit", "/purse"].iter().any(|end| request.url.ends_with(end));
+        let promises_nothing = grows && (request.url.contains("/purses/") || request.url.ends_with("/purse"))
+            || request.url.contains("csr-")
             || request.url.ends_with("operation")
             || request.url.ends_with("/status");
         if response.status == 200 && request.body.is_some() && !promises_nothing {
@@ -319,6 +331,7 @@ impl Customer {
         match purpose {
             Purpose::Theft => Ok(()),
             Purpose::Update => self.learn(context, response),
+            Purpose::Lookup => self.look_further(context, response),
             Purpose::Order(index) => {
                 // A permanent refusal counts as done if no money moves.
                 let is_done = response.status == 200
@@ -435,7 +448,11 @@ impl Customer {
                     return Ok(());
                 }
                 if is_waiting {
-                    let pause = context.random.between(20, 240) * SECOND;
+                    let kind = self.state.operation(id).map(|operation| operation.kind.clone());
+                    // Another person may take hours.
+                    let is_personal = matches!(kind, Ok(OpKind::PursePayment(_) | OpKind::PurseIncome(_)));
+                    let factor = if is_personal { 10 } else { 1 };
+                    let pause = context.random.between(20, 240) * factor * SECOND;
                     self.rest(context, id, pause);
                     return Ok(());
                 }
@@ -476,6 +493,9 @@ impl Customer {
     // -----------------------------------------------------------------------------------------
 
     fn act(&mut self, context: &mut Context) -> Step {
+        if context.random.chance(500) {
+            self.look_at_board(context);
+        }
         let has_coins = self.coins().next().is_some();
         match context.random.below(100) {
             _ if !has_coins => self.withdraw(context),
@@ -484,6 +504,7 @@ impl Customer {
             15..60 => self.pay(context),
             60..70 => self.deposit(context),
             70..80 => self.take_refund(context),
+            80..90 => self.deal(context),
             90..94 => {
                 self.abandon(context);
                 Ok(())
