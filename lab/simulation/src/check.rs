@@ -5,14 +5,13 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-use batzen_auditor::audit::Subject;
 use batzen_bank::books::history_flow;
 use batzen_crypto::EddsaPublicKey;
 use batzen_exchange::reads::totals::totals;
 use batzen_exchange::rules::DenomTable;
 use batzen_ledger::Account;
+use batzen_protocol::MoneySum;
 use batzen_protocol::api::exchange::PurseMergeConfirmation;
-use batzen_protocol::{MoneySum, Timestamp};
 use batzen_store::{Found, Store, Table};
 use batzen_tables::exchange::{
     Coins, Deposits, Melts, Prepared, PurseDeposits, PurseState, Purses, RecoupRefreshes, Recoups, Refunds,
@@ -21,8 +20,9 @@ use batzen_tables::exchange::{
 use batzen_wallet::core::purse::{IncomeStage, PayStage};
 use batzen_wallet::core::state::OpKind;
 
+use crate::audit;
 use crate::host::{Step, Stop};
-use crate::keys::{EXCHANGE_ACCOUNT, EXCHANGE_URL, Keys, cents, currency, payto};
+use crate::keys::{EXCHANGE_ACCOUNT, EXCHANGE_URL, Keys, payto};
 use crate::message::Context;
 use crate::world::World;
 
@@ -48,7 +48,7 @@ pub fn check(world: &mut World, context: &mut Context) -> Step {
     sheet(world)?;
     let (store, denoms) = world.exchange.store().ok_or_else(|| Stop::wrong("the exchange is down"))?;
     coins(store, denoms)?;
-    audit(store, world.exchange.host.clock(context))?;
+    audit::whole(world, world.exchange.host.clock(context))?;
     wallets(world)?;
     purses(world, store)?;
     revocation(world, context)?;
@@ -129,33 +129,6 @@ fn sheet(world: &World) -> Step {
         return Err(Stop::wrong("bank and exchange differ about what was transferred"));
     }
     Ok(())
-}
-
-/// The auditor, which shares no rules with the exchange, finds nothing.
-fn audit(store: &Store, now: Timestamp) -> Step {
-    let subject = Subject {
-        currency: currency(),
-        master_pub: Keys::get().master_pub,
-        base_url: EXCHANGE_URL.to_owned(),
-        round_unit: cents(1).units(),
-        auditor: None,
-    };
-    let options = batzen_auditor::audit::Options {
-        now,
-        internal: true,
-        in_order: true,
-        threads: 1,
-        bank: Vec::new(),
-        confirmations: Vec::new(),
-        copied: None,
-    };
-    let outcome =
-        batzen_auditor::audit::audit(store, &subject, &options, &batzen_auditor::audit::Progress::default())
-            .map_err(|error| Stop::wrong(error.to_string()))?;
-    match outcome.faults().next() {
-        Some(finding) => Err(Stop::wrong(format!("the auditor finds {finding:?}"))),
-        None => Ok(()),
-    }
 }
 
 /// Every purse is decided. What a wallet says it has paid another says it has received, once.

@@ -10,6 +10,7 @@
 //! ends with a power loss, and is checked from the outside ([`check`]). The same seed gives the same events,
 //! bit for bit.
 
+mod audit;
 pub mod bank;
 pub mod check;
 pub mod customer;

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 pub const EXPECTED: &[&str] = &[
     "aggregate.paid",
     "aggregate.small",
+    "audit.after_recovery",
     "bank.finished_after_restart",
     "bank.in_flight",
     "batch.several",

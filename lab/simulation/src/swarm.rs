@@ -48,11 +48,13 @@ pub enum Bug {
     KeepsExpiredPurses,
     /// The exchange confirms the merge of a purse that is in another reserve.
     ConfirmsEveryMerge,
+    /// The exchange books deposits for the account of a customer.
+    RedirectsDeposits,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::AnswerBeforeCommit,
         Self::LyingDisk,
         Self::RecoveryWithoutSync,
@@ -73,6 +75,7 @@ impl Bug {
         Self::ForgetsRevocations,
         Self::KeepsExpiredPurses,
         Self::ConfirmsEveryMerge,
+        Self::RedirectsDeposits,
     ];
 
     /// Its name on the command line.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use crate::audit;
 use crate::bank::Bank;
 use crate::check;
 use crate::customer::Customer;
@@ -19,6 +20,8 @@ use crate::swarm::{Bug, HOUR, SECOND, Swarm};
 /// Time that a run continues after the last fault: until refund deadlines have passed, merchants are paid,
 /// reservations have ended and reserves are closed.
 const REST: u64 = 52 * HOUR;
+/// The share of recoveries that are audited, in thousandths.
+const AUDITED: u64 = 300;
 /// The largest number of events in a run; more means a loop.
 const EVENTS_MAX: u64 = 400_000;
 
@@ -331,7 +334,10 @@ impl World {
             context.caused.push((after, Event::SuddenCrash(place)));
         }
         match place {
-            ProcessId::Exchange => self.exchange.start(context),
+            ProcessId::Exchange => {
+                self.exchange.start(context)?;
+                self.audit_recovery(context)
+            }
             ProcessId::Bank => self.bank.start(context),
             ProcessId::Ledger => self.ledger.start(context),
             ProcessId::Operator => Ok(()),
@@ -339,6 +345,21 @@ impl World {
                 self.customers[index].start(context);
                 Ok(())
             }
+        }
+    }
+
+    /// Audits some recoveries of the exchange.
+    fn audit_recovery(&mut self, context: &mut Context) -> Step {
+        if !context.is_active || !context.random.chance(AUDITED) {
+            return Ok(());
+        }
+        let now = self.exchange.host.clock(context);
+        match self.exchange.store() {
+            Some((store, _)) => {
+                context.marks.meet("audit.after_recovery");
+                audit::recovered(store, now)
+            }
+            None => Ok(()),
         }
     }
 

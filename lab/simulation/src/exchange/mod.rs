@@ -16,6 +16,7 @@ use batzen_exchange::rules::{
     Aggregated, Answer, Closed, Command, ConflictReason, DenomProblem, DenomTable, Deposit, Deposited,
     DepositedCoin, PurseExpired, PurseMerged, RecoupRefreshed, Refunded, Refusal, Withdraw,
 };
+use batzen_protocol::payto::h_payto;
 use batzen_protocol::{ErrorCode, Timestamp};
 use batzen_store::{ChangeSet, Store, StoreError};
 use batzen_tables::exchange::{DenomSerial, DepositKey, Revocations};
@@ -24,7 +25,7 @@ use tokio::sync::oneshot;
 
 use self::workers::{Asked, Run};
 use crate::host::{DAMAGE, Host, Step, Stop, names_damage};
-use crate::keys::{Keys, cents};
+use crate::keys::{Keys, cents, payto};
 use crate::message::{Body, Context, Message, ProcessId, Timer};
 use crate::random::Random;
 use crate::service::{Call, Service, Verdict};
@@ -460,6 +461,11 @@ fn plant(
         }
         (Some(Bug::RefundsEveryCopy), Command::Refund(refund)) => {
             refund.key.rtransaction_id = context.random.draw() >> 1;
+            None
+        }
+        (Some(Bug::RedirectsDeposits), Command::Deposit(deposit)) => {
+            deposit.payto_uri = payto("customer-0");
+            deposit.h_payto = h_payto(&deposit.payto_uri);
             None
         }
         (Some(Bug::KeepsExpiredPurses), Command::PurseExpire(_)) => {
