@@ -14,15 +14,15 @@ use batzen_protocol::MoneySum;
 use batzen_protocol::api::exchange::PurseMergeConfirmation;
 use batzen_store::{Found, Store, Table};
 use batzen_tables::exchange::{
-    Coins, Deposits, Melts, Prepared, PurseDeposits, PurseState, Purses, RecoupRefreshes, Recoups, Refunds,
-    WireTargetKey, WireTargets,
+    Coins, Deposits, KycProcesses, Melts, Prepared, PurseDeposits, PurseState, Purses, RecoupRefreshes,
+    Recoups, Refunds, Reserves, WireTargetKey, WireTargets, Withdrawals,
 };
 use batzen_wallet::core::purse::{IncomeStage, PayStage};
 use batzen_wallet::core::state::OpKind;
 
 use crate::audit;
 use crate::host::{Step, Stop};
-use crate::keys::{EXCHANGE_ACCOUNT, EXCHANGE_URL, Keys, payto};
+use crate::keys::{EXCHANGE_ACCOUNT, EXCHANGE_URL, Keys, limit, payto, start};
 use crate::message::Context;
 use crate::world::World;
 
@@ -51,6 +51,7 @@ pub fn check(world: &mut World, context: &mut Context) -> Step {
     audit::whole(world, world.exchange.host.clock(context))?;
     wallets(world)?;
     purses(world, store)?;
+    limits(store, denoms, context)?;
     revocation(world, context)?;
     accounts(world)?;
     repetitions(world, context)?;
@@ -129,6 +130,34 @@ fn sheet(world: &World) -> Step {
         return Err(Stop::wrong("bank and exchange differ about what was transferred"));
     }
     Ok(())
+}
+
+/// Nobody who is not identified has withdrawn more than the limit.
+fn limits(store: &Store, denoms: &DenomTable, context: &Context) -> Step {
+    if !context.swarm.identifies {
+        return Ok(());
+    }
+    let (mut origins, mut withdrawn) = (BTreeMap::new(), BTreeMap::new());
+    each::<Reserves>(store, |found| {
+        origins.insert(found.key.reserve_pub, found.row.origin);
+    })?;
+    each::<Withdrawals>(store, |found| {
+        let origin = origins.get(&found.key.reserve_pub).copied().flatten();
+        if let (Some(origin), Some(terms)) = (origin, denoms.get(found.row.denom)) {
+            *withdrawn.entry(origin).or_insert(0) += units(terms.value);
+        }
+    })?;
+    each::<KycProcesses>(store, |found| {
+        if found.row.expiration > start() {
+            withdrawn.remove(&found.key.h_payto);
+        }
+    })?;
+    match withdrawn.into_iter().find(|(_, sum)| *sum > units(limit())) {
+        Some((origin, sum)) => {
+            Err(Stop::wrong(format!("{origin} has withdrawn {sum}, but was not identified")))
+        }
+        None => Ok(()),
+    }
 }
 
 /// Every purse is decided. What a wallet says it has paid another says it has received, once.

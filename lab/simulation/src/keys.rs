@@ -6,9 +6,11 @@ use std::sync::{Arc, OnceLock};
 
 use batzen_crypto::{DenomPrivateKey, EddsaPrivateKey, EddsaPublicKey, HashCode, RsaPrivateKey, hash};
 use batzen_exchange::config::{
-    CipherConfig, CoinConfig, CoinFees, ExchangeConfig, GatewayAuth, GatewayConfig,
+    CipherConfig, CoinConfig, CoinFees, ExchangeConfig, GatewayAuth, GatewayConfig, KycConfig,
+    KycLogicConfig, KycOfficerConfig, KycProviderConfig,
 };
 use batzen_exchange::offline::{self, GlobalFeeTerms, OfflineError};
+use batzen_exchange::rules::{KycProvider, KycRule, KycRules, KycUserType};
 use batzen_http::client::Client;
 use batzen_protocol::api::offline::OfflineOperation;
 use batzen_protocol::{Amount, Currency, Duration, Money, Timestamp};
@@ -16,11 +18,13 @@ use batzen_signer::SecurityModules;
 use batzen_store::memory::MemoryBackend;
 use batzen_store::{ChangeSet, Store, StoreError, Table};
 use batzen_tables::exchange::{
-    Counters, DenomKey, DenomSerial, Denominations, GlobalFees, SigningKeys, WireAccounts, WireFees,
+    Counters, DenomKey, DenomSerial, Denominations, GlobalFees, KycOperation, SigningKeys, WireAccounts,
+    WireFees,
 };
 use batzen_wallet::core::Change;
 use batzen_wallet::core::exchange::{Exchange, ExchangeUpdate};
 
+use crate::officer::TOKEN;
 use crate::random::Random;
 use crate::service::Service;
 
@@ -275,6 +279,44 @@ fn config(specs: &[Spec], master_pub: EddsaPublicKey) -> ExchangeConfig {
         idle_reserve_expiration: Duration::from_days(2),
         coins: specs.iter().enumerate().map(|(number, spec)| coin(number, spec)).collect(),
         ..config.with_account("exchange-account-1", &payto(EXCHANGE_ACCOUNT), gateway)
+    }
+}
+
+/// The amount from which customers who withdraw must be identified.
+///
+/// # Panics
+/// Never.
+#[must_use]
+pub fn limit() -> Money {
+    cents(900)
+}
+
+/// The limit, and an officer who identifies customers by a form.
+pub(crate) fn identification() -> KycConfig {
+    let section = "kyc-provider-form".to_owned();
+    let validity = Duration::from_days(365);
+    let rule = KycRule {
+        operation: KycOperation::Withdraw,
+        checks: vec!["name".to_owned()],
+        threshold: limit(),
+        timeframe: validity,
+    };
+    let provider = KycProvider {
+        section: section.clone(),
+        cost: 1,
+        user_type: KycUserType::Individual,
+        checks: rule.checks.clone(),
+    };
+    let token_hash = hash::sha512(TOKEN.as_bytes());
+    KycConfig {
+        rules: KycRules { rules: vec![rule], providers: vec![provider] },
+        providers: vec![KycProviderConfig {
+            section,
+            validity,
+            logic: KycLogicConfig::Manual { post_url: None },
+        }],
+        officers: vec![KycOfficerConfig { name: "officer".to_owned(), token_hash }],
+        ..KycConfig::default()
     }
 }
 

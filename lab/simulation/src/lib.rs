@@ -21,6 +21,7 @@ pub mod keys;
 pub mod ledger;
 pub mod marks;
 pub mod message;
+pub mod officer;
 pub mod operator;
 mod outside;
 pub mod privacy;

@@ -28,6 +28,8 @@ pub const EXPECTED: &[&str] = &[
     "disk.write_failed",
     "history.page_full",
     "keys.revoked",
+    "kyc.decided",
+    "kyc.submitted",
     "ledger.pending_expired",
     "ledger.snapshot_taken",
     "melt.repeated",

@@ -24,6 +24,8 @@ pub enum ProcessId {
     Ledger,
     /// The exchange's operator.
     Operator,
+    /// An officer of the exchange, who decides on identifications.
+    Officer,
     /// A customer's wallet and bank page.
     Customer(usize),
 }

@@ -94,6 +94,7 @@ impl Service {
                 random.lock().unwrap_or_else(PoisonError::into_inner).fill(bytes);
             }),
             transport: Some(Arc::new(outside.clone())),
+            attributes_key: Some([5; 64].into()),
         };
         let (app, queue) = app::Exchange::inline(config, store.clone(), modules, surroundings)?;
         let rules = Arc::clone(&app.core.rules);
@@ -119,6 +120,10 @@ impl Service {
         if let Some(purse_sig) = &request.purse_sig {
             let text = purse_sig.to_string().parse().expect("base32 is visible");
             sent.head.headers.insert("taler-purse-signature", text);
+        }
+        if let Some((_, token)) = &request.basic_auth {
+            let text = format!("Bearer {token}").parse().expect("a token is visible");
+            sent.head.headers.insert("authorization", text);
         }
         self.begin(sent)
     }

@@ -50,11 +50,13 @@ pub enum Bug {
     ConfirmsEveryMerge,
     /// The exchange books deposits for the account of a customer.
     RedirectsDeposits,
+    /// After a restart, the exchange does not know its limits for customers who are not identified.
+    ForgetsLimits,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::AnswerBeforeCommit,
         Self::LyingDisk,
         Self::RecoveryWithoutSync,
@@ -76,6 +78,7 @@ impl Bug {
         Self::KeepsExpiredPurses,
         Self::ConfirmsEveryMerge,
         Self::RedirectsDeposits,
+        Self::ForgetsLimits,
     ];
 
     /// Its name on the command line.
@@ -147,6 +150,8 @@ pub struct Swarm {
     pub page_rows: u64,
     /// Time that the exchange gathers requests for a batch, at most.
     pub gather: u64,
+    /// Whether customers who withdraw much must be identified.
+    pub identifies: bool,
     /// The revocation of this run, if there is one.
     pub revocation: Option<Revocation>,
 }
@@ -199,6 +204,7 @@ impl Swarm {
             worker_gap: random.between(60, 900) * SECOND,
             page_rows: random.between(1, 4),
             gather: *random.pick(&[2_000, 50_000, 2 * SECOND, 20 * SECOND]),
+            identifies: random.chance(400),
             revocation,
         }
     }

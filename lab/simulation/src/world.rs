@@ -13,6 +13,7 @@ use crate::keys::START_S;
 use crate::ledger::Ledger;
 use crate::marks::Marks;
 use crate::message::{Context, Event, ProcessId};
+use crate::officer::Officer;
 use crate::operator::Operator;
 use crate::random::Random;
 use crate::swarm::{Bug, HOUR, SECOND, Swarm};
@@ -37,6 +38,8 @@ pub struct World {
     pub ledger: Ledger,
     /// The exchange's operator.
     pub operator: Operator,
+    /// The exchange's officer.
+    pub officer: Officer,
     /// The customers.
     pub customers: Vec<Customer>,
     /// The number of merchants.
@@ -121,6 +124,7 @@ impl World {
             bank: Bank::new(seed ^ 1),
             ledger: Ledger::new(seed ^ 2),
             operator: Operator::default(),
+            officer: Officer::default(),
             customers,
             merchants: context.swarm.merchants,
             queue: BTreeMap::new(),
@@ -138,7 +142,7 @@ impl World {
             ProcessId::Exchange => Some(&mut self.exchange.host),
             ProcessId::Bank => Some(&mut self.bank.host),
             ProcessId::Ledger => Some(&mut self.ledger.host),
-            ProcessId::Operator | ProcessId::Customer(_) => None,
+            ProcessId::Operator | ProcessId::Officer | ProcessId::Customer(_) => None,
         }
     }
 
@@ -147,6 +151,7 @@ impl World {
         self.bank.found(context, &mut self.ledger)?;
         self.exchange.start(context)?;
         self.operator.start(context);
+        self.officer.start(context);
         for customer in &mut self.customers {
             customer.start(context);
         }
@@ -250,6 +255,10 @@ impl World {
                         Ok(())
                     }
                     ProcessId::Operator => self.operator.arrive(context, &message),
+                    ProcessId::Officer => {
+                        self.officer.arrive(context, &message);
+                        Ok(())
+                    }
                     ProcessId::Customer(index) => self.customers[index].arrive(context, &message),
                 }
             }
@@ -264,6 +273,10 @@ impl World {
                 match place {
                     ProcessId::Operator => {
                         self.operator.timer(context, timer);
+                        Ok(())
+                    }
+                    ProcessId::Officer => {
+                        self.officer.timer(context);
                         Ok(())
                     }
                     ProcessId::Exchange => self.exchange.timer(context, timer),
@@ -340,7 +353,7 @@ impl World {
             }
             ProcessId::Bank => self.bank.start(context),
             ProcessId::Ledger => self.ledger.start(context),
-            ProcessId::Operator => Ok(()),
+            ProcessId::Operator | ProcessId::Officer => Ok(()),
             ProcessId::Customer(index) => {
                 self.customers[index].start(context);
                 Ok(())
@@ -380,7 +393,7 @@ impl World {
             ProcessId::Exchange => self.exchange.kill(context),
             ProcessId::Bank => self.bank.kill(context),
             ProcessId::Ledger => self.ledger.kill(context),
-            ProcessId::Operator | ProcessId::Customer(_) => {}
+            ProcessId::Operator | ProcessId::Officer | ProcessId::Customer(_) => {}
         }
     }
 

@@ -4,6 +4,7 @@
 //! The records are durable exactly when a step is stored, as in the wallet's file; everything else is lost
 //! with the process.
 
+mod identity;
 mod people;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,6 +39,8 @@ enum Purpose {
     Update,
     /// A look at a URI of the board.
     Lookup,
+    /// A form of the exchange.
+    Form,
     /// A double spend, whose outcome does not matter.
     Theft,
 }
@@ -82,6 +85,8 @@ pub struct Customer {
     /// The records before the last step, for [`Bug::SendsBeforeStoring`].
     stored: Option<WalletState>,
     next_refund: u64,
+    /// The addresses of forms whose entries the exchange has confirmed.
+    forms: BTreeSet<String>,
 }
 
 /// Delay of a thief's clock, in microseconds.
@@ -128,6 +133,7 @@ impl Customer {
             lookup: None,
             stored: None,
             next_refund: 1,
+            forms: BTreeSet::new(),
         }
     }
 
@@ -247,7 +253,7 @@ impl Customer {
                     }
                     Some((Purpose::Update, _)) => self.update = None,
                     Some((Purpose::Lookup, _)) => self.lookup = None,
-                    Some((Purpose::Theft, _)) | None => {}
+                    Some((Purpose::Form | Purpose::Theft, _)) | None => {}
                 }
                 Ok(())
             }
@@ -278,6 +284,7 @@ impl Customer {
             return Ok(());
         }
         self.order_transfers();
+        self.identify(context);
         for index in 0..self.orders.len() {
             let order = &self.orders[index];
             let is_asked = self.questions.values().any(|(purpose, _)| *purpose == Purpose::Order(index));
@@ -324,7 +331,8 @@ impl Customer {
         let promises_nothing = grows && (request.url.contains("/purses/") || request.url.ends_with("/purse"))
             || request.url.contains("csr-")
             || request.url.ends_with("operation")
-            || request.url.ends_with("/status");
+            || request.url.ends_with("/status")
+            || request.url.contains("kyc-form");
         if response.status == 200 && request.body.is_some() && !promises_nothing {
             self.acknowledged.push((request.clone(), (**response).clone()));
         }
@@ -332,6 +340,12 @@ impl Customer {
             Purpose::Theft => Ok(()),
             Purpose::Update => self.learn(context, response),
             Purpose::Lookup => self.look_further(context, response),
+            Purpose::Form => {
+                if response.status == 200 {
+                    self.filled_in(context, &request);
+                }
+                Ok(())
+            }
             Purpose::Order(index) => {
                 // A permanent refusal counts as done if no money moves.
                 let is_done = response.status == 200

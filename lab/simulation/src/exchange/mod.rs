@@ -25,7 +25,7 @@ use tokio::sync::oneshot;
 
 use self::workers::{Asked, Run};
 use crate::host::{DAMAGE, Host, Step, Stop, names_damage};
-use crate::keys::{Keys, cents, payto};
+use crate::keys::{Keys, cents, identification, payto};
 use crate::message::{Body, Context, Message, ProcessId, Timer};
 use crate::random::Random;
 use crate::service::{Call, Service, Verdict};
@@ -134,7 +134,11 @@ impl Exchange {
             }
         }
         let modules = Arc::clone(&keys.modules);
-        Service::start(keys.config.clone(), modules, store.clone(), self.now(context), random)
+        let mut config = keys.config.clone();
+        if context.swarm.identifies && !(context.has(Bug::ForgetsLimits) && self.host.incarnation > 1) {
+            config.kyc = identification();
+        }
+        Service::start(config, modules, store.clone(), self.now(context), random)
     }
 
     /// The process has ended: drops all its memory.
