@@ -1,23 +1,28 @@
 //! Conditions that must hold after a run, checked from the outside: in the stores, in the ledger, and in the
 //! answers that clients received.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-use batzen_auditor::audit::Subject;
 use batzen_bank::books::history_flow;
 use batzen_crypto::EddsaPublicKey;
 use batzen_exchange::reads::totals::totals;
 use batzen_exchange::rules::DenomTable;
 use batzen_ledger::Account;
-use batzen_protocol::{MoneySum, Timestamp};
+use batzen_protocol::MoneySum;
+use batzen_protocol::api::exchange::PurseMergeConfirmation;
 use batzen_store::{Found, Store, Table};
 use batzen_tables::exchange::{
-    Coins, Deposits, Melts, Prepared, RecoupRefreshes, Recoups, Refunds, WireTargetKey, WireTargets,
+    Coins, Deposits, KycProcesses, Melts, Prepared, PurseDeposits, PurseState, Purses, RecoupRefreshes,
+    Recoups, Refunds, Reserves, WireTargetKey, WireTargets, Withdrawals,
 };
+use batzen_wallet::core::purse::{IncomeStage, PayStage};
+use batzen_wallet::core::state::OpKind;
 
+use crate::audit;
 use crate::host::{Step, Stop};
-use crate::keys::{EXCHANGE_ACCOUNT, EXCHANGE_URL, Keys, cents, currency, payto};
+use crate::keys::{EXCHANGE_ACCOUNT, EXCHANGE_URL, Keys, limit, payto, start};
 use crate::message::Context;
 use crate::world::World;
 
@@ -43,8 +48,11 @@ pub fn check(world: &mut World, context: &mut Context) -> Step {
     sheet(world)?;
     let (store, denoms) = world.exchange.store().ok_or_else(|| Stop::wrong("the exchange is down"))?;
     coins(store, denoms)?;
-    audit(store, world.exchange.host.clock(context))?;
+    audit::whole(world, world.exchange.host.clock(context))?;
     wallets(world)?;
+    purses(world, store)?;
+    limits(store, denoms, context)?;
+    revocation(world, context)?;
     accounts(world)?;
     repetitions(world, context)?;
     // The repetitions must not have changed anything.
@@ -70,6 +78,9 @@ fn idle(world: &World) -> Step {
             customer.index,
             open.join(", ")
         )));
+    }
+    if !world.operator.is_idle() {
+        return Err(Stop::wrong("the operator's order is not acknowledged"));
     }
     if world.bank.open_intents() > 0 {
         return Err(Stop::wrong("the bank has movements that are not decided"));
@@ -121,31 +132,83 @@ fn sheet(world: &World) -> Step {
     Ok(())
 }
 
-/// The auditor, which shares no rules with the exchange, finds nothing.
-fn audit(store: &Store, now: Timestamp) -> Step {
-    let subject = Subject {
-        currency: currency(),
-        master_pub: Keys::get().master_pub,
-        base_url: EXCHANGE_URL.to_owned(),
-        round_unit: cents(1).units(),
-        auditor: None,
-    };
-    let options = batzen_auditor::audit::Options {
-        now,
-        internal: true,
-        in_order: true,
-        threads: 1,
-        bank: Vec::new(),
-        confirmations: Vec::new(),
-        copied: None,
-    };
-    let outcome =
-        batzen_auditor::audit::audit(store, &subject, &options, &batzen_auditor::audit::Progress::default())
-            .map_err(|error| Stop::wrong(error.to_string()))?;
-    match outcome.faults().next() {
-        Some(finding) => Err(Stop::wrong(format!("the auditor finds {finding:?}"))),
+/// Nobody who is not identified has withdrawn more than the limit.
+fn limits(store: &Store, denoms: &DenomTable, context: &Context) -> Step {
+    if !context.swarm.identifies {
+        return Ok(());
+    }
+    let (mut origins, mut withdrawn) = (BTreeMap::new(), BTreeMap::new());
+    each::<Reserves>(store, |found| {
+        origins.insert(found.key.reserve_pub, found.row.origin);
+    })?;
+    each::<Withdrawals>(store, |found| {
+        let origin = origins.get(&found.key.reserve_pub).copied().flatten();
+        if let (Some(origin), Some(terms)) = (origin, denoms.get(found.row.denom)) {
+            *withdrawn.entry(origin).or_insert(0) += units(terms.value);
+        }
+    })?;
+    each::<KycProcesses>(store, |found| {
+        if found.row.expiration > start() {
+            withdrawn.remove(&found.key.h_payto);
+        }
+    })?;
+    match withdrawn.into_iter().find(|(_, sum)| *sum > units(limit())) {
+        Some((origin, sum)) => {
+            Err(Stop::wrong(format!("{origin} has withdrawn {sum}, but was not identified")))
+        }
         None => Ok(()),
     }
+}
+
+/// Every purse is decided. What a wallet says it has paid another says it has received, once.
+fn purses(world: &World, store: &Store) -> Step {
+    let mut open = 0;
+    each::<Purses>(store, |found| open += usize::from(found.row.state == PurseState::Open))?;
+    if open > 0 {
+        return Err(Stop::wrong(format!("{open} purses are still open")));
+    }
+    let (mut paid, mut received) = (BTreeMap::new(), BTreeMap::new());
+    let operations = world.customers.iter().flat_map(|customer| customer.state.operations.values());
+    for operation in operations {
+        match &operation.kind {
+            OpKind::PursePayment(record) if record.stage == PayStage::Done => {
+                *paid.entry(record.purse_pub).or_insert(0) += 1;
+            }
+            OpKind::PurseIncome(record) if record.stage == IncomeStage::Done => {
+                *received.entry(record.purse_pub).or_insert(0) += 1;
+            }
+            _ => {}
+        }
+    }
+    let has_thief = world.customers.iter().any(|customer| customer.is_thief);
+    if let Some((purse_pub, times)) = received.iter().find(|(_, times)| **times > 1) {
+        return Err(Stop::wrong(format!("purse {purse_pub} was received {times} times")));
+    }
+    match paid.keys().find(|purse_pub| !received.contains_key(*purse_pub)) {
+        Some(purse_pub) if !has_thief => {
+            Err(Stop::wrong(format!("purse {purse_pub} was paid, but nobody has received it")))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The wallet's record of the exchange shows the revocation, and no coin of the revoked denomination has value left.
+fn revocation(world: &World, context: &Context) -> Step {
+    let Some(index) = context.revoked else { return Ok(()) };
+    let h_denom_pub = Keys::get().denoms[index].h;
+    for customer in &world.customers {
+        let exchange =
+            customer.state.exchange(EXCHANGE_URL).map_err(|error| Stop::wrong(error.to_string()))?;
+        if !exchange.denoms.get(&h_denom_pub).is_some_and(|denom| denom.revoked) {
+            return Err(Stop::wrong(format!("customer {} knows of no revocation", customer.index)));
+        }
+        let mut coins = customer.state.coins.values();
+        let left = coins.find(|coin| coin.h_denom_pub == h_denom_pub && !coin.remaining.is_zero());
+        if let Some(coin) = left.filter(|_| !customer.is_thief) {
+            return Err(Stop::wrong(format!("revoked coin {} keeps {}", coin.coin_pub, coin.remaining)));
+        }
+    }
+    Ok(())
 }
 
 /// No coin has paid more than its value, according to the rows that debit it.
@@ -155,7 +218,14 @@ fn coins(store: &Store, denoms: &DenomTable) -> Step {
     each::<Deposits>(store, |found| take(found.key.coin_pub, units(found.row.amount)))?;
     each::<Melts>(store, |found| take(found.key.coin_pub, units(found.row.amount)))?;
     each::<Recoups>(store, |found| take(found.key.coin_pub, units(found.row.amount)))?;
-    each::<RecoupRefreshes>(store, |found| take(found.key.coin_pub, units(found.row.amount)))?;
+    each::<RecoupRefreshes>(store, |found| {
+        take(found.key.coin_pub, units(found.row.amount));
+        take(found.row.old_coin_pub, -units(found.row.amount));
+    })?;
+    each::<PurseDeposits>(store, |found| {
+        let amount = if found.row.refunded { 0 } else { units(found.row.amount) };
+        take(found.key.coin_pub, amount);
+    })?;
     let mut refunds = Vec::new();
     each::<Refunds>(store, |found| refunds.push((found.key.coin_pub, units(found.row.amount))))?;
     let mut rows = Vec::new();
@@ -248,6 +318,14 @@ fn accounts(world: &World) -> Step {
     Ok(())
 }
 
+/// An answer without the time at which it was signed, if that is the time of each answer.
+fn lasting(body: &[u8]) -> Cow<'_, [u8]> {
+    match serde_json::from_slice::<PurseMergeConfirmation>(body) {
+        Ok(confirmation) => Cow::Owned(confirmation.merge_amount.to_string().into_bytes()),
+        Err(_) => Cow::Borrowed(body),
+    }
+}
+
 /// Every acknowledged request gets the same answer when it is repeated: nothing acknowledged is lost.
 fn repetitions(world: &mut World, context: &mut Context) -> Step {
     let mut told = Vec::new();
@@ -261,7 +339,8 @@ fn repetitions(world: &mut World, context: &mut Context) -> Step {
         } else {
             world.bank.answer(context, &request)?
         };
-        if (again.status, &again.body) != (response.status, &response.body) {
+        let is_same = again.status == response.status && lasting(&again.body) == lasting(&response.body);
+        if !is_same {
             return Err(Stop::wrong(format!(
                 "{} {} was answered {} {}, and is answered now {} {}",
                 request.method.as_str(),

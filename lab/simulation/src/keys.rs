@@ -6,21 +6,25 @@ use std::sync::{Arc, OnceLock};
 
 use batzen_crypto::{DenomPrivateKey, EddsaPrivateKey, EddsaPublicKey, HashCode, RsaPrivateKey, hash};
 use batzen_exchange::config::{
-    CipherConfig, CoinConfig, CoinFees, ExchangeConfig, GatewayAuth, GatewayConfig,
+    CipherConfig, CoinConfig, CoinFees, ExchangeConfig, GatewayAuth, GatewayConfig, KycConfig,
+    KycLogicConfig, KycOfficerConfig, KycProviderConfig,
 };
-use batzen_exchange::offline::{self, OfflineError};
+use batzen_exchange::offline::{self, GlobalFeeTerms, OfflineError};
+use batzen_exchange::rules::{KycProvider, KycRule, KycRules, KycUserType};
 use batzen_http::client::Client;
 use batzen_protocol::api::offline::OfflineOperation;
-use batzen_protocol::{Currency, Duration, Money, Timestamp};
+use batzen_protocol::{Amount, Currency, Duration, Money, Timestamp};
 use batzen_signer::SecurityModules;
 use batzen_store::memory::MemoryBackend;
 use batzen_store::{ChangeSet, Store, StoreError, Table};
 use batzen_tables::exchange::{
-    Counters, DenomKey, DenomSerial, Denominations, SigningKeys, WireAccounts, WireFees,
+    Counters, DenomKey, DenomSerial, Denominations, GlobalFees, KycOperation, SigningKeys, WireAccounts,
+    WireFees,
 };
 use batzen_wallet::core::Change;
 use batzen_wallet::core::exchange::{Exchange, ExchangeUpdate};
 
+use crate::officer::TOKEN;
 use crate::random::Random;
 use crate::service::Service;
 
@@ -113,8 +117,10 @@ const fn spec(source: Source, value: u64, fee_withdraw: u64, is_first: bool) -> 
     Spec { source, value, fee_withdraw, fee_refresh: 1, issue_s, spend_days: 100 }
 }
 
+/// Number of denominations of the fault simulation.
+pub const DENOMS: usize = 7;
 /// The denominations of the fault simulation.
-const COINS: [Spec; 7] = [
+const COINS: [Spec; DENOMS] = [
     spec(Source::Rsa(0), 100, 0, true),
     spec(Source::Cs(1), 200, 0, true),
     spec(Source::Rsa(1), 400, 1, false),
@@ -167,6 +173,8 @@ pub struct Denom {
 pub struct Keys {
     /// The exchange's configuration.
     pub config: ExchangeConfig,
+    /// The master private key.
+    pub master: EddsaPrivateKey,
     /// The master public key.
     pub master_pub: EddsaPublicKey,
     /// The private keys.
@@ -274,6 +282,57 @@ fn config(specs: &[Spec], master_pub: EddsaPublicKey) -> ExchangeConfig {
     }
 }
 
+/// The amount from which customers who withdraw must be identified.
+///
+/// # Panics
+/// Never.
+#[must_use]
+pub fn limit() -> Money {
+    cents(900)
+}
+
+/// The limit, and an officer who identifies customers by a form.
+pub(crate) fn identification() -> KycConfig {
+    let section = "kyc-provider-form".to_owned();
+    let validity = Duration::from_days(365);
+    let rule = KycRule {
+        operation: KycOperation::Withdraw,
+        checks: vec!["name".to_owned()],
+        threshold: limit(),
+        timeframe: validity,
+    };
+    let provider = KycProvider {
+        section: section.clone(),
+        cost: 1,
+        user_type: KycUserType::Individual,
+        checks: rule.checks.clone(),
+    };
+    let token_hash = hash::sha512(TOKEN.as_bytes());
+    KycConfig {
+        rules: KycRules { rules: vec![rule], providers: vec![provider] },
+        providers: vec![KycProviderConfig {
+            section,
+            validity,
+            logic: KycLogicConfig::Manual { post_url: None },
+        }],
+        officers: vec![KycOfficerConfig { name: "officer".to_owned(), token_hash }],
+        ..KycConfig::default()
+    }
+}
+
+/// Payments between people are free.
+fn global_fees() -> GlobalFeeTerms {
+    let free = Amount::zero(currency());
+    GlobalFeeTerms {
+        history_fee: free,
+        account_fee: free,
+        purse_fee: free,
+        purse_timeout: Duration::from_days(1),
+        history_expiration: Duration::from_days(100),
+        purse_account_limit: 0,
+    }
+}
+
 /// Signs and uploads everything that the exchange must publish, as an operator does.
 async fn set_up(client: Client, master: EddsaPrivateKey) -> Result<(), OfflineError> {
     let future = offline::download(&client, EXCHANGE_URL).await?;
@@ -283,6 +342,7 @@ async fn set_up(client: Client, master: EddsaPrivateKey) -> Result<(), OfflineEr
         OfflineOperation::UploadSigs(offline::sign_keys(&master, &future)?),
         offline::enable_wire(&master, &payto(EXCHANGE_ACCOUNT), start())?,
         offline::wire_fee(&master, currency(), period, METHOD, fee, fee)?,
+        offline::global_fee(&master, currency(), period, &global_fees())?,
     ] {
         offline::upload(&client, EXCHANGE_URL, &operation).await?;
     }
@@ -348,7 +408,7 @@ impl Keys {
         let service =
             Service::start(config.clone(), Arc::clone(&modules), store.clone(), start(), Random::new(0));
         let service = service.expect("the configuration is valid");
-        service.serve(|client| set_up(client, master)).expect("the key set is accepted");
+        service.serve(|client| set_up(client, master.clone())).expect("the key set is accepted");
         let exchange = wallet_record(&service);
         let mut key_set = ChangeSet::new();
         copy::<Counters>(&store, &mut key_set);
@@ -356,6 +416,7 @@ impl Keys {
         copy::<SigningKeys>(&store, &mut key_set);
         copy::<WireAccounts>(&store, &mut key_set);
         copy::<WireFees>(&store, &mut key_set);
+        copy::<GlobalFees>(&store, &mut key_set);
         let denoms = store.all::<Denominations>().expect("memory can be read").into_iter();
         let denoms = denoms.map(|found| Denom {
             serial: found.key.serial,
@@ -363,7 +424,7 @@ impl Keys {
             value: found.row.value,
             expire_withdraw: found.row.expire_withdraw,
         });
-        Self { denoms: denoms.collect(), config, master_pub, modules, exchange, key_set }
+        Self { denoms: denoms.collect(), config, master, master_pub, modules, exchange, key_set }
     }
 
     /// Returns whether the key set is in a store.

@@ -10,6 +10,7 @@
 //! ends with a power loss, and is checked from the outside ([`check`]). The same seed gives the same events,
 //! bit for bit.
 
+mod audit;
 pub mod bank;
 pub mod check;
 pub mod customer;
@@ -20,6 +21,8 @@ pub mod keys;
 pub mod ledger;
 pub mod marks;
 pub mod message;
+pub mod officer;
+pub mod operator;
 mod outside;
 pub mod privacy;
 pub mod random;

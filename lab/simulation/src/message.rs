@@ -22,6 +22,10 @@ pub enum ProcessId {
     Bank,
     /// The bank's ledger.
     Ledger,
+    /// The exchange's operator.
+    Operator,
+    /// An officer of the exchange, who decides on identifications.
+    Officer,
     /// A customer's wallet and bank page.
     Customer(usize),
 }
@@ -126,6 +130,8 @@ pub enum Timer {
     Close,
     /// A round of the transfer worker.
     Transfer,
+    /// A round of the worker that refunds expired purses.
+    Expire,
     /// Repeat unanswered requests, and expire what is due.
     Repeat,
     /// Maintain the store.
@@ -177,6 +183,10 @@ pub struct Context {
     pub marks: Marks,
     /// Whether customers still act and faults still happen.
     pub is_active: bool,
+    /// The URIs of payments that customers offer and request.
+    pub board: Vec<String>,
+    /// The denomination that the exchange has confirmed to be revoked, by its index in the keys.
+    pub revoked: Option<usize>,
     /// Scheduled events, with their delays.
     pub caused: Vec<(u64, Event)>,
     next_call: u64,
@@ -196,6 +206,8 @@ impl Context {
             bug,
             marks: Marks::default(),
             is_active: true,
+            board: Vec::new(),
+            revoked: None,
             caused: Vec::new(),
             next_call: 0,
             trace: DefaultHasher::new(),

@@ -94,6 +94,7 @@ impl Service {
                 random.lock().unwrap_or_else(PoisonError::into_inner).fill(bytes);
             }),
             transport: Some(Arc::new(outside.clone())),
+            attributes_key: Some([5; 64].into()),
         };
         let (app, queue) = app::Exchange::inline(config, store.clone(), modules, surroundings)?;
         let rules = Arc::clone(&app.core.rules);
@@ -115,7 +116,16 @@ impl Service {
         };
         let path = request.url.strip_prefix(EXCHANGE_URL).unwrap_or_default();
         let body = request.body.clone().unwrap_or_default();
-        self.begin(Request::local(method, &format!("/{path}"), body))
+        let mut sent = Request::local(method, &format!("/{path}"), body);
+        if let Some(purse_sig) = &request.purse_sig {
+            let text = purse_sig.to_string().parse().expect("base32 is visible");
+            sent.head.headers.insert("taler-purse-signature", text);
+        }
+        if let Some((_, token)) = &request.basic_auth {
+            let text = format!("Bearer {token}").parse().expect("a token is visible");
+            sent.head.headers.insert("authorization", text);
+        }
+        self.begin(sent)
     }
 
     fn begin(&self, request: Request) -> Call {

@@ -2,6 +2,7 @@
 //! Every run has its own mix: some have only crashes and others none, which finds bugs that an average mix
 //! would not.
 
+use crate::keys::DENOMS;
 use crate::random::Random;
 
 /// A planted bug, which the checker must find.
@@ -39,11 +40,23 @@ pub enum Bug {
     SkipsARow,
     /// The exchange does not check what is left of a coin: it treats each deposit as the coin's first.
     ForgetsSpentCoins,
+    /// The exchange confirms recoups of refreshed coins but does not book them.
+    IgnoresRecoups,
+    /// After a restart, the exchange does not know which denomination it has revoked.
+    ForgetsRevocations,
+    /// The exchange never finds that a purse is due for its refund.
+    KeepsExpiredPurses,
+    /// The exchange confirms the merge of a purse that is in another reserve.
+    ConfirmsEveryMerge,
+    /// The exchange books deposits for the account of a customer.
+    RedirectsDeposits,
+    /// After a restart, the exchange does not know its limits for customers who are not identified.
+    ForgetsLimits,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 22] = [
         Self::AnswerBeforeCommit,
         Self::LyingDisk,
         Self::RecoveryWithoutSync,
@@ -60,6 +73,12 @@ impl Bug {
         Self::NeverVoids,
         Self::SkipsARow,
         Self::ForgetsSpentCoins,
+        Self::IgnoresRecoups,
+        Self::ForgetsRevocations,
+        Self::KeepsExpiredPurses,
+        Self::ConfirmsEveryMerge,
+        Self::RedirectsDeposits,
+        Self::ForgetsLimits,
     ];
 
     /// Its name on the command line.
@@ -82,6 +101,15 @@ pub const HOUR: u64 = 3600 * SECOND;
 
 /// The share of seeds that are large, in thousandths.
 const LARGE: u64 = 20;
+
+/// The revocation of a denomination.
+#[derive(Clone, Copy, Debug)]
+pub struct Revocation {
+    /// The denomination, by its index in the keys.
+    pub denom: usize,
+    /// The time after which the operator orders it.
+    pub after: u64,
+}
 
 /// The parameters of a run. Times are in microseconds, probabilities in thousandths.
 #[derive(Clone, Debug)]
@@ -122,6 +150,10 @@ pub struct Swarm {
     pub page_rows: u64,
     /// Time that the exchange gathers requests for a batch, at most.
     pub gather: u64,
+    /// Whether customers who withdraw much must be identified.
+    pub identifies: bool,
+    /// The revocation of this run, if there is one.
+    pub revocation: Option<Revocation>,
 }
 
 impl Swarm {
@@ -149,6 +181,10 @@ impl Swarm {
         } else {
             (*random.pick(&[1, 1, 2]), random.between(3, 5))
         };
+        let revocation = random.chance(300).then(|| Revocation {
+            denom: usize::try_from(random.below(DENOMS as u64)).expect("few"),
+            after: random.between(HOUR / 2, hours * HOUR),
+        });
         Self {
             customers: usize::try_from(customers).expect("few"),
             thieves: usize::from(random.chance(200)),
@@ -168,6 +204,8 @@ impl Swarm {
             worker_gap: random.between(60, 900) * SECOND,
             page_rows: random.between(1, 4),
             gather: *random.pick(&[2_000, 50_000, 2 * SECOND, 20 * SECOND]),
+            identifies: random.chance(400),
+            revocation,
         }
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use crate::audit;
 use crate::bank::Bank;
 use crate::check;
 use crate::customer::Customer;
@@ -12,12 +13,16 @@ use crate::keys::START_S;
 use crate::ledger::Ledger;
 use crate::marks::Marks;
 use crate::message::{Context, Event, ProcessId};
+use crate::officer::Officer;
+use crate::operator::Operator;
 use crate::random::Random;
 use crate::swarm::{Bug, HOUR, SECOND, Swarm};
 
 /// Time that a run continues after the last fault: until refund deadlines have passed, merchants are paid,
 /// reservations have ended and reserves are closed.
 const REST: u64 = 52 * HOUR;
+/// The share of recoveries that are audited, in thousandths.
+const AUDITED: u64 = 300;
 /// The largest number of events in a run; more means a loop.
 const EVENTS_MAX: u64 = 400_000;
 
@@ -31,6 +36,10 @@ pub struct World {
     pub bank: Bank,
     /// Its ledger.
     pub ledger: Ledger,
+    /// The exchange's operator.
+    pub operator: Operator,
+    /// The exchange's officer.
+    pub officer: Officer,
     /// The customers.
     pub customers: Vec<Customer>,
     /// The number of merchants.
@@ -114,6 +123,8 @@ impl World {
             exchange: Exchange::new(seed),
             bank: Bank::new(seed ^ 1),
             ledger: Ledger::new(seed ^ 2),
+            operator: Operator::default(),
+            officer: Officer::default(),
             customers,
             merchants: context.swarm.merchants,
             queue: BTreeMap::new(),
@@ -131,7 +142,7 @@ impl World {
             ProcessId::Exchange => Some(&mut self.exchange.host),
             ProcessId::Bank => Some(&mut self.bank.host),
             ProcessId::Ledger => Some(&mut self.ledger.host),
-            ProcessId::Customer(_) => None,
+            ProcessId::Operator | ProcessId::Officer | ProcessId::Customer(_) => None,
         }
     }
 
@@ -139,6 +150,8 @@ impl World {
         self.ledger.start(context)?;
         self.bank.found(context, &mut self.ledger)?;
         self.exchange.start(context)?;
+        self.operator.start(context);
+        self.officer.start(context);
         for customer in &mut self.customers {
             customer.start(context);
         }
@@ -241,6 +254,11 @@ impl World {
                         self.ledger.arrive(context, message);
                         Ok(())
                     }
+                    ProcessId::Operator => self.operator.arrive(context, &message),
+                    ProcessId::Officer => {
+                        self.officer.arrive(context, &message);
+                        Ok(())
+                    }
                     ProcessId::Customer(index) => self.customers[index].arrive(context, &message),
                 }
             }
@@ -253,6 +271,14 @@ impl World {
                     return Ok(());
                 }
                 match place {
+                    ProcessId::Operator => {
+                        self.operator.timer(context, timer);
+                        Ok(())
+                    }
+                    ProcessId::Officer => {
+                        self.officer.timer(context);
+                        Ok(())
+                    }
                     ProcessId::Exchange => self.exchange.timer(context, timer),
                     ProcessId::Bank => self.bank.timer(context, timer),
                     ProcessId::Ledger => self.ledger.timer(context, timer),
@@ -321,13 +347,32 @@ impl World {
             context.caused.push((after, Event::SuddenCrash(place)));
         }
         match place {
-            ProcessId::Exchange => self.exchange.start(context),
+            ProcessId::Exchange => {
+                self.exchange.start(context)?;
+                self.audit_recovery(context)
+            }
             ProcessId::Bank => self.bank.start(context),
             ProcessId::Ledger => self.ledger.start(context),
+            ProcessId::Operator | ProcessId::Officer => Ok(()),
             ProcessId::Customer(index) => {
                 self.customers[index].start(context);
                 Ok(())
             }
+        }
+    }
+
+    /// Audits some recoveries of the exchange.
+    fn audit_recovery(&mut self, context: &mut Context) -> Step {
+        if !context.is_active || !context.random.chance(AUDITED) {
+            return Ok(());
+        }
+        let now = self.exchange.host.clock(context);
+        match self.exchange.store() {
+            Some((store, _)) => {
+                context.marks.meet("audit.after_recovery");
+                audit::recovered(store, now)
+            }
+            None => Ok(()),
         }
     }
 
@@ -348,7 +393,7 @@ impl World {
             ProcessId::Exchange => self.exchange.kill(context),
             ProcessId::Bank => self.bank.kill(context),
             ProcessId::Ledger => self.ledger.kill(context),
-            ProcessId::Customer(_) => {}
+            ProcessId::Operator | ProcessId::Officer | ProcessId::Customer(_) => {}
         }
     }
 

@@ -181,15 +181,19 @@ pub fn contract_pub(contract_priv: &EcdhePrivateKey) -> EddsaPublicKey {
     EddsaPrivateKey::from_bytes(*contract_priv.as_bytes()).public_key()
 }
 
-/// Encrypts KYC attributes for the database, under a random nonce.
+/// Encrypts KYC attributes for the database, under a nonce that was never used before with this key.
 ///
 /// # Errors
 /// [`EcontractError::Json`] for numbers that are not integers, [`EcontractError::TooLarge`].
-pub fn seal_attributes(key: &[u8; 64], attributes: &Value) -> Result<Vec<u8>, EcontractError> {
+pub fn seal_attributes(
+    nonce: &[u8; NONCE_SIZE],
+    key: &[u8; 64],
+    attributes: &Value,
+) -> Result<Vec<u8>, EcontractError> {
     let text = canonical::to_plain(attributes)?.into_bytes();
     let mut plain = text_length(&text)?.to_vec();
     compress(&text, &mut plain);
-    Ok(blob::seal(key, ATTRIBUTES_LABEL, &plain))
+    Ok(blob::seal_with_nonce(nonce, key, ATTRIBUTES_LABEL, &plain))
 }
 
 /// Decrypts KYC attributes.
@@ -305,7 +309,7 @@ mod tests {
     #[test]
     fn attributes_round_trip() {
         let attributes = json!({"full_name": "Ä", "birthdate": "2000-01-01"});
-        let blob = seal_attributes(&[7; 64], &attributes).unwrap();
+        let blob = seal_attributes(&[1; NONCE_SIZE], &[7; 64], &attributes).unwrap();
         assert_eq!(open_attributes(&[7; 64], &blob).unwrap(), attributes);
         assert!(open_attributes(&[8; 64], &blob).is_err());
     }

@@ -16,6 +16,7 @@ use batzen_tables::exchange::{DenomKey, DenomSerial, Denominations};
 use crate::config::{ConfigError, ExchangeConfig};
 use crate::error::StartError;
 use crate::keys::{KeyError, load_or_create_eddsa};
+use crate::kyc::AttributesKey;
 use crate::metrics::Metrics;
 use crate::metrics::flow::MoneyFlow;
 use crate::notices::Notices;
@@ -37,6 +38,8 @@ pub struct Surroundings {
     pub entropy: Arc<dyn Entropy>,
     /// Carries the requests of workers to banks; none: connections.
     pub transport: Option<Arc<dyn Transport>>,
+    /// The key that encrypts the attributes of identified customers; none: the configured file.
+    pub attributes_key: Option<AttributesKey>,
 }
 
 impl Surroundings {
@@ -48,6 +51,7 @@ impl Surroundings {
             timers: Arc::new(RuntimeTimers),
             entropy: Arc::new(batzen_crypto::fill_random),
             transport: None,
+            attributes_key: None,
         }
     }
 }
@@ -127,7 +131,7 @@ impl Core {
         surroundings: Surroundings,
     ) -> Self {
         let notices = Notices::new(&store);
-        let Surroundings { clock, lease_clock, timers, entropy, transport } = surroundings;
+        let Surroundings { clock, lease_clock, timers, entropy, transport, .. } = surroundings;
         let (metrics, drain) = (Arc::new(Metrics::default()), Drain::new());
         Self {
             config,

@@ -166,7 +166,7 @@ impl CoreError {
     /// Returns whether the answer that caused this error is evidence against the exchange. The wallet keeps
     /// such an answer and does not believe it.
     #[must_use]
-    pub(crate) const fn is_false_statement(&self) -> bool {
+    pub const fn is_false_statement(&self) -> bool {
         matches!(self, Self::BadSignature { .. } | Self::FalseProof { .. } | Self::MasterKeyChanged { .. })
     }
 

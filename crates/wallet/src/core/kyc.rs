@@ -19,7 +19,7 @@ pub struct KycWanted {
     pub(crate) requirement_row: u64,
     /// URL for the user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) url: Option<String>,
+    pub url: Option<String>,
 }
 
 impl KycWanted {

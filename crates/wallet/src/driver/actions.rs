@@ -46,21 +46,8 @@ impl Wallet {
                     let Some(fetched) = fetched else {
                         return Err(CoreError::Inconsistent("an update gave no exchange".to_owned()));
                     };
-                    // Keep what other steps recorded while the requests were under way.
                     if let Some(known) = state.exchanges.get(&base_url) {
-                        fetched.terms.accepted.clone_from(&known.terms.accepted);
-                        fetched.discretion = known.discretion;
-                        for denom in known.denoms.values().filter(|denom| denom.revoked) {
-                            if let Some(denom) = fetched.denoms.get_mut(&denom.h_denom_pub) {
-                                denom.revoked = true;
-                                denom.offered = false;
-                            }
-                        }
-                        for denom in known.denoms.values().filter(|denom| denom.revoked_at.is_some()) {
-                            if let Some(fetched) = fetched.denoms.get_mut(&denom.h_denom_pub) {
-                                fetched.revoked_at = denom.revoked_at;
-                            }
-                        }
+                        fetched.keep(known);
                     }
                     let exchange = fetched.as_ref().clone();
                     let mut updated = state.clone();

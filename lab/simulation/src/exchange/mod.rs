@@ -13,18 +13,19 @@ use batzen_engine::SubmitError;
 use batzen_exchange::error::StartError;
 use batzen_exchange::reads::read;
 use batzen_exchange::rules::{
-    Aggregated, Answer, Closed, Command, ConflictReason, DenomTable, Deposit, Deposited, DepositedCoin,
-    Refunded, Refusal, Withdraw,
+    Aggregated, Answer, Closed, Command, ConflictReason, DenomProblem, DenomTable, Deposit, Deposited,
+    DepositedCoin, PurseExpired, PurseMerged, RecoupRefreshed, Refunded, Refusal, Withdraw,
 };
+use batzen_protocol::payto::h_payto;
 use batzen_protocol::{ErrorCode, Timestamp};
-use batzen_store::{Store, StoreError};
-use batzen_tables::exchange::DepositKey;
+use batzen_store::{ChangeSet, Store, StoreError};
+use batzen_tables::exchange::{DenomSerial, DepositKey, Revocations};
 use batzen_wallet::core::http::{HttpRequest, HttpResponse};
 use tokio::sync::oneshot;
 
 use self::workers::{Asked, Run};
 use crate::host::{DAMAGE, Host, Step, Stop, names_damage};
-use crate::keys::{Keys, cents};
+use crate::keys::{Keys, cents, identification, payto};
 use crate::message::{Body, Context, Message, ProcessId, Timer};
 use crate::random::Random;
 use crate::service::{Call, Service, Verdict};
@@ -107,7 +108,7 @@ impl Exchange {
             self.host.drive().lie_about_syncs();
         }
         self.running = Some(Running { service, open: Vec::new(), runs: Vec::new() });
-        for timer in [Timer::Wirewatch, Timer::Aggregate, Timer::Close, Timer::Transfer] {
+        for timer in [Timer::Wirewatch, Timer::Aggregate, Timer::Close, Timer::Transfer, Timer::Expire] {
             let after = context.random.between(1_000, context.swarm.worker_gap);
             context.wake(ProcessId::Exchange, self.host.incarnation, after, timer);
         }
@@ -125,8 +126,19 @@ impl Exchange {
         if !Keys::are_installed(store)? {
             keys.install(store)?;
         }
+        if context.has(Bug::ForgetsRevocations) {
+            for found in store.all::<Revocations>()? {
+                let mut changes = ChangeSet::new();
+                changes.delete::<Revocations>(&found.key, &found.row);
+                let _ = store.commit(&changes)?;
+            }
+        }
         let modules = Arc::clone(&keys.modules);
-        Service::start(keys.config.clone(), modules, store.clone(), self.now(context), random)
+        let mut config = keys.config.clone();
+        if context.swarm.identifies && !(context.has(Bug::ForgetsLimits) && self.host.incarnation > 1) {
+            config.kyc = identification();
+        }
+        Service::start(config, modules, store.clone(), self.now(context), random)
     }
 
     /// The process has ended: drops all its memory.
@@ -261,6 +273,9 @@ impl Exchange {
             ("reveal", true) => context.marks.meet("reveal.repeated"),
             ("refund", true) => context.marks.meet("refund.repeated"),
             ("refund", false) => context.marks.meet("refund.accepted"),
+            ("recoup", false) => context.marks.meet("recoup.accepted"),
+            ("recoup-refresh", false) => context.marks.meet("recoup_refresh.accepted"),
+            ("recoup" | "recoup-refresh", true) => context.marks.meet("recoup.repeated"),
             _ => {}
         }
     }
@@ -370,6 +385,10 @@ fn note_verdict(context: &mut Context, command: &Command, verdict: &Verdict) -> 
     match (command, verdict) {
         (Command::Withdraw(withdraw), Ok(Answer::Withdraw(withdrawn))) if !withdrawn.repeated => {
             check_window(context, withdraw)?;
+            check_revocation(context, withdraw.planchets.iter().map(|planchet| planchet.denom))?;
+        }
+        (Command::Reveal(reveal), Ok(Answer::Reveal(revealed))) if !revealed.repeated => {
+            check_revocation(context, reveal.fresh.iter().map(|coin| coin.denom))?;
         }
         (_, Ok(Answer::Aggregate(aggregated))) => context.marks.meet(match aggregated {
             Aggregated::Prepared { .. } => "aggregate.paid",
@@ -379,6 +398,14 @@ fn note_verdict(context: &mut Context, command: &Command, verdict: &Verdict) -> 
         (_, Ok(Answer::CloseReserve(Closed::Closed { paid, .. }))) => {
             context.marks.meet(if paid.is_zero() { "close.unpaid" } else { "close.paid" });
         }
+        (_, Ok(Answer::PurseMerge(merged))) if merged.is_new => context.marks.meet("purse.merged"),
+        (_, Ok(Answer::PurseDeposit(deposited))) if deposited.credited.is_some() => {
+            context.marks.meet("purse.request_paid");
+        }
+        (Command::PurseExpire(expire), Ok(Answer::PurseExpire(PurseExpired::Expired))) => {
+            context.marks.meet(if expire.coins.is_empty() { "purse.expired" } else { "purse.refunded" });
+        }
+        (_, Ok(Answer::PurseDelete(_))) => context.marks.meet("purse.deleted"),
         (_, Err(refusal)) => {
             context.say(&format!("refused  {refusal}"));
             match refusal {
@@ -386,6 +413,9 @@ fn note_verdict(context: &mut Context, command: &Command, verdict: &Verdict) -> 
                     if matches!(conflict.reason, ConflictReason::Insufficient { .. }) =>
                 {
                     context.marks.meet("deposit.refused_spent");
+                }
+                Refusal::DenominationUnusable { problem: DenomProblem::Revoked, .. } => {
+                    context.marks.meet("revocation.within_request");
                 }
                 Refusal::DepositPaid => context.marks.meet("refund.too_late"),
                 _ => {}
@@ -414,6 +444,15 @@ fn check_window(context: &Context, withdraw: &Withdraw) -> Step {
     Ok(())
 }
 
+/// No revoked denomination may sign after its revocation was confirmed.
+fn check_revocation(context: &Context, mut signed: impl Iterator<Item = DenomSerial>) -> Step {
+    let revoked = context.revoked.map(|index| Keys::get().denoms[index].serial);
+    if signed.any(|serial| Some(serial) == revoked) {
+        return Err(Stop::wrong("the exchange signed a coin with a revoked denomination"));
+    }
+    Ok(())
+}
+
 /// The effect of a planted bug on a command: it changes the command, or decides it without the rules.
 fn plant(
     context: &mut Context,
@@ -427,6 +466,26 @@ fn plant(
         (Some(Bug::RefundsEveryCopy), Command::Refund(refund)) => {
             refund.key.rtransaction_id = context.random.draw() >> 1;
             None
+        }
+        (Some(Bug::RedirectsDeposits), Command::Deposit(deposit)) => {
+            deposit.payto_uri = payto("customer-0");
+            deposit.h_payto = h_payto(&deposit.payto_uri);
+            None
+        }
+        (Some(Bug::KeepsExpiredPurses), Command::PurseExpire(_)) => {
+            Some(Ok(Answer::PurseExpire(PurseExpired::NotDue)))
+        }
+        (Some(Bug::ConfirmsEveryMerge), Command::PurseMerge(merge)) => {
+            let (purse, merged) = read::purse(store?.0, merge.purse_pub).ok()??;
+            let is_other = merged.is_some_and(|merged| merged.reserve_pub != merge.reserve_pub);
+            is_other.then_some(Ok(Answer::PurseMerge(PurseMerged { purse, is_new: false })))
+        }
+        (Some(Bug::IgnoresRecoups), Command::RecoupRefresh(recoup)) => {
+            let row = read::coin(store?.0, recoup.coin.coin_pub).ok()?;
+            let value = || Keys::get().by_serial(recoup.coin.denom).map(|denom| denom.value);
+            let amount = row.map(|row| row.remaining).or_else(value)?;
+            let (old_coin_pub, time) = (recoup.old_coin_pub, context.time());
+            Some(Ok(Answer::RecoupRefresh(RecoupRefreshed { old_coin_pub, amount, time, repeated: false })))
         }
         (Some(Bug::ForgetsSpentCoins), Command::Deposit(deposit)) => {
             let (store, _) = store?;

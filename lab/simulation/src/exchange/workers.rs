@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use batzen_crypto::{HashCode, Wtid};
 use batzen_engine::SubmitError;
-use batzen_exchange::workers::{Progress, WorkerError, aggregator, closer, transfer, wirewatch};
+use batzen_exchange::workers::{Progress, WorkerError, aggregator, closer, expire, transfer, wirewatch};
 use batzen_http::client::Method as SentMethod;
 use batzen_protocol::api::bank::{IncomingHistory, TransferRequest};
 use batzen_wallet::core::http::{Context as HttpContext, HttpRequest, HttpResponse, Method};
@@ -62,6 +62,7 @@ impl Exchange {
                 Timer::Aggregate => Box::pin(async move { aggregator::run_until_idle(&core).await }),
                 Timer::Close => Box::pin(async move { closer::run_until_idle(&core).await }),
                 Timer::Transfer => Box::pin(async move { transfer::run_until_idle(&core).await }),
+                Timer::Expire => Box::pin(async move { expire::run_until_idle(&core).await }),
                 other => return Err(Stop::wrong(format!("the exchange has no timer {other:?}"))),
             },
         });

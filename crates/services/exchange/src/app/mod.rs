@@ -185,13 +185,18 @@ impl Exchange {
         config: ExchangeConfig,
         store: Store,
         modules: Arc<SecurityModules>,
-        surroundings: Surroundings,
+        mut surroundings: Surroundings,
     ) -> Result<(Arc<Self>, InlineQueue<ExchangeRules>), StartError> {
+        let attributes_key = surroundings.attributes_key.take();
         let (core, queue) = Core::inline(config, store, surroundings)?;
         let pool = CpuPool::inline(POOL_JOBS_MAX);
         let custody = Arc::new(Custody::local(modules, &pool));
         let keys = KeyState::build(&core.store, &custody, &core.config, core.now(), &core.metrics)?;
-        let kyc = Providers::new(&core.config.kyc).map_err(StartError::Kyc)?;
+        let kyc = match attributes_key {
+            Some(key) => Providers::with_key(&core.config.kyc, key),
+            None => Providers::new(&core.config.kyc),
+        };
+        let kyc = kyc.map_err(StartError::Kyc)?;
         let exchange = Self::new(Parts {
             terms: Documents::built_in(&core.config.terms.etag, documents::BUILT_IN_TERMS),
             privacy: Documents::built_in(&core.config.privacy.etag, documents::BUILT_IN_PRIVACY),

@@ -11,6 +11,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use batzen_crypto::blob::NONCE_SIZE;
 use batzen_http::Head;
 use batzen_http::client::{Client, ClientOptions};
 use batzen_protocol::econtract::{self, EcontractError};
@@ -29,6 +30,9 @@ const REPLY_BYTES_MAX: usize = 256 << 10;
 const PROVIDER_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
 /// The size of the key that encrypts attributes, in bytes.
 const KEY_BYTES: usize = 64;
+
+/// The key that encrypts attributes.
+pub type AttributesKey = Zeroizing<[u8; KEY_BYTES]>;
 
 /// A process with a provider.
 #[derive(Clone, Copy, Debug)]
@@ -95,7 +99,7 @@ pub(crate) trait KycLogic: Send + Sync {
 /// The providers of an exchange.
 pub struct Providers {
     logics: Vec<(KycProviderConfig, Box<dyn KycLogic>)>,
-    key: Option<Zeroizing<[u8; KEY_BYTES]>>,
+    key: Option<AttributesKey>,
 }
 
 impl Providers {
@@ -109,9 +113,16 @@ impl Providers {
         }
         let file = &config.attributes_key_file;
         let key = load_or_create_key(file).map_err(|error| format!("{}: {error}", file.display()))?;
-        let client = provider_client()?;
-        let logic = |provider: &KycProviderConfig| (provider.clone(), make_logic(&provider.logic, &client));
-        let logics = config.providers.iter().map(logic).collect();
+        Self::with_key(config, key)
+    }
+
+    /// Prepares the providers, with this key of attributes.
+    ///
+    /// # Errors
+    /// When no requests can be sent to providers, with a text for the operator.
+    pub fn with_key(config: &KycConfig, key: AttributesKey) -> Result<Self, String> {
+        let logic = |provider: &KycProviderConfig| Ok((provider.clone(), make_logic(&provider.logic)?));
+        let logics = config.providers.iter().map(logic).collect::<Result<_, String>>()?;
         Ok(Self { logics, key: Some(key) })
     }
 
@@ -122,12 +133,17 @@ impl Providers {
         found.map(|(config, logic)| (config, logic.as_ref()))
     }
 
-    /// Encrypts attributes for the store.
+    /// Encrypts attributes for the store, under a nonce that was never used before.
     ///
     /// # Errors
     /// When they are too large, or are not JSON that has a canonical form.
-    pub(crate) fn seal(&self, attributes: &Value) -> Result<Vec<u8>, EcontractError> {
-        econtract::seal_attributes(self.key.as_ref().expect("attributes come from providers"), attributes)
+    pub(crate) fn seal(
+        &self,
+        nonce: &[u8; NONCE_SIZE],
+        attributes: &Value,
+    ) -> Result<Vec<u8>, EcontractError> {
+        let key = self.key.as_ref().expect("attributes come from providers");
+        econtract::seal_attributes(nonce, key, attributes)
     }
 
     /// Decrypts stored attributes.
@@ -156,14 +172,14 @@ fn provider_client() -> Result<Client, String> {
     Client::new(&options).map_err(|error| error.to_string())
 }
 
-fn make_logic(config: &KycLogicConfig, client: &Client) -> Box<dyn KycLogic> {
-    match config {
-        KycLogicConfig::OAuth2(oauth2) => Box::new(oauth2::OAuth2::new(oauth2.clone(), client.clone())),
+fn make_logic(config: &KycLogicConfig) -> Result<Box<dyn KycLogic>, String> {
+    Ok(match config {
+        KycLogicConfig::OAuth2(oauth2) => Box::new(oauth2::OAuth2::new(oauth2.clone(), provider_client()?)),
         KycLogicConfig::Manual { .. } => Box::new(manual::Manual),
-    }
+    })
 }
 
-fn load_or_create_key(path: &Path) -> io::Result<Zeroizing<[u8; KEY_BYTES]>> {
+fn load_or_create_key(path: &Path) -> io::Result<AttributesKey> {
     match fs::read(path).map(Zeroizing::new) {
         Ok(bytes) => match <[u8; KEY_BYTES]>::try_from(bytes.as_slice()) {
             Ok(key) => Ok(Zeroizing::new(key)),

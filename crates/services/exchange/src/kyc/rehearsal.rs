@@ -12,7 +12,7 @@ use batzen_tables::exchange::PaytoHash;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use super::{Identity, KycLogic, NotIdentified, Process, make_logic, provider_client};
+use super::{Identity, KycLogic, NotIdentified, Process, make_logic};
 use crate::config::{ExchangeConfig, KycLogicConfig};
 use crate::service::{listen, with_port};
 
@@ -59,8 +59,7 @@ impl Rehearsal {
         if matches!(provider.logic, KycLogicConfig::Manual { .. }) {
             return Err(RehearsalError::Manual(provider.section.clone()));
         }
-        let client = provider_client().map_err(RehearsalError::Client)?;
-        let logic = make_logic(&provider.logic, &client);
+        let logic = make_logic(&provider.logic).map_err(RehearsalError::Client)?;
         let server = Server::bind(listen(config)).await.map_err(RehearsalError::Listen)?;
         let base_url = match server.bound().port() {
             Some(port) => with_port(&config.base_url, port),

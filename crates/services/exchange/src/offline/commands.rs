@@ -34,19 +34,19 @@ YEAR is a number or `now`. The usual start is: download sign upload";
 
 /// Fees and limits that `global-fee` sets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct GlobalFeeTerms {
+pub struct GlobalFeeTerms {
     /// For a full reserve history.
-    pub(crate) history_fee: Amount,
+    pub history_fee: Amount,
     /// For an open reserve, a year.
-    pub(crate) account_fee: Amount,
+    pub account_fee: Amount,
     /// For a purse beyond the free ones.
-    pub(crate) purse_fee: Amount,
+    pub purse_fee: Amount,
     /// Time that purses stay open.
-    pub(crate) purse_timeout: Duration,
+    pub purse_timeout: Duration,
     /// Time that histories are kept.
-    pub(crate) history_expiration: Duration,
+    pub history_expiration: Duration,
     /// Free purses of an account.
-    pub(crate) purse_account_limit: u32,
+    pub purse_account_limit: u32,
 }
 
 /// One sub-command with its arguments.

@@ -23,10 +23,10 @@ mod sign;
 mod tofu;
 mod upload;
 
-pub(crate) use commands::GlobalFeeTerms;
+pub use commands::GlobalFeeTerms;
 pub use commands::HELP;
 pub(crate) use commands::{Step, parse};
-pub(crate) use sign::{disable_auditor, disable_wire, enable_auditor, global_fee};
+pub use sign::{disable_auditor, disable_wire, enable_auditor, global_fee};
 pub use sign::{drain, enable_wire, revoke_denomination, revoke_signkey, sign_keys, wire_fee};
 pub(crate) use sign::{extensions, year};
 pub(crate) use tofu::{ModuleKeys, check_modules};

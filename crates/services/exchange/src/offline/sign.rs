@@ -105,7 +105,7 @@ pub fn enable_wire(
 }
 
 /// Withdraws a bank account.
-pub(crate) fn disable_wire(master: &EddsaPrivateKey, payto_uri: &str, now: Timestamp) -> OfflineOperation {
+pub fn disable_wire(master: &EddsaPrivateKey, payto_uri: &str, now: Timestamp) -> OfflineOperation {
     let message = MasterDelWire { end_date: now, h_payto: h_payto(payto_uri) };
     let master_sig = message.sign(master);
     OfflineOperation::DisableWire(DisableWire {
@@ -116,7 +116,7 @@ pub(crate) fn disable_wire(master: &EddsaPrivateKey, payto_uri: &str, now: Times
 }
 
 /// Publishes an auditor.
-pub(crate) fn enable_auditor(
+pub fn enable_auditor(
     master: &EddsaPrivateKey,
     auditor_pub: EddsaPublicKey,
     url: &str,
@@ -134,7 +134,7 @@ pub(crate) fn enable_auditor(
 }
 
 /// Withdraws an auditor.
-pub(crate) fn disable_auditor(
+pub fn disable_auditor(
     master: &EddsaPrivateKey,
     auditor_pub: EddsaPublicKey,
     now: Timestamp,
@@ -194,7 +194,7 @@ pub fn wire_fee(
 ///
 /// # Errors
 /// [`OfflineError::Input`] for another currency.
-pub(crate) fn global_fee(
+pub fn global_fee(
     master: &EddsaPrivateKey,
     currency: Currency,
     (start_time, end_time): (Timestamp, Timestamp),

@@ -87,7 +87,7 @@ pub struct Denom {
     /// Whether the exchange's latest listing contains it.
     pub offered: bool,
     /// Whether the exchange revoked it. Its coins are then recouped.
-    pub(crate) revoked: bool,
+    pub revoked: bool,
     /// When the exchange signed a statement that it is revoked. A revocation is final.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) revoked_at: Option<Timestamp>,

@@ -102,6 +102,24 @@ impl ExchangeUpdate {
     }
 }
 
+impl Exchange {
+    /// Keeps what other steps recorded while the requests of this update were under way.
+    pub fn keep(&mut self, known: &Self) {
+        self.terms.accepted.clone_from(&known.terms.accepted);
+        self.discretion = known.discretion;
+        for denom in known.denoms.values() {
+            let Some(fetched) = self.denoms.get_mut(&denom.h_denom_pub) else { continue };
+            if denom.revoked {
+                fetched.revoked = true;
+                fetched.offered = false;
+            }
+            if denom.revoked_at.is_some() {
+                fetched.revoked_at = denom.revoked_at;
+            }
+        }
+    }
+}
+
 fn bad(what: &'static str, reason: impl Into<String>) -> CoreError {
     CoreError::FalseProof { what, reason: reason.into() }
 }

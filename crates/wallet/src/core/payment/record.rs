@@ -90,9 +90,10 @@ pub struct PaymentCoin {
     pub coin_pub: EddsaPublicKey,
     /// Its contribution, deposit fee included.
     #[serde(with = "text")]
-    pub(crate) amount: Money,
+    pub amount: Money,
+    /// The deposit fee, which the amount includes.
     #[serde(with = "text")]
-    pub(crate) fee_deposit: Money,
+    pub fee_deposit: Money,
     /// The exchange's confirmation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) exchange_sig: Option<EddsaSignature>,
@@ -170,7 +171,7 @@ impl Payment {
 
     /// Hash of the receiver's account with its salt.
     #[must_use]
-    pub(crate) fn h_wire(&self) -> HashCode {
+    pub fn h_wire(&self) -> HashCode {
         batzen_protocol::payto::h_wire(&self.payto, &self.wire_salt)
     }
 

@@ -39,7 +39,7 @@ const STALE: Duration = Duration::from_secs(600);
 ///
 /// # Errors
 /// If the terms are malformed, the exchange's terms are not accepted, or it charges a fee for requests.
-pub(crate) fn start_request(
+pub fn start_request(
     state: &WalletState,
     base_url: &str,
     amount: Amount,
@@ -84,7 +84,7 @@ pub(crate) fn start_request(
 ///
 /// # Errors
 /// If it cannot be accepted any more, or the exchange's terms are not accepted.
-pub(crate) fn start_accept(
+pub fn start_accept(
     state: &WalletState,
     offer: &PeerPayment,
     now: Timestamp,
@@ -581,7 +581,7 @@ fn after_history(
 ///
 /// # Errors
 /// [`CoreError::BadInput`] if it is finished, or was sent by somebody else.
-pub(crate) fn cancel(state: &WalletState, id: OpId) -> Result<Vec<Change>> {
+pub fn cancel(state: &WalletState, id: OpId) -> Result<Vec<Change>> {
     let mut operation = state.operation(id)?.clone();
     let OpKind::PurseIncome(record) = &mut operation.kind else {
         return Err(bad("operation", "it is no payment between people"));

@@ -58,7 +58,7 @@ impl PeerUri {
 
     /// Asks for the contract.
     #[must_use]
-    pub(crate) fn contract_request(&self) -> HttpRequest {
+    pub fn contract_request(&self) -> HttpRequest {
         let url = format!("{}contracts/{}", self.exchange, contract_pub(&self.contract_priv));
         HttpRequest::get(self.context(), url)
     }
@@ -67,11 +67,7 @@ impl PeerUri {
     ///
     /// # Errors
     /// If there is none, or it is malformed or not signed by the purse.
-    pub(crate) fn read_contract(
-        self,
-        exchange: &Exchange,
-        response: &HttpResponse,
-    ) -> Result<PeerContractTerms> {
+    pub fn read_contract(self, exchange: &Exchange, response: &HttpResponse) -> Result<PeerContractTerms> {
         const WHAT: &str = "looking up the payment";
         match (response.status, response.code()) {
             (200, _) => {}
@@ -112,7 +108,7 @@ impl PeerUri {
 
 /// A decrypted contract.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct PeerContractTerms {
+pub struct PeerContractTerms {
     uri: PeerUri,
     terms: PurseTerms,
     purse_pub: EddsaPublicKey,
@@ -122,7 +118,7 @@ pub(crate) struct PeerContractTerms {
 impl PeerContractTerms {
     /// Asks for the state of the purse.
     #[must_use]
-    pub(crate) fn status_request(&self) -> HttpRequest {
+    pub fn status_request(&self) -> HttpRequest {
         let target = match self.uri.direction {
             Direction::Push => WaitFor::Deposit,
             Direction::Pull => WaitFor::Merge,
@@ -134,7 +130,7 @@ impl PeerContractTerms {
     ///
     /// # Errors
     /// [`CoreError::BadInput`] if the purse cannot be used any more, in plain words.
-    pub(crate) fn read_status(
+    pub fn read_status(
         self,
         exchange: &Exchange,
         response: &HttpResponse,

@@ -8,7 +8,7 @@
 //! about. The private contract key in the URI decrypts the contract, which the exchange keeps and cannot
 //! read.
 
-pub(crate) mod income;
+pub mod income;
 pub mod lookup;
 pub mod payment;
 mod record;
@@ -153,7 +153,7 @@ fn upload(
 
 /// The URI to give to the other person.
 #[must_use]
-pub(crate) fn uri(direction: Direction, base_url: &str, contract_priv: &EcdhePrivateKey) -> String {
+pub fn uri(direction: Direction, base_url: &str, contract_priv: &EcdhePrivateKey) -> String {
     let exchange_url = base_url.to_owned();
     let contract_priv = contract_priv.to_base32().as_str().to_owned();
     match direction {

@@ -81,7 +81,7 @@ pub fn cheapest(state: &WalletState, amount: Amount, min_age: u32, now: Timestam
 ///
 /// # Errors
 /// If the coins do not suffice or the terms are malformed.
-pub(crate) fn start_send(
+pub fn start_send(
     state: &WalletState,
     base_url: &str,
     amount: Amount,
@@ -116,7 +116,7 @@ pub(crate) fn start_send(
 ///
 /// # Errors
 /// As [`start_send`].
-pub(crate) fn start_pay(
+pub fn start_pay(
     state: &WalletState,
     asked: &PeerPayment,
     now: Timestamp,
@@ -608,7 +608,7 @@ fn replace(
 ///
 /// # Errors
 /// [`CoreError::BadInput`] if it was accepted, or is a request that was paid.
-pub(crate) fn cancel(state: &WalletState, id: OpId) -> Result<Vec<Change>> {
+pub fn cancel(state: &WalletState, id: OpId) -> Result<Vec<Change>> {
     let mut operation = state.operation(id)?.clone();
     let OpKind::PursePayment(record) = &mut operation.kind else {
         return Err(bad("operation", "it is no payment between people"));

@@ -104,7 +104,7 @@ pub struct PursePart {
 /// Stage of a payment into a purse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum PayStage {
+pub enum PayStage {
     /// Not confirmed: not sent yet, or sent without an answer.
     Send,
     /// Push: in the purse, and nobody has accepted it yet.
@@ -128,12 +128,13 @@ pub struct PursePayment {
     /// Push: the purse's private key, which creates and deletes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) purse_priv: Option<EddsaPrivateKey>,
-    pub(crate) purse_pub: EddsaPublicKey,
+    /// The purse's public key.
+    pub purse_pub: EddsaPublicKey,
     /// Push: the merge key, for the receiver.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) merge_priv: Option<EddsaPrivateKey>,
     /// The private contract key, which is in the URI.
-    pub(crate) contract_priv: EcdhePrivateKey,
+    pub contract_priv: EcdhePrivateKey,
     /// Push: the encrypted contract.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) econtract: Option<Base32Data>,
@@ -143,7 +144,8 @@ pub struct PursePayment {
     /// Refused contributions. If the exchange lists one of them later, one of its answers was false.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub refused: Vec<PursePart>,
-    pub(crate) stage: PayStage,
+    /// The progress of the payment.
+    pub stage: PayStage,
     /// The exchange's confirmation of what was paid in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) confirmation: Option<PurseProof>,
@@ -181,7 +183,7 @@ impl PursePayment {
 /// Stage of an income through a purse.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum IncomeStage {
+pub enum IncomeStage {
     /// Push: the purse is to be merged into the reserve.
     Merge,
     /// Pull: the purse is to be created.
@@ -210,10 +212,11 @@ pub struct PurseIncome {
     /// Pull: the purse's private key, which creates and deletes it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) purse_priv: Option<EddsaPrivateKey>,
-    pub(crate) purse_pub: EddsaPublicKey,
+    /// The purse's public key.
+    pub purse_pub: EddsaPublicKey,
     pub(crate) merge_priv: EddsaPrivateKey,
     /// The private contract key, which is in the URI.
-    pub(crate) contract_priv: EcdhePrivateKey,
+    pub contract_priv: EcdhePrivateKey,
     /// Pull: the encrypted contract.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) econtract: Option<Base32Data>,
@@ -222,7 +225,8 @@ pub struct PurseIncome {
     pub(crate) reserve_priv: EddsaPrivateKey,
     /// Time of the merge by this wallet.
     pub(crate) merge_timestamp: Timestamp,
-    pub(crate) stage: IncomeStage,
+    /// The progress of the receipt.
+    pub stage: IncomeStage,
     /// Set while the exchange requires an identity check.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) kyc: Option<KycWanted>,

@@ -79,15 +79,22 @@ fn put(
     now: Timestamp,
     entropy: &mut dyn super::Entropy,
 ) -> OpId {
+    let reserve_pub = reserve_priv.public_key();
+    // Exchanges do not find a reserve for a batch if only purses have paid into it. What a recoup pays back into such
+    // a reserve does not change that.
+    let is_of_purses = origin == Origin::Purse
+        || draft.operations().any(|operation| {
+            matches!(&operation.kind, OpKind::Withdrawal(record)
+                if record.origin == Origin::Purse && record.reserve_pub == reserve_pub)
+        });
     let record = Withdrawal {
-        reserve_pub: reserve_priv.public_key(),
+        reserve_pub,
         reserve_priv,
         seed: PlanchetMasterSecret::from_bytes(entropy.array()),
         amount,
         cipher,
         age,
-        // Exchanges do not find a reserve for a batch if only purses have paid into it.
-        batch: origin != Origin::Purse,
+        batch: !is_of_purses,
         origin,
         stage,
         next_index: 0,
@@ -708,7 +715,7 @@ fn take_coins(
 ///
 /// # Errors
 /// [`CoreError::BadInput`] if it is not a withdrawal, or past that stage.
-pub(crate) fn cancel(state: &WalletState, id: OpId, now: Timestamp) -> Result<Vec<super::Change>> {
+pub fn cancel(state: &WalletState, id: OpId, now: Timestamp) -> Result<Vec<super::Change>> {
     let bad = |reason: &str| CoreError::BadInput { what: "operation", reason: reason.to_owned() };
     let mut operation = state.operation(id)?.clone();
     let OpKind::Withdrawal(record) = &mut operation.kind else {

@@ -107,6 +107,26 @@ async fn money_is_sent_to_somebody() {
 }
 
 #[tokio::test]
+async fn revoked_coins_of_received_money_are_paid_back() {
+    let world = World::new().await;
+    let alice = person(&world, 1, "KUDOS:10").await;
+    let bob = person(&world, 2, "KUDOS:0").await;
+    let id = alice.send_money(&of("KUDOS:2.5")).await.unwrap();
+    accept(&bob, &uri(&alice, id)).await;
+    settle(&[&bob, &alice]).await;
+    world.exchange.revoke(|denom| denom.value == money("KUDOS:2")).await;
+    bob.add_exchange(EXCHANGE).await.unwrap();
+    let batches = world.network.count("batch-withdraw");
+    settle(&[&bob]).await;
+    // The coin of 2 becomes smaller ones, one by one, since only purses have paid into the reserve.
+    assert_eq!(row(&bob, "recoup").status, Status::Done);
+    assert!(available(&bob).money > money("KUDOS:2"), "{}", available(&bob));
+    assert_eq!(world.network.count("batch-withdraw"), batches);
+    check_books(&world, &[&alice, &bob]);
+    check_no_loss(&bob);
+}
+
+#[tokio::test]
 async fn money_is_requested_from_somebody() {
     let world = World::new().await;
     let alice = person(&world, 1, "KUDOS:10").await;

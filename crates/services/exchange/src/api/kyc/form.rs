@@ -159,7 +159,7 @@ async fn submit(app: &Exchange, request: &mut Request) -> Checked<Response> {
     let Filled { account, token, attributes } = body(request)?;
     let attributes = check(user_type, &attributes)
         .map_err(|problem| error(ErrorCode::GENERIC_PARAMETER_MALFORMED, &problem))?;
-    let attributes = app.kyc.seal(&Value::Object(attributes)).map_err(|problem| {
+    let attributes = app.kyc.seal(&app.core.random(), &Value::Object(attributes)).map_err(|problem| {
         error(ErrorCode::GENERIC_PARAMETER_MALFORMED, &format!("attributes: {problem}"))
     })?;
     let command = SubmitKyc { h_payto: account, provider: config.section.clone(), token, attributes };

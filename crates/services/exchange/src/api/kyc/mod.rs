@@ -208,7 +208,7 @@ async fn identified(
     provider: &KycProviderConfig,
     identity: Identity,
 ) -> Checked<Response> {
-    let attributes = app.kyc.seal(&identity.attributes).map_err(|problem| {
+    let attributes = app.kyc.seal(&app.core.random(), &identity.attributes).map_err(|problem| {
         error(ErrorCode::EXCHANGE_KYC_PROOF_BACKEND_INVALID_RESPONSE, &format!("attributes: {problem}"))
     })?;
     let command = FinishKyc {

@@ -4,6 +4,9 @@
 //! The records are durable exactly when a step is stored, as in the wallet's file; everything else is lost
 //! with the process.
 
+mod identity;
+mod people;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
@@ -11,7 +14,7 @@ use batzen_crypto::{EddsaPrivateKey, EddsaPublicKey, HashCode, WireSalt};
 use batzen_protocol::signatures::{MerchantRefund, SignedMessage};
 use batzen_protocol::{Duration, ErrorCode, Money, Timestamp};
 use batzen_wallet::core::coin::{Coin, CoinStatus};
-use batzen_wallet::core::exchange::CipherChoice;
+use batzen_wallet::core::exchange::{CipherChoice, ExchangeUpdate};
 use batzen_wallet::core::http::{Context as HttpContext, HttpRequest, HttpResponse};
 use batzen_wallet::core::payment::{self, DepositAmount, PaymentRequest, PaymentStage};
 use batzen_wallet::core::refund::{self, RefundPermission};
@@ -19,11 +22,12 @@ use batzen_wallet::core::state::OpKind;
 use batzen_wallet::core::withdraw::{self, Origin};
 use batzen_wallet::core::{self, Change, CoreError, Next, OpId, SeededEntropy, WalletState};
 
+use self::people::Lookup;
 use crate::bank::{OperationOrder, PayOrder};
 use crate::host::{Step, Stop};
 use crate::keys::{BANK_URL, EXCHANGE_ACCOUNT, EXCHANGE_URL, Keys, cents, currency, payto};
 use crate::message::{Body, Context, Event, Message, ProcessId, Timer};
-use crate::swarm::{Bug, SECOND};
+use crate::swarm::{Bug, Revocation, SECOND};
 
 /// The purpose of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +35,12 @@ enum Purpose {
     Operation(OpId),
     /// An order at the bank, by its index.
     Order(usize),
+    /// A part of an update of what the exchange publishes.
+    Update,
+    /// A look at a URI of the board.
+    Lookup,
+    /// A form of the exchange.
+    Form,
     /// A double spend, whose outcome does not matter.
     Theft,
 }
@@ -68,9 +78,15 @@ pub struct Customer {
     clock_offset: i64,
     questions: BTreeMap<u64, (Purpose, HttpRequest)>,
     resting: BTreeMap<OpId, u64>,
+    /// The update of what the exchange publishes, while one is under way.
+    update: Option<ExchangeUpdate>,
+    /// The look at a URI of the board, while one is under way.
+    lookup: Option<Lookup>,
     /// The records before the last step, for [`Bug::SendsBeforeStoring`].
     stored: Option<WalletState>,
     next_refund: u64,
+    /// The addresses of forms whose entries the exchange has confirmed.
+    forms: BTreeSet<String>,
 }
 
 /// Delay of a thief's clock, in microseconds.
@@ -113,8 +129,11 @@ impl Customer {
             clock_offset: 0,
             questions: BTreeMap::new(),
             resting: BTreeMap::new(),
+            update: None,
+            lookup: None,
             stored: None,
             next_refund: 1,
+            forms: BTreeSet::new(),
         }
     }
 
@@ -167,6 +186,8 @@ impl Customer {
         self.is_up = false;
         self.questions.clear();
         self.resting.clear();
+        self.update = None;
+        self.lookup = None;
         if let Some(stored) = self.stored.take() {
             self.state = stored;
         }
@@ -230,7 +251,9 @@ impl Customer {
                     Some((Purpose::Order(_), _)) => {
                         context.wake(self.place(), self.incarnation, pause, Timer::Rested);
                     }
-                    Some((Purpose::Theft, _)) | None => {}
+                    Some((Purpose::Update, _)) => self.update = None,
+                    Some((Purpose::Lookup, _)) => self.lookup = None,
+                    Some((Purpose::Form | Purpose::Theft, _)) | None => {}
                 }
                 Ok(())
             }
@@ -238,6 +261,7 @@ impl Customer {
             Timer::Drive => {
                 let gap = if self.is_idle() { 3_600 } else { 60 };
                 context.wake(self.place(), self.incarnation, gap * SECOND, Timer::Drive);
+                self.look_for_revocation(context);
                 self.go_on(context)
             }
             other => Err(Stop::wrong(format!("a customer has no timer {other:?}"))),
@@ -260,6 +284,7 @@ impl Customer {
             return Ok(());
         }
         self.order_transfers();
+        self.identify(context);
         for index in 0..self.orders.len() {
             let order = &self.orders[index];
             let is_asked = self.questions.values().any(|(purpose, _)| *purpose == Purpose::Order(index));
@@ -301,12 +326,26 @@ impl Customer {
         }
         let Body::Reply(response) = &message.body else { return Ok(()) };
         let Some((purpose, request)) = self.questions.remove(&message.call) else { return Ok(()) };
-        let is_promise = request.body.is_some() && !request.url.contains("csr-");
-        if response.status == 200 && is_promise && !request.url.ends_with("operation") {
+        // Purses are paid until they expire, histories grow, and the bank's operations and first messages of Clause Schnorr promise nothing.
+        let grows = ["/create", "/deposit", "/purse"].iter().any(|end| request.url.ends_with(end));
+        let promises_nothing = grows && (request.url.contains("/purses/") || request.url.ends_with("/purse"))
+            || request.url.contains("csr-")
+            || request.url.ends_with("operation")
+            || request.url.ends_with("/status")
+            || request.url.contains("kyc-form");
+        if response.status == 200 && request.body.is_some() && !promises_nothing {
             self.acknowledged.push((request.clone(), (**response).clone()));
         }
         match purpose {
             Purpose::Theft => Ok(()),
+            Purpose::Update => self.learn(context, response),
+            Purpose::Lookup => self.look_further(context, response),
+            Purpose::Form => {
+                if response.status == 200 {
+                    self.filled_in(context, &request);
+                }
+                Ok(())
+            }
             Purpose::Order(index) => {
                 // A permanent refusal counts as done if no money moves.
                 let is_done = response.status == 200
@@ -327,6 +366,47 @@ impl Customer {
             }
             Purpose::Operation(id) => self.receive(context, id, &request, response),
         }
+    }
+
+    /// Asks for what the exchange publishes, every hour until a revocation of this run is known.
+    fn look_for_revocation(&mut self, context: &mut Context) {
+        let Some(exchange) = self.state.exchanges.get(EXCHANGE_URL) else { return };
+        let is_known = |revocation: Revocation| {
+            exchange.denoms.get(&Keys::get().denoms[revocation.denom].h).is_some_and(|denom| denom.revoked)
+        };
+        let expects_one = context.swarm.revocation.is_some_and(|revocation| !is_known(revocation));
+        if !expects_one || !exchange.is_stale(self.now(context)) || self.update.is_some() {
+            return;
+        }
+        self.update = Some(ExchangeUpdate::new(EXCHANGE_URL.to_owned(), Some(exchange.clone())));
+        self.ask_update(context);
+    }
+
+    fn ask_update(&mut self, context: &mut Context) {
+        if let Some(update) = &self.update {
+            let request = update.next();
+            self.ask(context, ProcessId::Exchange, request, Purpose::Update);
+        }
+    }
+
+    /// Takes in a part of what the exchange publishes.
+    fn learn(&mut self, context: &mut Context, response: &HttpResponse) -> Step {
+        let now = self.now(context);
+        let Some(mut update) = self.update.take().filter(|_| !response.is_transient()) else {
+            return Ok(());
+        };
+        let Some(mut changes) = update.receive(response, now).map_err(|error| self.wrong(&error))? else {
+            self.update = Some(update);
+            self.ask_update(context);
+            return Ok(());
+        };
+        for change in &mut changes {
+            if let (Change::Exchange(fetched), Some(known)) = (change, self.state.exchanges.get(EXCHANGE_URL))
+            {
+                fetched.keep(known);
+            }
+        }
+        if self.store(context, changes) { self.go_on(context) } else { Ok(()) }
     }
 
     /// The bank has created an operation: sets its id in dependent orders.
@@ -382,7 +462,11 @@ impl Customer {
                     return Ok(());
                 }
                 if is_waiting {
-                    let pause = context.random.between(20, 240) * SECOND;
+                    let kind = self.state.operation(id).map(|operation| operation.kind.clone());
+                    // Another person may take hours.
+                    let is_personal = matches!(kind, Ok(OpKind::PursePayment(_) | OpKind::PurseIncome(_)));
+                    let factor = if is_personal { 10 } else { 1 };
+                    let pause = context.random.between(20, 240) * factor * SECOND;
                     self.rest(context, id, pause);
                     return Ok(());
                 }
@@ -423,6 +507,9 @@ impl Customer {
     // -----------------------------------------------------------------------------------------
 
     fn act(&mut self, context: &mut Context) -> Step {
+        if context.random.chance(500) {
+            self.look_at_board(context);
+        }
         let has_coins = self.coins().next().is_some();
         match context.random.below(100) {
             _ if !has_coins => self.withdraw(context),
@@ -431,6 +518,7 @@ impl Customer {
             15..60 => self.pay(context),
             60..70 => self.deposit(context),
             70..80 => self.take_refund(context),
+            80..90 => self.deal(context),
             90..94 => {
                 self.abandon(context);
                 Ok(())
