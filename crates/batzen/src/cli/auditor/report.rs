@@ -45,7 +45,7 @@ pub(super) struct NoteArgs {
     /// Why
     #[arg(long, value_name = "TEXT")]
     reason: String,
-    /// Who decides, kept with the reason [default: the user's name]
+    /// Name of the person who decides, kept with the reason [default: the user's]
     #[arg(long, value_name = "NAME")]
     by: Option<String>,
 }

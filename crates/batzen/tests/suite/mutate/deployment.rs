@@ -79,6 +79,7 @@ impl Deployment {
             deployment.pay(wallet, "KUDOS:2.5");
         }
         deployment.revoke();
+        deployment.drain();
         deployment
     }
 
@@ -99,10 +100,18 @@ impl Deployment {
             &["global-fee", "now", "KUDOS:0", "KUDOS:0", "KUDOS:0", "1 h", "1 year", "8", "upload"],
             &["enable-auditor", &auditor, "http://localhost/", "auditor", "upload"],
             &["disable-auditor", &auditor, "upload"],
-            &["drain", "KUDOS:0.01", "exchange-account-1", PAYTO, "upload"],
         ] {
             self.offline(steps);
         }
+    }
+
+    /// Orders a payment of profit. It is refused if nothing was earned yet, but the request is one to mutate all the same.
+    fn drain(&self) {
+        let offline = ["exchange", "offline", "-c", &self.path("offline.conf")];
+        let order = ["drain", "KUDOS:0.01", "exchange-account-1", PAYTO, "upload"];
+        let output = run_program(&[&offline[..], &order].concat());
+        let refused = stderr(&output).contains("only profit can be paid out");
+        assert!(output.status.success() || refused, "{}", stderr(&output));
     }
 
     /// Revokes a denomination and an online key, which wallets notice.
