@@ -318,6 +318,9 @@ fn changes_one_by_one(
             let is_whole = [
                 "emergency",
                 "sheet",
+                "drain-beyond-profit",
+                "income-negative",
+                "bank-short",
                 "archive-count",
                 "reserve-not-closed",
                 "purse-not-closed",
