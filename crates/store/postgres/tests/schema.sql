@@ -1072,6 +1072,20 @@ CREATE TABLE "merchant"."account_kycs" (
   CONSTRAINT "account_kycs_pkey" PRIMARY KEY ("vshard", "instance", "h_wire", "exchange_url")
 ) WITH (fillfactor=80, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_analyze_scale_factor=0.02, autovacuum_vacuum_cost_delay=1);
 CREATE INDEX "account_kycs_by_instance" ON "merchant"."account_kycs" USING btree ("ix_by_instance") WHERE "ix_by_instance" IS NOT NULL;
+-- merchant.coin_returns
+CREATE TABLE "merchant"."coin_returns" (
+  "vshard" smallint NOT NULL,
+  "order" bytea NOT NULL,
+  "coin_pub" bytea NOT NULL,
+  "exchange_url" text COLLATE "C" NOT NULL,
+  "next" bigint NOT NULL,
+  "failures" bigint NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  "ix_by_next" bytea,
+  CONSTRAINT "coin_returns_pkey" PRIMARY KEY ("vshard", "order", "coin_pub")
+) WITH (fillfactor=80, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_analyze_scale_factor=0.02, autovacuum_vacuum_cost_delay=1);
+CREATE INDEX "coin_returns_by_next" ON "merchant"."coin_returns" USING btree ("ix_by_next") WHERE "ix_by_next" IS NOT NULL;
 -- merchant.instance_accounts
 CREATE TABLE "merchant"."instance_accounts" (
   "vshard" smallint NOT NULL,
@@ -1247,7 +1261,9 @@ CREATE INDEX "paid_sessions_by_order" ON "merchant"."paid_sessions" USING btree 
 CREATE TABLE "merchant"."payment_claims" (
   "vshard" smallint NOT NULL,
   "order" bytea NOT NULL,
-  "h_coins" bytea NOT NULL,
+  "coins" bytea NOT NULL,
+  "amounts" bytea NOT NULL,
+  "exchange_urls" bytea NOT NULL,
   "until" bigint NOT NULL,
   "serial" bigint NOT NULL,
   "version" integer NOT NULL,

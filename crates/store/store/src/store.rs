@@ -249,40 +249,11 @@ impl Store {
         values: impl RangeBounds<C>,
         limit: usize,
     ) -> Result<Vec<Found<T>>> {
-        self.range_values::<T, C>(index, &values, limit, false)
-    }
-
-    /// Like [`Store::range`], in descending order.
-    ///
-    /// # Errors
-    /// As [`Store::get`].
-    pub(crate) fn range_descending<T: Table, C: Column>(
-        &self,
-        index: u8,
-        values: impl RangeBounds<C>,
-        limit: usize,
-    ) -> Result<Vec<Found<T>>> {
-        self.range_values::<T, C>(index, &values, limit, true)
-    }
-
-    fn range_values<T: Table, C: Column>(
-        &self,
-        index: u8,
-        values: &impl RangeBounds<C>,
-        limit: usize,
-        descending: bool,
-    ) -> Result<Vec<Found<T>>> {
         let encode = |bound: Bound<&C>| bound.map(Column::to_bytes);
-        self.range_bytes::<T>(
-            index,
-            encode(values.start_bound()),
-            encode(values.end_bound()),
-            limit,
-            descending,
-        )
+        self.range_bytes::<T>(index, encode(values.start_bound()), encode(values.end_bound()), limit, false)
     }
 
-    /// The same for encoded values, or prefixes of them: an included bound includes all values that start
+    /// Like [`Store::range`], in either direction, for encoded values or prefixes of them: an included bound includes all values that start
     /// with it, an excluded one excludes them all.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use batzen_crypto::{EddsaPublicKey, EddsaSignature, HashCode};
+use batzen_crypto::{EddsaPublicKey, EddsaSignature, HashCode, Wtid};
 use batzen_engine::SubmitError;
 use batzen_http::{Request, Response};
 use batzen_protocol::api::exchange::{
@@ -20,7 +20,7 @@ use batzen_protocol::signatures::{
 };
 use batzen_protocol::{ErrorCode, MoneySum, Timestamp, canonical, hash_text};
 use batzen_tables::exchange::{
-    CounterKey, Counters, DrainRow, ExtensionsRow, GlobalFeeRow, WireFeeKey, WireFeeRow,
+    CounterKey, Counters, DrainRow, Drains, ExtensionsRow, GlobalFeeRow, WireFeeKey, WireFeeRow, WtidKey,
 };
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -32,6 +32,7 @@ use super::{
 use crate::app::key_destruction;
 use crate::app::{Exchange, ManageError};
 use crate::config::AgeRestrictionConfig;
+use crate::metrics::flow::Income;
 use crate::rules::management::{Management, Refusal};
 
 pub(super) fn routes(table: Table) -> Table {
@@ -375,7 +376,7 @@ async fn drain(app: &Exchange, request: &Request) -> Checked<Response> {
     };
     let _one_change = app.management.lock().await;
     for _ in 0..DRAIN_ATTEMPTS {
-        let (surplus, as_of) = surplus(app).await?;
+        let (surplus, as_of) = surplus(app, request.wtid).await?;
         let order = Management::Drain { wtid: request.wtid, row: row.clone(), surplus, as_of };
         match app.manage(order).await {
             Ok(_) => return Ok(Response::empty(204)),
@@ -391,10 +392,14 @@ async fn drain(app: &Exchange, request: &Request) -> Checked<Response> {
 /// The number of times that a surplus is computed for an order, if other nodes change the key set meanwhile.
 const DRAIN_ATTEMPTS: u32 = 3;
 
-/// The income that no order pays out yet, and the number of changes of the key set before it was computed.
-async fn surplus(app: &Exchange) -> Checked<(MoneySum, u64)> {
+/// The income that no order pays out yet, and the number of changes of the key set before it was computed. A repeated order,
+/// which everybody may send who has seen it, needs neither and costs no reading of all rows.
+async fn surplus(app: &Exchange, wtid: Wtid) -> Checked<(MoneySum, u64)> {
     let rules = Arc::clone(&app.core.rules);
     let read = app.core.read(move |store| {
+        if store.get::<Drains>(&WtidKey { wtid })?.is_some() {
+            return Ok((Some(Income::default()), 0));
+        }
         let name = Counters::KEY_SET.into();
         let as_of = store.get::<Counters>(&CounterKey { name })?.map_or(0, |found| found.row.value);
         Ok((rules.flow.income(&rules.denoms, store)?, as_of))

@@ -88,7 +88,7 @@ pub struct Sums {
 }
 
 /// Income, in units of 10⁻⁸.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Income {
     /// Earned and not paid out. Below zero if more was paid out than earned.
     pub left: i128,

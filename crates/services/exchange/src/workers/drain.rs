@@ -1,7 +1,7 @@
 //! drain: turns orders to pay out profit into prepared transfers.
 //!
 //! The master key's signature on an order is the decision. It was checked when the order arrived, and it is
-//! checked again here before money moves. So is the income, since versions before 0.3.0 took orders for any amount.
+//! checked again here before money moves. So is the income, since version 0.2.0 took orders for any amount.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! Work that no request waits for: stock whose time is over, web hooks, reserves that are to be filled.
+//! Work that no request waits for: stock whose time is over, web hooks, coins that are given back, reserves that are to be
+//! filled.
 
 use std::future::Future;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,12 +9,14 @@ use batzen_http::Drain;
 use batzen_service::fill_dashboard;
 use tokio::task::JoinSet;
 
-use super::{Merchant, products, reserves, webhooks};
+use super::{Merchant, products, reserves, returns, webhooks};
 
 /// The maximum number of tasks. Further ones are dropped: all of this work is found again.
 const TASKS_MAX: usize = 4_096;
 /// Interval at which stock is released whose time is over.
 const STOCK_PAUSE: Duration = Duration::from_secs(5);
+/// Interval at which exchanges are asked to give back coins.
+const RETURNS_PAUSE: Duration = Duration::from_secs(5);
 /// Interval at which the store is searched for web hooks without a notice.
 const HOOKS_PAUSE: Duration = Duration::from_secs(5);
 
@@ -76,6 +79,13 @@ pub(crate) fn start(app: &Arc<Merchant>, drain: &Drain) {
                 () = tokio::time::sleep(HOOKS_PAUSE) => {}
                 () = ending.draining() => {}
             }
+        }
+    });
+    let (merchant, ending) = (Arc::clone(app), drain.clone());
+    app.background.spawn(async move {
+        while !ending.sleep(RETURNS_PAUSE).await {
+            // If this fails, it is tried again.
+            while returns::ask_due(&merchant).await.unwrap_or(false) {}
         }
     });
     let merchant = Arc::clone(app);

@@ -17,6 +17,7 @@ mod problems;
 mod products;
 mod refunds;
 mod reserves;
+mod returns;
 mod root;
 mod shops;
 mod status;

@@ -6,7 +6,6 @@ use std::sync::atomic::Ordering;
 use std::time::Duration as StdDuration;
 
 use batzen_crypto::eddsa::verify_batch;
-use batzen_crypto::hash::sha512_parts;
 use batzen_crypto::{AgeCommitment, AgeMask, EddsaPublicKey, EddsaSignature, HashCode, ShortHash};
 use batzen_engine::PoolBusy;
 use batzen_http::client::Reply;
@@ -37,8 +36,8 @@ use super::{Answer, FAILURES, Merchant, Shop, body, kyc, malformed, refunds, ref
 use crate::BODY_BYTES_MAX;
 use crate::exchanges::{Denom, Exchange, is_base_url, is_transient};
 use crate::rules::{
-    self, ABORTED, ClaimPayment, DepositsRecorded, Due, Insufficient, Payment, RecordDeposits, Refusal,
-    ReleasePayment, Session, Settle,
+    self, ABORTED, ClaimPayment, ClaimedCoin, DepositsRecorded, Due, Insufficient, Payment, RecordDeposits,
+    Refusal, ReleasePayment, Session, Settle,
 };
 
 pub(super) fn routes() -> Rows {
@@ -99,8 +98,6 @@ fn insufficient(problem: Insufficient) -> Response {
 struct Attempt {
     coins: Vec<PayCoin>,
     distinct: BTreeSet<EddsaPublicKey>,
-    /// Hash of all coins.
-    h_coins: HashCode,
     session: Option<Session>,
 }
 
@@ -110,13 +107,19 @@ impl Attempt {
         if coins.len() > COINS_MAX || distinct.len() != coins.len() {
             return Err(malformed("coins"));
         }
-        let keys: Vec<&[u8]> = distinct.iter().map(|coin_pub| coin_pub.as_bytes().as_slice()).collect();
-        Ok(Self { h_coins: sha512_parts(&keys), coins, distinct, session })
+        Ok(Self { coins, distinct, session })
     }
 
-    /// When it has ended, if its process lives: coins may be deposited one after the other.
-    fn end(&self, now: Timestamp) -> Timestamp {
-        now.saturating_add(CLAIM_MIN).saturating_add(Duration::from_secs(self.coins.len() as u64))
+    /// Its claim of an order. Coins may be deposited one after the other.
+    fn claim(&self, core: &Core, order: OrderRef) -> Result<ClaimPayment, Response> {
+        let coin = |coin: &PayCoin| {
+            let amount = core.money(&coin.contribution, "contribution")?;
+            Ok(ClaimedCoin { coin_pub: coin.coin_pub, amount, exchange_url: coin.exchange_url.clone() })
+        };
+        let mut coins: Vec<ClaimedCoin> = self.coins.iter().map(coin).collect::<Result<_, Response>>()?;
+        coins.sort_by_key(|coin| coin.coin_pub);
+        let each = Duration::from_secs(coins.len() as u64);
+        Ok(ClaimPayment { order, coins, until: core.now().saturating_add(CLAIM_MIN).saturating_add(each) })
     }
 }
 
@@ -145,7 +148,7 @@ async fn pay_order(app: &Arc<Merchant>, request: &mut Request, shop: &Shop, orde
     }
 }
 
-/// Why an order is not paid by an attempt.
+/// The result of an attempt that does not pay the order.
 enum NotPaid {
     /// Other coins are being deposited for it.
     UnderWay,
@@ -174,30 +177,38 @@ async fn pay(
     // A coin that was given up does not pay, so it is better not deposited.
     let is_given_up =
         |coin_pub: &EddsaPublicKey| refunds.iter().any(|(refund, _)| refund.coin_pub == *coin_pub);
-    let is_surplus = |coin_pub: &EddsaPublicKey| {
-        refunds.iter().any(|(refund, _)| (refund.coin_pub, refund.rtransaction_id) == (*coin_pub, ABORTED))
-    };
     let deposited: BTreeMap<EddsaPublicKey, OrderDepositRow> =
         deposits.into_iter().map(|(key, row)| (key.coin_pub, row)).collect();
     let mut accepted = Accepted::default();
-    if row.paid.is_some() {
-        if !attempt.distinct.iter().eq(deposited.keys().filter(|coin_pub| !is_surplus(coin_pub))) {
-            return Err(paid_otherwise(app, shop, order, h_contract, order_id).into());
-        }
-    } else {
-        let left: Vec<PayCoin> =
-            attempt.coins.iter().filter(|coin| !deposited.contains_key(&coin.coin_pub)).cloned().collect();
+    // Coins of an older payment may suffice, if the process ended before it was settled.
+    let suffices =
+        row.paid.is_some() || (!deposited.is_empty() && enough(&row, &deposited, &[], refunded).is_ok());
+    let is_other = suffices && {
+        let is_returned = |coin_pub: &EddsaPublicKey| {
+            refunds
+                .iter()
+                .any(|(refund, _)| (refund.coin_pub, refund.rtransaction_id) == (*coin_pub, ABORTED))
+        };
+        let mut paying = deposited.keys().filter(|coin_pub| !is_returned(coin_pub));
+        let is_known = |coin_pub: &EddsaPublicKey| deposited.contains_key(coin_pub);
+        !attempt.distinct.iter().all(is_known) || !paying.all(|coin_pub| attempt.distinct.contains(coin_pub))
+    };
+    let already_paid = || Response::error(ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_ALREADY_PAID, order_id);
+    if is_other && row.paid.is_some() {
+        return Err(already_paid().into());
+    }
+    let left: Vec<PayCoin> =
+        attempt.coins.iter().filter(|coin| !deposited.contains_key(&coin.coin_pub)).cloned().collect();
+    if !suffices && !left.is_empty() {
         if left.iter().any(|coin| is_given_up(&coin.coin_pub)) {
             return Err(insufficient(Insufficient::Refunded).into());
         }
-        if !left.is_empty() {
-            let contract = contract(&app.core, shop, order, &row, h_contract).await?;
-            // Exchanges may take seconds, which must not keep other requests from being served.
-            request.leave_slot();
-            let ready = ready_coins(app, &contract, left).await?;
-            enough(&row, &deposited, &ready, refunded).map_err(insufficient)?;
-            accepted = take(app, &contract, attempt, ready).await?;
-        }
+        let contract = contract(&app.core, shop, order, &row, h_contract).await?;
+        // Exchanges may take seconds, which must not keep other requests from being served.
+        request.leave_slot();
+        let ready = ready_coins(app, &contract, left).await?;
+        enough(&row, &deposited, &ready, refunded).map_err(insufficient)?;
+        accepted = take(app, &contract, attempt, ready).await?;
     }
     let (instance, fulfillment_url) = (shop.id.clone(), row.fulfillment_url.clone());
     let hooks = match row.paid {
@@ -208,9 +219,7 @@ async fn pay(
     let has_hooks = !hooks.is_empty();
     let session = attempt.session.clone();
     let settle = Settle { order, instance, fulfillment_url, session, products, hooks };
-    if book(app, order_id, h_contract, accepted, settle).await?.are_surplus {
-        return Err(paid_otherwise(app, shop, order, h_contract, order_id).into());
-    }
+    let are_surplus = book(app, order_id, h_contract, accepted, settle).await?.are_surplus;
     if has_hooks {
         app.core.notices.webhooks.announce_here(&[]);
     }
@@ -218,20 +227,11 @@ async fn pay(
     if row.paid.is_none() {
         kyc::look_for_kyc(app, shop, order, h_contract, &row);
     }
+    if is_other || are_surplus {
+        return Err(already_paid().into());
+    }
     let sig = MerchantPaymentOk { h_contract_terms: h_contract }.sign_with(signer);
     Ok(Response::json(200, &PayResponse { sig }))
-}
-
-/// Other coins have paid. Whatever exchanges accepted of these is given back without being asked for.
-fn paid_otherwise(
-    app: &Arc<Merchant>,
-    shop: &Shop,
-    order: OrderRef,
-    h_contract: HashCode,
-    order_id: &str,
-) -> Response {
-    refunds::give_back_surplus(app, shop, order, h_contract);
-    Response::error(ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_ALREADY_PAID, order_id)
 }
 
 /// Deposits coins under a claim of the order, so that no other coins are deposited for it meanwhile.
@@ -241,8 +241,8 @@ async fn take(
     attempt: &Attempt,
     ready: Vec<ReadyCoin>,
 ) -> Result<Accepted, NotPaid> {
-    let (order, order_id, h_coins) = (contract.order, &contract.row.order_id, attempt.h_coins);
-    let claim = ClaimPayment { order, h_coins, until: attempt.end(app.core.now()) };
+    let (order, order_id) = (contract.order, &contract.row.order_id);
+    let claim = attempt.claim(&app.core, order)?;
     match app.core.execute(claim).await? {
         Ok(()) => {}
         // The next attempt finds out by which coins.
@@ -252,7 +252,8 @@ async fn take(
     match deposit(app, contract, ready).await {
         // Unless it is not known what the exchange has done: then only these coins may pay until the claim ends.
         Err(problem) if problem.status < 500 => {
-            app.core.decide(ReleasePayment { order, h_coins }, order_id).await?;
+            let coins = attempt.distinct.iter().copied().collect();
+            app.core.decide(ReleasePayment { order, coins }, order_id).await?;
             app.core.notices.order_changed(&order);
             Err(problem.into())
         }

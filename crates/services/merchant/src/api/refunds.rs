@@ -3,7 +3,6 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
 
 use batzen_crypto::{EddsaPrivateKey, EddsaPublicKey, HashCode};
 use batzen_http::client::ClientError;
@@ -48,9 +47,6 @@ pub(super) fn routes() -> Rows {
 
 /// The maximum number of coins that are given up at once.
 const COINS_MAX: usize = 1_024;
-/// The pauses after which refunds of coins that paid a second time are asked for again.
-const SURPLUS_PAUSES: [Duration; 4] =
-    [Duration::from_secs(1), Duration::from_secs(10), Duration::from_secs(60), Duration::from_secs(600)];
 /// Refunds of an order that are under way at the same time.
 const REFUNDS_AT_ONCE: usize = 16;
 /// The longest reason of a refund, in bytes.
@@ -93,10 +89,10 @@ impl OrderMoney {
 }
 
 /// A refund that an exchange is to make.
-struct Wanted {
-    key: OrderRefundKey,
-    exchange_url: String,
-    amount: Money,
+pub(super) struct Wanted {
+    pub(super) key: OrderRefundKey,
+    pub(super) exchange_url: String,
+    pub(super) amount: Money,
 }
 
 fn overflow(_: AmountError) -> Response {
@@ -286,48 +282,8 @@ async fn abort_payment(app: &Arc<Merchant>, request: &mut Request, shop: &Shop, 
     Ok(Response::json(200, &AbortResponse { refunds }))
 }
 
-/// Asks exchanges for the refunds of coins that were deposited for an order which others have paid, until they are made or
-/// [`SURPLUS_PAUSES`] have passed. Every later payment with such coins begins again.
-pub(super) fn give_back_surplus(app: &Arc<Merchant>, shop: &Shop, order: OrderRef, h_contract: HashCode) {
-    let Ok(key) = shop.key() else { return };
-    let (app, shop) = (Arc::clone(app), shop.clone());
-    let merchant = Arc::clone(&app);
-    app.background.spawn(async move {
-        for pause in SURPLUS_PAUSES {
-            match give_back_round(&merchant, &shop, &key, order, h_contract).await {
-                Ok(0) => return,
-                Ok(_) | Err(_) => tokio::time::sleep(pause).await,
-            }
-        }
-        tracing::warn!(%order, "exchanges have not refunded coins that paid an order a second time");
-    });
-}
-
-/// Asks for each refund once. Returns the number of those that were not made.
-async fn give_back_round(
-    app: &Merchant,
-    shop: &Shop,
-    key: &EddsaPrivateKey,
-    order: OrderRef,
-    h_contract: HashCode,
-) -> Result<usize, Response> {
-    let money = money_of(&app.core, order).await?;
-    let mut failed = 0;
-    for (refund, row) in &money.refunds {
-        let deposit = money.deposits.iter().find(|(deposit, _)| deposit.coin_pub == refund.coin_pub);
-        let Some((_, deposit)) = deposit else { continue };
-        if refund.rtransaction_id == ABORTED && confirmed(row).is_none() {
-            let exchange_url = deposit.exchange_url.clone();
-            let wanted = Wanted { key: refund.clone(), exchange_url, amount: row.amount };
-            let result = ask_exchange(app, shop, key, h_contract, &wanted).await;
-            failed += usize::from(matches!(result, RefundResult::Failure { .. }));
-        }
-    }
-    Ok(failed)
-}
-
 /// Lets an exchange give a coin its value back, and records its confirmation.
-async fn ask_exchange(
+pub(super) async fn ask_exchange(
     app: &Merchant,
     shop: &Shop,
     key: &EddsaPrivateKey,

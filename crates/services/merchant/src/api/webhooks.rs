@@ -42,7 +42,7 @@ const HOOKS_MAX: usize = 32;
 /// The longest text of a web hook, in bytes.
 const TEXT_BYTES_MAX: usize = 16 << 10;
 /// After so many failures a request is given up: with the pauses below, after a day and a half.
-const FAILURES_MAX: u32 = 16;
+pub(super) const FAILURES_MAX: u32 = 16;
 /// The pause after the first failure. It doubles with each.
 const FIRST_PAUSE: batzen_protocol::Duration = batzen_protocol::Duration::from_secs(2);
 /// The longest pause between two attempts.
@@ -277,7 +277,8 @@ async fn send(client: &Client, row: &PendingWebhookRow) -> bool {
     request.send().await.is_ok_and(|reply| (200..300).contains(&reply.status))
 }
 
-fn pause(failures: u32) -> batzen_protocol::Duration {
+/// The pause after so many failures.
+pub(super) fn pause(failures: u32) -> batzen_protocol::Duration {
     let doubled = FIRST_PAUSE.as_micros().saturating_mul(1 << failures.saturating_sub(1).min(31));
     batzen_protocol::Duration::from_micros(doubled).min(PAUSE_MAX)
 }

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | `instances` | creating, changing and deleting shops |
 //! | `orders` | the life of an order |
+//! | `payments` | claims of payments, coins accepted, coins given back |
 //! | `stock` | products, and what carts and orders hold of them |
 //! | `transfers` | transfers of exchanges, and what they pay for |
 //! | `tips` | reserves of shops, and what customers get of them |
@@ -17,6 +18,7 @@
 mod extras;
 mod instances;
 mod orders;
+mod payments;
 mod refunds;
 mod stock;
 mod sufficiency;
@@ -36,11 +38,10 @@ pub(crate) use extras::{
 };
 pub use instances::{ChangeInstance, CreateInstance, DeleteInstance, NewAccount};
 pub(crate) use instances::{SetAuth, order_range};
-pub use orders::{
-    Claim, ClaimPayment, CreateOrder, DeleteOrder, PurgeOrders, RecordDeposits, ReleasePayment, Replay,
-    Session, Settle,
-};
-pub(crate) use orders::{DepositsRecorded, Forget};
+pub(crate) use orders::Forget;
+pub use orders::{Claim, CreateOrder, DeleteOrder, PurgeOrders, Replay, Session, Settle};
+pub use payments::{ClaimPayment, ClaimedCoin, RecordDeposits, ReleasePayment};
+pub(crate) use payments::{DepositsRecorded, FinishCoinReturn};
 pub(crate) use refunds::{ABORTED, Coins, RecordRefund};
 pub use refunds::{Abort, ApproveRefund};
 pub use stock::{ChangeProduct, CreateProduct, DeleteProduct, GRACE, Held, LockProduct, ReleaseStock};
@@ -67,6 +68,7 @@ batzen_engine::commands! {
     ClaimPayment,
     ReleasePayment,
     RecordDeposits,
+    FinishCoinReturn,
     Settle,
     Replay,
     ApproveRefund,

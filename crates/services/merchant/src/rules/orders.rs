@@ -1,18 +1,18 @@
 //! The life of an order: created, claimed, paid with coins, paid in sessions (merchant chapter 3).
 
-use batzen_crypto::{EddsaPublicKey, HashCode};
+use batzen_crypto::HashCode;
 use batzen_engine::{Command, Plan, WorkingSet};
 use batzen_protocol::{Duration, Timestamp};
 use batzen_tables::merchant::{
-    InstanceKey, Instances, OrderDepositKey, OrderDepositRow, OrderDeposits, OrderKey, OrderRef,
-    OrderRefundKey, OrderRefunds, OrderRow, OrderSessionKey, OrderSessionRow, OrderSessions, OrderWireKey,
-    OrderWires, Orders, PaidSessionKey, PaidSessionRow, PaidSessions, PaymentClaimRow, PaymentClaims,
-    ProductKey, ProductLockKey, ProductLocks, Products, purchase_ref, session_ref,
+    InstanceKey, Instances, OrderDepositKey, OrderDeposits, OrderKey, OrderRef, OrderRefundKey, OrderRefunds,
+    OrderRow, OrderSessionKey, OrderSessionRow, OrderSessions, OrderWireKey, OrderWires, Orders,
+    PaidSessionKey, PaidSessionRow, PaidSessions, ProductKey, ProductLockKey, ProductLocks, Products,
+    purchase_ref, session_ref,
 };
 
 use super::extras::Hook;
 use super::sufficiency::{self, Due, Payment};
-use super::{MerchantRules, Refusal, extras, refunds, stock};
+use super::{MerchantRules, Refusal, extras, payments, refunds, stock};
 
 /// The longest that a payment can take: 1,024 coins, of which an exchange takes 16 at a time, each within ten seconds.
 const PAYMENT_MAX: Duration = Duration::from_secs(900);
@@ -120,132 +120,6 @@ impl Command<MerchantRules> for Claim {
     }
 }
 
-/// Lets a payment take the money of an order, before its coins go to their exchanges: one at a time, so that no two
-/// sets of coins pay for the same. Idempotent.
-#[derive(Clone, Debug)]
-pub struct ClaimPayment {
-    /// The order.
-    pub order: OrderRef,
-    /// Hash of all coins of the payment.
-    pub h_coins: HashCode,
-    /// The payment ends by then, if its process lives.
-    pub until: Timestamp,
-}
-
-impl Command<MerchantRules> for ClaimPayment {
-    type Answer = ();
-
-    fn plan(&self, _: &MerchantRules, plan: &mut Plan) {
-        plan_order(self.order, plan);
-        plan.row::<PaymentClaims>(OrderKey { order: self.order });
-    }
-
-    fn execute(&self, _: &MerchantRules, rows: &mut WorkingSet, now: Timestamp) -> Result<(), Refusal> {
-        if order(rows, self.order)?.paid.is_some() {
-            return Err(Refusal::Paid);
-        }
-        let key = OrderKey { order: self.order };
-        // Another writer may be settling it.
-        rows.depend_on::<Orders>(&key);
-        let is_others = |claim: &PaymentClaimRow| claim.h_coins != self.h_coins && now < claim.until;
-        if rows.get::<PaymentClaims>(&key).is_some_and(is_others) {
-            return Err(Refusal::PaymentUnderWay);
-        }
-        rows.put::<PaymentClaims>(&key, PaymentClaimRow { h_coins: self.h_coins, until: self.until });
-        Ok(())
-    }
-}
-
-/// Gives up the claim of a payment that did not pay. Idempotent.
-#[derive(Clone, Debug)]
-pub struct ReleasePayment {
-    /// The order.
-    pub order: OrderRef,
-    /// Hash of all coins of the payment.
-    pub h_coins: HashCode,
-}
-
-impl Command<MerchantRules> for ReleasePayment {
-    type Answer = ();
-
-    fn plan(&self, _: &MerchantRules, plan: &mut Plan) {
-        plan.row::<PaymentClaims>(OrderKey { order: self.order });
-    }
-
-    fn execute(&self, _: &MerchantRules, rows: &mut WorkingSet, _: Timestamp) -> Result<(), Refusal> {
-        let key = OrderKey { order: self.order };
-        if rows.get::<PaymentClaims>(&key).is_some_and(|claim| claim.h_coins == self.h_coins) {
-            rows.delete::<PaymentClaims>(&key);
-        }
-        Ok(())
-    }
-}
-
-/// Books coins that an exchange has accepted. If the order is paid already, they are given back in the same commit:
-/// their payment lost its claim, because it took too long. Idempotent.
-#[derive(Clone, Debug)]
-pub struct RecordDeposits {
-    /// The order.
-    pub order: OrderRef,
-    /// The contract that the coins signed.
-    pub h_contract: HashCode,
-    /// The coins.
-    pub deposits: Vec<(EddsaPublicKey, OrderDepositRow)>,
-}
-
-/// The answer to [`RecordDeposits`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DepositsRecorded {
-    /// Whether other coins have paid the order, so that these are given back.
-    pub are_surplus: bool,
-}
-
-impl Command<MerchantRules> for RecordDeposits {
-    type Answer = DepositsRecorded;
-
-    fn plan(&self, _: &MerchantRules, plan: &mut Plan) {
-        plan_payment(self.order, plan);
-        for (coin_pub, _) in &self.deposits {
-            plan.row::<OrderDeposits>(OrderDepositKey { order: self.order, coin_pub: *coin_pub });
-        }
-    }
-
-    fn execute(
-        &self,
-        _: &MerchantRules,
-        rows: &mut WorkingSet,
-        now: Timestamp,
-    ) -> Result<DepositsRecorded, Refusal> {
-        let known = order(rows, self.order)?;
-        if known.h_contract != Some(self.h_contract) {
-            return Err(Refusal::OtherContract);
-        }
-        let is_paid = known.paid.is_some();
-        let mut are_surplus = false;
-        let have: Vec<_> = rows
-            .group::<OrderDeposits>(OrderDeposits::BY_ORDER, &self.order)
-            .into_iter()
-            .map(|(key, _)| key.coin_pub)
-            .collect();
-        for (n, (coin_pub, row)) in self.deposits.iter().enumerate() {
-            let is_known =
-                have.contains(coin_pub) || self.deposits[..n].iter().any(|(earlier, _)| earlier == coin_pub);
-            if !is_known {
-                let key = OrderDepositKey { order: self.order, coin_pub: *coin_pub };
-                rows.insert::<OrderDeposits>(&key, row.clone());
-                if is_paid {
-                    refunds::give_back(rows, self.order, (*coin_pub, row.amount), "paid twice", now);
-                    are_surplus = true;
-                }
-            }
-        }
-        // Whether the order is paid depends on its coins: whoever settles it at the same time decides again.
-        let row = known_again(rows, self.order);
-        rows.update::<Orders>(&OrderKey { order: self.order }, row);
-        Ok(DepositsRecorded { are_surplus })
-    }
-}
-
 /// A session in which an order is paid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Session {
@@ -275,7 +149,7 @@ impl Command<MerchantRules> for Settle {
 
     fn plan(&self, _: &MerchantRules, plan: &mut Plan) {
         plan_payment(self.order, plan);
-        plan.row::<PaymentClaims>(OrderKey { order: self.order });
+        payments::plan_claim(self.order, plan);
         plan_products(&self.instance, &self.products, plan);
         extras::plan_hooks(&self.hooks, plan);
         if let Some(session) = &self.session {
@@ -313,9 +187,7 @@ impl Command<MerchantRules> for Settle {
             let row = OrderRow { paid: Some(now), holds_stock: false, ..known };
             let key = OrderKey { order: self.order };
             rows.update::<Orders>(&key, row);
-            if rows.get::<PaymentClaims>(&key).is_some() {
-                rows.delete::<PaymentClaims>(&key);
-            }
+            payments::end_claim(rows, &key);
         }
         if let Some(session) = &self.session {
             bind(rows, self.order, &self.instance, session, now);
@@ -402,7 +274,8 @@ impl Command<MerchantRules> for DeleteOrder {
 
     fn plan(&self, _: &MerchantRules, plan: &mut Plan) {
         plan_payment(self.order, plan);
-        plan.row::<PaymentClaims>(OrderKey { order: self.order });
+        payments::plan_claim(self.order, plan);
+        payments::plan_returns(self.order, plan);
         plan_products(&self.instance, &self.products, plan);
         plan.group::<OrderSessions>(OrderSessions::BY_ORDER, &self.order);
     }
@@ -418,7 +291,8 @@ impl Command<MerchantRules> for DeleteOrder {
             if is_unclaimed { known.pay_deadline } else { known.pay_deadline.saturating_add(PAYMENT_MAX) };
         let is_offered = end > now;
         // Coins that an exchange has accepted are the shop's money, until they are refunded.
-        let holds_coins = !rows.group::<OrderDeposits>(OrderDeposits::BY_ORDER, &self.order).is_empty();
+        let holds_coins = !rows.group::<OrderDeposits>(OrderDeposits::BY_ORDER, &self.order).is_empty()
+            || payments::owes_coins(rows, self.order);
         if holds_coins || (is_offered && !(self.force && is_unclaimed)) {
             return Err(Refusal::AwaitingPayment);
         }
@@ -426,7 +300,7 @@ impl Command<MerchantRules> for DeleteOrder {
         let refunds: Vec<OrderRefundKey> =
             keys(rows.group::<OrderRefunds>(OrderRefunds::BY_ORDER, &self.order));
         refunds.iter().for_each(|key| rows.delete::<OrderRefunds>(key));
-        delete_with_claim(rows, &OrderKey { order: self.order });
+        delete_order(rows, &OrderKey { order: self.order });
         Ok(())
     }
 }
@@ -447,7 +321,8 @@ impl Command<MerchantRules> for PurgeOrders {
         plan.row::<Instances>(InstanceKey::new(&self.id));
         for order in &self.orders {
             plan_payment(*order, plan);
-            plan.row::<PaymentClaims>(OrderKey { order: *order });
+            payments::plan_claim(*order, plan);
+            payments::plan_returns(*order, plan);
             plan.group::<OrderSessions>(OrderSessions::BY_ORDER, order);
             plan.group::<PaidSessions>(PaidSessions::BY_ORDER, order);
             plan.group::<OrderWires>(OrderWires::BY_ORDER, order);
@@ -479,16 +354,15 @@ impl Command<MerchantRules> for PurgeOrders {
             wires.iter().for_each(|key| rows.delete::<OrderWires>(key));
             deposits.iter().for_each(|key| rows.delete::<OrderDeposits>(key));
             sessions.iter().for_each(|key| rows.delete::<OrderSessions>(key));
-            delete_with_claim(rows, &key);
+            delete_order(rows, &key);
         }
         Ok(())
     }
 }
 
-fn delete_with_claim(rows: &mut WorkingSet, key: &OrderKey) {
-    if rows.get::<PaymentClaims>(key).is_some() {
-        rows.delete::<PaymentClaims>(key);
-    }
+/// Deletes an order, with what its payments have left.
+fn delete_order(rows: &mut WorkingSet, key: &OrderKey) {
+    payments::forget(rows, key);
     rows.delete::<Orders>(key);
 }
 
@@ -525,7 +399,7 @@ pub(super) fn order(rows: &WorkingSet, order: OrderRef) -> Result<&OrderRow, Ref
     rows.get::<Orders>(&OrderKey { order }).ok_or(Refusal::OrderUnknown)
 }
 
-fn known_again(rows: &WorkingSet, order: OrderRef) -> OrderRow {
+pub(super) fn known_again(rows: &WorkingSet, order: OrderRef) -> OrderRow {
     rows.get::<Orders>(&OrderKey { order }).expect("it was just read").clone()
 }
 
@@ -542,6 +416,6 @@ fn bind(rows: &mut WorkingSet, order: OrderRef, instance: &str, session: &Sessio
     }
 }
 
-fn keys<K: Clone, R>(group: Vec<(&K, &R)>) -> Vec<K> {
+pub(super) fn keys<K: Clone, R>(group: Vec<(&K, &R)>) -> Vec<K> {
     group.into_iter().map(|(key, _)| key.clone()).collect()
 }

@@ -101,7 +101,7 @@ impl Command<MerchantRules> for Abort {
             return Err(Refusal::TooManyRefunds);
         }
         for coin in coins {
-            give_back(rows, *order, *coin, "aborted", now);
+            give_up(rows, *order, *coin, "aborted", now);
         }
         // Whether the order is paid depends on its refunds: whoever settles it at the same time decides again.
         rows.update::<Orders>(&OrderKey { order: *order }, known);
@@ -109,8 +109,8 @@ impl Command<MerchantRules> for Abort {
     }
 }
 
-/// Gives back a coin whole, so that it does not pay the order.
-pub(super) fn give_back(
+/// Gives up a coin, so that it does not pay the order.
+pub(super) fn give_up(
     rows: &mut WorkingSet,
     order: OrderRef,
     (coin_pub, amount): (EddsaPublicKey, Money),

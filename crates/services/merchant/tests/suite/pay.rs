@@ -128,6 +128,32 @@ async fn coins_that_come_too_late_are_given_back() {
     exchange.end();
 }
 
+/// The process that deposited coins was killed before it could book them, and others have paid.
+#[tokio::test]
+async fn coins_of_a_lost_payment_are_given_back() {
+    let exchange = Exchange::start().await;
+    let backend = Backend::with_exchange(&exchange).await;
+    let wish = json!({
+        "order": { "amount": "KUDOS:10", "summary": "two books" }, "refund_delay": { "d_us": 3_600_000_000_u64 },
+    });
+    let (id, token) = backend.order(&wish).await;
+    let claimed = backend.claim(&id, token.as_deref()).await;
+    let (lost, other) = (exchange.coin("KUDOS:10").await, exchange.coin("KUDOS:10").await);
+    exchange.hold(&format!("POST /coins/{}/deposit", lost.coin_pub()));
+    // The exchange has the coin; the backend gets no answer, and keeps the order for it.
+    is_error(&backend.pay_with(&exchange, &id, &claimed, &[&lost]).await, 504, 2011);
+    backend.now.fetch_add(60, Ordering::SeqCst);
+    assert_eq!(backend.pay_with(&exchange, &id, &claimed, &[&other]).await.status, 200);
+    // Nobody asks for it.
+    exchange.wait_for_refund(&lost).await;
+    is_error(&backend.pay_with(&exchange, &id, &claimed, &[&lost]).await, 409, 2160);
+    let order: Value = backend.get(&format!("private/orders/{id}")).await.ok().unwrap();
+    assert_eq!((&order["order_status"], &order["deposit_total"]), (&json!("paid"), &json!("KUDOS:9.99")));
+    exchange.recover();
+    backend.end().await;
+    exchange.end();
+}
+
 #[tokio::test]
 async fn what_an_exchange_refuses_is_passed_on() {
     let exchange = Exchange::start().await;

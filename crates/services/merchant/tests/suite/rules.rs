@@ -7,16 +7,17 @@ use std::sync::Arc;
 use batzen_crypto::{EddsaPublicKey, EddsaSignature, HashCode, WireSalt};
 use batzen_engine::Batcher;
 use batzen_merchant::rules::{
-    Abort, ApproveRefund, ChangeInstance, Claim, ClaimPayment, Command, CreateInstance, CreateOrder,
-    DeleteInstance, Insufficient, MerchantRules, NewAccount, PurgeOrders, RecordDeposits, Refusal,
-    ReleasePayment, Replay, Session, Settle,
+    Abort, ApproveRefund, ChangeInstance, Claim, ClaimPayment, ClaimedCoin, Command, CreateInstance,
+    CreateOrder, DeleteInstance, Insufficient, MerchantRules, NewAccount, PurgeOrders, RecordDeposits,
+    Refusal, ReleasePayment, Replay, Session, Settle,
 };
 use batzen_protocol::{Duration, Money, Timestamp};
 use batzen_store::memory::MemoryBackend;
 use batzen_store::{List, Store};
 use batzen_tables::merchant::{
-    InstanceAccounts, InstanceRow, Instances, OrderDepositRow, OrderDeposits, OrderKey, OrderRefunds,
-    OrderRow, OrderSessions, Orders, PaidSessionKey, PaidSessions, PaymentClaims, order_ref, purchase_ref,
+    CoinReturns, InstanceAccounts, InstanceRow, Instances, OrderDepositRow, OrderDeposits, OrderKey,
+    OrderRefunds, OrderRow, OrderSessions, Orders, PaidSessionKey, PaidSessions, PaymentClaims, order_ref,
+    purchase_ref,
 };
 use proptest::prelude::*;
 
@@ -205,6 +206,11 @@ fn deposit(coin: u8) -> (EddsaPublicKey, OrderDepositRow) {
     (EddsaPublicKey::from_bytes([coin; 32]), row)
 }
 
+fn claimed(coin: u8) -> ClaimedCoin {
+    let (coin_pub, OrderDepositRow { amount, exchange_url, .. }) = deposit(coin);
+    ClaimedCoin { coin_pub, amount, exchange_url }
+}
+
 #[derive(Clone, Debug, Default)]
 struct Order {
     request: u8,
@@ -216,8 +222,15 @@ struct Order {
     aborted: BTreeSet<u8>,
     /// The refunds that the shop approved: the coin and the amount of each part.
     approved: Vec<(u8, u64)>,
-    /// The coins of the payment that is under way, and whether it lasts.
+    /// The set of coins of the payment that is under way, and whether it lasts.
     claim: Option<(u8, bool)>,
+    /// Coins that exchanges are to give back.
+    returns: BTreeSet<u8>,
+}
+
+/// The coins of one of the two sets that payments begin with.
+fn coins_of(set: u8) -> &'static [u8] {
+    if set == 0 { &[1] } else { &[2, 3] }
 }
 
 impl Order {
@@ -350,10 +363,11 @@ impl Model {
                 }
                 let new: Vec<u8> = coins.iter().copied().filter(|coin| !known.coins.contains(coin)).collect();
                 known.coins.extend(&new);
-                if known.is_paid {
-                    // The order does not take money twice.
-                    known.aborted.extend(new);
-                }
+                // The order does not take money twice.
+                let surplus = new.into_iter().filter(|coin| known.is_paid || known.aborted.contains(coin));
+                let surplus: Vec<u8> = surplus.collect();
+                known.aborted.extend(&surplus);
+                known.returns.extend(&surplus);
                 Ok(())
             }
             Step::ClaimPayment { shop, id, set, lasts } => {
@@ -361,7 +375,14 @@ impl Model {
                 match known.claim {
                     _ if known.is_paid => Err(Refusal::Paid),
                     Some((other, true)) if other != set => Err(Refusal::PaymentUnderWay),
-                    _ => {
+                    before => {
+                        // Nobody knows whether exchanges have the coins of a payment that ended without a word.
+                        let lost = before.into_iter().flat_map(|(other, _)| coins_of(other));
+                        let lost = lost.filter(|coin| !coins_of(set).contains(coin));
+                        let lost: Vec<u8> =
+                            lost.copied().filter(|coin| !known.coins.contains(coin)).collect();
+                        known.aborted.extend(&lost);
+                        known.returns.extend(&lost);
                         known.claim = Some((set, lasts));
                         Ok(())
                     }
@@ -473,13 +494,13 @@ fn command(step: &Step, turn: u8) -> Command {
         }
         Step::ClaimPayment { shop, id, set, lasts } => ClaimPayment {
             order: order_ref(&shop_id(shop), &id.to_string()),
-            h_coins: HashCode::from_bytes([set; 64]),
+            coins: coins_of(set).iter().map(|coin| claimed(*coin)).collect(),
             until: if lasts { Timestamp::NEVER } else { Timestamp::ZERO },
         }
         .into(),
         Step::ReleasePayment { shop, id, set } => ReleasePayment {
             order: order_ref(&shop_id(shop), &id.to_string()),
-            h_coins: HashCode::from_bytes([set; 64]),
+            coins: coins_of(set).iter().map(|coin| deposit(*coin).0).collect(),
         }
         .into(),
         Step::Settle { shop, id, session: number } => Settle {
@@ -566,11 +587,18 @@ fn compare(store: &Store, model: &Model) {
         expected.sort();
         assert_eq!(refunds, expected);
         let claim = store.get::<PaymentClaims>(&OrderKey { order: reference }).unwrap();
-        let claim = claim.map(|found| found.row.h_coins);
-        assert_eq!(claim, order.claim.map(|(set, _)| HashCode::from_bytes([set; 64])));
+        let claim = claim.map(|found| found.row.coins.0);
+        let keys_of = |coins: &[u8]| coins.iter().map(|coin| deposit(*coin).0).collect::<Vec<_>>();
+        assert_eq!(claim, order.claim.map(|(set, _)| keys_of(coins_of(set))));
+        let returns = store.lookup::<CoinReturns>(CoinReturns::BY_ORDER, &reference).unwrap();
+        let mut returns: Vec<_> = returns.into_iter().map(|found| found.key.coin_pub).collect();
+        returns.sort();
+        assert_eq!(returns, keys_of(&order.returns.iter().copied().collect::<Vec<_>>()));
     }
     let claims = model.orders.values().filter(|order| order.claim.is_some()).count();
     assert_eq!(store.count::<PaymentClaims>().unwrap(), claims as u64);
+    let returns = model.orders.values().map(|order| order.returns.len()).sum::<usize>();
+    assert_eq!(store.count::<CoinReturns>().unwrap(), returns as u64);
     assert_eq!(store.count::<PaidSessions>().unwrap(), model.bought.len() as u64);
     for ((shop, number), id) in &model.bought {
         let url = url(*shop, *id).unwrap();

@@ -412,7 +412,8 @@ pub fn ranges_are_ordered_and_bounded(mut fixture: Fixture) {
             items(&store.range::<Items, u64>(Items::BY_DUE, range, limit).expect("works"))
         };
         let down = |range: (Bound<u64>, Bound<u64>), limit| {
-            items(&store.range_descending::<Items, u64>(Items::BY_DUE, range, limit).expect("works"))
+            let [from, to] = [range.0, range.1].map(|bound| bound.map(|due| due.to_bytes()));
+            items(&store.range_bytes::<Items>(Items::BY_DUE, from, to, limit, true).expect("works"))
         };
         use Bound::{Excluded, Included, Unbounded};
         assert_eq!(up((Unbounded, Unbounded), 100), [6, 2, 4, 3, 1, 7, 5]);

@@ -12,6 +12,7 @@
 //! | `orders` | order reference | instance and row id, in order |
 //! | `order_deposits` | order reference, coin | order reference |
 //! | `payment_claims` | order reference | – |
+//! | `coin_returns` | order reference, coin | order reference; next attempt, in order |
 //! | `order_sessions` | order reference, session | order reference |
 //! | `paid_sessions` | session and fulfillment URL | order reference |
 //! | `order_refunds` | order reference, coin, number | order reference |
@@ -51,6 +52,7 @@ pub const ALL: &[&TableDef] = &[
     Orders::DEF,
     OrderDeposits::DEF,
     PaymentClaims::DEF,
+    CoinReturns::DEF,
     OrderSessions::DEF,
     PaidSessions::DEF,
     OrderRefunds::DEF,
@@ -367,8 +369,12 @@ table! {
 record! {
     /// The right to pay an order, which a payment has before its coins go to their exchanges.
     pub struct PaymentClaimRow {
-        /// Hash of all coins of the payment.
-        pub h_coins: HashCode,
+        /// All coins of the payment, in order.
+        pub coins: List<EddsaPublicKey>,
+        /// The contribution of each.
+        pub amounts: List<Money>,
+        /// The exchange of each.
+        pub exchange_urls: List<String>,
         /// The payment has ended by then, or its process has.
         pub until: Timestamp,
     }
@@ -377,6 +383,32 @@ record! {
 table! {
     /// Payments that are under way: of an order one at a time.
     pub PaymentClaims(420, "payment_claims"): OrderKey => PaymentClaimRow, updated(), shard(32);
+}
+
+record! {
+    /// A coin that an exchange has accepted, or may have accepted, for an order that it does not pay. Its refund is in
+    /// [`OrderRefunds`].
+    pub struct CoinReturnRow {
+        /// The exchange.
+        pub exchange_url: String,
+        /// When the exchange is asked next.
+        pub next: Timestamp,
+        /// Number of failures.
+        pub failures: u32,
+    }
+}
+
+table! {
+    /// The coins whose refunds are to be asked for.
+    pub CoinReturns(421, "coin_returns"): OrderDepositKey => CoinReturnRow, updated(), shard(32);
+    /// By order.
+    BY_ORDER = 1, "by_order", Prefix { key_bytes: 32 };
+    /// By the time of the next attempt.
+    BY_NEXT = 2, "by_next", Ordered;
+    |key, row, out| {
+        out.add(Self::BY_ORDER, &key.order);
+        out.add(Self::BY_NEXT, &row.next);
+    }
 }
 
 record! {
