@@ -177,11 +177,12 @@ pub async fn start_unless<T>(
     }
 }
 
-/// The async runtime of a service.
+/// The async runtime of a service. The process may then open as many files as the system allows.
 ///
 /// # Errors
 /// When the operating system refuses threads.
 pub fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
+    raise_descriptor_limit();
     let number = std::sync::atomic::AtomicUsize::new(0);
     let name = move || format!("http-{}", number.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
     tokio::runtime::Builder::new_multi_thread()

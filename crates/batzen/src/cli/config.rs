@@ -191,15 +191,12 @@ fn value_of(config: &Config, section: &str, option: &str, expand: bool) -> anyho
     }
 }
 
-/// The options of a section; null for secrets.
+/// The options of a section, without passwords; null for secrets.
 fn options(config: &Config, section: &str) -> anyhow::Result<Map<String, Value>> {
     ensure!(config.has_section(section), "section [{section}] does not exist (batzen config -S lists all)");
     let options = config.options(section);
     Ok(options
-        .map(|(name, value)| {
-            let text = if value.is_secret(name) { Value::Null } else { json!(value.text) };
-            (name.to_owned(), text)
-        })
+        .map(|(name, value)| (name.to_owned(), value.shown(name).map_or(Value::Null, Value::String)))
         .collect())
 }
 

@@ -13,11 +13,18 @@ use batzen_protocol::payto::{self, PaytoError};
 /// The longest name of an account, in bytes.
 const MAX_NAME_BYTES: usize = 200;
 
-/// Returns whether an account can have this name: printable ASCII without characters that delimit it in URLs.
-/// Because `#` is excluded, the bank's own account cannot be named.
+/// Returns whether an account can have this name: printable ASCII without characters that delimit it in URLs, and not a
+/// step in a path, which browsers remove. Because `#` is excluded, the bank's own account cannot be named.
 pub(crate) fn is_account_name(name: &str) -> bool {
     (1..=MAX_NAME_BYTES).contains(&name.len())
+        && !matches!(name, "." | "..")
         && name.bytes().all(|byte| byte.is_ascii_graphic() && !b"/?#%&\"\\<>".contains(&byte))
+}
+
+/// Returns whether somebody can register an account with this name: also without a colon, since HTTP basic
+/// authentication ends the name there, so that nobody could log in.
+pub(crate) fn is_new_account_name(name: &str) -> bool {
+    is_account_name(name) && !name.contains(':')
 }
 
 /// The IBANs of the bank: a country, and the beginning of the part after the check digits.
@@ -178,6 +185,9 @@ mod tests {
         }
         assert_eq!(without.account(&without.payto("42")).unwrap(), "42");
         assert_eq!(without.account(FOREIGN), Err(NoAccount::Malformed));
+        assert!(!is_account_name(".") && !is_account_name("..") && is_account_name("..."));
+        // Accounts of older versions may have a colon.
+        assert!(is_account_name("a:b") && !is_new_account_name("a:b") && is_new_account_name("a.b"));
         assert!(!is_account_name(&"x".repeat(201)));
     }
 

@@ -1,5 +1,6 @@
 //! From a shop's order to the terms of a contract (merchant chapter 4).
 
+use crate::urls;
 use batzen_crypto::{HashCode, base32, fill_random};
 use batzen_protocol::api::merchant::{ContractAuditor, ContractExchange, ContractTerms};
 use batzen_protocol::canonical::canonical_contract;
@@ -56,8 +57,7 @@ pub(crate) struct Terms {
 /// Returns whether an order can have this id: it is part of URLs.
 #[must_use]
 pub(crate) fn is_order_id(id: &str) -> bool {
-    (1..=ORDER_ID_BYTES_MAX).contains(&id.len())
-        && id.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._~:@+".contains(&b))
+    urls::is_id(id, ORDER_ID_BYTES_MAX)
 }
 
 /// A new id: year, day of the year, and 64 random bits.

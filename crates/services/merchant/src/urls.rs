@@ -9,6 +9,15 @@ pub(crate) const DEFAULT: &str = "default";
 /// The longest base URL, in bytes.
 const BASE_BYTES_MAX: usize = 512;
 
+/// Returns whether an id of at most so many bytes can be a part of URLs. `.` and `..` cannot: browsers, and whoever follows
+/// RFC 3986, remove them from a path.
+#[must_use]
+pub(crate) fn is_id(id: &str, bytes_max: usize) -> bool {
+    (1..=bytes_max).contains(&id.len())
+        && !matches!(id, "." | "..")
+        && id.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._~:@+".contains(&b))
+}
+
 /// The base URL of an instance, as its customers see it: with a final slash. `None` if the request does not say.
 ///
 /// A proxy names the host, the scheme and a prefix of the path in `X-Forwarded-Host`, `-Proto` and `-Prefix`, or the

@@ -146,6 +146,18 @@ impl Head {
         name.get(&self.headers)
     }
 
+    /// Returns whether the client has the version with this entity tag, by `If-None-Match` (RFC 9110, section 13.1.2):
+    /// compared weakly, also in lists, `*` for any, and without quotes, as wallets of 2022 write it.
+    #[must_use]
+    pub fn has_version(&self, etag: &str) -> bool {
+        fn bare(tag: &str) -> &str {
+            let tag = tag.trim();
+            tag.strip_prefix("W/").unwrap_or(tag).trim_matches('"')
+        }
+        let is_known = |tag: &str| tag.trim() == "*" || bare(tag).eq_ignore_ascii_case(bare(etag));
+        self.header(crate::header::IF_NONE_MATCH).is_some_and(|known| known.split(',').any(is_known))
+    }
+
     /// The first value of a query parameter, if it is given.
     #[must_use]
     pub fn query_text(&self, name: &str) -> Option<&str> {

@@ -48,7 +48,6 @@ enum LedgerCommand {
 /// # Errors
 /// Any failure, as one line.
 pub(super) fn run(args: LedgerArgs) -> anyhow::Result<ExitCode> {
-    services::raise_descriptor_limit();
     match args.command {
         LedgerCommand::Serve(args) => serve::run(&args),
         LedgerCommand::SampleConfig(args) => {

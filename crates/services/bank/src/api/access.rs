@@ -85,10 +85,10 @@ async fn public_accounts(_: &Service, _: &Request) -> Response {
 
 async fn register(bank: &Arc<Service>, request: &Request) -> Answer {
     let RegisterRequest { username: name, password } = body(request)?;
-    if !names::is_account_name(&name) {
+    if !names::is_new_account_name(&name) {
         return Err(wrong_member::<RegisterRequest>("username"));
     }
-    if password.len() > PASSWORD_BYTES_MAX {
+    if password.is_empty() || password.len() > PASSWORD_BYTES_MAX {
         return Err(wrong_member::<RegisterRequest>("password"));
     }
     let password_hash = match bank.find_account(&name).await? {

@@ -55,7 +55,7 @@ fn answer(app: &Exchange, request: &Request, since: Option<Timestamp>) -> Option
 }
 
 fn respond(answer: &KeysAnswer, request: &Request) -> Response {
-    let known = request.header(header::IF_NONE_MATCH) == Some(answer.etag.as_str());
+    let known = request.has_version(&answer.etag);
     let response = if known {
         Response::empty(304).with_header(header::CONTENT_TYPE, "application/json")
     } else {

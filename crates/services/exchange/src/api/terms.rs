@@ -22,7 +22,7 @@ async fn privacy(app: &Exchange, request: &Request) -> Response {
 fn serve(app: &Exchange, documents: &Documents, request: &Request) -> Response {
     let expires = http_date(app.core.now().saturating_add(Duration::from_days(1)));
     let etag = documents.etag();
-    if request.header(header::IF_NONE_MATCH).is_some_and(|known| known.trim().eq_ignore_ascii_case(etag)) {
+    if request.has_version(etag) {
         return Response::empty(304).with_header(header::EXPIRES, &expires).with_header(header::ETAG, etag);
     }
     let (document, languages) =

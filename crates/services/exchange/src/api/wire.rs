@@ -15,7 +15,7 @@ async fn get(app: &Exchange, request: &Request) -> Response {
         Ok(answer) => answer,
         Err(missing) => return error(missing.code(), missing.detail()),
     };
-    if request.header(header::IF_NONE_MATCH) == Some(answer.etag.as_str()) {
+    if request.has_version(&answer.etag) {
         return Response::empty(304)
             .with_header(header::EXPIRES, &answer.expires)
             .with_header(header::ETAG, &answer.etag);

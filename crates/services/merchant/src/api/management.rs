@@ -26,6 +26,7 @@ use crate::rules::{
     ChangeInstance, CreateInstance, DeleteInstance, NewAccount, PurgeOrders, PurgeRest, Refusal, SetAuth,
     order_range,
 };
+use crate::urls;
 
 /// The parameter `purge` of a deletion.
 const PURGE: &str = "Whether to forget its orders, too.";
@@ -94,8 +95,7 @@ const PURGE_ROWS: usize = 128;
 
 /// Returns whether an instance can have this id: it is part of URLs.
 fn is_instance_id(id: &str) -> bool {
-    (1..=ID_BYTES_MAX).contains(&id.len())
-        && id.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._~:@+".contains(&b))
+    urls::is_id(id, ID_BYTES_MAX)
 }
 
 async fn list_instances(app: &Arc<Merchant>, request: &mut Request) -> Answer {

@@ -22,6 +22,7 @@ use super::{Answer, Merchant, Shop, body, malformed, refused};
 use crate::rules::{
     ChangeProduct, CreateProduct, DeleteProduct, GRACE, Held, LockProduct, Refusal, ReleaseStock,
 };
+use crate::urls;
 
 pub(super) fn routes() -> Rows {
     let mut rows = Rows::of("stock");
@@ -58,8 +59,7 @@ const RELEASES: usize = 128;
 
 /// Returns whether a product, a lock or a template can have this id: it is part of URLs.
 pub(super) fn is_id(id: &str) -> bool {
-    (1..=ID_BYTES_MAX).contains(&id.len())
-        && id.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._~:@+".contains(&b))
+    urls::is_id(id, ID_BYTES_MAX)
 }
 
 fn total_of(stock: i64) -> Result<Option<u64>, Response> {

@@ -12,8 +12,9 @@ use super::openapi::MILLISECONDS;
 use super::{Merchant, Shop};
 use crate::urls::DEFAULT;
 
-/// The largest body of requests with little content, in bytes.
-pub(super) const SMALL_BODY_BYTES_MAX: usize = 4 << 10;
+/// The largest body of requests with little content, in bytes. Clients may write each character of a text as an escape of
+/// up to six bytes for each of its own.
+pub(super) const SMALL_BODY_BYTES_MAX: usize = 16 << 10;
 /// The largest body with texts or planchets, in bytes.
 pub(super) const TEXTS_BYTES_MAX: usize = 64 << 10;
 /// The largest body with an image, in bytes.

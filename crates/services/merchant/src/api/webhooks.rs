@@ -13,6 +13,7 @@ use batzen_store::Store;
 use batzen_tables::merchant::{
     OrderRow, PendingWebhookKey, PendingWebhookRow, PendingWebhooks, WebhookKey, WebhookRow, Webhooks,
 };
+use serde_json::{Value, json};
 
 use super::core::Core;
 use super::orders::terms_of;
@@ -73,31 +74,44 @@ impl Event<'_> {
     }
 }
 
-/// Replaces `{{ name }}` by values. In JSON, values are escaped as in its strings.
-fn fill(template: &str, values: &[(&str, String)], escapes: bool) -> String {
+/// Replaces `{{ name }}` by values, and `{{ name.member }}` by their members. In JSON, texts are escaped as in its strings,
+/// unless there are three braces; anything else is its JSON. What would make the result too long is left out.
+fn fill(template: &str, values: &Value, is_json: bool) -> String {
     let mut out = String::with_capacity(template.len());
     let mut rest = template;
     while let Some((before, after)) = rest.split_once("{{") {
         out.push_str(before);
-        let Some((name, after)) = after.split_once("}}") else {
+        let (is_raw, inner) = match after.strip_prefix('{') {
+            Some(inner) => (true, inner),
+            None => (false, after),
+        };
+        let Some((name, after)) = inner.split_once(if is_raw { "}}}" } else { "}}" }) else {
             out.push_str("{{");
             rest = after;
             continue;
         };
-        if let Some((_, value)) = values.iter().find(|(known, _)| *known == name.trim()) {
-            if escapes {
-                let text = serde_json::to_string(value).expect("a text has a JSON form");
-                out.push_str(&text[1..text.len() - 1]);
-            } else {
-                // A line more would be a header more.
-                out.extend(value.chars().filter(|c| !c.is_control()));
+        let value = name.trim().split('.').try_fold(values, |value, member| value.get(member));
+        let text = match value {
+            None | Some(Value::Null) => String::new(),
+            Some(Value::String(text)) if is_json && !is_raw => {
+                let quoted = serde_json::to_string(text).expect("a text has a JSON form");
+                quoted[1..quoted.len() - 1].to_owned()
             }
+            Some(Value::String(text)) => text.clone(),
+            Some(other) => other.to_string(),
+        };
+        if out.len() + text.len() <= FILLED_BYTES_MAX {
+            // A line more would be a header more.
+            out.extend(text.chars().filter(|c| is_json || !c.is_control()));
         }
         rest = after;
     }
     out.push_str(rest);
     out
 }
+
+/// The length up to which values are filled in, in bytes: a template may name a contract many times.
+const FILLED_BYTES_MAX: usize = 1 << 20;
 
 /// The body of a web hook without a template.
 const DEFAULT_BODY: &str = r#"{"webhook_type":"{{ webhook_type }}","order_id":"{{ order_id }}","amount":"{{ amount }}","summary":"{{ summary }}","refund_amount":"{{ refund_amount }}","reason":"{{ reason }}"}"#;
@@ -153,15 +167,16 @@ pub(super) async fn hooks(
         Event::Pay => (String::new(), String::new()),
         Event::Refund { total, reason } => (total.to_string(), (*reason).to_owned()),
     };
-    let summary = terms_of::<serde_json::Value>(row)?["summary"].as_str().unwrap_or_default().to_owned();
-    let values = [
-        ("webhook_type", event.kind().to_owned()),
-        ("order_id", row.order_id.clone()),
-        ("amount", core.amount(row.amount).to_string()),
-        ("summary", summary),
-        ("refund_amount", total.clone()),
-        ("reason", reason),
-    ];
+    let terms: Value = terms_of(row)?;
+    let values = json!({
+        "webhook_type": event.kind(),
+        "order_id": row.order_id,
+        "amount": core.amount(row.amount),
+        "summary": terms["summary"].as_str().unwrap_or_default(),
+        "refund_amount": total,
+        "reason": reason,
+        "contract_terms": terms,
+    });
     let wanted = hooks.into_iter().filter(|(_, hook)| hook.event_type == event.kind());
     let requests = wanted.map(|(webhook_id, hook)| {
         let parts = [&*webhook_id, event.kind(), &row.order_id, &total].map(str::as_bytes);
@@ -242,11 +257,11 @@ pub(super) async fn send_due(app: &Merchant) -> Result<Option<Timestamp>, Respon
     let next = found.iter().map(|found| found.row.next).find(|next| *next > now);
     let sends = found.into_iter().filter(|found| is_due(&found.row)).map(|found| async move {
         // Of several processes, one sends it. If that ends meanwhile, another one tries again later.
-        let take = TakeWebhook { key: found.key.clone(), until: now.saturating_add(TAKEN) };
-        if app.core.execute(take).await?.is_err() {
-            return Ok(());
-        }
-        let is_done = send(&app.hook_client, &found.row).await;
+        let (instance, webhook_id) = (found.key.instance.clone(), found.row.webhook_id.clone());
+        let hook = WebhookKey { instance, webhook_id };
+        let take = TakeWebhook { key: found.key.clone(), hook, until: now.saturating_add(TAKEN) };
+        let Ok(Some(row)) = app.core.execute(take).await? else { return Ok(()) };
+        let is_done = send(&app.hook_client, &row).await;
         let failures = found.row.failures + 1;
         let again = (!is_done && failures < FAILURES_MAX).then(|| now.saturating_add(pause(failures)));
         if !is_done && again.is_none() {
@@ -292,10 +307,22 @@ mod tests {
 
     #[test]
     fn templates_are_filled_with_escaped_values() {
-        let values = [("summary", "a \"b\"\r\nX: y".to_owned()), ("n", "1".to_owned())];
+        let values = json!({
+            "summary": "a \"b\"\r\nX: y", "n": "1",
+            "contract_terms": { "amount": "KUDOS:1", "products": [{ "price": 2 }], "auto": true },
+        });
         assert_eq!(fill("{{ n }}-{{n}} {{ other }}{{", &values, true), "1-1 {{");
         assert_eq!(fill(r#"{"s":"{{ summary }}"}"#, &values, true), r#"{"s":"a \"b\"\r\nX: y"}"#);
         assert_eq!(fill("S: {{ summary }}", &values, false), "S: a \"b\"X: y");
+        // As templates of shop systems have them.
+        let body = fill(r#"{"terms":{{contract_terms}},"n":{{{n}}}}"#, &values, true);
+        let body: Value = serde_json::from_str(&body).unwrap();
+        assert_eq!((&body["terms"], &body["n"]), (&values["contract_terms"], &json!(1)));
+        let members =
+            "{{contract_terms.amount}} {{ contract_terms.auto }} {{contract_terms.none}}|{{{summary}}}";
+        assert_eq!(fill(members, &values, true), "KUDOS:1 true |a \"b\"\r\nX: y");
+        let many = "{{contract_terms}}".repeat(100_000);
+        assert!(fill(&many, &values, true).len() <= FILLED_BYTES_MAX);
     }
 
     #[test]

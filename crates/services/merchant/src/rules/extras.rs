@@ -88,22 +88,38 @@ impl Command<MerchantRules> for EditToken {
 pub(crate) struct TakeWebhook {
     /// The request.
     pub(crate) key: PendingWebhookKey,
+    /// The hook that it belongs to, as read before: it never changes.
+    pub(crate) hook: WebhookKey,
     /// When somebody else may send it.
     pub(crate) until: Timestamp,
 }
 
 impl Command<MerchantRules> for TakeWebhook {
-    type Answer = ();
+    /// The request, with the hook's address of now. None: the shop has deleted the hook, so that nothing is sent any more.
+    type Answer = Option<PendingWebhookRow>;
 
     fn plan(&self, _: &MerchantRules, plan: &mut Plan) {
         plan.row::<PendingWebhooks>(self.key.clone());
+        plan.row::<Webhooks>(self.hook.clone());
     }
 
-    fn execute(&self, _: &MerchantRules, rows: &mut WorkingSet, now: Timestamp) -> Result<(), Refusal> {
+    fn execute(
+        &self,
+        _: &MerchantRules,
+        rows: &mut WorkingSet,
+        now: Timestamp,
+    ) -> Result<Option<PendingWebhookRow>, Refusal> {
         let known = rows.get::<PendingWebhooks>(&self.key).cloned();
         let due = known.filter(|row| row.next <= now).ok_or(Refusal::NameUnknown)?;
-        rows.update::<PendingWebhooks>(&self.key, PendingWebhookRow { next: self.until, ..due });
-        Ok(())
+        let Some(WebhookRow { url, http_method, .. }) = rows.get::<Webhooks>(&self.hook).cloned() else {
+            rows.delete::<PendingWebhooks>(&self.key);
+            return Ok(None);
+        };
+        // Another writer may be deleting it.
+        rows.depend_on::<Webhooks>(&self.hook);
+        let row = PendingWebhookRow { url, http_method, next: self.until, ..due };
+        rows.update::<PendingWebhooks>(&self.key, row.clone());
+        Ok(Some(row))
     }
 }
 

@@ -122,6 +122,42 @@ async fn web_hooks_say_what_has_happened() {
 }
 
 #[tokio::test]
+async fn calls_that_wait_follow_their_hook() {
+    let exchange = Exchange::start().await;
+    let backend = Backend::with_exchange(&exchange).await;
+    let (url, got, drain) = receiver(0).await;
+    let hook = |id: &str| {
+        json!({
+            "webhook_id": id, "event_type": "pay", "url": "http://localhost:1/", "http_method": "POST",
+            "body_template": "{\"id\":\"{{ order_id }}\",\"terms\":{{contract_terms}},\"hook\":\"ID\"}".replace("ID", id),
+        })
+    };
+    for id in ["moved", "deleted"] {
+        assert_eq!(backend.post("private/webhooks", &hook(id)).await.status, 204);
+    }
+    let coin = exchange.coin("KUDOS:5").await;
+    let (id, claimed) = backend.sale(&exchange, &coin).await;
+    let mut moved = hook("moved");
+    moved["url"] = json!(url);
+    assert_eq!(backend.patch("private/webhooks/moved", &moved).await.status, 204);
+    assert_eq!(backend.delete("private/webhooks/deleted").await.status, 204);
+    for _ in 0..100 {
+        backend.now.fetch_add(60, std::sync::atomic::Ordering::SeqCst);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        if !got.lock().unwrap().is_empty() {
+            break;
+        }
+    }
+    wait_for(&got, 1).await;
+    let got = got.lock().unwrap().clone();
+    assert_eq!((got.len(), &got[0].1["hook"], &got[0].1["id"]), (1, &json!("moved"), &json!(id)));
+    assert_eq!(got[0].1["terms"], claimed.terms);
+    drain.trigger();
+    backend.end().await;
+    exchange.end();
+}
+
+#[tokio::test]
 async fn customers_make_orders_of_templates() {
     let backend = Backend::with_shop().await;
     let path = "private/templates";

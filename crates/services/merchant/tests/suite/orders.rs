@@ -23,6 +23,7 @@ async fn an_order_is_created_once() {
         ("order", json!({ "summary": "x" }), 400, 2502),
         ("order", json!({ "amount": "EUR:1", "summary": "x" }), 400, 30),
         ("order", json!({ "amount": "KUDOS:1", "summary": "x", "order_id": "a/b" }), 400, 2502),
+        ("order", json!({ "amount": "KUDOS:1", "summary": "x", "order_id": ".." }), 400, 2502),
         ("order", json!("x"), 400, 22),
         ("payment_target", json!("iban"), 404, 2500),
         ("inventory_products", json!([{ "product_id": "x", "quantity": 1 }]), 404, 2006),

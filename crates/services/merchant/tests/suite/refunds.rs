@@ -19,6 +19,10 @@ async fn refunds_need_a_payment() {
     is_error(&backend.post(&path, &refund("KUDOS:1")).await, 409, 2530);
     is_error(&backend.post(&path, &refund("EUR:0")).await, 400, 30);
     is_error(&backend.post(&path, &json!({ "refund": "KUDOS:0" })).await, 400, 22);
+    // The longest reason, as a client writes it that only knows ASCII.
+    let escaped = format!("{{\"refund\":\"KUDOS:0\",\"reason\":\"{}\"}}", "\\ud83d\\ude00".repeat(512));
+    let call = backend.client.post(backend.url(&path)).body("application/json", escaped.into_bytes());
+    assert_eq!(call.send().await.unwrap().status, 200);
     let approved: Value = backend.post(&path, &refund("KUDOS:0")).await.ok().unwrap();
     assert_eq!(approved["h_contract"], claimed.h_contract.to_string());
     let uri = approved["taler_refund_uri"].as_str().unwrap();

@@ -77,8 +77,8 @@ pub(super) fn page(config: &BankConfig) -> StaticPage {
     StaticPage::new(&html, include_str!("page.css"), include_str!("page.js"))
 }
 
-/// The rule for account names, see [`names::is_account_name`].
-const NAME_RULE: &str = "Letters, digits and most signs, without spaces.";
+/// The rule for account names, see [`names::is_new_account_name`].
+const NAME_RULE: &str = "Letters, digits and most signs, without spaces and colons.";
 
 /// An amount with at least two decimals.
 fn two_digits(money: Money) -> String {
@@ -293,7 +293,7 @@ async fn login(bank: &Service, request: &Request) -> Answer {
 async fn register(bank: &Arc<Service>, request: &Request) -> Answer {
     own_site(request)?;
     let RegisterRequest { username: name, password } = body(request)?;
-    if !names::is_account_name(&name) {
+    if !names::is_new_account_name(&name) {
         return Err(wrong_member::<RegisterRequest>("username"));
     }
     if password.is_empty() || password.len() > PASSWORD_BYTES_MAX {

@@ -81,10 +81,18 @@ async fn built_in_documents_satisfy_wallets() {
         assert_eq!(reply.header("vary"), Some("Accept-Language,Accept,Accept-Encoding"));
         assert_eq!(reply.header("acceptable-languages"), Some("en"));
         assert!(!reply.body.is_empty());
-        let known = etag.to_uppercase();
-        let reply = site.get_with(path, &[("if-none-match", &known)]).await;
-        assert_eq!((reply.status, reply.body.len()), (304, 0));
-        assert_eq!((reply.header("etag"), reply.header("expires").is_some()), (Some(etag), true));
+        for known in [
+            etag.to_uppercase(),
+            format!("\"{etag}\""),
+            format!("W/\"{etag}\""),
+            format!("\"other\", \"{etag}\""),
+            "*".to_owned(),
+        ] {
+            let reply = site.get_with(path, &[("if-none-match", &known)]).await;
+            assert_eq!((reply.status, reply.body.len()), (304, 0), "{known}");
+            assert_eq!((reply.header("etag"), reply.header("expires").is_some()), (Some(etag), true));
+        }
+        assert_eq!(site.get_with(path, &[("if-none-match", "\"other\"")]).await.status, 200);
     }
     site.stop().await;
 }
