@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`program`] | the frame of a program: its log, exit codes, error lines |
 //! | [`allocator`] | the allocator of every program |
-//! | [`logging`], [`otlp`] | log lines, and spans for a collector |
+//! | `logging`, `otlp` | log lines, and spans for a collector |
 //! | [`examples`], [`manual`] | examples in the help; man pages and completions |
 //! | [`services`] | options of every service, its clock, directories, signals and runtime |
 //! | [`store_args`] | options that choose a service's store |

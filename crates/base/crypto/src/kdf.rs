@@ -79,7 +79,7 @@ impl Prk {
     ///
     /// # Panics
     ///
-    /// If `n` is zero or longer than [`MAX_OUTPUT`]. Also if 65536 consecutive tries give no value below `n`:
+    /// If `n` is zero or longer than `MAX_OUTPUT`. Also if 65536 consecutive tries give no value below `n`:
     /// each succeeds with a probability of at least one half.
     #[must_use]
     pub fn expand_mod(&self, n: &[u8], ctx: &[u8]) -> Vec<u8> {
@@ -130,7 +130,7 @@ pub(crate) fn trim_leading_zeros(bytes: &[u8]) -> &[u8] {
 ///
 /// # Panics
 ///
-/// If `out` is longer than [`MAX_OUTPUT`].
+/// If `out` is longer than `MAX_OUTPUT`.
 pub fn kdf(out: &mut [u8], salt: &[u8], ikm: &[u8], info: &[&[u8]]) {
     Extractor::new(salt).extract(ikm).expand(out, info);
 }
@@ -207,7 +207,7 @@ fn derive_in_lanes<const N: usize>(items: &[Derivation<'_>], keys: &mut [[u8; N]
 ///
 /// # Panics
 ///
-/// If `n` is zero or longer than [`MAX_OUTPUT`].
+/// If `n` is zero or longer than `MAX_OUTPUT`.
 #[must_use]
 pub fn kdf_mod(n: &[u8], salt: &[u8], ikm: &[u8], ctx: &[u8]) -> Vec<u8> {
     Extractor::new(salt).extract(ikm).expand_mod(n, ctx)

@@ -516,7 +516,7 @@ impl Amount {
     /// Reads [`Amount::to_nbo`].
     ///
     /// # Errors
-    /// As [`Money::new`] and [`Currency::from_padded`].
+    /// As [`Money::new`] and `Currency::from_padded`.
     pub fn from_nbo(bytes: &[u8; Self::NBO_SIZE]) -> Result<Self, AmountError> {
         let (mut money, mut currency) = ([0u8; 12], [0u8; 12]);
         money.copy_from_slice(&bytes[..12]);

@@ -34,7 +34,7 @@ pub enum EcontractError {
     /// The decrypted content is malformed.
     #[error("malformed encrypted contract")]
     Malformed,
-    /// The text is larger than [`MAX_TEXT_SIZE`].
+    /// The text is larger than `MAX_TEXT_SIZE`.
     #[error("contract is too large")]
     TooLarge,
 }
@@ -105,7 +105,8 @@ impl PeerContract {
     /// Encrypts under a nonce that was never used before with this key.
     ///
     /// # Errors
-    /// As [`PeerContract::encrypt`].
+    /// [`EcontractError::Crypto`] for a malformed purse key, [`EcontractError::Json`] if the contract is not
+    /// canonical, [`EcontractError::TooLarge`].
     pub fn encrypt_with_nonce(
         &self,
         nonce: &[u8; NONCE_SIZE],

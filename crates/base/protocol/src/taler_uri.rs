@@ -98,7 +98,7 @@ impl TalerUri {
     /// Parses a URI.
     ///
     /// # Errors
-    /// [`TalerUriError`].
+    /// `TalerUriError`.
     pub fn parse(text: &str) -> Result<Self, TalerUriError> {
         let (scheme, rest) = text.split_once("://").ok_or(TalerUriError::Scheme)?;
         let scheme = if scheme.eq_ignore_ascii_case("taler") {

@@ -80,7 +80,7 @@ impl Timestamp {
         }
     }
 
-    /// As [`Timestamp::checked_add`], but never if the result is out of range.
+    /// As `Timestamp::checked_add`, but never if the result is out of range.
     #[must_use]
     pub const fn saturating_add(self, duration: Duration) -> Self {
         match self.checked_add(duration) {

@@ -3,18 +3,18 @@
 //! | module | what |
 //! |---|---|
 //! | [`record`] | accounts and transfers: 128 bytes each, little endian, as existing clients of this family lay them out |
-//! | [`status`] | the result of each event of a batch, with the numbers on the wire |
-//! | [`query`] | filters of reads, balances, change events |
+//! | `status` | the result of each event of a batch, with the numbers on the wire |
+//! | `query` | filters of reads, balances, change events |
 //! | [`machine`] | the rules: a pure state machine from operations to results and a log of records |
-//! | [`memory`] | [`MemoryLedger`], the machine in memory, for tests of programs that use a ledger |
+//! | `memory` | [`MemoryLedger`], the machine in memory, for tests of programs that use a ledger |
 //! | `conformance` | requirements on every backend, as a test (feature `conformance`) |
 //! | `testing` | what tests with ledgers of their own need (feature `conformance`) |
 //! | [`Ledger`] | the interface that a bank or a switch uses, with any backend |
 //! | [`RetryingLedger`] | the same, with requests that are repeated until they are answered |
 //! | [`Outbox`] | carries a service's durable intents to its ledger, and the answers to its books |
 //!
-//! Amounts count the smallest unit of the account's ledger. All arithmetic is checked. Only [`retry`] and
-//! [`outbox`] read a clock; nothing here draws random numbers or does I/O.
+//! Amounts count the smallest unit of the account's ledger. All arithmetic is checked. Only `retry` and
+//! `outbox` read a clock; nothing here draws random numbers or does I/O.
 
 #[cfg(any(test, feature = "conformance"))]
 pub mod conformance;

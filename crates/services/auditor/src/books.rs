@@ -1,7 +1,7 @@
 //! The auditor's rows for its programs, whether or not its service runs.
 //!
 //! A database is open to all. An embedded store is open in one process only: if that is the running service, it is asked
-//! over its local socket ([`link`](crate::link)).
+//! over its local socket (`link`).
 
 use std::ops::Bound;
 use std::path::PathBuf;
@@ -164,7 +164,7 @@ impl Books {
     }
 
     /// The confirmations of an exchange that came after the one with this serial (0: all), at most `limit` and at most
-    /// [`CONFIRMATIONS_MAX`], in their order.
+    /// `CONFIRMATIONS_MAX`, in their order.
     ///
     /// # Errors
     /// [`BooksError`].

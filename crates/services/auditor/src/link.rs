@@ -237,7 +237,7 @@ fn ask_follower(socket: &Path, question: &Ask) -> Result<Option<Told>, LinkError
 /// Asks the service for a report on the exchange that it follows. `None` if it does not run, or follows none.
 ///
 /// # Errors
-/// [`LinkError`] if it refuses, or its answer cannot be read.
+/// `LinkError` if it refuses, or its answer cannot be read.
 pub fn ask_report(socket: &Path, wanted: Wanted) -> Result<Option<Forms>, LinkError> {
     match ask_follower(socket, &Ask::Report { wanted })? {
         None => Ok(None),
@@ -249,7 +249,7 @@ pub fn ask_report(socket: &Path, wanted: Wanted) -> Result<Option<Forms>, LinkEr
 /// Asks the service how many rows its check of all rows has read. `None` if there is none going on.
 ///
 /// # Errors
-/// [`LinkError`] if it refuses, or its answer cannot be read.
+/// `LinkError` if it refuses, or its answer cannot be read.
 pub fn ask_checking(socket: &Path) -> Result<Option<u64>, LinkError> {
     match ask_follower(socket, &Ask::Checking)? {
         None => Ok(None),
@@ -262,7 +262,7 @@ pub fn ask_checking(socket: &Path) -> Result<Option<u64>, LinkError> {
 /// it does not run, or follows none.
 ///
 /// # Errors
-/// [`LinkError`] if it refuses, or its answer cannot be read.
+/// `LinkError` if it refuses, or its answer cannot be read.
 pub fn ask_liabilities(socket: &Path, request: &Request) -> Result<Option<Examined>, LinkError> {
     let Request { source, master_pub, now, .. } = request.clone();
     match ask_follower(socket, &Ask::Liabilities { source, master_pub, now })? {
@@ -276,7 +276,7 @@ pub fn ask_liabilities(socket: &Path, request: &Request) -> Result<Option<Examin
 /// none.
 ///
 /// # Errors
-/// [`LinkError`] if it refuses, or its answer cannot be read.
+/// `LinkError` if it refuses, or its answer cannot be read.
 pub fn ask_note(socket: &Path, id: ShortHash, suppresses: bool, reason: &str) -> Result<bool, LinkError> {
     match ask_follower(socket, &Ask::Note { id, suppresses, reason: reason.to_owned() })? {
         None => Ok(false),

@@ -39,7 +39,7 @@ fn fees(value: Money) -> CoinFees {
 
 /// A stand-alone exchange with play money that keeps everything below `dir/exchange`.
 ///
-/// With `with_ages` it also offers the values of [`AGE_VALUES`] with age groups, for pocket money. With
+/// With `with_ages` it also offers the values of `AGE_VALUES` with age groups, for pocket money. With
 /// `with_cs` it also offers every value in Clause Blind Schnorr. The GNU Taler wallet of December 2022
 /// selects such coins and then waits forever, so they are optional.
 pub fn exchange_config(

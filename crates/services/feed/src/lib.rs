@@ -7,12 +7,12 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`change`], [`message`] | the protocol: bytes in, bytes out |
+//! | `change`, [`message`] | the protocol: bytes in, bytes out |
 //! | [`chain`] | the hash chain and what is signed: pure functions |
 //! | [`config`] | configuration of both sides |
 //! | [`server`] | the exchange's side |
 //! | [`client`] | the auditor's side |
-//! | [`lag`], [`metrics`] | how far the auditor is behind |
+//! | `lag`, [`metrics`] | how far the auditor is behind |
 
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 

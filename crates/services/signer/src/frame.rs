@@ -4,7 +4,7 @@
 //! modulus), so the length of a request reveals how many items of which kind it has, and nothing else.
 //! Answers to signing requests are batches of items as well, one per requested item, in the same order. The
 //! other answers (lists of keys, private keys for followers, status) are blobs, padded with zeros to a
-//! multiple of [`BLOB_BLOCK_BYTES`].
+//! multiple of `BLOB_BLOCK_BYTES`.
 
 use std::ops::Range;
 

@@ -8,15 +8,15 @@
 //! | module | contents |
 //! |---|---|
 //! | [`config`], [`service_config`], [`address`] | configuration |
-//! | [`schedule`] | when keys must exist: arithmetic |
-//! | [`files`], [`modules`] | private keys on disk and in memory, their creation and erasure |
+//! | `schedule` | when keys must exist: arithmetic |
+//! | [`files`], `modules` | private keys on disk and in memory, their creation and erasure |
 //! | [`listing`] | public information about the keys |
-//! | [`local_signer`] | signing in batches with keys in this process |
-//! | [`custody`] | signing with keys, wherever they are |
+//! | `local_signer` | signing in batches with keys in this process |
+//! | `custody` | signing with keys, wherever they are |
 //! | [`frame`], [`items`], [`secrets`] | the protocol: bytes in, bytes out |
-//! | [`policy`] | what a signer signs, for any client |
+//! | `policy` | what a signer signs, for any client |
 //! | [`channel`] | TLS with raw public keys |
-//! | [`state`], [`server`], [`keeper`], [`persisted_role`], [`status`] | the signer or key helper process |
+//! | [`state`], [`server`], [`keeper`], `persisted_role`, [`status`] | the signer or key helper process |
 //! | [`client`], [`link`] | its clients |
 //! | [`keyholders`] | the signers or key helpers of an exchange |
 //! | [`metrics`], [`page`] | counters of both, the signer's pages `/metrics` and `/dashboard` |

@@ -81,7 +81,7 @@ impl Access {
 pub struct Snapshot {
     /// The listing in the form in which it is sent.
     pub(crate) encoded: Vec<u8>,
-    /// The version of the listing; [`NO_VERSION`] if there are no keys yet.
+    /// The version of the listing; `NO_VERSION` if there are no keys yet.
     pub version: u64,
     /// Denomination keys by identifier.
     pub denoms: HashMap<KeyId, Arc<HeldKey>>,

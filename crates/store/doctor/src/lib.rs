@@ -7,7 +7,7 @@
 //! | [`tuning`] | pure: machine and facts → the settings that this server should have, as a `postgresql.conf` fragment |
 //! | [`report`] | reports of findings and facts as text and JSON |
 //! | [`watch`] | the live view |
-//! | [`words`] | readable sizes, time spans and shares |
+//! | `words` | readable sizes, time spans and shares |
 //!
 //! Facts that cannot be read (for lack of a permission or an extension) are reported as a
 //! [`Gap`](facts::Gap), never as a failure. The doctor changes nothing: statements that write are executed in

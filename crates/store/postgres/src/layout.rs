@@ -4,7 +4,7 @@
 //! | of the record | in the database |
 //! |---|---|
 //! | its shard | `vshard smallint`: [`batzen_store::vshard`] of the shard key under the store's key |
-//! | key and row | a column of the same name for each (`row_NAME` if the key has that name), see [`SqlType`]; an amount is two, `NAME_val` and `NAME_frac` |
+//! | key and row | a column of the same name for each (`row_NAME` if the key has that name), see `SqlType`; an amount is two, `NAME_val` and `NAME_frac` |
 //! | its serial | `serial bigint` (`record_serial` in a table that has a column of that name) |
 //! | its version | `version integer`: grows with every update, so that changes name the version they read |
 //! | hash index | `ix_NAME bigint`, a keyed hash of the value (`bigint[]` if a row may have several) |

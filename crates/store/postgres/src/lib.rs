@@ -15,7 +15,7 @@
 //! | `sizes` | rows and sizes of tables for metrics, read rarely |
 //! | `batch` | a change set as statements with their parameters |
 //! | `commit` | change sets in one round trip; the outcome of a commit whose connection was lost |
-//! | [`citus`] | what differs on the nodes of a Citus cluster |
+//! | `citus` | what differs on the nodes of a Citus cluster |
 //! | `listen` | the store's lock, and notifications |
 //! | [`replica`] | the changes of a publication, for a copy elsewhere |
 //! | [`schema`] | creation, migration and maintenance of the tables |

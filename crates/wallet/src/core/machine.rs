@@ -58,7 +58,7 @@ pub fn next(state: &WalletState, id: OpId, poll_ms: u64) -> Result<Next> {
 /// # Errors
 /// If the peer refuses, or its answer is malformed. The operation stays where it is and is tried again. After
 /// [`CoreError::UnknownSigningKey`], update the exchange and try again; if the key is still unknown, pass the
-/// answer to [`evidence::dispute`].
+/// answer to `evidence::dispute`.
 pub fn receive(
     state: &WalletState,
     id: OpId,

@@ -5,7 +5,7 @@
 //! durable, applies them, and only then sends the next request. Random bytes come from an [`Entropy`]; the
 //! time is an argument.
 //!
-//! [`planchet`], [`refresh::Session`] and [`select`] need no state. Load generators and other wallets can use
+//! `planchet`, `refresh::Session` and `select` need no state. Load generators and other wallets can use
 //! them.
 
 pub(crate) mod age;

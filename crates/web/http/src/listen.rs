@@ -148,7 +148,7 @@ pub enum Socket {
 }
 
 impl Listener {
-    /// Binds and returns the actual address. A shared port gets connections only after [`Listener::listen`].
+    /// Binds and returns the actual address. A shared port gets connections only after `Listener::listen`.
     ///
     /// # Errors
     /// The error of the system, with the address in its text.

@@ -78,7 +78,7 @@ impl<K: Eq + Hash + Clone> Waiters<K> {
     /// Registers interest in a key. Do this before the look-up whose result decides whether to wait.
     ///
     /// # Errors
-    /// [`TooManyWaiters`] if the maximum is reached.
+    /// `TooManyWaiters` if the maximum is reached.
     pub fn register(self: &Arc<Self>, key: K) -> Result<Waiter<K>, TooManyWaiters> {
         self.waiting
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| (n < self.max_waiters).then_some(n + 1))

@@ -3,7 +3,7 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | [`load`] | the load generator, its requests, and the measurements during the load |
+//! | `load` | the load generator, its requests, and the measurements during the load |
 //! | [`scenarios`] | the scenarios: a module for each command of `batzen-lab bench` |
 //! | [`results`] | the files of a run, and reports, comparisons and tables of them |
 //! | [`plan`] | what a wanted load needs, computed from the results |

@@ -2,7 +2,7 @@
 //! measurements.
 //!
 //! Each participant has its own address for callbacks and its own connections to the switch, with one request
-//! under way on each. Payers send prepares, one by one ([`Fsps::send`]) or as a load at a rate or in a closed
+//! under way on each. Payers send prepares, one by one (`Fsps::send`) or as a load at a rate or in a closed
 //! loop ([`Fsps::load`]); payees recompute the fulfilment from the packet and answer according to the
 //! [`Behaviour`] of the transfer. A request that is refused for overload or lost with its connection is
 //! repeated byte for byte. A payer that hears nothing sends a query after the expiration.
@@ -13,9 +13,9 @@
 //! | module | contents |
 //! |---|---|
 //! | [`hub`] | the operators: onboarding, funds, windows, settlements |
-//! | [`ilp`] | packet, fulfilment, condition |
-//! | [`order`] | orders to the participants: single transfers, loads, behaviours |
-//! | [`outcome`] | how transfers and loads ended |
+//! | `ilp` | packet, fulfilment, condition |
+//! | `order` | orders to the participants: single transfers, loads, behaviours |
+//! | `outcome` | how transfers and loads ended |
 //! | `book` | transfers under way |
 //! | `text`, `message` | texts, HTTP/1.1 requests and JSON in reused buffers |
 //! | `worker`, `outgoing`, `incoming` | a thread: its loop, requests to the switch, callbacks from it |

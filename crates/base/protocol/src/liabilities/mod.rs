@@ -10,7 +10,7 @@
 //! | [`leaf`] | what is counted: one leaf for each blind signature and each use of a coin |
 //! | [`tree`] | trees, and the buckets that wallets download |
 //! | [`statement`] | statements, and the chain that they form |
-//! | [`receipt`] | the exchange's signed word that it has signed a planchet |
+//! | `receipt` | the exchange's signed word that it has signed a planchet |
 //! | [`evidence`] | proofs of fraud that anyone can check |
 //! | [`files`] | where each of them is, at a server or in a directory |
 //!

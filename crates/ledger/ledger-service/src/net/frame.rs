@@ -327,7 +327,7 @@ impl Hello {
         })
     }
 
-    /// Returns whether the other side can speak [`VERSION`].
+    /// Returns whether the other side can speak `VERSION`.
     #[must_use]
     pub const fn speaks_our_version(&self) -> bool {
         self.version_min <= VERSION && VERSION <= self.version_max

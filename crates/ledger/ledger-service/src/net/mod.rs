@@ -4,14 +4,14 @@
 //! |---|---|
 //! | [`frame`] | the binary protocol's frames: header, checksums, hello, errors (`docs/ledger-protocol.md`) |
 //! | [`body`] | records in bodies |
-//! | [`server`] | serves any [`Ledger`](batzen_ledger::Ledger) over TCP and local sockets; requests of many connections share a batch |
+//! | `server` | serves any [`Ledger`](batzen_ledger::Ledger) over TCP and local sockets; requests of many connections share a batch |
 //! | [`client`] | [`LedgerClient`], a ledger behind a socket: batches small requests, repeats after broken connections |
 //! | [`client::cluster`] | the same for a cluster with a client library of its own |
 //! | [`api`] | the HTTP interface: JSON, event stream, OpenAPI (`docs/ledger-api.md`) |
 //! | [`json`] | records as JSON |
 //! | `tigerbeetle` | a TigerBeetle cluster as a ledger (feature `tigerbeetle`) |
 //! | `connect` | connects to the ledger at an address |
-//! | [`address`] | addresses of ledgers on a command line: `tcp://`, `unix://`, `tigerbeetle://`, `embedded` |
+//! | `address` | addresses of ledgers on a command line: `tcp://`, `unix://`, `tigerbeetle://`, `embedded` |
 //!
 //! Nothing here is authenticated or encrypted: listen on a local socket, the loopback interface, or a private
 //! network.

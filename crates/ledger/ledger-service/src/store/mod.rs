@@ -14,8 +14,8 @@
 //! | [`log`] | which row of the store holds which records |
 //! | [`codec`] | how records become bytes |
 //! | `walk` | reads the log from where its index ends |
-//! | [`recovery`] | opening and verifying |
-//! | [`snapshot`] | the state as of a record, and the ids of old transfers |
+//! | `recovery` | opening and verifying |
+//! | `snapshot` | the state as of a record, and the ids of old transfers |
 
 mod block;
 pub mod codec;

@@ -1,4 +1,4 @@
-//! The life cycle of keys: the published snapshot ([`KeyState`]) and the task that updates it ([`keeper`]).
+//! The life cycle of keys: the published snapshot ([`KeyState`]) and the task that updates it (`keeper`).
 //! `batzen_signer` holds the private keys, in this process or elsewhere.
 
 pub(crate) mod keeper;

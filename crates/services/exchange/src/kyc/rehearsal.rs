@@ -51,7 +51,7 @@ impl Rehearsal {
     /// Begins with the provider of this section, in any case.
     ///
     /// # Errors
-    /// [`RehearsalError`].
+    /// `RehearsalError`.
     pub async fn begin(config: &ExchangeConfig, section: &str) -> Result<Self, RehearsalError> {
         let provider =
             config.kyc.providers.iter().find(|provider| provider.section.eq_ignore_ascii_case(section));

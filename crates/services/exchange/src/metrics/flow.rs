@@ -499,7 +499,7 @@ impl MoneyFlow {
     }
 
     /// Takes a view of the existing rows, after which every commit updates the sums. Call it before the first
-    /// commit that is passed to [`MoneyFlow::committed`], and give the view to [`MoneyFlow::begin`].
+    /// commit that is passed to `MoneyFlow::committed`, and give the view to [`MoneyFlow::begin`].
     ///
     /// # Errors
     /// When the store cannot be read.

@@ -126,7 +126,7 @@ pub(super) fn is_revoked(rows: &WorkingSet, serial: DenomSerial) -> bool {
 ///
 /// Besides rows, this table is the only thing that the rules read. It only grows, and terms never change, so
 /// a decision never depends on the time of the read. Denominations that another process has added may be
-/// missing; they are then read from the store ([`DenomTable::find`]).
+/// missing; they are then read from the store (`DenomTable::find`).
 #[derive(Debug, Default)]
 pub struct DenomTable {
     terms: RwLock<Vec<Option<DenomTerms>>>,

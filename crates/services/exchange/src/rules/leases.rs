@@ -6,7 +6,7 @@
 //! * An account's history is divided into *ranges* of bank rows, each imported by the watcher that has leased
 //!   it. The cursor follows the ranges in order, in the commits that import them, so it never passes a row
 //!   that was not imported.
-//! * Other queues are divided into [`SLOTS`] *slots* by a part of their items' keys. A worker has its own row
+//! * Other queues are divided into `SLOTS` *slots* by a part of their items' keys. A worker has its own row
 //!   while its lease lasts; the slots are spread evenly over the workers that have one.
 //!
 //! Times come from the workers' clocks, which may differ: a clock that is ahead takes over early, one that is

@@ -10,18 +10,18 @@
 //!
 //! | file | commands |
 //! |---|---|
-//! | [`reserves`] | [`Withdraw`], [`ReserveHistory`], [`Credits`], [`CloseReserve`] |
-//! | [`coins`] | [`Deposit`], [`Refund`] |
-//! | [`refreshes`] | [`Melt`], [`Reveal`] |
-//! | [`recoups`] | [`Recoup`], [`RecoupRefresh`] |
-//! | [`purses`] | [`PurseCreate`], [`PurseDeposit`], [`PurseMerge`], [`ReservePurse`], [`PurseDelete`], [`PurseExpire`] |
-//! | [`accounts`] | [`ReserveOpen`], [`RequestClose`] |
+//! | `reserves` | [`Withdraw`], [`ReserveHistory`], [`Credits`], [`CloseReserve`] |
+//! | `coins` | [`Deposit`], [`Refund`] |
+//! | `refreshes` | [`Melt`], [`Reveal`] |
+//! | `recoups` | [`Recoup`], [`RecoupRefresh`] |
+//! | `purses` | [`PurseCreate`], [`PurseDeposit`], [`PurseMerge`], [`ReservePurse`], [`PurseDelete`], [`PurseExpire`] |
+//! | `accounts` | [`ReserveOpen`], [`RequestClose`] |
 //! | [`kyc`] | [`RequireKyc`], [`StartKyc`], [`FinishKyc`], [`SubmitKyc`], [`DecideKyc`], [`ClearKycAlert`] |
-//! | [`transfers`] | [`Aggregate`], [`TransfersDone`], [`TransferFailed`], [`TransferRetry`], [`ExecuteDrain`] |
+//! | `transfers` | [`Aggregate`], [`TransfersDone`], [`TransferFailed`], [`TransferRetry`], [`ExecuteDrain`] |
 //! | [`leases`] | [`Lease`]: how workers share jobs |
 //! | [`garbage`] | [`Collect`]: removes what is no longer needed |
 //! | [`archive`] | [`Archive`]: moves what need not be kept at hand to an archive |
-//! | [`management`] | changes signed by offline keys |
+//! | `management` | changes signed by offline keys |
 //!
 //! Reads that need no batch are in [`reads`](crate::reads), together with the balance sheet. A refused
 //! command changes nothing; where the protocol demands evidence, it carries the history ([`crate::history`]) that

@@ -39,7 +39,7 @@ pub struct Aggregate {
     pub account: AccountId,
     /// Deposits that may still be refunded after this moment are left out.
     pub until: Timestamp,
-    /// The maximum number of deposits to aggregate: 1 to [`crate::rules::transfers::AGGREGATE_DEPOSITS_MAX`].
+    /// The maximum number of deposits to aggregate: 1 to `crate::rules::transfers::AGGREGATE_DEPOSITS_MAX`.
     pub deposits_max: usize,
     /// The reason.
     pub trigger: Trigger,

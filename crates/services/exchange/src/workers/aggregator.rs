@@ -1,7 +1,7 @@
 //! aggregator: turns due deposits into prepared transfers to merchants.
 //!
 //! The unit of work is a merchant's account: when one of its deposits is due, all deposits whose refund
-//! period has ended are paid with it. Each command aggregates at most [`AGGREGATE_DEPOSITS_MAX`] deposits, by
+//! period has ended are paid with it. Each command aggregates at most `AGGREGATE_DEPOSITS_MAX` deposits, by
 //! way of the transient aggregate; only the last part pays, under the identifier that the first one got. An
 //! interrupted unit is found again by its transient aggregate.
 //!

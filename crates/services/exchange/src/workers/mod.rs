@@ -11,7 +11,7 @@
 //! | [`liabilities`] | publishes what the exchange owes for its coins, if that is configured |
 //! | [`garbage`] | removes rows that are no longer needed; only by order of an operator |
 //!
-//! They run as tasks of the service ([`start`]), or one after the other until all work is done
+//! They run as tasks of the service (`start`), or one after the other until all work is done
 //! (`run_until_idle` of each: tests, the demo, the `-t` mode of programs). [`link`] lets worker programs use
 //! those of the service. Any number of them may process the same queue at the same time, and each may be
 //! killed at any instruction: every decision is an idempotent command in one commit, and the bank executes a

@@ -3,15 +3,15 @@
 //! | module | what |
 //! |---|---|
 //! | [`look`] | the connection, and the probes: each its own read-only transaction, each able to fail alone |
-//! | [`server`] | the server, its settings, its databases |
-//! | [`activity`] | counters (two samples give rates); sessions and lock waits |
-//! | [`objects`] | tables and indexes with their statistics |
-//! | [`stream`] | replication, slots, archiver, prepared transactions |
-//! | [`statements`] | `pg_stat_statements` |
-//! | [`machine`] | memory, cores, disk and process memory of a local server, from `/proc` and `/sys` |
-//! | [`sync`] | the time of a synced write |
+//! | `server` | the server, its settings, its databases |
+//! | `activity` | counters (two samples give rates); sessions and lock waits |
+//! | `objects` | tables and indexes with their statistics |
+//! | `stream` | replication, slots, archiver, prepared transactions |
+//! | `statements` | `pg_stat_statements` |
+//! | `machine` | memory, cores, disk and process memory of a local server, from `/proc` and `/sys` |
+//! | `sync` | the time of a synced write |
 //! | [`batzen`] | Batzen's schemas |
-//! | [`own_statements`], [`plans`] | executions of the statements of their hot paths |
+//! | `own_statements`, `plans` | executions of the statements of their hot paths |
 //!
 //! Times are seconds, sizes bytes. A number that the server does not know is `None`; a list that could not be
 //! read is empty and has its [`Gap`].

@@ -2,16 +2,16 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`citus`] | what commits over several nodes need |
-//! | [`danger`] | settings and states that lose data |
-//! | [`settings`] | settings against machine and load |
-//! | [`caches`] | cache hit ratios |
-//! | [`tables`] | dead rows, vacuum, statistics, wraparound, whole-table reads, HOT |
-//! | [`indexes`] | unused, redundant, invalid |
-//! | [`sessions`] | long and idle transactions, lock waits, connections and their memory |
-//! | [`stream`] | write-ahead log, checkpoints, standbys, slots, archive, prepared transactions |
-//! | [`statements`] | slow statements |
-//! | [`batzen`] | pruning of Batzen's statements, versions, writers, deadlines |
+//! | `citus` | what commits over several nodes need |
+//! | `danger` | settings and states that lose data |
+//! | `settings` | settings against machine and load |
+//! | `caches` | cache hit ratios |
+//! | `tables` | dead rows, vacuum, statistics, wraparound, whole-table reads, HOT |
+//! | `indexes` | unused, redundant, invalid |
+//! | `sessions` | long and idle transactions, lock waits, connections and their memory |
+//! | `stream` | write-ahead log, checkpoints, standbys, slots, archive, prepared transactions |
+//! | `statements` | slow statements |
+//! | `batzen` | pruning of Batzen's statements, versions, writers, deadlines |
 //!
 //! A rule reports nothing without facts, and one sentence if everything is fine.
 

@@ -4,12 +4,12 @@
 //! |---|---|
 //! | [`shape`] | pure: a table as statements |
 //! | [`wanted`] | pure: from layouts to the tables of a database |
-//! | [`plan`] | pure: from existing to wanted tables; versions and steps |
-//! | [`sql`] | a session |
-//! | [`catalog`] | the existing tables |
+//! | `plan` | pure: from existing to wanted tables; versions and steps |
+//! | `sql` | a session |
+//! | `catalog` | the existing tables |
 //! | [`meta`] | the table `meta`, and the check when a store is opened |
 //! | [`dbinit`] | create, migrate, reset |
-//! | [`views`] | views for auditors |
+//! | `views` | views for auditors |
 //! | [`maintain`] | periodic maintenance: days of queues, statistics, writers |
 //! | `upkeep` | a thread for maintenance and replication lag |
 //! | [`replication`] | a publication for auditors, and its lag |

@@ -1,4 +1,4 @@
-//! The auditor's tables. [`service`] has what its HTTP service and its programs keep: the audited exchanges, and what
+//! The auditor's tables. `service` has what its HTTP service and its programs keep: the audited exchanges, and what
 //! merchants have shown. [`copy`] has its copy of an exchange's rows, which is a store of its own,
 //! and [`results`] what its checks gave, in the same store.
 //!

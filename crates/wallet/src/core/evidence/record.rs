@@ -34,7 +34,7 @@ pub struct RequestRecord {
 pub struct AnswerRecord {
     /// HTTP status.
     pub status: u16,
-    /// The body, if it is UTF-8; at most [`MAX_BODY_SIZE`] bytes of it.
+    /// The body, if it is UTF-8; at most `MAX_BODY_SIZE` bytes of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub body: Option<String>,
     /// The body in Crockford's base 32, if it is not UTF-8; at most [`MAX_BODY_SIZE`] bytes of it.

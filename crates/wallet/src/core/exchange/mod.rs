@@ -288,7 +288,7 @@ impl Exchange {
         }
     }
 
-    /// The denominations without age restriction that can be withdrawn now; see [`Exchange::offers_of`].
+    /// The denominations without age restriction that can be withdrawn now; see `Exchange::offers_of`.
     #[must_use]
     pub fn offers(&self, cipher: CipherChoice, now: Timestamp) -> Vec<Offer> {
         self.offers_of(cipher, 0, now)

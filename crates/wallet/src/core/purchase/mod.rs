@@ -1,9 +1,9 @@
 //! Purchases: a merchant's order, from its `taler://pay` URI to the merchant's receipt.
 //!
-//! The wallet claims the order with a fresh key ([`order`]), checks the contract ([`contract`]), shows it to
+//! The wallet claims the order with a fresh key ([`order`]), checks the contract (`contract`), shows it to
 //! the user, selects coins by the contract's rule about fees ([`fees`]), and sends deposit permissions to the
-//! merchant, who deposits the coins ([`pay`]). The merchant signs a receipt, with which the wallet can show
-//! the payment again in another session ([`replay`]) and gets what the merchant refunds ([`refunds`]). A purchase that cannot be paid is given up at the merchant ([`abort`]).
+//! merchant, who deposits the coins (`pay`). The merchant signs a receipt, with which the wallet can show
+//! the payment again in another session (`replay`) and gets what the merchant refunds ([`refunds`]). A purchase that cannot be paid is given up at the merchant (`abort`).
 
 pub(crate) mod abort;
 pub(crate) mod contract;

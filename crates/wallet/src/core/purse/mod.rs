@@ -4,7 +4,7 @@
 //! URI can merge the purse into a reserve and withdraw. To request money, a wallet has its reserve create an
 //! empty purse and shows a `taler://pay-pull` URI. Whoever has the URI can pay into it.
 //!
-//! [`payment`] is the payer's side of both, [`income`] the receiver's, and [`lookup`] reads what a URI is
+//! [`payment`] is the payer's side of both, `income` the receiver's, and [`lookup`] reads what a URI is
 //! about. The private contract key in the URI decrypts the contract, which the exchange keeps and cannot
 //! read.
 

@@ -21,7 +21,7 @@ pub enum InflateError {
 /// so a small body that would inflate to gigabytes costs no more than the limit.
 ///
 /// # Errors
-/// [`InflateError`]; trailing bytes after the stream count as malformed.
+/// `InflateError`; trailing bytes after the stream count as malformed.
 pub fn inflate(data: &[u8], limit_bytes: usize) -> Result<Vec<u8>, InflateError> {
     match inflate_with(data, limit_bytes, |_| true) {
         Ok(Some(inflated)) => Ok(inflated),

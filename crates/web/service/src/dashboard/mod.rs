@@ -1,7 +1,7 @@
 //! The dashboard: a page for people that shows the values of `/metrics`, now and over the last hour.
 //!
 //! A task of each service reads the service's own metrics every few seconds and adds them to
-//! [`history::History`], which computes rates and quantiles and keeps the last hour in rings of a fixed size.
+//! `history::History`, which computes rates and quantiles and keeps the last hour in rings of a fixed size.
 //! The page requests that as JSON and draws it. All files are part of the program. The page's policy allows
 //! nothing from elsewhere, and no inline script or style. It shows no more than `/metrics` does.
 //!

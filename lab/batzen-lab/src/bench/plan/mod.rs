@@ -1,6 +1,6 @@
 //! `batzen-lab plan`: what a wanted load needs: cores, machines, memory, disk, network.
 //!
-//! [`formula`] computes a plan from [`Costs`](costs::Costs), as a pure function. [`costs`] takes them from the results
+//! `formula` computes a plan from `Costs`, as a pure function. `costs` takes them from the results
 //! that are kept with the program (`docs/results`) or from others, and can adjust them to this machine.
 
 pub(crate) mod costs;

@@ -8,7 +8,7 @@
 //! | [`report`] | `batzen-lab bench report`: runs as one HTML page with plots |
 //! | [`table`] | `batzen-lab bench table`: Markdown tables of documents |
 //! | [`compare`] | `batzen-lab bench compare`: one run beside another |
-//! | [`svg`] | plots as SVG |
+//! | `svg` | plots as SVG |
 //! | `output` | standard output and files written as a whole |
 //!
 //! All of them format numbers with [`batzen_cli_support::numbers`].

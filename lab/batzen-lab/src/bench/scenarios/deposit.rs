@@ -57,7 +57,7 @@ pub struct BatchDepositArgs {
 /// Runs `deposit`: one coin a request.
 ///
 /// # Errors
-/// As [`measure`].
+/// As `measure`.
 pub fn run(args: &DepositArgs, context: &Context) -> Result<Run> {
     go(args, None, context)
 }
@@ -65,7 +65,7 @@ pub fn run(args: &DepositArgs, context: &Context) -> Result<Run> {
 /// Runs `batch-deposit`.
 ///
 /// # Errors
-/// As [`measure`].
+/// As `measure`.
 pub fn run_batch(args: &BatchDepositArgs, context: &Context) -> Result<Run> {
     go(&args.deposit, Some(args.batch as usize), context)
 }

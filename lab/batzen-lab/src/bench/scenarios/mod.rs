@@ -6,9 +6,9 @@
 //! | module | contents |
 //! |---|---|
 //! | [`options`] | options of all scenarios |
-//! | [`world`] | a bank and an exchange in processes of their own, with keys, accounts and funded reserves; a merchant backend |
-//! | [`session`] | wallets as scripts: withdraw, pay, refresh |
-//! | [`database`] | PostgreSQL under the exchange |
+//! | `world` | a bank and an exchange in processes of their own, with keys, accounts and funded reserves; a merchant backend |
+//! | `session` | wallets as scripts: withdraw, pay, refresh |
+//! | `database` | PostgreSQL under the exchange |
 //! | [`ceiling`] | the throughput of the mandatory cryptography alone |
 //! | [`limits`] | `batzen-lab bench limits`: what one core of this machine can do |
 

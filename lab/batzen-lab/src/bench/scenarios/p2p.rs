@@ -67,7 +67,7 @@ pub struct P2pArgs {
 /// Runs the scenario.
 ///
 /// # Errors
-/// As [`measure`].
+/// As `measure`.
 pub fn run(args: &P2pArgs, context: &Context) -> Result<Run> {
     let seed = Seed::new(args.load.seed).part("p2p");
     let receivers = (0..u64::from(args.receivers))

@@ -83,7 +83,7 @@ pub struct PayArgs {
 /// Runs the scenario.
 ///
 /// # Errors
-/// As [`measure`].
+/// As `measure`.
 pub fn run(args: &PayArgs, context: &Context) -> Result<Run> {
     let seed = Seed::new(args.load.seed).part("pay");
     let mut workload = Pay {

@@ -86,7 +86,7 @@ pub struct CycleArgs {
 /// Runs `refresh`.
 ///
 /// # Errors
-/// As [`measure`].
+/// As `measure`.
 pub fn run_refresh(args: &RefreshArgs, context: &Context) -> Result<Run> {
     let fresh = usize::try_from(args.fresh).expect("a small number");
     let mut denoms = vec![0];
@@ -109,7 +109,7 @@ pub fn run_refresh(args: &RefreshArgs, context: &Context) -> Result<Run> {
 /// Runs `mixed`.
 ///
 /// # Errors
-/// As [`measure`].
+/// As `measure`.
 pub fn run_mixed(args: &MixedArgs, context: &Context) -> Result<Run> {
     let cipher = args.cipher.cipher();
     let merchants = match args.merchants {
@@ -132,7 +132,7 @@ pub fn run_mixed(args: &MixedArgs, context: &Context) -> Result<Run> {
 /// Runs `cycle`.
 ///
 /// # Errors
-/// As [`measure`].
+/// As `measure`.
 pub fn run_cycle(args: &CycleArgs, context: &Context) -> Result<Run> {
     cycle(args.cipher.cipher(), args.batch as usize, &args.load, &args.run, context)
 }

@@ -48,7 +48,7 @@ pub struct WithdrawArgs {
 /// Runs the scenario.
 ///
 /// # Errors
-/// As [`measure`].
+/// As `measure`.
 pub fn run(args: &WithdrawArgs, context: &Context) -> Result<Run> {
     let seed = Seed::new(args.load.seed).part("withdraw");
     let mut workload = Withdraw { args: args.clone(), seed, reserves: None, prepared: 0 };

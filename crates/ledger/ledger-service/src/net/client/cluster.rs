@@ -2,7 +2,7 @@
 //!
 //! Such a library sends one message of a session at a time and repeats it until it is answered. It queues whatever it
 //! is given, without a limit, and has a thread and buffers of many megabytes for each session. So all callers share one
-//! session here: requests gather in [`Inner`](super::state::Inner), which limits them, and the library never holds more
+//! session here: requests gather in `Inner`, which limits them, and the library never holds more
 //! than the few frames under way.
 //!
 //! The task has a thread of its own, because callers in several runtimes share it.

@@ -55,9 +55,9 @@ pub(crate) const ROW_WEIGHT_BYTES: u64 = 64;
 /// Options for snapshots.
 #[derive(Clone, Copy, Debug)]
 pub struct SnapshotOptions {
-    /// See [`SNAPSHOT_LOG_BYTES_MIN`].
+    /// See `SNAPSHOT_LOG_BYTES_MIN`.
     pub log_bytes_min: u64,
-    /// See [`SNAPSHOT_LOG_BYTES_MAX`].
+    /// See `SNAPSHOT_LOG_BYTES_MAX`.
     pub log_bytes_max: u64,
     /// Entries in a page of ids. One page is read to look for a known id.
     pub page_entries: usize,

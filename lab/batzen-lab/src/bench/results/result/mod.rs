@@ -188,7 +188,7 @@ pub struct RunResult {
     pub version: String,
     /// Commit it was built from, or `unknown`.
     pub commit: String,
-    /// Start of the measured part, RFC 3339 in UTC (see [`utc`]).
+    /// Start of the measured part, RFC 3339 in UTC (see `utc`).
     pub started: String,
     /// Length of the measured part.
     pub duration_s: f64,

@@ -577,7 +577,7 @@ pub struct CeilingArgs {
 /// Runs `batzen-lab bench ceiling`.
 ///
 /// # Errors
-/// As [`measure`], and when the output cannot be written.
+/// As `measure`, and when the output cannot be written.
 pub fn run(args: &CeilingArgs) -> Result<ExitCode> {
     let cipher = args.cipher.cipher();
     let effort = if args.quick { Effort::QUICK } else { Effort::FULL };

@@ -2,7 +2,7 @@
 //! the universal scalability law is fitted to the rates and projected to larger machines, and the stages' serial parts
 //! bound it.
 //!
-//! [`law`] and [`projection`] are pure functions of the measurements that this module makes. `text` prints, `plot`
+//! `law` and `projection` are pure functions of the measurements that this module makes. `text` prints, `plot`
 //! draws.
 
 pub(crate) mod law;
