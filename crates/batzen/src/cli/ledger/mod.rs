@@ -9,7 +9,6 @@ pub(super) use serve::ServeConfig;
 
 use std::process::ExitCode;
 
-use batzen_cli_support::services;
 use clap::{Args, Subcommand};
 
 use crate::cli::sample;
