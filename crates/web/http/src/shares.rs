@@ -10,6 +10,7 @@
 //! bounds them. A client is remembered while it has a connection or a request, so there are never more
 //! entries than connections and requests.
 
+use crate::listen::Socket;
 use std::{
     collections::HashMap,
     net::{IpAddr, Ipv4Addr},
@@ -178,11 +179,78 @@ impl Hold {
     }
 }
 
+impl Hold {
+    fn release(&mut self) {
+        let (place, amount) = (self.resource as usize, std::mem::take(&mut self.amount));
+        if amount > 0 {
+            self.client.held[place].fetch_sub(amount, Ordering::Relaxed);
+            self.client.shares.used[place].fetch_sub(amount, Ordering::Relaxed);
+        }
+    }
+}
+
 impl Drop for Hold {
     fn drop(&mut self) {
-        let place = self.resource as usize;
-        self.client.held[place].fetch_sub(self.amount, Ordering::Relaxed);
-        self.client.shares.used[place].fetch_sub(self.amount, Ordering::Relaxed);
+        self.release();
+    }
+}
+
+/// A limit on something that the clients of a server use, which leaves room for each of them: for servers that speak
+/// another protocol than HTTP.
+#[derive(Clone, Debug)]
+pub struct PeerLimit(Arc<Shares>);
+
+/// A client's part of a [`PeerLimit`], released when dropped.
+#[derive(Debug)]
+pub struct PeerShare(Hold);
+
+impl PeerLimit {
+    /// A limit of `max` units for all clients together.
+    #[must_use]
+    pub fn new(max: usize) -> Self {
+        Self(Shares::new([max; RESOURCES]))
+    }
+
+    /// A share of the client at this socket, with nothing in it.
+    #[must_use]
+    pub fn share(&self, socket: &Socket) -> PeerShare {
+        let peer = match socket {
+            Socket::Tcp(_, peer) => Some(peer.ip()),
+            Socket::Unix(_) => None,
+        };
+        PeerShare(self.0.client(Key::of(peer)).hold(Resource::Connections))
+    }
+
+    /// One unit for the client at this socket; `None` if it has used up its share, or nothing is left.
+    #[must_use]
+    pub fn take(&self, socket: &Socket) -> Option<PeerShare> {
+        let mut share = self.share(socket);
+        share.grow(1).then_some(share)
+    }
+}
+
+impl PeerShare {
+    /// Takes `amount` more. Otherwise takes nothing and returns false.
+    #[must_use]
+    pub fn grow(&mut self, amount: usize) -> bool {
+        self.0.grow(amount, 0)
+    }
+
+    /// Takes as much as is needed to hold `amount` in all. Otherwise takes nothing and returns false.
+    #[must_use]
+    pub fn grow_to(&mut self, amount: usize) -> bool {
+        amount <= self.0.amount || self.grow(amount - self.0.amount)
+    }
+
+    /// A share of the same client and limit, with nothing in it.
+    #[must_use]
+    pub fn sibling(&self) -> Self {
+        Self(self.0.client.hold(self.0.resource))
+    }
+
+    /// Releases everything that it holds.
+    pub fn release(&mut self) {
+        self.0.release();
     }
 }
 

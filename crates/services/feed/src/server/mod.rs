@@ -12,10 +12,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use batzen_crypto::{EddsaPrivateKey, EddsaPublicKey};
-use batzen_http::{Bound, Drain, Listener, Socket};
+use batzen_http::{Bound, Drain, Listener, PeerLimit, Socket};
 use batzen_signer::channel::{Accept, ChannelError};
 use batzen_store::{Store, StoreError};
-use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use crate::Clock;
@@ -23,8 +22,8 @@ use crate::config::ServerConfig;
 use crate::metrics::ServerMetrics;
 
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-/// The maximum number of concurrent handshakes. Further connections are closed.
-const HANDSHAKES_MAX: usize = 16;
+/// The maximum number of concurrent handshakes, with a share for each address. Further connections are closed.
+const HANDSHAKES_MAX: usize = 64;
 /// Pause after a failed accept; most likely the process has run out of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -115,9 +114,10 @@ impl FeedServer {
     /// Serves until the drain fires.
     pub async fn serve(self) {
         let Self { shared, listeners, accept } = self;
+        let handshakes = PeerLimit::new(HANDSHAKES_MAX);
         let mut accepting = JoinSet::new();
         for (listener, _) in listeners {
-            accepting.spawn(accept_all(Arc::clone(&shared), listener, accept.clone()));
+            accepting.spawn(accept_all(Arc::clone(&shared), listener, accept.clone(), handshakes.clone()));
         }
         while let Some(ended) = accepting.join_next().await {
             if let Err(error) = ended {
@@ -127,9 +127,8 @@ impl FeedServer {
     }
 }
 
-async fn accept_all(shared: Arc<ServerState>, listener: Listener, accept: Accept) {
+async fn accept_all(shared: Arc<ServerState>, listener: Listener, accept: Accept, handshakes: PeerLimit) {
     let mut connections = JoinSet::new();
-    let handshakes = Arc::new(Semaphore::new(HANDSHAKES_MAX));
     loop {
         let socket = tokio::select! {
             biased;
@@ -145,7 +144,7 @@ async fn accept_all(shared: Arc<ServerState>, listener: Listener, accept: Accept
                 continue;
             }
         };
-        let Ok(permit) = Arc::clone(&handshakes).try_acquire_owned() else {
+        let Some(share) = handshakes.take(&socket) else {
             shared.metrics.refused.inc();
             continue;
         };
@@ -157,7 +156,7 @@ async fn accept_all(shared: Arc<ServerState>, listener: Listener, accept: Accept
                 tracing::debug!(%error, "small messages may be delayed");
             }
             let shaken = accept.accept(socket, HANDSHAKE_TIMEOUT).await;
-            drop(permit);
+            drop(share);
             match shaken {
                 Ok((channel, key)) => {
                     let key = key.expect("TLS names the client");

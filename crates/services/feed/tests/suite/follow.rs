@@ -17,6 +17,19 @@ use crate::world::{
 };
 
 #[test]
+fn silent_connections_of_one_address_leave_room_for_an_auditor() {
+    let world = World::new();
+    let exchange = open_exchange(&world.path("exchange"));
+    Traffic::new(2).commits(&exchange, 10);
+    let served = world.serve(&exchange);
+    let silent = world.silent(&served, 200);
+    let store = open_auditor(&world.path("auditor"));
+    follow_to(&mut world.follower(&served, &store), exchange.end()).unwrap();
+    drop(silent);
+    world.stop(served);
+}
+
+#[test]
 fn a_copy_follows_from_the_first_commit_and_both_sign_the_chain() {
     assert!(!AUDITED.contains(&UNAUDITED) && !AUDITED.contains(&WorkerLeases::DEF));
     let world = World::new();

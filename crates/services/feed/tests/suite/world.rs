@@ -1,6 +1,7 @@
 //! An exchange's store that is served, and an auditor's that follows.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +22,8 @@ use batzen_tables::exchange::{
     AUDITED, AccountId, AccountKey, Contracts, CursorRow, Cursors, LeaseJob, LeaseKey, LeaseRow, WorkerLeases,
 };
 use batzen_tables::{auditor, exchange};
+use tokio::io::AsyncReadExt as _;
+use tokio::net::{TcpSocket, TcpStream};
 
 pub(crate) const STEP: Duration = Duration::from_millis(50);
 
@@ -171,6 +174,25 @@ impl World {
     pub(crate) fn stop(&self, served: Served) {
         served.drain.trigger();
         self.runtime.block_on(served.task).unwrap();
+    }
+
+    /// Connections from 127.0.0.2 that stay silent, of which the server has closed the last.
+    pub(crate) fn silent(&self, served: &Served, count: usize) -> Vec<TcpStream> {
+        let server: SocketAddr = served.url.strip_prefix("tcp://").unwrap().parse().unwrap();
+        let connect = async || {
+            let socket = TcpSocket::new_v4().unwrap();
+            socket.bind(SocketAddr::from(([127, 0, 0, 2], 0))).unwrap();
+            socket.connect(server).await.unwrap()
+        };
+        self.runtime.block_on(async {
+            let mut sockets = Vec::new();
+            for _ in 0..count {
+                sockets.push(connect().await);
+            }
+            let last = sockets.last_mut().expect("some");
+            assert_eq!(last.read(&mut [0]).await.unwrap_or(0), 0);
+            sockets
+        })
     }
 
     pub(crate) fn follower(&self, served: &Served, store: &Store) -> Follower {

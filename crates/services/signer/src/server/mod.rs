@@ -8,14 +8,14 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use batzen_http::{Bound, Listener, Socket};
+use batzen_http::{Bound, Listener, PeerLimit, Socket};
 use tokio::task::JoinSet;
 
 use crate::channel::{Accept, ChannelError};
 use crate::state::{Access, Signer};
 
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-/// The maximum number of concurrent handshakes. Further connections are closed.
+/// The maximum number of concurrent handshakes, with a share for each address. Further connections are closed.
 const HANDSHAKES_MAX: usize = 64;
 /// Time that connections may take to end when the process ends.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
@@ -62,10 +62,11 @@ impl SignerServer {
     pub async fn serve(self) {
         let Self { signer, listeners, accept } = self;
         let guard = Arc::new(guard::Guard::default());
+        let handshakes = PeerLimit::new(HANDSHAKES_MAX);
         let mut accepting = JoinSet::new();
         for (listener, _) in listeners {
             let (signer, accept, guard) = (Arc::clone(&signer), accept.clone(), Arc::clone(&guard));
-            accepting.spawn(accept_all(signer, listener, accept, guard));
+            accepting.spawn(accept_all(signer, listener, accept, guard, handshakes.clone()));
         }
         while let Some(ended) = accepting.join_next().await {
             if let Err(error) = ended {
@@ -75,9 +76,14 @@ impl SignerServer {
     }
 }
 
-async fn accept_all(signer: Arc<Signer>, listener: Listener, accept: Accept, guard: Arc<guard::Guard>) {
+async fn accept_all(
+    signer: Arc<Signer>,
+    listener: Listener,
+    accept: Accept,
+    guard: Arc<guard::Guard>,
+    handshakes: PeerLimit,
+) {
     let mut connections = JoinSet::new();
-    let handshakes = Arc::new(tokio::sync::Semaphore::new(HANDSHAKES_MAX));
     loop {
         let socket = tokio::select! {
             biased;
@@ -101,8 +107,7 @@ async fn accept_all(signer: Arc<Signer>, listener: Listener, accept: Accept, gua
             signer.metrics.handshakes_limited.inc();
             continue;
         }
-        let permit = Arc::clone(&handshakes).try_acquire_owned();
-        let Ok(permit) = permit else {
+        let Some(share) = handshakes.take(&socket) else {
             signer.metrics.connections_refused.inc();
             continue;
         };
@@ -113,7 +118,7 @@ async fn accept_all(signer: Arc<Signer>, listener: Listener, accept: Accept, gua
         let (signer, accept, guard) = (Arc::clone(&signer), accept.clone(), Arc::clone(&guard));
         connections.spawn(async move {
             let shaken = accept.accept(socket, HANDSHAKE_TIMEOUT).await;
-            drop(permit);
+            drop(share);
             match shaken {
                 Ok((channel, key)) => {
                     let client = signer.access.client(key);

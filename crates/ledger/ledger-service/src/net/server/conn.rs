@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use batzen_http::Socket;
+use batzen_http::{PeerShare, Socket};
 use batzen_ledger::{Account, Ledger, LedgerError, Transfer};
 use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::net::{tcp, unix};
 use tokio::sync::Notify;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use super::ServerState;
 use super::queue::Part;
@@ -20,7 +20,7 @@ use crate::net::body::{EVENTS_PER_ANSWER_MAX, ID_BYTES, Record, push_all, read_a
 use crate::net::frame::{self, BODY_BYTES_MAX, HEADER_BYTES, Hello, Kind, Parsed, Status, VERSION};
 
 /// Initial size of a connection's buffers, which they also shrink to: most requests are small, and there may
-/// be many connections.
+/// be many connections. Only what exceeds it is counted among the buffered bytes.
 const BUFFER_BYTES: usize = 4 << 10;
 /// Empty buffers above this capacity are freed.
 const BUFFER_BYTES_KEPT: usize = 64 << 10;
@@ -49,6 +49,16 @@ impl WriteHalf {
     }
 }
 
+/// A connection's parts of what all connections use.
+pub(super) struct Shares {
+    /// Bytes of a frame that has not come wholly.
+    pub(super) input: PeerShare,
+    /// Bytes of answers to reads that are not written.
+    pub(super) answers: PeerShare,
+    /// Events that wait for the ledger; each request takes its own share like it.
+    pub(super) events: PeerShare,
+}
+
 /// The part of a connection that answers use.
 pub(super) struct Conn {
     write: WriteHalf,
@@ -60,14 +70,16 @@ pub(super) struct Conn {
     room: Notify,
     /// Ends the reader: writing to the peer failed.
     ended: Notify,
+    events: PeerShare,
     shared: Arc<ServerState>,
 }
 
-#[derive(Default)]
 struct Out {
     bytes: Vec<u8>,
     /// Part of `bytes` that is already written.
     written: usize,
+    /// The client's share of the bytes of answers that are not written.
+    share: PeerShare,
     /// Whether a task waits until the socket accepts more.
     is_flushing: bool,
     is_broken: bool,
@@ -86,6 +98,17 @@ impl Conn {
         }
         drop(out);
         self.leave();
+    }
+
+    /// Appends the answer to a read without sending it, if the client has read enough of the earlier ones. The
+    /// request is no longer in flight.
+    fn answer_read(&self, kind: Kind, number: u64, body: &[u8]) {
+        if body.len() <= BUFFER_BYTES || self.out().share.grow(body.len()) {
+            self.answer(kind, number, body);
+        } else {
+            let busy = LedgerError::Busy("too many answers that were not read".to_owned());
+            self.answer_error(kind, number, &busy);
+        }
     }
 
     /// Appends an error answer without sending it. The request is no longer in flight.
@@ -142,7 +165,8 @@ impl Conn {
     }
 
     fn breaks(&self, out: &mut Out) {
-        *out = Out { is_broken: true, ..Out::default() };
+        (out.bytes, out.written, out.is_broken) = (Vec::new(), 0, true);
+        out.share.release();
         self.ended.notify_one();
     }
 
@@ -160,6 +184,7 @@ impl Conn {
             }
         }
         out.written = 0;
+        out.share.release();
         if out.bytes.capacity() > BUFFER_BYTES_KEPT {
             out.bytes = Vec::new();
         } else {
@@ -212,17 +237,26 @@ enum End {
 }
 
 /// Serves one connection until it ends.
-pub(super) async fn drive<R: AsyncRead + Unpin>(read: R, write: WriteHalf, shared: &Arc<ServerState>) {
+pub(super) async fn drive<R: AsyncRead + Unpin>(
+    read: R,
+    write: WriteHalf,
+    shares: Shares,
+    shared: &Arc<ServerState>,
+) {
+    let Shares { input, answers, events } = shares;
+    let out = Out { bytes: Vec::new(), written: 0, share: answers, is_flushing: false, is_broken: false };
     let conn = Arc::new(Conn {
         write,
-        out: Mutex::default(),
+        out: Mutex::new(out),
         in_flight: AtomicU32::new(0),
         window: AtomicU64::new(0),
         room: Notify::new(),
         ended: Notify::new(),
+        events,
         shared: Arc::clone(shared),
     });
-    let mut reader = Reader { read, conn, buffer: BytesMut::with_capacity(BUFFER_BYTES), skip: 0 };
+    let buffer = BytesMut::with_capacity(BUFFER_BYTES);
+    let mut reader = Reader { read, conn, buffer, input, skip: 0 };
     let end = match timeout(shared.options.hello_timeout, reader.hello()).await {
         Ok(Ok(())) => reader.requests().await,
         Ok(Err(end)) => end,
@@ -240,15 +274,21 @@ struct Reader<R> {
     read: R,
     conn: Arc<Conn>,
     buffer: BytesMut,
+    /// The client's share of the bytes of frames that have not come wholly.
+    input: PeerShare,
     /// Bytes of an oversized body that are still to come.
     skip: usize,
 }
 
 impl<R: AsyncRead + Unpin> Reader<R> {
-    /// Reads more, with room for at least `needed` bytes in total.
+    /// Reads more of the `needed` bytes. The buffer grows with what has come, not with what a header promises.
     async fn more(&mut self, needed: usize) -> Result<(), End> {
-        if self.buffer.capacity() < needed {
-            self.buffer.reserve(needed - self.buffer.len());
+        let room = needed.min((2 * self.buffer.len()).max(BUFFER_BYTES));
+        if room > BUFFER_BYTES && !self.input.grow_to(room) {
+            return Err(End::Unreadable(Status::Busy, "too many unfinished frames".to_owned()));
+        }
+        if self.buffer.capacity() < room {
+            self.buffer.reserve(room - self.buffer.len());
         }
         if self.buffer.capacity() == self.buffer.len() {
             self.buffer.reserve(BUFFER_BYTES);
@@ -298,25 +338,36 @@ impl<R: AsyncRead + Unpin> Reader<R> {
 
     async fn read_requests(&mut self) -> End {
         let stall_timeout = self.conn.shared.options.stall_timeout;
+        let mut deadline = Instant::now() + stall_timeout;
         loop {
-            let needed = match self.take_frames() {
-                Ok(needed) => needed,
+            let (needed, took_some) = match self.take_frames() {
+                Ok(taken) => taken,
                 Err(end) => return end,
             };
+            let mut begins = took_some;
             while !self.conn.has_room() {
                 self.conn.room.notified().await;
+                begins = true;
             }
             // A connection may be idle for any time, but not in the middle of a frame.
             let is_idle = self.buffer.is_empty() && self.skip == 0;
+            if begins || is_idle {
+                self.input.release();
+            }
             let more = if needed == 0 {
                 Ok(())
             } else if is_idle {
                 if self.buffer.capacity() > BUFFER_BYTES_KEPT {
                     self.buffer = BytesMut::with_capacity(BUFFER_BYTES);
                 }
-                self.more(HEADER_BYTES).await
+                let more = self.more(HEADER_BYTES).await;
+                deadline = Instant::now() + stall_timeout;
+                more
             } else {
-                match timeout(stall_timeout, self.more(needed)).await {
+                if begins {
+                    deadline = Instant::now() + stall_timeout;
+                }
+                match timeout_at(deadline, self.more(needed)).await {
                     Ok(more) => more,
                     Err(_) => {
                         Err(End::Unreadable(Status::Malformed, "the rest of a frame is missing".into()))
@@ -329,10 +380,11 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         }
     }
 
-    /// Takes all complete frames from the buffer. Returns the buffer size needed to continue; 0 if it stopped
-    /// because the connection has too many requests in flight.
-    fn take_frames(&mut self) -> Result<usize, End> {
+    /// Takes all complete frames from the buffer. Returns the buffer size needed to continue, 0 if it stopped
+    /// because the connection has too many requests in flight; and whether it took any.
+    fn take_frames(&mut self) -> Result<(usize, bool), End> {
         let mut says_something = false;
+        let mut took_some = false;
         let needed = loop {
             let skipped = self.skip.min(self.buffer.len());
             self.buffer.advance(skipped);
@@ -364,6 +416,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
                     self.conn.in_flight.fetch_add(1, Ordering::AcqRel);
                     says_something |= begin(&self.conn, kind, header.number, body);
                     self.buffer.advance(HEADER_BYTES + header.size as usize);
+                    took_some = true;
                 }
                 Err(error) => return Err(End::Unreadable(Status::Malformed, error.to_string())),
             }
@@ -371,7 +424,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         if says_something {
             self.conn.flush();
         }
-        Ok(needed)
+        Ok((needed, took_some))
     }
 }
 
@@ -381,7 +434,7 @@ fn ill_formed(kind: Kind) -> LedgerError {
 
 /// Begins a request that is already counted as in flight. True: it is answered at once.
 fn begin(conn: &Arc<Conn>, kind: Kind, number: u64, body: &[u8]) -> bool {
-    let part = |count: usize| Part { conn: Arc::clone(conn), number, count };
+    let part = |count: usize| Part { conn: Arc::clone(conn), number, count, share: conn.events.sibling() };
     let queue = &conn.shared.queue;
     let refused = match kind {
         Kind::Hello | Kind::Ping => {
@@ -410,7 +463,7 @@ fn begin(conn: &Arc<Conn>, kind: Kind, number: u64, body: &[u8]) -> bool {
                     Err(_) => Err(LedgerError::Busy("too many reads at once".to_owned())),
                 };
                 match answer {
-                    Ok(body) => conn.answer(kind, number, &body),
+                    Ok(body) => conn.answer_read(kind, number, &body),
                     Err(error) => conn.answer_error(kind, number, &error),
                 }
                 conn.flush();

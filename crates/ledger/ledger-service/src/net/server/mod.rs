@@ -12,7 +12,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use batzen_http::{Bound, Drain, Listen, Listener, Socket};
+use batzen_http::{Bound, Drain, Listen, Listener, PeerLimit, Socket};
 use batzen_ledger::Ledger;
 use batzen_metrics::{Counter, Histogram, Page};
 use futures_util::future::BoxFuture;
@@ -27,11 +27,12 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// Limits of a server.
 #[derive(Clone, Debug)]
 pub struct NetOptions {
-    /// Most concurrent connections. Further ones get a busy answer and are closed.
+    /// Most concurrent connections, with a share for each address. Further ones get a busy answer and are closed.
     pub connections_max: usize,
     /// Most requests of one connection in flight. At the limit the connection is not read.
     pub in_flight_max: u32,
-    /// Most events that wait for the ledger, over all connections. Further requests are answered `busy`.
+    /// Most events that wait for the ledger, over all connections, with a share for each address. Further requests
+    /// are answered `busy`.
     pub queue_events_max: usize,
     /// Create batches that the ledger works on at once while further requests gather in the next one.
     pub batches_in_flight: usize,
@@ -40,11 +41,14 @@ pub struct NetOptions {
     /// Time that a create batch waits for further requests while it contains fewer than half of the active
     /// connections.
     pub gather: Duration,
+    /// Most bytes of large frames that have not come wholly, and as many of answers to reads that clients have not
+    /// read, with a share for each address.
+    pub buffered_bytes_max: usize,
     /// Reads that the ledger works on at once. Further requests are answered `busy`.
     pub reads_in_flight_max: usize,
     /// Timeout of the first frame.
     pub hello_timeout: Duration,
-    /// Timeout for a client to read an answer, or to send the rest of a frame.
+    /// Timeout for a client to read some of an answer, or to send a whole frame.
     pub stall_timeout: Duration,
     /// Timeout for requests in flight when the server ends.
     pub drain_timeout: Duration,
@@ -59,6 +63,7 @@ impl Default for NetOptions {
             batches_in_flight: 2,
             full_batches_in_flight: 8,
             gather: Duration::from_millis(1),
+            buffered_bytes_max: 256 << 20,
             reads_in_flight_max: 256,
             hello_timeout: Duration::from_secs(10),
             stall_timeout: Duration::from_secs(30),
@@ -179,6 +184,8 @@ struct ServerState {
     stats: Arc<NetStats>,
     queue: queue::Queue,
     reads: Semaphore,
+    input: PeerLimit,
+    answers: PeerLimit,
 }
 
 /// A bound server that does not serve yet.
@@ -221,11 +228,13 @@ impl LedgerServer {
 
     async fn run(self, ledger: Arc<dyn Ledger>, options: NetOptions, drain: Drain) {
         let Self { listener, bound, stats } = self;
-        let connections = Arc::new(Semaphore::new(options.connections_max.min(Semaphore::MAX_PERMITS)));
+        let connections = PeerLimit::new(options.connections_max);
         let shared = Arc::new(ServerState {
             ledger,
             reads: Semaphore::new(options.reads_in_flight_max.min(Semaphore::MAX_PERMITS)),
             queue: queue::Queue::new(options.queue_events_max),
+            input: PeerLimit::new(options.buffered_bytes_max),
+            answers: PeerLimit::new(options.buffered_bytes_max),
             options,
             stats: Arc::clone(&stats),
         });
@@ -262,26 +271,31 @@ impl LedgerServer {
                     continue;
                 }
             };
-            let Ok(permit) = Arc::clone(&connections).try_acquire_owned() else {
+            let Some(share) = connections.take(&socket) else {
                 stats.connections_refused.inc();
                 conn::turn_away(&socket);
                 continue;
             };
             stats.connections.inc();
             let shared = Arc::clone(&shared);
+            let shares = conn::Shares {
+                input: shared.input.share(&socket),
+                answers: shared.answers.share(&socket),
+                events: shared.queue.share(&socket),
+            };
             tasks.spawn(async move {
                 match socket {
                     Socket::Tcp(stream, _) => {
                         let (read, write) = stream.into_split();
-                        conn::drive(read, conn::WriteHalf::Tcp(write), &shared).await;
+                        conn::drive(read, conn::WriteHalf::Tcp(write), shares, &shared).await;
                     }
                     Socket::Unix(stream) => {
                         let (read, write) = stream.into_split();
-                        conn::drive(read, conn::WriteHalf::Unix(write), &shared).await;
+                        conn::drive(read, conn::WriteHalf::Unix(write), shares, &shared).await;
                     }
                 }
                 shared.stats.connections_ended.inc();
-                drop(permit);
+                drop(share);
             });
         }
         drop(listener);

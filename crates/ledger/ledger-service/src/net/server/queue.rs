@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use batzen_http::{PeerLimit, PeerShare, Socket};
 use batzen_ledger::{Account, BATCH_EVENTS_MAX, CreateResult, Ledger, LedgerError, Transfer};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -24,6 +25,8 @@ pub(super) struct Part {
     pub(crate) conn: Arc<Conn>,
     pub number: u64,
     pub count: usize,
+    /// The client's share of the events that wait, while this does.
+    pub share: PeerShare,
 }
 
 enum Events {
@@ -95,6 +98,7 @@ pub(super) struct Queue {
     arrived: Notify,
     is_closed: AtomicBool,
     events_max: usize,
+    shares: PeerLimit,
 }
 
 impl Queue {
@@ -108,7 +112,14 @@ impl Queue {
             arrived: Notify::new(),
             is_closed: AtomicBool::new(false),
             events_max,
+            // A client that has nothing waiting may fill a batch.
+            shares: PeerLimit::new(events_max.max(BATCH_EVENTS_MAX)),
         }
+    }
+
+    /// A share of the events that wait, for the client at this socket, with nothing in it.
+    pub(super) fn share(&self, socket: &Socket) -> PeerShare {
+        self.shares.share(socket)
     }
 
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
@@ -152,7 +163,7 @@ impl Queue {
         &self,
         kind: Kind,
         body: &[u8],
-        part: Part,
+        mut part: Part,
         new: impl FnOnce() -> Events,
         of_kind: impl Fn(&mut Events) -> Option<&mut Vec<R>>,
     ) -> Result<(), LedgerError> {
@@ -161,7 +172,8 @@ impl Queue {
         let now = Instant::now();
         let mut waiting = self.waiting();
         waiting.active.see(&part.conn, now);
-        if waiting.events > 0 && waiting.events + count > self.events_max {
+        let is_over = waiting.events > 0 && waiting.events + count > self.events_max;
+        if is_over || !part.share.grow(count) {
             return Err(LedgerError::Busy("too many events are waiting".to_owned()));
         }
         let fits = |batch: &mut Batch| {
@@ -216,8 +228,9 @@ impl Queue {
         if !front.is_full && front.parts.len() * 2 < waiting.active.count() && Instant::now() < not_before {
             return Next::NotBefore(not_before);
         }
-        let Some(batch) = waiting.batches.pop_front() else { return Next::Nothing };
+        let Some(mut batch) = waiting.batches.pop_front() else { return Next::Nothing };
         waiting.events -= batch.events.len();
+        batch.parts.iter_mut().for_each(|part| part.share.release());
         Next::Batch(batch)
     }
 }

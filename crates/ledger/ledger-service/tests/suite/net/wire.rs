@@ -275,7 +275,8 @@ async fn a_full_queue_and_too_many_connections_are_answered_busy() {
         batches_in_flight: 1,
         full_batches_in_flight: 1,
         queue_events_max: 10,
-        connections_max: 2,
+        // One address has a share of half.
+        connections_max: 4,
         ..NetOptions::default()
     };
     let served = Served::start(Arc::clone(&gate) as Arc<dyn Ledger>, options).await;
@@ -298,6 +299,82 @@ async fn a_full_queue_and_too_many_connections_are_answered_busy() {
         done += u32::from(header.status == Status::Done as u16);
     }
     assert!((10..20).contains(&done), "{done}");
+    served.stop().await;
+}
+
+/// A frame of the largest size, of which `count` bytes of the body have come.
+fn unfinished(count: usize) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    frame::push(&mut bytes, Kind::CreateTransfers, Status::Done, 1, &vec![0; BODY_BYTES_MAX]);
+    bytes.truncate(HEADER_BYTES + count);
+    bytes
+}
+
+#[tokio::test]
+async fn unfinished_frames_have_a_deadline_and_a_share_of_memory() {
+    let stall_timeout = Duration::from_millis(400);
+    let options = NetOptions { buffered_bytes_max: 1 << 20, stall_timeout, ..NetOptions::default() };
+    let served = Served::start(Arc::new(MemoryLedger::with_system_clock()), options).await;
+    let said = |answer: Option<(Header, Vec<u8>)>| {
+        let (header, body) = answer.expect("an answer before the end");
+        (header.status, String::from_utf8(body).unwrap())
+    };
+    // Each byte comes in time, but the frame does not end.
+    let mut slow = Raw::hello(&served.url).await;
+    slow.0.write_all(&unfinished(0)).await.unwrap();
+    while slow.0.write_all(&[0]).await.is_ok() {
+        tokio::time::sleep(stall_timeout / 20).await;
+    }
+    // What has come of frames may take the client's share of memory, and no more.
+    let mut large = Vec::new();
+    let mut refused = None;
+    for _ in 0..20 {
+        let mut raw = Raw::hello(&served.url).await;
+        raw.0.write_all(&unfinished(90 << 10)).await.unwrap();
+        if let Ok(answer) = tokio::time::timeout(stall_timeout / 20, raw.receive()).await {
+            refused = Some(said(answer));
+            break;
+        }
+        large.push(raw);
+    }
+    let (status, text) = refused.expect("the share is smaller than twenty frames");
+    assert_eq!((status, text.as_str()), (Status::Busy as u16, "too many unfinished frames"));
+    // Small requests of this client, and frames of others, do not need it.
+    let mut raw = Raw::hello(&served.url).await;
+    raw.send(Kind::LookupAccounts, 1, &[0; 16]).await;
+    assert_eq!(raw.receive().await.unwrap().0.status, Status::Done as u16);
+    for mut raw in large {
+        assert_eq!(said(raw.receive().await).1, "the rest of a frame is missing");
+    }
+    served.stop().await;
+}
+
+#[tokio::test]
+async fn answers_that_nobody_reads_take_a_share_of_memory() {
+    let options = NetOptions { buffered_bytes_max: 4 << 20, ..NetOptions::default() };
+    let served = Served::start(Arc::new(MemoryLedger::with_system_clock()), options).await;
+    let ledger = connect(&served.url).await.unwrap();
+    let accounts: Vec<Account> = (1..=BATCH_EVENTS_MAX as u128).map(account).collect();
+    let ids: Vec<u8> = accounts.iter().flat_map(|account| account.id.to_le_bytes()).collect();
+    ledger.create_accounts(accounts).await.unwrap();
+    let mut raw = Raw::hello(&served.url).await;
+    for number in 0..40 {
+        raw.send(Kind::LookupAccounts, number, &ids).await;
+    }
+    // Nothing is read until every answer is waiting or refused.
+    while served.stats.requests(Kind::LookupAccounts) < 40 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let mut statuses = Vec::new();
+    for _ in 0..40 {
+        statuses.push(raw.receive().await.unwrap().0.status);
+    }
+    let count = |status: Status| statuses.iter().filter(|got| **got == status as u16).count();
+    assert!(count(Status::Done) > 0 && count(Status::Busy) > 0, "{statuses:?}");
+    assert_eq!(count(Status::Done) + count(Status::Busy), 40);
+    // All of it is free again.
+    raw.send(Kind::LookupAccounts, 50, &ids).await;
+    assert_eq!(raw.receive().await.unwrap().0.status, Status::Done as u16);
     served.stop().await;
 }
 
