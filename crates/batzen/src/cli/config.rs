@@ -124,6 +124,9 @@ fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     let services = check_services(&ini);
     let mut findings: Vec<String> = ini.warnings().to_vec();
     findings.extend(known_options::unknown(&ini));
+    if let Ok(exchange) = ExchangeConfig::from_ini(&ini) {
+        findings.extend(exchange.warnings());
+    }
     if services.is_empty() {
         findings.push("no section of a service: [exchange], [bank], [ledger], [switch], [signer]".to_owned());
     }

@@ -1,7 +1,7 @@
 //! Errors of the wallet's core.
 
 use batzen_crypto::{CryptoError, EddsaPublicKey, HashCode};
-use batzen_protocol::{Amount, AmountError};
+use batzen_protocol::{Amount, AmountError, Duration};
 
 /// The result of a step of the core of the wallet.
 pub(crate) type Result<T, E = CoreError> = std::result::Result<T, E>;
@@ -128,11 +128,26 @@ pub enum CoreError {
     /// The exchange offers no coins now.
     #[error("{0} offers no coins for withdrawal now; try again later or ask its operator")]
     NothingOffered(String),
-    /// A payment would need more coins than one request may carry.
-    #[error("this takes more than {max} coins; pay in several parts")]
+    /// The exchange offers coins of a time that has not come yet by this device's clock.
+    #[error("this device's clock is at least {behind} behind that of {base_url}; set it, and try again")]
+    ClockBehind {
+        /// The exchange.
+        base_url: String,
+        /// The time until the earliest coins are offered, by this clock.
+        behind: Duration,
+    },
+    /// Paying with a coin of this exchange costs all that the coin is worth.
+    #[error(
+        "paying with any coin of {0} costs as much as it is worth; choose another exchange, or tell its operator"
+    )]
+    FeesTakeAll(String),
+    /// A payment would need more coins than it may have.
+    #[error("this takes more than {max} coins, which pay {most} at most; pay in several parts")]
     TooManyCoins {
         /// The limit.
         max: usize,
+        /// The largest amount that so many coins pay.
+        most: Amount,
     },
     /// The exchange offers no coins with an age limit.
     #[error("{0} offers no coins with an age limit; choose another exchange")]

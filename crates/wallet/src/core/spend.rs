@@ -44,7 +44,11 @@ pub(crate) fn choose(
     let available = Money::checked_sum(have.iter().map(|coin| coin.remaining))?;
     let all = select_all(have, usize::MAX)?;
     if all.total.checked_sub(all.fees)? >= target.amount {
-        return Err(CoreError::TooManyCoins { max: target.max_coins });
+        let mut worth: Vec<Money> =
+            have.iter().filter_map(|coin| coin.remaining.checked_sub(coin.fee_deposit).ok()).collect();
+        worth.sort_unstable_by_key(|worth| std::cmp::Reverse(*worth));
+        let most = Money::checked_sum(worth.into_iter().take(target.max_coins))?.of(currency);
+        return Err(CoreError::TooManyCoins { max: target.max_coins, most });
     }
     Err(CoreError::InsufficientFunds {
         needed: target.amount.of(currency),

@@ -7,7 +7,7 @@ use batzen_testkit::world::{
     BANK, EXCHANGE, START, Terms, World, amount, check_books, check_history, require_identification,
 };
 use batzen_wallet::core::http::Context;
-use batzen_wallet::core::{CoreError, withdraw};
+use batzen_wallet::core::{CoreError, payment, withdraw};
 use batzen_wallet::{
     CipherChoice, CoinStatus, DepositAmount, PaymentReceipt, PaymentRequest, RefundPermission, RunUntil,
     Status, Wallet, WalletError,
@@ -60,6 +60,51 @@ async fn withdrawals_require_accepted_terms() {
     wallet.withdraw_manual(EXCHANGE, amount("KUDOS:5"), CipherChoice::Any).await.unwrap();
     let small = wallet.withdraw_manual(EXCHANGE, amount("KUDOS:0.05"), CipherChoice::Any).await;
     assert!(matches!(small, Err(WalletError::Core(CoreError::TooSmall { .. }))), "{small:?}");
+}
+
+#[tokio::test]
+async fn a_clock_that_is_behind_hides_no_money_and_is_named() {
+    let world = World::new().await;
+    let wallet = ready(&world).await;
+    withdraw_some(&wallet, "KUDOS:5", CipherChoice::Any).await;
+    let before = wallet.balance().unwrap();
+    let early = START.saturating_sub(Duration::from_days(400));
+    world.set_time(early).await;
+    assert_eq!(wallet.balance().unwrap(), before);
+    let exchange = wallet.with_state(|state| state.exchanges[EXCHANGE].clone());
+    let refused = withdraw::preview(&exchange, amount("KUDOS:5"), CipherChoice::Any, early).unwrap_err();
+    assert!(matches!(refused, CoreError::ClockBehind { .. }), "{refused}");
+    let text = refused.to_string();
+    assert!(text.starts_with("this device's clock is at least ") && text.contains(" days behind "), "{text}");
+}
+
+#[tokio::test]
+async fn coins_that_cost_what_they_are_worth_are_not_withdrawn() {
+    let world = World::with(Terms { fee_deposit: 10, values: &[10], ..Terms::default() }).await;
+    let wallet = ready(&world).await;
+    let refused = wallet.withdraw_manual(EXCHANGE, amount("KUDOS:5"), CipherChoice::Any).await;
+    assert!(matches!(refused, Err(WalletError::Core(CoreError::FeesTakeAll(_)))), "{refused:?}");
+    // Where others are offered, these are left out, and what is left of a coin in a payment is too small to use.
+    let world = World::with(Terms { fee_deposit: 10, values: &[200, 10], ..Terms::default() }).await;
+    let wallet = ready(&world).await;
+    withdraw_some(&wallet, "KUDOS:2.5", CipherChoice::Any).await;
+    assert_eq!(wallet.coins().len(), 1);
+    assert_eq!(available(&wallet), "KUDOS:2");
+    check_books(&world, &[&wallet]);
+}
+
+#[tokio::test]
+async fn change_that_takes_several_refreshes_is_quoted_whole() {
+    let terms =
+        Terms { fee_withdraw: 0, fee_deposit: 0, fee_refresh: 0, values: &[10_000, 10], ..Terms::default() };
+    let world = World::with(terms).await;
+    let wallet = ready(&world).await;
+    withdraw_some(&wallet, "KUDOS:100", CipherChoice::Any).await;
+    let plan = wallet.with_state(|state| {
+        payment::preview_deposit(state, EXCHANGE, DepositAmount::Exact(amount("KUDOS:0.1")), START)
+    });
+    // 999 coins, of which a refresh makes 64.
+    assert_eq!(plan.unwrap().change_cost, Money::ZERO);
 }
 
 #[tokio::test]
@@ -454,5 +499,5 @@ async fn withdrawing_and_paying_do_not_share_a_context() {
             Timestamp::ZERO,
         )
     });
-    assert!(matches!(preview, Err(CoreError::NothingOffered(_))), "before the first denomination");
+    assert!(matches!(preview, Err(CoreError::ClockBehind { .. })), "before the first denomination");
 }

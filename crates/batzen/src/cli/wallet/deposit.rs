@@ -1,7 +1,8 @@
 //! `batzen wallet deposit`.
 
 use anyhow::bail;
-use batzen_wallet::core::payment::{self, MAX_COINS};
+use batzen_protocol::limits::DEPOSIT_COINS_MAX;
+use batzen_wallet::core::payment;
 use batzen_wallet::core::views::{self, describe_fees};
 use batzen_wallet::{
     Amount, DepositAmount, Exchange, Left, PaymentReceipt, Transaction, Wallet, WalletError,
@@ -185,7 +186,7 @@ fn preview_all(wallet: &Wallet, exchange: &Exchange, payto: &str) -> anyhow::Res
         .with_state(|state| payment::preview_deposit_all(state, &exchange.base_url, now))
         .map_err(WalletError::from)?;
     let credited = exchange.amount(plan.total.checked_sub(plan.fees)?);
-    let requests = plan.contributions.len().div_ceil(MAX_COINS);
+    let requests = plan.contributions.len().div_ceil(DEPOSIT_COINS_MAX);
     Ok(format!(
         "{credited} from {} go to {payto} in {requests} request(s), after {}{}",
         exchange.base_url,

@@ -117,7 +117,8 @@ fn describe(wallet: &Wallet, peer: &PeerPayment) -> anyhow::Result<String> {
     let exchange =
         wallet.with_state(|state| state.exchange(&peer.exchange).cloned()).map_err(WalletError::from)?;
     let (amount, terms) = (exchange.amount(peer.terms.amount), &peer.terms);
-    let summary = if terms.summary.is_empty() { String::new() } else { format!(" for {:?}", terms.summary) };
+    let summary =
+        if terms.summary.is_empty() { String::new() } else { format!(" for \"{}\"", terms.summary) };
     let at = &peer.exchange;
     let until = format!("expires {}", date(terms.expiration));
     Ok(match peer.direction {

@@ -575,6 +575,29 @@ impl ExchangeConfig {
     }
 }
 
+impl ExchangeConfig {
+    /// Warnings about settings that are valid, but hardly meant.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        for CoinConfig { section, value, fees, .. } in &self.coins {
+            if fees.deposit == *value {
+                warnings.push(format!(
+                    "[{section}] FEE_DEPOSIT is the value of the coin: it pays nobody, and wallets do not withdraw it"
+                ));
+            }
+            for (option, fee) in
+                [("FEE_WITHDRAW", fees.withdraw), ("FEE_REFRESH", fees.refresh), ("FEE_REFUND", fees.refund)]
+            {
+                if fee > *value {
+                    warnings.push(format!("[{section}] {option} is larger than the value of the coin"));
+                }
+            }
+        }
+        warnings
+    }
+}
+
 /// The configuration of the offline tool.
 #[derive(Clone, Debug)]
 pub struct OfflineConfig {

@@ -15,6 +15,7 @@ use batzen_protocol::api::exchange::{
     DepositConfirmation, DepositRequest,
 };
 use batzen_protocol::api::merchant::{ContractTerms, PayCoin, PayRequest, PayResponse};
+use batzen_protocol::limits::PAYMENT_COINS_MAX;
 use batzen_protocol::signatures::{ExchangeConfirmDeposit, MerchantPaymentOk, SignedMessage};
 use batzen_protocol::{Amount, AmountError, Duration, ErrorCode, ErrorDetail, Money, Timestamp};
 use batzen_tables::merchant::{
@@ -48,8 +49,6 @@ pub(super) fn routes() -> Rows {
     rows
 }
 
-/// The maximum number of coins in a payment.
-const COINS_MAX: usize = 1_024;
 /// Deposits of a payment that are under way at the same time.
 const DEPOSITS_AT_ONCE: usize = 16;
 /// The maximum number of coins in one request to an exchange.
@@ -104,7 +103,7 @@ struct Attempt {
 impl Attempt {
     fn new(coins: Vec<PayCoin>, session: Option<Session>) -> Result<Self, Response> {
         let distinct: BTreeSet<EddsaPublicKey> = coins.iter().map(|coin| coin.coin_pub).collect();
-        if coins.len() > COINS_MAX || distinct.len() != coins.len() {
+        if coins.len() > PAYMENT_COINS_MAX || distinct.len() != coins.len() {
             return Err(malformed("coins"));
         }
         Ok(Self { coins, distinct, session })

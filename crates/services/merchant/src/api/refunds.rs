@@ -12,6 +12,7 @@ use batzen_protocol::api::merchant::{
     AbortCoin, AbortRequest, AbortResponse, ApproveRefundRequest, ApproveRefundResponse, ContractTerms,
     PickUpRefundRequest, PickUpRefundResponse, RefundDetail, RefundEntry, RefundResult,
 };
+use batzen_protocol::limits::PAYMENT_COINS_MAX;
 use batzen_protocol::signatures::{ExchangeConfirmRefund, MerchantRefund, SignedMessage};
 use batzen_protocol::{AmountError, ErrorCode, Money};
 use batzen_store::Store;
@@ -45,8 +46,6 @@ pub(super) fn routes() -> Rows {
     rows
 }
 
-/// The maximum number of coins that are given up at once.
-const COINS_MAX: usize = 1_024;
 /// Refunds of an order that are under way at the same time.
 const REFUNDS_AT_ONCE: usize = 16;
 /// The longest reason of a refund, in bytes.
@@ -247,7 +246,7 @@ async fn abort_payment(app: &Arc<Merchant>, request: &mut Request, shop: &Shop, 
         return Err(Response::error(code, order_id));
     }
     let distinct: BTreeSet<EddsaPublicKey> = coins.iter().map(|coin| coin.coin_pub).collect();
-    if coins.len() > COINS_MAX || distinct.len() != coins.len() {
+    if coins.len() > PAYMENT_COINS_MAX || distinct.len() != coins.len() {
         return Err(malformed("coins"));
     }
     if !coins.iter().all(|coin| is_base_url(&coin.exchange_url)) {

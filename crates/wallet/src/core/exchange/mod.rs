@@ -130,10 +130,17 @@ impl Denom {
         self.key.cipher() == Cipher::Cs
     }
 
-    /// Returns whether its coins may be spent now.
+    /// Returns whether its coins may be spent now. An exchange that has issued a coin has begun to accept it, whatever
+    /// this device's clock says.
     #[must_use]
     pub(crate) fn can_deposit(&self, now: Timestamp) -> bool {
-        !self.revoked && self.stamp_start <= now && now < self.stamp_expire_deposit
+        !self.revoked && now < self.stamp_expire_deposit
+    }
+
+    /// Returns whether paying with `value` of it leaves something for the receiver.
+    #[must_use]
+    pub(crate) fn is_worth_paying(&self, value: Money) -> bool {
+        value > self.fee_deposit
     }
 
     /// Returns whether its coins can be withdrawn now, with enough time left for a slow network. A margin
@@ -218,6 +225,19 @@ impl Exchange {
         money.of(self.currency)
     }
 
+    /// The reason why it offers no coins now.
+    pub(crate) fn why_nothing_is_offered(&self, now: Timestamp) -> CoreError {
+        let base_url = self.base_url.clone();
+        let offered = || self.denoms.values().filter(|denom| denom.offered && !denom.revoked);
+        if offered().any(|denom| denom.can_withdraw(now)) {
+            return CoreError::FeesTakeAll(base_url);
+        }
+        match offered().map(|denom| denom.stamp_start).filter(|start| *start > now).min() {
+            Some(start) => CoreError::ClockBehind { base_url, behind: start.saturating_since(now) },
+            None => CoreError::NothingOffered(base_url),
+        }
+    }
+
     /// The denomination with this hash.
     ///
     /// # Errors
@@ -299,7 +319,11 @@ impl Exchange {
     #[must_use]
     pub(crate) fn offers_of(&self, cipher: CipherChoice, age_mask: u32, now: Timestamp) -> Vec<Offer> {
         let available = || {
-            let fits = move |denom: &&Denom| denom.key.age_mask == age_mask && denom.can_withdraw(now);
+            let fits = move |denom: &&Denom| {
+                denom.key.age_mask == age_mask
+                    && denom.can_withdraw(now)
+                    && denom.is_worth_paying(denom.value)
+            };
             self.denoms.values().filter(fits)
         };
         let liked = |denom: &&Denom| match cipher {

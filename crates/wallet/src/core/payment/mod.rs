@@ -7,6 +7,7 @@
 mod record;
 
 use batzen_crypto::{EddsaPrivateKey, EddsaPublicKey, EddsaSignature, HashCode, WireSalt};
+use batzen_protocol::limits::DEPOSIT_COINS_MAX;
 use batzen_protocol::signatures::{ExchangeConfirmDeposit, SignedMessage, WalletCoinDeposit};
 use batzen_protocol::{Amount, Duration, ErrorCode, Money, PaytoUri, Timestamp};
 
@@ -29,8 +30,8 @@ use batzen_protocol::api::exchange::{
 
 pub use record::*;
 
-/// Most coins in one payment: the limit of a batch deposit.
-pub const MAX_COINS: usize = 256;
+/// Most coins in one payment, in requests of up to [`DEPOSIT_COINS_MAX`].
+pub(crate) const MAX_COINS: usize = 1_024;
 
 /// Selects the cheapest coins of one exchange for a payment, without recording anything.
 ///
@@ -130,7 +131,7 @@ pub fn preview_deposit(
     }
 }
 
-/// All coins for a deposit of everything at one exchange. A request carries at most [`MAX_COINS`] of them.
+/// All coins for a deposit of everything at one exchange. A request carries at most [`DEPOSIT_COINS_MAX`] of them.
 ///
 /// # Errors
 /// If records contradict each other.
@@ -221,10 +222,10 @@ fn record(
     Ok((id, draft.into_changes()))
 }
 
-/// The coins of the next request: all unconfirmed ones, or one of them.
+/// The coins of the next request: as many unconfirmed ones as fit, or one of them.
 fn asked(payment: &Payment) -> Vec<usize> {
     let open = payment.coins.iter().enumerate().filter(|(_, coin)| coin.exchange_sig.is_none());
-    open.map(|(position, _)| position).take(if payment.batch { MAX_COINS } else { 1 }).collect()
+    open.map(|(position, _)| position).take(if payment.batch { DEPOSIT_COINS_MAX } else { 1 }).collect()
 }
 
 /// The coin's deposit signature over its contribution.

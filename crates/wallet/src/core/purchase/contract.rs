@@ -161,6 +161,15 @@ impl ContractTerms {
             && self.exchanges.iter().any(|accepted| accepted.master_pub == exchange.master_pub)
     }
 
+    /// Returns whether another contract sells the same: all that it says of the goods agrees. A shop may send every
+    /// customer to one page of thanks, so the page alone does not tell.
+    #[must_use]
+    pub(super) fn sells_the_same(&self, other: &Self) -> bool {
+        const GOODS: [&str; 7] =
+            ["amount", "summary", "summary_i18n", "products", "extra", "minimum_age", "delivery_location"];
+        GOODS.iter().all(|name| self.contract.get(name) == other.contract.get(name))
+    }
+
     /// The web page that the purchase is for, if another purchase of the same page is the same purchase.
     #[must_use]
     pub(crate) fn page(&self) -> Option<&str> {

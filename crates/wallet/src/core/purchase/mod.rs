@@ -22,11 +22,12 @@ pub use record::*;
 /// The version of the merchant's protocol that this wallet speaks, libtool style.
 pub(crate) const PROTOCOL_VERSION: &str = "2:0:1";
 
-/// Most coins in one purchase.
-pub(crate) const MAX_COINS: usize = 256;
+pub(crate) use batzen_protocol::limits::PAYMENT_COINS_MAX as MAX_COINS;
 
-/// Time that the wallet waits longer for each coin, in milliseconds: the merchant asks the exchange for each.
+/// Time that the wallet waits longer for each coin, in milliseconds: the merchant may ask the exchange for each.
 const COIN_MS: u64 = 3_000;
+/// Most of that time.
+const COINS_MS_MAX: u64 = 600_000;
 
 fn bad(what: &'static str, reason: impl Into<String>) -> CoreError {
     CoreError::BadInput { what, reason: reason.into() }
@@ -35,7 +36,10 @@ fn bad(what: &'static str, reason: impl Into<String>) -> CoreError {
 /// Most characters of a merchant's text that the wallet shows.
 const MAX_TEXT_CHARS: usize = 1000;
 
-/// Text of a merchant for the terminal: without control characters, and not too long.
+/// Text of somebody else for the terminal: without control characters, without those that change the direction of what
+/// follows (Unicode Standard Annex 9), and not too long. Joiners stay, since names and emoji need them.
 pub(super) fn printable(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control()).take(MAX_TEXT_CHARS).collect()
+    let turns = |c: char| matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let breaks = |c: char| matches!(c, '\u{2028}' | '\u{2029}');
+    text.chars().filter(|&c| !c.is_control() && !turns(c) && !breaks(c)).take(MAX_TEXT_CHARS).collect()
 }

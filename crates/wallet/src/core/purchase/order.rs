@@ -210,7 +210,7 @@ pub(crate) fn purchase_of(state: &WalletState, key: &OrderKey) -> Option<OpId> {
     state.operations.values().rev().find(|operation| is_it(&operation.kind)).map(|operation| operation.id)
 }
 
-/// An earlier paid purchase of the same web page at the same merchant.
+/// An earlier paid purchase of the same thing, a web page, at the same merchant.
 #[must_use]
 pub(crate) fn paid_before(state: &WalletState, terms: &ContractTerms) -> Option<OpId> {
     let page = terms.page()?;
@@ -221,6 +221,7 @@ pub(crate) fn paid_before(state: &WalletState, terms: &ContractTerms) -> Option<
                 && other.merchant_base_url == terms.merchant_base_url
                 && other.merchant_pub == terms.merchant_pub
                 && other.page() == Some(page)
+                && other.sells_the_same(terms)
         }
         _ => false,
     };

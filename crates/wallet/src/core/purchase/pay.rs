@@ -24,7 +24,9 @@ use super::super::state::{Draft, OpId, OpKind, WalletOperation, WalletState};
 use super::super::{Change, CoreError, Entropy};
 use super::failure::{fail, give_all_back};
 use super::order::purchase_of;
-use super::{COIN_MS, Purchase, PurchaseCoin, PurchaseReceipt, PurchaseStage, SignedContract, bad, fees};
+use super::{
+    COIN_MS, COINS_MS_MAX, Purchase, PurchaseCoin, PurchaseReceipt, PurchaseStage, SignedContract, bad, fees,
+};
 use super::{abort, refunds};
 use crate::core::error::Result;
 
@@ -152,7 +154,7 @@ impl Operation for Purchase {
         let body = Pay { coins: coins.collect::<Result<_, _>>()?, session_id: &self.session_id };
         let terms = self.terms();
         let url = format!("{}orders/{}/pay", terms.merchant_base_url, terms.order_id);
-        let wait_ms = COIN_MS * body.coins.len() as u64;
+        let wait_ms = COINS_MS_MAX.min(COIN_MS * body.coins.len() as u64);
         Ok(HttpRequest::post(Context::Merchant, url, &body).polling(wait_ms))
     }
 

@@ -27,6 +27,7 @@ use serde_json::{Value, json};
 
 use super::exchange::Exchange;
 use super::http::{Context, HttpRequest, HttpResponse};
+use super::purchase::printable;
 use super::{CoreError, Entropy};
 use crate::core::error::Result;
 
@@ -96,7 +97,7 @@ impl PurseTerms {
             .map_err(|error| malformed(&format!("it has no canonical form: {error}")))?;
         Ok(Self {
             amount: amount.money_in(currency)?,
-            summary: text("summary").unwrap_or_default().chars().filter(|c| !c.is_control()).collect(),
+            summary: printable(&text("summary").unwrap_or_default()),
             expiration,
             min_age,
             h_contract_terms,

@@ -38,6 +38,8 @@ pub(crate) use session::Session;
 /// Most fresh coins of one refresh. More would make its three candidate sets needlessly large.
 const MAX_COINS: usize = 64;
 const _: () = assert!(MAX_COINS <= MAX_FRESH_COINS);
+/// Most refreshes of one coin, one after the other, in an estimate.
+const ROUNDS_MAX: usize = 64;
 
 fn session<'a>(exchange: &'a Exchange, old: &'a Coin, record: &'a Refresh) -> Result<Session<'a>> {
     let mut fresh = Vec::with_capacity(record.fresh.len());
@@ -59,13 +61,23 @@ fn plan_fresh(exchange: &Exchange, old: &Coin, amount: Money, now: Timestamp) ->
     Ok((!plan.denoms.is_empty()).then_some(plan))
 }
 
-/// The cost of refreshing `change` on a coin: melt fee, withdraw fees, and the remainder that no coin fits.
+/// The cost of refreshing `change` on a coin: melt fees, withdraw fees, and the remainder that no coin fits. Change that
+/// takes more than [`ROUNDS_MAX`] refreshes counts as lost.
 #[must_use]
 pub(crate) fn cost_of_change(exchange: &Exchange, old: &Coin, change: Money, now: Timestamp) -> Money {
-    match plan_fresh(exchange, old, change, now) {
-        Ok(Some(plan)) => change.checked_sub(plan.value).unwrap_or(change),
-        _ => change,
+    let Ok(fee_melt) = exchange.denom(&old.h_denom_pub).map(|denom| denom.fee_refresh) else { return change };
+    let (mut left, mut cost) = (change, change);
+    for _ in 0..ROUNDS_MAX {
+        let Ok(Some(plan)) = plan_fresh(exchange, old, left, now) else { break };
+        let melted = [fee_melt, plan.value, plan.fees];
+        let rest = Money::checked_sum(melted).and_then(|melted| left.checked_sub(melted));
+        let (Ok(rest), Ok(less)) = (rest, cost.checked_sub(plan.value)) else { break };
+        (left, cost) = (rest, less);
+        if plan.denoms.len() < MAX_COINS {
+            break;
+        }
     }
+    cost
 }
 
 /// Begins the refreshes that are due.

@@ -127,7 +127,7 @@ pub struct TipOffer {
 /// The coins that a tip yields.
 ///
 /// # Errors
-/// [`CoreError::NothingOffered`] or [`CoreError::TooSmall`].
+/// The reason why nothing is offered, or [`CoreError::TooSmall`].
 pub fn preview(exchange: &Exchange, amount: Amount, now: Timestamp) -> Result<IssuePlan> {
     let sum = amount.money_in(exchange.currency)?;
     let mut offers = exchange.offers(CipherChoice::Rsa, now);
@@ -139,7 +139,7 @@ pub fn preview(exchange: &Exchange, amount: Amount, now: Timestamp) -> Result<Is
         smallest = Some(smallest.map_or(cost, |other| other.min(cost)));
     }
     let Some(smallest) = smallest else {
-        return Err(CoreError::NothingOffered(exchange.base_url.clone()));
+        return Err(exchange.why_nothing_is_offered(now));
     };
     let plan = split_into_coins(&offers, sum, MAX_COINS)?;
     if plan.denoms.is_empty() {

@@ -20,7 +20,11 @@ pub(super) enum Part {
 /// The part in which a coin counts.
 pub(super) fn part_of(draft: &Draft<'_>, coin: &Coin, denom: &Denom, now: Timestamp) -> Part {
     match coin.status {
-        CoinStatus::Fresh if denom.can_deposit(now) => Part::Available,
+        CoinStatus::Fresh if denom.can_deposit(now) && denom.is_worth_paying(coin.remaining) => {
+            Part::Available
+        }
+        // Paying with it costs all that is left of it.
+        CoinStatus::Fresh if denom.can_deposit(now) => Part::Dust,
         // It is refreshed when the operation that holds it ends, or at its time. If no operation holds it, it was too little
         // for a refresh.
         CoinStatus::Used if is_busy(draft, &coin.coin_pub) || denom.revoked || coin.refresh_at.is_some() => {

@@ -198,7 +198,7 @@ pub(crate) fn start_from_purse(
 /// The coins that `amount` would yield now.
 ///
 /// # Errors
-/// [`CoreError::NothingOffered`], [`CoreError::NoAgeLimit`] or [`CoreError::TooSmall`].
+/// The reason why nothing is offered, [`CoreError::NoAgeLimit`] or [`CoreError::TooSmall`].
 pub fn preview(
     exchange: &Exchange,
     amount: Amount,
@@ -215,7 +215,7 @@ pub fn preview(
         smallest = Some(smallest.map_or(cost, |other| other.min(cost)));
     }
     let Some(smallest) = smallest else {
-        return Err(CoreError::NothingOffered(exchange.base_url.clone()));
+        return Err(exchange.why_nothing_is_offered(now));
     };
     let plan = exchange.discretion.split(&offers, sum, MAX_COINS)?;
     if plan.denoms.is_empty() {

@@ -15,8 +15,12 @@ use batzen_testkit::world::{
     Ages, BANK, EXCHANGE, MERCHANT, START, Shop, Terms, World, amount, check_books, check_history,
     check_no_loss, with_status,
 };
-use batzen_wallet::{CipherChoice, CoinWish, RunUntil, Status, Transaction, Wallet, WalletError};
+use batzen_wallet::{
+    CipherChoice, CoinWish, DepositAmount, RunUntil, Status, Transaction, Wallet, WalletError,
+};
 use serde_json::{Value, json};
+
+const PAYTO: &str = "payto://x-taler-bank/bank.test/alice?receiver-name=alice";
 
 /// Changes a contract before it is signed.
 type Change = Box<dyn FnMut(&mut Value) + Send>;
@@ -232,7 +236,10 @@ async fn a_receipt_is_shown_again_in_another_session() {
     let world = World::new().await;
     let alice = customer(&world, 1, "KUDOS:10").await;
     let shop = Shop::open(&world).await;
-    let page = |contract: &mut Value| contract["fulfillment_url"] = json!("https://shop.test/article");
+    let page = |contract: &mut Value| {
+        contract["fulfillment_url"] = json!("https://shop.test/article");
+        contract["summary"] = json!("an article");
+    };
     order_with(&shop, "article", "KUDOS:1", page).await;
     let id = buy(&alice, &shop.uri("article", "A")).await.unwrap();
     assert_eq!(sessions(&shop, "article"), ["A"]);
@@ -247,6 +254,13 @@ async fn a_receipt_is_shown_again_in_another_session() {
     assert_eq!(sessions(&shop, "article"), ["A", "B", "C"]);
     assert!(!is_paid(&shop, "again"));
     assert_eq!(shop.pays(), 1);
+    // Something else, with the same page of thanks.
+    let uri = order_with(&shop, "other", "KUDOS:1", |contract| {
+        page(contract);
+        contract["summary"] = json!("another article");
+    })
+    .await;
+    assert!(alice.inspect_purchase(&uri).await.unwrap().is_new());
     // Only 204 counts.
     shop.lie(|_, answer| with_status(answer, 200));
     let error = alice.replay_purchase(id, "D").await.unwrap_err();
@@ -291,6 +305,31 @@ async fn ages_are_proved_only_where_they_are_required() {
         settle(&child).await;
     }
     check_books(&world, &[&child]);
+}
+
+/// More coins than fit in one deposit at an exchange.
+#[tokio::test]
+async fn a_purchase_and_a_deposit_take_hundreds_of_coins() {
+    let terms = Terms {
+        fee_withdraw: 0,
+        fee_deposit: 0,
+        fee_refresh: 0,
+        fee_wire: 0,
+        values: &[100],
+        ..Terms::default()
+    };
+    let world = World::with(terms).await;
+    let alice = customer(&world, 1, "KUDOS:520").await;
+    let error = alice.deposit(EXCHANGE, DepositAmount::Exact(amount("KUDOS:521")), PAYTO).await.unwrap_err();
+    assert!(error.to_string().contains("not enough money"), "{error}");
+    let shop = Shop::open(&world).await;
+    let uri = order(&shop, "car", "KUDOS:260").await;
+    buy(&alice, &uri).await.unwrap();
+    assert!(is_paid(&shop, "car"));
+    alice.deposit(EXCHANGE, DepositAmount::Exact(amount("KUDOS:259")), PAYTO).await.unwrap();
+    settle(&alice).await;
+    assert_eq!(available(&alice), amount("KUDOS:1"));
+    check_books(&world, &[&alice]);
 }
 
 /// The clock moves, and the offer expires while the request is under way.
