@@ -208,6 +208,17 @@ impl Service {
     pub async fn abort_settlement(&self, id: u64, reason: &str) -> Result<(), OperatorError> {
         let _turn = self.treasury().turn().await;
         let settlement = Settlement::read(self.store(), id)?;
+        // The ledger may be a step ahead of the books, if the switch was killed between the two.
+        let parts = settlement.accounts.iter().map(|(key, _)| derive(Role::Post, sender_id(key)));
+        let parts: Vec<u128> = parts.collect();
+        if settlement.state() == SettlementState::Reserved
+            && self.treasury().ledger().exists_any(&parts).await
+        {
+            return Err(Refusal::Conflict(
+                "the ledger has committed an account: repeat its step to PS_TRANSFERS_COMMITTED".to_owned(),
+            )
+            .into());
+        }
         let command = |reversed| AbortSettlement {
             id,
             windows: windows_of(&settlement.row),
@@ -267,7 +278,11 @@ fn entry(key: &SettlementAccountKey, role: Role, towards: bool, amount: u128) ->
 }
 
 fn resolve(key: &SettlementAccountKey, role: Role, amount: u128, flags: TransferFlags) -> Transfer {
-    let part = settlement_part(key.settlement, key.participant, key.currency);
-    let pending_id = derive(Role::NetSender, part);
+    let pending_id = sender_id(key);
     Transfer { id: derive(role, pending_id), pending_id, amount, flags, ..Transfer::default() }
+}
+
+/// The id of a sender's reservation.
+fn sender_id(key: &SettlementAccountKey) -> u128 {
+    derive(Role::NetSender, settlement_part(key.settlement, key.participant, key.currency))
 }

@@ -1,10 +1,13 @@
 //! Operators over HTTP: changes with four eyes, limits, funds, windows, settlements.
 use crate::common;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use batzen_http::Method;
-use batzen_switch::values::format_uuid;
+use batzen_ledger::{CreateTransferStatus, Ledger, Transfer, TransferFlags};
+use batzen_switch::ids::{Role, derive, settlement_part};
+use batzen_switch::values::{currency_number, format_uuid};
 use common::{Scene, amount, currency};
 use serde_json::{Value, json};
 
@@ -169,7 +172,9 @@ async fn step(scene: &Scene, settlement: &Value, state: &str) -> Value {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn windows_are_settled_in_net_and_positions_go_back_to_zero() {
-    let scene = Scene::new(3).await;
+    let clock = common::TestClock::new();
+    let ledger = common::memory_ledger(&clock);
+    let scene = Scene::over(3, clock, Arc::clone(&ledger) as Arc<dyn Ledger>).await;
     let model = json!({
         "name": "DEFERRED", "settlementGranularity": "NET", "settlementInterchange": "MULTILATERAL",
         "settlementDelay": "DEFERRED", "currency": "EUR", "requireLiquidityCheck": true, "autoPositionReset": true,
@@ -217,6 +222,18 @@ async fn windows_are_settled_in_net_and_positions_go_back_to_zero() {
     assert_eq!((status, &answer["errorInformation"]["errorCode"]), (409, &json!("3100")), "{answer}");
     assert_eq!(answer["errors"].as_array().map(Vec::len), Some(1), "{answer}");
     step(&scene, &settlement, "PS_TRANSFERS_RESERVED").await;
+    // The switch is killed after the ledger has committed an account, and before the books say so.
+    let pending_id = derive(Role::NetSender, settlement_part(2, 1, currency_number("EUR").unwrap()));
+    let id = derive(Role::Post, pending_id);
+    let flags = TransferFlags::POST_PENDING_TRANSFER;
+    let amount = ledger.lookup_transfers(vec![pending_id]).await.unwrap()[0].amount;
+    let post = Transfer { id, pending_id, amount, flags, ..Transfer::default() };
+    let posted = ledger.create_transfers(vec![post]).await.unwrap();
+    assert_eq!(posted[0].status, CreateTransferStatus::Created);
+    let (status, answer) = decided(&scene, Method::PUT, &path, &abort).await;
+    assert_eq!(status, 409);
+    assert!(answer.to_string().contains("repeat its step"), "{answer}");
+    assert_eq!(get(&scene, &path).await["state"], "PS_TRANSFERS_RESERVED");
     step(&scene, &settlement, "PS_TRANSFERS_COMMITTED").await;
     let expected = [10_000, -10_000, 0];
     for (participant, expected) in (1..).zip(expected) {
