@@ -1265,10 +1265,13 @@ CREATE TABLE "merchant"."payment_claims" (
   "amounts" bytea NOT NULL,
   "exchange_urls" bytea NOT NULL,
   "until" bigint NOT NULL,
+  "over" bigint NOT NULL,
   "serial" bigint NOT NULL,
   "version" integer NOT NULL,
+  "ix_by_over" bytea,
   CONSTRAINT "payment_claims_pkey" PRIMARY KEY ("vshard", "order")
 ) WITH (fillfactor=80, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_analyze_scale_factor=0.02, autovacuum_vacuum_cost_delay=1);
+CREATE INDEX "payment_claims_by_over" ON "merchant"."payment_claims" USING btree ("ix_by_over") WHERE "ix_by_over" IS NOT NULL;
 -- merchant.pending_webhooks
 CREATE TABLE "merchant"."pending_webhooks" (
   "vshard" smallint NOT NULL,

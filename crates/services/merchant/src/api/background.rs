@@ -84,7 +84,8 @@ pub(crate) fn start(app: &Arc<Merchant>, drain: &Drain) {
     let (merchant, ending) = (Arc::clone(app), drain.clone());
     app.background.spawn(async move {
         while !ending.sleep(RETURNS_PAUSE).await {
-            // If this fails, it is tried again.
+            // If these fail, they are tried again.
+            while returns::end_claims(&merchant).await.unwrap_or(false) {}
             while returns::ask_due(&merchant).await.unwrap_or(false) {}
         }
     });

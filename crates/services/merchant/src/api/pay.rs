@@ -249,14 +249,28 @@ async fn take(
         Err(refusal) => return Err(refused(&refusal, order_id).into()),
     }
     match deposit(app, contract, ready).await {
-        // Unless it is not known what the exchange has done: then only these coins may pay until the claim ends.
-        Err(problem) if problem.status < 500 => {
+        // Unless it is not known what an exchange has done: then only these coins may pay until the claim ends.
+        Err(NotDeposited { problem, is_sure: true }) => {
             let coins = attempt.distinct.iter().copied().collect();
             app.core.decide(ReleasePayment { order, coins }, order_id).await?;
             app.core.notices.order_changed(&order);
             Err(problem.into())
         }
-        answer => Ok(answer?),
+        Err(NotDeposited { problem, .. }) => Err(problem.into()),
+        Ok(accepted) => Ok(accepted),
+    }
+}
+
+/// The reason why coins were not all accepted.
+struct NotDeposited {
+    problem: Response,
+    /// Whether every exchange has said what it did with its coins.
+    is_sure: bool,
+}
+
+impl From<Response> for NotDeposited {
+    fn from(problem: Response) -> Self {
+        Self { problem, is_sure: false }
     }
 }
 
@@ -395,7 +409,7 @@ async fn deposit(
     app: &Arc<Merchant>,
     contract: &Contract<'_>,
     ready: Vec<ReadyCoin>,
-) -> Result<Accepted, Response> {
+) -> Result<Accepted, NotDeposited> {
     let mut batches: Vec<Vec<ReadyCoin>> = Vec::new();
     for coin in ready {
         let fits = |batch: &&mut Vec<ReadyCoin>| {
@@ -408,6 +422,7 @@ async fn deposit(
     }
     let mut accepted = Accepted::default();
     let mut problem: Option<Response> = None;
+    let mut is_sure = true;
     let answers = join_all(batches.into_iter().map(|batch| deposit_batch(app, contract, batch)));
     for answers in answers.await {
         for (coin, answer) in answers {
@@ -431,6 +446,7 @@ async fn deposit(
                 }
                 // What goes away by itself gives way to the others, about which the wallet can do something.
                 Err(other) => {
+                    is_sure &= other.status < 500;
                     let gives_way = |problem: &Response| problem.status >= 500 && other.status < 500;
                     if problem.as_ref().is_none_or(gives_way) {
                         problem = Some(other);
@@ -446,7 +462,7 @@ async fn deposit(
         app.core.decide(record, &contract.row.order_id).await?;
         app.auditors.show(accepted.samples);
     }
-    Err(problem)
+    Err(NotDeposited { problem, is_sure })
 }
 
 /// Deposits coins of one exchange: in one request if it can do that, otherwise one by one.

@@ -184,10 +184,8 @@ async fn delete_reserve(
     let (key, _) = reserve(&app.core, shop, reserve_pub).await?;
     let purge = is_yes(request, "purge");
     let mut pickups = Vec::new();
-    if purge {
-        for (tip, _) in tips::tips_of(&app.core, key.reserve_pub).await? {
-            pickups.extend(tips::pickups(&app.core, tip.tip_id).await?.into_iter().map(|found| found.key));
-        }
+    for (tip, _) in tips::tips_of(&app.core, key.reserve_pub).await? {
+        pickups.extend(tips::pickups(&app.core, tip.tip_id).await?.into_iter().map(|found| found.key));
     }
     match app.core.execute(DeleteTipReserve { key, purge, pickups }).await? {
         Ok(()) => Ok(Response::empty(204)),

@@ -9,7 +9,7 @@ use batzen_protocol::Timestamp;
 use batzen_protocol::api::merchant::RefundResult;
 use batzen_store::{Found, Store};
 use batzen_tables::merchant::{
-    CoinReturns, InstanceKey, Instances, OrderKey, OrderRefundKey, OrderRefunds, Orders,
+    CoinReturns, InstanceKey, Instances, OrderKey, OrderRefundKey, OrderRefunds, Orders, PaymentClaims,
 };
 use futures_util::future::join_all;
 
@@ -17,12 +17,29 @@ use super::refunds::{Wanted, ask_exchange};
 use super::webhooks::{FAILURES_MAX, pause};
 use super::{Merchant, Shop};
 use crate::exchanges::is_transient;
-use crate::rules::{ABORTED, FinishCoinReturn};
+use crate::rules::{ABORTED, EndClaim, FinishCoinReturn};
 
 /// Coins whose exchanges are asked at the same time.
 const RETURNS_AT_ONCE: usize = 32;
 /// The status of an exchange that has no such deposit (yet).
 const NO_DEPOSIT: u16 = 404;
+
+/// Ends claims of orders that cannot be paid any more, whose payments were not completed. Returns whether there may be
+/// more.
+pub(super) async fn end_claims(app: &Merchant) -> Result<bool, Response> {
+    let now = app.core.now();
+    let read = move |store: &Store| {
+        store.range::<PaymentClaims, Timestamp>(PaymentClaims::BY_OVER, ..=now, RETURNS_AT_ONCE)
+    };
+    let found = app.core.read(read).await?;
+    let is_full = found.len() == RETURNS_AT_ONCE;
+    for result in
+        join_all(found.iter().map(|claim| app.core.execute(EndClaim { order: claim.key.order }))).await
+    {
+        _ = result?;
+    }
+    Ok(is_full)
+}
 
 /// Asks for the refunds that are due. Returns whether there may be more.
 pub(super) async fn ask_due(app: &Merchant) -> Result<bool, Response> {

@@ -24,7 +24,7 @@ use super::status::{TALER, wants_page};
 use super::table::{Rows, TEXTS_BYTES_MAX, endpoint};
 use super::{Answer, Merchant, Shop, base_url, body, malformed, page, refused, reserves, yes_or_no};
 use crate::exchanges::Exchange;
-use crate::rules::{AuthorizeTip, PickUpTip, RecordTipPickup, Refusal};
+use crate::rules::{AuthorizeTip, PickUpTip, RecordTipPickup, Refusal, TakeBackPickup};
 use crate::urls;
 
 pub(super) fn routes() -> Rows {
@@ -310,31 +310,40 @@ async fn pick_up_tip(app: &Arc<Merchant>, request: &mut Request, shop: &Shop, ti
     }
     // From here on these coins belong to the customer: the exchange signs the same planchets as often as it is
     // asked, and charges for them once.
-    let signatures = withdraw(app, &reserve.exchange_url, row.reserve_pub, withdrawals).await?;
+    let signatures = match withdraw(app, &reserve.exchange_url, row.reserve_pub, withdrawals).await {
+        // These coins will never be signed: no such denomination, or its time is over.
+        Err((problem, 404 | 410)) => {
+            app.core.decide(TakeBackPickup { key: pickup, reserve_pub: row.reserve_pub }, tip_id).await?;
+            return Err(problem);
+        }
+        answer => answer.map_err(|(problem, _)| problem)?,
+    };
     let answer = PickUpTipResponse {
         blind_sigs: signatures.ev_sigs.into_iter().map(|sig| TipBlindSig { blind_sig: sig.ev_sig }).collect(),
     };
     let text = serde_json::to_string(&answer).expect("it has a JSON form");
     let record = RecordTipPickup { key: pickup, signatures: text.clone() };
-    app.core.decide(record, tip_id).await?;
+    // The coins are the customer's, even if the shop has purged the tip meanwhile.
+    _ = app.core.execute(record).await?;
     Ok(json_text(text))
 }
 
+/// Withdraws the coins of a tip. An error comes with the exchange's status, 0 if it gave none.
 async fn withdraw(
     app: &Merchant,
     exchange_url: &str,
     reserve_pub: EddsaPublicKey,
     planchets: Vec<WithdrawRequest>,
-) -> Result<BlindSignatures, Response> {
+) -> Result<BlindSignatures, (Response, u16)> {
     let count = planchets.len();
     let url = format!("{exchange_url}reserves/{reserve_pub}/batch-withdraw");
     let reply = app.exchanges.client.post_json(url, &BatchWithdrawRequest { planchets }).await;
-    let reply = reply.map_err(|error| unanswered(&error))?;
+    let reply = reply.map_err(|error| (unanswered(&error), 0))?;
     let code = ErrorCode::MERCHANT_TIP_PICKUP_EXCHANGE_ERROR;
     if reply.status != 200 {
         let body = reply.json::<Value>().ok().map(|body| (reply.status, body));
-        return Err(exchange_problem(code, None, body));
+        return Err((exchange_problem(code, None, body), reply.status));
     }
-    let signatures = reply.json::<BlindSignatures>().map_err(|_| malformed_reply())?;
-    if signatures.ev_sigs.len() == count { Ok(signatures) } else { Err(malformed_reply()) }
+    let signatures = reply.json::<BlindSignatures>().map_err(|_| (malformed_reply(), 0))?;
+    if signatures.ev_sigs.len() == count { Ok(signatures) } else { Err((malformed_reply(), 0)) }
 }

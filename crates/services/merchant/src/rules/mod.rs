@@ -41,7 +41,7 @@ pub(crate) use instances::{SetAuth, order_range};
 pub(crate) use orders::Forget;
 pub use orders::{Claim, CreateOrder, DeleteOrder, PurgeOrders, Replay, Session, Settle};
 pub use payments::{ClaimPayment, ClaimedCoin, RecordDeposits, ReleasePayment};
-pub(crate) use payments::{DepositsRecorded, FinishCoinReturn};
+pub(crate) use payments::{DepositsRecorded, EndClaim, FinishCoinReturn};
 pub(crate) use refunds::{ABORTED, Coins, RecordRefund};
 pub use refunds::{Abort, ApproveRefund};
 pub use stock::{ChangeProduct, CreateProduct, DeleteProduct, GRACE, Held, LockProduct, ReleaseStock};
@@ -49,6 +49,7 @@ pub(crate) use sufficiency::{Due, check as check_payment};
 pub use sufficiency::{Insufficient, Payment};
 pub(crate) use tips::{
     AuthorizeTip, CreateTipReserve, DeleteTipReserve, FundTipReserve, PickUpTip, RecordTipPickup,
+    TakeBackPickup,
 };
 
 pub(crate) use transfers::{CheckTransfer, DeleteTransfer, NoteTransfer, RecordKyc, RecordWires, Statement};
@@ -68,6 +69,7 @@ batzen_engine::commands! {
     ClaimPayment,
     ReleasePayment,
     RecordDeposits,
+    EndClaim,
     FinishCoinReturn,
     Settle,
     Replay,
@@ -92,6 +94,7 @@ batzen_engine::commands! {
     AuthorizeTip,
     PickUpTip,
     RecordTipPickup,
+    TakeBackPickup,
     EditWebhook,
     EditTemplate,
     EditToken,

@@ -15,7 +15,7 @@ use super::sufficiency::{self, Due, Payment};
 use super::{MerchantRules, Refusal, extras, payments, refunds, stock};
 
 /// The longest that a payment can take: 1,024 coins, of which an exchange takes 16 at a time, each within ten seconds.
-const PAYMENT_MAX: Duration = Duration::from_secs(900);
+pub(super) const PAYMENT_MAX: Duration = Duration::from_secs(900);
 
 /// Creates an order. Idempotent.
 #[derive(Clone, Debug)]

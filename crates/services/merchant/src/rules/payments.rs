@@ -14,7 +14,7 @@ use batzen_tables::merchant::{
     OrderRefundKey, OrderRefunds, Orders, PaymentClaimRow, PaymentClaims,
 };
 
-use super::orders::{keys, known_again, order, plan_payment};
+use super::orders::{PAYMENT_MAX, keys, known_again, order, plan_payment};
 use super::refunds::{self, ABORTED};
 use super::{MerchantRules, Refusal};
 
@@ -61,20 +61,14 @@ impl Command<MerchantRules> for ClaimPayment {
         }
         // Another writer may be settling it.
         rows.depend_on::<Orders>(&key);
-        for coin in theirs.iter().flat_map(coins).filter(|coin| !ours.contains(&coin.coin_pub)) {
-            // A coin that was booked counts.
-            if rows.get::<OrderDeposits>(&coin_key(self.order, coin.coin_pub)).is_none() {
-                give_back(rows, self.order, &coin, "the payment was not completed in time", now);
-                // Whoever settles it at the same time decides again.
-                let row = known_again(rows, self.order);
-                rows.update::<Orders>(&key, row);
-            }
-        }
+        let lost = theirs.iter().flat_map(coins).filter(|coin| !ours.contains(&coin.coin_pub));
+        give_back_unbooked(rows, self.order, lost, now);
         let claim = PaymentClaimRow {
             coins: List(ours),
             amounts: List(self.coins.iter().map(|coin| coin.amount).collect()),
             exchange_urls: List(self.coins.iter().map(|coin| coin.exchange_url.clone()).collect()),
             until: self.until,
+            over: self.until.max(order(rows, self.order)?.pay_deadline.saturating_add(PAYMENT_MAX)),
         };
         rows.put::<PaymentClaims>(&key, claim);
         Ok(())
@@ -102,6 +96,37 @@ impl Command<MerchantRules> for ReleasePayment {
         if rows.get::<PaymentClaims>(&key).is_some_and(|claim| claim.coins.0 == self.coins) {
             rows.delete::<PaymentClaims>(&key);
         }
+        Ok(())
+    }
+}
+
+/// Ends the claim of a payment that was not completed, once its order cannot be paid any more: whatever its coins' exchanges
+/// have accepted is given back. Idempotent.
+#[derive(Clone, Debug)]
+pub(crate) struct EndClaim {
+    /// The order.
+    pub(crate) order: OrderRef,
+}
+
+impl Command<MerchantRules> for EndClaim {
+    type Answer = ();
+
+    fn plan(&self, _: &MerchantRules, plan: &mut Plan) {
+        plan_payment(self.order, plan);
+        plan_claim(self.order, plan);
+        plan_returns(self.order, plan);
+    }
+
+    fn execute(&self, _: &MerchantRules, rows: &mut WorkingSet, now: Timestamp) -> Result<(), Refusal> {
+        let key = OrderKey { order: self.order };
+        let Some(claim) = rows.get::<PaymentClaims>(&key).filter(|claim| claim.over <= now).cloned() else {
+            return Ok(());
+        };
+        rows.depend_on::<Orders>(&key);
+        if rows.get::<Orders>(&key).is_some() {
+            give_back_unbooked(rows, self.order, coins(&claim), now);
+        }
+        end_claim(rows, &key);
         Ok(())
     }
 }
@@ -224,6 +249,24 @@ fn give_back(rows: &mut WorkingSet, order: OrderRef, coin: &ClaimedCoin, reason:
     );
 }
 
+/// Gives back coins of a payment that may be at their exchanges, and were not booked.
+fn give_back_unbooked(
+    rows: &mut WorkingSet,
+    order: OrderRef,
+    coins: impl Iterator<Item = ClaimedCoin>,
+    now: Timestamp,
+) {
+    for coin in coins {
+        // A coin that was booked counts.
+        if rows.get::<OrderDeposits>(&coin_key(order, coin.coin_pub)).is_none() {
+            give_back(rows, order, &coin, "the payment was not completed in time", now);
+            // Whoever settles it at the same time decides again.
+            let row = known_again(rows, order);
+            rows.update::<Orders>(&OrderKey { order }, row);
+        }
+    }
+}
+
 pub(super) fn plan_claim(order: OrderRef, plan: &mut Plan) {
     plan.row::<PaymentClaims>(OrderKey { order });
 }
@@ -239,9 +282,10 @@ pub(super) fn end_claim(rows: &mut WorkingSet, key: &OrderKey) {
     }
 }
 
-/// Returns whether exchanges are still to give back coins of an order.
+/// Returns whether exchanges may have coins of an order, or are still to give some back.
 pub(super) fn owes_coins(rows: &WorkingSet, order: OrderRef) -> bool {
-    !rows.group::<CoinReturns>(CoinReturns::BY_ORDER, &order).is_empty()
+    rows.get::<PaymentClaims>(&OrderKey { order }).is_some()
+        || !rows.group::<CoinReturns>(CoinReturns::BY_ORDER, &order).is_empty()
 }
 
 /// Forgets the claim of an order, and coins that are to be given back.

@@ -72,7 +72,7 @@ pub(crate) struct DeleteTipReserve {
     pub(crate) key: TipReserveKey,
     /// Whether to forget it.
     pub(crate) purge: bool,
-    /// Pickups of its tips, which are forgotten with it.
+    /// All pickups of its tips, as read before.
     pub(crate) pickups: Vec<TipPickupKey>,
 }
 
@@ -100,12 +100,24 @@ impl Command<MerchantRules> for DeleteTipReserve {
             }
             tips.iter().for_each(|key| rows.delete::<Tips>(key));
             rows.delete::<TipReserves>(&self.key);
-        } else if known.picked_up < known.committed {
+        } else if known.picked_up < known.committed || self.has_open_pickups(rows, known.picked_up)? {
             return Err(Refusal::TipsOpen);
         } else {
             rows.update::<TipReserves>(&self.key, TipReserveRow { reserve_priv: None, ..known });
         }
         Ok(())
+    }
+}
+
+impl DeleteTipReserve {
+    /// Returns whether the coins of a pickup are not known, since it is under way or its answer was lost: only the
+    /// reserve's key gets them.
+    fn has_open_pickups(&self, rows: &WorkingSet, picked_up: Money) -> Result<bool, Refusal> {
+        let known: Vec<&TipPickupRow> =
+            self.pickups.iter().filter_map(|key| rows.get::<TipPickups>(key)).collect();
+        let sum = Money::checked_sum(known.iter().map(|row| row.amount)).map_err(|_| Refusal::TipSum)?;
+        // Less, if another pickup began after they were read.
+        Ok(sum != picked_up || known.iter().any(|row| row.signatures.is_none()))
     }
 }
 
@@ -227,6 +239,39 @@ impl Command<MerchantRules> for RecordTipPickup {
             let row = TipPickupRow { signatures: Some(self.signatures.clone()), ..known };
             rows.update::<TipPickups>(&self.key, row);
         }
+        Ok(())
+    }
+}
+
+/// Takes back a part of a tip whose coins the exchange will never sign. Idempotent.
+#[derive(Clone, Debug)]
+pub(crate) struct TakeBackPickup {
+    /// The part.
+    pub(crate) key: TipPickupKey,
+    /// The reserve of the tip.
+    pub(crate) reserve_pub: EddsaPublicKey,
+}
+
+impl Command<MerchantRules> for TakeBackPickup {
+    type Answer = ();
+
+    fn plan(&self, _: &MerchantRules, plan: &mut Plan) {
+        plan.row::<TipPickups>(self.key.clone());
+        plan.row::<Tips>(TipKey { tip_id: self.key.tip_id });
+        plan.row::<TipReserves>(TipReserveKey { reserve_pub: self.reserve_pub });
+    }
+
+    fn execute(&self, _: &MerchantRules, rows: &mut WorkingSet, _: Timestamp) -> Result<(), Refusal> {
+        let tip_key = TipKey { tip_id: self.key.tip_id };
+        let reserve_key = TipReserveKey { reserve_pub: self.reserve_pub };
+        let open = rows.get::<TipPickups>(&self.key).filter(|row| row.signatures.is_none());
+        let Some(amount) = open.map(|row| row.amount) else { return Ok(()) };
+        let tip = rows.get::<Tips>(&tip_key).cloned().ok_or(Refusal::TipUnknown)?;
+        let from = reserve(rows, &reserve_key)?;
+        let less = |sum: Money| sum.checked_sub(amount).expect("sums contain each part");
+        rows.update::<Tips>(&tip_key, TipRow { picked_up: less(tip.picked_up), ..tip });
+        rows.update::<TipReserves>(&reserve_key, TipReserveRow { picked_up: less(from.picked_up), ..from });
+        rows.delete::<TipPickups>(&self.key);
         Ok(())
     }
 }

@@ -154,6 +154,50 @@ async fn coins_of_a_lost_payment_are_given_back() {
     exchange.end();
 }
 
+/// The process that deposited coins was killed, and nobody pays any more.
+#[tokio::test]
+async fn coins_of_a_payment_that_nobody_completes_are_given_back() {
+    let exchange = Exchange::start().await;
+    let backend = Backend::with_exchange(&exchange).await;
+    let wish = json!({
+        "order": { "amount": "KUDOS:10", "summary": "two books" }, "refund_delay": { "d_us": 9_000_000_000_u64 },
+    });
+    let (id, token) = backend.order(&wish).await;
+    let claimed = backend.claim(&id, token.as_deref()).await;
+    let lost = exchange.coin("KUDOS:10").await;
+    exchange.hold(&format!("POST /coins/{}/deposit", lost.coin_pub()));
+    is_error(&backend.pay_with(&exchange, &id, &claimed, &[&lost]).await, 504, 2011);
+    exchange.recover();
+    // The order can be paid for an hour, and a payment takes a quarter of an hour at most.
+    backend.now.fetch_add(3_600 + 901, Ordering::SeqCst);
+    assert_eq!(backend.delete(&format!("private/orders/{id}")).await.status, 409);
+    exchange.wait_for_refund(&lost).await;
+    backend.end().await;
+    exchange.end();
+}
+
+/// One coin is refused, and of another one nobody knows.
+#[tokio::test]
+async fn a_refusal_does_not_release_coins_that_may_be_deposited() {
+    let exchange = Exchange::start().await;
+    let backend = Backend::with_exchange(&exchange).await;
+    let (id, claimed) = offer(&backend).await;
+    let coins = [exchange.coin("KUDOS:5").await, exchange.coin("KUDOS:5").await];
+    exchange.answer("POST /batch-deposit", 405, json!({ "code": 20 }));
+    exchange.hold(&format!("POST /coins/{}/deposit", coins[0].coin_pub()));
+    exchange.answer(&format!("POST /coins/{}/", coins[1].coin_pub()), 409, json!({ "code": 1012 }));
+    let all: Vec<&Coin> = coins.iter().collect();
+    is_error(&backend.pay_with(&exchange, &id, &claimed, &all).await, 409, 2150);
+    let other = exchange.coin("KUDOS:10").await;
+    assert_eq!(backend.pay_with(&exchange, &id, &claimed, &[&other]).await.status, 503);
+    backend.now.fetch_add(60, Ordering::SeqCst);
+    exchange.recover();
+    assert_eq!(backend.pay_with(&exchange, &id, &claimed, &[&other]).await.status, 200);
+    exchange.wait_for_refund(&coins[0]).await;
+    backend.end().await;
+    exchange.end();
+}
+
 #[tokio::test]
 async fn what_an_exchange_refuses_is_passed_on() {
     let exchange = Exchange::start().await;

@@ -96,6 +96,17 @@ async fn reserves_are_filled_and_tips_are_picked_up_once() {
     // The exchange fails after the coins are promised: a repetition gets them, and takes nothing more.
     exchange.answer(&format!("POST /reserves/{reserve_pub}/batch-withdraw"), 500, json!({ "code": 51 }));
     is_error(&backend.post(&pickup, &planchets(&[&one])).await, 502, 2403);
+    let picked_up = async || {
+        let seen: Value = backend.get(&format!("private/tips/{tip_id}")).await.ok().unwrap();
+        seen["total_picked_up"].clone()
+    };
+    assert_eq!(picked_up().await, "KUDOS:5.02");
+    // What it will never sign is taken back.
+    exchange.answer(&format!("POST /reserves/{reserve_pub}/batch-withdraw"), 410, json!({ "code": 1003 }));
+    is_error(&backend.post(&pickup, &planchets(&[&one])).await, 502, 2403);
+    assert_eq!(picked_up().await, "KUDOS:0");
+    exchange.answer(&format!("POST /reserves/{reserve_pub}/batch-withdraw"), 500, json!({ "code": 51 }));
+    is_error(&backend.post(&pickup, &planchets(&[&one])).await, 502, 2403);
     exchange.recover();
     let answer: Value = backend.post(&pickup, &planchets(&[&one])).await.ok().unwrap();
     assert_eq!(answer["blind_sigs"][0]["blind_sig"]["cipher"], "RSA");
@@ -105,6 +116,11 @@ async fn reserves_are_filled_and_tips_are_picked_up_once() {
     let status: Value = backend.get(&public).await.ok().unwrap();
     assert_eq!(status["tip_amount"], "KUDOS:5.02");
     is_error(&backend.post(&pickup, &planchets(&[&two, &three])).await, 400, 2406);
+    // The reserve's key stays while it may be needed.
+    exchange.answer(&format!("POST /reserves/{reserve_pub}/batch-withdraw"), 500, json!({ "code": 51 }));
+    is_error(&backend.post(&pickup, &planchets(&[&two])).await, 502, 2403);
+    assert_eq!(backend.delete(&path).await.status, 409, "a pickup is open");
+    exchange.recover();
     assert_eq!(backend.post(&pickup, &planchets(&[&two])).await.status, 200);
     let seen: Value = backend.get(&format!("private/tips/{tip_id}?pickups=yes")).await.ok().unwrap();
     assert_eq!(

@@ -377,12 +377,19 @@ record! {
         pub exchange_urls: List<String>,
         /// The payment has ended by then, or its process has.
         pub until: Timestamp,
+        /// From then on the order cannot be paid any more, so that the coins are given back.
+        pub over: Timestamp,
     }
 }
 
 table! {
     /// Payments that are under way: of an order one at a time.
     pub PaymentClaims(420, "payment_claims"): OrderKey => PaymentClaimRow, updated(), shard(32);
+    /// By the time after which the order cannot be paid.
+    BY_OVER = 1, "by_over", Ordered;
+    |_, row, out| {
+        out.add(Self::BY_OVER, &row.over);
+    }
 }
 
 record! {
