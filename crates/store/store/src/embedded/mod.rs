@@ -41,6 +41,7 @@ mod shared;
 pub mod sim;
 mod tail;
 mod verify;
+mod view;
 mod writer;
 
 use std::any::Any;
@@ -56,6 +57,7 @@ pub(crate) use cut::CutTail;
 pub use disk::{Disk, DiskFile, RealDisk};
 pub use format::FrameKind;
 pub use verify::{FrameInfo, RecordInfo, Report};
+pub use view::ViewDisk;
 
 use batzen_metrics::{Histogram, Page};
 
@@ -384,6 +386,26 @@ impl EmbeddedStore {
         Ok(Self { core, maintainer: Mutex::new(maintainer) })
     }
 
+    /// Opens the store in a directory for reading: nothing in the directory changes, so that it may be read-only.
+    ///
+    /// # Errors
+    /// As [`EmbeddedStore::open`]; also when there is no store.
+    pub fn open_to_read(
+        path: impl AsRef<Path>,
+        tables: &[&'static TableDef],
+        options: Options,
+    ) -> Result<Self> {
+        let path = path.as_ref();
+        if !Self::exists(path) {
+            return Err(disk::io_error("read", path, std::io::ErrorKind::NotFound.into()));
+        }
+        Self::open(
+            path,
+            tables,
+            Options { disk: Arc::new(ViewDisk::default()), background: false, ..options },
+        )
+    }
+
     /// Does the background thread's work: prepares the next segment, compacts, merges runs of the indexes, writes
     /// a checkpoint.
     ///
@@ -626,7 +648,7 @@ impl Backend for EmbeddedStore {
             let _writer = lock(&self.core.writer);
             self.core.stop("it was closed")
         };
-        if is_first {
+        if is_first && self.core.options.disk.keeps() {
             self.core.mark_tail();
             self.core.checkpoint()?;
         }
