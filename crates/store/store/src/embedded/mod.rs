@@ -57,7 +57,6 @@ pub(crate) use cut::CutTail;
 pub use disk::{Disk, DiskFile, RealDisk};
 pub use format::FrameKind;
 pub use verify::{FrameInfo, RecordInfo, Report};
-pub use view::ViewDisk;
 
 use batzen_metrics::{Histogram, Page};
 
@@ -76,6 +75,7 @@ use ordered::Position;
 use record::{RecordCache, Rows};
 use runs::{Cold, KnownMarks};
 use shared::Dictionary;
+use view::ViewDisk;
 use writer::Writer;
 
 /// Number of bytes that [`Backend::check_writable`] writes: a block of the file system.

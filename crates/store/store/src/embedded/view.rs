@@ -19,7 +19,7 @@ const PAGE_BYTES: usize = 4_096;
 
 /// The files of the system, as they are, under changes in memory.
 #[derive(Default)]
-pub struct ViewDisk {
+pub(crate) struct ViewDisk {
     /// Files that were opened or created; `None`: removed.
     files: Mutex<BTreeMap<PathBuf, Option<Arc<ViewFile>>>>,
 }
