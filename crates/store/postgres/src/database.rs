@@ -258,10 +258,12 @@ impl Database {
         // Overrides settings of the role or the database: a session may be idle while it waits for work. (A
         // server that is read-only by default is one that others have fenced off.)
         let session = if self.citus.is_some() { citus::SESSION } else { SESSION };
+        // By itself, so that it counts for the next one.
+        connection.script("SET statement_timeout = 0")?;
         connection.script(&format!(
             "{session}; SET default_transaction_deferrable = off; SET array_nulls = on; \
              SELECT set_config(name, '0', false) FROM pg_settings WHERE name IN \
-             ('statement_timeout', 'lock_timeout', 'transaction_timeout', 'idle_session_timeout')"
+             ('lock_timeout', 'transaction_timeout', 'idle_session_timeout')"
         ))?;
         if let Some(direct) = &self.direct {
             connection.script(direct::SESSION)?;

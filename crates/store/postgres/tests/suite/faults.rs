@@ -304,8 +304,8 @@ fn settings_of_the_database_are_overridden() {
         "default_transaction_deferrable = on",
         "array_nulls = off",
         "DateStyle = 'SQL, DMY'",
-        "lock_timeout = '1ms'",
-        "statement_timeout = '1ms'",
+        "lock_timeout = '100ms'",
+        "statement_timeout = '100ms'",
     ] {
         sql.script(&format!("ALTER DATABASE \"{name}\" SET {setting}")).unwrap();
     }
