@@ -1,10 +1,10 @@
 //! Log lines on standard error or in a file, with the level names that operators of payment services know.
 
-use std::fs::OpenOptions;
-use std::io::IsTerminal;
-use std::path::Path;
+use std::fs::{File, OpenOptions};
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
-use std::sync::Mutex;
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use anyhow::Context;
 use tracing::level_filters::LevelFilter;
@@ -43,6 +43,57 @@ pub(crate) enum Format {
     Json,
 }
 
+/// The log file of this process, if it has one.
+static LOG_FILE: OnceLock<LogFile> = OnceLock::new();
+
+/// A log file that can be renamed meanwhile.
+struct LogFile {
+    path: PathBuf,
+    file: Mutex<File>,
+}
+
+impl LogFile {
+    fn open(path: &Path) -> anyhow::Result<Self> {
+        Ok(Self { path: path.to_owned(), file: Mutex::new(open_file(path)?) })
+    }
+
+    /// Goes on in the file that now has the name, or a new one.
+    fn reopen(&self) -> anyhow::Result<()> {
+        let file = open_file(&self.path)?;
+        *self.file.lock().unwrap_or_else(PoisonError::into_inner) = file;
+        Ok(())
+    }
+}
+
+impl Write for &LogFile {
+    fn write(&mut self, line: &[u8]) -> std::io::Result<usize> {
+        self.file.lock().unwrap_or_else(PoisonError::into_inner).write(line)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+fn open_file(path: &Path) -> anyhow::Result<File> {
+    let opened = OpenOptions::new().create(true).append(true).open(path);
+    opened.with_context(|| format!("open log file {}", path.display()))
+}
+
+/// Returns whether the log is a file.
+pub(crate) fn has_file() -> bool {
+    LOG_FILE.get().is_some()
+}
+
+/// Opens the log file again, after a tool has renamed it. If that fails, the log goes on in the old file and says so.
+pub(crate) fn reopen() {
+    match LOG_FILE.get().map(LogFile::reopen) {
+        Some(Ok(())) => tracing::info!("the log goes on in a file that was opened again"),
+        Some(Err(error)) => tracing::error!(%error, "the log goes on in the old file"),
+        None => {}
+    }
+}
+
 /// Starts logging, and the export of spans if there is an exporter. Colours only on a terminal and without
 /// `NO_COLOR`.
 ///
@@ -56,12 +107,9 @@ pub(crate) fn init(
 ) -> anyhow::Result<()> {
     let writer = match file {
         Some(path) => {
-            let file = OpenOptions::new()
-                .create(true)
-                .append(true)
-                .open(path)
-                .with_context(|| format!("open log file {}", path.display()))?;
-            BoxMakeWriter::new(Mutex::new(file))
+            let file = LogFile::open(path)?;
+            let log = LOG_FILE.get_or_init(|| file);
+            BoxMakeWriter::new(move || log)
         }
         None => BoxMakeWriter::new(std::io::stderr),
     };
@@ -84,6 +132,24 @@ pub(crate) fn init(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_renamed_log_file_is_left_behind() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, renamed) = (dir.path().join("log"), dir.path().join("log.1"));
+        let log = LogFile::open(&path).unwrap();
+        let write = |line: &str| writeln!(&log, "{line}").unwrap();
+        write("1");
+        std::fs::rename(&path, &renamed).unwrap();
+        write("2");
+        log.reopen().unwrap();
+        write("3");
+        let read = |path| std::fs::read_to_string(path).unwrap();
+        assert_eq!((read(&renamed).as_str(), read(&path).as_str()), ("1\n2\n", "3\n"));
+        std::fs::remove_dir_all(dir.path()).unwrap();
+        assert!(log.reopen().is_err());
+        write("4");
+    }
 
     #[test]
     fn levels_have_the_names_operators_use() {

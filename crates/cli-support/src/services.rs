@@ -12,6 +12,8 @@ use batzen_protocol::{Amount, Currency, Money, Timestamp};
 use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::logging;
+
 /// The directory of defaults, if there is none beside the program.
 const SYSTEM_DEFAULTS: &str = "/usr/share/taler/config.d";
 /// Configuration files used when none is named, in this order.
@@ -177,21 +179,33 @@ pub async fn start_unless<T>(
     }
 }
 
-/// The async runtime of a service. The process may then open as many files as the system allows.
+/// The async runtime of a service. The process may then open as many files as the system allows, and opens its log file
+/// again on SIGHUP.
 ///
 /// # Errors
-/// When the operating system refuses threads.
+/// When the operating system refuses threads or signals.
 pub fn runtime() -> std::io::Result<tokio::runtime::Runtime> {
     raise_descriptor_limit();
     let number = std::sync::atomic::AtomicUsize::new(0);
     let name = move || format!("http-{}", number.fetch_add(1, std::sync::atomic::Ordering::Relaxed));
-    tokio::runtime::Builder::new_multi_thread()
+    let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .thread_name_fn(name)
         // Yields on wake-up, like the CPU pool and the lane. If no other thread is waiting for the processor,
         // this returns at once.
         .on_thread_unpark(std::thread::yield_now)
-        .build()
+        .build()?;
+    // Other programs end on SIGHUP, as their terminal goes away.
+    if logging::has_file() {
+        let _context = runtime.enter();
+        let mut hangups = signal(SignalKind::hangup())?;
+        runtime.spawn(async move {
+            while hangups.recv().await.is_some() {
+                logging::reopen();
+            }
+        });
+    }
+    Ok(runtime)
 }
 
 /// Runs a future on the runtime of a service. The runtime's threads do not delay the process's exit.

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 pub use page::{CONTENT_TYPE, Page};
-pub use process::write_process;
+pub use process::{open_files_max, write_process};
 
 /// A counter.
 #[derive(Debug, Default)]

@@ -31,11 +31,17 @@ pub fn write_process(page: &mut Page) {
     if let Ok(files) = fs::read_dir("/proc/self/fd") {
         page.gauge("process_open_fds", "Open files and connections", files.count());
     }
-    let limits = fs::read_to_string("/proc/self/limits").unwrap_or_default();
-    let limit = limits.lines().find_map(|line| line.strip_prefix("Max open files"));
-    if let Some(max) = limit.and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok()) {
+    if let Some(max) = open_files_max() {
         page.gauge("process_max_fds", "Maximum number of open files and connections", max);
     }
+}
+
+/// The number of files and connections that this process may have open; `None` if there is no limit or it is not known.
+#[must_use]
+pub fn open_files_max() -> Option<u64> {
+    let limits = fs::read_to_string("/proc/self/limits").ok()?;
+    let limit = limits.lines().find_map(|line| line.strip_prefix("Max open files"))?;
+    limit.split_whitespace().next()?.parse().ok()
 }
 
 /// Fields of `/proc/self/stat`.

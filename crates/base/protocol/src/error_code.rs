@@ -443,6 +443,7 @@ error_codes! {
     5117, 409, BANK_CONFIRM_ABORT_CONFLICT, "The withdrawal operation was already aborted.";
     5118, 409, BANK_REGISTER_CONFLICT, "The account exists with another password.";
     5119, 400, BANK_POST_WITHDRAWAL_OPERATION_REQUIRED, "The wallet has not selected an exchange yet.";
+    5126, 409, BANK_ACCOUNT_IS_EXCHANGE, "The account is that of an exchange, which needs a reserve key in the subject of the transfer.";
 }
 
 #[cfg(test)]

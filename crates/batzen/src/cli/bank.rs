@@ -279,7 +279,7 @@ async fn totals(args: TotalsArgs) -> anyhow::Result<ExitCode> {
             (store, ledger)
         }
         address => {
-            let store = place.open(&batzen_service::storage::BANK, 1)?;
+            let store = place.open_to_read(&batzen_service::storage::BANK)?;
             (store, batzen_ledger_service::net::connect(&address.to_string()).await?)
         }
     };

@@ -31,6 +31,7 @@ fn help_texts() {
         "exchange wirewatch",
         "exchange totals",
         "exchange transfers",
+        "exchange credits",
         "exchange dbinit",
         "exchange maintain",
         "exchange replication",

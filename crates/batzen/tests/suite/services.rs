@@ -213,3 +213,74 @@ fn a_refused_transfer_is_listed_and_retried() {
     work_until(bank_port, "GET /taler-bank-access/accounts/shop", "\"KUDOS:103\"");
     assert!(bank.terminate().0.success());
 }
+
+/// A credit in another currency: the operator sees it, finds that it cannot be booked, and dismisses it.
+#[test]
+fn a_credit_that_fills_no_reserve_is_listed_and_settled() {
+    let dir = tempfile::tempdir().unwrap();
+    let (bank_port, exchange_port) = (common::free_port(), common::free_port());
+    let config = config(dir.path(), bank_port, exchange_port);
+    let port = bank_port.to_string();
+    let bank = ["bank", "serve", "--currency", "EUR", "--in-memory", "--port", &port];
+    let bank = Service::start(dir.path(), "bank", &bank);
+    wait_for(bank_port, "/taler-bank-integration/config");
+    let gateway = format!("http://localhost:{bank_port}/taler-wire-gateway/exchange/");
+    let payer = "payto://x-taler-bank/localhost/zoe";
+    let added = run(&["bank", "gateway", "--url", &gateway, "add-incoming", "EUR:5", payer]);
+    assert!(added.status.success(), "{}", stderr(&added));
+    let exchange = Service::start(dir.path(), "exchange", &["exchange", "serve", "-c", &config]);
+    wait_for(exchange_port, "/keys");
+    let deadline = Instant::now() + common::PATIENCE;
+    while !ask(exchange_port, "GET /metrics", "").contains("\nbatzen_worker_wirewatch_set_aside 1\n") {
+        assert!(Instant::now() < deadline, "the credit is not set aside");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let credits = |more: &[&str]| run(&[&["exchange", "credits", "-c", &config][..], more].concat());
+    assert!(stderr(&credits(&[])).contains("stop the exchange first"));
+    assert!(exchange.terminate().0.success() && bank.terminate().0.success());
+
+    let json = |output: &std::process::Output| -> serde_json::Value {
+        serde_json::from_str(&stdout(output)).unwrap()
+    };
+    let listed = json(&credits(&["--json"]));
+    let credit = &listed["set_aside"][0];
+    assert_eq!(
+        (&credit["credit"], &credit["bank"]["amount"]),
+        (&"exchange-account-1/1".into(), &"EUR:5".into())
+    );
+    assert!(stdout(&credits(&[])).contains("EUR:5 is another currency"));
+    let retried = credits(&["--retry-all", "--json"]);
+    assert_eq!((retried.status.code(), json(&retried)["set_aside"].as_array().unwrap().len()), (Some(1), 1));
+    assert!(
+        stderr(&credits(&["--retry", "exchange-account-1/2"])).contains("is called exchange-account-1/2")
+    );
+    assert!(!credits(&["--dismiss", "exchange-account-1/1"]).status.success(), "it needs a note");
+    let dismissed = credits(&["--dismiss", "exchange-account-1/1", "--note", "sent back"]);
+    assert!(dismissed.status.success() && stdout(&dismissed).contains("1 settled"), "{}", stderr(&dismissed));
+    assert_eq!(json(&credits(&["--json"]))["set_aside"], serde_json::json!([]));
+}
+
+/// A tool renames the log file, and sends SIGHUP.
+#[test]
+fn a_service_opens_its_log_file_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let port = common::free_port();
+    let (log, renamed) = (dir.path().join("bank.txt"), dir.path().join("bank.txt.1"));
+    let (text, number) = (log.to_str().unwrap(), port.to_string());
+    let words = ["bank", "serve", "--in-memory", "--port", &number, "-L", "INFO", "-l", text];
+    let bank = Service::start(dir.path(), "bank", &words);
+    wait_for(port, "/taler-bank-integration/config");
+    std::fs::rename(&log, &renamed).unwrap();
+    bank.signal(1);
+    let deadline = Instant::now() + common::PATIENCE;
+    while !log.exists() {
+        assert!(Instant::now() < deadline, "there is no new log file");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    register(port, "zoe");
+    assert!(bank.terminate().0.success());
+    let (before, after) =
+        (std::fs::read_to_string(&renamed).unwrap(), std::fs::read_to_string(&log).unwrap());
+    assert!(before.contains("the bank is serving") && !before.contains("testing/register"));
+    assert!(after.contains("testing/register"), "{after}");
+}

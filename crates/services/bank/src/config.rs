@@ -1,5 +1,6 @@
 //! The configuration of a bank.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use batzen_ledger_service::net::LedgerAddress;
 use batzen_protocol::{Amount, Currency, Money, Timestamp};
 use batzen_service::storage::StoreConfig;
 
-use crate::names::IbanBank;
+use crate::names::{self, Hosts, IbanBank};
 use crate::password::PasswordCost;
 use crate::rules::Policy;
 
@@ -31,6 +32,8 @@ pub const KNOWN_OPTIONS: &[(&str, &[&str])] = &[
 const BANK_OPTIONS: &[&str] = &[
     "HTTP_PORT",
     "HOSTNAME",
+    "OTHER_HOSTNAMES",
+    "EXCHANGE_ACCOUNTS",
     "IBAN_BANK",
     "BIND_TO",
     "BASE_URL",
@@ -63,6 +66,8 @@ const BANK_OPTIONS: &[&str] = &[
 /// |---|---|---|
 /// | `HTTP_PORT` | 8082 | |
 /// | `HOSTNAME` | `localhost` | host name in payto and withdraw URIs |
+/// | `OTHER_HOSTNAMES` | none | other host names of the bank in payto URIs that it gets, separated by blanks; besides `HOSTNAME`, that of `BASE_URL`, and `localhost` |
+/// | `EXCHANGE_ACCOUNTS` | those whose credits are followed at the gateway | names of the accounts of exchanges, separated by blanks: they take only money with a reserve key |
 /// | `IBAN_BANK` | none | country and bank code of the bank's IBANs, such as `DE50010517`: accounts whose names are such IBANs have `iban` URIs |
 /// | `BIND_TO` | all addresses | address to listen on |
 /// | `BASE_URL` | `http://HOSTNAME:PORT/` | base URL for clients, for instance behind a proxy |
@@ -92,6 +97,11 @@ pub struct BankConfig {
     pub listen_host: Option<String>,
     /// The host name in payto and withdraw URIs.
     pub hostname: String,
+    /// Other host names of the bank in payto URIs that it gets.
+    pub other_hostnames: Vec<String>,
+    /// The accounts of exchanges, which take only money with a reserve key. `None`: those whose credits somebody follows
+    /// at the wire gateway.
+    pub exchange_accounts: Option<BTreeSet<String>>,
     /// The IBANs that are accounts of this bank.
     pub iban_bank: Option<IbanBank>,
     /// Base URL for clients, with a final slash. `None`: `http://HOSTNAME:PORT/`.
@@ -165,8 +175,13 @@ pub enum OptionsError {
         why: &'static str,
     },
     /// The host name is malformed.
-    #[error("[bank] HOSTNAME is {0:?}, which is not a host name")]
-    Hostname(String),
+    #[error("[bank] {option} is {name:?}, which is not a host name such as bank.example")]
+    Hostname {
+        /// The option.
+        option: &'static str,
+        /// The name.
+        name: String,
+    },
 }
 
 impl BankConfig {
@@ -177,6 +192,8 @@ impl BankConfig {
             http_port: 8082,
             listen_host: Some("127.0.0.1".to_owned()),
             hostname: "localhost".to_owned(),
+            other_hostnames: Vec::new(),
+            exchange_accounts: None,
             iban_bank: None,
             base_url: None,
             suggested_exchange: None,
@@ -238,6 +255,13 @@ impl BankConfig {
             http_port: config.get_or(BANK, "HTTP_PORT", 8082)?,
             listen_host: config.get(BANK, "BIND_TO")?,
             hostname: config.get_or(BANK, "HOSTNAME", "localhost".to_owned())?,
+            other_hostnames: config
+                .text(BANK, "OTHER_HOSTNAMES")
+                .map(|names| names.split_whitespace().map(str::to_owned).collect())
+                .unwrap_or_default(),
+            exchange_accounts: config
+                .text(BANK, "EXCHANGE_ACCOUNTS")
+                .map(|names| names.split_whitespace().map(str::to_owned).collect()),
             iban_bank: config.get_with(BANK, "IBAN_BANK", |text| {
                 text.parse().map_err(|_| Expected::new("a country and a bank code such as DE50010517"))
             })?,
@@ -278,8 +302,16 @@ impl BankConfig {
             create_accounts: self.create_accounts,
             allow_same_account: self.create_accounts,
             allow_repeated_reserve_pub: self.allow_repeated_reserve_pub,
+            exchange_accounts: self.exchange_accounts.clone(),
             allow_known_account: !self.check_passwords,
         }
+    }
+
+    /// The hosts that mean this bank in payto URIs.
+    pub(crate) fn hosts(&self, base_url: &str, port: u16) -> Hosts {
+        let of_url = names::host_of_url(base_url);
+        let others = self.other_hostnames.iter().chain(&of_url).chain(&self.listen_host);
+        Hosts::new(others.chain([&self.hostname]).map(String::as_str), port)
     }
 
     /// Checks the options together.
@@ -304,8 +336,13 @@ impl BankConfig {
             }
         }
         let host_ok = |b: u8| b.is_ascii_alphanumeric() || b"-.:".contains(&b);
-        if self.hostname.is_empty() || !self.hostname.bytes().all(host_ok) {
-            return Err(OptionsError::Hostname(self.hostname.clone()));
+        let hostnames = [("HOSTNAME", &self.hostname)];
+        for (option, name) in
+            hostnames.into_iter().chain(self.other_hostnames.iter().map(|name| ("OTHER_HOSTNAMES", name)))
+        {
+            if name.is_empty() || !name.bytes().all(host_ok) {
+                return Err(OptionsError::Hostname { option, name: name.clone() });
+            }
         }
         Ok(())
     }
@@ -319,6 +356,7 @@ mod tests {
     #[test]
     fn reads_the_options() {
         let text = "[taler]\nCURRENCY = KUDOS\n[bank]\nHTTP_PORT = 9000\nHOSTNAME = bank.test\nRAM_LIMIT = 32\n\
+                    OTHER_HOSTNAMES = old.test  bank:8082\nEXCHANGE_ACCOUNTS = two one\n\
                     IBAN_BANK = DE50010517\n\
                     MAX_DEBT = KUDOS:1\nSUGGESTED_EXCHANGE = http://localhost:8081/\nSIGNUP_BONUS = KUDOS:100\n\
                     DEBT_LIMIT = KUDOS:2.5\nCHECK_PASSWORDS = YES\nDATA_DIR = /tmp/x\nLEDGER = tcp://ledger.test:3000\n";
@@ -328,6 +366,8 @@ mod tests {
             (bank.currency.as_str(), bank.http_port, bank.hostname.as_str()),
             ("KUDOS", 9000, "bank.test")
         );
+        assert_eq!(bank.other_hostnames, ["old.test", "bank:8082"]);
+        assert_eq!(bank.exchange_accounts, Some(["one".to_owned(), "two".to_owned()].into()));
         assert_eq!(bank.suggested_exchange.as_deref(), Some("http://localhost:8081/"));
         assert_eq!(bank.signup_bonus, "100".parse().unwrap());
         assert_eq!(bank.iban_bank.as_ref().map(ToString::to_string).as_deref(), Some("DE50010517"));
@@ -373,6 +413,7 @@ mod tests {
         let bank = BankConfig::new("KUDOS".parse().unwrap());
         assert!(BankConfig { suggested_exchange: Some("localhost".into()), ..bank.clone() }.check().is_err());
         assert!(BankConfig { base_url: Some("http://x".into()), ..bank.clone() }.check().is_err());
+        assert!(BankConfig { other_hostnames: vec!["a/b".into()], ..bank.clone() }.check().is_err());
         assert!(BankConfig { hostname: "a b".into(), ..bank }.check().is_err());
     }
 }

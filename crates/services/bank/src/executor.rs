@@ -33,7 +33,11 @@ pub(crate) enum ExecuteError {
 fn moves_money(command: &Command) -> bool {
     !matches!(
         command,
-        Command::Open(_) | Command::SetPassword(_) | Command::CreateWithdrawal(_) | Command::Finish(_)
+        Command::Open(_)
+            | Command::SetPassword(_)
+            | Command::MarkExchange(_)
+            | Command::CreateWithdrawal(_)
+            | Command::Finish(_)
     )
 }
 

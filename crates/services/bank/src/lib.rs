@@ -44,6 +44,7 @@ mod opening;
 mod password;
 pub mod rules;
 mod settler;
+mod subject;
 mod wakes;
 
 use std::net::SocketAddr;
@@ -205,8 +206,13 @@ impl Bank {
             trusted_proxies: config.trusted_proxies.clone(),
             ..ServerOptions::default()
         };
-        let settings =
-            Settings { base_url: base_url.clone(), password_salt: state.password_salt, chart, config };
+        let settings = Settings {
+            base_url: base_url.clone(),
+            port: addr.port(),
+            password_salt: state.password_salt,
+            chart,
+            config,
+        };
         let executor = CommandExecutor { lane, settler, decided };
         let service = Arc::new(Service::new(executor, ledger, store, settings, wakes, server.stats()));
         if service.has_dashboard() {

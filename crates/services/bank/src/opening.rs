@@ -7,8 +7,8 @@ use batzen_engine::Batcher;
 use batzen_ledger::{Ledger, MemoryLedger, RetryingLedger};
 use batzen_ledger_service::net::LedgerAddress;
 use batzen_ledger_service::store::{DurableLedger, DurableOptions, system_clock};
-use batzen_service::storage::StoreConfig;
-use batzen_store::Store;
+use batzen_service::storage::{self, StoreConfig};
+use batzen_store::{Store, StoreError};
 use batzen_tables::bank::{BankStateKey, BankStateRow, OldBankStates};
 
 use crate::BankError;
@@ -47,7 +47,7 @@ pub(crate) async fn open(config: &BankConfig) -> Result<OpenBooks, BankError> {
     let clock = Arc::clone(&config.clock);
     let place = config.store.clone();
     if !matches!(config.ledger, LedgerAddress::Embedded) {
-        let open = move || place.open(&batzen_service::storage::BANK, 1);
+        let open = move || place.open(&storage::BANK, 1);
         let store = tokio::task::spawn_blocking(open).await.expect("opening a store does not panic")?;
         let ledger = batzen_ledger_service::net::connect_when_ready(&config.ledger).await?;
         return Ok(OpenBooks { store, ledger, own: None, is_joint: false });
@@ -55,7 +55,7 @@ pub(crate) async fn open(config: &BankConfig) -> Result<OpenBooks, BankError> {
     let open = move || {
         let clock = move || clock.now().as_micros().saturating_mul(1000);
         if place.is_memory() {
-            let store = place.open(&batzen_service::storage::BANK, 1)?;
+            let store = place.open(&storage::BANK, 1)?;
             return Ok(OpenBooks {
                 store,
                 ledger: Arc::new(MemoryLedger::new(clock)),
@@ -63,7 +63,7 @@ pub(crate) async fn open(config: &BankConfig) -> Result<OpenBooks, BankError> {
                 is_joint: false,
             });
         }
-        let (store, own) = open_embedded(&place, clock)?;
+        let (store, own) = open_embedded(&place, |place, service| place.open(service, 1), clock)?;
         let ledger = Arc::clone(&own) as Arc<dyn Ledger>;
         Ok(OpenBooks { store, ledger, own: Some(own), is_joint: is_joint(&place) })
     };
@@ -72,25 +72,26 @@ pub(crate) async fn open(config: &BankConfig) -> Result<OpenBooks, BankError> {
 
 fn open_embedded(
     place: &StoreConfig,
+    open: fn(&StoreConfig, &storage::Service) -> Result<Store, StoreError>,
     clock: impl Fn() -> u64 + Send + 'static,
 ) -> Result<(Store, Arc<DurableLedger>), BankError> {
     let (store, log) = if is_joint(place) {
-        let store = place.open(&batzen_service::storage::BANK_WITH_LEDGER, 1)?;
+        let store = open(place, &storage::BANK_WITH_LEDGER)?;
         (store.clone(), store)
     } else {
-        let log = place.part(LEDGER_DIR).open(&batzen_service::storage::LEDGER, 1)?;
-        (place.open(&batzen_service::storage::BANK, 1)?, log)
+        let log = open(&place.part(LEDGER_DIR), &storage::LEDGER)?;
+        (open(place, &storage::BANK)?, log)
     };
     let ledger = DurableLedger::start(log, clock, DurableOptions::default())?;
     Ok((store, Arc::new(ledger)))
 }
 
-/// Opens store and embedded ledger of a bank that is not running, for tools. Stop the ledger first.
+/// Opens store and embedded ledger of a bank that is not running, for tools that only read.
 ///
 /// # Errors
 /// If they are in use or damaged.
 pub fn embedded_books(place: &StoreConfig) -> Result<(Store, Arc<DurableLedger>), BankError> {
-    open_embedded(place, system_clock)
+    open_embedded(place, StoreConfig::open_to_read, system_clock)
 }
 
 /// Creates the bank in an empty store, or checks that it is the requested one. Afterwards its own accounts

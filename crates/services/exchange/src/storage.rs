@@ -13,3 +13,11 @@ pub use batzen_service::storage::StoreConfig;
 pub fn open(config: &StoreConfig, lanes: usize) -> Result<Store, StoreError> {
     config.open(&batzen_service::storage::EXCHANGE, lanes)
 }
+
+/// Opens the store of an exchange for a command that only reads.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_to_read(config: &StoreConfig) -> Result<Store, StoreError> {
+    config.open_to_read(&batzen_service::storage::EXCHANGE)
+}

@@ -255,9 +255,16 @@ impl Database {
     pub(crate) fn connect(&self) -> std::result::Result<Connection, PgError> {
         let mut connection = Connection::open(&self.target)?;
         connection.set_timeout(ANSWER_MAX);
-        // Overrides settings of the role or the database: a session may be idle while it waits for work.
+        // Overrides settings of the role or the database: a session may be idle while it waits for work. (A
+        // server that is read-only by default is one that others have fenced off.)
         let session = if self.citus.is_some() { citus::SESSION } else { SESSION };
-        connection.script(&format!("{session}; SET statement_timeout = 0; SET idle_session_timeout = 0"))?;
+        // By itself, so that it counts for the next one.
+        connection.script("SET statement_timeout = 0")?;
+        connection.script(&format!(
+            "{session}; SET default_transaction_deferrable = off; SET array_nulls = on; \
+             SELECT set_config(name, '0', false) FROM pg_settings WHERE name IN \
+             ('lock_timeout', 'transaction_timeout', 'idle_session_timeout')"
+        ))?;
         if let Some(direct) = &self.direct {
             connection.script(direct::SESSION)?;
             direct.check_node(&mut connection)?;
@@ -473,19 +480,25 @@ impl Database {
         let rows = connection.query_text(&text)?;
         let is_ours = rows.first().and_then(|row| row.first()?.as_deref()) == Some("t");
         if !is_ours {
-            self.lost.store(true, Ordering::Release);
+            self.is_lost();
         }
         Ok(is_ours)
     }
 
-    /// Records that this process no longer owns the store.
+    /// Records that this process no longer owns the store, and tells its owner once.
     pub(crate) fn is_lost(&self) -> StoreError {
-        self.lost.store(true, Ordering::Release);
         let what = match self.options.sharing {
             Sharing::Exclusive => "another process has taken over the store",
             Sharing::Shared => "dbinit has changed or reset the schema: start this program again",
         };
-        StoreError::Stopped(what.into())
+        let error = StoreError::Stopped(what.into());
+        if !self.lost.swap(true, Ordering::AcqRel)
+            && !self.is_closed()
+            && let Some(on_lost) = self.options.on_lost
+        {
+            on_lost(&error);
+        }
+        error
     }
 
     pub(crate) fn is_closed(&self) -> bool {

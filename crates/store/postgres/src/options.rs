@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use batzen_store::TableDef;
+use batzen_store::{StoreError, TableDef};
 
 /// The other processes that may use the store at the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,12 +29,15 @@ pub struct PgOptions {
     /// Connections that read.
     pub readers: usize,
     /// Time that reads and commits wait for an unreachable server before they fail with
-    /// [`StoreError::Unavailable`](batzen_store::StoreError::Unavailable).
+    /// [`StoreError::Unavailable`].
     pub away_max: Duration,
     /// The application name in the server's list of sessions.
     pub node: String,
     /// On Citus: whether what concerns shards goes straight to their nodes, at the addresses that Citus has for them.
     pub at_shards: bool,
+    /// Called once when the store can never be used again by this process: another one has taken it over, or the schema
+    /// has changed. Afterwards all reads and commits fail.
+    pub on_lost: Option<fn(&StoreError)>,
 }
 
 impl std::fmt::Debug for PgOptions {
@@ -62,6 +65,7 @@ impl PgOptions {
             away_max: Duration::from_secs(15),
             node: std::process::id().to_string(),
             at_shards: true,
+            on_lost: None,
         }
     }
 }

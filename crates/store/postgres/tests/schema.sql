@@ -1,4 +1,4 @@
--- version 6
+-- version 7
 -- bank.books
 CREATE TABLE "bank"."books" (
   "vshard" smallint NOT NULL,
@@ -26,6 +26,15 @@ CREATE TABLE "bank"."customers" (
   CONSTRAINT "customers_pkey" PRIMARY KEY ("vshard", "name")
 ) WITH (fillfactor=80, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_analyze_scale_factor=0.02, autovacuum_vacuum_cost_delay=1);
 CREATE INDEX "customers_by_ledger_id" ON "bank"."customers" USING btree ("ix_by_ledger_id") WHERE "ix_by_ledger_id" IS NOT NULL;
+-- bank.exchanges
+CREATE TABLE "bank"."exchanges" (
+  "vshard" smallint NOT NULL,
+  "name" text COLLATE "C" NOT NULL,
+  "since" bigint NOT NULL,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  CONSTRAINT "exchanges_pkey" PRIMARY KEY ("vshard", "name")
+) WITH (autovacuum_vacuum_insert_scale_factor=0.05, autovacuum_analyze_scale_factor=0.02);
 -- bank.intents
 CREATE TABLE "bank"."intents" (
   "vshard" smallint NOT NULL,
@@ -285,6 +294,23 @@ CREATE TABLE "exchange"."counters" (
   "version" integer NOT NULL,
   CONSTRAINT "counters_pkey" PRIMARY KEY ("vshard", "name")
 ) WITH (fillfactor=80, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_analyze_scale_factor=0.02, autovacuum_vacuum_cost_delay=1);
+-- exchange.credits_aside
+CREATE TABLE "exchange"."credits_aside" (
+  "vshard" smallint NOT NULL,
+  "account" bytea NOT NULL,
+  "bank_row" bigint NOT NULL,
+  "h_text" bytea NOT NULL,
+  "reason" text COLLATE "C" NOT NULL,
+  "text" text COLLATE "C" NOT NULL,
+  "time" bigint NOT NULL,
+  "settled" bigint,
+  "note" text COLLATE "C",
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  "ix_open" bytea,
+  CONSTRAINT "credits_aside_pkey" PRIMARY KEY ("vshard", "account", "bank_row", "h_text")
+) WITH (fillfactor=80, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_analyze_scale_factor=0.02, autovacuum_vacuum_cost_delay=1);
+CREATE INDEX "credits_aside_open" ON "exchange"."credits_aside" USING btree ("ix_open") WHERE "ix_open" IS NOT NULL;
 -- exchange.cs_nonces
 CREATE TABLE "exchange"."cs_nonces" (
   "vshard" smallint NOT NULL,

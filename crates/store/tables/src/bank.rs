@@ -11,6 +11,7 @@
 //! | `bank_transactions` | [`TransactionKey`] | reserve key; incoming and outgoing history, each by account and row id |
 //! | `bank_withdrawals` | operation id | – |
 //! | `bank_intents` | as the transaction that it becomes | reserve key, while open |
+//! | `bank_exchanges` | name | – |
 //!
 //! The numbers 100 to 103 were tables of banks that kept balances themselves; [`OldBankStates`] detects such
 //! a store.
@@ -26,6 +27,7 @@ pub const ALL: &[&TableDef] = &[
     BankTransactions::DEF,
     BankWithdrawals::DEF,
     BankIntents::DEF,
+    BankExchanges::DEF,
     OldBankStates::DEF,
 ];
 
@@ -37,6 +39,7 @@ pub const ALL_WITH_LEDGER: &[&TableDef] = &[
     BankTransactions::DEF,
     BankWithdrawals::DEF,
     BankIntents::DEF,
+    BankExchanges::DEF,
     OldBankStates::DEF,
     crate::ledger::LedgerLog::DEF,
     crate::ledger::LedgerSnapshots::DEF,
@@ -327,6 +330,20 @@ table! {
             out.add(Self::BY_RESERVE_PUB, reserve_pub);
         }
     }
+}
+
+record! {
+    /// See [`BankExchanges`].
+    pub struct ExchangeRow {
+        /// When somebody first followed what the account receives.
+        pub since: Timestamp,
+    }
+}
+
+table! {
+    /// The accounts of exchanges: those whose credits somebody follows at the wire gateway. It shows only transfers with a
+    /// reserve key, so any other money would be lost in such an account.
+    pub BankExchanges(109, "bank_exchanges"): AccountKey => ExchangeRow;
 }
 
 record! {

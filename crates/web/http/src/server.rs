@@ -11,6 +11,7 @@ use crate::{
     shares::{Client, Resource},
     stats::{Gauge, Stats, add},
 };
+use batzen_metrics::open_files_max;
 use hyper_util::rt::TokioIo;
 use std::{
     future::{Future, poll_fn},
@@ -45,6 +46,19 @@ const CLOSE_DELAY: Duration = Duration::from_millis(250);
 const MAX_REFUSALS: usize = 64;
 /// The pause after a failed accept (out of descriptors or memory), so that connections can end meanwhile.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Time between two warnings that connections cannot be accepted.
+const ACCEPT_WARNING_PAUSE: Duration = Duration::from_secs(60);
+/// The part of the process's open files that connections may be. The rest is for stores, logs and own connections.
+const DESCRIPTORS_OF_CONNECTIONS: (u64, u64) = (3, 4);
+
+/// The number of connections that a process with this many open files can serve, so that their limit and with it every
+/// client's share is reached before descriptors run out.
+fn connections_within(wanted: usize, open_files_max: Option<u64>) -> usize {
+    let (part, whole) = DESCRIPTORS_OF_CONNECTIONS;
+    let most = open_files_max.map_or(u64::MAX, |max| max / whole * part);
+    wanted.min(usize::try_from(most).unwrap_or(usize::MAX)).max(1)
+}
 
 /// A bound server, ready to serve. Connections that arrive before [`Server::serve`] wait in the kernel.
 pub struct Server {
@@ -119,6 +133,16 @@ impl Server {
             }
         };
         let refusals = Arc::new(Semaphore::new(MAX_REFUSALS));
+        let max_connections = connections_within(options.max_connections, open_files_max());
+        if max_connections < options.max_connections {
+            let wanted = options.max_connections;
+            tracing::info!(
+                max_connections,
+                wanted,
+                "fewer connections, because of the limit of open files (ulimit -Hn)"
+            );
+        }
+        let options = ServerOptions { max_connections, ..options };
         let drain_timeout = options.drain_timeout;
         let frame = Frame::new(handler, options, drain.clone(), Arc::clone(&stats));
         let mut tasks = JoinSet::new();
@@ -158,6 +182,7 @@ impl Server {
                 drop(hold);
             });
         };
+        let mut failing = Failing::default();
         loop {
             let accepted = tokio::select! {
                 biased;
@@ -184,7 +209,9 @@ impl Server {
                             | io::ErrorKind::InvalidInput
                     ) => {}
                 Err(error) => {
-                    tracing::warn!(%error, "cannot accept connections, trying again");
+                    if let Some(failures) = failing.is_told(Instant::now()) {
+                        tracing::warn!(%error, failures, "cannot accept connections, trying again");
+                    }
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                 }
             }
@@ -204,6 +231,25 @@ impl Server {
         let cut_off = tasks.len();
         tasks.shutdown().await;
         Drained { cut_off }
+    }
+}
+
+/// Failures to accept a connection, of which the log gets few.
+#[derive(Default)]
+struct Failing {
+    last_told: Option<Instant>,
+    failures: u64,
+}
+
+impl Failing {
+    /// Counts a failure. Returns the number since the last warning if it is time for another one.
+    fn is_told(&mut self, now: Instant) -> Option<u64> {
+        self.failures += 1;
+        if self.last_told.is_some_and(|last| now.saturating_duration_since(last) < ACCEPT_WARNING_PAUSE) {
+            return None;
+        }
+        self.last_told = Some(now);
+        Some(std::mem::take(&mut self.failures))
     }
 }
 
@@ -426,6 +472,27 @@ mod tests {
     use tokio::io::duplex;
 
     use super::*;
+
+    #[test]
+    fn connections_leave_descriptors_for_the_rest() {
+        for (wanted, open_files_max, connections) in [
+            (65_536, Some(20_000), 15_000),
+            (65_536, Some(1_024), 768),
+            (8_192, Some(1_048_576), 8_192),
+            (8_192, None, 8_192),
+            (8_192, Some(0), 1),
+        ] {
+            assert_eq!(connections_within(wanted, open_files_max), connections);
+        }
+    }
+
+    #[test]
+    fn failing_accepts_are_told_once_a_minute() {
+        let mut failing = Failing::default();
+        let begin = Instant::now();
+        let told: Vec<u64> = (0..1_300).filter_map(|n| failing.is_told(begin + ACCEPT_PAUSE * n)).collect();
+        assert_eq!(told, [1, 1_200]);
+    }
     use crate::shares::{Key, RESOURCES, Shares};
 
     /// A flooding client is read on only some of its connections; other clients are still read.

@@ -11,6 +11,7 @@ use batzen_cli_support::store_args::require_existing;
 use batzen_config::Config;
 use batzen_crypto::ShortHash;
 use batzen_protocol::Timestamp;
+use batzen_service::storage::{AUDITOR_COPY, StoreConfig};
 use batzen_store::Store;
 use clap::Args;
 
@@ -75,7 +76,7 @@ pub(super) fn run(args: &ReportArgs) -> anyhow::Result<ExitCode> {
     let forms = match batzen_auditor::ask_report(&socket, Wanted::Last)? {
         Some(forms) => forms,
         None => {
-            let store = open_copy(&ini)?;
+            let store = own_copy_of(&ini)?.open_to_read(&AUDITOR_COPY)?;
             let report = read(&store, &config, args.common.timetravel.now());
             store.close()?;
             Forms::from(&report?)
@@ -84,11 +85,11 @@ pub(super) fn run(args: &ReportArgs) -> anyhow::Result<ExitCode> {
     show(&args.output, &forms, &checks::text_of(&forms.json))
 }
 
-/// Opens the copy, which no other process may have open.
-fn open_copy(ini: &Config) -> anyhow::Result<Store> {
+/// The place of the copy, which exists.
+fn own_copy_of(ini: &Config) -> anyhow::Result<StoreConfig> {
     let place = own_copy(ini)?;
     require_existing(&place)?;
-    Ok(place.open(&batzen_service::storage::AUDITOR_COPY, 1)?)
+    Ok(place)
 }
 
 /// Runs `auditor suppress` and `auditor reopen`.
@@ -108,7 +109,7 @@ pub(super) fn note(args: &NoteArgs, suppresses: bool) -> anyhow::Result<ExitCode
         _ => reason.to_owned(),
     };
     if !batzen_auditor::ask_note(&socket, args.finding, suppresses, &reason)? {
-        let store = open_copy(&ini)?;
+        let store = own_copy_of(&ini)?.open(&AUDITOR_COPY, 1)?;
         let now = args.common.timetravel.now();
         let noted = live::note(&store, args.finding, suppresses, &reason, now);
         store.close()?;

@@ -179,7 +179,7 @@ async fn open(config: ExchangeConfig, common: &Common) -> anyhow::Result<Core> {
 }
 
 fn open_store(config: &ExchangeConfig) -> anyhow::Result<Store> {
-    match storage::open(&config.store, 1) {
+    match storage::open_to_read(&config.store) {
         Err(StoreError::InUse(dir)) => bail!("{}", in_use(&dir)),
         other => Ok(other?),
     }

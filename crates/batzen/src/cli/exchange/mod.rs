@@ -1,6 +1,7 @@
 //! `batzen exchange`: run the exchange, its workers, and the offline key tool; inspect its books.
 
 mod archive;
+mod credits;
 mod database;
 mod garbage;
 mod kyc;
@@ -104,6 +105,8 @@ enum ExchangeCommand {
     Archive(archive::ArchiveArgs),
     /// List or retry the transfers that the bank refused permanently
     Transfers(transfers::TransfersArgs),
+    /// List, retry or dismiss the credits at the bank that fill no reserve
+    Credits(credits::CreditsArgs),
     /// Decide on customers who must be identified, as an officer; try providers out
     Kyc(kyc::KycArgs),
     /// Print a configuration to start from
@@ -318,6 +321,7 @@ pub(super) fn run(args: ExchangeArgs) -> anyhow::Result<ExitCode> {
         ExchangeCommand::Totals(args) => show_totals(&args),
         ExchangeCommand::Archive(args) => archive::run(args),
         ExchangeCommand::Transfers(args) => transfers::run(args),
+        ExchangeCommand::Credits(args) => credits::run(args),
         ExchangeCommand::SampleConfig(args) => {
             sample::print(&args, "exchange", sample::EXCHANGE);
             Ok(ExitCode::SUCCESS)
@@ -611,7 +615,7 @@ fn store_config(store: Option<&Path>, common: &Common) -> anyhow::Result<StoreCo
 fn show_totals(args: &TotalsArgs) -> anyhow::Result<ExitCode> {
     let config = store_config(args.store.as_deref(), &args.common)?;
     store_args::require_existing(&config)?;
-    let store = match storage::open(&config, 1) {
+    let store = match storage::open_to_read(&config) {
         Err(StoreError::InUse(dir)) => {
             bail!("the store {} is in use: stop the exchange first, or work on a copy", dir.display())
         }

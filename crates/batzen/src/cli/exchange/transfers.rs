@@ -56,7 +56,7 @@ pub(super) fn run(args: TransfersArgs) -> anyhow::Result<ExitCode> {
     if args.retry_all || !args.retry.is_empty() {
         return services::block_on(retry(args, config));
     }
-    let store = match storage::open(&config.store, 1) {
+    let store = match storage::open_to_read(&config.store) {
         Err(StoreError::InUse(dir)) => bail!("{}", in_use(&dir)),
         other => other?,
     };
@@ -65,7 +65,7 @@ pub(super) fn run(args: TransfersArgs) -> anyhow::Result<ExitCode> {
     shown
 }
 
-fn in_use(dir: &std::path::Path) -> String {
+pub(super) fn in_use(dir: &std::path::Path) -> String {
     format!("the store {} is in use: stop the exchange first", dir.display())
 }
 

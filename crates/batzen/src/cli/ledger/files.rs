@@ -7,9 +7,9 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use batzen_cli_support::progress::is_interactive;
 use batzen_ledger_service::store::{
-    DurableLedger, DurableOptions, Inspection, RecoveryError, VerifyReport, verify_directory,
+    DurableLedger, DurableOptions, Inspection, RecoveryError, VerifyReport, system_clock, verify_directory,
 };
-use batzen_service::storage::StoreConfig;
+use batzen_service::storage::{LEDGER, StoreConfig};
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
@@ -67,7 +67,9 @@ fn open(dir: &Path) -> anyhow::Result<DurableLedger> {
     let _waiting = Waiting::new("reading the log");
     require_store(dir)?;
     let place = StoreConfig::embedded(dir.to_owned());
-    DurableLedger::open(&place, DurableOptions::default())
+    let store = place.open_to_read(&LEDGER).map_err(RecoveryError::from);
+    store
+        .and_then(|store| DurableLedger::start(store, system_clock, DurableOptions::default()))
         .with_context(|| format!("the ledger in {}", dir.display()))
 }
 

@@ -253,8 +253,7 @@ pub fn verify_directory(directory: &Path) -> Result<VerifyReport, RecoveryError>
     if !report.problems.is_empty() {
         return Err(RecoveryError::Journal(report.problems));
     }
-    let store =
-        Store::new(EmbeddedStore::open(directory, ALL, Options { background: false, ..Options::default() })?);
+    let store = Store::new(EmbeddedStore::open_to_read(directory, ALL, Options::default())?);
     let report = verify(&store)?;
     store.close()?;
     Ok(report)

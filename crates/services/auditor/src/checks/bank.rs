@@ -74,8 +74,9 @@ async fn read_account(
         amount.money_in(currency).map(Money::units).map_err(wrong)
     };
     let credits = if account.credits {
-        let ask = async |query| gateway.history_incoming(query).await;
-        Some(pages(ask, |row| row.row_id, since[0], ignores_missing).await.map_err(failed)?)
+        let ask = async |query| gateway.credits(query).await;
+        let rows = pages(ask, |(id, _)| *id, since[0], ignores_missing).await.map_err(failed)?;
+        Some(rows.into_iter().filter_map(|(_, transaction)| transaction).collect::<Vec<_>>())
     } else {
         None
     };

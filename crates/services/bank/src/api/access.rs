@@ -85,7 +85,7 @@ async fn public_accounts(_: &Service, _: &Request) -> Response {
 
 async fn register(bank: &Arc<Service>, request: &Request) -> Answer {
     let RegisterRequest { username: name, password } = body(request)?;
-    if !names::is_new_account_name(&name) {
+    if !bank.addresses.is_new_name(&name) {
         return Err(wrong_member::<RegisterRequest>("username"));
     }
     if password.is_empty() || password.len() > PASSWORD_BYTES_MAX {

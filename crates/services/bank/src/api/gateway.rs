@@ -1,8 +1,9 @@
 //! The wire gateway, for exchanges.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::ops::Bound;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use batzen_crypto::{EddsaPublicKey, HashCode, Wtid};
 use batzen_http::{ErrorCode, Request, Response};
@@ -11,13 +12,13 @@ use batzen_protocol::limits;
 use batzen_protocol::{Amount, Currency, Timestamp};
 use batzen_service::{Answer, Poll, endpoint, poll_deadline};
 use batzen_store::{Found, Store, StoreError};
-use batzen_tables::bank::{BankTransactions, TransactionRow};
+use batzen_tables::bank::{AccountKey, BankExchanges, BankTransactions, TransactionRow};
 use serde::{Deserialize, Serialize};
 
 use super::{LONG_POLL_MAX, Service, Table, body, refused, unknown_account, wrong_member};
 use crate::MAX_BODY_BYTES;
 use crate::names::{self, Addresses, NoAccount};
-use crate::rules::{AddIncoming, Booking, Transfer};
+use crate::rules::{AddIncoming, Booking, MarkExchange, Transfer};
 use crate::wakes::Direction;
 
 /// Most rows in one answer. To get more, a client asks again from the last row.
@@ -41,11 +42,11 @@ async fn config(bank: &Service, _: &Request) -> Response {
     bank.api_config("taler-wire-gateway")
 }
 
-async fn incoming(bank: &Service, request: &mut Request) -> Answer {
+async fn incoming(bank: &Arc<Service>, request: &mut Request) -> Answer {
     history(bank, request, Direction::Incoming).await
 }
 
-async fn outgoing(bank: &Service, request: &mut Request) -> Answer {
+async fn outgoing(bank: &Arc<Service>, request: &mut Request) -> Answer {
     history(bank, request, Direction::Outgoing).await
 }
 
@@ -54,12 +55,53 @@ impl Service {
     pub(super) fn payto_account(&self, uri: &str) -> Result<String, Response> {
         self.addresses.account(uri).map(Cow::into_owned).map_err(|no_account| match no_account {
             NoAccount::Malformed => Response::error(ErrorCode::GENERIC_PAYTO_URI_MALFORMED, uri),
-            NoAccount::OtherBank => unknown_account("the IBAN is that of another bank"),
+            NoAccount::OtherBank => self.other_bank(),
         })
+    }
+
+    /// 404, code 5106: nobody takes money to other banks.
+    pub(super) fn other_bank(&self) -> Response {
+        let own = self.addresses.payto("NAME");
+        unknown_account(&format!(
+            "the IBAN or host name is that of another bank; an account of this one is {own}"
+        ))
+    }
+
+    /// Remembers that an account is an exchange's, once its owner waits for credits or follows them: from then on it takes
+    /// no money that its history would not show. (Whoever just looks into an empty history may be anybody.)
+    async fn mark_exchange(self: &Arc<Self>, name: &str) -> Result<(), Response> {
+        if self.settings.config.exchange_accounts.is_some() {
+            return Ok(());
+        }
+        if self.exchanges.0.lock().unwrap_or_else(PoisonError::into_inner).contains(name) {
+            return Ok(());
+        }
+        let key = AccountKey::new(name);
+        if self.read(move |store| store.get::<BankExchanges>(&key)).await?.is_none() {
+            let marked = self.execute(MarkExchange { name: name.to_owned() }).await?;
+            marked.map_err(|refusal| refused(&refusal, ""))?;
+            tracing::info!(
+                account = name,
+                "the account is an exchange's: it takes only money with a reserve key"
+            );
+        }
+        let mut known = self.exchanges.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= EXCHANGES_KNOWN_MAX {
+            known.clear();
+        }
+        known.insert(name.to_owned());
+        Ok(())
     }
 }
 
-async fn history(bank: &Service, request: &mut Request, direction: Direction) -> Answer {
+/// Most accounts that are remembered as exchanges'. Others are looked up.
+const EXCHANGES_KNOWN_MAX: usize = 1_000;
+
+/// Accounts that are marked as exchanges' in the store, so that not every request reads it.
+#[derive(Default)]
+pub(super) struct KnownExchanges(Mutex<HashSet<String>>);
+
+async fn history(bank: &Arc<Service>, request: &mut Request, direction: Direction) -> Answer {
     let account = request.param("account").to_owned();
     let delta = request.query_with("delta", |text| text.parse::<i64>().ok().filter(|delta| *delta != 0))?;
     let delta = delta.ok_or_else(|| Response::error(ErrorCode::GENERIC_PARAMETER_MALFORMED, "delta"))?;
@@ -68,6 +110,10 @@ async fn history(bank: &Service, request: &mut Request, direction: Direction) ->
     bank.authorize(request, &account).await?;
     bank.account(&account).await?;
     let deadline = poll_deadline(long_poll_ms, LONG_POLL_MAX).filter(|_| delta > 0);
+    let follows = direction == Direction::Incoming && delta > 0;
+    if follows && deadline.is_some() {
+        bank.mark_exchange(&account).await?;
+    }
     // Registered before the first read, so that no new row is missed between the two.
     let waiter = deadline.and_then(|_| bank.wakes.histories.register((direction, account.clone())).ok());
     let find = || {
@@ -82,6 +128,9 @@ async fn history(bank: &Service, request: &mut Request, direction: Direction) ->
     let mut found = find().await?;
     if let (Some(deadline), Some(waiter)) = (deadline, waiter) {
         found = Poll::of(waiter).until(request, deadline, found, Option::is_some, find).await?;
+    }
+    if follows && found.is_some() {
+        bank.mark_exchange(&account).await?;
     }
     Ok(found.map_or_else(|| Response::empty(204), |body| Response::bytes(200, "application/json", body)))
 }
@@ -292,7 +341,8 @@ mod tests {
     #[test]
     fn pages_are_what_the_protocol_says() {
         let currency = Currency::new("EUR").unwrap();
-        let addresses = Addresses { hostname: "bank.example".to_owned(), iban_bank: None };
+        let hosts = crate::names::Hosts::default();
+        let addresses = Addresses { hostname: "bank.example".to_owned(), hosts, iban_bank: None };
         let row = |row_id, is_incoming: bool| TransactionRow {
             row_id,
             debit_account: format!("d{}", row_id / 2),

@@ -38,6 +38,7 @@ use crate::names::{self, Addresses};
 use crate::rules::{Command, Refusal, TypedCommand};
 use crate::settler::{Unsettled, answered};
 use crate::wakes::Wakes;
+use gateway::KnownExchanges;
 use logins::Logins;
 use web::Sessions;
 
@@ -95,6 +96,8 @@ pub(crate) fn api(service: Arc<Service>) -> Api<Service> {
 /// State of the endpoints.
 pub(crate) struct Settings {
     pub(crate) base_url: String,
+    /// The port it listens on.
+    pub(crate) port: u16,
     pub(crate) password_salt: [u8; 16],
     pub(crate) chart: Chart,
     pub(crate) config: BankConfig,
@@ -110,6 +113,7 @@ pub(crate) struct Service {
     wakes: Arc<Wakes>,
     sessions: Sessions,
     logins: Logins,
+    exchanges: KnownExchanges,
     monitor: Monitor,
     sums: Arc<MoneySums>,
     /// The page shown to browsers at the root.
@@ -154,6 +158,7 @@ impl Service {
         let page = web::page(&settings.config);
         let addresses = Arc::new(Addresses {
             hostname: settings.config.hostname.clone(),
+            hosts: settings.config.hosts(&settings.base_url, settings.port),
             iban_bank: settings.config.iban_bank.clone(),
         });
         let monitor =
@@ -167,6 +172,7 @@ impl Service {
             wakes,
             sessions,
             logins,
+            exchanges: KnownExchanges::default(),
             monitor,
             sums: Arc::default(),
             page,
@@ -340,6 +346,10 @@ impl<T: Send + 'static> Drop for RunToEnd<T> {
     }
 }
 
+/// The advice to a payer whose text has no reserve key.
+const NO_RESERVE_KEY: &str = "no reserve key, or several different ones, were found in the text. Write the key that the \
+                              wallet shows, and nothing else, such as 52 letters and digits in groups";
+
 fn unknown_account(name: &str) -> Response {
     Response::error(ErrorCode::BANK_UNKNOWN_ACCOUNT, name)
 }
@@ -349,6 +359,7 @@ fn refused(refusal: &Refusal, detail: &str) -> Response {
     match refusal {
         Refusal::UnknownAccount(name) => unknown_account(name),
         Refusal::RegisterConflict => Response::error(refusal.code(), "password"),
+        Refusal::ExchangeAccount => Response::error(refusal.code(), NO_RESERVE_KEY),
         Refusal::UnknownWithdrawal | Refusal::RequestUidReused => Response::error(refusal.code(), detail),
         Refusal::Unresolved | Refusal::InFlight { .. } | Refusal::ReservationExpired => {
             FAILURES.try_later("")

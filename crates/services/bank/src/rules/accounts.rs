@@ -1,14 +1,14 @@
-//! The bank itself and its customers' accounts.
+//! The bank itself and its customers' accounts, among them exchanges.
 
 use batzen_crypto::ShortHash;
 use batzen_engine::{Command, Plan, WorkingSet};
 use batzen_protocol::{Currency, Timestamp};
 use batzen_tables::bank::{
-    AccountKey, AccountRow, BankAccounts, BankIntents, BankStateKey, BankStateRow, BankStates,
-    EQUITY_ACCOUNT, Origin, TransactionKey,
+    AccountKey, AccountRow, BankAccounts, BankExchanges, BankIntents, BankStateKey, BankStateRow, BankStates,
+    EQUITY_ACCOUNT, ExchangeRow, Origin, TransactionKey,
 };
 
-use super::{Answer, BankRules, Refusal, intents, plan_account};
+use super::{Answer, BankRules, Refusal, intents, plan_account, plan_exchange, require_account};
 
 /// Creates the bank in an empty store, or checks that the store holds this bank. Always the first command.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -120,5 +120,30 @@ impl Command<BankRules> for SetPassword {
             rows.put::<BankAccounts>(&key, AccountRow { password_hash: Some(*password_hash), ..account });
         }
         Ok(Answer::PasswordSet)
+    }
+}
+
+/// Remembers that an account is an exchange's, so that no money without a reserve key reaches it. Idempotent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MarkExchange {
+    /// The account, which must exist.
+    pub name: String,
+}
+
+impl Command<BankRules> for MarkExchange {
+    type Answer = Answer;
+
+    fn plan(&self, _: &BankRules, plan: &mut Plan) {
+        plan_account(&self.name, plan);
+        plan_exchange(&self.name, plan);
+    }
+
+    fn execute(&self, _: &BankRules, rows: &mut WorkingSet, now: Timestamp) -> Result<Answer, Refusal> {
+        require_account(rows, &self.name)?;
+        let key = AccountKey::new(&self.name);
+        if rows.get::<BankExchanges>(&key).is_none() {
+            rows.insert::<BankExchanges>(&key, ExchangeRow { since: now });
+        }
+        Ok(Answer::ExchangeMarked)
     }
 }

@@ -11,6 +11,7 @@ use batzen_tables::bank::{
 
 use super::{Answer, BankRules, Finished, Intent, Refusal, SelectionStands, booked, require_account};
 use crate::chart::{self, Verdict};
+use crate::names;
 
 /// A movement without a subject.
 pub(super) fn draft(debit_account: &str, credit_account: &str, amount: Money) -> IntentRow {
@@ -141,9 +142,11 @@ impl BankRules {
         if draft.debit_account == draft.credit_account && !self.policy.allow_same_account {
             return Err(Refusal::SameAccount);
         }
-        if !self.policy.create_accounts {
-            require_account(rows, &draft.debit_account)?;
-            require_account(rows, &draft.credit_account)?;
+        for name in [&draft.debit_account, &draft.credit_account] {
+            // An account under another name could never be used by anybody.
+            if !self.policy.create_accounts || !names::is_new_account_name(name) {
+                require_account(rows, name)?;
+            }
         }
         write(rows, key, draft)
     }

@@ -11,7 +11,7 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | `accounts` | opening the bank, customers and their passwords |
+//! | `accounts` | opening the bank, customers and their passwords, exchanges |
 //! | `movements` | payments, and transfers from and to an exchange |
 //! | `intents` | writing intents, booking the ledger's answers |
 //! | `withdrawals` | the life of a withdrawal operation |
@@ -21,16 +21,18 @@ mod intents;
 mod movements;
 mod withdrawals;
 
+use std::collections::BTreeSet;
+
 use batzen_crypto::EddsaPublicKey;
 use batzen_engine::{Command as _, Plan, Rules, WorkingSet};
 use batzen_protocol::{ErrorCode, Money, Timestamp};
 use batzen_tables::bank::{
-    AccountKey, BankAccounts, BankIntents, BankStateRow, BankTransactions, IntentRow, TransactionKey,
-    TransactionRow, WithdrawalRow,
+    AccountKey, BankAccounts, BankExchanges, BankIntents, BankStateRow, BankTransactions, IntentRow,
+    TransactionKey, TransactionRow, WithdrawalRow,
 };
 
 pub(crate) use accounts::SetPassword;
-pub use accounts::{Open, Register};
+pub use accounts::{MarkExchange, Open, Register};
 pub use intents::Finish;
 pub use movements::{AddIncoming, Pay, Transfer};
 pub use withdrawals::{AbortWithdrawal, ConfirmWithdrawal, CreateWithdrawal, SelectWithdrawal};
@@ -42,6 +44,7 @@ batzen_engine::commands! {
     Open: BankStateRow = Answer::Opened(state) => *state,
     Register: () = Answer::Registered => (),
     SetPassword: () = Answer::PasswordSet => (),
+    MarkExchange: () = Answer::ExchangeMarked => (),
     AddIncoming: Booking = Answer::Booked(booking) => booking,
     Transfer: Booking = Answer::Booked(booking) => booking,
     Pay: Booking = Answer::Booked(booking) => booking,
@@ -65,6 +68,8 @@ pub enum Answer {
     Registered,
     /// The account has a password: this one, or one set earlier.
     PasswordSet,
+    /// The account is known to be an exchange's.
+    ExchangeMarked,
     /// The money has moved.
     Booked(Booking),
     /// The operation exists.
@@ -113,6 +118,8 @@ pub struct Policy {
     pub allow_same_account: bool,
     /// Whether several transfers may carry the same reserve key.
     pub allow_repeated_reserve_pub: bool,
+    /// The accounts of exchanges, if they are configured. `None`: those that [`MarkExchange`] names.
+    pub exchange_accounts: Option<BTreeSet<String>>,
     /// Whether an existing account can be registered. If so, an account that a transfer created belongs to
     /// the first who registers it, and registering again with the same password changes nothing. Only for
     /// banks that check no passwords.
@@ -127,6 +134,7 @@ impl Default for Policy {
             create_accounts: true,
             allow_same_account: true,
             allow_repeated_reserve_pub: false,
+            exchange_accounts: None,
             allow_known_account: true,
         }
     }
@@ -193,6 +201,9 @@ pub enum Refusal {
     /// The account has another password, or must not be registered again.
     #[error("the account is registered already")]
     RegisterConflict,
+    /// The account is an exchange's, and the subject has no reserve key.
+    #[error("the account of an exchange takes only transfers with a reserve key")]
+    ExchangeAccount,
     /// Both sides are the same account.
     #[error("both sides are the same account")]
     SameAccount,
@@ -244,6 +255,7 @@ impl Refusal {
             Self::UnknownAccount(_) => ErrorCode::BANK_UNKNOWN_ACCOUNT,
             Self::UnknownWithdrawal => ErrorCode::BANK_TRANSACTION_NOT_FOUND,
             Self::RegisterConflict => ErrorCode::BANK_REGISTER_CONFLICT,
+            Self::ExchangeAccount => ErrorCode::BANK_ACCOUNT_IS_EXCHANGE,
             Self::SameAccount => ErrorCode::BANK_SAME_ACCOUNT,
             Self::UnallowedDebit => ErrorCode::BANK_UNALLOWED_DEBIT,
             Self::TooBig => ErrorCode::BANK_NUMBER_TOO_BIG,
@@ -298,6 +310,15 @@ impl BankRules {
         }
     }
 
+    /// Refuses money without a reserve key for an exchange, whose gateway would never show it.
+    fn require_no_exchange(&self, rows: &WorkingSet, name: &str) -> Result<(), Refusal> {
+        let is_exchange = match &self.policy.exchange_accounts {
+            Some(names) => names.contains(name),
+            None => rows.get::<BankExchanges>(&AccountKey::new(name)).is_some(),
+        };
+        if is_exchange { Err(Refusal::ExchangeAccount) } else { Ok(()) }
+    }
+
     /// Refuses a reserve key that was the subject of an earlier transfer.
     fn require_fresh(&self, rows: &WorkingSet, reserve_pub: &EddsaPublicKey) -> Result<(), Refusal> {
         if self.policy.allow_repeated_reserve_pub {
@@ -319,6 +340,10 @@ fn require_account(rows: &WorkingSet, name: &str) -> Result<(), Refusal> {
         Some(_) => Ok(()),
         None => Err(Refusal::UnknownAccount(name.to_owned())),
     }
+}
+
+fn plan_exchange(name: &str, plan: &mut Plan) {
+    plan.row::<BankExchanges>(AccountKey::new(name));
 }
 
 fn booked(row: &TransactionRow) -> Answer {

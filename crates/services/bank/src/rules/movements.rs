@@ -5,7 +5,7 @@ use batzen_engine::{Command, Plan, WorkingSet};
 use batzen_protocol::{Money, Timestamp};
 use batzen_tables::bank::{BankIntents, BankStateKey, BankStates, BankTransactions, Origin, TransactionKey};
 
-use super::{Answer, BankRules, Refusal, intents, plan_account, require_account};
+use super::{Answer, BankRules, Refusal, intents, plan_account, plan_exchange, require_account};
 
 /// Moves money with a reserve key as subject. Not idempotent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -62,13 +62,19 @@ impl Command<BankRules> for Transfer {
     fn plan(&self, _: &BankRules, plan: &mut Plan) {
         let key = TransactionKey::new(Origin::Transfer, self.request_uid.as_bytes());
         plan_movement(key, &self.debit_account, &self.credit_account, plan);
+        plan_exchange(&self.credit_account, plan);
     }
 
     fn execute(&self, rules: &BankRules, rows: &mut WorkingSet, _: Timestamp) -> Result<Answer, Refusal> {
+        let key = TransactionKey::new(Origin::Transfer, self.request_uid.as_bytes());
+        // Money that returns to where it came from is not lost.
+        if rows.get::<BankTransactions>(&key).is_none() && self.debit_account != self.credit_account {
+            rules.require_no_exchange(rows, &self.credit_account)?;
+        }
         let mut draft = intents::draft(&self.debit_account, &self.credit_account, self.amount);
         draft.wtid = Some(self.wtid);
         draft.exchange_base_url = Some(self.exchange_base_url.clone());
-        rules.intend_once(rows, TransactionKey::new(Origin::Transfer, self.request_uid.as_bytes()), draft)
+        rules.intend_once(rows, key, draft)
     }
 }
 
@@ -89,15 +95,17 @@ pub struct Pay {
     pub reserve_pub: Option<EddsaPublicKey>,
 }
 
-/// Unlike an exchange's transfer, it never creates accounts: a mistyped name must not take the money.
+/// Unlike an exchange's transfer, it never creates accounts: a mistyped name must not take the money. For the same
+/// reason an exchange's account takes only payments whose text has a reserve key.
 impl Command<BankRules> for Pay {
     type Answer = Answer;
 
     fn plan(&self, rules: &BankRules, plan: &mut Plan) {
         let key = TransactionKey::new(Origin::Payment, &self.id);
         plan_movement(key, &self.debit_account, &self.credit_account, plan);
-        if let Some(reserve_pub) = &self.reserve_pub {
-            rules.plan_reserve(reserve_pub, plan);
+        match &self.reserve_pub {
+            Some(reserve_pub) => rules.plan_reserve(reserve_pub, plan),
+            None => plan_exchange(&self.credit_account, plan),
         }
     }
 
@@ -108,8 +116,9 @@ impl Command<BankRules> for Pay {
                 return Err(Refusal::SameAccount);
             }
             require_account(rows, &self.credit_account)?;
-            if let Some(reserve_pub) = &self.reserve_pub {
-                rules.require_fresh(rows, reserve_pub)?;
+            match &self.reserve_pub {
+                Some(reserve_pub) => rules.require_fresh(rows, reserve_pub)?,
+                None => rules.require_no_exchange(rows, &self.credit_account)?,
             }
         }
         let mut draft = intents::draft(&self.debit_account, &self.credit_account, self.amount);

@@ -160,10 +160,10 @@ async fn transfers_are_idempotent_by_their_uid() {
     let first = exchange.transfer(&request).await.unwrap();
     let other_row = exchange.transfer(&transfer(2, "1", "shop")).await.unwrap();
     assert_eq!((first.row_id, other_row.row_id), (1, 2));
-    // Another host, receiver name or exchange URL is the same transfer, since wire protocols write them
+    // Another spelling of the host, receiver name or exchange URL is the same transfer, since wire protocols write them
     // differently.
     let mut same = request.clone();
-    same.credit_account = "payto://x-taler-bank/bank.example/shop".to_owned();
+    same.credit_account = "payto://x-taler-bank/127.0.0.1/shop".to_owned();
     same.exchange_base_url = "http://elsewhere/".to_owned();
     for repetition in [&request, &same] {
         assert_eq!(exchange.transfer(repetition).await.unwrap(), first);
@@ -185,6 +185,79 @@ async fn transfers_are_idempotent_by_their_uid() {
     let error = f.gateway("other-exchange").transfer(&request).await.unwrap_err();
     assert_eq!(refusal(&error), (409, 5112));
     assert_eq!(f.bank.account_flow("exchange").await.unwrap().outgoing_transfers, money("6"));
+    f.end().await;
+}
+
+#[tokio::test]
+async fn accounts_at_other_banks_are_not_those_of_the_same_name() {
+    let f = Fixture::start(BankConfig { other_hostnames: vec!["old.test".to_owned()], ..config() }).await;
+    let exchange = f.gateway("exchange");
+    exchange.transfer(&transfer(1, "5", "alice")).await.unwrap();
+    let port = f.bank.addr.port();
+    let (foreign, other_port) = ("other-host".to_owned(), format!("localhost:{}", port ^ 1));
+    for host in [&foreign, &other_port] {
+        let mut request = transfer(2, "1", "alice");
+        request.credit_account = format!("payto://x-taler-bank/{host}/alice");
+        let error = exchange.transfer(&request).await.unwrap_err();
+        assert_eq!(refusal(&error), (404, 5106), "{host}");
+        assert!(error.to_string().contains("payto://x-taler-bank/localhost/NAME"), "{error}");
+        let mut request = incoming(2, "1", "alice");
+        request.debit_account = format!("payto://x-taler-bank/{host}/alice");
+        assert_eq!(refusal(&exchange.add_incoming(&request).await.unwrap_err()), (404, 5106), "{host}");
+        let wopid = f.withdrawal("alice", "1").await;
+        let selection = json!({
+            "reserve_pub": key(1).to_string(),
+            "selected_exchange": format!("payto://x-taler-bank/{host}/exchange"),
+        });
+        let url = format!("taler-bank-integration/withdrawal-operation/{wopid}");
+        assert_eq!(f.post(&url, selection).await.error(), (404, 5106), "{host}");
+    }
+    for (n, host) in (3..).zip(["old.test".to_owned(), format!("[::1]:{port}"), format!("LOCALHOST:{port}")])
+    {
+        let mut request = transfer(n, "1", "alice");
+        request.credit_account = format!("payto://x-taler-bank/{host}/alice");
+        exchange.transfer(&request).await.unwrap();
+    }
+    assert_eq!(f.bank.account_flow("exchange").await.unwrap().outgoing_transfers, money("8"));
+    f.end().await;
+}
+
+#[tokio::test]
+async fn transfers_create_no_account_that_nobody_could_use() {
+    let f = Fixture::start(config()).await;
+    let error = f.gateway("exchange").transfer(&transfer(1, "5", "a:b")).await.unwrap_err();
+    assert_eq!(refusal(&error), (404, 5106));
+    assert_eq!(f.get("taler-bank-access/accounts/a:b").await.error(), (404, 5106));
+    f.end().await;
+}
+
+#[tokio::test]
+async fn an_exchange_takes_only_money_that_its_history_shows() {
+    let dir = tempfile::tempdir().unwrap();
+    let durable = || BankConfig { store: StoreConfig::embedded(dir.path().join("bank")), ..config() };
+    let f = Fixture::start(durable()).await;
+    f.gateway("exchange").add_incoming(&incoming(1, "5", "alice")).await.unwrap();
+    // Until somebody reads what it received, it is an account like all others, and so is one that received nothing.
+    f.gateway("other").transfer(&transfer(1, "1", "exchange")).await.unwrap();
+    assert!(f.gateway("alice").history_incoming(last(5)).await.unwrap().is_empty());
+    assert_eq!(f.gateway("exchange").history_incoming(last(5)).await.unwrap().len(), 1);
+    f.end().await;
+    let f = Fixture::start(durable()).await;
+    let refused = f.gateway("other").transfer(&transfer(2, "1", "exchange")).await.unwrap_err();
+    assert_eq!(refusal(&refused), (409, 5126));
+    assert!(refused.to_string().contains("reserve key"), "{refused}");
+    // A repetition gets its answer, and every other account its money.
+    f.gateway("other").transfer(&transfer(1, "1", "exchange")).await.unwrap();
+    f.gateway("exchange").transfer(&transfer(3, "2", "alice")).await.unwrap();
+    f.gateway("exchange").add_incoming(&incoming(2, "3", "alice")).await.unwrap();
+    assert_eq!(f.gateway("exchange").history_incoming(last(5)).await.unwrap().len(), 2);
+    f.end().await;
+    // An operator may name them instead.
+    let exchange_accounts = Some(["alice".to_owned()].into());
+    let f = Fixture::start(BankConfig { exchange_accounts, ..durable() }).await;
+    f.gateway("other").transfer(&transfer(4, "1", "exchange")).await.unwrap();
+    let refused = f.gateway("other").transfer(&transfer(5, "1", "alice")).await.unwrap_err();
+    assert_eq!(refusal(&refused), (409, 5126));
     f.end().await;
 }
 
@@ -401,7 +474,7 @@ async fn a_strict_bank_refuses_what_a_test_bank_permits() {
     assert_eq!(post("exchange", "wrong", body(1, "1", "shop")).await.error(), (403, 5105));
     assert_eq!(post("nobody", "wrong", body(1, "1", "shop")).await.error(), (403, 5105));
     assert_eq!(post("joe", "joe-pw", body(1, "1", "shop")).await.error(), (403, 5109));
-    for path in ["exchange/history/incoming?delta=1", "taler-bank-access/accounts/exchange"] {
+    for path in ["exchange/history/outgoing?delta=1", "taler-bank-access/accounts/exchange"] {
         assert_eq!(f.get(path).await.error(), (401, 5105), "{path}");
         assert_ne!(f.get_as("exchange", "exchange-pw", path).await.status, 401, "{path}");
     }

@@ -59,6 +59,7 @@ fn policy() -> impl Strategy<Value = Policy> {
             create_accounts: lenient,
             allow_same_account: lenient,
             allow_repeated_reserve_pub: repeats,
+            exchange_accounts: None,
             allow_known_account: known,
         },
     )

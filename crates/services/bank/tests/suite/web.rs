@@ -3,6 +3,7 @@ use crate::common;
 
 use batzen_bank::BankConfig;
 use batzen_http::client::{Client, Method, Reply};
+use batzen_service::wire_gateway::HistoryQuery;
 use common::*;
 use serde_json::{Value, json};
 
@@ -134,7 +135,7 @@ async fn payments_are_made_once_and_stated() {
         (payment(ID[1], "payto://iban/X", "1"), "to"),
         (payment(ID[1], "ann", "0"), "amount"),
         (json!({"id": ID[1], "to": "ann", "amount": "EUR:1", "text": ""}), "amount"),
-        (json!({"id": ID[1], "to": "ann", "amount": kudos("1"), "text": "a\nb"}), "text"),
+        (json!({"id": ID[1], "to": "ann", "amount": kudos("1"), "text": "a\u{7}b"}), "text"),
     ] {
         let answer = joe.post("payments", body).await;
         assert_eq!((answer.error(), &answer.body["field"]), ((400, 22), &json!(field)));
@@ -235,5 +236,51 @@ async fn withdrawals_belong_to_their_customer() {
     let flow = f.bank.account_flow("exchange").await.unwrap();
     assert_eq!(flow, batzen_bank::books::history_flow(f.bank.store(), "exchange").unwrap());
     assert_eq!(flow.incoming_with_reserve_pub, money("10"));
+    f.end().await;
+}
+
+#[tokio::test]
+async fn money_for_an_exchange_becomes_a_reserve_or_stays_with_its_payer() {
+    let f = Fixture::start(config()).await;
+    let mut joe = Visitor::new(&f);
+    joe.enter("register", "joe", "x").await.unwrap();
+    Visitor::new(&f).enter("register", "exchange", "x").await.unwrap();
+    let gateway = f.gateway("exchange");
+    // An exchange waits for credits.
+    let wait = HistoryQuery { start: None, delta: 5, long_poll_ms: 1 };
+    assert!(gateway.history_incoming(wait).await.unwrap().is_empty());
+    let key = |n: u8| key(n).to_string();
+    let grouped = |n, between: &str| {
+        let key = key(n);
+        let groups: Vec<&str> = (0..13).map(|at| &key[4 * at..4 * at + 4]).collect();
+        groups.join(between)
+    };
+    let pay = |id: usize, text: &str| json!({"id": format!("{id:025}0"), "to": "exchange", "amount": kudos("2"), "text": text});
+    let lines = format!("{}\r\n{}", &key(3)[..30], &key(3)[30..]);
+    let texts = [grouped(1, " "), grouped(2, "-"), lines, format!("reserve:{}", key(4))];
+    for (id, text) in texts.iter().enumerate() {
+        assert_eq!(joe.post("payments", pay(id, text)).await.status, 204, "{text}");
+    }
+    let credited: Vec<_> = gateway
+        .history_incoming(last(5))
+        .await
+        .unwrap()
+        .iter()
+        .map(|row| row.reserve_pub.to_string())
+        .collect();
+    assert_eq!(credited, [1, 2, 3, 4].map(key));
+    let before = joe.balance().await;
+    let unreadable =
+        ["", "rent of May", &key(5)[..51], &format!("KYC:{}", key(5)), &format!("{} {}", key(5), key(6))];
+    for text in unreadable {
+        let answer = joe.post("payments", pay(9, text)).await;
+        assert_eq!(answer.error(), (409, 5126), "{text}");
+        assert!(
+            answer.body["detail"].as_str().unwrap().contains("the key that the wallet shows"),
+            "{answer:?}"
+        );
+    }
+    assert_eq!(joe.balance().await, before, "nothing was taken");
+    assert_eq!(gateway.history_incoming(last(5)).await.unwrap().len(), 4);
     f.end().await;
 }

@@ -9,8 +9,10 @@ pub struct WorkerMetrics {
     pub credits: Counter,
     /// Imported pages of the bank's history.
     pub(crate) credit_pages: Counter,
-    /// Rows of the bank's history that cannot be booked: unreadable, or in another currency.
+    /// Rows of the bank's history that were set aside: unreadable, or in another currency.
     pub credits_set_aside: Counter,
+    /// Rows set aside that wait for an operator, including those of earlier runs; counted up to 1,000.
+    pub credits_aside: Gauge,
     /// Failed or unusable answers to history requests.
     pub history_failures: Counter,
     /// Age of the newest credit of the last page when it was booked, in seconds.
@@ -66,6 +68,11 @@ impl WorkerMetrics {
                 "batzen_worker_wirewatch_set_aside_total",
                 "Rows of the bank that could not be booked",
                 &self.credits_set_aside,
+            ),
+            gauge(
+                "batzen_worker_wirewatch_set_aside",
+                "Rows of the bank that fill no reserve and wait for an operator",
+                &self.credits_aside,
             ),
             counter(
                 "batzen_worker_wirewatch_failures_total",

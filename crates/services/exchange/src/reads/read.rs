@@ -8,14 +8,14 @@ use batzen_crypto::{EddsaPublicKey, HashCode, Wtid};
 use batzen_protocol::{Money, Timestamp};
 use batzen_store::{Reads, Store, StoreError, Table};
 use batzen_tables::exchange::{
-    AccountId, AccountKey, AggregateKey, AggregateRow, Aggregates, CloseRequests, Closings, CoinKey, CoinPub,
-    CoinRow, Coins, ContractRow, Contracts, CounterKey, Counters, Cursors, DenomSerial, DepositKey,
-    DepositRow, DepositTarget, Deposits, HistoryRequests, MeltByRc, MeltKey, MeltRow, Melts, PaytoHash,
-    Prepared, PreparedRow, PurseDeposits, PurseKey, PurseMergeRow, PurseMerges, PursePub, PurseRow, Purses,
-    RcKey, RecoupCredits, RecoupRefreshCredits, RecoupRefreshes, Recoups, Refunds, ReserveKey,
-    ReserveOpenDeposits, ReserveOpens, ReservePub, ReserveRow, Reserves, ReservesIn, RevealRow, Reveals,
-    WireOut, WireOutRow, WireTargetKey, WireTargets, WithdrawalKey, WithdrawalRow, Withdrawals, WtidKey,
-    ready_position,
+    AccountId, AccountKey, AggregateKey, AggregateRow, Aggregates, AsideKey, AsideRow, CloseRequests,
+    Closings, CoinKey, CoinPub, CoinRow, Coins, ContractRow, Contracts, CounterKey, Counters, CreditsAside,
+    Cursors, DenomSerial, DepositKey, DepositRow, DepositTarget, Deposits, HistoryRequests, MeltByRc,
+    MeltKey, MeltRow, Melts, PaytoHash, Prepared, PreparedRow, PurseDeposits, PurseKey, PurseMergeRow,
+    PurseMerges, PursePub, PurseRow, Purses, RcKey, RecoupCredits, RecoupRefreshCredits, RecoupRefreshes,
+    Recoups, Refunds, ReserveKey, ReserveOpenDeposits, ReserveOpens, ReservePub, ReserveRow, Reserves,
+    ReservesIn, RevealRow, Reveals, WireOut, WireOutRow, WireTargetKey, WireTargets, WithdrawalKey,
+    WithdrawalRow, Withdrawals, WtidKey, ready_position,
 };
 
 use crate::rules::{
@@ -626,6 +626,16 @@ pub fn failed_transfers(store: &Store, limit: usize) -> Result<Vec<(Wtid, Prepar
     let found =
         store.range_bytes::<Prepared>(Prepared::FAILED, Bound::Unbounded, Bound::Unbounded, limit, false)?;
     Ok(found.into_iter().map(|found| (found.key.wtid, found.row)).collect())
+}
+
+/// Credits that are set aside and not settled, the oldest first.
+///
+/// # Errors
+/// See [`payto`].
+pub fn credits_aside(store: &Store, limit: usize) -> Result<Vec<(AsideKey, AsideRow)>> {
+    let all = Bound::Unbounded;
+    let found = store.range_bytes::<CreditsAside>(CreditsAside::OPEN, all.clone(), all, limit, false)?;
+    Ok(found.into_iter().map(|found| (found.key, found.row)).collect())
 }
 
 /// The number of changes of the key set.

@@ -11,6 +11,7 @@
 //! | file | commands |
 //! |---|---|
 //! | `reserves` | [`Withdraw`], [`ReserveHistory`], [`Credits`], [`CloseReserve`] |
+//! | `aside` | [`SetAside`], [`SettleAside`]: credits that fill no reserve |
 //! | `coins` | [`Deposit`], [`Refund`] |
 //! | `refreshes` | [`Melt`], [`Reveal`] |
 //! | `recoups` | [`Recoup`], [`RecoupRefresh`] |
@@ -29,6 +30,7 @@
 
 pub(crate) mod accounts;
 pub mod archive;
+mod aside;
 pub(crate) mod coins;
 pub(crate) mod denoms;
 mod evidence;
@@ -56,6 +58,7 @@ pub use crate::history::{CoinHistoryItem, ReserveHistoryItem};
 pub use accounts::*;
 pub(crate) use archive::CoinFile;
 pub use archive::{Archive, ArchiveUnit, Archived, PurseCoins, Rows, Stays, TransferPart};
+pub use aside::*;
 pub use batzen_tables::exchange::KycOperation;
 pub use coins::*;
 pub use denoms::{DenomProblem, DenomTable, DenomTerms};
@@ -79,6 +82,8 @@ batzen_engine::commands! {
     Withdraw,
     ReserveHistory,
     Credits,
+    SetAside,
+    SettleAside,
     CloseReserve,
     Deposit,
     Refund,

@@ -45,7 +45,7 @@ use batzen_http::client::{Backoff, Client, ClientError, ClientOptions};
 use batzen_protocol::Amount;
 use batzen_service::wire_gateway::{GatewayAuth, WireGatewayClient};
 use batzen_store::{Store, StoreError};
-use batzen_tables::exchange::{AccountId, ReservePub};
+use batzen_tables::exchange::AccountId;
 use tokio::task::JoinSet;
 
 use crate::app::Exchange;
@@ -116,13 +116,8 @@ enum ItemError {
     #[error("{0}")]
     Unreadable(String),
     /// An incoming transfer in another currency.
-    #[error("{amount} for {reserve_pub} is another currency")]
-    OtherCurrency {
-        /// The transferred amount.
-        amount: Amount,
-        /// The reserve in its subject.
-        reserve_pub: ReservePub,
-    },
+    #[error("{0} is another currency")]
+    OtherCurrency(Amount),
     /// A rule refuses the item's command.
     #[error("{0}")]
     Refused(Box<Refusal>),

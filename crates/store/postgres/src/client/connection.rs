@@ -196,6 +196,10 @@ impl Connection {
             ("database", &target.database),
             ("application_name", &target.application),
             ("client_encoding", "UTF8"),
+            // Settings that change what a statement or an answer means, against those of the role or the database. Poolers
+            // know them, too.
+            ("standard_conforming_strings", "on"),
+            ("DateStyle", "ISO, MDY"),
         ];
         if let Some(options) = &target.options {
             parameters.push(("options", options));

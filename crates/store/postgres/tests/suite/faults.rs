@@ -3,6 +3,7 @@
 use crate::common;
 use batzen_store::conformance::random as model;
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
@@ -285,11 +286,47 @@ fn commit_that_always_kills_its_connection_is_given_up() {
     assert!(store.get::<Items>(&key(1, 1)).unwrap().is_none());
 }
 
+/// Settings of the role or the database that change the meaning of statements, or end them, do not matter.
+#[test]
+fn settings_of_the_database_are_overridden() {
+    let options = database(TABLES, 4);
+    let mut sql = connect(&options.url);
+    let store = open(&options);
+    let insert = |n: u32| {
+        let mut changes = ChangeSet::new();
+        changes.insert::<Items>(&key(n, n), &row("x", None));
+        store.commit(&changes)
+    };
+    assert_eq!(insert(1).unwrap(), CommitOutcome::Committed);
+    let name = options.url.rsplit('/').next().unwrap();
+    for setting in [
+        "standard_conforming_strings = off",
+        "default_transaction_deferrable = on",
+        "array_nulls = off",
+        "DateStyle = 'SQL, DMY'",
+        "lock_timeout = '100ms'",
+        "statement_timeout = '100ms'",
+    ] {
+        sql.script(&format!("ALTER DATABASE \"{name}\" SET {setting}")).unwrap();
+    }
+    sql.script(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
+         WHERE datname = current_database() AND pid <> pg_backend_pid()",
+    )
+    .unwrap();
+    assert_eq!(insert(2).unwrap(), CommitOutcome::Committed);
+    assert_eq!(store.count::<Items>().unwrap(), 2);
+}
+
 /// A service that was cut off does not write into a recreated schema.
 #[test]
 fn service_does_not_write_into_a_recreated_schema() {
+    static LOST: AtomicUsize = AtomicUsize::new(0);
     let (proxy, through, straight) = behind_proxy();
-    let store = open(&PgOptions { at_shards: true, ..through });
+    fn on_lost(_: &StoreError) {
+        LOST.fetch_add(1, Ordering::SeqCst);
+    }
+    let store = open(&PgOptions { at_shards: true, on_lost: Some(on_lost), ..through });
     let insert = |n: u32| {
         let mut changes = ChangeSet::new();
         changes.insert::<Items>(&key(n, n), &row("x", None));
@@ -311,8 +348,12 @@ fn service_does_not_write_into_a_recreated_schema() {
     changes.insert::<Items>(&key(7, 7), &row("x", None));
     assert_eq!(other.commit(&changes).unwrap(), CommitOutcome::Committed);
     proxy.refuse(false);
-    let told = insert(2);
-    assert!(matches!(told, Err(StoreError::Stopped(_))), "{told:?}");
+    assert_eq!(LOST.load(Ordering::SeqCst), 0);
+    for _ in 0..2 {
+        let told = insert(2);
+        assert!(matches!(told, Err(StoreError::Stopped(_))), "{told:?}");
+    }
+    assert_eq!(LOST.load(Ordering::SeqCst), 1, "its owner is told once");
     assert_eq!(other.count::<Items>().unwrap(), 1);
 }
 

@@ -85,6 +85,10 @@ pub trait Disk: Send + Sync {
         let _ = dir;
         None
     }
+    /// Returns whether what is written outlives the process.
+    fn keeps(&self) -> bool {
+        true
+    }
 }
 
 /// The operating system's files.

@@ -41,6 +41,7 @@ mod shared;
 pub mod sim;
 mod tail;
 mod verify;
+mod view;
 mod writer;
 
 use std::any::Any;
@@ -74,6 +75,7 @@ use ordered::Position;
 use record::{RecordCache, Rows};
 use runs::{Cold, KnownMarks};
 use shared::Dictionary;
+use view::ViewDisk;
 use writer::Writer;
 
 /// Number of bytes that [`Backend::check_writable`] writes: a block of the file system.
@@ -384,6 +386,26 @@ impl EmbeddedStore {
         Ok(Self { core, maintainer: Mutex::new(maintainer) })
     }
 
+    /// Opens the store in a directory for reading: nothing in the directory changes, so that it may be read-only.
+    ///
+    /// # Errors
+    /// As [`EmbeddedStore::open`]; also when there is no store.
+    pub fn open_to_read(
+        path: impl AsRef<Path>,
+        tables: &[&'static TableDef],
+        options: Options,
+    ) -> Result<Self> {
+        let path = path.as_ref();
+        if !Self::exists(path) {
+            return Err(disk::io_error("read", path, std::io::ErrorKind::NotFound.into()));
+        }
+        Self::open(
+            path,
+            tables,
+            Options { disk: Arc::new(ViewDisk::default()), background: false, ..options },
+        )
+    }
+
     /// Does the background thread's work: prepares the next segment, compacts, merges runs of the indexes, writes
     /// a checkpoint.
     ///
@@ -626,7 +648,7 @@ impl Backend for EmbeddedStore {
             let _writer = lock(&self.core.writer);
             self.core.stop("it was closed")
         };
-        if is_first {
+        if is_first && self.core.options.disk.keeps() {
             self.core.mark_tail();
             self.core.checkpoint()?;
         }

@@ -5,7 +5,7 @@
 //! | `reserves` | reserves, reserves_in, withdrawals, closings, recoup_credits, history_requests (1–9) |
 //! | `coins` | coins, deposits, refunds (10, 11, 13) |
 //! | `refreshes` | melts, melt_by_rc, reveals, recoups, recoup_refreshes, recoup_refresh_credits, cs_nonces (20–29) |
-//! | `wire` | wire_targets, aggregates, wire_out, prepared, drains, cursors, worker_leases (30–32, 34–36, 38) |
+//! | `wire` | wire_targets, aggregates, wire_out, prepared, drains, cursors, worker_leases, credits_aside (30–32, 34–36, 38, 80) |
 //! | `collected` | collected_sums, past_transfers (39, 49) |
 //! | `purses` | purses, purse_deposits, purse_merges, contracts, purse_deletions, reserve_accounts, reserve_opens, reserve_open_deposits, close_requests (40–48) |
 //! | `kyc` | kyc_requirements, kyc_processes, kyc_usage, kyc_alerts, kyc_decisions (37, 70–73) |
@@ -71,6 +71,7 @@ pub const ALL: &[&TableDef] = {
         Cursors::DEF,
         KycRequirements::DEF,
         WorkerLeases::DEF,
+        CreditsAside::DEF,
         Purses::DEF,
         PurseDeposits::DEF,
         PurseMerges::DEF,
@@ -103,7 +104,7 @@ pub const ALL: &[&TableDef] = {
 };
 
 /// The tables that an auditor needs: everything that proves money and obligations. Not work in progress
-/// (queues, counters, leases of workers), nor who
+/// (queues, counters, leases of workers, credits that are set aside), nor who
 /// customers are (their attributes, and what counts against their limits), nor tables that only find or guard other rows ([`MeltByRc`],
 /// [`CsNonces`], [`PastTransfers`]), nor the encrypted contracts.
 pub const AUDITED: &[&TableDef] = {

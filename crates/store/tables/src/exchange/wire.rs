@@ -181,6 +181,45 @@ table! {
 }
 
 record! {
+    /// Identifies a credit that is set aside.
+    pub key struct AsideKey {
+        /// The exchange's account that received it.
+        pub account: AccountId,
+        /// Its row at the bank; 0 if the bank named none.
+        pub bank_row: u64,
+        /// The hash of its text if the bank named no row, else zero.
+        pub h_text: [u8; 32],
+    }
+}
+record! {
+    /// A credit at the bank that fills no reserve: it cannot be read, is in another currency, or is refused. The row is
+    /// kept when it is settled.
+    pub struct AsideRow {
+        /// The reason.
+        pub reason: String,
+        /// The credit as the bank sent it, in JSON.
+        pub text: String,
+        /// When it was set aside.
+        pub time: Timestamp,
+        /// When it was settled: booked by a retry, or dismissed by an operator.
+        pub settled: Option<Timestamp>,
+        /// How it was settled.
+        pub note: Option<String>,
+    }
+}
+table! {
+    /// Credits that are set aside.
+    pub CreditsAside(80, "credits_aside"): AsideKey => AsideRow, updated();
+    /// Those that are not settled, in commit order (the value is empty).
+    OPEN = 1, "open", Serial;
+    |_, row, out| {
+        if row.settled.is_none() {
+            out.add_with(Self::OPEN, |_| {});
+        }
+    }
+}
+
+record! {
     /// Identifies a lease: a part of a job that several workers share.
     pub key struct LeaseKey {
         /// The job.

@@ -220,6 +220,21 @@ impl StoreConfig {
             Self::Postgres { url, citus_direct } => postgres::open(url, *citus_direct, service, writers),
         }
     }
+
+    /// Opens the rows of a service for a command that only reads. In a directory it changes nothing, not even if the
+    /// service was killed or is older; so the directory may be read-only.
+    ///
+    /// # Errors
+    /// As [`StoreConfig::open`].
+    pub fn open_to_read(&self, service: &Service) -> Result<Store, StoreError> {
+        match self {
+            Self::Embedded { dir, index_memory_mib } => {
+                let options = Options { index_hot_bytes: index_memory_mib << 20, ..Options::default() };
+                EmbeddedStore::open_to_read(dir, service.tables, options).map(Store::new)
+            }
+            Self::Memory | Self::Postgres { .. } => self.open(service, 1),
+        }
+    }
 }
 
 impl std::fmt::Debug for StoreConfig {
@@ -336,6 +351,40 @@ mod tests {
         assert_eq!(shown("host=db password=secret"), "postgres://");
         let debug = format!("{:?}", StoreConfig::postgres("postgres://me:secret@db/money".to_owned()));
         assert!(!debug.contains("secret"), "{debug}");
+    }
+
+    #[test]
+    fn reading_changes_nothing_in_a_directory() {
+        let files = |dir: &std::path::Path| {
+            let entries =
+                std::fs::read_dir(dir).expect("a directory").map(|entry| entry.expect("an entry").path());
+            let mut files: Vec<_> =
+                entries.map(|path| (path.clone(), std::fs::read(path).expect("a file"))).collect();
+            files.sort();
+            files
+        };
+        let dir = tempfile::tempdir().expect("a directory");
+        let place = StoreConfig::embedded(dir.path().join("store"));
+        assert!(place.open_to_read(&EXCHANGE).is_err(), "it creates no store");
+        let store = place.open(&EXCHANGE, 1).expect("a store");
+        let key = AccountKey { account: AccountId([1; 8]) };
+        let mut changes = ChangeSet::new();
+        changes.insert::<Cursors>(&key, &CursorRow { bank_row: 7 });
+        assert_eq!(store.commit(&changes).expect("a commit"), CommitOutcome::Committed);
+        assert!(matches!(place.open_to_read(&EXCHANGE), Err(StoreError::InUse(_))), "while it is open");
+        // The process ends without closing it.
+        drop(store);
+        let before = files(&dir.path().join("store"));
+        let [one, two] = [(); 2].map(|()| place.open_to_read(&EXCHANGE).expect("readers share it"));
+        for store in [&one, &two] {
+            assert_eq!(store.get::<Cursors>(&key).expect("a row").map(|found| found.row.bank_row), Some(7));
+        }
+        assert!(matches!(place.open(&EXCHANGE, 1), Err(StoreError::InUse(_))), "while it is read");
+        one.close().expect("closing");
+        two.close().expect("closing");
+        drop((one, two));
+        assert!(files(&dir.path().join("store")) == before, "nothing has changed");
+        place.open(&EXCHANGE, 1).expect("the store opens").close().expect("closing");
     }
 
     #[test]

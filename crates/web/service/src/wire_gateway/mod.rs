@@ -7,10 +7,11 @@ use std::time::{Duration, Instant};
 use batzen_http::client::correlation::{CORRELATION_ID, new_correlation_id};
 use batzen_http::client::{Call, Client, ClientError, Reply};
 pub use batzen_protocol::api::bank::{
-    AddIncomingRequest, IncomingHistory, IncomingTransaction, OutgoingHistory, OutgoingTransaction,
-    TransactionResponse, TransferRequest,
+    AddIncomingRequest, IncomingTransaction, OutgoingHistory, OutgoingTransaction, TransactionResponse,
+    TransferRequest,
 };
-use serde::Deserialize;
+use batzen_protocol::api::bank::{IncomingPage, ReserveCredit};
+use batzen_protocol::api::parse_body;
 use serde::de::DeserializeOwned;
 use tokio::sync::Semaphore;
 
@@ -20,8 +21,8 @@ const POLL_MARGIN: Duration = Duration::from_secs(10);
 const TRANSFER_REPLY_BYTES_MAX: usize = 64 << 10;
 /// Number of transfers that may be under way unless the owner says otherwise.
 const TRANSFERS_MAX: usize = 256;
-/// Maximum length of an unusable row that an error shows, in characters.
-const ROW_TEXT_MAX: usize = 1_000;
+/// Maximum length of the text that is kept of an unusable row, in characters.
+const ROW_TEXT_MAX: usize = 16_000;
 
 /// The rows of a history to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,9 +41,23 @@ pub struct HistoryQuery {
 pub struct IncomingRow {
     /// Its id, if it has a usable one.
     pub row_id: Option<u64>,
-    /// The transfer, or why it cannot be read (with the text of the row, for the operator).
-    pub transaction: Result<IncomingTransaction, String>,
+    /// The transfer to a reserve, or why it is none.
+    pub transaction: Result<IncomingTransaction, Unusable>,
 }
+
+/// A row of a history that credits no reserve.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unusable {
+    /// The reason, for the operator.
+    pub reason: String,
+    /// The row as the bank sent it, in JSON; its beginning, if it is very long.
+    pub text: String,
+    /// Whether it is of a known type that has no reserve.
+    pub has_known_type: bool,
+}
+
+/// Types of rows without a reserve: the sender proves that a key is his; another exchange sends money for several wallets.
+const OTHER_TYPES: [&str; 2] = ["KYCAUTH", "WAD"];
 
 /// Authentication of the exchange at the bank.
 #[derive(Clone, Default)]
@@ -73,14 +88,33 @@ impl IncomingRow {
         Self { row_id: Some(transaction.row_id), transaction: Ok(transaction) }
     }
 
-    fn read(value: serde_json::Value) -> Self {
-        let row_id = value.get("row_id").and_then(serde_json::Value::as_u64);
-        let transaction = IncomingTransaction::deserialize(&value).map_err(|error| {
-            let mut text = value.to_string();
-            if let Some((end, _)) = text.char_indices().nth(ROW_TEXT_MAX) {
-                text.truncate(end);
+    /// Reads a row again that was kept as text.
+    #[must_use]
+    pub fn parse(text: &str) -> Self {
+        match serde_json::from_str(text) {
+            Ok(value) => Self::read(&value, None),
+            Err(error) => {
+                let (reason, text) = (format!("not JSON: {error}"), text.to_owned());
+                Self { row_id: None, transaction: Err(Unusable { reason, text, has_known_type: false }) }
             }
-            format!("{error}: {text}")
+        }
+    }
+
+    fn read(value: &serde_json::Value, account: Option<&str>) -> Self {
+        let row_id = value.get("row_id").and_then(serde_json::Value::as_u64);
+        let other = value.get("type").and_then(|kind| OTHER_TYPES.into_iter().find(|other| kind == other));
+        let mut text = value.to_string();
+        let read = match other {
+            Some(other) => Err(format!("a row of type {other} credits no reserve")),
+            None => parse_body::<ReserveCredit>(text.as_bytes()).map_err(|error| error.to_string()),
+        };
+        if let Some((end, _)) = text.char_indices().nth(ROW_TEXT_MAX) {
+            text.truncate(end);
+        }
+        let transaction = read.map(|row| row.into_transaction(account)).map_err(|reason| Unusable {
+            reason,
+            text,
+            has_known_type: other.is_some(),
         });
         Self { row_id, transaction }
     }
@@ -138,18 +172,37 @@ impl WireGatewayClient {
         Self { transfers: Arc::new(Semaphore::new(connections)), ..self }
     }
 
-    /// The transfers that the account received. An empty history is not an error, whether the bank sends 204
-    /// or an empty list.
+    /// The transfers to reserves that the account received. An empty history is not an error, whether the bank sends
+    /// 204 or an empty list.
     ///
     /// # Errors
-    /// [`ClientError`]; also [`ClientError::BadReply`] for rows that are not in the order of their ids.
+    /// [`ClientError`]; also [`ClientError::BadReply`] for rows that are unreadable or not in the order of their ids.
     pub async fn history_incoming(
         &self,
         query: HistoryQuery,
     ) -> Result<Vec<IncomingTransaction>, ClientError> {
-        let history: Option<IncomingHistory> = self.history("history/incoming", query).await?;
-        let rows = history.map_or_else(Vec::new, |history| history.incoming_transactions);
-        self.in_order(rows, query, |row| row.row_id)
+        let rows = self.credits(query).await?;
+        Ok(rows.into_iter().filter_map(|(_, transaction)| transaction).collect())
+    }
+
+    /// All transfers that the account received, with their ids; `None` for rows of a known type that credit no reserve.
+    ///
+    /// # Errors
+    /// As [`Self::history_incoming`].
+    pub async fn credits(
+        &self,
+        query: HistoryQuery,
+    ) -> Result<Vec<(u64, Option<IncomingTransaction>)>, ClientError> {
+        let read = |IncomingRow { row_id, transaction }| match (row_id, transaction) {
+            (Some(id), Ok(transaction)) => Ok((id, Some(transaction))),
+            (Some(id), Err(Unusable { has_known_type: true, .. })) => Ok((id, None)),
+            (_, unusable) => {
+                Err(self.bad_history(unusable.map_or_else(|unusable| unusable.reason, |_| String::new())))
+            }
+        };
+        let rows = self.history_incoming_rows(query).await?;
+        let rows = rows.into_iter().map(read).collect::<Result<Vec<_>, _>>()?;
+        self.in_order(rows, query, |(id, _)| *id)
     }
 
     /// The same row by row, for readers that one unusable row must not block. The order of ids is not
@@ -158,17 +211,16 @@ impl WireGatewayClient {
     /// # Errors
     /// [`ClientError`]; [`ClientError::BadReply`] only if the answer is not a history at all.
     pub async fn history_incoming_rows(&self, query: HistoryQuery) -> Result<Vec<IncomingRow>, ClientError> {
-        #[derive(Deserialize)]
-        struct Rows {
-            incoming_transactions: Vec<serde_json::Value>,
-        }
         let Some(reply) = self.history_reply("history/incoming", query).await? else { return Ok(Vec::new()) };
         // Nearly always all rows are well-formed.
-        if let Ok(history) = serde_json::from_slice::<IncomingHistory>(&reply.body) {
-            return Ok(history.incoming_transactions.into_iter().map(IncomingRow::of).collect());
+        if let Ok(page) = serde_json::from_slice::<IncomingPage<ReserveCredit>>(&reply.body) {
+            let account = page.credit_account.as_deref();
+            let read = |row: ReserveCredit| IncomingRow::of(row.into_transaction(account));
+            return Ok(page.incoming_transactions.into_iter().map(read).collect());
         }
-        let rows: Rows = reply.json()?;
-        Ok(rows.incoming_transactions.into_iter().map(IncomingRow::read).collect())
+        let page: IncomingPage<serde_json::Value> = reply.json()?;
+        let account = page.credit_account.as_deref();
+        Ok(page.incoming_transactions.iter().map(|row| IncomingRow::read(row, account)).collect())
     }
 
     /// The transfers that the account sent through the gateway. Otherwise like [`Self::history_incoming`].
@@ -267,7 +319,60 @@ impl WireGatewayClient {
         if begins && rows.windows(2).all(|pair| follows(id(&pair[0]), id(&pair[1]))) {
             return Ok(rows);
         }
-        let reason = "the rows of a history are not in the order of their ids".to_owned();
-        Err(ClientError::BadReply { url: self.base_url.clone(), status: 200, reason })
+        Err(self.bad_history("the rows of a history are not in the order of their ids".to_owned()))
+    }
+
+    fn bad_history(&self, reason: String) -> ClientError {
+        ClientError::BadReply { url: self.base_url.clone(), status: 200, reason }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: &str = "9VP76NT49PVYQ8BK0QBE5W9TGRF035FZPJ9P6S441ZC5H7F7BZY0";
+
+    fn row(members: &str) -> IncomingRow {
+        IncomingRow::parse(&format!(
+            r#"{{"row_id":7,"date":{{"t_s":1}},"amount":"EUR:2","debit_account":"payto://x-taler-bank/b/a"{members}}}"#
+        ))
+    }
+
+    #[test]
+    fn rows_of_both_forms_credit_reserves() {
+        let key = format!(r#","reserve_pub":"{KEY}""#);
+        for (members, account) in [
+            (
+                format!(r#"{key},"credit_account":"payto://x-taler-bank/b/exchange""#),
+                "payto://x-taler-bank/b/exchange",
+            ),
+            (format!(r#"{key},"type":"RESERVE","credit_fee":"EUR:0.1""#), ""),
+        ] {
+            let row = row(&members);
+            let transaction = row.transaction.unwrap();
+            assert_eq!((row.row_id, transaction.credit_account.as_str()), (Some(7), account));
+            assert_eq!(transaction.reserve_pub.to_string(), KEY);
+        }
+    }
+
+    #[test]
+    fn rows_without_a_reserve_are_told_apart() {
+        let key = format!(r#","reserve_pub":"{KEY}""#);
+        for (members, has_known_type, reason) in [
+            (format!(r#","type":"KYCAUTH","account_pub":"{KEY}""#), true, "type KYCAUTH"),
+            (format!(r#","type":"WAD","wad_id":"{KEY}""#), true, "type WAD"),
+            (format!(r#"{key},"type":"FUTURE""#), false, "unknown variant `FUTURE`"),
+            (String::new(), false, "missing field `reserve_pub`"),
+        ] {
+            let unusable = row(&members).transaction.unwrap_err();
+            assert_eq!(unusable.has_known_type, has_known_type, "{members}");
+            assert!(unusable.reason.contains(reason), "{unusable:?}");
+            assert_eq!(
+                IncomingRow::parse(&unusable.text).transaction,
+                Err(unusable),
+                "what is kept is read alike"
+            );
+        }
     }
 }

@@ -29,6 +29,48 @@ pub struct IncomingTransaction {
     pub reserve_pub: EddsaPublicKey,
 }
 
+/// A page of an incoming history, in both forms in use: the older one names both accounts in each row, and all its rows
+/// credit reserves. The newer one names the exchange's account once, beside the rows, and each row has a type.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct IncomingPage<R> {
+    /// Its rows.
+    pub incoming_transactions: Vec<R>,
+    /// Account of the exchange, in the newer form.
+    #[serde(default)]
+    pub credit_account: Option<String>,
+}
+
+/// A row that credits a reserve, in both forms.
+#[derive(Debug, Clone, PartialEq, Deserialize)]
+pub struct ReserveCredit {
+    /// The type, in the newer form.
+    #[serde(default, rename = "type")]
+    _type: Option<ReserveType>,
+    row_id: u64,
+    date: Timestamp,
+    amount: Amount,
+    #[serde(default)]
+    credit_account: Option<String>,
+    debit_account: String,
+    reserve_pub: EddsaPublicKey,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Deserialize)]
+enum ReserveType {
+    #[serde(rename = "RESERVE")]
+    Reserve,
+}
+
+impl ReserveCredit {
+    /// The credit with the account that its page names beside the rows.
+    #[must_use]
+    pub fn into_transaction(self, account: Option<&str>) -> IncomingTransaction {
+        let Self { row_id, date, amount, credit_account, debit_account, reserve_pub, .. } = self;
+        let credit_account = credit_account.or_else(|| account.map(str::to_owned)).unwrap_or_default();
+        IncomingTransaction { row_id, date, amount, credit_account, debit_account, reserve_pub }
+    }
+}
+
 /// Answer to `GET history/outgoing`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct OutgoingHistory {
@@ -47,7 +89,8 @@ pub struct OutgoingTransaction {
     pub amount: Amount,
     /// Account of the receiver.
     pub credit_account: String,
-    /// Account of the exchange.
+    /// Account of the exchange. Newer banks name it once, beside the list.
+    #[serde(default)]
     pub(crate) debit_account: String,
     /// Identifier of the transfer.
     pub wtid: Wtid,

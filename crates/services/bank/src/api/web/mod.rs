@@ -9,7 +9,6 @@ mod sessions;
 use std::sync::Arc;
 use std::time::Instant;
 
-use batzen_crypto::EddsaPublicKey;
 use batzen_http::{ErrorCode, Head, Request, Response, header};
 use batzen_ledger::{AccountFilter, Transfer, TransferFlags};
 use batzen_protocol::api::bank::RegisterRequest;
@@ -22,17 +21,15 @@ use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq;
 
 use super::access::withdraw_uri;
-use super::{
-    FAILURES, READ_MAX, SMALL_BODY_BYTES, Service, Settings, Table, body, refused, unknown_account,
-    wrong_member,
-};
+use super::{FAILURES, READ_MAX, SMALL_BODY_BYTES, Service, Settings, Table, body, refused, wrong_member};
 use crate::MAX_BODY_BYTES;
 use crate::chart::CODE_HEADROOM;
 use crate::config::BankConfig;
-use crate::names::{self, NoAccount};
+use crate::names::NoAccount;
 use crate::password::PASSWORD_BYTES_MAX;
 use crate::rules::{CreateWithdrawal, Pay, Register};
 use crate::settler::answered;
+use crate::subject;
 pub(super) use sessions::{Session, Sessions};
 
 /// Transfers on one page of a statement.
@@ -77,8 +74,8 @@ pub(super) fn page(config: &BankConfig) -> StaticPage {
     StaticPage::new(&html, include_str!("page.css"), include_str!("page.js"))
 }
 
-/// The rule for account names, see [`names::is_new_account_name`].
-const NAME_RULE: &str = "Letters, digits and most signs, without spaces and colons.";
+/// The rule for account names, see `Addresses::is_new_name`.
+const NAME_RULE: &str = "Letters, digits and most signs, without spaces and colons; no IBAN.";
 
 /// An amount with at least two decimals.
 fn two_digits(money: Money) -> String {
@@ -293,7 +290,7 @@ async fn login(bank: &Service, request: &Request) -> Answer {
 async fn register(bank: &Arc<Service>, request: &Request) -> Answer {
     own_site(request)?;
     let RegisterRequest { username: name, password } = body(request)?;
-    if !names::is_new_account_name(&name) {
+    if !bank.addresses.is_new_name(&name) {
         return Err(wrong_member::<RegisterRequest>("username"));
     }
     if password.is_empty() || password.len() > PASSWORD_BYTES_MAX {
@@ -408,13 +405,15 @@ async fn pay(bank: &Arc<Service>, request: &Request) -> Answer {
     }
     let credit_account = bank.addresses.account_named(&to).map_err(|no_account| match no_account {
         NoAccount::Malformed => wrong("to"),
-        NoAccount::OtherBank => unknown_account("the IBAN is that of another bank"),
+        NoAccount::OtherBank => bank.other_bank(),
     })?;
+    // Pasted texts have line breaks and tabs.
+    let text = text.replace(['\r', '\n', '\t'], " ");
     if text.len() > TEXT_BYTES_MAX || text.chars().any(char::is_control) {
         return Err(wrong("text"));
     }
     // A reserve key in the text makes it a transfer to an exchange, in the form that wallets ask for.
-    let reserve_pub = text.split_whitespace().find_map(|word| word.parse::<EddsaPublicKey>().ok());
+    let reserve_pub = subject::reserve_pub(&text);
     let command = Pay { id, debit_account, credit_account, amount, text, reserve_pub };
     bank.execute(command).await?.map_err(|refusal| refused(&refusal, ""))?;
     Ok(private(Response::empty(204)))

@@ -41,6 +41,7 @@
     5114: ["This reserve was paid before."],
     5117: ["The withdrawal was cancelled."],
     5118: ["This name is taken. Choose another one, or log in.", "username"],
+    5126: ["An exchange needs the key that the wallet shows, and no other key, in the text.", "text"],
   };
   const FIELDS = {
     username: "This name cannot be used.", password: "This password cannot be used.", to: "This is neither a name nor an address of an account.",

@@ -163,7 +163,8 @@ pub fn examine(
     records: Option<&Store>,
 ) -> Result<(u32, ArchiveRunRow, Contents, Vec<String>), ArchiveError> {
     let in_archive = |source| ArchiveError::Store { place: "the archive", source };
-    let archive = open_store(dir).map_err(in_archive)?;
+    let archive = EmbeddedStore::open_to_read(dir, exchange::ALL, Options::default());
+    let archive = archive.map(Store::new).map_err(in_archive)?;
     let row = archive.all::<ArchiveRuns>().map_err(in_archive)?.pop();
     let Some(found) = row else {
         return Err(in_archive(StoreError::Backend(format!("{} is no archive", dir.display()))));

@@ -209,7 +209,10 @@ pub(super) fn classify(answer: Result<TransactionResponse, ClientError>) -> Verd
         // The gateway's URL is wrong; the account was not looked up.
         (Some(404), Some(ErrorCode::GENERIC_ENDPOINT_UNKNOWN)) => Verdict::Retry(error),
         (Some(400 | 404 | 413 | 414 | 422), _)
-        | (Some(409), Some(ErrorCode::BANK_TRANSFER_REQUEST_UID_REUSED)) => {
+        | (
+            Some(409),
+            Some(ErrorCode::BANK_TRANSFER_REQUEST_UID_REUSED | ErrorCode::BANK_ACCOUNT_IS_EXCHANGE),
+        ) => {
             // The bank's text may be long and contain the request.
             Verdict::Failed(error.to_string().chars().take(REASON_CHARS_MAX).collect())
         }
@@ -263,6 +266,7 @@ mod tests {
         assert!(failed(status(404, None)));
         assert!(failed(status(400, Some(ErrorCode::GENERIC_PAYTO_URI_MALFORMED))));
         assert!(failed(status(409, Some(ErrorCode::BANK_TRANSFER_REQUEST_UID_REUSED))));
+        assert!(failed(status(409, Some(ErrorCode::BANK_ACCOUNT_IS_EXCHANGE))));
         for definite in [400, 413, 414, 422] {
             assert!(failed(status(definite, None)), "{definite}");
         }

@@ -7,7 +7,10 @@
 //! Every row is booked once, even if it is reported again, so the process may end at any time. The cursor
 //! never passes a row that was not processed. (Ids are compared, not counted, because gaps are normal.) While
 //! a full page is being booked, the next one is fetched.
+//!
+//! A row that fills no reserve is set aside ([`aside`]) before the cursor passes it.
 
+pub mod aside;
 mod pages;
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
@@ -35,6 +38,8 @@ pub(crate) const SHARD_ROWS: u64 = 65_536;
 const STANDBY_LOOK: Duration = Duration::from_millis(500);
 /// Interval at which an idle watcher renews its lease.
 const STANDBY_RENEW: Duration = Duration::from_secs(20);
+/// Time between two counts of the credits that are set aside: operators settle them in other processes, too.
+const COUNT_PAUSE: Duration = Duration::from_secs(60);
 /// Number of rows that are requested at once.
 const PAGE_ROWS: usize = 8_192;
 /// A page counts as full if it has at least this many rows and as many as the page before: the bank's limit
@@ -325,7 +330,13 @@ impl<'a> Watch<'a> {
         let mut page_pause = PAGE_PAUSE_MIN;
         let (mut failures, mut empty) = (0u32, 0u32);
         let mut ahead = None;
+        let mut counted: Option<Instant> = None;
         loop {
+            let now = self.app.timers.now();
+            if counted.is_none_or(|at| now.saturating_duration_since(at) >= COUNT_PAUSE) {
+                self.count_aside().await?;
+                counted = Some(now);
+            }
             // A single watcher need not renew its lease.
             if held.range.has_others && held.is_over(self.app.timers.now()) {
                 held = self.claim().await?;

@@ -7,7 +7,8 @@ use batzen_service::wire_gateway::IncomingRow;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 
-use super::{Held, Watch};
+use super::{Held, Watch, aside};
+use crate::core::Core;
 use crate::rules::{Credit, Credits, RangeProgress, RangeState, Refusal};
 use crate::workers::{ItemError, WorkerError, decide, leases};
 
@@ -81,16 +82,19 @@ impl Watch<'_> {
         let mut parts = rows.chunks(COMMAND_CREDITS).peekable();
         while let Some(part) = parts.next() {
             let mut credits = Vec::with_capacity(part.len());
+            let mut unusable = Vec::new();
             for row in part {
-                match self.credit(row) {
+                match credit(self.app, row) {
                     Ok(credit) => credits.push(credit),
                     Err(reason) if row.row_id.is_none_or(|id| id > before) => {
-                        self.set_aside(row.row_id, &reason, &mut imported);
+                        unusable.push(aside::of_row(self.id, row, &reason));
                     }
                     // The bank has reported this row before.
                     Err(_) => {}
                 }
             }
+            // Before the cursor passes them.
+            imported.set_aside += self.set_aside(unusable).await?;
             newest = credits.last().map(|credit| credit.time).or(newest);
             let is_last = parts.peek().is_none();
             // The last part, sent when all others are booked, advances the range.
@@ -142,10 +146,12 @@ impl Watch<'_> {
             Err(refusal) => {
                 tracing::warn!(%refusal, "credits were refused, booking them one by one");
                 for credit in credits {
-                    let row = credit.bank_row;
-                    match self.book(page(vec![credit], None)).await? {
+                    match self.book(page(vec![credit.clone()], None)).await? {
                         Ok((booked, _)) => imported.booked += booked,
-                        Err(refusal) => self.set_aside(Some(row), &refusal.into(), &mut imported),
+                        Err(refusal) => {
+                            let refused = aside::of_credit(self.app, self.account, &credit, &refusal.into());
+                            imported.set_aside += self.set_aside(vec![refused]).await?;
+                        }
                     }
                 }
                 let rest = self.book(page(Vec::new(), range)).await?;
@@ -153,29 +159,6 @@ impl Watch<'_> {
             }
         }
         Ok(imported)
-    }
-
-    fn set_aside(&self, row: Option<u64>, reason: &ItemError, imported: &mut Imported) {
-        tracing::error!(account = %self.account.section, row, %reason, "a credit cannot be booked and is set aside");
-        self.app.metrics.workers.credits_set_aside.inc();
-        imported.set_aside += 1;
-    }
-
-    fn credit(&self, row: &IncomingRow) -> Result<Credit, ItemError> {
-        let transaction = row.transaction.as_ref().map_err(|reason| ItemError::Unreadable(reason.clone()))?;
-        let (amount, reserve_pub) = (transaction.amount, transaction.reserve_pub);
-        let amount = amount
-            .money_in(self.app.config.currency)
-            .map_err(|_| ItemError::OtherCurrency { amount, reserve_pub })?;
-        let payto_uri = transaction.debit_account.clone();
-        Ok(Credit {
-            bank_row: transaction.row_id,
-            reserve_pub,
-            amount,
-            h_payto: h_payto(&payto_uri),
-            payto_uri,
-            time: transaction.date,
-        })
     }
 
     /// Books credits. Returns the number booked now and the state of the range.
@@ -189,4 +172,22 @@ impl Watch<'_> {
             Err(refusal) => Ok(Err(refusal)),
         }
     }
+}
+
+/// The credit of a row.
+pub(super) fn credit(app: &Core, row: &IncomingRow) -> Result<Credit, ItemError> {
+    let transaction = row.transaction.as_ref().map_err(|row| ItemError::Unreadable(row.reason.clone()))?;
+    let amount = transaction
+        .amount
+        .money_in(app.config.currency)
+        .map_err(|_| ItemError::OtherCurrency(transaction.amount))?;
+    let payto_uri = transaction.debit_account.clone();
+    Ok(Credit {
+        bank_row: transaction.row_id,
+        reserve_pub: transaction.reserve_pub,
+        amount,
+        h_payto: h_payto(&payto_uri),
+        payto_uri,
+        time: transaction.date,
+    })
 }

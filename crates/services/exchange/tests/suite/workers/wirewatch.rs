@@ -5,8 +5,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use batzen_exchange::reads::read;
 use batzen_exchange::reads::totals::totals;
+use batzen_exchange::workers::wirewatch::aside;
 use batzen_exchange::workers::{WorkerError, WorkerOptions, wirewatch};
 use batzen_protocol::{Money, Timestamp};
+use batzen_tables::exchange::{AsideRow, CreditsAside};
 use serde_json::{Value, json};
 
 use crate::workers::chaos::killed_when;
@@ -171,14 +173,100 @@ async fn invalid_rows_do_not_block_others() {
     ]));
     let progress = w.wirewatch().await.unwrap();
     assert_eq!(progress.done, 4);
-    // The last look finds the row without an id again.
-    assert!(progress.set_aside >= 6, "{progress:?}");
+    // The last look finds the row without an id again, and knows it.
+    assert_eq!(progress.set_aside, 6);
     for (n, balance) in [(1, "1"), (2, "2"), (3, "3"), (4, "4")] {
         assert_eq!(w.balance(reserve(n)), Some(m(balance)));
     }
     assert_eq!(w.balance(reserve(7)), None);
     assert_eq!(w.cursor(), 12);
-    assert_eq!(w.app().core.metrics.workers.credits_set_aside.get(), progress.set_aside);
+    let metrics = &w.app().core.metrics.workers;
+    assert_eq!((metrics.credits_set_aside.get(), metrics.credits_aside.get()), (6, 6));
+    let reasons = |w: &World| -> Vec<(u64, String)> {
+        let rows = read::credits_aside(&w.app().core.store, 100).unwrap();
+        rows.into_iter().map(|(key, row)| (key.bank_row, row.reason)).collect()
+    };
+    let known = reasons(&w);
+    let rows: Vec<u64> = known.iter().map(|(row, _)| *row).collect();
+    assert_eq!(rows, [2, 4, 0, 6, 12, 8], "as the page has them, and last what the rules refuse");
+    for (row, reason) in
+        [(2, "USD:100 is another currency"), (6, "reserve_pub: "), (12, "date: missing field")]
+    {
+        assert!(known.iter().any(|(known, text)| *known == row && text.contains(reason)), "{row}: {known:?}");
+    }
+    // They stay after a restart, and a page that is read again adds none.
+    let w = w.restart(|_| {}).await;
+    assert_eq!(w.wirewatch().await.unwrap().set_aside, 0);
+    assert_eq!(reasons(&w), known);
+    w.end_without_bank().await;
+}
+
+/// A history of today's banks: the exchange's account beside the rows, which have types and fees.
+#[tokio::test]
+async fn histories_of_today_are_imported_too() {
+    let w = World::new().await;
+    let of_today = |id: u64, kind: &str, key: &str| {
+        let mut row = row(id, id, "EUR:1");
+        let members = row.as_object_mut().unwrap();
+        members.remove("credit_account");
+        let reserve_pub = members.remove("reserve_pub").unwrap();
+        members.insert(key.to_owned(), reserve_pub);
+        members.insert("type".to_owned(), json!(kind));
+        members.insert("credit_fee".to_owned(), json!("EUR:0"));
+        row
+    };
+    let rows = [
+        of_today(1, "RESERVE", "reserve_pub"),
+        of_today(2, "KYCAUTH", "account_pub"),
+        of_today(3, "RESERVE", "reserve_pub"),
+        of_today(4, "FUTURE", "reserve_pub"),
+    ];
+    w.proxy.script(move |line, _| {
+        let start = parameter(line, "start").unwrap_or(0) as usize;
+        match rows.get(start..).filter(|rows| !rows.is_empty()) {
+            Some(rows) => Action::Answer(
+                200,
+                json!({ "incoming_transactions": rows, "credit_account": OUR_PAYTO }).to_string(),
+            ),
+            None => Action::Answer(204, String::new()),
+        }
+    });
+    let progress = w.wirewatch().await.unwrap();
+    assert_eq!((progress.done, progress.set_aside), (2, 2));
+    assert_eq!((w.balance(reserve(1)), w.balance(reserve(3))), (Some(m("1")), Some(m("1"))));
+    let aside = read::credits_aside(&w.app().core.store, 9).unwrap();
+    assert!(aside[0].1.reason.contains("KYCAUTH") && aside[1].1.reason.contains("FUTURE"), "{aside:?}");
+    w.end_without_bank().await;
+}
+
+#[tokio::test]
+async fn credits_set_aside_are_booked_by_a_retry_or_dismissed() {
+    let w = World::new().await;
+    let largest = format!("EUR:{}", Money::MAX);
+    w.proxy.script(history(vec![row(1, 3, "EUR:3"), row(2, 3, &largest), row(3, 5, "USD:4")]));
+    assert_eq!(w.wirewatch().await.unwrap().set_aside, 2);
+    let core = &w.app().core;
+    let open = || read::credits_aside(&core.store, 9).unwrap();
+    let retry = async |at: usize| {
+        let (key, row) = open().remove(at);
+        aside::retry(core, &key, &row).await.unwrap()
+    };
+    let order: Vec<u64> = open().iter().map(|(key, _)| key.bank_row).collect();
+    assert_eq!(order, [3, 2]);
+    assert!(retry(0).await.unwrap_err().contains("another currency"));
+    assert!(retry(1).await.is_err(), "still too much for one reserve");
+    // The bank has corrected the row: what is kept of it is the operator's to mend by hand.
+    let (key, row) = open().remove(1);
+    let mended = AsideRow { text: row.text.replace(&largest, "EUR:2"), ..row };
+    assert_eq!(aside::retry(core, &key, &mended).await.unwrap(), Ok(()));
+    assert_eq!(aside::retry(core, &key, &mended).await.unwrap(), Err("it is settled already".to_owned()));
+    assert_eq!(w.balance(reserve(3)), Some(m("5")), "booked once");
+    let (key, _) = open().remove(0);
+    assert!(aside::settle(core, &key, "sent back").await.unwrap());
+    assert!(!aside::settle(core, &key, "sent back again").await.unwrap());
+    assert!(open().is_empty());
+    let kept = core.store.get::<CreditsAside>(&key).unwrap().unwrap().row;
+    assert!(kept.settled.is_some() && kept.note.as_deref() == Some("sent back"));
     w.end_without_bank().await;
 }
 

@@ -384,6 +384,8 @@ impl Model {
             Command::ExecuteDrain(_)
             | Command::Management(_)
             | Command::Lease(_)
+            | Command::SetAside(_)
+            | Command::SettleAside(_)
             | Command::Collect(_)
             | Command::Archive(_) => {
                 unreachable!("not generated")
