@@ -47,5 +47,6 @@ pub use response::Response;
 pub use routes::{Routes, Style};
 pub use server::{Drained, Server};
 pub use service::{Admission, Handler, ServerOptions};
+pub use shares::Key as ClientKey;
 pub use stats::{Stats, StatsSnapshot};
 pub use waiters::{Waiter, Waiters, Woken};

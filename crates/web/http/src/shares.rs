@@ -39,7 +39,8 @@ pub(crate) const RESOURCES: usize = 6;
 
 /// Identifies a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Key {
+pub enum Key {
+    /// The address.
     V4(Ipv4Addr),
     /// The first 64 bits.
     V6([u16; 4]),
@@ -49,7 +50,8 @@ pub(crate) enum Key {
 
 impl Key {
     /// The key of an address; `None` is a local socket.
-    pub(crate) fn of(address: Option<IpAddr>) -> Self {
+    #[must_use]
+    pub fn of(address: Option<IpAddr>) -> Self {
         match address.map(|address| address.to_canonical()) {
             None => Self::Local,
             Some(IpAddr::V4(address)) => Self::V4(address),

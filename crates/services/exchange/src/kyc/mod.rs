@@ -5,12 +5,14 @@
 
 mod manual;
 mod oauth2;
+mod proofs;
 mod rehearsal;
 
 use std::fs;
 use std::io;
 use std::path::Path;
 
+use batzen_crypto::ShortHash;
 use batzen_crypto::blob::NONCE_SIZE;
 use batzen_http::Head;
 use batzen_http::client::{Client, ClientOptions};
@@ -22,6 +24,7 @@ use serde_json::Value;
 use zeroize::Zeroizing;
 
 use crate::config::{KycConfig, KycLogicConfig, KycProviderConfig};
+pub(crate) use proofs::Proofs;
 pub use rehearsal::Rehearsal;
 
 /// The largest reply of a provider, in bytes.
@@ -34,8 +37,8 @@ const KEY_BYTES: usize = 64;
 /// The key that encrypts attributes.
 pub type AttributesKey = Zeroizing<[u8; KEY_BYTES]>;
 
-/// A process with a provider.
-#[derive(Clone, Copy, Debug)]
+/// A process with a provider, whose user's browser begins at a page of the exchange.
+#[derive(Clone, Copy)]
 pub(crate) struct Process<'a> {
     /// The exchange's base URL.
     pub(crate) base_url: &'a str,
@@ -45,6 +48,17 @@ pub(crate) struct Process<'a> {
     pub(crate) h_payto: PaytoHash,
     /// The secret of the user's page.
     pub(crate) token: &'a str,
+}
+
+/// A browser's visit to a provider.
+#[derive(Clone, Copy)]
+pub(crate) struct Login<'a> {
+    /// The exchange's base URL.
+    pub(crate) base_url: &'a str,
+    /// The provider's section.
+    pub(crate) section: &'a str,
+    /// The value that the provider sends back, by which the exchange finds the process.
+    pub(crate) state: ShortHash,
 }
 
 /// The facts that a provider found out.
@@ -85,13 +99,16 @@ pub enum NotIdentified {
 
 /// The protocol of a provider.
 pub(crate) trait KycLogic: Send + Sync {
-    /// Where the user's browser begins.
+    /// Where the user's browser begins: a page of the exchange.
     fn user_url(&self, process: Process<'_>) -> String;
+
+    /// The provider's page; none if the exchange needs no other service.
+    fn login_url(&self, login: Login<'_>) -> Option<String>;
 
     /// Evaluates what the user's browser brought back from the provider.
     fn prove<'a>(
         &'a self,
-        process: Process<'a>,
+        login: Login<'a>,
         head: &'a Head,
     ) -> BoxFuture<'a, Result<Identity, NotIdentified>>;
 }
@@ -100,6 +117,8 @@ pub(crate) trait KycLogic: Send + Sync {
 pub struct Providers {
     logics: Vec<(KycProviderConfig, Box<dyn KycLogic>)>,
     key: Option<AttributesKey>,
+    /// The browsers' requests that wait for them.
+    pub(crate) proofs: Proofs,
 }
 
 impl Providers {
@@ -109,7 +128,7 @@ impl Providers {
     /// When the key file cannot be read or created, with a text for the operator.
     pub(crate) fn new(config: &KycConfig) -> Result<Self, String> {
         if config.providers.is_empty() {
-            return Ok(Self { logics: Vec::new(), key: None });
+            return Ok(Self { logics: Vec::new(), key: None, proofs: Proofs::default() });
         }
         let file = &config.attributes_key_file;
         let key = load_or_create_key(file).map_err(|error| format!("{}: {error}", file.display()))?;
@@ -123,7 +142,7 @@ impl Providers {
     pub fn with_key(config: &KycConfig, key: AttributesKey) -> Result<Self, String> {
         let logic = |provider: &KycProviderConfig| Ok((provider.clone(), make_logic(&provider.logic)?));
         let logics = config.providers.iter().map(logic).collect::<Result<_, String>>()?;
-        Ok(Self { logics, key: Some(key) })
+        Ok(Self { logics, key: Some(key), proofs: Proofs::default() })
     }
 
     /// The provider with this section, in any case.
