@@ -327,6 +327,7 @@ error_codes! {
     1936, 502, EXCHANGE_KYC_GENERIC_PROVIDER_UNEXPECTED_REPLY, "The KYC provider gave an unexpected answer.";
     1937, 503, EXCHANGE_KYC_GENERIC_PROVIDER_RATE_LIMIT_EXCEEDED, "The KYC provider limits the rate of requests.";
     1938, 401, EXCHANGE_KYC_WEBHOOK_UNAUTHORIZED, "The KYC provider did not authorize itself.";
+    1941, 409, EXCHANGE_KYC_FORM_ALREADY_UPLOADED, "The form was submitted already, and waits for a decision.";
     1950, 404, EXCHANGE_CONTRACTS_UNKNOWN, "There is no contract for this key.";
     1951, 400, EXCHANGE_CONTRACTS_INVALID_CONTRACT_PUB, "The URL does not encode a valid exchange public key in its path.";
     1975, 403, EXCHANGE_PURSE_DEPOSIT_COIN_SIGNATURE_INVALID, "A coin signature for a deposit into the purse is invalid.";

@@ -1,7 +1,7 @@
 //! `payto://` URIs (RFC 8905), which identify bank accounts and reserves.
 //!
-//! A URI is kept exactly as written, since its hash identifies the account: there is no normalisation, so
-//! another spelling is another account.
+//! A URI is kept exactly as written, since its hash names the account in the protocol: another spelling has another
+//! hash. What must count an account once however it is spelled, such as a limit, uses its [`AccountHash`].
 
 use std::borrow::Cow;
 use std::fmt;
@@ -214,19 +214,8 @@ impl PaytoUri {
         if !raw.contains(['%', '+']) {
             return Some(Cow::Borrowed(raw));
         }
-        let mut bytes = Vec::with_capacity(raw.len());
-        let mut rest = raw.bytes();
-        while let Some(byte) = rest.next() {
-            bytes.push(match byte {
-                b'+' => b' ',
-                b'%' => {
-                    let mut digit =
-                        || rest.next().and_then(|c| (c as char).to_digit(16)).unwrap_or_default() as u8;
-                    digit() << 4 | digit()
-                }
-                other => other,
-            });
-        }
+        // A plus sign that is meant as one is escaped.
+        let bytes = unescaped(&raw.replace('+', " "));
         Some(Cow::Owned(String::from_utf8_lossy(&bytes).into_owned()))
     }
 
@@ -244,6 +233,77 @@ impl PaytoUri {
 /// `h_payto` of any text: first half of SHA-512 over it and a zero byte. See [`PaytoUri::hash`].
 pub fn h_payto(payto_uri: &str) -> ShortHash {
     shorten(&hash_text(payto_uri))
+}
+
+/// Hash of the account that a payto URI names, equal for all spellings of the URI. It is never sent.
+///
+/// Spellings differ in their parameters (such as the receiver's name), in letter case, in escapes and in superfluous
+/// slashes. An IBAN is the account whatever BIC stands before it. Of an `x-taler-bank` URI only the account's name
+/// counts, because a bank takes any host for its own. Two accounts whose names differ in case alone are one here:
+/// their operations count together, never less.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AccountHash(ShortHash);
+
+impl AccountHash {
+    /// The size of a hash in bytes.
+    pub const SIZE: usize = ShortHash::SIZE;
+
+    /// The account of a URI. A text that is no payto URI is an account of its own.
+    #[must_use]
+    pub fn of(payto_uri: &str) -> Self {
+        let key = account_key(payto_uri);
+        Self(h_payto(key.as_deref().unwrap_or(payto_uri)))
+    }
+
+    /// The bytes, for stores.
+    #[must_use]
+    pub const fn as_bytes(&self) -> &[u8; Self::SIZE] {
+        self.0.as_bytes()
+    }
+
+    /// A stored hash.
+    #[must_use]
+    pub const fn from_bytes(bytes: [u8; Self::SIZE]) -> Self {
+        Self(ShortHash::from_bytes(bytes))
+    }
+}
+
+/// The one spelling of a URI that stands for all.
+fn account_key(payto_uri: &str) -> Option<String> {
+    let (prefix, rest) = payto_uri.split_at_checked("payto://".len())?;
+    if !prefix.eq_ignore_ascii_case("payto://") {
+        return None;
+    }
+    let path = rest.split('?').next().unwrap_or_default();
+    let path = String::from_utf8_lossy(&unescaped(path)).to_lowercase();
+    let mut parts = path.split('/').filter(|part| !part.is_empty());
+    let method = parts.next()?;
+    let parts: Vec<&str> = parts.collect();
+    let account = match (method, parts.as_slice()) {
+        ("iban", [.., account]) => (*account).to_owned(),
+        ("x-taler-bank", [_, account @ ..]) if !account.is_empty() => account.join("/"),
+        (_, parts) => parts.join("/"),
+    };
+    Some(format!("payto://{method}/{account}"))
+}
+
+/// Decodes percent escapes; incomplete ones stay.
+fn unescaped(text: &str) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    let digit = |byte: &u8| (*byte as char).to_digit(16);
+    while let [first, after @ ..] = rest {
+        rest = after;
+        match (first, after) {
+            (b'%', [high, low, after @ ..]) if digit(high).is_some() && digit(low).is_some() => {
+                let value = digit(high).unwrap_or_default() << 4 | digit(low).unwrap_or_default();
+                bytes.push(value as u8);
+                rest = after;
+            }
+            _ => bytes.push(*first),
+        }
+    }
+    bytes
 }
 
 /// `h_wire` of any text: KDF with the salt over it and a zero byte. See [`PaytoUri::wire_hash`].
@@ -420,6 +480,38 @@ mod tests {
         assert_eq!(uri.as_str(), "payto://x-taler-bank/localhost:1/shop?receiver-name=A%20b");
         assert_eq!(uri.receiver_name().as_deref(), Some("A b"));
         assert!(PaytoUri::x_taler_bank("localhost", "a/b", None).is_err());
+    }
+
+    #[test]
+    fn all_spellings_of_an_account_are_one_account() {
+        let same = |texts: &[&str]| {
+            let hashes =
+                texts.iter().map(|text| AccountHash::of(text)).collect::<std::collections::HashSet<_>>();
+            assert_eq!(hashes.len(), 1, "{texts:?}");
+            hashes.into_iter().next().unwrap()
+        };
+        let iban = same(&[
+            "payto://iban/DE75512108001245126199?receiver-name=A",
+            "payto://iban/DE75512108001245126199?receiver-name=B&amount=KUDOS:1",
+            "PAYTO://IBAN/SOGEDEFFXXX/de75512108001245126199?receiver-name=A",
+            "payto://iban//SOGEDEFFXXX/DE75512108001245126199/?receiver-name=A",
+            "payto://%69ban/%44E75512108001245126199",
+        ]);
+        let bank = same(&[
+            "payto://x-taler-bank/bank.example/shop?receiver-name=Shop",
+            "payto://x-taler-bank/bank.example:443/shop",
+            "payto://X-Taler-Bank/BANK.EXAMPLE./SHOP/",
+            "payto://x-taler-bank/localhost/%73hop?receiver-name=x",
+        ]);
+        let other = same(&["payto://x-taler-bank/bank.example/shop2"]);
+        let reserve =
+            same(&["payto://taler-reserve/ex.example/a/KEY", "payto://taler-reserve/EX.example//a/key/"]);
+        let elsewhere = same(&["payto://taler-reserve/ex2.example/a/KEY"]);
+        let odd = same(&["payto://x-taler-bank/shop", "payto://x-taler-bank/Shop/"]);
+        let none = same(&["nonsense"]);
+        let all = [iban, bank, other, reserve, elsewhere, odd, none];
+        let different: std::collections::HashSet<_> = all.iter().collect();
+        assert_eq!(different.len(), all.len());
     }
 
     #[test]

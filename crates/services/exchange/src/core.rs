@@ -228,6 +228,7 @@ fn rules_config(config: &ExchangeConfig) -> RulesConfig {
         aggregator_shift: config.workers.aggregator_shift,
         exchange_base_url: config.base_url.clone(),
         default_purse_limit: config.default_purse_limit,
+        purse_lifetime_max: config.purse_lifetime_max,
         kyc: config.kyc.rules.clone(),
     }
 }

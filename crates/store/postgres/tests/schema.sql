@@ -520,12 +520,13 @@ CREATE INDEX "kyc_requirements_by_row" ON "exchange"."kyc_requirements" USING bt
 -- exchange.kyc_usage
 CREATE TABLE "exchange"."kyc_usage" (
   "vshard" smallint NOT NULL,
-  "h_payto" bytea NOT NULL,
+  "account" bytea NOT NULL,
   "operation" smallint NOT NULL,
   "events" bytea NOT NULL,
+  "holds" bytea NOT NULL,
   "serial" bigint NOT NULL,
   "version" integer NOT NULL,
-  CONSTRAINT "kyc_usage_pkey" PRIMARY KEY ("vshard", "h_payto", "operation")
+  CONSTRAINT "kyc_usage_pkey" PRIMARY KEY ("vshard", "account", "operation")
 ) WITH (fillfactor=80, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_analyze_scale_factor=0.02, autovacuum_vacuum_cost_delay=1);
 -- exchange.melt_by_rc
 CREATE TABLE "exchange"."melt_by_rc" (

@@ -5,6 +5,7 @@ use batzen_crypto::{
     CsSignature, DenomSignature, EcdhePublicKey, EddsaPublicKey, EddsaSignature, HashCode, ShortHash,
     WireSalt, Wtid,
 };
+use batzen_protocol::payto::AccountHash;
 use batzen_protocol::{Duration, Money, Timestamp};
 
 use crate::{Column, ColumnKind, ColumnType, DecodeError, put_bytes, take_array, take_bytes};
@@ -24,6 +25,7 @@ macro_rules! bytes_columns {
 }
 
 bytes_columns!(
+    AccountHash,
     AgePublicKey,
     CsNonce,
     CsPublicKey,

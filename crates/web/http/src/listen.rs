@@ -3,7 +3,7 @@
 use socket2::{SockFilter, SockRef};
 use std::{
     fmt, io,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     os::{
         fd::{AsRawFd, FromRawFd, OwnedFd},
         unix::fs::{FileTypeExt, PermissionsExt},
@@ -145,6 +145,17 @@ pub enum Socket {
     Tcp(TcpStream, SocketAddr),
     /// Over a local socket.
     Unix(UnixStream),
+}
+
+impl Socket {
+    /// The address of the peer; `None` for a local socket.
+    #[must_use]
+    pub fn peer(&self) -> Option<IpAddr> {
+        match self {
+            Self::Tcp(_, peer) => Some(peer.ip()),
+            Self::Unix(_) => None,
+        }
+    }
 }
 
 impl Listener {

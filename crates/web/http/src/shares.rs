@@ -10,7 +10,6 @@
 //! bounds them. A client is remembered while it has a connection or a request, so there are never more
 //! entries than connections and requests.
 
-use crate::listen::Socket;
 use std::{
     collections::HashMap,
     net::{IpAddr, Ipv4Addr},
@@ -41,6 +40,7 @@ pub(crate) const RESOURCES: usize = 6;
 /// Identifies a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Key {
+    /// The address.
     V4(Ipv4Addr),
     /// The first 64 bits.
     V6([u16; 4]),
@@ -50,6 +50,7 @@ pub(crate) enum Key {
 
 impl Key {
     /// The key of an address; `None` is a local socket.
+    #[must_use]
     pub(crate) fn of(address: Option<IpAddr>) -> Self {
         match address.map(|address| address.to_canonical()) {
             None => Self::Local,
@@ -211,20 +212,16 @@ impl PeerLimit {
         Self(Shares::new([max; RESOURCES]))
     }
 
-    /// A share of the client at this socket, with nothing in it.
+    /// A share of the client at this address (`None`: a local socket), with nothing in it.
     #[must_use]
-    pub fn share(&self, socket: &Socket) -> PeerShare {
-        let peer = match socket {
-            Socket::Tcp(_, peer) => Some(peer.ip()),
-            Socket::Unix(_) => None,
-        };
+    pub fn share(&self, peer: Option<IpAddr>) -> PeerShare {
         PeerShare(self.0.client(Key::of(peer)).hold(Resource::Connections))
     }
 
-    /// One unit for the client at this socket; `None` if it has used up its share, or nothing is left.
+    /// One unit for the client at this address; `None` if it has used up its share, or nothing is left.
     #[must_use]
-    pub fn take(&self, socket: &Socket) -> Option<PeerShare> {
-        let mut share = self.share(socket);
+    pub fn take(&self, peer: Option<IpAddr>) -> Option<PeerShare> {
+        let mut share = self.share(peer);
         share.grow(1).then_some(share)
     }
 }

@@ -9,13 +9,14 @@ use batzen_crypto::{BlindedDenomSignature, EddsaPublicKey, HashCode, Wtid};
 use batzen_exchange::reads::totals::{self, Totals};
 use batzen_exchange::rules::DenomTable;
 use batzen_protocol::api::exchange::{BlindSignature, BlindSignatures};
+use batzen_protocol::payto::AccountHash;
 use batzen_protocol::{Money, MoneySum, PaytoUri, Timestamp};
 use batzen_store::{Store, Table};
 use batzen_tables::bank::BankTransactions;
 use batzen_tables::exchange::{
-    Aggregates, CoinKey, Coins, DepositKey, Deposits, KycOperation, KycUsages, MeltKey, Melts, PaytoHash,
-    Prepared, PurseDepositKey, PurseDeposits, PurseKey, PurseMerges, Purses, RefundKey, Refunds, ReserveKey,
-    Reserves, ReservesIn, Reveals, TransferKind, WireOut, WithdrawalKey, Withdrawals,
+    Aggregates, CoinKey, Coins, DepositKey, Deposits, KycOperation, KycUsages, MeltKey, Melts, Prepared,
+    PurseDepositKey, PurseDeposits, PurseKey, PurseMerges, Purses, RefundKey, Refunds, ReserveKey, Reserves,
+    ReservesIn, Reveals, TransferKind, WireOut, WireTargetKey, WireTargets, WithdrawalKey, Withdrawals,
 };
 use serde::Deserialize;
 use serde_json::Value;
@@ -265,8 +266,8 @@ fn reserves(claims: &Claims<'_>, store: &Store, findings: &mut Findings) {
 
 /// Checks that counters of limits equal the operations: they change in the same commit.
 fn limits(claims: &Claims<'_>, store: &Store, findings: &mut Findings) {
-    let mut moved: BTreeMap<(PaytoHash, KycOperation), Money> = BTreeMap::new();
-    let mut count = |account: PaytoHash, operation: KycOperation, amount: Money| {
+    let mut moved: BTreeMap<(AccountHash, KycOperation), Money> = BTreeMap::new();
+    let mut count = |account: AccountHash, operation: KycOperation, amount: Money| {
         let sum = moved.entry((account, operation)).or_default();
         *sum = plus(*sum, amount);
     };
@@ -278,25 +279,29 @@ fn limits(claims: &Claims<'_>, store: &Store, findings: &mut Findings) {
                     findings.problems.push(format!("reserve {reserve} has no origin"));
                     continue;
                 };
+                let account = store.get::<WireTargets>(&WireTargetKey { h_payto: origin }).unwrap();
+                let account = AccountHash::of(&account.expect("accounts in rows are kept").row.payto_uri);
                 for (_, denom) in coins {
-                    count(origin, KycOperation::Withdraw, claims.denom(&denom).cost());
+                    count(account, KycOperation::Withdraw, claims.denom(&denom).cost());
                 }
             }
             Effect::PurseMerge { reserve, amount, .. } => {
                 let account = PaytoUri::reserve(claims.base_url, &reserve).unwrap();
-                count(account.hash(), KycOperation::Merge, amount);
+                count(AccountHash::of(account.as_str()), KycOperation::Merge, amount);
             }
             _ => {}
         }
     }
-    let counted: BTreeMap<(PaytoHash, KycOperation), Money> = store
+    let counted: BTreeMap<(AccountHash, KycOperation), Money> = store
         .all::<KycUsages>()
         .unwrap()
         .into_iter()
         .map(|found| {
             let amounts = found.row.events.0.iter().map(|event| event.amount);
-            ((found.key.h_payto, found.key.operation), sum(amounts))
+            ((found.key.account, found.key.operation), sum(amounts))
         })
+        // Purses that were asked for and not paid.
+        .filter(|(_, sum)| !sum.is_zero())
         .collect();
     findings.unless(moved == counted, || {
         format!("accounts moved {moved:?}, but {counted:?} counts against their limits")

@@ -33,21 +33,18 @@ struct Kind {
     operation: DenomOperation,
     not_eligible: ErrorCode,
     signature_invalid: ErrorCode,
-    blinding_failed: ErrorCode,
 }
 
 const RECOUP: Kind = Kind {
     operation: DenomOperation::Recoup,
     not_eligible: ErrorCode::EXCHANGE_RECOUP_NOT_ELIGIBLE,
     signature_invalid: ErrorCode::EXCHANGE_RECOUP_SIGNATURE_INVALID,
-    blinding_failed: ErrorCode::EXCHANGE_RECOUP_BLINDING_FAILED,
 };
 
 const RECOUP_REFRESH: Kind = Kind {
     operation: DenomOperation::RecoupRefresh,
     not_eligible: ErrorCode::EXCHANGE_RECOUP_REFRESH_NOT_ELIGIBLE,
     signature_invalid: ErrorCode::EXCHANGE_RECOUP_REFRESH_SIGNATURE_INVALID,
-    blinding_failed: ErrorCode::EXCHANGE_RECOUP_REFRESH_BLINDING_FAILED,
 };
 
 async fn recoup(app: &Exchange, request: &mut Request) -> Checked<Response> {
@@ -137,7 +134,6 @@ async fn claim(app: &Exchange, keys: &KeyState, request: &Request, kind: &Kind) 
     if !verdicts[1] {
         return Err(error(kind.signature_invalid, ""));
     }
-    let blinding_failed = kind.blinding_failed;
     signing::on_pool(app, move || {
         let h_coin_ev = recoup_h_coin_ev(
             &coin.denom_pub,
@@ -147,7 +143,11 @@ async fn claim(app: &Exchange, keys: &KeyState, request: &Request, kind: &Kind) 
             &body.coin_blind_key_secret,
             coin.h_age.as_ref(),
         )
-        .map_err(|_| error(blinding_failed, ""))?;
+        // The client made all of these values up, so the failure is not the exchange's.
+        .map_err(|problem| {
+            let detail = format!("ewv, cs_nonce or coin_blind_key_secret: {problem}");
+            error(ErrorCode::GENERIC_PARAMETER_MALFORMED, &detail)
+        })?;
         let coin_blind = *body.coin_blind_key_secret.as_bytes();
         Ok(Claim { coin, coin_blind, coin_sig: body.coin_sig, h_coin_ev })
     })

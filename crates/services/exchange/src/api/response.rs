@@ -26,6 +26,7 @@ use super::signing::sign_messages;
 use super::{FAILURES, error, error_status};
 use crate::app::Exchange;
 use crate::keys::KeyState;
+use crate::rules::kyc::requirement_number;
 use crate::rules::{self, ConflictReason, DenomProblem, Refusal, RequireKyc, TypedCommand};
 
 /// The operation that a signed error answer about a denomination names.
@@ -374,6 +375,7 @@ async fn refused(
         // Others keep changing it.
         Refusal::PurseChanged => FAILURES.busy(),
         Refusal::PurseUnaffordable => plain(Code::EXCHANGE_RESERVES_PURSE_CREATE_INSUFFICIENT_FUNDS),
+        Refusal::PurseLifeTooLong(_) => error(Code::GENERIC_PARAMETER_MALFORMED, &refusal.to_string()),
         Refusal::PurchaseTooLarge => error(Code::GENERIC_PARAMETER_MALFORMED, "purse_limit"),
         Refusal::CloseTargetUnknown => plain(Code::EXCHANGE_RESERVES_CLOSE_NO_TARGET_ACCOUNT),
         // Only the withdraw handler submits unsigned planchets. It handles this refusal itself.
@@ -381,6 +383,7 @@ async fn refused(
         // The first money from a bank account arrived in between, as often as was tried.
         Refusal::OriginOther => FAILURES.busy(),
         Refusal::KycProcessUnknown => plain(Code::EXCHANGE_KYC_PROOF_REQUEST_UNKNOWN),
+        Refusal::KycWaits => error(Code::EXCHANGE_KYC_FORM_ALREADY_UPLOADED, &Refusal::KycWaits.to_string()),
 
         Refusal::SignatureMissing
         | Refusal::KycChanged
@@ -405,7 +408,8 @@ async fn refused(
 /// Stores a requirement, and the answer that names it (API chapter 1.10).
 pub(crate) async fn kyc_required(app: &Exchange, h_payto: PaytoHash, checks: String) -> Response {
     app.core.metrics.kyc.required.inc();
-    match app.core.submit(RequireKyc { h_payto, checks }).await {
+    let row = requirement_number(app.core.random());
+    match app.core.submit(RequireKyc { h_payto, checks, row }).await {
         Ok(Ok(requirement)) => error_extra(
             ErrorCode::EXCHANGE_GENERIC_KYC_REQUIRED,
             &KycRequired { h_payto, requirement_row: requirement.row },

@@ -10,7 +10,8 @@ use batzen_protocol::api::exchange::{BatchWithdrawRequest, WithdrawRequest};
 use batzen_protocol::limits::{BATCH_BODY_BYTES_MAX, PLANCHETS_MAX, SMALL_BODY_BYTES_MAX};
 use batzen_protocol::signatures::WalletReserveWithdraw;
 use batzen_protocol::{Amount, ErrorCode, Money};
-use batzen_tables::exchange::{self as tables, DenomSerial, KycOperation, PaytoHash};
+use batzen_store::StoreError;
+use batzen_tables::exchange::{self as tables, DenomSerial, KycOperation, ReservePub, ReserveRow};
 
 use super::check::{self, Checked, Window};
 use super::response::{self, DenomOperation};
@@ -20,7 +21,7 @@ use crate::app::Exchange;
 use crate::crypto::Check;
 use crate::keys::KeyState;
 use crate::reads::{kyc, read};
-use crate::rules::{Planchet, Refusal, Withdraw, Withdrawn};
+use crate::rules::{LimitedAccount, Planchet, Refusal, Withdraw, Withdrawn};
 
 pub(super) fn routes(table: Table) -> Table {
     table.post("/reserves/:reserve_pub/withdraw", SMALL_BODY_BYTES_MAX, "withdraw", endpoint!(single)).post(
@@ -99,9 +100,7 @@ async fn withdraw(
     verify_signatures(app, reserve_pub, &messages, &requests).await?;
     // A hint only: it saves the blind signature of a withdrawal that the reserve cannot pay. The rules decide
     // on the row.
-    let reserve =
-        app.core.read(move |store| read::reserve(store, reserve_pub)).await.map_err(response::store)?;
-    let Some(reserve) = reserve else {
+    let Some((reserve, origin)) = find(app, reserve_pub).await.map_err(response::store)? else {
         return Err(error(ErrorCode::EXCHANGE_GENERIC_RESERVE_UNKNOWN, ""));
     };
     let mut command = Withdraw {
@@ -122,9 +121,9 @@ async fn withdraw(
             })
             .collect(),
         batch,
-        origin: reserve.origin,
+        origin,
     };
-    if let Some(origin) = reserve.origin
+    if let Some(origin) = origin
         && reserve.balance >= requested
     {
         require_kyc(app, origin, requested).await?;
@@ -151,23 +150,36 @@ async fn submit(app: &Exchange, mut command: Withdraw) -> Result<Result<Withdraw
         return Ok(verdict);
     }
     let reserve_pub = command.reserve_pub;
-    let reserve = app.core.read(move |store| read::reserve(store, reserve_pub)).await;
-    let reserve = reserve.map_err(|error| SubmitError::Store(Arc::new(error)))?;
-    command.origin = reserve.and_then(|reserve| reserve.origin);
+    let found = find(app, reserve_pub).await.map_err(|error| SubmitError::Store(Arc::new(error)))?;
+    command.origin = found.and_then(|(_, origin)| origin);
     app.core.submit(command).await
 }
 
+/// A reserve and, if withdrawals are limited, the account that filled it.
+async fn find(
+    app: &Exchange,
+    reserve_pub: ReservePub,
+) -> Result<Option<(ReserveRow, Option<LimitedAccount>)>, StoreError> {
+    let is_limited = app.core.rules.config.kyc.limits(KycOperation::Withdraw);
+    let read = app.core.read(move |store| {
+        let Some(reserve) = read::reserve(store, reserve_pub)? else { return Ok(None) };
+        let payto_uri = match reserve.origin.filter(|_| is_limited) {
+            Some(origin) => read::payto(store, origin)?,
+            None => None,
+        };
+        Ok(Some((reserve, payto_uri.as_deref().map(LimitedAccount::of))))
+    });
+    read.await
+}
+
 /// A hint only, like the balance: it saves the blind signatures of a withdrawal whose owner must be identified first.
-async fn require_kyc(app: &Exchange, origin: PaytoHash, requested: Money) -> Checked<()> {
-    if !app.core.rules.config.kyc.limits(KycOperation::Withdraw) {
-        return Ok(());
-    }
+async fn require_kyc(app: &Exchange, origin: LimitedAccount, requested: Money) -> Checked<()> {
     let (rules, now) = (Arc::clone(&app.core.rules), app.core.now());
     let missing = app.core.read(move |store| {
-        kyc::missing(store, &rules.config.kyc, KycOperation::Withdraw, origin, requested, now)
+        kyc::missing(store, &rules.config.kyc, KycOperation::Withdraw, &origin, requested, now)
     });
     match missing.await.map_err(response::store)? {
-        Some(checks) => Err(response::kyc_required(app, origin, checks).await),
+        Some(checks) => Err(response::kyc_required(app, origin.h_payto(), checks).await),
         None => Ok(()),
     }
 }

@@ -17,6 +17,7 @@ use super::{
     DocumentsConfig, ExchangeConfig, GatewayAuth, GatewayConfig, LIABILITIES_EPOCH, LIABILITIES_SETTLING,
     LiabilitiesConfig, ListenConfig, OfflineConfig, StandaloneConfig, StandaloneFees, WorkersConfig,
 };
+use crate::rules::PURSE_LIFETIME_MAX;
 use crate::storage::StoreConfig;
 
 type Result<T> = std::result::Result<T, ConfigError>;
@@ -300,6 +301,7 @@ pub const KNOWN: &[(&str, &[&str])] = &[
             "ARCHIVE_RETENTION_TIME",
             "AGGREGATOR_SHIFT",
             "DEFAULT_PURSE_LIMIT",
+            "PURSE_LIFETIME_MAX",
             "AUDITOR_BASE_DIR",
             "WIREFEE_BASE_DIR",
             "DURATION_OVERLAP",
@@ -449,6 +451,7 @@ impl ExchangeConfig {
                 ARCHIVE_RETENTION,
             )?,
             default_purse_limit: ini.get_or("exchangedb", "DEFAULT_PURSE_LIMIT", 1)?,
+            purse_lifetime_max: reader.duration_or("exchangedb", "PURSE_LIFETIME_MAX", PURSE_LIFETIME_MAX)?,
             coins,
             module_rsa: module(ini, "taler-exchange-secmod-rsa", "rsa")?,
             module_cs: module(ini, "taler-exchange-secmod-cs", "cs")?,
@@ -530,6 +533,8 @@ base_url = http://localhost:8081/
 master_public_key = 98NJW3CQHZQGQXTY3K85K531XKPAPAVV4Q5V8PYYRR00NJGZWNVG
 port = 9000
 serve = tcp
+[exchangedb]
+purse_lifetime_max = 30 days
 [PATHS]
 TALER_DATA_HOME = /data
 TALER_RUNTIME_DIR = /run/t
@@ -580,6 +585,7 @@ password = secret
     fn sample_is_read() {
         let config = ExchangeConfig::from_ini(&Config::parse(SAMPLE).unwrap()).unwrap();
         assert_eq!(config.listen, ListenConfig::Tcp { bind_to: None, port: 9000 });
+        assert_eq!(config.purse_lifetime_max, Duration::from_days(30));
         assert_eq!(config.module_rsa.lookahead_sign, Duration::from_days(60));
         assert_eq!(config.module_cs.lookahead_sign, Duration::from_days(365));
         assert_eq!(config.module_rsa.key_dir, PathBuf::from("/data/exchange-secmod-rsa/keys"));

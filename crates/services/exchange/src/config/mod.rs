@@ -11,6 +11,7 @@ use batzen_http::TrustedProxies;
 use batzen_protocol::limits::URL_BYTES_MAX;
 use batzen_protocol::{Currency, Duration, Money};
 
+use crate::rules::PURSE_LIFETIME_MAX;
 use crate::storage::StoreConfig;
 use batzen_feed::config::ServerConfig as FeedConfig;
 use batzen_signer::config::{KeysConfig, SectionConfig};
@@ -273,7 +274,7 @@ pub struct StandaloneFees {
     pub account: Money,
     /// For a purse beyond the free ones.
     pub purse: Money,
-    /// Time that a purse may stay open.
+    /// Time that an expired purse stays readable, as `/keys` says.
     pub(crate) purse_timeout: Duration,
     /// Time that histories are kept.
     pub(crate) history_expiration: Duration,
@@ -353,6 +354,8 @@ pub struct ExchangeConfig {
     pub archive_retention: Duration,
     /// Number of free purses that a paid account may have open at once.
     pub default_purse_limit: u32,
+    /// The longest time for which a purse may stay open.
+    pub purse_lifetime_max: Duration,
     /// The denominations.
     pub coins: Vec<CoinConfig>,
     /// RSA denomination keys.
@@ -426,6 +429,7 @@ impl ExchangeConfig {
             archive_dir: data.join("archive"),
             archive_retention: ARCHIVE_RETENTION,
             default_purse_limit: 1,
+            purse_lifetime_max: PURSE_LIFETIME_MAX,
             coins: Vec::new(),
             module_rsa: module("rsa"),
             module_cs: module("cs"),

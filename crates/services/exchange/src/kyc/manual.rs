@@ -3,7 +3,7 @@
 use batzen_http::Head;
 use futures_util::future::{BoxFuture, ready};
 
-use super::{Identity, KycLogic, NotIdentified, Process};
+use super::{Identity, KycLogic, Login, NotIdentified, Process};
 
 /// The form is a page of this exchange (`api/kyc/form.rs`).
 pub(super) struct Manual;
@@ -14,7 +14,11 @@ impl KycLogic for Manual {
         format!("{base_url}kyc-form/{section}?account={h_payto}&token={token}")
     }
 
-    fn prove<'a>(&'a self, _: Process<'a>, _: &'a Head) -> BoxFuture<'a, Result<Identity, NotIdentified>> {
+    fn login_url(&self, _: Login<'_>) -> Option<String> {
+        None
+    }
+
+    fn prove<'a>(&'a self, _: Login<'a>, _: &'a Head) -> BoxFuture<'a, Result<Identity, NotIdentified>> {
         Box::pin(ready(Err(NotIdentified::OtherWay)))
     }
 }

@@ -11,9 +11,10 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
+use batzen_crypto::ShortHash;
 use batzen_crypto::blob::NONCE_SIZE;
-use batzen_http::Head;
 use batzen_http::client::{Client, ClientOptions};
+use batzen_http::{Head, PeerLimit};
 use batzen_protocol::econtract::{self, EcontractError};
 use batzen_signer::files;
 use batzen_tables::exchange::PaytoHash;
@@ -28,14 +29,17 @@ pub use rehearsal::Rehearsal;
 const REPLY_BYTES_MAX: usize = 256 << 10;
 /// Time that a provider may take for one reply. The user's browser waits.
 const PROVIDER_TIMEOUT: std::time::Duration = std::time::Duration::from_secs(10);
+/// Browsers' requests that may wait for providers at the same time, with a share for each address. Each holds a connection
+/// to a provider, which may be slow.
+const PROOFS_MAX: usize = 64;
 /// The size of the key that encrypts attributes, in bytes.
 const KEY_BYTES: usize = 64;
 
 /// The key that encrypts attributes.
 pub type AttributesKey = Zeroizing<[u8; KEY_BYTES]>;
 
-/// A process with a provider.
-#[derive(Clone, Copy, Debug)]
+/// A process with a provider, whose user's browser begins at a page of the exchange.
+#[derive(Clone, Copy)]
 pub(crate) struct Process<'a> {
     /// The exchange's base URL.
     pub(crate) base_url: &'a str,
@@ -45,6 +49,17 @@ pub(crate) struct Process<'a> {
     pub(crate) h_payto: PaytoHash,
     /// The secret of the user's page.
     pub(crate) token: &'a str,
+}
+
+/// A browser's visit to a provider.
+#[derive(Clone, Copy)]
+pub(crate) struct Login<'a> {
+    /// The exchange's base URL.
+    pub(crate) base_url: &'a str,
+    /// The provider's section.
+    pub(crate) section: &'a str,
+    /// The value that the provider sends back, by which the exchange finds the process.
+    pub(crate) state: ShortHash,
 }
 
 /// The facts that a provider found out.
@@ -85,13 +100,16 @@ pub enum NotIdentified {
 
 /// The protocol of a provider.
 pub(crate) trait KycLogic: Send + Sync {
-    /// Where the user's browser begins.
+    /// Where the user's browser begins: a page of the exchange.
     fn user_url(&self, process: Process<'_>) -> String;
+
+    /// The provider's page; none if the exchange needs no other service.
+    fn login_url(&self, login: Login<'_>) -> Option<String>;
 
     /// Evaluates what the user's browser brought back from the provider.
     fn prove<'a>(
         &'a self,
-        process: Process<'a>,
+        login: Login<'a>,
         head: &'a Head,
     ) -> BoxFuture<'a, Result<Identity, NotIdentified>>;
 }
@@ -100,6 +118,8 @@ pub(crate) trait KycLogic: Send + Sync {
 pub struct Providers {
     logics: Vec<(KycProviderConfig, Box<dyn KycLogic>)>,
     key: Option<AttributesKey>,
+    /// The browsers' requests that wait for them.
+    pub(crate) proofs: PeerLimit,
 }
 
 impl Providers {
@@ -109,7 +129,7 @@ impl Providers {
     /// When the key file cannot be read or created, with a text for the operator.
     pub(crate) fn new(config: &KycConfig) -> Result<Self, String> {
         if config.providers.is_empty() {
-            return Ok(Self { logics: Vec::new(), key: None });
+            return Ok(Self { logics: Vec::new(), key: None, proofs: PeerLimit::new(PROOFS_MAX) });
         }
         let file = &config.attributes_key_file;
         let key = load_or_create_key(file).map_err(|error| format!("{}: {error}", file.display()))?;
@@ -123,7 +143,7 @@ impl Providers {
     pub fn with_key(config: &KycConfig, key: AttributesKey) -> Result<Self, String> {
         let logic = |provider: &KycProviderConfig| Ok((provider.clone(), make_logic(&provider.logic)?));
         let logics = config.providers.iter().map(logic).collect::<Result<_, String>>()?;
-        Ok(Self { logics, key: Some(key) })
+        Ok(Self { logics, key: Some(key), proofs: PeerLimit::new(PROOFS_MAX) })
     }
 
     /// The provider with this section, in any case.

@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 use zeroize::Zeroizing;
 
-use super::{Identity, KycLogic, NotIdentified, Process};
+use super::{Identity, KycLogic, Login, NotIdentified, Process};
 use crate::config::OAuth2Config;
 
 /// The longest name of a user that is stored, in bytes.
@@ -56,15 +56,15 @@ impl OAuth2 {
     }
 
     /// Where the provider sends the user back to.
-    fn redirect_uri(process: Process<'_>) -> String {
-        let Process { base_url, section, h_payto, .. } = process;
-        format!("{base_url}kyc-proof/{section}?state={h_payto}")
+    fn redirect_uri(login: Login<'_>) -> String {
+        let Login { base_url, section, state } = login;
+        format!("{base_url}kyc-proof/{section}?state={state}")
     }
 
-    async fn token(&self, process: Process<'_>, code: &str) -> Result<Zeroizing<String>, NotIdentified> {
+    async fn token(&self, login: Login<'_>, code: &str) -> Result<Zeroizing<String>, NotIdentified> {
         let call = self.client.post(self.config.auth_url.as_str()).form(&[
             ("client_id", &self.config.client_id),
-            ("redirect_uri", &Self::redirect_uri(process)),
+            ("redirect_uri", &Self::redirect_uri(login)),
             ("client_secret", &self.config.client_secret),
             ("code", code),
             ("grant_type", "authorization_code"),
@@ -113,15 +113,22 @@ fn check(reply: &Reply, what: &str) -> Result<(), NotIdentified> {
 
 impl KycLogic for OAuth2 {
     fn user_url(&self, process: Process<'_>) -> String {
+        let Process { base_url, section, h_payto, token } = process;
+        format!("{base_url}kyc-login/{section}?account={h_payto}&token={token}")
+    }
+
+    fn login_url(&self, login: Login<'_>) -> Option<String> {
         let OAuth2Config { login_url, client_id, .. } = &self.config;
-        let (client_id, redirect_uri) = (url_encoded(client_id), url_encoded(&Self::redirect_uri(process)));
+        let (client_id, redirect_uri) = (url_encoded(client_id), url_encoded(&Self::redirect_uri(login)));
         let joint = if login_url.contains('?') { '&' } else { '?' };
-        format!("{login_url}{joint}response_type=code&client_id={client_id}&redirect_uri={redirect_uri}")
+        Some(format!(
+            "{login_url}{joint}response_type=code&client_id={client_id}&redirect_uri={redirect_uri}"
+        ))
     }
 
     fn prove<'a>(
         &'a self,
-        process: Process<'a>,
+        login: Login<'a>,
         head: &'a Head,
     ) -> BoxFuture<'a, Result<Identity, NotIdentified>> {
         Box::pin(async move {
@@ -130,7 +137,7 @@ impl KycLogic for OAuth2 {
                 return Err(NotIdentified::Refused { title: error.to_owned(), text });
             }
             let code = head.query_text("code").ok_or(NotIdentified::Missing("code"))?;
-            let token = self.token(process, code).await?;
+            let token = self.token(login, code).await?;
             self.identify(&token).await
         })
     }

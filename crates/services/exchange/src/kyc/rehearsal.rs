@@ -8,11 +8,10 @@ use std::sync::Arc;
 use batzen_crypto::{ShortHash, fill_random};
 use batzen_http::{Drain, Drained, Handler, Method, Request, Response, Server, ServerOptions, header};
 use batzen_protocol::ErrorCode;
-use batzen_tables::exchange::PaytoHash;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
-use super::{Identity, KycLogic, NotIdentified, Process, make_logic};
+use super::{Identity, KycLogic, Login, NotIdentified, make_logic};
 use crate::config::{ExchangeConfig, KycLogicConfig};
 use crate::service::{listen, with_port};
 
@@ -73,10 +72,11 @@ impl Rehearsal {
             logic,
             base_url,
             section: provider.section.clone(),
-            h_payto: ShortHash::from_bytes(state),
+            state: ShortHash::from_bytes(state),
             results: sender,
         };
-        let user_url = stage.logic.user_url(stage.process());
+        let user_url =
+            stage.logic.login_url(stage.login()).expect("a provider that is not manual has a page");
         let drain = Drain::new();
         let server = tokio::spawn(server.serve(Arc::new(stage), ServerOptions::default(), drain.clone()));
         Ok(Self { user_url, results, server, drain })
@@ -103,20 +103,20 @@ struct Stage {
     logic: Box<dyn KycLogic>,
     base_url: String,
     section: String,
-    h_payto: PaytoHash,
+    state: ShortHash,
     results: mpsc::Sender<Result<Identity, NotIdentified>>,
 }
 
 impl Stage {
-    fn process(&self) -> Process<'_> {
-        Process { base_url: &self.base_url, section: &self.section, h_payto: self.h_payto, token: "" }
+    fn login(&self) -> Login<'_> {
+        Login { base_url: &self.base_url, section: &self.section, state: self.state }
     }
 
     async fn proof(&self, request: &Request) -> Response {
         let Ok(place) = self.results.try_reserve() else {
             return crate::api::FAILURES.busy();
         };
-        let result = self.logic.prove(self.process(), &request.head).await;
+        let result = self.logic.prove(self.login(), &request.head).await;
         let response = match &result {
             Ok(identity) => Response::empty(303).with_header(header::LOCATION, &identity.next_url),
             Err(problem) => Response::text(403, format!("Nobody was identified: {problem}.\n")),
@@ -136,7 +136,7 @@ impl Handler for Stage {
             return Response::error(ErrorCode::GENERIC_ENDPOINT_UNKNOWN, "");
         }
         match request.query_required::<ShortHash>("state") {
-            Ok(state) if state == self.h_payto => self.proof(&request).await,
+            Ok(state) if state == self.state => self.proof(&request).await,
             Ok(_) => Response::error(ErrorCode::EXCHANGE_KYC_PROOF_REQUEST_UNKNOWN, ""),
             Err(response) => response,
         }

@@ -6,18 +6,19 @@ use batzen_protocol::{Money, Timestamp};
 use batzen_store::{Found, Store, StoreError};
 use batzen_tables::exchange::{
     AggregateKey, AggregateRow, Aggregates, KycAccountKey, KycAlerts, KycDecisions, KycOperation,
-    KycProcessKey, KycProcessRow, KycProcesses, KycRequirementKey, KycRequirements, KycUsageKey, KycUsages,
-    PaytoHash, WireTargetKey, WireTargets,
+    KycProcessKey, KycProcessRow, KycProcesses, KycRequirementKey, KycRequirements, KycUsages, PaytoHash,
+    WireTargetKey, WireTargets,
 };
 
-use crate::rules::KycRules;
+use crate::rules::kyc::is_guessable;
+use crate::rules::{KycRules, LimitedAccount};
 
 type Result<T> = std::result::Result<T, StoreError>;
 
 /// Result of a search for a requirement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Requirement {
-    /// Nobody has this number.
+    /// Nobody has this number, or it is one that could be guessed.
     Unknown,
     /// Another account has it.
     Foreign,
@@ -30,8 +31,10 @@ pub enum Requirement {
 /// # Errors
 /// When the store cannot be read.
 pub fn requirement(store: &Store, h_payto: PaytoHash, row: u64) -> Result<Requirement> {
-    if let Some(found) = store.get::<KycRequirements>(&KycRequirementKey { h_payto, row })? {
-        return Ok(Requirement::Of(found.row.checks));
+    let key = KycRequirementKey { h_payto, row };
+    if let Some(found) = store.get::<KycRequirements>(&key)? {
+        let is_worthless = is_guessable(&key, &found.row.checks);
+        return Ok(if is_worthless { Requirement::Unknown } else { Requirement::Of(found.row.checks) });
     }
     let others = store.lookup::<KycRequirements>(KycRequirements::BY_ROW, &row)?;
     Ok(if others.is_empty() { Requirement::Unknown } else { Requirement::Foreign })
@@ -68,16 +71,16 @@ pub(crate) fn missing(
     store: &Store,
     rules: &KycRules,
     operation: KycOperation,
-    h_payto: PaytoHash,
+    account: &LimitedAccount,
     amount: Money,
     now: Timestamp,
 ) -> Result<Option<String>> {
     if !rules.limits(operation) {
         return Ok(None);
     }
-    let usage = store.get::<KycUsages>(&KycUsageKey { h_payto, operation })?;
+    let usage = store.get::<KycUsages>(&account.usage_key(operation))?;
     let events = usage.map(|found| found.row.events.0).unwrap_or_default();
-    let processes = processes(store, h_payto)?;
+    let processes = processes(store, account.h_payto())?;
     Ok(rules.missing(operation, amount, &events, &pairs(&processes), now))
 }
 

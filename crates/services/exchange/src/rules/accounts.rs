@@ -13,7 +13,9 @@ use batzen_tables::exchange::{
 use super::coins::{known_or_new, less_fee, pay};
 use super::denoms::plan_revocation;
 use super::reserves::remember_target;
-use super::{ExchangeRules, PurseCoin, Refusal, ReserveShortage, ReserveStatement, add, transfers};
+use super::{
+    ExchangeRules, LimitedAccount, PurseCoin, Refusal, ReserveShortage, ReserveStatement, add, transfers,
+};
 use crate::rules::refusal::Result;
 
 /// The unit in which a reserve's life is sold.
@@ -168,7 +170,7 @@ impl Command<ExchangeRules> for RequestClose {
     }
 
     fn plan(&self, rules: &ExchangeRules, plan: &mut Plan) {
-        rules.plan_kyc(KycOperation::Close, self.h_payto, plan);
+        rules.plan_kyc(KycOperation::Close, &LimitedAccount::of(&self.payto_uri), plan);
         let reserve_pub = self.reserve_pub;
         plan.row::<Reserves>(ReserveKey { reserve_pub });
         plan.row::<CloseRequests>(ReserveRequestKey { reserve_pub, request_time: self.request_time });
@@ -204,8 +206,9 @@ impl Command<ExchangeRules> for RequestClose {
             _ => return Ok(CloseRequested { wired: Money::ZERO }),
         };
         if reserve.origin != Some(target) {
-            rules.require_kyc(rows, KycOperation::Close, target, balance, now)?;
-            rules.count_kyc(rows, KycOperation::Close, target, balance, now);
+            let account = LimitedAccount::of(&self.payto_uri);
+            rules.require_kyc(rows, KycOperation::Close, &account, balance, now)?;
+            rules.count_kyc(rows, KycOperation::Close, &account, balance, now);
         }
         remember_target(rows, self.h_payto, &self.payto_uri);
         rows.insert::<CloseRequests>(

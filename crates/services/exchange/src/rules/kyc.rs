@@ -6,16 +6,19 @@
 //! nothing; the caller then stores the requirement with [`RequireKyc`] and names its number to the client.
 //!
 //! Amounts that count are in one row for each account and operation, so that a check costs one row however
-//! long the time frame is. Operations without a rule leave no trace there.
+//! long the time frame is. The row is that of the account, however its payto URI is spelled ([`LimitedAccount`]).
+//! Operations without a rule leave no trace there. A purse that a reserve has asked for counts from then on as
+//! long as somebody may pay it, because it is merged without a further check.
 
 use batzen_crypto::hash::sha512_parts;
 use batzen_engine::{Command, Plan, WorkingSet};
-use batzen_protocol::payto::PaytoUri;
+use batzen_protocol::payto::{AccountHash, PaytoUri, h_payto};
 use batzen_protocol::{Duration, Money, Timestamp};
 use batzen_tables::exchange::{
     Aggregates, KycAccountKey, KycAlertRow, KycAlerts, KycDecisionKey, KycDecisionRow, KycDecisions,
-    KycEvent, KycEvents, KycOperation, KycProcessKey, KycProcessRow, KycProcesses, KycRequirementKey,
-    KycRequirementRow, KycRequirements, KycState, KycUsageKey, KycUsageRow, KycUsages, PaytoHash, ReservePub,
+    KycEvent, KycEvents, KycHold, KycHolds, KycOperation, KycProcessKey, KycProcessRow, KycProcesses,
+    KycRequirementKey, KycRequirementRow, KycRequirements, KycState, KycUsageKey, KycUsageRow, KycUsages,
+    PaytoHash, PursePub, ReservePub,
 };
 
 use super::{ExchangeRules, Refusal, garbage};
@@ -25,6 +28,37 @@ use crate::rules::refusal::Result;
 /// the later time, so that an old amount may count for longer than the time frame, and never for shorter.
 pub const EVENTS_MAX: usize = 256;
 
+/// Number of purses that an account without identification may have asked for and not been paid yet.
+pub const HOLDS_MAX: usize = 256;
+
+/// An account whose operations are limited: the hash by which the protocol names it, and the one under which its
+/// operations count. Both are of one payto URI, so neither can be that of another account.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LimitedAccount {
+    h_payto: PaytoHash,
+    account: AccountHash,
+}
+
+impl LimitedAccount {
+    /// The account of a payto URI.
+    #[must_use]
+    pub fn of(payto_uri: &str) -> Self {
+        Self { h_payto: h_payto(payto_uri), account: AccountHash::of(payto_uri) }
+    }
+
+    /// The hash of its payto URI as it is spelled.
+    #[must_use]
+    pub fn h_payto(&self) -> PaytoHash {
+        self.h_payto
+    }
+
+    /// The row of its operations of a kind.
+    #[must_use]
+    pub fn usage_key(&self, operation: KycOperation) -> KycUsageKey {
+        KycUsageKey { account: self.account, operation }
+    }
+}
+
 /// Stores a requirement that another command was refused for. A repetition changes nothing.
 #[derive(Debug, Clone)]
 pub struct RequireKyc {
@@ -32,6 +66,8 @@ pub struct RequireKyc {
     pub h_payto: PaytoHash,
     /// The missing checks, as the refusal names them.
     pub checks: String,
+    /// The number of the requirement if it is new ([`requirement_number`]).
+    pub row: u64,
 }
 
 /// The requirement is stored.
@@ -49,15 +85,12 @@ impl Command<ExchangeRules> for RequireKyc {
     }
 
     fn plan(&self, _: &ExchangeRules, plan: &mut Plan) {
-        let RequireKyc { h_payto, checks } = self;
-        plan.row::<KycRequirements>(KycRequirementKey {
-            h_payto: *h_payto,
-            row: requirement_row(*h_payto, checks),
-        });
+        plan.group::<KycRequirements>(KycRequirements::BY_ACCOUNT, &self.h_payto);
+        plan.row::<KycRequirements>(KycRequirementKey { h_payto: self.h_payto, row: self.row });
     }
 
     fn execute(&self, _: &ExchangeRules, rows: &mut WorkingSet, now: Timestamp) -> Result<KycRequirement> {
-        let row = requirement_row(self.h_payto, &self.checks);
+        let row = known_requirement(rows, self.h_payto, &self.checks).unwrap_or(self.row);
         let key = KycRequirementKey { h_payto: self.h_payto, row };
         // Garbage collection removes what was not asked for in a long time. A day more or less does not matter.
         let is_recent =
@@ -116,7 +149,9 @@ impl Command<ExchangeRules> for StartKyc {
                 if row.state == KycState::Rejected
                     || row.expiration <= now && row.state == KycState::Approved =>
             {
-                KycProcessRow { started: now, state: KycState::Started, ..row.clone() }
+                // The page of a rejected user stays the same; what identified somebody once does so no more.
+                let token = if row.state == KycState::Approved { &self.token } else { &row.token };
+                KycProcessRow { started: now, token: token.clone(), state: KycState::Started, ..row.clone() }
             }
             Some(row) => return Ok(KycStarted { token: row.token.clone() }),
         };
@@ -133,6 +168,8 @@ pub struct FinishKyc {
     pub h_payto: PaytoHash,
     /// The provider's section.
     pub provider: String,
+    /// The secret of the process that the user has gone through.
+    pub token: String,
     /// The provider's name for the user.
     pub provider_user_id: String,
     /// The attributes, encrypted; empty if there are none.
@@ -163,6 +200,9 @@ impl Command<ExchangeRules> for FinishKyc {
     fn execute(&self, _: &ExchangeRules, rows: &mut WorkingSet, now: Timestamp) -> Result<KycFinished> {
         let key = KycProcessKey { h_payto: self.h_payto, provider: self.provider.clone() };
         let row = process_of(rows, &key)?;
+        if row.token != self.token {
+            return Err(Refusal::KycProcessUnknown);
+        }
         let expiration = prolonged(&row, self.validity, now);
         let attributes =
             if self.attributes.is_empty() { row.attributes.clone() } else { self.attributes.clone() };
@@ -177,7 +217,8 @@ impl Command<ExchangeRules> for FinishKyc {
     }
 }
 
-/// Stores what a user has entered, for officers to decide on. It replaces what was entered before.
+/// Stores what a user has entered, for officers to decide on. While they have not decided, and while an
+/// identification is valid, nothing else can be entered.
 #[derive(Debug, Clone)]
 pub struct SubmitKyc {
     /// The account.
@@ -205,11 +246,15 @@ impl Command<ExchangeRules> for SubmitKyc {
         plan_process(self.h_payto, &self.provider, plan);
     }
 
-    fn execute(&self, _: &ExchangeRules, rows: &mut WorkingSet, _: Timestamp) -> Result<KycSubmitted> {
+    fn execute(&self, _: &ExchangeRules, rows: &mut WorkingSet, now: Timestamp) -> Result<KycSubmitted> {
         let key = KycProcessKey { h_payto: self.h_payto, provider: self.provider.clone() };
         let row = process_of(rows, &key)?;
         if row.token != self.token {
             return Err(Refusal::KycProcessUnknown);
+        }
+        let is_valid = row.state == KycState::Approved && row.expiration > now;
+        if is_valid || row.state == KycState::Submitted {
+            return Err(Refusal::KycWaits);
         }
         rows.update::<KycProcesses>(
             &key,
@@ -411,13 +456,26 @@ pub struct KycRules {
     pub providers: Vec<KycProvider>,
 }
 
-/// The number of a requirement: it follows from its account and checks, so that no counter is needed. It is below
-/// 2^53, which every JSON parser can read.
+/// The number of a new requirement, which nobody can guess. It is below 2^53, which every JSON parser can read.
 #[must_use]
-pub fn requirement_row(h_payto: PaytoHash, checks: &str) -> u64 {
-    let digest = sha512_parts(&[b"kyc-requirement", h_payto.as_bytes(), checks.as_bytes()]);
-    let first = u64::from_be_bytes(*digest.as_bytes().first_chunk().expect("64 bytes hold 8"));
-    (first >> 11).max(1)
+pub fn requirement_number(random: [u8; 8]) -> u64 {
+    (u64::from_be_bytes(random) >> 11).max(1)
+}
+
+/// Returns whether a requirement's number can be computed by everybody who knows the account, as earlier versions
+/// made them. Such a number is worth nothing.
+#[must_use]
+pub(crate) fn is_guessable(key: &KycRequirementKey, checks: &str) -> bool {
+    let digest = sha512_parts(&[b"kyc-requirement", key.h_payto.as_bytes(), checks.as_bytes()]);
+    let first = digest.as_bytes().first_chunk().expect("64 bytes hold 8");
+    requirement_number(*first) == key.row
+}
+
+/// The number of an account's requirement, if it is stored. The account's requirements were planned as a group.
+pub(super) fn known_requirement(rows: &WorkingSet, h_payto: PaytoHash, checks: &str) -> Option<u64> {
+    let stored = rows.group::<KycRequirements>(KycRequirements::BY_ACCOUNT, &h_payto);
+    let equal = stored.into_iter().filter(|(key, row)| row.checks == checks && !is_guessable(key, checks));
+    equal.map(|(key, _)| key.row).min()
 }
 
 impl KycRules {
@@ -538,8 +596,22 @@ fn prolonged(row: &KycProcessRow, validity: Duration, now: Timestamp) -> Timesta
     row.expiration.max(now.saturating_add(validity))
 }
 
+/// The operations of an account, without purses that nobody can pay any more.
+fn usage_of(rows: &WorkingSet, key: &KycUsageKey, now: Timestamp) -> KycUsageRow {
+    let empty = KycUsageRow { events: KycEvents::default(), holds: KycHolds::default() };
+    let mut usage = rows.get::<KycUsages>(key).cloned().unwrap_or(empty);
+    usage.holds.0.retain(|hold| hold.until > now);
+    usage
+}
+
 fn alert(rows: &mut WorkingSet, h_payto: PaytoHash, now: Timestamp) {
     rows.put::<KycAlerts>(&KycAccountKey { h_payto }, KycAlertRow { time: now });
+}
+
+/// The sum of the purses that an account may still be paid; the largest amount if it is even more.
+fn held(usage: &KycUsageRow, now: Timestamp) -> Money {
+    let open = usage.holds.0.iter().filter(|hold| hold.until > now);
+    open.fold(Money::ZERO, |sum, hold| sum.checked_add(hold.amount).unwrap_or(Money::MAX))
 }
 
 impl ExchangeRules {
@@ -548,23 +620,84 @@ impl ExchangeRules {
     /// # Panics
     /// If the base URL cannot be part of a payto URI, which is refused at the start if there are KYC rules.
     #[must_use]
-    pub(crate) fn reserve_account(&self, reserve_pub: &ReservePub) -> PaytoHash {
+    pub(crate) fn reserve_account(&self, reserve_pub: &ReservePub) -> LimitedAccount {
         let payto = PaytoUri::reserve(&self.config.exchange_base_url, reserve_pub);
-        payto.expect("the base URL was checked at the start").hash()
+        LimitedAccount::of(payto.expect("the base URL was checked at the start").as_str())
     }
 
-    pub(super) fn plan_kyc(&self, operation: KycOperation, h_payto: PaytoHash, plan: &mut Plan) {
+    pub(super) fn plan_kyc(&self, operation: KycOperation, account: &LimitedAccount, plan: &mut Plan) {
         if self.config.kyc.limits(operation) {
-            plan.row::<KycUsages>(KycUsageKey { h_payto, operation });
-            plan.group::<KycProcesses>(KycProcesses::BY_ACCOUNT, &h_payto);
+            plan.row::<KycUsages>(account.usage_key(operation));
+            plan.group::<KycProcesses>(KycProcesses::BY_ACCOUNT, &account.h_payto);
         }
     }
 
     /// Plans the limits on merges into a reserve.
     pub(super) fn plan_merge_kyc(&self, reserve_pub: &ReservePub, plan: &mut Plan) {
         if self.config.kyc.limits(KycOperation::Merge) {
-            self.plan_kyc(KycOperation::Merge, self.reserve_account(reserve_pub), plan);
+            self.plan_kyc(KycOperation::Merge, &self.reserve_account(reserve_pub), plan);
         }
+    }
+
+    /// Refuses to merge this amount into a reserve whose owner must be identified first.
+    pub(super) fn require_merge_kyc(
+        &self,
+        rows: &WorkingSet,
+        reserve_pub: &ReservePub,
+        amount: Money,
+        now: Timestamp,
+    ) -> Result<()> {
+        if !self.config.kyc.limits(KycOperation::Merge) {
+            return Ok(());
+        }
+        self.require_kyc(rows, KycOperation::Merge, &self.reserve_account(reserve_pub), amount, now)
+    }
+
+    /// Counts a purse that a reserve may be paid until the purse expires. [`Self::require_merge_kyc`] has allowed it.
+    pub(super) fn hold_merge_kyc(
+        &self,
+        rows: &mut WorkingSet,
+        reserve_pub: &ReservePub,
+        hold: KycHold,
+        now: Timestamp,
+    ) -> Result<()> {
+        if !self.config.kyc.limits(KycOperation::Merge) || hold.amount.is_zero() {
+            return Ok(());
+        }
+        let account = self.reserve_account(reserve_pub);
+        let mut usage = usage_of(rows, &account.usage_key(KycOperation::Merge), now);
+        if usage.holds.0.len() >= HOLDS_MAX {
+            // More of them would count for nothing if the owner is identified.
+            let missing = self.missing_kyc(rows, KycOperation::Merge, &account, Money::MAX, now);
+            return if missing.is_some() { Err(Refusal::PurseUnaffordable) } else { Ok(()) };
+        }
+        usage.holds.0.push(hold);
+        rows.put::<KycUsages>(&account.usage_key(KycOperation::Merge), usage);
+        Ok(())
+    }
+
+    /// Counts a purse that is decided: nothing if it was refunded, or else the amount that the reserve gets.
+    pub(super) fn settle_merge_kyc(
+        &self,
+        rows: &mut WorkingSet,
+        reserve_pub: &ReservePub,
+        purse_pub: PursePub,
+        paid: Option<Money>,
+        now: Timestamp,
+    ) {
+        if !self.config.kyc.limits(KycOperation::Merge) {
+            return;
+        }
+        let key = self.reserve_account(reserve_pub).usage_key(KycOperation::Merge);
+        let mut usage = usage_of(rows, &key, now);
+        let before = usage.holds.0.len();
+        usage.holds.0.retain(|hold| hold.purse_pub != purse_pub);
+        if let Some(amount) = paid {
+            usage.events = self.config.kyc.counted(KycOperation::Merge, &usage.events.0, amount, now);
+        } else if usage.holds.0.len() == before {
+            return;
+        }
+        rows.put::<KycUsages>(&key, usage);
     }
 
     /// The checks that an operation misses.
@@ -572,16 +705,18 @@ impl ExchangeRules {
         &self,
         rows: &WorkingSet,
         operation: KycOperation,
-        h_payto: PaytoHash,
+        account: &LimitedAccount,
         amount: Money,
         now: Timestamp,
     ) -> Option<String> {
         if !self.config.kyc.limits(operation) {
             return None;
         }
-        let usage = rows.get::<KycUsages>(&KycUsageKey { h_payto, operation });
+        let usage = rows.get::<KycUsages>(&account.usage_key(operation));
         let events = usage.map_or(&[][..], |usage| &usage.events.0);
-        let processes = rows.group::<KycProcesses>(KycProcesses::BY_ACCOUNT, &h_payto);
+        let held = usage.map_or(Money::ZERO, |usage| held(usage, now));
+        let amount = amount.checked_add(held).unwrap_or(Money::MAX);
+        let processes = rows.group::<KycProcesses>(KycProcesses::BY_ACCOUNT, &account.h_payto);
         self.config.kyc.missing(operation, amount, events, &processes, now)
     }
 
@@ -590,12 +725,12 @@ impl ExchangeRules {
         &self,
         rows: &WorkingSet,
         operation: KycOperation,
-        h_payto: PaytoHash,
+        account: &LimitedAccount,
         amount: Money,
         now: Timestamp,
     ) -> Result<()> {
-        match self.missing_kyc(rows, operation, h_payto, amount, now) {
-            Some(checks) => Err(Refusal::KycRequired { h_payto, checks }),
+        match self.missing_kyc(rows, operation, account, amount, now) {
+            Some(checks) => Err(Refusal::KycRequired { h_payto: account.h_payto, checks }),
             None => Ok(()),
         }
     }
@@ -605,18 +740,16 @@ impl ExchangeRules {
         &self,
         rows: &mut WorkingSet,
         operation: KycOperation,
-        h_payto: PaytoHash,
+        account: &LimitedAccount,
         amount: Money,
         now: Timestamp,
     ) {
         if !self.config.kyc.limits(operation) {
             return;
         }
-        let key = KycUsageKey { h_payto, operation };
-        let events = match rows.get::<KycUsages>(&key) {
-            Some(usage) => self.config.kyc.counted(operation, &usage.events.0, amount, now),
-            None => self.config.kyc.counted(operation, &[], amount, now),
-        };
-        rows.put::<KycUsages>(&key, KycUsageRow { events });
+        let key = account.usage_key(operation);
+        let mut usage = usage_of(rows, &key, now);
+        usage.events = self.config.kyc.counted(operation, &usage.events.0, amount, now);
+        rows.put::<KycUsages>(&key, usage);
     }
 }

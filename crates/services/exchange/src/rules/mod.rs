@@ -120,6 +120,10 @@ batzen_engine::commands! {
 /// handful of events, a busy reserve some hundreds.
 pub(crate) const HISTORY_EVENTS_LONG: usize = 256;
 
+/// The longest time for which a purse may stay open, unless the operator says otherwise. A purse may be free, and its
+/// contract is kept until it expires.
+pub(crate) const PURSE_LIFETIME_MAX: Duration = Duration::from_days(366);
+
 /// The part of the configuration that the rules depend on.
 #[derive(Debug, Clone)]
 pub struct RulesConfig {
@@ -135,12 +139,15 @@ pub struct RulesConfig {
     pub exchange_base_url: String,
     /// Number of purses that come with each account fee (`DEFAULT_PURSE_LIMIT`).
     pub default_purse_limit: u32,
+    /// The longest time for which a new purse may stay open (`PURSE_LIFETIME_MAX`).
+    pub purse_lifetime_max: Duration,
     /// Limits on customers who are not identified, and who identifies them.
     pub kyc: KycRules,
 }
 
 impl RulesConfig {
-    /// The protocol's defaults: four weeks, seven years, a round unit of 0.01, one second, one purse.
+    /// The protocol's defaults: four weeks, seven years, a round unit of 0.01, one second, one purse; and a year for
+    /// purses.
     #[must_use]
     pub fn new(exchange_base_url: impl Into<String>) -> Self {
         Self {
@@ -150,6 +157,7 @@ impl RulesConfig {
             aggregator_shift: Duration::from_secs(1),
             exchange_base_url: exchange_base_url.into(),
             default_purse_limit: 1,
+            purse_lifetime_max: PURSE_LIFETIME_MAX,
             kyc: KycRules::default(),
         }
     }

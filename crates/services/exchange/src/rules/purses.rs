@@ -11,7 +11,7 @@ use batzen_crypto::{EddsaPublicKey, EddsaSignature, HashCode};
 use batzen_engine::{Command, Plan, WorkingSet};
 use batzen_protocol::{Money, Timestamp};
 use batzen_tables::exchange::{
-    CoinKey, CoinPub, CoinRow, Coins, ContractRow, Contracts, KycOperation, PurseDeletionRow, PurseDeletions,
+    CoinKey, CoinPub, CoinRow, Coins, ContractRow, Contracts, KycHold, PurseDeletionRow, PurseDeletions,
     PurseDepositKey, PurseDepositRow, PurseDeposits, PurseKey, PurseMergeRow, PurseMerges, PurseMode,
     PursePub, PurseRow, PurseState, Purses, ReserveAccountRow, ReserveAccounts, ReserveKey, ReservePub,
     ReserveRow, Reserves,
@@ -151,9 +151,7 @@ impl Command<ExchangeRules> for PurseCreate {
             Some(stored) if self.terms.are_those_of(&stored) => stored,
             Some(stored) => return Err(Refusal::PurseConflict(Box::new(stored))),
             None => {
-                if self.terms.expiration <= now {
-                    return Err(Refusal::PurseExpired);
-                }
+                rules.check_lifetime(&self.terms, now)?;
                 self.terms.row(PurseMode::Push, Money::ZERO, now)
             }
         };
@@ -286,7 +284,7 @@ impl Command<ExchangeRules> for PurseMerge {
         if stored.is_none() {
             rows.insert::<PurseMerges>(&key, self.merge.clone());
         }
-        rules.pay_reserve(rows, &mut purse, &self.merge, now)?;
+        rules.pay_reserve(rows, &key, &mut purse, &self.merge, now)?;
         rows.update::<Purses>(&key, purse.clone());
         Ok(PurseMerged { purse, is_new: true })
     }
@@ -344,10 +342,11 @@ impl Command<ExchangeRules> for ReservePurse {
             let (expiration, deposited) = (stored.expiration, Money::ZERO);
             return Ok(PurseCreated { expiration, deposited, is_new: false });
         }
-        if self.terms.expiration <= now {
-            return Err(Refusal::PurseExpired);
-        }
-        rules.require_merge_kyc(rows, &self.reserve_pub, self.terms.target, now)?;
+        rules.check_lifetime(&self.terms, now)?;
+        let (amount, until) = (self.terms.target, self.terms.expiration);
+        rules.require_merge_kyc(rows, &self.reserve_pub, amount, now)?;
+        let hold = KycHold { purse_pub: self.purse_pub, amount, until };
+        rules.hold_merge_kyc(rows, &self.reserve_pub, hold, now)?;
         let (mode, fee) = match self.fee {
             None => (PurseMode::Quota, Money::ZERO),
             Some(fee) => (PurseMode::Fee, fee),
@@ -415,7 +414,8 @@ impl Command<ExchangeRules> for PurseDelete {
         self.reserve_pub.iter().for_each(|reserve_pub| visit(reserve_pub.as_bytes()));
     }
 
-    fn plan(&self, _: &ExchangeRules, plan: &mut Plan) {
+    fn plan(&self, rules: &ExchangeRules, plan: &mut Plan) {
+        self.reserve_pub.iter().for_each(|reserve_pub| rules.plan_merge_kyc(reserve_pub, plan));
         plan_refund(self.purse_pub, self.reserve_pub, &self.coins, plan);
         plan.row::<Contracts>(PurseKey { purse_pub: self.purse_pub });
         plan.row::<PurseDeletions>(PurseKey { purse_pub: self.purse_pub });
@@ -428,6 +428,9 @@ impl Command<ExchangeRules> for PurseDelete {
             return Err(Refusal::PurseDecided);
         }
         rules.refund_purse(rows, &key, self.reserve_pub, &self.coins, PurseState::Deleted, now)?;
+        if let Some(reserve_pub) = &self.reserve_pub {
+            rules.settle_merge_kyc(rows, reserve_pub, self.purse_pub, None, now);
+        }
         if rows.get::<Contracts>(&key).is_some() {
             rows.delete::<Contracts>(&key);
         }
@@ -573,25 +576,19 @@ fn release_slot(rows: &mut WorkingSet, purse: &PurseRow, merge: Option<&PurseMer
     rows.update::<ReserveAccounts>(&key, ReserveAccountRow { purses_active: active, ..account });
 }
 
-/// Plans of commands that may merge a purse, which KYC rules may limit.
 impl ExchangeRules {
-    /// Refuses to merge this amount into a reserve whose owner must be identified first.
-    fn require_merge_kyc(
-        &self,
-        rows: &WorkingSet,
-        reserve_pub: &ReservePub,
-        amount: Money,
-        now: Timestamp,
-    ) -> Result<()> {
-        if !self.config.kyc.limits(KycOperation::Merge) {
-            return Ok(());
+    /// Refuses a new purse that has expired, or would stay open for too long.
+    fn check_lifetime(&self, terms: &PurseTerms, now: Timestamp) -> Result<()> {
+        let longest = self.config.purse_lifetime_max;
+        if terms.expiration <= now {
+            return Err(Refusal::PurseExpired);
         }
-        let account = self.reserve_account(reserve_pub);
-        self.require_kyc(rows, KycOperation::Merge, account, amount, now)
+        if terms.expiration > now.saturating_add(longest) {
+            return Err(Refusal::PurseLifeTooLong(longest));
+        }
+        Ok(())
     }
-}
 
-impl ExchangeRules {
     /// Deposits coins into a purse, and decides it if it is merged and now full. Coins that it contains already
     /// have no effect. Writes the purse's row if it is new or anything changed.
     fn deposit_coins(
@@ -656,7 +653,7 @@ impl ExchangeRules {
             && let Some(merge) = merge
             && purse.balance >= purse.target
         {
-            self.pay_reserve(rows, &mut purse, merge, now)?;
+            self.pay_reserve(rows, key, &mut purse, merge, now)?;
             credited = Some(merge.reserve_pub);
         }
         let balance = purse.balance;
@@ -673,6 +670,7 @@ impl ExchangeRules {
     fn pay_reserve(
         &self,
         rows: &mut WorkingSet,
+        key: &PurseKey,
         purse: &mut PurseRow,
         merge: &PurseMergeRow,
         now: Timestamp,
@@ -681,10 +679,7 @@ impl ExchangeRules {
         assert!(purse.balance >= purse.target, "only a full purse pays");
         release_slot(rows, purse, Some(merge));
         (purse.state, purse.decided) = (PurseState::Paid, now);
-        if self.config.kyc.limits(KycOperation::Merge) {
-            let account = self.reserve_account(&merge.reserve_pub);
-            self.count_kyc(rows, KycOperation::Merge, account, purse.target, now);
-        }
+        self.settle_merge_kyc(rows, &merge.reserve_pub, key.purse_pub, Some(purse.target), now);
         let until = now.saturating_add(self.config.legal_reserve_expiration);
         self.credit_reserve(rows, merge.reserve_pub, purse.target, until, None, now)
     }

@@ -1,7 +1,7 @@
 //! Refusals of commands by the rules.
 
 use batzen_crypto::ShortHash;
-use batzen_protocol::{Money, Timestamp};
+use batzen_protocol::{Duration, Money, Timestamp};
 use batzen_tables::exchange::{
     CoinPub, ContractRow, DenomSerial, PaytoHash, PurseDepositRow, PurseMergeRow, PurseRow, ReservePub,
 };
@@ -205,6 +205,9 @@ pub enum Refusal {
     /// \[26\] More purses than one reserve may have, or than the largest amount could pay for.
     #[error("too many purses")]
     PurchaseTooLarge,
+    /// \[26\] A new purse would stay open for longer than any may.
+    #[error("purse_expiration: at most {0} ahead")]
+    PurseLifeTooLong(Duration),
     /// \[1788\] No account was named, and none ever sent money.
     #[error("no account to pay")]
     CloseTargetUnknown,
@@ -224,6 +227,9 @@ pub enum Refusal {
     /// \[1929\] No identification of this account has begun with this provider.
     #[error("no identification has begun")]
     KycProcessUnknown,
+    /// \[1941\] What was entered before waits for officers, or the account is identified.
+    #[error("what was entered before waits for a decision, or the account is identified")]
+    KycWaits,
     /// The user has changed the attributes since, or somebody has decided: read them and try again.
     #[error("the case has changed: read it again")]
     KycChanged,

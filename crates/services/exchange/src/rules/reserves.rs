@@ -16,8 +16,8 @@ use batzen_tables::exchange::{
 use super::denoms::{is_revoked, plan_revocation};
 use super::transfers::{self, Payment};
 use super::{
-    DenomTerms, ExchangeRules, RangeProgress, RangeState, Refusal, ReserveShortage, ReserveStatement, add,
-    leases,
+    DenomTerms, ExchangeRules, LimitedAccount, RangeProgress, RangeState, Refusal, ReserveShortage,
+    ReserveStatement, add, leases,
 };
 use crate::rules::refusal::Result;
 
@@ -49,7 +49,7 @@ pub struct Withdraw {
     /// Whether this is `/batch-withdraw`, which accepts only reserves that had a wire credit.
     pub batch: bool,
     /// The account that filled the reserve, as read before; it only matters if KYC rules limit withdrawals.
-    pub origin: Option<PaytoHash>,
+    pub origin: Option<LimitedAccount>,
 }
 
 /// The coins of a withdrawal.
@@ -71,7 +71,7 @@ impl Command<ExchangeRules> for Withdraw {
     }
 
     fn plan(&self, rules: &ExchangeRules, plan: &mut Plan) {
-        if let Some(origin) = self.origin {
+        if let Some(origin) = &self.origin {
             rules.plan_kyc(KycOperation::Withdraw, origin, plan);
         }
         plan.row::<Reserves>(ReserveKey { reserve_pub: self.reserve_pub });
@@ -135,11 +135,10 @@ impl Command<ExchangeRules> for Withdraw {
         if let Some(origin) = reserve.origin
             && rules.config.kyc.limits(KycOperation::Withdraw)
         {
-            if self.origin != Some(origin) {
-                return Err(Refusal::OriginOther);
-            }
-            rules.require_kyc(rows, KycOperation::Withdraw, origin, requested, now)?;
-            rules.count_kyc(rows, KycOperation::Withdraw, origin, requested, now);
+            let named = self.origin.filter(|named| named.h_payto() == origin);
+            let origin = named.ok_or(Refusal::OriginOther)?;
+            rules.require_kyc(rows, KycOperation::Withdraw, &origin, requested, now)?;
+            rules.count_kyc(rows, KycOperation::Withdraw, &origin, requested, now);
         }
         let gc = reserve.gc.max(now.saturating_add(rules.config.legal_reserve_expiration));
         rows.update::<Reserves>(&reserve_key, ReserveRow { balance, gc, ..reserve });

@@ -5,11 +5,11 @@ use batzen_engine::{Command, Plan, WorkingSet};
 use batzen_protocol::{Money, Timestamp};
 use batzen_tables::exchange::{
     AccountId, AggregateKey, AggregateRow, Aggregates, DepositKey, DepositRow, DepositTarget, Deposits,
-    DrainRow, Drains, KycOperation, PastTransfers, PaytoHash, Prepared, PreparedRow, TransferKind,
-    WireFeeRow, WireFees, WireOut, WireOutRow, WireTargetKey, WireTargets, WtidKey,
+    DrainRow, Drains, KycOperation, KycRequirements, PastTransfers, PaytoHash, Prepared, PreparedRow,
+    TransferKind, WireFeeRow, WireFees, WireOut, WireOutRow, WireTargetKey, WireTargets, WtidKey,
 };
 
-use super::kyc::requirement_row;
+use super::kyc::{LimitedAccount, known_requirement};
 use super::reserves::remember_target;
 use super::{ExchangeRules, Refusal, add};
 use crate::rules::refusal::Result;
@@ -50,8 +50,8 @@ pub struct Aggregate {
     pub wtid: Wtid,
     /// 64 random bytes: identifies the transfer at the bank.
     pub request_uid: HashCode,
-    /// The KYC requirement that the worker has stored for this account, if the rules have asked for one.
-    pub kyc_hold: Option<u64>,
+    /// The account, as read before; it only matters if KYC rules limit payouts.
+    pub payee: Option<LimitedAccount>,
 }
 
 /// The answer to [`Aggregate`].
@@ -89,7 +89,12 @@ impl Command<ExchangeRules> for Aggregate {
     }
 
     fn plan(&self, rules: &ExchangeRules, plan: &mut Plan) {
-        rules.plan_kyc(KycOperation::Deposit, self.target.h_payto, plan);
+        if let Some(payee) = &self.payee
+            && rules.config.kyc.limits(KycOperation::Deposit)
+        {
+            rules.plan_kyc(KycOperation::Deposit, payee, plan);
+            plan.group::<KycRequirements>(KycRequirements::BY_ACCOUNT, &payee.h_payto());
+        }
         plan.row::<WireTargets>(WireTargetKey { h_payto: self.target.h_payto });
         plan.group::<WireFees>(WireFees::BY_METHOD, &self.method);
         plan.row::<Aggregates>(aggregate_key(self));
@@ -135,21 +140,15 @@ impl Command<ExchangeRules> for Aggregate {
         let more = unit.more && !self.complete;
         // KYC is checked last, and only if the transfer could be made.
         let h_payto = self.target.h_payto;
-        let checks = if more || amount.is_zero() {
-            None
-        } else {
-            rules.missing_kyc(rows, KycOperation::Deposit, h_payto, total, now)
-        };
+        let payee = self.limited(rules)?.filter(|_| !more && !amount.is_zero());
+        let checks =
+            payee.and_then(|payee| rules.missing_kyc(rows, KycOperation::Deposit, &payee, total, now));
         let kyc_row = match checks {
             None => None,
-            Some(checks) => {
-                let row = requirement_row(h_payto, &checks);
-                // The worker has not stored this requirement yet.
-                if self.kyc_hold != Some(row) {
-                    return Err(Refusal::KycRequired { h_payto, checks });
-                }
-                Some(row)
-            }
+            Some(checks) => match known_requirement(rows, h_payto, &checks) {
+                None => return Err(Refusal::KycRequired { h_payto, checks }),
+                known => known,
+            },
         };
         if more || kyc_row.is_some() || amount.is_zero() {
             let row = AggregateRow { total, wtid: self.wtid, kyc_row };
@@ -159,7 +158,9 @@ impl Command<ExchangeRules> for Aggregate {
         if transient.is_some() {
             rows.delete::<Aggregates>(&key);
         }
-        rules.count_kyc(rows, KycOperation::Deposit, h_payto, amount, now);
+        if let Some(payee) = payee {
+            rules.count_kyc(rows, KycOperation::Deposit, &payee, amount, now);
+        }
         rules.prepare(
             rows,
             &Payment {
@@ -184,6 +185,17 @@ impl Command<ExchangeRules> for Aggregate {
             },
         );
         Ok(Aggregated::Prepared { taken, amount })
+    }
+}
+
+impl Aggregate {
+    /// The account, if payouts are limited.
+    fn limited(&self, rules: &ExchangeRules) -> Result<Option<LimitedAccount>> {
+        if !rules.config.kyc.limits(KycOperation::Deposit) {
+            return Ok(None);
+        }
+        let named = self.payee.filter(|payee| payee.h_payto() == self.target.h_payto);
+        named.map(Some).ok_or(Refusal::TargetMismatch)
     }
 }
 

@@ -35,9 +35,10 @@ use super::{
 use crate::core::Core;
 use crate::reads::kyc;
 use crate::reads::read::{self, DuePosition};
+use crate::rules::kyc::requirement_number;
 use crate::rules::leases::Slots;
 use crate::rules::transfers::{AGGREGATE_DEPOSITS_MAX, payto_method, round_down};
-use crate::rules::{Aggregate, Aggregated, ClearKycAlert, Refusal, RequireKyc, Trigger};
+use crate::rules::{Aggregate, Aggregated, ClearKycAlert, LimitedAccount, Refusal, RequireKyc, Trigger};
 
 /// The maximum number of deposits in one transfer, so that its list stays readable for the merchant. The next
 /// transfer pays the rest.
@@ -124,7 +125,7 @@ struct Unit {
     account: AccountId,
     method: String,
     wtid: Wtid,
-    kyc_hold: Option<u64>,
+    payee: Option<LimitedAccount>,
     trigger: Trigger,
     /// Deposits aggregated by completed parts.
     taken: usize,
@@ -141,7 +142,13 @@ impl Unit {
 
 /// A target before its unit begins.
 enum Found {
-    Payable { account: AccountId, method: String, transient: Option<AggregateRow>, left: usize },
+    Payable {
+        account: AccountId,
+        method: String,
+        payee: LimitedAccount,
+        transient: Option<AggregateRow>,
+        left: usize,
+    },
     Aside(ItemError),
 }
 
@@ -219,12 +226,12 @@ impl<'a> Aggregator<'a> {
             let mut units = VecDeque::with_capacity(found.len());
             for (target, found) in found {
                 match found {
-                    Found::Payable { account, method, transient, left } => units.push_back(Unit {
+                    Found::Payable { account, method, payee, transient, left } => units.push_back(Unit {
                         target,
                         account,
                         method,
                         wtid: wtid_of(self.app, transient.as_ref()),
-                        kyc_hold: transient.and_then(|row| row.kyc_row),
+                        payee: Some(payee),
                         trigger: Trigger::Due,
                         taken: 0,
                         left,
@@ -301,7 +308,7 @@ impl<'a> Aggregator<'a> {
             account,
             method,
             wtid: row.wtid,
-            kyc_hold: row.kyc_row,
+            payee: None,
             trigger: Trigger::Continued,
             taken: 0,
             left: AGGREGATE_DEPOSITS_MAX,
@@ -400,28 +407,31 @@ fn look_up(
     accounts: &[(AccountId, String)],
     now: Timestamp,
 ) -> Result<Vec<(DepositTarget, Found)>, StoreError> {
-    // Keep only the accounts' wire methods: payto URIs that earlier builds accepted may have megabytes.
+    // Keep little of the URIs: those that earlier builds accepted may have megabytes.
     let mut methods = Vec::with_capacity(targets.len());
     for targets in targets.chunks(ACCOUNTS_AT_ONCE) {
         let keys: Vec<_> = targets.iter().map(|target| WireTargetKey { h_payto: target.h_payto }).collect();
         let paytos = store.get_many::<WireTargets>(&keys)?;
         methods.extend(paytos.iter().map(|payto| {
             let payto = payto.as_ref()?;
-            Some(payto_method(&payto.row.payto_uri).map(|method| truncate_chars(method, METHOD_CHARS_MAX)))
+            let payto_uri = &payto.row.payto_uri;
+            let method = payto_method(payto_uri).map(|method| truncate_chars(method, METHOD_CHARS_MAX));
+            Some((method, LimitedAccount::of(payto_uri)))
         }));
     }
     let mut found = Vec::with_capacity(targets.len());
     for (target, method) in targets.into_iter().zip(methods) {
         let account = match &method {
             None => Err(ItemError::UnknownAccount),
-            Some(None) => Err(ItemError::NoWireMethod(target.h_payto.to_string())),
-            Some(Some(method)) => accounts
+            Some((None, _)) => Err(ItemError::NoWireMethod(target.h_payto.to_string())),
+            Some((Some(method), payee)) => accounts
                 .iter()
                 .find(|(_, own)| own.eq_ignore_ascii_case(method))
+                .map(|account| (account.clone(), *payee))
                 .ok_or_else(|| ItemError::NoDebitAccount(method.clone())),
         };
-        let (account, method) = match account {
-            Ok(account) => account.clone(),
+        let ((account, method), payee) = match account {
+            Ok(found) => found,
             Err(reason) => {
                 found.push((target, Found::Aside(reason)));
                 continue;
@@ -433,7 +443,7 @@ fn look_up(
         let left = read::open_deposits(store, &target, now, AGGREGATE_DEPOSITS_MAX + 1)?;
         // Due, but a refund is still possible.
         if left > 0 {
-            found.push((target, Found::Payable { account, method, transient, left }));
+            found.push((target, Found::Payable { account, method, payee, transient, left }));
         }
     }
     Ok(found)
@@ -443,6 +453,14 @@ fn look_up(
 async fn part(app: &Core, mode: Mode, mut unit: Unit) -> Result<(Unit, Fate), WorkerError> {
     let metrics = &app.metrics.workers;
     let DepositTarget { h_payto, merchant_pub } = unit.target;
+    let payee = match unit.payee {
+        Some(payee) => payee,
+        None => match read(app, move |store| read::payto(store, h_payto)).await? {
+            Some(payto_uri) => LimitedAccount::of(&payto_uri),
+            None => return Ok((unit, Fate::Aside(ItemError::UnknownAccount))),
+        },
+    };
+    unit.payee = Some(payee);
     let mut races = 0;
     loop {
         let command = Aggregate {
@@ -455,7 +473,7 @@ async fn part(app: &Core, mode: Mode, mut unit: Unit) -> Result<(Unit, Fate), Wo
             complete: unit.taken + AGGREGATE_DEPOSITS_MAX >= UNIT_DEPOSITS_MAX,
             wtid: unit.wtid,
             request_uid: HashCode::from_bytes(app.random()),
-            kyc_hold: unit.kyc_hold,
+            payee: Some(payee),
         };
         let fate = match decide(app, mode, command).await? {
             Ok(Aggregated::Nothing) => Fate::Nothing,
@@ -481,8 +499,9 @@ async fn part(app: &Core, mode: Mode, mut unit: Unit) -> Result<(Unit, Fate), Wo
             Err(Refusal::KycRequired { h_payto, checks }) if races < RACES_MAX => {
                 races += 1;
                 tracing::info!(%h_payto, checks, "payout held until its receiver is identified");
-                let stored = decide(app, mode, RequireKyc { h_payto, checks }).await?;
-                unit.kyc_hold = Some(stored.expect("a requirement can always be stored").row);
+                let row = requirement_number(app.random());
+                let stored = decide(app, mode, RequireKyc { h_payto, checks, row }).await?;
+                stored.expect("a requirement can always be stored");
                 continue;
             }
             Err(Refusal::TransientOther | Refusal::WtidTaken) if races < RACES_MAX => {

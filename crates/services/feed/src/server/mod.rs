@@ -144,7 +144,7 @@ async fn accept_all(shared: Arc<ServerState>, listener: Listener, accept: Accept
                 continue;
             }
         };
-        let Some(share) = handshakes.take(&socket) else {
+        let Some(share) = handshakes.take(socket.peer()) else {
             shared.metrics.refused.inc();
             continue;
         };

@@ -8,7 +8,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use batzen_http::{Bound, Listener, PeerLimit, Socket};
+use batzen_http::{Bound, Listener, PeerLimit};
 use tokio::task::JoinSet;
 
 use crate::channel::{Accept, ChannelError};
@@ -99,15 +99,12 @@ async fn accept_all(
                 continue;
             }
         };
-        let from = match &socket {
-            Socket::Tcp(_, peer) => Some(peer.ip()),
-            Socket::Unix(_) => None,
-        };
+        let from = socket.peer();
         if !guard.may_try(from) {
             signer.metrics.handshakes_limited.inc();
             continue;
         }
-        let Some(share) = handshakes.take(&socket) else {
+        let Some(share) = handshakes.take(from) else {
             signer.metrics.connections_refused.inc();
             continue;
         };

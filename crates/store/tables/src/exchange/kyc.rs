@@ -1,16 +1,17 @@
 //! Identification of customers: what was required, what was proved, and what counts against the limits.
 
+use batzen_protocol::payto::AccountHash;
 use batzen_protocol::{Money, Timestamp};
 use batzen_store::{Layout, record, table};
 
-use super::{KycEvents, KycOperation, KycState, PaytoHash};
+use super::{KycEvents, KycHolds, KycOperation, KycState, PaytoHash};
 
 record! {
     /// Identifies a KYC requirement.
     pub key struct KycRequirementKey {
         /// The account whose owner must be identified.
         pub h_payto: PaytoHash,
-        /// The requirement's number, which follows from the account and the checks.
+        /// The requirement's number: random, and known to those only who were refused.
         pub row: u64,
     }
 }
@@ -41,6 +42,8 @@ table! {
         shard(32), layouts(&[Layout::of::<KycRequirementRow0, KycRequirementRow>()]);
     /// By the requirement's number alone: whether it belongs to another account.
     BY_ROW = 1, "by_row", Hash;
+    /// By h_payto.
+    BY_ACCOUNT = 2, "by_account", Prefix { key_bytes: 32 };
     |key, _, out| {
         out.add(Self::BY_ROW, &key.row);
     }
@@ -68,7 +71,7 @@ record! {
     pub struct KycProcessRow {
         /// When it began.
         pub started: Timestamp,
-        /// A secret that only the user's page knows; a provider that has its own leaves it unused.
+        /// A secret that only the user's page knows. It is a new one when the process is repeated.
         pub token: String,
         /// The state of the process. A process that is repeated may still be valid.
         pub state: KycState,
@@ -101,8 +104,8 @@ table! {
 record! {
     /// Identifies the use of an account for a kind of operation.
     pub key struct KycUsageKey {
-        /// The account.
-        pub h_payto: PaytoHash,
+        /// The account, however its payto URI is spelled.
+        pub account: AccountHash,
         /// The operation.
         pub operation: KycOperation,
     }
@@ -112,6 +115,8 @@ record! {
     pub struct KycUsageRow {
         /// Times and amounts, oldest first.
         pub events: KycEvents,
+        /// Operations that were allowed and may still take place: they count until they have, or no longer can.
+        pub holds: KycHolds,
     }
 }
 table! {

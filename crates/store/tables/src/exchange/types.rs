@@ -296,6 +296,47 @@ impl Column for KycEvents {
     }
 }
 
+/// A purse that an account may still be paid.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct KycHold {
+    /// The purse.
+    pub purse_pub: super::PursePub,
+    /// The amount that the account would get.
+    pub amount: Money,
+    /// When the purse expires.
+    pub until: Timestamp,
+}
+
+/// Purses that an account may still be paid, oldest first.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
+pub struct KycHolds(pub Vec<KycHold>);
+
+impl Column for KycHolds {
+    const TYPE: ColumnType = ColumnType::new(ColumnKind::Bytes);
+    fn encode(&self, out: &mut Vec<u8>) {
+        let mut inner = Vec::with_capacity(self.0.len() * 52);
+        for hold in &self.0 {
+            hold.purse_pub.encode(&mut inner);
+            hold.amount.encode(&mut inner);
+            hold.until.encode(&mut inner);
+        }
+        put_bytes(&inner, out);
+    }
+    fn decode(input: &mut &[u8]) -> Result<Self, DecodeError> {
+        let inner = take_bytes(input, "KYC holds")?;
+        let mut rest = inner.as_slice();
+        let mut holds = Vec::new();
+        while !rest.is_empty() {
+            holds.push(KycHold {
+                purse_pub: super::PursePub::decode(&mut rest)?,
+                amount: Money::decode(&mut rest)?,
+                until: Timestamp::decode(&mut rest)?,
+            });
+        }
+        Ok(Self(holds))
+    }
+}
+
 byte_enum! {
     /// The jobs that workers share by leases.
     LeaseJob {

@@ -205,7 +205,7 @@ pub(crate) fn transfers(in_process: &InProcessExchange, transfers: u64, seed: u6
                 complete: true,
                 wtid: Wtid::random(),
                 request_uid: HashCode::random(),
-                kyc_hold: None,
+                payee: None,
             })
         };
         let commands: Vec<Command> = targets.into_iter().map(aggregate).collect();

@@ -271,7 +271,7 @@ impl LedgerServer {
                     continue;
                 }
             };
-            let Some(share) = connections.take(&socket) else {
+            let Some(share) = connections.take(socket.peer()) else {
                 stats.connections_refused.inc();
                 conn::turn_away(&socket);
                 continue;
@@ -279,9 +279,9 @@ impl LedgerServer {
             stats.connections.inc();
             let shared = Arc::clone(&shared);
             let shares = conn::Shares {
-                input: shared.input.share(&socket),
-                answers: shared.answers.share(&socket),
-                events: shared.queue.share(&socket),
+                input: shared.input.share(socket.peer()),
+                answers: shared.answers.share(socket.peer()),
+                events: shared.queue.share(socket.peer()),
             };
             tasks.spawn(async move {
                 match socket {

@@ -1,11 +1,12 @@
 //! Gathers create requests into batches for the ledger.
 
 use std::collections::VecDeque;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use batzen_http::{PeerLimit, PeerShare, Socket};
+use batzen_http::{PeerLimit, PeerShare};
 use batzen_ledger::{Account, BATCH_EVENTS_MAX, CreateResult, Ledger, LedgerError, Transfer};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
@@ -117,9 +118,9 @@ impl Queue {
         }
     }
 
-    /// A share of the events that wait, for the client at this socket, with nothing in it.
-    pub(super) fn share(&self, socket: &Socket) -> PeerShare {
-        self.shares.share(socket)
+    /// A share of the events that wait, for the client at this address, with nothing in it.
+    pub(super) fn share(&self, peer: Option<IpAddr>) -> PeerShare {
+        self.shares.share(peer)
     }
 
     fn waiting(&self) -> MutexGuard<'_, Waiting> {

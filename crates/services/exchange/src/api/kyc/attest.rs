@@ -100,10 +100,33 @@ async fn known(app: &Exchange, reserve_pub: ReservePub) -> Checked<BTreeMap<Stri
     Ok(known)
 }
 
+/// Only the owner of the reserve is told whether somebody was identified, and about what: the query has the time in
+/// seconds and a signature that asks for no attribute.
 async fn names(app: &Exchange, request: &mut Request) -> Checked<Response> {
     let reserve_pub = path_value(request, "reserve_pub", ErrorCode::GENERIC_RESERVE_PUB_MALFORMED)?;
+    let request_timestamp = Timestamp::from_secs(request.query_required::<u32>("request_timestamp")?.into());
+    let reserve_sig = request.query_required::<EddsaSignature>("reserve_sig")?;
+    check_clock(app, request_timestamp)?;
+    check_owner(app, reserve_pub, request_timestamp, &Value::Array(Vec::new()), reserve_sig).await?;
     let attributes = known(app, reserve_pub).await?.into_keys().collect();
-    Ok(Response::json(200, &Names { attributes }))
+    Ok(super::officer::private(Response::json(200, &Names { attributes })))
+}
+
+/// Checks that the owner of a reserve asks for these details.
+async fn check_owner(
+    app: &Exchange,
+    reserve_pub: ReservePub,
+    request_timestamp: Timestamp,
+    details: &Value,
+    reserve_sig: EddsaSignature,
+) -> Checked<()> {
+    let h_details =
+        plain_hash(details).map_err(|_| error(ErrorCode::GENERIC_PARAMETER_MALFORMED, "details"))?;
+    let message = WalletReserveAttestDetails { request_timestamp, h_details };
+    if !signing::is_signed(app, reserve_pub, &message, reserve_sig).await? {
+        return Err(error(ErrorCode::EXCHANGE_RESERVES_ATTEST_BAD_SIGNATURE, ""));
+    }
+    Ok(())
 }
 
 async fn attest(app: &Exchange, request: &mut Request) -> Checked<Response> {
@@ -115,12 +138,7 @@ async fn attest(app: &Exchange, request: &mut Request) -> Checked<Response> {
         return Err(error(ErrorCode::GENERIC_PARAMETER_MALFORMED, "details"));
     }
     let details = Value::from(body.details.clone());
-    let h_details =
-        plain_hash(&details).map_err(|_| error(ErrorCode::GENERIC_PARAMETER_MALFORMED, "details"))?;
-    let message = WalletReserveAttestDetails { request_timestamp: body.request_timestamp, h_details };
-    if !signing::is_signed(app, reserve_pub, &message, body.reserve_sig).await? {
-        return Err(error(ErrorCode::EXCHANGE_RESERVES_ATTEST_BAD_SIGNATURE, ""));
-    }
+    check_owner(app, reserve_pub, body.request_timestamp, &details, body.reserve_sig).await?;
     let mut known = known(app, reserve_pub).await?;
     let mut attributes = Map::new();
     let mut expiration_time = Timestamp::NEVER;

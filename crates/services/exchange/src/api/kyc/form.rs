@@ -14,7 +14,7 @@ use serde_json::{Map, Value};
 
 use super::super::check::Checked;
 use super::super::{Table, body, endpoint, error, response};
-use super::decide;
+use super::{decide, unknown};
 use crate::app::Exchange;
 use crate::config::{KycLogicConfig, KycProviderConfig};
 use crate::reads::kyc;
@@ -138,10 +138,6 @@ fn answer(config: &KycProviderConfig, state: KycState) -> Response {
         KycState::Rejected => "rejected",
     };
     Response::json(200, &State { state, next_url: post_url.clone() })
-}
-
-fn unknown() -> Response {
-    error(ErrorCode::EXCHANGE_KYC_PROOF_REQUEST_UNKNOWN, "ask your wallet for a new address")
 }
 
 async fn state(app: &Exchange, request: &mut Request) -> Checked<Response> {

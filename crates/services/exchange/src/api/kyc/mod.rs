@@ -1,38 +1,35 @@
-//! Identification of customers: `/kyc-wallet`, `/kyc-check`, `/kyc-proof`, `/kyc-webhook`; the form that users fill in
-//! ([`form`]), the officers' page ([`officer`]), and `/reserves-attest` ([`attest`]).
+//! Identification of customers: `/kyc-wallet`, `/kyc-check`, `/kyc-webhook`; the way to a provider and back ([`login`]),
+//! the form that users fill in ([`form`]), the officers' page ([`officer`]), and `/reserves-attest` ([`attest`]).
 
 mod attest;
 mod form;
+mod login;
 mod officer;
 
 use std::sync::Arc;
 
 use batzen_crypto::{ShortHash, base32};
-use batzen_http::{Head, Request, Response, header};
+use batzen_http::{Request, Response};
+use batzen_protocol::ErrorCode;
 use batzen_protocol::api::exchange::{KycDone, KycRedirect, KycWalletRequest};
 use batzen_protocol::canonical::plain_hash;
 use batzen_protocol::limits::SMALL_BODY_BYTES_MAX;
 use batzen_protocol::payto::PaytoUri;
 use batzen_protocol::signatures::{ExchangeAccountSetupSuccess, SignedMessage, WalletAccountSetup};
-use batzen_protocol::{ErrorCode, Timestamp};
-use batzen_service::{escape_html, poll_deadline};
+use batzen_service::poll_deadline;
 use batzen_tables::exchange::{KycOperation, PaytoHash};
 use serde_json::{Map, Value};
-use tokio::sync::Semaphore;
 
 use super::check::Checked;
 use super::response;
 use super::signing;
 use super::{FAILURES, LONG_POLL_MAX, Table, body, endpoint, error, money};
 use crate::app::Exchange;
-use crate::config::KycProviderConfig;
-use crate::kyc::{Identity, NotIdentified, Process};
+use crate::kyc::Process;
 use crate::notices::account_tag;
 use crate::reads::kyc::{self, Requirement};
-use crate::rules::{FinishKyc, KycUserType, StartKyc, TypedCommand};
+use crate::rules::{KycUserType, LimitedAccount, Refusal, StartKyc, TypedCommand};
 
-/// Number of browsers' requests that may wait for providers at the same time. Each holds a connection to one.
-const PROOFS_MAX: usize = 64;
 /// Random bytes of the secret of a user's page.
 const TOKEN_BYTES: usize = 20;
 
@@ -43,16 +40,23 @@ pub(super) fn routes(table: Table) -> Table {
     let table = table
         .post("/kyc-wallet", SMALL_BODY_BYTES_MAX, "kyc", endpoint!(wallet))
         .get("/kyc-check/:requirement_row/:h_payto/:usertype", "kyc", endpoint!(check))
-        .get("/kyc-proof/:provider", "kyc", endpoint!(proof))
         .get("/kyc-webhook/:provider", "kyc", endpoint!(webhook))
         .post("/kyc-webhook/:provider", SMALL_BODY_BYTES_MAX, "kyc", endpoint!(webhook));
-    attest::routes(officer::routes(form::routes(table)))
+    attest::routes(officer::routes(form::routes(login::routes(table))))
 }
 
-/// Submits a command that the rules can refuse only if nothing began.
+/// Submits a command that the rules can refuse only if nothing began, or a decision is due.
 async fn decide<C: TypedCommand>(app: &Exchange, command: C) -> Checked<C::Answer> {
     let verdict = app.core.submit(command).await.map_err(|failure| FAILURES.submit(&failure))?;
-    verdict.map_err(|_| error(ErrorCode::EXCHANGE_KYC_PROOF_REQUEST_UNKNOWN, ""))
+    verdict.map_err(|refusal| match refusal {
+        Refusal::KycWaits => error(ErrorCode::EXCHANGE_KYC_FORM_ALREADY_UPLOADED, &refusal.to_string()),
+        _ => error(ErrorCode::EXCHANGE_KYC_PROOF_REQUEST_UNKNOWN, ""),
+    })
+}
+
+/// The answer to somebody who has no valid address of a page.
+fn unknown() -> Response {
+    error(ErrorCode::EXCHANGE_KYC_PROOF_REQUEST_UNKNOWN, "ask your wallet for a new address")
 }
 
 async fn wallet(app: &Exchange, request: &mut Request) -> Checked<Response> {
@@ -65,13 +69,14 @@ async fn wallet(app: &Exchange, request: &mut Request) -> Checked<Response> {
     }
     let payto = PaytoUri::reserve(&app.core.config.base_url, &body.reserve_pub)
         .map_err(|_| error(ErrorCode::EXCHANGE_GENERIC_BAD_CONFIGURATION, "BASE_URL"))?;
-    let (rules, h_payto, now) = (Arc::clone(&app.core.rules), payto.hash(), app.core.now());
+    let (rules, now) = (Arc::clone(&app.core.rules), app.core.now());
+    let account = LimitedAccount::of(payto.as_str());
     let missing = app.core.read(move |store| {
-        kyc::missing(store, &rules.config.kyc, KycOperation::Balance, h_payto, balance, now)
+        kyc::missing(store, &rules.config.kyc, KycOperation::Balance, &account, balance, now)
     });
     match missing.await.map_err(response::store)? {
         None => Ok(Response::empty(204)),
-        Some(checks) => Err(response::kyc_required(app, h_payto, checks).await),
+        Some(checks) => Err(response::kyc_required(app, account.h_payto(), checks).await),
     }
 }
 
@@ -160,106 +165,6 @@ async fn done(app: &Exchange, h_payto: PaytoHash, checks: Vec<String>) -> Checke
     let message = ExchangeAccountSetupSuccess { h_payto, h_kyc, timestamp: now };
     let (exchange_pub, exchange_sig) = signing::sign_one(app, message).await?;
     Ok(Response::json(200, &KycDone { now, kyc_details, exchange_sig, exchange_pub }))
-}
-
-/// A process that has begun.
-struct Begun {
-    token: String,
-    expiration: Timestamp,
-}
-
-async fn find_process(app: &Exchange, h_payto: PaytoHash, provider: &str) -> Checked<Begun> {
-    let provider = provider.to_owned();
-    let row = app.core.read(move |store| kyc::process(store, h_payto, &provider));
-    let row = row.await.map_err(response::store)?;
-    let row = row.ok_or_else(|| error(ErrorCode::EXCHANGE_KYC_PROOF_REQUEST_UNKNOWN, ""))?;
-    Ok(Begun { token: row.token, expiration: row.expiration })
-}
-
-async fn proof(app: &Exchange, request: &mut Request) -> Checked<Response> {
-    let section = request.param("provider").to_owned();
-    let h_payto = request.query_required::<ShortHash>("state")?;
-    let unknown = || error(ErrorCode::EXCHANGE_KYC_GENERIC_LOGIC_UNKNOWN, &section);
-    let (provider, logic) = app.kyc.find(&section).ok_or_else(unknown)?;
-    let begun = find_process(app, h_payto, &provider.section).await?;
-    if begun.expiration > app.core.now() {
-        return Ok(Response::empty(204));
-    }
-    static PROOFS: Semaphore = Semaphore::const_new(PROOFS_MAX);
-    let _turn = PROOFS.try_acquire().map_err(|_| FAILURES.busy())?;
-    // The provider may take seconds, which must not keep other requests from being served.
-    request.leave_slot();
-    let base_url = &app.core.config.base_url;
-    let process = Process { base_url, section: &provider.section, h_payto, token: &begun.token };
-    let proven = tokio::select! {
-        proven = logic.prove(process, &request.head) => proven,
-        // The service ends, or too many requests wait. The provider's code may be used up, so the user logs in again.
-        () = request.drain.draining() => return Err(FAILURES.busy()),
-    };
-    match proven {
-        Ok(identity) => identified(app, h_payto, provider, identity).await,
-        Err(problem) => Err(not_identified(app, provider, &request.head, problem)),
-    }
-}
-
-async fn identified(
-    app: &Exchange,
-    h_payto: PaytoHash,
-    provider: &KycProviderConfig,
-    identity: Identity,
-) -> Checked<Response> {
-    let attributes = app.kyc.seal(&app.core.random(), &identity.attributes).map_err(|problem| {
-        error(ErrorCode::EXCHANGE_KYC_PROOF_BACKEND_INVALID_RESPONSE, &format!("attributes: {problem}"))
-    })?;
-    let command = FinishKyc {
-        h_payto,
-        provider: provider.section.clone(),
-        provider_user_id: identity.user_id,
-        attributes,
-        validity: provider.validity,
-    };
-    decide(app, command).await?;
-    app.core.metrics.kyc.identified.inc();
-    app.core.notices.identified(h_payto);
-    Ok(Response::empty(303).with_header(header::LOCATION, &identity.next_url))
-}
-
-fn not_identified(
-    app: &Exchange,
-    provider: &KycProviderConfig,
-    head: &Head,
-    problem: NotIdentified,
-) -> Response {
-    app.core.metrics.kyc.failed.inc();
-    let warn = |reason: &str| tracing::warn!(provider = %provider.section, reason, "nobody was identified");
-    match problem {
-        NotIdentified::Missing(name) => error(ErrorCode::GENERIC_PARAMETER_MISSING, name),
-        NotIdentified::Refused { title, text } => refusal(head, &title, &text),
-        NotIdentified::Malformed(what) => {
-            warn(&what);
-            let detail = format!("Unexpected response from KYC gateway: {what}");
-            error(ErrorCode::EXCHANGE_KYC_PROOF_BACKEND_INVALID_RESPONSE, &detail)
-        }
-        NotIdentified::Failed(reason) => {
-            warn(&reason);
-            error(ErrorCode::EXCHANGE_KYC_PROOF_BACKEND_ERROR, "try again later")
-        }
-        NotIdentified::OtherWay => error(ErrorCode::EXCHANGE_KYC_PROOF_REQUEST_UNKNOWN, "fill in the form"),
-    }
-}
-
-/// The user's browser shows this, so it is a page, unless the client asks for JSON.
-fn refusal(head: &Head, title: &str, text: &str) -> Response {
-    if head.header(header::ACCEPT).is_some_and(|kinds| kinds.contains("application/json")) {
-        let detail = if text.is_empty() { title.to_owned() } else { format!("{title}: {text}") };
-        return error(ErrorCode::EXCHANGE_KYC_PROOF_BACKEND_AUTHORIZATION_FAILED, &detail);
-    }
-    let (title, text) = (escape_html(title), escape_html(text));
-    let page =
-        format!("<html><head><title>{title}</title></head><body><h1>{title}</h1><p>{text}</p></body></html>");
-    Response::bytes(403, "text/html; charset=utf-8", page)
-        .with_header(header::CONTENT_SECURITY_POLICY, "default-src 'none'")
-        .with_header(header::X_CONTENT_TYPE_OPTIONS, "nosniff")
 }
 
 /// None of the providers reports results by itself.

@@ -5,6 +5,7 @@ use batzen_exchange::config::{ExchangeConfig, KycLogicConfig, KycOfficerConfig, 
 use batzen_exchange::reads::kyc;
 use batzen_exchange::rules::{KycProvider, KycRule, KycUserType};
 use batzen_http::client::Reply;
+use batzen_http::{Head, Method};
 use batzen_protocol::api::exchange::{DepositPending, KycDone, KycRedirect, KycWalletRequest};
 use batzen_protocol::canonical::plain_hash;
 use batzen_protocol::payto::{PaytoUri, h_payto};
@@ -59,17 +60,51 @@ impl Required {
     fn path(&self) -> String {
         format!("kyc-check/{}/{}/individual", self.row, self.h_payto)
     }
+}
 
-    fn proof(&self, rest: &str) -> String {
-        format!("kyc-proof/kyc-provider-test-oauth2?state={}{rest}", self.h_payto)
+/// A user's browser on its way to the provider.
+struct Browser<'a> {
+    site: &'a Site,
+    /// Name and value.
+    cookie: String,
+    /// The provider's page.
+    login_url: String,
+    /// Where the provider sends the user back to.
+    back: String,
+}
+
+impl<'a> Browser<'a> {
+    /// Opens the page that the wallet names.
+    async fn open(site: &'a Site, kyc_url: &str) -> Self {
+        let sent = site.client.get(kyc_url).send().await.unwrap();
+        assert_eq!((sent.status, sent.header("cache-control")), (303, Some("no-store")), "{}", text(&sent));
+        let (cookie, rest) = sent.header("set-cookie").unwrap().split_once("; ").unwrap();
+        assert_eq!(rest, "Path=/kyc-proof/; Max-Age=3600; HttpOnly; SameSite=Lax");
+        let login_url = sent.header("location").unwrap().to_owned();
+        let page = Head::local(Method::GET, &format!("/?{}", login_url.split_once('?').unwrap().1));
+        let back = page.query_text("redirect_uri").unwrap().to_owned();
+        Self { site, cookie: cookie.to_owned(), login_url, back }
+    }
+
+    async fn get(&self, url: &str) -> Reply {
+        self.site.client.get(url).header("cookie", &self.cookie).send().await.unwrap()
+    }
+
+    /// Comes back with more in the query.
+    async fn proof(&self, rest: &str) -> Reply {
+        self.get(&format!("{}{rest}", self.back)).await
+    }
+
+    /// Logs in with a word, and follows the provider back to the exchange.
+    async fn log_in(&self, word: &str) -> Reply {
+        let sent = self.site.client.get(format!("{}&word={word}", self.login_url)).send().await.unwrap();
+        assert_eq!(sent.status, 302, "{}", text(&sent));
+        self.get(sent.header("location").unwrap()).await
     }
 }
 
-/// Acts as a user's browser: logs in with a word, and follows the provider back to the exchange.
 pub(super) async fn log_in(site: &Site, kyc_url: &str, word: &str) -> Reply {
-    let sent = site.client.get(format!("{kyc_url}&word={word}")).send().await.unwrap();
-    assert_eq!(sent.status, 302, "{}", text(&sent));
-    site.client.get(sent.header("location").unwrap()).send().await.unwrap()
+    Browser::open(site, kyc_url).await.log_in(word).await
 }
 
 pub(super) async fn kyc_url(site: &Site, required: &Required) -> String {
@@ -100,8 +135,12 @@ async fn a_withdrawal_continues_after_the_provider_has_identified_the_customer()
     site.withdraw(&reserve, &first).await;
 
     let url = kyc_url(&site, &required).await;
-    let back = format!("{}{}", site.url(""), required.proof(""));
-    let escaped: String = back
+    assert!(url.starts_with(&site.url("kyc-login/kyc-provider-test-oauth2?account=")), "{url}");
+    let browser = Browser::open(&site, &url).await;
+    let state = browser.back.strip_prefix(&site.url("kyc-proof/kyc-provider-test-oauth2?state=")).unwrap();
+    assert_ne!(state, required.h_payto.to_string());
+    let escaped: String = browser
+        .back
         .bytes()
         .map(|byte| match byte {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' => char::from(byte).to_string(),
@@ -110,17 +149,17 @@ async fn a_withdrawal_continues_after_the_provider_has_identified_the_customer()
         .collect();
     let expected =
         format!("{}/login?response_type=code&client_id=taler-exchange&redirect_uri={escaped}", provider.url);
-    assert_eq!(url, expected);
+    assert_eq!(browser.login_url, expected);
 
     // The wallet waits while the user logs in: wrongly first.
     let waiting = {
         let (client, url) = (site.client.clone(), site.url(&format!("{}?timeout_ms=20000", required.path())));
         tokio::spawn(async move { client.get(url).send().await.unwrap() })
     };
-    let denied = log_in(&site, &url, "fail").await;
+    let denied = browser.log_in("fail").await;
     assert_eq!((denied.status, denied.header("content-type").unwrap()), (403, "text/html; charset=utf-8"));
     assert!(text(&denied).contains("<h1>access_denied</h1><p>wrong &lt;word&gt;</p>"), "{}", text(&denied));
-    let accepted = log_in(&site, &url, "pass").await;
+    let accepted = browser.log_in("pass").await;
     assert_eq!((accepted.status, accepted.header("location")), (303, Some("http://example.com/")));
     let done = waiting.await.unwrap();
     assert_eq!(done.status, 200, "{}", text(&done));
@@ -136,7 +175,7 @@ async fn a_withdrawal_continues_after_the_provider_has_identified_the_customer()
     let satisfied = site.get(&required.path()).await;
     assert_eq!((satisfied.status, satisfied.body.len()), (204, 0));
     // The browser's page again.
-    assert_eq!(site.get(&required.proof("&code=code-1")).await.status, 204);
+    assert_eq!(browser.proof("&code=code-1").await.status, 204);
     site.withdraw(&reserve, &second).await;
 
     // The attributes are at rest, encrypted.
@@ -157,9 +196,7 @@ async fn answers_of_a_provider_that_make_no_sense_identify_nobody() {
     let planchet = site.planchet(&site.denom(RSA_8)).await;
     let path = at_reserve(&reserve, "withdraw");
     let required = Required::of(&site.post(&path, &planchet.request(&reserve)).await);
-    // No process yet.
-    is_error(&site.get(&required.proof("&code=x")).await, 404, 1929);
-    kyc_url(&site, &required).await;
+    let browser = Browser::open(&site, &kyc_url(&site, &required).await).await;
     for (rest, status, code, what) in [
         ("", 400, 25, "code"),
         ("&code=garbage", 502, 1926, "Unexpected response from KYC gateway: token endpoint"),
@@ -168,11 +205,11 @@ async fn answers_of_a_provider_that_make_no_sense_identify_nobody() {
         ("&code=nobody", 502, 1926, "Unexpected response from KYC gateway: info endpoint"),
         ("&code=down", 502, 1927, "try again later"),
     ] {
-        let reply = site.get(&required.proof(rest)).await;
+        let reply = browser.proof(rest).await;
         is_error(&reply, status, code);
         assert_eq!(detail(&reply), what);
     }
-    let guessed = site.get(&required.proof("&code=bad")).await;
+    let guessed = browser.proof("&code=bad").await;
     assert_eq!(guessed.status, 403);
     assert_eq!(
         text(&guessed),
@@ -180,8 +217,8 @@ async fn answers_of_a_provider_that_make_no_sense_identify_nobody() {
          <p>only &#39;pass&#39; shall pass</p></body></html>"
     );
     // A client that asks for JSON gets it.
-    let call = site.client.get(site.url(&required.proof("&code=bad"))).header("accept", "application/json");
-    is_error(&call.send().await.unwrap(), 403, 1928);
+    let call = site.client.get(format!("{}&code=bad", browser.back)).header("accept", "application/json");
+    is_error(&call.header("cookie", &browser.cookie).send().await.unwrap(), 403, 1928);
     for (path, status, code) in [
         ("kyc-proof/kyc-provider-test-oauth2".to_owned(), 400, 25),
         ("kyc-proof/kyc-provider-test-oauth2?state=x".to_owned(), 400, 26),
@@ -193,6 +230,57 @@ async fn answers_of_a_provider_that_make_no_sense_identify_nobody() {
         is_error(&site.get(&path).await, status, code);
     }
     Required::of(&site.post(&path, &planchet.request(&reserve)).await);
+}
+
+#[tokio::test]
+async fn a_login_identifies_only_the_account_of_the_browser_that_began_it() {
+    let (site, _provider) = site(&[(KycOperation::Balance, "100")]).await;
+    let mut browsers = Vec::new();
+    for _ in 0..2 {
+        let required =
+            Required::of(&site.post("kyc-wallet", &wallet_of(&EddsaPrivateKey::generate(), "100")).await);
+        browsers.push((Browser::open(&site, &kyc_url(&site, &required).await).await, required));
+    }
+    let [(mine, my_account), (other, other_account)] = browsers.as_slice() else { unreachable!() };
+    let login = format!("kyc-login/kyc-provider-test-oauth2?account={}", my_account.h_payto);
+    // Whoever knows the account alone has no page, cannot come back from the provider, and learns nothing.
+    let proof =
+        |state: &str| site.url(&format!("kyc-proof/kyc-provider-test-oauth2?state={state}&code=code-1"));
+    let state = mine.back.split_once("state=").unwrap().1;
+    for _ in 0..2 {
+        is_error(&site.get(&format!("{login}&token=X")).await, 404, 1929);
+        for (url, cookie) in [
+            (proof(&my_account.h_payto.to_string()), &mine.cookie),
+            (proof(state), &other.cookie),
+            (proof(state), &String::new()),
+            (
+                proof(state),
+                &mine.cookie.replace(&my_account.h_payto.to_string(), &other_account.h_payto.to_string()),
+            ),
+        ] {
+            let reply = site.client.get(url).header("cookie", cookie).send().await.unwrap();
+            is_error(&reply, 404, 1929);
+        }
+        assert_eq!(
+            site.get(&my_account.path()).await.status,
+            if mine_is_done(&site, my_account) { 204 } else { 202 }
+        );
+        // One browser may identify several accounts.
+        let cookie = format!("theme=dark; {}; {}", other.cookie, mine.cookie);
+        let sent = site.client.get(format!("{}&word=pass", mine.login_url)).send().await.unwrap();
+        let back = site.client.get(sent.header("location").unwrap()).header("cookie", &cookie).send().await;
+        assert!([303, 204].contains(&back.unwrap().status));
+    }
+    assert!(mine_is_done(&site, my_account) && !mine_is_done(&site, other_account));
+    // What was used once is of no use when the identification has expired.
+    site.clock.advance(Duration::from_days(31));
+    kyc_url(&site, my_account).await;
+    is_error(&mine.proof("&code=code-2").await, 404, 1929);
+}
+
+fn mine_is_done(site: &Site, required: &Required) -> bool {
+    let row = kyc::process(&site.app().core.store, required.h_payto, "kyc-provider-test-oauth2").unwrap();
+    row.unwrap().expiration > site.now()
 }
 
 #[tokio::test]
@@ -226,16 +314,18 @@ async fn requirements_belong_to_their_account_and_malformed_ones_are_refused() {
     }
 }
 
+fn wallet_of(key: &EddsaPrivateKey, balance: &str) -> KycWalletRequest {
+    let threshold = amount(balance);
+    let reserve_sig = WalletAccountSetup { threshold }.sign(key);
+    KycWalletRequest { balance: threshold, reserve_pub: key.public_key(), reserve_sig }
+}
+
 #[tokio::test]
 async fn a_wallet_asks_before_it_holds_more_than_the_limit() {
     let (site, _provider) = site(&[(KycOperation::Balance, "100"), (KycOperation::Balance, "1000")]).await;
     assert_eq!(site.keys.wallet_balance_limit_without_kyc, Some(vec![amount("100"), amount("1000")]));
     let key = EddsaPrivateKey::generate();
-    let ask = |balance: &str| KycWalletRequest {
-        balance: amount(balance),
-        reserve_pub: key.public_key(),
-        reserve_sig: WalletAccountSetup { threshold: amount(balance) }.sign(&key),
-    };
+    let ask = |balance: &str| wallet_of(&key, balance);
     let reply = site.post("kyc-wallet", &ask("99.99")).await;
     assert_eq!((reply.status, reply.body.len()), (204, 0));
     let required = Required::of(&site.post("kyc-wallet", &ask("100")).await);
@@ -254,15 +344,19 @@ async fn what_is_known_about_the_owner_of_a_reserve_is_attested_to_the_owner() {
     let (site, _provider) = site(&[(KycOperation::Balance, "100")]).await;
     let key = EddsaPrivateKey::generate();
     let path = format!("reserves-attest/{}", key.public_key());
-    is_error(&site.get(&path).await, 404, 1027);
-    let wallet = KycWalletRequest {
-        balance: amount("100"),
-        reserve_pub: key.public_key(),
-        reserve_sig: WalletAccountSetup { threshold: amount("100") }.sign(&key),
+    let asked_by = |signer: &EddsaPrivateKey| {
+        let (request_timestamp, h_details) = (site.now(), plain_hash(&json!([])).unwrap());
+        let reserve_sig = WalletReserveAttestDetails { request_timestamp, h_details }.sign(signer);
+        let secs = json!(request_timestamp)["t_s"].clone();
+        format!("{path}?request_timestamp={secs}&reserve_sig={reserve_sig}")
     };
-    let required = Required::of(&site.post("kyc-wallet", &wallet).await);
+    is_error(&site.get(&asked_by(&key)).await, 404, 1027);
+    let required = Required::of(&site.post("kyc-wallet", &wallet_of(&key, "100")).await);
     log_in(&site, &kyc_url(&site, &required).await, "pass").await;
-    let names: Value = site.get(&path).await.ok().unwrap();
+    // Nobody else learns that the owner was identified.
+    is_error(&site.get(&path).await, 400, 25);
+    is_error(&site.get(&asked_by(&EddsaPrivateKey::generate())).await, 403, 1787);
+    let names: Value = site.get(&asked_by(&key)).await.ok().unwrap();
     assert_eq!(names, json!({ "attributes": ["full_name", "id"] }));
     let ask = |details: Value| {
         let h_details = plain_hash(&details).unwrap();
@@ -290,7 +384,7 @@ async fn what_is_known_about_the_owner_of_a_reserve_is_attested_to_the_owner() {
     site.refused(&path, &late, 400, 1020).await;
     // Expired data is left out.
     site.clock.advance(Duration::from_days(31));
-    is_error(&site.get(&path).await, 404, 1027);
+    is_error(&site.get(&asked_by(&key)).await, 404, 1027);
 }
 
 #[tokio::test]
@@ -298,11 +392,7 @@ async fn without_rules_nobody_is_identified() {
     let site = Site::start().await;
     assert_eq!(site.keys.wallet_balance_limit_without_kyc, None);
     let key = EddsaPrivateKey::generate();
-    let request = KycWalletRequest {
-        balance: amount("10000"),
-        reserve_pub: key.public_key(),
-        reserve_sig: WalletAccountSetup { threshold: amount("10000") }.sign(&key),
-    };
+    let request = wallet_of(&key, "10000");
     assert_eq!(site.post("kyc-wallet", &request).await.status, 204);
     assert!(!site.app().core.config.kyc.attributes_key_file.exists(), "no key is made for nothing");
 }
@@ -383,6 +473,8 @@ async fn an_officer_identifies_the_sender_of_a_reserve() {
     is_error(&fill_in(&site, &forged, "Eve").await, 404, 1929);
     let sent = fill_in(&site, &url, "Anna Müller").await;
     assert_eq!(sent.ok::<Value>().unwrap()["state"], "submitted");
+    // What waits for officers stays as it is.
+    is_error(&fill_in(&site, &url, "Eve").await, 409, 1941);
 
     // Only officers see the case.
     assert_eq!(site.get("kyc-officer/cases").await.status, 401);

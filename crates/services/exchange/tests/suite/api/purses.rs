@@ -412,7 +412,17 @@ async fn purses_have_limits() {
         reserve_sig: message.sign(&reserve),
     };
     site.refused(&at_reserve(&reserve, "open"), &open, 400, 26).await;
+    // A purse, which may be free, does not stay for decades.
+    let mut late = Payment::of(&site, "5");
+    late.expiration = site.now().saturating_add(Duration::from_days(367));
+    let create = late.create(vec![late.coin(&site, &coin, "5.02")]);
+    let refused = site.post(&late.path("create"), &create).await;
+    is_error(&refused, 400, 26);
+    assert_eq!(detail(&refused), "purse_expiration: at most 366 days ahead");
+    site.refused(&at_reserve(&reserve, "purse"), &late.ask(&site, &reserve), 400, 26).await;
     site.is_left(&coin, "8").await;
+    late.expiration = site.now().saturating_add(Duration::from_days(366));
+    let _: PurseConfirmation = site.ok(&at_reserve(&reserve, "purse"), &late.ask(&site, &reserve)).await;
 }
 
 #[tokio::test]

@@ -145,7 +145,8 @@ async fn invalid_recoups_are_refused() {
         .await;
         let points = json!({ "cipher": "CS", "r_pub_0": unknown_point(), "r_pub_1": unknown_point() });
         let reply = site.post(&cs.path(operation), &edited(&request(cs), |body| body["ewv"] = points)).await;
-        assert!([404, 500].contains(&reply.status), "{}", text(&reply));
+        is_error(&reply, 400, 26);
+        assert_eq!(detail(&reply), "ewv, cs_nonce or coin_blind_key_secret: invalid curve point");
         // The coins are unchanged.
         for coin in &coins {
             let reply = site.post(&coin.path(operation), &request(coin)).await;

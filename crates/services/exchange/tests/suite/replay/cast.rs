@@ -21,6 +21,8 @@ pub(super) struct Cast {
     secrets: HashMap<EddsaPublicKey, EddsaPrivateKey>,
     /// Numbers of KYC requirements.
     rows: HashMap<u64, u64>,
+    /// What our exchange lets the provider send back, by the hash that the recorded one used: state and cookie.
+    logins: HashMap<String, (String, String)>,
 }
 
 impl Cast {
@@ -108,6 +110,16 @@ impl Cast {
         }
     }
 
+    /// Notes the login that stands for a recorded one.
+    pub(super) fn add_login(&mut self, recorded: &str, state: &str, cookie: &str) {
+        self.logins.insert(recorded.to_owned(), (state.to_owned(), cookie.to_owned()));
+    }
+
+    /// Our state and cookie for a recorded query.
+    pub(super) fn login(&self, query: &str) -> Option<&(String, String)> {
+        self.logins.get(query.strip_prefix("state=")?.split('&').next()?)
+    }
+
     /// Our value for a recorded one.
     pub(super) fn value(&self, recorded: &Value) -> Value {
         match recorded {
@@ -131,6 +143,13 @@ impl Cast {
             parts[2] = row.to_string();
         }
         let mut ours = parts.join("/");
+        if parts.get(1).is_some_and(|part| part == "kyc-proof")
+            && let Some(query) = query
+            && let Some((state, _)) = self.login(query)
+        {
+            let rest = query.split_once('&').map_or("", |(_, rest)| rest);
+            return format!("{ours}?state={state}&{rest}");
+        }
         if let Some(query) = query {
             let pair = |pair: &str| match pair.split_once('=') {
                 Some((name, value)) => format!("{name}={}", self.text(value)),

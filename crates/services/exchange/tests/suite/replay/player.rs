@@ -275,6 +275,8 @@ impl Player {
         };
         let headers: Vec<_> =
             ["accept", "accept-language", "if-none-match"].iter().filter_map(header).collect();
+        let query = line.request.path.split_once('?').map_or("", |(_, query)| query);
+        let cookie = self.cast.login(query).map(|(_, cookie)| cookie.clone());
         let body = ours.body.clone();
         let mut answer = tokio::spawn(async move {
             if !target.starts_with('/') {
@@ -283,6 +285,9 @@ impl Player {
             let mut call = client.call(method.parse::<Method>().unwrap(), url);
             for (name, value) in &headers {
                 call = call.header(name, value);
+            }
+            if let Some(cookie) = &cookie {
+                call = call.header("cookie", cookie);
             }
             call = match &body {
                 Value::Null => call,
@@ -379,6 +384,19 @@ impl Player {
                         self.denoms.insert(recorded, denom.clone());
                     }
                 }
+            }
+            // A user's browser opens the page.
+            ["kyc-check", _, account, _] if answer.status == 202 => {
+                let body = body_of(answer);
+                let (_, page) =
+                    body["kyc_url"].as_str().unwrap().split_once("/kyc-login/").expect("our page");
+                let url = self.stage.url(&format!("/kyc-login/{page}"));
+                let sent = self.stage.client.get(url).send().await.unwrap();
+                let cookie =
+                    sent.header("set-cookie").expect("a cookie").split(';').next().unwrap_or_default();
+                let (_, state) =
+                    sent.header("location").unwrap().rsplit_once("%3Fstate%3D").expect("a state");
+                self.cast.add_login(account, state, cookie);
             }
             ["coins", _, "melt"] => {
                 let rc = line.request.body.get("rc").and_then(Value::as_str).unwrap_or_default();

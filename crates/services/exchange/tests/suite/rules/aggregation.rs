@@ -188,7 +188,7 @@ fn command(account_n: u8, wtid_n: u8) -> Aggregate {
         complete: false,
         wtid: wtid(wtid_n),
         request_uid: HashCode::random(),
-        kyc_hold: None,
+        payee: Some(limited(account_n)),
     }
 }
 

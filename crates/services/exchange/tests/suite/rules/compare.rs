@@ -240,6 +240,7 @@ fn limited_customers_reach_every_outcome() {
                 "KycRequired",
                 "OriginOther",
                 "KycProcessUnknown",
+                "KycWaits",
                 "KycChanged",
                 "KycSameOfficer",
                 "NeedsAnother",
@@ -255,7 +256,7 @@ fn limited_customers_reach_every_outcome() {
             }
         }
     }
-    assert_eq!(seen.len(), 12, "{seen:?}");
+    assert_eq!(seen.len(), 13, "{seen:?}");
 }
 
 #[test]
@@ -523,7 +524,7 @@ fn revealing_sequence() -> Vec<Op> {
         complete: false,
         wtid: crate::rules::world::wtid(1),
         request_uid: crate::rules::world::hash(9, 9),
-        kyc_hold: None,
+        payee: None,
     });
     let [create, delete] = sent_and_deleted(3, "5");
     [

@@ -5,7 +5,6 @@ use batzen_exchange::history::balance_of;
 use batzen_exchange::reads::garbage::{nonce_candidates, purse_candidates, reserve_candidates};
 use batzen_exchange::reads::read;
 use batzen_exchange::rules::garbage::{COLLECT_DELAY, KYC_PATIENCE, is_transfer_over};
-use batzen_exchange::rules::kyc::requirement_row;
 use batzen_exchange::rules::{
     Answer, CloseReserve, Closed, Collect, Collected, Command, Contract, DenomProblem, FinishKyc,
     KycRequirement, PurseCoin, PurseCreate, PurseExpire, PurseExpired, PurseMerge, PurseTerms, Refusal,
@@ -411,7 +410,9 @@ fn refunded_purses_go_and_their_coins_stay_safe() {
 #[test]
 fn kyc_rows_without_a_customer_go_and_come_back() {
     let world = world();
-    let require = |n| Command::RequireKyc(RequireKyc { h_payto: h_payto(n), checks: "id".to_owned() });
+    let require_as =
+        |n, row| Command::RequireKyc(RequireKyc { h_payto: h_payto(n), checks: "id".to_owned(), row });
+    let require = |n| require_as(n, u64::from(n));
     let start = |n| {
         let (provider, token) = ("kyc-provider-clerk".to_owned(), "t".to_owned());
         Command::StartKyc(StartKyc { h_payto: h_payto(n), provider, token })
@@ -432,6 +433,7 @@ fn kyc_rows_without_a_customer_go_and_come_back() {
     world.ok(Command::FinishKyc(FinishKyc {
         h_payto: h_payto(3),
         provider: "kyc-provider-clerk".to_owned(),
+        token: "t".to_owned(),
         provider_user_id: String::new(),
         attributes: vec![1],
         validity: Duration::from_days(365),
@@ -447,10 +449,9 @@ fn kyc_rows_without_a_customer_go_and_come_back() {
     assert_eq!(requirements(&world), 1);
     world.advance(patience_s + delay_s());
     assert_eq!(requirements(&world), 1);
-    // It comes back with the same number.
-    let row = requirement_row(h_payto(1), "id");
-    assert_eq!(world.ok(require(1)), Answer::RequireKyc(KycRequirement { row }));
-    assert_eq!(keys(&world), [KycRequirementKey { h_payto: h_payto(1), row }]);
+    // It comes back with another number.
+    assert_eq!(world.ok(require_as(1, 9)), Answer::RequireKyc(KycRequirement { row: 9 }));
+    assert_eq!(keys(&world), [KycRequirementKey { h_payto: h_payto(1), row: 9 }]);
     // An identification is kept as long as a reserve after it has expired.
     world.advance(366 * delay_s() + KEPT_S);
     assert_eq!(processes(&world), 1);

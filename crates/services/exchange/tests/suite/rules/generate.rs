@@ -2,7 +2,6 @@
 //! identifiers.
 
 use batzen_crypto::{CsNonce, HashCode, ShortHash};
-use batzen_exchange::rules::kyc::requirement_row;
 use batzen_exchange::rules::{
     Aggregate, ClearKycAlert, CloseReserve, Command, Contract, Credit, Credits, DecideKyc, Deposit,
     FinishKyc, KycProvider, KycRule, KycRules, KycUserType, PurseCoin, PurseCreate, PurseDelete,
@@ -71,7 +70,7 @@ fn withdrawal() -> impl Strategy<Value = Command> {
         .prop_map(|(n, planchets, batch, unsigned, sender)| {
             let planchets: Vec<(u8, u32)> = planchets.into_iter().map(|p| (p, denom_of(p))).collect();
             let Command::Withdraw(mut command) = withdraw(n, &planchets, batch) else { unreachable!() };
-            command.origin = sender.map(h_payto);
+            command.origin = sender.map(limited);
             if unsigned {
                 command.planchets[0].ev_sig = None;
             }
@@ -191,7 +190,7 @@ fn aggregating() -> impl Strategy<Value = Command> {
             complete: odd == 3,
             wtid: wtid(wtid_n),
             request_uid: HashCode::from_bytes([wtid_n; 64]),
-            kyc_hold: (odd != 4).then(|| requirement_row(h_payto(account_n), "name")),
+            payee: Some(limited(account_n)),
         })
     })
 }
@@ -500,6 +499,7 @@ pub(super) fn known_for_ever(n: u8) -> [Command; 2] {
         Command::FinishKyc(FinishKyc {
             h_payto,
             provider,
+            token: "t".to_owned(),
             provider_user_id: "u".to_owned(),
             attributes: Vec::new(),
             validity: Duration::FOREVER,
@@ -507,17 +507,23 @@ pub(super) fn known_for_ever(n: u8) -> [Command; 2] {
     ]
 }
 
+/// A requirement of a limited account. Its number depends on the account, so that several nodes agree on it.
+fn require(n: u8) -> RequireKyc {
+    RequireKyc { h_payto: limited_account(n), checks: "name".to_owned(), row: u64::from(n) + 1 }
+}
+
 fn identifying() -> impl Strategy<Value = Command> {
     let provider = prop::sample::select(vec!["id", "home"]);
-    (0u8..3 + RESERVES, provider, 0u8..12, 0u8..2, 0u64..3).prop_map(|(n, provider, kind, choice, time_s)| {
+    (0u8..3 + RESERVES, provider, 0u8..14, 0u8..2, 0u64..3).prop_map(|(n, provider, kind, choice, time_s)| {
         let (h_payto, provider) = (limited_account(n), provider.to_owned());
         let validity = Duration::from_secs(300 * (time_s + 1));
         match kind {
-            0 => Command::RequireKyc(RequireKyc { h_payto, checks: "name".to_owned() }),
+            0 | 11 | 12 => Command::RequireKyc(require(n)),
             1..4 => Command::StartKyc(StartKyc { h_payto, provider, token: choice.to_string() }),
             4 | 5 => Command::FinishKyc(FinishKyc {
                 h_payto,
                 provider,
+                token: choice.to_string(),
                 provider_user_id: "u".to_owned(),
                 attributes: vec![choice; usize::from(choice)],
                 validity,
@@ -563,6 +569,7 @@ fn form() -> impl Strategy<Value = Vec<Op>> {
             })
         };
         [
+            Command::RequireKyc(require(n)),
             Command::StartKyc(start),
             Command::SubmitKyc(submit),
             decide("alice", 0),

@@ -1,15 +1,19 @@
 //! Limits on customers: each rule's own time frame, what counts, and how payouts are held and released.
 
+use batzen_crypto::EddsaPublicKey;
+use batzen_crypto::hash::sha512_parts;
 use batzen_exchange::reads::{kyc, read};
-use batzen_exchange::rules::kyc::{EVENTS_MAX, requirement_row};
+use batzen_exchange::rules::kyc::{EVENTS_MAX, HOLDS_MAX, requirement_number};
 use batzen_exchange::rules::{
     Aggregate, Aggregated, Answer, ClearKycAlert, Command, DecideKyc, FinishKyc, KycDecided, KycProvider,
-    KycRule, KycRules, KycUserType, Refusal, RequestClose, RequireKyc, RulesConfig, StartKyc, SubmitKyc,
-    Trigger, Withdraw,
+    KycRule, KycRules, KycUserType, LimitedAccount, PurseCoin, PurseDelete, PurseDeposit, Refusal,
+    RequestClose, RequireKyc, ReservePurse, RulesConfig, StartKyc, SubmitKyc, Trigger, Withdraw,
 };
+use batzen_protocol::payto::PaytoUri;
 use batzen_protocol::{Duration, Money, Timestamp};
 use batzen_tables::exchange::{
-    KycAccountKey, KycAlerts, KycEvent, KycOperation, KycState, KycUsageKey, KycUsages, PaytoHash,
+    DepositTarget, KycAccountKey, KycAlerts, KycEvent, KycOperation, KycState, KycUsages, PaytoHash,
+    PurseMergeRow,
 };
 
 use crate::rules::world::*;
@@ -40,7 +44,7 @@ fn withdraw(reserve_n: u8, ev_n: u8, origin_n: u8) -> Command {
     let Command::Withdraw(command) = super::world::withdraw(reserve_n, &[(ev_n, 1)], false) else {
         panic!("a withdrawal")
     };
-    Command::Withdraw(Withdraw { origin: Some(h_payto(origin_n)), ..command })
+    Command::Withdraw(Withdraw { origin: Some(limited(origin_n)), ..command })
 }
 
 /// Fills a reserve from an account.
@@ -59,6 +63,7 @@ fn identify(world: &World, account: PaytoHash, provider: &str, secs: u64) {
     world.ok(Command::FinishKyc(FinishKyc {
         h_payto: account,
         provider,
+        token: "t".to_owned(),
         provider_user_id: "u".to_owned(),
         attributes: vec![1],
         validity: Duration::from_secs(secs),
@@ -86,8 +91,7 @@ fn withdrawals_from_all_reserves_of_an_account_count_and_a_refusal_counts_nothin
     // After the time frame, they no longer count.
     world.advance(101);
     world.ok(withdraw(1, 3, 7));
-    let usage =
-        world.store.get::<KycUsages>(&KycUsageKey { h_payto: h_payto(7), operation: KycOperation::Withdraw });
+    let usage = world.store.get::<KycUsages>(&limited(7).usage_key(KycOperation::Withdraw));
     assert_eq!(usage.unwrap().unwrap().row.events.0, [KycEvent { time: world.now(), amount: m("10.1") }]);
     world.totals();
 }
@@ -141,17 +145,211 @@ fn an_identification_counts_while_it_is_valid() {
 #[test]
 fn a_requirement_has_one_number_and_belongs_to_its_account() {
     let world = world(Vec::new());
-    let require = |account| RequireKyc { h_payto: account, checks: "address name".to_owned() };
-    let mut rows = Vec::new();
-    for account in [h_payto(7), h_payto(7), h_payto(8)] {
-        let Answer::RequireKyc(stored) = world.ok(Command::RequireKyc(require(account))) else { panic!() };
-        rows.push(stored.row);
-    }
-    assert!(rows[0] == rows[1] && rows[0] != rows[2] && rows.iter().all(|row| (1..1 << 53).contains(row)));
+    let require = |account, row| {
+        let command = RequireKyc { h_payto: account, checks: "address name".to_owned(), row };
+        let Answer::RequireKyc(stored) = world.ok(Command::RequireKyc(command)) else { panic!() };
+        stored.row
+    };
+    assert_eq!(require(h_payto(7), 11), 11);
+    assert_eq!((require(h_payto(7), 12), require(h_payto(8), 13)), (11, 13));
     let of = |account, row| kyc::requirement(&world.store, account, row).unwrap();
-    assert_eq!(of(h_payto(7), rows[0]), kyc::Requirement::Of("address name".to_owned()));
-    assert_eq!(of(h_payto(7), rows[2]), kyc::Requirement::Foreign);
-    assert_eq!(of(h_payto(7), 1), kyc::Requirement::Unknown);
+    assert_eq!(of(h_payto(7), 11), kyc::Requirement::Of("address name".to_owned()));
+    assert_eq!(of(h_payto(7), 13), kyc::Requirement::Foreign);
+    assert_eq!(of(h_payto(7), 12), kyc::Requirement::Unknown);
+    assert_eq!(requirement_number([0; 8]), 1);
+    assert_eq!(requirement_number([255; 8]), (1 << 53) - 1);
+    // A number of an earlier version follows from the account, so it tells nothing, and is replaced.
+    let digest = sha512_parts(&[b"kyc-requirement", h_payto(9).as_bytes(), b"address name"]);
+    let guessed = requirement_number(*digest.as_bytes().first_chunk().unwrap());
+    assert_eq!(require(h_payto(9), guessed), guessed);
+    assert_eq!(of(h_payto(9), guessed), kyc::Requirement::Unknown);
+    assert_eq!(require(h_payto(9), 14), 14);
+    assert_eq!(of(h_payto(9), 14), kyc::Requirement::Of("address name".to_owned()));
+}
+
+#[test]
+fn all_spellings_of_an_account_share_its_limits() {
+    let world = world(vec![
+        rule(KycOperation::Withdraw, "name", "30", 100),
+        rule(KycOperation::Close, "name", "60", 100),
+        rule(KycOperation::Deposit, "name", "7", 100),
+    ]);
+    // The bank writes the sender's name in another way each time.
+    let spelled = |n: u8| format!("payto://x-taler-bank/host-{n}/account-7?receiver-name={n}");
+    for n in 1..=3 {
+        let mut credit = credits(&[(n, n.into(), "50", 7, world.now())], n.into());
+        let Command::Credits(inner) = &mut credit else { panic!() };
+        (inner.credits[0].payto_uri, inner.credits[0].h_payto) =
+            (spelled(n), LimitedAccount::of(&spelled(n)).h_payto());
+        world.ok(credit);
+    }
+    let withdraw = |reserve_n: u8, ev_n: u8| {
+        let Command::Withdraw(command) = withdraw(reserve_n, ev_n, 7) else { panic!("a withdrawal") };
+        Command::Withdraw(Withdraw { origin: Some(LimitedAccount::of(&spelled(reserve_n))), ..command })
+    };
+    world.ok(withdraw(1, 1));
+    world.ok(withdraw(2, 2));
+    let refused = world.refused(withdraw(3, 3));
+    assert_eq!(refused, required(LimitedAccount::of(&spelled(3)).h_payto(), "name"));
+
+    // Closings to an account.
+    let close = |reserve_n: u8, target: &str| {
+        let account = LimitedAccount::of(target);
+        Command::RequestClose(RequestClose {
+            reserve_pub: reserve(reserve_n),
+            request_time: at(1),
+            requested: Some(account.h_payto()),
+            h_payto: account.h_payto(),
+            payto_uri: target.to_owned(),
+            method: METHOD.to_owned(),
+            reserve_sig: sig(1),
+        })
+    };
+    world.ok(close(1, "payto://x-taler-bank/a/thief?receiver-name=A"));
+    let again = close(2, "payto://X-TALER-BANK/a/THIEF/?receiver-name=B");
+    assert!(matches!(world.refused(again), Refusal::KycRequired { .. }));
+
+    // Payouts to a merchant.
+    let pay = |n: u8, payto_uri: &str| {
+        let mut command = deposit(&[(n, 1, "5")], (B, n, 42), (0, 0));
+        let account = LimitedAccount::of(payto_uri);
+        (command.h_payto, command.payto_uri) = (account.h_payto(), payto_uri.to_owned());
+        world.ok(Command::Deposit(command));
+        let target = DepositTarget { h_payto: account.h_payto(), ..target(B, 42) };
+        world.run(Command::Aggregate(Aggregate {
+            target,
+            payee: Some(account),
+            ..aggregate(n, Trigger::Due)
+        }))
+    };
+    let paid = pay(1, "payto://x-taler-bank/bank/shop?receiver-name=Shop");
+    assert!(matches!(paid, Ok(Answer::Aggregate(Aggregated::Prepared { .. }))), "{paid:?}");
+    let held = pay(2, "payto://x-taler-bank/bank:443/%53hop?receiver-name=Other");
+    assert!(matches!(held, Err(Refusal::KycRequired { .. })), "{held:?}");
+    // The worker names the account of the target.
+    let account = LimitedAccount::of("payto://x-taler-bank/bank:443/%53hop?receiver-name=Other");
+    let target = DepositTarget { h_payto: account.h_payto(), ..target(B, 42) };
+    let foreign = Aggregate { target, payee: Some(limited(1)), ..aggregate(3, Trigger::Due) };
+    assert_eq!(world.refused(Command::Aggregate(foreign)), Refusal::TargetMismatch);
+}
+
+/// A purse of this value that reserve 1 asks for.
+fn ask(n: u8, value: &str, expiration_s: u64) -> ReservePurse {
+    let merge = PurseMergeRow {
+        reserve_pub: reserve(1),
+        h_payto: h_payto(1),
+        merge_sig: sig(n),
+        reserve_sig: sig(n),
+        merge_time: at(0),
+    };
+    ReservePurse {
+        purse_pub: purse_pub(n),
+        reserve_pub: reserve(1),
+        terms: purse_terms(value, expiration_s),
+        fee: Some(Money::ZERO),
+        merge,
+        contract: None,
+    }
+}
+
+#[test]
+fn purses_that_a_reserve_asks_for_count_until_they_are_decided() {
+    let world = world(vec![rule(KycOperation::Merge, "name", "5", 100)]);
+    credit(&world, 99, "90", 1, 99);
+    for ev_n in 1..=3 {
+        world.ok(super::world::withdraw(99, &[(ev_n, 1)], false));
+    }
+    let ask = |n| Command::ReservePurse(ask(n, "2", if n < 6 { 10_000 } else { 30_000 }));
+    let refused = |world: &World, n| {
+        assert!(matches!(world.refused(ask(n)), Refusal::KycRequired { .. }), "{n}");
+    };
+    world.ok(ask(1));
+    world.ok(ask(2));
+    refused(&world, 3);
+    // The same again is no new one.
+    world.ok(ask(2));
+    // However long they wait: the time frame does not matter before they are paid.
+    world.advance(150);
+    refused(&world, 3);
+    // What is paid counts from then on.
+    let coins = vec![PurseCoin { coin: presented(1, 1), amount: m("2.1"), coin_sig: sig(1) }];
+    let reserve_pub = Some(reserve(1));
+    let deposit = PurseDeposit { purse_pub: purse_pub(1), reserve_pub, coins };
+    world.ok(Command::PurseDeposit(deposit));
+    world.advance(90);
+    refused(&world, 3);
+    world.advance(20);
+    world.ok(ask(3));
+    // What is deleted or has expired no longer counts.
+    refused(&world, 4);
+    world.ok(Command::PurseDelete(PurseDelete {
+        purse_pub: purse_pub(2),
+        purse_sig: sig(2),
+        reserve_pub,
+        coins: Vec::new(),
+    }));
+    world.ok(ask(4));
+    refused(&world, 5);
+    world.advance(10_000);
+    world.ok(ask(6));
+    let usage = world.store.all::<KycUsages>().unwrap().pop().unwrap().row;
+    assert_eq!((usage.holds.0.len(), usage.events.0.len()), (1, 1));
+}
+
+#[test]
+fn an_account_without_identification_has_a_bounded_number_of_open_purses() {
+    let world = world(vec![rule(KycOperation::Merge, "name", "500", 100)]);
+    let ask = |n: usize| {
+        let mut key = [7; 32];
+        key[..8].copy_from_slice(&n.to_le_bytes());
+        let purse_pub = EddsaPublicKey::from_bytes(key);
+        Command::ReservePurse(ReservePurse { purse_pub, ..ask(1, "0.01", 1_000) })
+    };
+    for n in 0..HOLDS_MAX {
+        world.ok(ask(n));
+    }
+    assert_eq!(world.refused(ask(HOLDS_MAX)), Refusal::PurseUnaffordable);
+    let account = PaytoUri::reserve(&config().exchange_base_url, &reserve(1)).unwrap();
+    identify(&world, account.hash(), "id", 1_000);
+    world.ok(ask(HOLDS_MAX));
+}
+
+#[test]
+fn what_identified_somebody_once_does_so_no_more() {
+    let world = world(Vec::new());
+    let (account, provider) = (h_payto(7), "id".to_owned());
+    let start = |token: &str| {
+        let command = StartKyc { h_payto: account, provider: provider.clone(), token: token.to_owned() };
+        let Answer::StartKyc(started) = world.ok(Command::StartKyc(command)) else { panic!() };
+        started.token
+    };
+    let finish = |token: &str| {
+        Command::FinishKyc(FinishKyc {
+            h_payto: account,
+            provider: provider.clone(),
+            token: token.to_owned(),
+            provider_user_id: "u".to_owned(),
+            attributes: vec![1],
+            validity: Duration::from_secs(10),
+        })
+    };
+    let submit = |token: &str, attributes: u8| {
+        let (provider, token) = (provider.clone(), token.to_owned());
+        Command::SubmitKyc(SubmitKyc { h_payto: account, provider, token, attributes: vec![attributes] })
+    };
+    assert_eq!(start("one"), "one");
+    assert_eq!(world.refused(finish("guess")), Refusal::KycProcessUnknown);
+    world.ok(finish("one"));
+    assert_eq!(world.refused(submit("one", 1)), Refusal::KycWaits, "identified");
+    world.advance(10);
+    assert_eq!(start("two"), "two");
+    assert_eq!(world.refused(finish("one")), Refusal::KycProcessUnknown);
+    // What waits for officers cannot be replaced, not even by the same page.
+    world.ok(submit("two", 1));
+    assert_eq!(world.refused(submit("two", 2)), Refusal::KycWaits);
+    assert_eq!(start("three"), "two");
+    let process = kyc::process(&world.store, account, "id").unwrap().unwrap();
+    assert_eq!((process.state, process.submitted), (KycState::Submitted, vec![1]));
 }
 
 #[test]
@@ -191,7 +389,7 @@ fn an_account_keeps_a_bounded_number_of_events_and_forgets_no_amount() {
     assert_eq!(kept.first().unwrap().time, at(100));
 }
 
-fn aggregate(wtid_n: u8, kyc_hold: Option<u64>, trigger: Trigger) -> Aggregate {
+fn aggregate(wtid_n: u8, trigger: Trigger) -> Aggregate {
     Aggregate {
         target: target(B, 42),
         method: METHOD.to_owned(),
@@ -202,7 +400,7 @@ fn aggregate(wtid_n: u8, kyc_hold: Option<u64>, trigger: Trigger) -> Aggregate {
         complete: false,
         wtid: wtid(wtid_n),
         request_uid: hash(60, wtid_n),
-        kyc_hold,
+        payee: Some(limited(42)),
     }
 }
 
@@ -214,11 +412,11 @@ fn a_payout_is_held_until_two_officers_release_it_and_is_paid_once() {
     world.ok(Command::Deposit(deposit(&[(1, 1, "8")], (B, 1, 42), (0, 0))));
     let key = deposit_key(1, B, 1);
     let account = h_payto(42);
-    let refused = world.refused(Command::Aggregate(aggregate(1, None, Trigger::Due)));
+    let refused = world.refused(Command::Aggregate(aggregate(1, Trigger::Due)));
     assert_eq!(refused, required(account, "name"));
-    let row = requirement_row(account, "name");
-    world.ok(Command::RequireKyc(RequireKyc { h_payto: account, checks: "name".to_owned() }));
-    let held = world.ok(Command::Aggregate(aggregate(1, Some(row), Trigger::Due)));
+    let row = 77;
+    world.ok(Command::RequireKyc(RequireKyc { h_payto: account, checks: "name".to_owned(), row }));
+    let held = world.ok(Command::Aggregate(aggregate(1, Trigger::Due)));
     assert_eq!(held, Answer::Aggregate(Aggregated::Transient { taken: 1, total: m("7.9"), more: false }));
     let status = read::deposit_status(&world.store, &world.denoms, &key).unwrap().unwrap();
     assert_eq!((status.transfer, status.kyc_row), (None, Some(row)));
@@ -273,7 +471,7 @@ fn a_payout_is_held_until_two_officers_release_it_and_is_paid_once() {
     let alerts = kyc::alerts(&world.store, 10).unwrap();
     assert_eq!((alerts.len(), alerts[0].aggregates.len()), (1, 1));
     let paid = Aggregated::Prepared { taken: 0, amount: m("7.89") };
-    let release = Command::Aggregate(aggregate(1, Some(row), Trigger::Continued));
+    let release = Command::Aggregate(aggregate(1, Trigger::Continued));
     assert_eq!(world.ok(release.clone()), Answer::Aggregate(paid));
     assert_eq!(world.ok(release), Answer::Aggregate(Aggregated::Nothing));
     let clear = |secs| Command::ClearKycAlert(ClearKycAlert { h_payto: account, time: at(secs) });

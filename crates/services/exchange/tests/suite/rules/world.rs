@@ -13,8 +13,8 @@ use batzen_exchange::reads::read;
 use batzen_exchange::reads::totals::{Totals, totals};
 use batzen_exchange::rules::{
     Aggregate, Aggregated, Answer, Command, Credit, Credits, DenomTable, Deposit, DepositCoin, ExchangeRules,
-    Melt, Planchet, PresentedCoin, PurseTerms, Refund, Refusal, Reveal, RulesConfig, TransfersDone, Trigger,
-    Withdraw,
+    LimitedAccount, Melt, Planchet, PresentedCoin, PurseTerms, Refund, Refusal, Reveal, RulesConfig,
+    TransfersDone, Trigger, Withdraw,
 };
 use batzen_exchange::workers::liabilities::RowsError;
 use batzen_protocol::{Duration, Money, MoneySum, Timestamp};
@@ -106,7 +106,12 @@ pub(super) fn payto(n: u8) -> String {
 }
 
 pub(super) fn h_payto(n: u8) -> ShortHash {
-    ShortHash::from_bytes([n.wrapping_add(100); 32])
+    batzen_protocol::payto::h_payto(&payto(n))
+}
+
+/// A bank account, as limits see it.
+pub(super) fn limited(n: u8) -> LimitedAccount {
+    LimitedAccount::of(&payto(n))
 }
 
 pub(super) fn account() -> AccountId {
@@ -377,7 +382,7 @@ impl<R: Rules<Command = Command, Answer = Answer, Refusal = Refusal>> World<R> {
                 complete: false,
                 wtid: transient.map_or_else(Wtid::random, |row| row.wtid),
                 request_uid: HashCode::random(),
-                kyc_hold: None,
+                payee: read::payto(&self.store, target.h_payto).unwrap().as_deref().map(LimitedAccount::of),
             }));
             match outcome {
                 Answer::Aggregate(Aggregated::Transient { more: true, .. }) => trigger = Trigger::Continued,
@@ -427,7 +432,7 @@ pub(super) fn withdraw(n: u8, planchets: &[(u8, u32)], batch: bool) -> Command {
             nonce: (*serial == 3).then(|| CsNonce::from_bytes([planchet % 4; 32])),
         })
         .collect();
-    Command::Withdraw(Withdraw { reserve_pub: reserve(n), planchets, batch, origin: Some(h_payto(n)) })
+    Command::Withdraw(Withdraw { reserve_pub: reserve(n), planchets, batch, origin: Some(limited(n)) })
 }
 
 pub(super) fn presented(n: u8, serial: u32) -> PresentedCoin {

@@ -101,7 +101,7 @@ fn first_part(w: &World, target: DepositTarget) -> Command {
         complete: false,
         wtid: Wtid::random(),
         request_uid: HashCode::random(),
-        kyc_hold: None,
+        payee: None,
     })
 }
 

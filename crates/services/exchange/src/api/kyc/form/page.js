@@ -46,7 +46,10 @@ form.addEventListener("submit", async (event) => {
   try {
     const body = JSON.stringify({ account, token, attributes });
     const headers = { "content-type": "application/json" };
-    show(await answer(await fetch(location.pathname, { method: "POST", headers, body })));
+    const response = await fetch(location.pathname, { method: "POST", headers, body });
+    // What was sent before is there already.
+    if (response.status === 409) await load();
+    else show(await answer(response));
   } catch (problem) {
     say("Not sent: " + problem.message + ".");
   } finally {

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use batzen_crypto::{EddsaPublicKey, ShortHash};
-use batzen_exchange::rules::kyc::requirement_row;
 use batzen_exchange::rules::{
     DecideKyc, FinishKyc, KycDecided, KycFinished, KycRequirement, KycStarted, KycSubmitted, Refusal,
     RequireKyc, StartKyc, SubmitKyc,
@@ -29,6 +28,8 @@ pub(super) struct Customers {
     events: Vec<(ShortHash, KycOperation, Timestamp, Units)>,
     processes: BTreeMap<(ShortHash, String), Process>,
     decisions: BTreeSet<(ShortHash, String, Timestamp, String)>,
+    /// The numbers of requirements.
+    requirements: BTreeMap<(ShortHash, String), u64>,
     /// Transient aggregates that are held.
     pub held: BTreeSet<(ShortHash, EddsaPublicKey)>,
 }
@@ -47,6 +48,8 @@ impl Model {
         now: Timestamp,
     ) -> Option<String> {
         let mut missing = BTreeSet::new();
+        let amount =
+            amount + if operation == KycOperation::Merge { self.asked_for(&account, now) } else { 0 };
         for rule in self.config.kyc.rules.iter().filter(|rule| rule.operation == operation) {
             let counts = |(who, what, when, _): &&(ShortHash, KycOperation, Timestamp, Units)| {
                 *who == account && *what == operation && when.saturating_add(rule.timeframe) >= now
@@ -91,8 +94,13 @@ impl Model {
         self.customers.events.push((account, operation, now, amount));
     }
 
-    pub(super) fn require(&self, command: &RequireKyc) -> KycRequirement {
-        KycRequirement { row: requirement_row(command.h_payto, &command.checks) }
+    pub(super) fn require(&mut self, command: &RequireKyc) -> KycRequirement {
+        let key = (command.h_payto, command.checks.clone());
+        KycRequirement { row: *self.customers.requirements.entry(key).or_insert(command.row) }
+    }
+
+    pub(super) fn is_required(&self, account: ShortHash, checks: &str) -> bool {
+        self.customers.requirements.contains_key(&(account, checks.to_owned()))
     }
 
     pub(super) fn start(&mut self, command: &StartKyc, now: Timestamp) -> KycStarted {
@@ -105,6 +113,9 @@ impl Model {
             approved_by: None,
         });
         let has_expired = process.state == KycState::Approved && process.expiration <= now;
+        if has_expired {
+            process.token.clone_from(&command.token);
+        }
         if process.state == KycState::Rejected || has_expired {
             process.state = KycState::Started;
         }
@@ -118,13 +129,21 @@ impl Model {
 
     pub(super) fn finish(&mut self, command: &FinishKyc, now: Timestamp) -> Step<KycFinished> {
         let process = self.process(command.h_payto, &command.provider)?;
+        if process.token != command.token {
+            return Err(Refusal::KycProcessUnknown.into());
+        }
         Ok(KycFinished { expiration: process.approve(command.validity, now) })
     }
 
-    pub(super) fn submit(&mut self, command: &SubmitKyc) -> Step<KycSubmitted> {
+    pub(super) fn submit(&mut self, command: &SubmitKyc, now: Timestamp) -> Step<KycSubmitted> {
         let process = self.process(command.h_payto, &command.provider)?;
         if process.token != command.token {
             return Err(Refusal::KycProcessUnknown.into());
+        }
+        match process.state {
+            KycState::Submitted => return Err(Refusal::KycWaits.into()),
+            KycState::Approved if process.expiration > now => return Err(Refusal::KycWaits.into()),
+            _ => {}
         }
         process.state = KycState::Submitted;
         process.submitted.clone_from(&command.attributes);

@@ -378,7 +378,7 @@ impl Model {
             Command::RequireKyc(command) => Answer::RequireKyc(self.require(command)),
             Command::StartKyc(command) => Answer::StartKyc(self.start(command, now)),
             Command::FinishKyc(command) => Answer::FinishKyc(self.finish(command, now)?),
-            Command::SubmitKyc(command) => Answer::SubmitKyc(self.submit(command)?),
+            Command::SubmitKyc(command) => Answer::SubmitKyc(self.submit(command, now)?),
             Command::DecideKyc(command) => Answer::DecideKyc(self.decide(command, now)?),
             Command::ClearKycAlert(_) => Answer::ClearKycAlert(KycAlertCleared),
             Command::ExecuteDrain(_)
@@ -480,7 +480,7 @@ impl Model {
             if let Some(origin) = reserve.origin
                 && self.config.kyc.limits(KycOperation::Withdraw)
             {
-                if command.origin != Some(origin) {
+                if command.origin.map(|named| named.h_payto()) != Some(origin) {
                     return Err(Refusal::OriginOther.into());
                 }
                 self.limit(KycOperation::Withdraw, origin, price, now)?;

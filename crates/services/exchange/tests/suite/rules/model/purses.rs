@@ -233,7 +233,18 @@ impl Model {
         Ok(PurseMerged { purse: row, is_new: true })
     }
 
-    /// Merging counts only when it happens.
+    /// The sum of the purses that a reserve has asked for, and that may still be paid.
+    pub(super) fn asked_for(&self, account: &ShortHash, now: Timestamp) -> Units {
+        let is_open = |purse: &&Purse| {
+            let merge = purse.merge.as_ref();
+            let is_its = merge.is_some_and(|merge| self.reserve_account(&merge.reserve_pub) == *account);
+            is_its && purse.is_open() && purse.terms.expiration > now
+        };
+        self.purses.values().filter(is_open).map(|purse| u(purse.terms.target)).sum()
+    }
+
+    /// A purse that is merged when it is full counts when that happens, and one that was asked for as long as it is
+    /// open.
     fn limit_merge(&self, reserve_pub: &EddsaPublicKey, target: Units, now: Timestamp) -> Step<()> {
         let account = self.reserve_account(reserve_pub);
         match self.missing(KycOperation::Merge, account, target, now) {

@@ -1,6 +1,5 @@
 //! The model's refreshes, recoups and aggregations.
 
-use batzen_exchange::rules::kyc::requirement_row;
 use batzen_exchange::rules::{
     Aggregate, Aggregated, DenomProblem, Melt, Melted, PresentedCoin, Recoup, RecoupRefresh, RecoupRefreshed,
     Recouped, Refusal, Reveal, Revealed, Trigger,
@@ -207,7 +206,7 @@ impl Model {
         if amount > 0
             && let Some(checks) = self.missing(KycOperation::Deposit, h_payto, total, now)
         {
-            if command.kyc_hold != Some(requirement_row(h_payto, &checks)) {
+            if !self.is_required(h_payto, &checks) {
                 return Err(Refusal::KycRequired { h_payto, checks }.into());
             }
             self.customers.held.insert(key);
