@@ -116,6 +116,7 @@ fn failed(url: &str, error: ClientError) -> TransportError {
             format!("the connection failed: {reason}")
         }
         ClientError::BadReply { reason, .. } => reason,
+        ClientError::NotPublic { .. } => "its address is not public".to_owned(),
         // Calls accept any status.
         ClientError::Status { status, .. } => format!("HTTP {status}"),
     };

@@ -1,4 +1,4 @@
-//! Keys of the exchanges of a process: made once for each set of denominations, because RSA keys take a while.
+//! Keys of the exchanges of a process: made once for each URL and set of denominations, because RSA keys take a while.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -11,12 +11,13 @@ use tokio::sync::Mutex;
 
 use super::START;
 
-/// The directories of keys, by the sections of the configuration.
+/// The directories of keys, by the sections of the configuration and the URL: no two exchanges have the same keys.
 static MADE: LazyLock<Mutex<HashMap<Vec<String>, Arc<TempDir>>>> = LazyLock::new(Mutex::default);
 
 /// Copies the keys that this configuration needs at [`START`] into its directory.
 pub(super) async fn copy_to(config: &ExchangeConfig, directory: &Path) {
-    let sections: Vec<String> = config.coins.iter().map(|coin| coin.section.clone()).collect();
+    let mut sections: Vec<String> = config.coins.iter().map(|coin| coin.section.clone()).collect();
+    sections.push(config.base_url.clone());
     let mut made = MADE.lock().await;
     let keys = match made.get(&sections) {
         Some(keys) => Arc::clone(keys),

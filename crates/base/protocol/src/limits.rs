@@ -20,8 +20,6 @@ pub(crate) const NAME_BYTES_MAX: usize = 256;
 pub const PLANCHETS_MAX: usize = 256;
 /// Coins in one batch deposit.
 pub const DEPOSIT_COINS_MAX: usize = 256;
-/// Coins in one payment at a merchant, which asks the exchange in several requests.
-pub const PAYMENT_COINS_MAX: usize = 1_024;
 /// Coins in one request of a purse, or for keeping a reserve open.
 pub const PURSE_COINS_MAX: usize = 256;
 /// The encrypted contract of a purse, in bytes. A contract of a few lines takes about 300. Reserves create purses
@@ -32,8 +30,10 @@ pub const FRESH_COINS_MAX: usize = 255;
 /// The most elements read from an array whose excess has its own error code. One more than any such array may
 /// have, so that the endpoint sees the excess.
 pub(crate) const ARRAY_READ_MAX: usize = 257;
-/// Likewise for the coins of a payment.
-pub(crate) const PAYMENT_COINS_READ_MAX: usize = PAYMENT_COINS_MAX + 1;
+/// Coins of a payment at a shop, which deposits them in several requests.
+pub const PAY_COINS_MAX: usize = 1_024;
+/// The most coins of a payment that are read. The endpoint sees the excess.
+pub(crate) const PAY_COINS_READ_MAX: usize = PAY_COINS_MAX + 1;
 /// The most denominations, or signing keys, that one request to `/management/keys` puts into use: about 20
 /// denominations renewed weekly for three years.
 pub const KEY_SIGNATURES_MAX: usize = 4_096;

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use batzen_config::{Config, ConfigError, Expected, Origin};
 use batzen_crypto::EddsaPublicKey;
 use batzen_engine::Clock;
-use batzen_http::{Listen, TrustedProxies};
+use batzen_http::{Listen, Networks, TrustedProxies};
 use batzen_protocol::api::merchant::ContractAuditor;
 use batzen_protocol::{Currency, Timestamp};
 use batzen_service::storage::StoreConfig;
@@ -34,6 +34,8 @@ pub const KNOWN_OPTIONS: &[(&str, &[&str])] = &[
             "DATA_DIR",
             "TRUSTED_PROXIES",
             "DEPOSIT_CONFIRMATION_SHARE",
+            "WEBHOOK_NETWORKS",
+            "EXCHANGE_NETWORKS",
             // Of other backends.
             "KEYFILE",
         ],
@@ -49,7 +51,7 @@ pub const KNOWN_OPTIONS: &[(&str, &[&str])] = &[
 pub struct TrustedExchange {
     /// Its base URL, with a final slash.
     pub url: String,
-    /// Its master key, by which it is recognised under any URL.
+    /// Its master key. An exchange with this key is asked at this URL, whatever URL a wallet names.
     pub master_pub: EddsaPublicKey,
 }
 
@@ -138,6 +140,8 @@ impl ListenConfig {
 /// | `DATA_DIR` | `$TALER_DATA_HOME/merchant/` if `[paths]` sets it or `TALER_HOME` | directory of the store; otherwise all data is in memory only |
 /// | `DEPOSIT_CONFIRMATION_SHARE` | 6.25 | the percentage of the exchanges' confirmations that each of their auditors sees |
 /// | `TRUSTED_PROXIES` | none | proxies whose `X-Forwarded-For` names the client |
+/// | `WEBHOOK_NETWORKS` | none | networks that are not public and to which web hooks may go, such as `10.1.0.0/16` |
+/// | `EXCHANGE_NETWORKS` | none | networks that are not public and in which an exchange that only an auditor vouches for may be |
 ///
 /// Each section `[merchant-exchange-*]` names an exchange with `EXCHANGE_BASE_URL`, `MASTER_KEY` and `CURRENCY`;
 /// those of other currencies are ignored. Each section `[merchant-auditor-$NAME]` likewise names an auditor with
@@ -158,6 +162,10 @@ pub struct MerchantConfig {
     pub confirmation_share: ConfirmationShare,
     /// Trusted proxies, whose `X-Forwarded-For` names the client.
     pub trusted_proxies: TrustedProxies,
+    /// Networks inside to which web hooks may go.
+    pub webhook_networks: Networks,
+    /// Networks inside in which exchanges may be that wallets name and auditors vouch for.
+    pub exchange_networks: Networks,
     /// The clock.
     pub clock: Arc<dyn Clock>,
 }
@@ -185,6 +193,8 @@ impl MerchantConfig {
             auditors: Vec::new(),
             confirmation_share: ConfirmationShare::DEFAULT,
             trusted_proxies: TrustedProxies::default(),
+            webhook_networks: Networks::default(),
+            exchange_networks: Networks::default(),
             clock: Arc::new(|| Timestamp::from_system_time(SystemTime::now())),
         }
     }
@@ -219,6 +229,10 @@ impl MerchantConfig {
             Some("unix") => ListenConfig::Unix { path: config.require(MERCHANT, "UNIXPATH")? },
             Some(_) => return Err(config.invalid(MERCHANT, "SERVE", "tcp or unix")),
         };
+        let networks = |option| -> Result<Networks, ConfigError> {
+            let read = |text: &str| text.parse().map_err(|_| Expected::new(Networks::EXPECTED));
+            Ok(config.get_with(MERCHANT, option, read)?.unwrap_or_default())
+        };
         let mut exchanges = Vec::new();
         for (section, _) in config.sections_with(&[EXCHANGE_PREFIX]) {
             if config.text(section, "CURRENCY").is_none_or(|text| text == currency.as_str()) {
@@ -249,6 +263,8 @@ impl MerchantConfig {
                     text.parse().map_err(|_| Expected::new(TrustedProxies::EXPECTED))
                 })?
                 .unwrap_or_default(),
+            webhook_networks: networks("WEBHOOK_NETWORKS")?,
+            exchange_networks: networks("EXCHANGE_NETWORKS")?,
             ..Self::new(currency)
         })
     }
@@ -290,6 +306,7 @@ mod tests {
     fn reads_the_options() {
         let config = read(&format!(
             "[taler]\nCURRENCY = KUDOS\n[merchant]\nPORT = 9000\nBIND_TO = ::1\nDATA_DIR = /tmp/x\n\
+             WEBHOOK_NETWORKS = 10.1.0.0/16\nEXCHANGE_NETWORKS = ::1\n\
              [merchant-exchange-one]\nEXCHANGE_BASE_URL = http://e/\nMASTER_KEY = {KEY}\nCURRENCY = KUDOS\n\
              [merchant-exchange-two]\nEXCHANGE_BASE_URL = http://f/\nMASTER_KEY = {KEY}\nCURRENCY = EUR\n\
              [merchant-auditor-a]\nAUDITOR_BASE_URL = http://a/\nAUDITOR_KEY = {KEY}\nCURRENCY = KUDOS\n\
@@ -298,6 +315,8 @@ mod tests {
         .unwrap();
         assert_eq!(config.place, ListenConfig::Tcp { host: Some("::1".to_owned()), port: 9000 });
         assert_eq!(config.store, StoreConfig::embedded(PathBuf::from("/tmp/x")));
+        assert_eq!(config.webhook_networks, "10.1.0.0/16".parse().unwrap());
+        assert_eq!(config.exchange_networks, "::1".parse().unwrap());
         assert_eq!(config.exchanges.len(), 1);
         assert_eq!(config.exchanges[0].url, "http://e/");
         let auditors: Vec<_> =
@@ -308,6 +327,8 @@ mod tests {
         for wrong in [
             "[merchant]\nDEPOSIT_CONFIRMATION_SHARE = most\n".to_owned(),
             "[merchant]\nSERVE = udp\n".to_owned(),
+            "[merchant]\nWEBHOOK_NETWORKS = YES\n".to_owned(),
+            "[merchant]\nEXCHANGE_NETWORKS = 10.0.0.0/33\n".to_owned(),
             "[merchant]\nSERVE = unix\n".to_owned(),
             format!("[merchant-exchange-x]\nEXCHANGE_BASE_URL = e\nMASTER_KEY = {KEY}\n"),
             "[merchant-exchange-x]\nEXCHANGE_BASE_URL = http://e/\nMASTER_KEY = x\n".to_owned(),

@@ -1,6 +1,6 @@
 //! From a shop's order to the terms of a contract (merchant chapter 4).
 
-use crate::urls;
+use crate::{order_form, urls};
 use batzen_crypto::{HashCode, base32, fill_random};
 use batzen_protocol::api::merchant::{ContractAuditor, ContractExchange, ContractTerms};
 use batzen_protocol::canonical::canonical_contract;
@@ -118,6 +118,7 @@ pub(crate) fn terms(
     frame: &Frame<'_>,
 ) -> Result<Terms, BadOrder> {
     let Frame { instance, currency, now, .. } = frame;
+    order_form::check(&order).map_err(bad)?;
     let mut terms = order;
     let mut money = |name: &str, default: Option<Money>| -> Result<Money, BadOrder> {
         let amount: Amount = match (read(&terms, name)?, default) {
@@ -127,7 +128,8 @@ pub(crate) fn terms(
         };
         let other = |_| BadOrder(ErrorCode::GENERIC_CURRENCY_MISMATCH, name.to_owned());
         let money = amount.money_in(*currency).map_err(other)?;
-        set(&mut terms, name, &amount);
+        // In the one spelling of the currency.
+        set(&mut terms, name, &money.of(*currency));
         Ok(money)
     };
     money("amount", None)?;
@@ -160,6 +162,12 @@ pub(crate) fn terms(
         return Err(BadOrder(code, "delivery_date".to_owned()));
     }
     let pay_deadline = read(&terms, "pay_deadline")?.unwrap_or(after(whole_now, instance.default_pay_delay));
+    if pay_deadline <= *now {
+        return Err(bad("pay_deadline: in the past, so no wallet could pay"));
+    }
+    if timestamp.is_never() {
+        return Err(bad("timestamp: not a date, such as {\"t_s\": 1767225600}"));
+    }
     let amortization = read::<i64>(&terms, "wire_fee_amortization")?
         .unwrap_or(instance.default_wire_fee_amortization.into());
     if !(1..=i64::from(u32::MAX)).contains(&amortization) {
@@ -317,6 +325,13 @@ mod tests {
         let week = Duration::from_days(7);
         let late = make(json!({ "amount": "KUDOS:0", "summary": "x" }), Some(week)).unwrap().typed;
         assert_eq!(late.refund_deadline, late.wire_transfer_deadline);
+        let spelled =
+            make(json!({ "amount": "kudos:1", "max_fee": "Kudos:0.5", "summary": "x" }), None).unwrap();
+        assert!(
+            spelled.text.contains("\"amount\":\"KUDOS:1\"") && !spelled.text.contains("udos"),
+            "{}",
+            spelled.text
+        );
         let at_once = json!({ "amount": "KUDOS:1", "summary": "x", "wire_transfer_deadline": at(0) });
         assert_eq!(make(at_once, None).unwrap().typed.refund_deadline, at(0));
     }
@@ -351,6 +366,14 @@ mod tests {
             ),
             (
                 json!({ "amount": "KUDOS:1", "summary": "x", "weight": 0.5 }),
+                E::MERCHANT_PRIVATE_POST_ORDERS_PROPOSAL_PARSE_ERROR,
+            ),
+            (
+                json!({ "amount": "KUDOS:1", "summary": "x", "pay_deadline": { "t_s": 1 } }),
+                E::MERCHANT_PRIVATE_POST_ORDERS_PROPOSAL_PARSE_ERROR,
+            ),
+            (
+                json!({ "amount": "KUDOS:1", "summary": "x", "products": {} }),
                 E::MERCHANT_PRIVATE_POST_ORDERS_PROPOSAL_PARSE_ERROR,
             ),
             (

@@ -1,19 +1,30 @@
-//! Cache of the exchanges' denominations, signing keys and wire fees, each signed by the exchange's master key. Kept in
-//! memory until the next start, and fetched again when it is old or when a coin of an unknown denomination comes.
+//! The exchanges: who is one, and what it offers, signed by its master key.
+//!
+//! An exchange is its master key. One that the configuration names is only ever asked at the URL that stands there, under
+//! whatever URL a wallet names it: its own list says which of its keys it has revoked, and nobody in between can read or
+//! answer for it. A wallet's coins tell which exchange is meant, since no two have the same denomination.
+//!
+//! A URL that a wallet names is asked only if an auditor's approval may stand behind it, under strict limits, at addresses
+//! of the public Internet. Nothing of what it answers is kept, nor told to the customer, unless the auditor does approve.
 
 use std::collections::HashMap;
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration as StdDuration;
 
-use batzen_crypto::{Cipher, DenomPublicKey, EddsaPublicKey, HashCode};
-use batzen_http::client::{Client, ClientError, ClientOptions, Reply};
+use batzen_crypto::{Cipher, DenomPublicKey, EddsaPublicKey, EddsaSignature, HashCode};
+use batzen_http::Networks;
+use batzen_http::client::{Call, Client, ClientError, ClientOptions, Reach, Reply};
+use batzen_protocol::api::auditor::{AuditedExchange, AuditedExchanges};
 use batzen_protocol::api::exchange::{
     AuditorKeys, Denomination, DenominationGroup, KeysResponse, SignKey, WireFee, WireResponse,
 };
+use batzen_protocol::api::merchant::ContractAuditor;
 use batzen_protocol::denominations::DenominationTerms;
 use batzen_protocol::signatures::SignedMessage;
 use batzen_protocol::{Amount, Currency, Duration, Money, Timestamp};
+use tokio::sync::{Mutex as Turn, Semaphore};
 use tokio::time::Instant;
 
 use crate::config::TrustedExchange;
@@ -24,21 +35,40 @@ const EXCHANGE_TIMEOUT: StdDuration = StdDuration::from_secs(10);
 const FRESH: StdDuration = StdDuration::from_secs(3_600);
 /// After this time, what is known is fetched again if it does not suffice.
 const FORCED_PAUSE: StdDuration = StdDuration::from_secs(1);
-/// The maximum number of exchanges of which something is kept: wallets name any URL.
-const EXCHANGES_MAX: usize = 256;
 /// The maximum number of an exchange's auditors that see confirmations.
 const AUDITORS_MAX: usize = 16;
 /// The largest `/keys` or `/wire` of an exchange, in bytes.
 const KEYS_BYTES_MAX: usize = 16 << 20;
 /// The largest answer of an exchange about a coin, in bytes. The history of a coin is the longest of them.
 const REPLY_BYTES_MAX: usize = 1 << 20;
+/// The longest URL of an exchange, in bytes.
+const URL_BYTES_MAX: usize = 1_024;
+
+/// Time in which a stranger must have answered, `/keys` and `/wire` together.
+const STRANGER_TIMEOUT: StdDuration = StdDuration::from_secs(5);
+/// Time for which a request waits for its turn to ask a stranger.
+const STRANGER_PATIENCE: StdDuration = StdDuration::from_secs(5);
+/// The largest `/keys` or `/wire` of a stranger, in bytes, inflated.
+const STRANGER_KEYS_BYTES_MAX: usize = 4 << 20;
+/// Strangers that are asked at the same time.
+const STRANGERS_AT_ONCE: usize = 4;
+/// Turns at asking strangers; each host always has the same one.
+const STRANGER_TURNS: usize = 64;
+/// The maximum number of URLs in a request that the configuration does not name.
+const STRANGERS_PER_REQUEST_MAX: usize = 3;
+/// The maximum number of URLs that are remembered because an auditor approves of the exchange there.
+const APPROVED_MAX: usize = 16;
+/// Time in which an auditor must say which exchanges it audits.
+const AUDITOR_TIMEOUT: StdDuration = StdDuration::from_secs(3);
+/// After this time, auditors that did not say it are asked again.
+const AUDITOR_PAUSE: StdDuration = StdDuration::from_secs(60);
 
 #[derive(Clone, Debug)]
 pub(crate) struct Denom {
     /// The cost of a coin to a reserve: its value and the withdrawal fee.
     pub cost: Money,
-    /// The auditors that approve of it.
-    pub auditors: Vec<EddsaPublicKey>,
+    /// Set if an auditor approves of it.
+    pub is_approved: bool,
     /// Whether its signatures are RSA.
     pub is_rsa: bool,
     /// The ages that its coins distinguish; 0 for none.
@@ -51,9 +81,29 @@ pub(crate) struct Denom {
     pub expire_deposit: Timestamp,
 }
 
-/// The cached keys and fees of an exchange.
+/// The origin of the URL at which an exchange is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    /// The configuration names it, with this URL.
+    Configured,
+    /// An auditor that the configuration names lists it, with this URL.
+    Listed,
+    /// A wallet or a shop named the URL, and an auditor approves of denominations there.
+    Named,
+}
+
+/// The way to an exchange.
+#[derive(Clone, Debug)]
+struct Way {
+    url: String,
+    standing: Standing,
+    clients: Clients,
+}
+
+/// The cached keys and fees of an exchange, and the way to it.
 #[derive(Debug)]
 pub(crate) struct Exchange {
+    way: Way,
     pub(crate) master_pub: EddsaPublicKey,
     pub(crate) denoms: HashMap<HashCode, Denom>,
     /// Its bank accounts, as it names them.
@@ -70,6 +120,43 @@ pub(crate) struct Exchange {
 }
 
 impl Exchange {
+    /// The base URL at which it is asked.
+    #[must_use]
+    pub(crate) fn url(&self) -> &str {
+        &self.way.url
+    }
+
+    /// Starts a request about a coin, a reserve or an account.
+    #[must_use]
+    pub(crate) fn get(&self, path: &str) -> Call<'_> {
+        self.way.clients.coins.get(format!("{}{path}", self.way.url))
+    }
+
+    /// Starts a request that changes something.
+    #[must_use]
+    pub(crate) fn post(&self, path: &str) -> Call<'_> {
+        self.way.clients.coins.post(format!("{}{path}", self.way.url))
+    }
+
+    /// Starts a request for a long list.
+    #[must_use]
+    pub(crate) fn get_list(&self, path: &str) -> Call<'_> {
+        self.way.clients.lists.get(format!("{}{path}", self.way.url))
+    }
+
+    /// Returns whether coins of a denomination are accepted: the exchange is, or an auditor approves of the denomination.
+    #[must_use]
+    pub(crate) fn is_accepted(&self, denom: &Denom) -> bool {
+        self.way.standing == Standing::Configured || denom.is_approved
+    }
+
+    /// Returns whether the URL is the exchange's own beyond doubt. Anybody can pass on what an approved exchange answers, and
+    /// put in what is not signed.
+    #[must_use]
+    pub(crate) fn is_at_home(&self) -> bool {
+        self.way.standing != Standing::Named
+    }
+
     /// Returns whether this key could confirm a deposit at this time.
     #[must_use]
     pub(crate) fn signs_with(&self, key: &EddsaPublicKey, time: Timestamp) -> bool {
@@ -88,10 +175,15 @@ impl Exchange {
         let fees = self.wire_fees.get(method)?;
         fees.iter().find(|fee| fee.start_date <= now && now < fee.end_date)
     }
+
+    /// Returns whether it is recent enough, which depends on whether it suffices for a request.
+    fn serves(&self, suffices: impl Fn(&Self) -> bool) -> bool {
+        self.fetched.elapsed() < if suffices(self) { FRESH } else { FORCED_PAUSE }
+    }
 }
 
 /// Why nothing is known of an exchange.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum ExchangeError {
     /// It did not answer in time.
     #[error("{0} did not answer in time")]
@@ -110,6 +202,10 @@ pub(crate) enum ExchangeError {
     /// Its answer cannot be read, or is not signed.
     #[error("{0}")]
     Malformed(String),
+    /// Neither the configuration nor an auditor names what is at a URL, whatever that is: whoever named the URL learns
+    /// nothing about it.
+    #[error("the shop accepts no exchange at this URL")]
+    NotAccepted,
 }
 
 impl From<ClientError> for ExchangeError {
@@ -121,70 +217,166 @@ impl From<ClientError> for ExchangeError {
     }
 }
 
-pub(crate) struct Exchanges {
+/// The clients for exchanges of a kind.
+#[derive(Clone, Debug)]
+struct Clients {
     /// For requests about coins.
-    pub(crate) client: Client,
+    coins: Client,
     /// For `/keys`, `/wire` and `/transfers`, which are longer.
-    pub(crate) keys_client: Client,
+    lists: Client,
+}
+
+impl Clients {
+    fn new(reach: &Reach, timeout: StdDuration, list_bytes_max: usize) -> Result<Self, ClientError> {
+        let client = |timeout, max_reply_bytes, accept_deflate| {
+            let reach = reach.clone();
+            let options =
+                ClientOptions { timeout, max_reply_bytes, accept_deflate, reach, ..ClientOptions::default() };
+            Client::new(&options)
+        };
+        // Answers about coins are keys and signatures, which deflating does not shrink much.
+        Ok(Self {
+            coins: client(EXCHANGE_TIMEOUT, REPLY_BYTES_MAX, false)?,
+            lists: client(timeout, list_bytes_max, true)?,
+        })
+    }
+}
+
+/// An exchange that is asked at one URL, whatever URL others name.
+struct Place {
+    exchange: TrustedExchange,
+    standing: Standing,
+    known: Mutex<Option<Arc<Exchange>>>,
+    /// Held by the request that fetches; the latest failure.
+    turn: Turn<Option<(Instant, ExchangeError)>>,
+}
+
+impl Place {
+    fn new(exchange: TrustedExchange, standing: Standing) -> Arc<Self> {
+        Arc::new(Self { exchange, standing, known: Mutex::default(), turn: Turn::default() })
+    }
+
+    fn known(&self) -> Option<Arc<Exchange>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+/// The exchanges that auditors list. What they said once is not forgotten.
+#[derive(Default)]
+struct Listed {
+    places: HashMap<EddsaPublicKey, Arc<Place>>,
+    /// The time at which to ask them again.
+    again: Option<Instant>,
+}
+
+pub(crate) struct Exchanges {
+    /// For URLs of the configuration.
+    near: Clients,
+    /// For URLs that others name.
+    far: Clients,
+    /// For the auditors of the configuration.
+    pub(crate) auditor_client: Client,
     currency: Currency,
-    trusted: Vec<TrustedExchange>,
-    auditors: Vec<EddsaPublicKey>,
-    known: Mutex<HashMap<String, Arc<Exchange>>>,
+    trusted: Vec<Arc<Place>>,
+    auditors: Vec<ContractAuditor>,
+    listed: Turn<Listed>,
+    /// Strangers of which an auditor approves, by URL.
+    approved: Mutex<HashMap<String, Arc<Exchange>>>,
+    turns: [Turn<()>; STRANGER_TURNS],
+    hosts: RandomState,
+    strangers: Semaphore,
 }
 
 impl Exchanges {
-    /// Knows nothing yet.
+    /// Knows nothing yet. Strangers are asked at addresses of the public Internet and in these networks.
     ///
     /// # Errors
     /// When the HTTP client cannot be made.
     pub(crate) fn new(
         currency: Currency,
-        trusted: Vec<TrustedExchange>,
-        auditors: Vec<EddsaPublicKey>,
+        trusted: &[TrustedExchange],
+        auditors: Vec<ContractAuditor>,
+        networks: Networks,
     ) -> Result<Self, ClientError> {
-        let client = |max_reply_bytes, accept_deflate| {
-            let options = ClientOptions {
-                timeout: EXCHANGE_TIMEOUT,
-                max_reply_bytes,
-                accept_deflate,
-                ..ClientOptions::default()
-            };
-            Client::new(&options)
-        };
-        // Answers about coins are keys and signatures, which deflating does not shrink much.
-        let (client, keys_client) = (client(REPLY_BYTES_MAX, false)?, client(KEYS_BYTES_MAX, true)?);
-        Ok(Self { client, keys_client, currency, trusted, auditors, known: Mutex::default() })
+        let near = Clients::new(&Reach::Anywhere, EXCHANGE_TIMEOUT, KEYS_BYTES_MAX)?;
+        Ok(Self {
+            auditor_client: near.coins.clone(),
+            near,
+            far: Clients::new(&Reach::Public(networks), STRANGER_TIMEOUT, STRANGER_KEYS_BYTES_MAX)?,
+            currency,
+            trusted: trusted.iter().map(|one| Place::new(one.clone(), Standing::Configured)).collect(),
+            auditors,
+            listed: Turn::default(),
+            approved: Mutex::default(),
+            turns: std::array::from_fn(|_| Turn::default()),
+            hosts: RandomState::new(),
+            strangers: Semaphore::new(STRANGERS_AT_ONCE),
+        })
     }
 
     /// The exchanges that contracts name.
-    #[must_use]
-    pub(crate) fn trusted(&self) -> &[TrustedExchange] {
-        &self.trusted
+    pub(crate) fn trusted(&self) -> impl Iterator<Item = &TrustedExchange> {
+        self.trusted.iter().map(|place| &place.exchange)
     }
 
-    /// Returns whether all coins of the exchange with this master key are accepted, under whatever URL.
+    /// Returns whether a request may name these URLs: each that the configuration does not name may be asked.
     #[must_use]
-    pub(crate) fn accepts(&self, master_pub: &EddsaPublicKey) -> bool {
-        self.trusted.iter().any(|trusted| trusted.master_pub == *master_pub)
+    pub(crate) fn are_few<'a>(&self, urls: impl Iterator<Item = &'a str>) -> bool {
+        let strangers: std::collections::BTreeSet<&str> =
+            urls.filter(|url| self.configured(url).is_none()).collect();
+        strangers.len() <= STRANGERS_PER_REQUEST_MAX
     }
 
-    /// Returns whether coins of a denomination are accepted: the exchange is, or an auditor approves of the
-    /// denomination.
+    /// The URL of an exchange as the configuration writes it, if it names the exchange.
     #[must_use]
-    pub(crate) fn accepts_denom(&self, exchange: &Exchange, denom: &Denom) -> bool {
-        self.accepts(&exchange.master_pub) || denom.auditors.iter().any(|key| self.auditors.contains(key))
+    pub(crate) fn spelled<'a>(&'a self, url: &'a str) -> &'a str {
+        self.configured(url).map_or(url, |place| &place.exchange.url)
     }
 
-    /// Returns whether coins of an exchange may be accepted: the exchange is, or an auditor approves of a
-    /// denomination.
-    #[must_use]
-    pub(crate) fn accepts_some(&self, exchange: &Exchange) -> bool {
-        self.accepts(&exchange.master_pub)
-            || exchange.denoms.values().any(|denom| self.accepts_denom(exchange, denom))
+    fn configured(&self, url: &str) -> Option<&Arc<Place>> {
+        let url = one_spelling(url);
+        self.trusted.iter().find(|place| one_spelling(&place.exchange.url) == url)
     }
 
-    /// Returns the cached keys and fees of an exchange. `suffices` says whether they are enough; if not, they are
-    /// fetched again, though not at every request.
+    /// The exchange that has issued coins of these denominations, for which a wallet names this URL.
+    ///
+    /// # Errors
+    /// [`ExchangeError`] if there is none that may be accepted, or it is not known whether there is one.
+    pub(crate) async fn of_coins(
+        &self,
+        url: &str,
+        denoms: &[HashCode],
+    ) -> Result<Arc<Exchange>, ExchangeError> {
+        let knows_all = |exchange: &Exchange| denoms.iter().all(|denom| exchange.denoms.contains_key(denom));
+        let issued = |exchange: &Exchange| denoms.iter().any(|denom| exchange.denoms.contains_key(denom));
+        if let Some(place) = self.configured(url) {
+            return self.at(place, knows_all).await;
+        }
+        let known = self.trusted.iter().find(|place| place.known().is_some_and(|known| issued(&known)));
+        if let Some(place) = known {
+            return self.at(place, knows_all).await;
+        }
+        let mut failure = ExchangeError::NotAccepted;
+        let all = self.trusted.iter().map(|place| self.at(place, knows_all));
+        for found in futures_util::future::join_all(all).await {
+            match found {
+                Ok(exchange) if issued(&exchange) => return Ok(exchange),
+                Ok(_) => {}
+                Err(error) => failure = error,
+            }
+        }
+        if self.auditors.is_empty() {
+            return Err(failure);
+        }
+        let is_it = |place: &Place| place.known().is_some_and(|known| issued(&known));
+        match self.listed_where(is_it).await {
+            Some(place) => self.at(&place, knows_all).await,
+            None => self.stranger(url, knows_all).await.map_err(|_| failure),
+        }
+    }
+
+    /// The exchange that coins, transfers or reserves in the store have under a URL, which may be one that a wallet named.
+    /// `suffices` says whether what is known of it is enough; if not, it is fetched again, though not at every request.
     ///
     /// # Errors
     /// [`ExchangeError`] if nothing is known and it cannot be fetched.
@@ -193,30 +385,171 @@ impl Exchanges {
         url: &str,
         suffices: impl Fn(&Exchange) -> bool,
     ) -> Result<Arc<Exchange>, ExchangeError> {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner).get(url).cloned();
-        if let Some(known) = known {
-            let age = known.fetched.elapsed();
-            if age < if suffices(&known) { FRESH } else { FORCED_PAUSE } {
-                return Ok(known);
+        match (&*self.trusted, self.auditors.is_empty()) {
+            // Whatever a wallet called it: no other was ever accepted.
+            ([only], true) => self.at(only, suffices).await,
+            _ => self.named(url, suffices).await,
+        }
+    }
+
+    /// The exchange at a URL that a shop chooses.
+    ///
+    /// # Errors
+    /// As [`Self::get`].
+    pub(crate) async fn named(
+        &self,
+        url: &str,
+        suffices: impl Fn(&Exchange) -> bool,
+    ) -> Result<Arc<Exchange>, ExchangeError> {
+        if let Some(place) = self.configured(url) {
+            return self.at(place, suffices).await;
+        }
+        match self.listed_where(|place| place.exchange.url == url).await {
+            Some(place) => self.at(&place, suffices).await,
+            None => self.stranger(url, suffices).await,
+        }
+    }
+
+    /// The exchange at its own URL.
+    async fn at(
+        &self,
+        place: &Place,
+        suffices: impl Fn(&Exchange) -> bool,
+    ) -> Result<Arc<Exchange>, ExchangeError> {
+        let known = || place.known().filter(|known| known.serves(&suffices));
+        if let Some(known) = known() {
+            return Ok(known);
+        }
+        let began = Instant::now();
+        let mut turn = place.turn.lock().await;
+        // Another request may have fetched it meanwhile.
+        match (known(), &*turn) {
+            (Some(known), _) => return Ok(known),
+            (None, Some((time, error))) if *time >= began => return Err(error.clone()),
+            _ => {}
+        }
+        let TrustedExchange { url, master_pub } = &place.exchange;
+        let clients = if place.standing == Standing::Configured { &self.near } else { &self.far };
+        let fetched = match self.fetch(clients, url, place.standing).await {
+            Ok(fetched) if fetched.master_pub != *master_pub => {
+                Err(ExchangeError::Malformed(format!("{url} has another master key")))
+            }
+            fetched => fetched,
+        };
+        match fetched {
+            Ok(fetched) => {
+                let fetched = Arc::new(fetched);
+                *place.known.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&fetched));
+                Ok(fetched)
+            }
+            Err(error) => {
+                *turn = Some((Instant::now(), error.clone()));
+                Err(error)
             }
         }
-        let fetched = Arc::new(self.fetch(url).await?);
-        let mut all = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if all.len() >= EXCHANGES_MAX && !all.contains_key(url) {
-            // Whatever is thrown away is fetched again when somebody needs it.
-            all.clear();
+    }
+
+    /// The exchange at a URL that somebody names: only if the configuration names its master key, or an auditor approves.
+    async fn stranger(
+        &self,
+        url: &str,
+        suffices: impl Fn(&Exchange) -> bool,
+    ) -> Result<Arc<Exchange>, ExchangeError> {
+        let known = || self.approved(url).filter(|known| known.serves(&suffices));
+        if let Some(known) = known() {
+            return Ok(known);
         }
-        all.insert(url.to_owned(), Arc::clone(&fetched));
+        let host = url.split('/').nth(2).unwrap_or_default().to_ascii_lowercase();
+        let bytes = self.hosts.hash_one(host).to_le_bytes();
+        let turns = async {
+            let host = self.turns[usize::from(bytes[0]) % STRANGER_TURNS].lock().await;
+            (host, self.strangers.acquire().await)
+        };
+        let turns = tokio::time::timeout(STRANGER_PATIENCE, turns).await;
+        let turns = turns.map_err(|_| ExchangeError::NotAccepted)?;
+        if let Some(known) = known() {
+            return Ok(known);
+        }
+        let fetched = self.fetch(&self.far, url, Standing::Named).await;
+        let fetched = fetched.map_err(|_| ExchangeError::NotAccepted)?;
+        drop(turns);
+        let of_key = |place: &&Arc<Place>| place.exchange.master_pub == fetched.master_pub;
+        if let Some(place) = self.trusted.iter().find(of_key) {
+            return self.at(place, suffices).await;
+        }
+        if !fetched.denoms.values().any(|denom| denom.is_approved) {
+            return Err(ExchangeError::NotAccepted);
+        }
+        if let Some(place) = self.listed(&fetched.master_pub).await {
+            return self.at(&place, suffices).await;
+        }
+        let fetched = Arc::new(fetched);
+        let mut approved = self.approved.lock().unwrap_or_else(PoisonError::into_inner);
+        if approved.len() >= APPROVED_MAX && !approved.contains_key(url) {
+            // Whatever is thrown away is fetched again when somebody needs it.
+            approved.clear();
+        }
+        approved.insert(url.to_owned(), Arc::clone(&fetched));
         Ok(fetched)
     }
 
-    async fn fetch(&self, url: &str) -> Result<Exchange, ExchangeError> {
-        let keys: KeysResponse = read(&self.keys_client.get_json(format!("{url}keys")).await?)?;
-        let wire: WireResponse = read(&self.keys_client.get_json(format!("{url}wire")).await?)?;
+    fn approved(&self, url: &str) -> Option<Arc<Exchange>> {
+        self.approved.lock().unwrap_or_else(PoisonError::into_inner).get(url).cloned()
+    }
+
+    /// A place that auditors have listed, if they have listed any.
+    async fn listed_where(&self, is_it: impl Fn(&Place) -> bool) -> Option<Arc<Place>> {
+        let mut listed = self.listed.lock().await;
+        if !listed.places.is_empty() {
+            self.renew(&mut listed).await;
+        }
+        listed.places.values().find(|place| is_it(place)).cloned()
+    }
+
+    /// The place of an exchange by the lists of the auditors that the configuration names.
+    async fn listed(&self, master_pub: &EddsaPublicKey) -> Option<Arc<Place>> {
+        let mut listed = self.listed.lock().await;
+        self.renew(&mut listed).await;
+        listed.places.get(master_pub).cloned()
+    }
+
+    /// Asks the auditors for their lists, if it is time.
+    async fn renew(&self, listed: &mut Listed) {
+        if listed.again.is_some_and(|again| Instant::now() < again) {
+            return;
+        }
+        let lists = self.auditors.iter().map(|auditor| {
+            let call = self.auditor_client.get(format!("{}exchanges", auditor.url));
+            call.timeout(AUDITOR_TIMEOUT).send()
+        });
+        let lists = futures_util::future::join_all(lists).await.into_iter();
+        let lists: Vec<Option<AuditedExchanges>> = lists.map(|list| list.ok()?.ok().ok()).collect();
+        let pause = if lists.iter().all(Option::is_some) { FRESH } else { AUDITOR_PAUSE };
+        listed.again = Some(Instant::now() + pause);
+        for AuditedExchange { master_pub, exchange_url: url } in
+            lists.into_iter().flatten().flat_map(|list| list.exchanges)
+        {
+            let is_known = |place: &Arc<Place>| place.exchange.url == url;
+            if is_base_url(&url) && !listed.places.get(&master_pub).is_some_and(is_known) {
+                let place = Place::new(TrustedExchange { url, master_pub }, Standing::Listed);
+                listed.places.insert(master_pub, place);
+            }
+        }
+    }
+
+    async fn fetch(
+        &self,
+        clients: &Clients,
+        url: &str,
+        standing: Standing,
+    ) -> Result<Exchange, ExchangeError> {
+        let keys: KeysResponse = read(&clients.lists.get_json(format!("{url}keys")).await?)?;
+        let wire: WireResponse = read(&clients.lists.get_json(format!("{url}wire")).await?)?;
         let (currency, auditors) = (self.currency, self.auditors.clone());
+        let way = Way { url: url.to_owned(), clients: clients.clone(), standing };
         // Thousands of signatures take a while.
-        let verified = tokio::task::spawn_blocking(move || verify(keys, wire, currency, &auditors)).await;
-        verified.expect("verifying does not panic")
+        let verified = tokio::task::spawn_blocking(move || verify(keys, wire, way, currency, &auditors));
+        verified.await.expect("verifying does not panic")
     }
 }
 
@@ -231,11 +564,19 @@ fn read<T: serde::de::DeserializeOwned>(reply: &Reply) -> Result<T, ExchangeErro
 fn verify(
     keys: KeysResponse,
     wire: WireResponse,
+    way: Way,
     currency: Currency,
-    auditors: &[EddsaPublicKey],
+    auditors: &[ContractAuditor],
 ) -> Result<Exchange, ExchangeError> {
     let malformed = |what: &str| ExchangeError::Malformed(what.to_owned());
     let master_pub = keys.master_public_key;
+    let is_ours = |listed: &&AuditorKeys| auditors.iter().any(|ours| ours.auditor_pub == listed.auditor_pub);
+    let mut approvals: HashMap<HashCode, Vec<(&AuditorKeys, &EddsaSignature)>> = HashMap::new();
+    for auditor in keys.auditors.iter().filter(is_ours) {
+        for approval in &auditor.denomination_keys {
+            approvals.entry(approval.denom_pub_h).or_default().push((auditor, &approval.auditor_sig));
+        }
+    }
     let mut denoms = HashMap::new();
     let mut add = |key: &DenomPublicKey, terms: &DenominationTerms, signature| {
         let h_denom_pub = key.h_denom_pub();
@@ -245,17 +586,14 @@ fn verify(
         let money = |amount: &Amount| {
             amount.money_in(currency).map_err(|_| malformed("the exchange has another currency"))
         };
-        let approves = |auditor: &&AuditorKeys| {
-            let of_denom =
-                auditor.denomination_keys.iter().find(|approval| approval.denom_pub_h == h_denom_pub);
-            let message = || terms.auditor_approval(&auditor.auditor_url, master_pub, h_denom_pub);
-            auditors.contains(&auditor.auditor_pub)
-                && of_denom.is_some_and(|found| message().verify(&auditor.auditor_pub, &found.auditor_sig))
+        let approves = |(auditor, sig): &(&AuditorKeys, &EddsaSignature)| {
+            let message = terms.auditor_approval(&auditor.auditor_url, master_pub, h_denom_pub);
+            message.verify(&auditor.auditor_pub, sig)
         };
         let cost = terms.withdraw_cost().map_err(|_| malformed("a denomination is worth too much"))?;
         let denom = Denom {
             cost: money(&cost)?,
-            auditors: keys.auditors.iter().filter(approves).map(|auditor| auditor.auditor_pub).collect(),
+            is_approved: approvals.get(&h_denom_pub).is_some_and(|all| all.iter().any(approves)),
             is_rsa: key.cipher() == Cipher::Rsa,
             age_mask: key.age_mask,
             deposit_fee: money(&terms.fee_deposit)?,
@@ -274,6 +612,10 @@ fn verify(
             add(&key, &DenominationGroup::terms(group, member), &member.master_sig)?;
         }
     }
+    // Whatever else stands there about them.
+    for revoked in keys.recoup.iter().flatten() {
+        denoms.remove(&revoked.h_denom_pub);
+    }
     if !keys.signkeys.iter().all(|signkey| signkey.validity().verify(&master_pub, &signkey.master_sig)) {
         return Err(malformed("a signing key is not signed by the exchange's master key"));
     }
@@ -290,35 +632,97 @@ fn verify(
         denoms,
         accounts: wire.accounts.into_iter().map(|account| account.payto_uri).collect(),
         closing_delay: keys.reserve_closing_delay,
-        auditors: auditor_urls(keys.auditors),
+        auditors: auditor_urls(keys.auditors, auditors, way.standing),
         has_batch_deposit: AtomicBool::new(true),
         signkeys: keys.signkeys,
         wire_fees: wire.fees.into_iter().collect(),
         fetched: Instant::now(),
+        way,
     })
 }
 
-/// The base URLs of an exchange's auditors, each once.
-fn auditor_urls(auditors: Vec<AuditorKeys>) -> Vec<String> {
-    let mut urls: Vec<String> = auditors.into_iter().map(|auditor| auditor.auditor_url).collect();
-    urls.retain(|url| is_base_url(url));
-    urls.sort();
-    urls.dedup();
+/// The base URLs of an exchange's auditors, each once: those of the configuration before those that the list names, which
+/// nobody signs. Only an exchange of the configuration may name others.
+fn auditor_urls(listed: Vec<AuditorKeys>, ours: &[ContractAuditor], standing: Standing) -> Vec<String> {
+    let is_listed = |ours: &&ContractAuditor| listed.iter().any(|one| one.auditor_pub == ours.auditor_pub);
+    let mut urls: Vec<String> = ours.iter().filter(is_listed).map(|auditor| auditor.url.clone()).collect();
+    if standing == Standing::Configured {
+        let is_other = |one: &AuditorKeys| ours.iter().all(|ours| ours.auditor_pub != one.auditor_pub);
+        let others = listed.into_iter().filter(is_other).map(|auditor| auditor.auditor_url);
+        let mut others: Vec<String> = others.filter(|url| is_base_url(url)).collect();
+        others.sort();
+        others.dedup();
+        urls.extend(others);
+    }
     urls.truncate(AUDITORS_MAX);
     urls
 }
 
+/// A base URL in the one spelling by which URLs are compared: scheme and host in small letters, without the usual port.
+fn one_spelling(url: &str) -> String {
+    let (scheme, rest) = url.split_once("://").unwrap_or_default();
+    let (host, path) = rest.split_once('/').unwrap_or_default();
+    let (scheme, host) = (scheme.to_ascii_lowercase(), host.to_ascii_lowercase());
+    let usual_port = if scheme == "https" { ":443" } else { ":80" };
+    format!("{scheme}://{}/{path}", host.strip_suffix(usual_port).unwrap_or(&host))
+}
+
 /// Returns whether a wallet may name this base URL: what is asked of the exchange is appended to it, so it must not end
-/// in a query or in the middle of a name.
+/// in a query or in the middle of a name, and it names no user.
 #[must_use]
 pub(crate) fn is_base_url(url: &str) -> bool {
     (url.starts_with("http://") || url.starts_with("https://"))
         && url.ends_with('/')
-        && !url.contains(['?', '#'])
+        && url.len() <= URL_BYTES_MAX
+        && !url.contains(['?', '#', '@'])
+        && url.bytes().all(|b| b.is_ascii_graphic())
 }
 
 /// The error of a request whose answer is not known.
 #[must_use]
 pub(crate) fn is_transient(status: u16) -> bool {
     status >= 500 || status == 429
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_have_one_spelling() {
+        for (one, other) in [
+            ("https://E.example/", "https://e.example:443/"),
+            ("HTTP://e.example:80/a/", "http://e.example/a/"),
+        ] {
+            assert_eq!(one_spelling(one), one_spelling(other));
+        }
+        for (one, other) in [
+            ("https://e.example/", "http://e.example/"),
+            ("https://e.example/a/", "https://e.example/A/"),
+            ("https://e.example:80/", "https://e.example/"),
+        ] {
+            assert_ne!(one_spelling(one), one_spelling(other));
+        }
+        for wrong in ["http://e", "http://e/?", "http://u@e/", "http://e /", "http://é/", "file:///"] {
+            assert!(!is_base_url(wrong), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn strangers_name_no_auditors_and_none_crowds_out_ours() {
+        let key = |n: u8| EddsaPublicKey::from_bytes([n; 32]);
+        let listed = |n: u8| AuditorKeys {
+            auditor_pub: key(n),
+            auditor_url: format!("http://{n}/"),
+            auditor_name: String::new(),
+            denomination_keys: Vec::new(),
+        };
+        let ours =
+            [ContractAuditor { name: String::new(), auditor_pub: key(99), url: "http://ours/".to_owned() }];
+        let all = || (0..100).map(listed).collect::<Vec<_>>();
+        let of_configured = auditor_urls(all(), &ours, Standing::Configured);
+        assert_eq!((of_configured.len(), &*of_configured[0]), (AUDITORS_MAX, "http://ours/"));
+        assert_eq!(auditor_urls(all(), &ours, Standing::Named), ["http://ours/"]);
+        assert!(auditor_urls((0..9).map(listed).collect(), &ours, Standing::Named).is_empty());
+    }
 }

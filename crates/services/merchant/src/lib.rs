@@ -5,6 +5,7 @@
 //! | [`rules`] | the effect of every command on instances and orders; pure |
 //! | `core` | configuration, rows, rules and notices, for all endpoints |
 //! | `contract` | from an order to the terms of a contract |
+//! | `order_form` | the form that an order must have |
 //! | `forget` | forgetting members of contracts |
 //! | `exchanges` | what is known of exchanges |
 //! | `notices` | events that requests and tasks wait for |
@@ -22,6 +23,7 @@ mod contract;
 mod exchanges;
 mod forget;
 mod notices;
+mod order_form;
 pub mod rules;
 mod urls;
 mod webui;
@@ -29,7 +31,7 @@ mod webui;
 use std::sync::Arc;
 
 use batzen_engine::{Lane, LaneOptions, SubmitError};
-use batzen_http::client::{Client, ClientError, ClientOptions};
+use batzen_http::client::{Client, ClientError, ClientOptions, Reach};
 use batzen_http::{Bound, Drain, Drained, Server, ServerOptions};
 use batzen_protocol::Currency;
 use batzen_store::{Store, StoreError};
@@ -43,8 +45,10 @@ use api::Merchant;
 use exchanges::Exchanges;
 use rules::{MerchantRules, Open, Refusal, TypedCommand};
 
-/// The largest body of a request, in bytes: an order, or a payment with many coins.
+/// The largest body of a request other than a payment, in bytes: an order.
 pub(crate) const BODY_BYTES_MAX: usize = 1 << 20;
+/// The largest payment, in bytes: 1,024 coins with RSA signatures of 3,072 bits and proofs of an age.
+pub(crate) const PAY_BYTES_MAX: usize = 2 << 20;
 /// The largest answer of the receiver of a web hook, in bytes. It is not read.
 const HOOK_REPLY_BYTES_MAX: usize = 64 << 10;
 
@@ -96,16 +100,17 @@ impl RunningMerchant {
         let instance_changes = rules.instance_changes();
         let lane = Lane::start(Arc::new(rules), store, Arc::clone(&config.clock), LaneOptions::default());
         let state = opened(&lane, config.currency).await?;
-        let auditors = config.auditors.iter().map(|auditor| auditor.auditor_pub).collect();
-        let exchanges = Exchanges::new(config.currency, config.exchanges.clone(), auditors)?;
+        let (auditors, networks) = (config.auditors.clone(), config.exchange_networks.clone());
+        let exchanges = Exchanges::new(config.currency, &config.exchanges, auditors, networks)?;
         let hooks = ClientOptions {
             timeout: api::HOOK_TIMEOUT,
             max_reply_bytes: HOOK_REPLY_BYTES_MAX,
+            reach: Reach::Public(config.webhook_networks.clone()),
             ..Default::default()
         };
         let hook_client = Client::new(&hooks)?;
         let options = ServerOptions {
-            max_body_bytes: BODY_BYTES_MAX,
+            max_body_bytes: PAY_BYTES_MAX,
             trusted_proxies: config.trusted_proxies.clone(),
             ..ServerOptions::default()
         };

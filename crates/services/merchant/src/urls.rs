@@ -18,22 +18,33 @@ pub(crate) fn is_id(id: &str, bytes_max: usize) -> bool {
         && id.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._~:@+".contains(&b))
 }
 
+/// Returns whether a text is a URL that browsers can open without running it as a program.
+#[must_use]
+pub(crate) fn is_web_url(url: &str) -> bool {
+    let rest = url.strip_prefix("https://").or_else(|| url.strip_prefix("http://"));
+    let is_there = rest.is_some_and(|rest| !rest.is_empty() && !rest.starts_with(['/', '?', '#']));
+    is_there && !url.contains(|c: char| c.is_whitespace() || c.is_control())
+}
+
 /// The base URL of an instance, as its customers see it: with a final slash. `None` if the request does not say.
 ///
 /// A proxy names the host, the scheme and a prefix of the path in `X-Forwarded-Host`, `-Proto` and `-Prefix`, or the
 /// first two in `Forwarded` (RFC 7239).
 #[must_use]
 pub(crate) fn base_url(head: &Head, instance: &str) -> Option<String> {
-    let host = head.header("x-forwarded-host").or_else(|| forwarded(head, "host"));
+    // Each proxy on the way adds to the list; the first one is next to the client.
+    let first = |name: &str| head.header(name).and_then(|list| list.split(',').next()).map(str::trim);
+    let host = first("x-forwarded-host").or_else(|| forwarded(head, "host"));
     let host = host.or_else(|| head.header(header::HOST))?;
+    // Names in private networks have underscores.
     let is_host = |text: &str| {
-        !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-.:[]".contains(&b))
+        !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.:[]".contains(&b))
     };
-    let scheme = match head.header("x-forwarded-proto").or_else(|| forwarded(head, "proto")) {
+    let scheme = match first("x-forwarded-proto").or_else(|| forwarded(head, "proto")) {
         Some(scheme) if scheme.eq_ignore_ascii_case("https") => "https",
         _ => "http",
     };
-    let prefix = head.header("x-forwarded-prefix").unwrap_or_default().trim_matches('/');
+    let prefix = first("x-forwarded-prefix").unwrap_or_default().trim_matches('/');
     let is_path = |b: u8| b.is_ascii_alphanumeric() || b"-._~/".contains(&b);
     if !is_host(host) || !prefix.bytes().all(is_path) {
         return None;
@@ -138,6 +149,15 @@ mod tests {
             status_url(&base, "42", &[("token", None), ("session_id", Some("a b")), ("h", Some("1"))]),
             format!("{base}orders/42?session_id=a%20b&h=1")
         );
+        let chained = head(&[
+            ("host", "10.0.0.7:9966"),
+            ("x-forwarded-host", "pay.example, inner_proxy"),
+            ("x-forwarded-proto", "https, http"),
+            ("x-forwarded-prefix", "/shops, /"),
+        ]);
+        assert_eq!(base_url(&chained, DEFAULT).as_deref(), Some("https://pay.example/shops/"));
+        let named = head(&[("host", "merchant_backend:9966")]);
+        assert_eq!(base_url(&named, DEFAULT).as_deref(), Some("http://merchant_backend:9966/"));
         let standard = head(&[
             ("host", "localhost"),
             ("forwarded", "for=192.0.2.1;Proto=https;host=\"pay.example:8443\", for=10.0.0.1;host=inner"),

@@ -1,8 +1,9 @@
 //! The proxies that are trusted to name the client of a request.
 
+use crate::networks::{Network, Networks, items};
 use crate::request::Peer;
 use http::{HeaderMap, HeaderName};
-use std::{fmt, net::IpAddr, str::FromStr, sync::Arc};
+use std::{fmt, net::IpAddr, str::FromStr};
 
 const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
@@ -16,7 +17,7 @@ const FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TrustedProxies {
-    networks: Arc<[Network]>,
+    networks: Networks,
     local: bool,
 }
 
@@ -25,70 +26,23 @@ pub struct TrustedProxies {
 #[error("{0:?} is neither an address, nor a network such as 10.0.0.0/8, nor unix")]
 pub struct InvalidProxy(String);
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Network {
-    address: IpAddr,
-    prefix_bits: u8,
-}
-
-impl Network {
-    fn contains(&self, address: IpAddr) -> bool {
-        let same = |ours: u128, theirs: u128, width: u8| {
-            let shift = u32::from(width - self.prefix_bits);
-            ours.checked_shr(shift).unwrap_or(0) == theirs.checked_shr(shift).unwrap_or(0)
-        };
-        match (self.address, address.to_canonical()) {
-            (IpAddr::V4(ours), IpAddr::V4(theirs)) => {
-                same(u128::from(ours.to_bits()), u128::from(theirs.to_bits()), 32)
-            }
-            (IpAddr::V6(ours), IpAddr::V6(theirs)) => same(ours.to_bits(), theirs.to_bits(), 128),
-            _ => false,
-        }
-    }
-}
-
-impl FromStr for Network {
-    type Err = InvalidProxy;
-
-    fn from_str(text: &str) -> Result<Self, InvalidProxy> {
-        let invalid = || InvalidProxy(text.to_owned());
-        let (address, bits) =
-            text.split_once('/').map_or((text, None), |(address, bits)| (address, Some(bits)));
-        let address: IpAddr = address.parse().map_err(|_| invalid())?;
-        let width = if address.is_ipv4() { 32 } else { 128 };
-        let prefix_bits = match bits {
-            None => width,
-            Some(bits) => bits.parse().ok().filter(|bits| *bits <= width).ok_or_else(invalid)?,
-        };
-        Ok(Self { address, prefix_bits })
-    }
-}
-
 impl FromStr for TrustedProxies {
     type Err = InvalidProxy;
 
     fn from_str(text: &str) -> Result<Self, InvalidProxy> {
-        let mut networks = Vec::new();
-        let mut local = false;
-        for item in text.split(|c: char| c == ',' || c.is_whitespace()).filter(|item| !item.is_empty()) {
-            if item.eq_ignore_ascii_case("unix") {
-                local = true;
-            } else {
-                networks.push(item.parse()?);
-            }
-        }
-        Ok(Self { networks: networks.into(), local })
+        let is_unix = |item: &&str| item.eq_ignore_ascii_case("unix");
+        let network = |item: &str| item.parse::<Network>().map_err(|_| InvalidProxy(item.to_owned()));
+        Ok(Self {
+            networks: items(text).filter(|item| !is_unix(item)).map(network).collect::<Result<_, _>>()?,
+            local: items(text).any(|item| is_unix(&item)),
+        })
     }
 }
 
 impl fmt::Display for TrustedProxies {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut blank = "";
-        for Network { address, prefix_bits } in &*self.networks {
-            write!(f, "{blank}{address}/{prefix_bits}")?;
-            blank = " ";
-        }
-        if self.local { write!(f, "{blank}unix") } else { Ok(()) }
+        let blank = if self.local && !self.networks.is_empty() { " " } else { "" };
+        write!(f, "{}{blank}{}", self.networks, if self.local { "unix" } else { "" })
     }
 }
 
@@ -96,14 +50,10 @@ impl TrustedProxies {
     /// The expected format, for messages about options.
     pub const EXPECTED: &str = "addresses, networks such as 10.0.0.0/8, or unix, separated by blanks";
 
-    fn contains(&self, address: IpAddr) -> bool {
-        self.networks.iter().any(|network| network.contains(address))
-    }
-
     /// Returns whether the peer of a connection is a trusted proxy.
     pub(crate) fn trusts(&self, peer: &Peer) -> bool {
         match peer {
-            Peer::Tcp(address) => self.contains(address.ip()),
+            Peer::Tcp(address) => self.networks.contains(address.ip()),
             Peer::Unix => self.local,
         }
     }
@@ -116,7 +66,7 @@ impl TrustedProxies {
             for item in value.to_str().ok()?.rsplit(',') {
                 let item = item.trim();
                 let address: IpAddr = item.trim_matches(['[', ']']).parse().ok()?;
-                if !self.contains(address) {
+                if !self.networks.contains(address) {
                     return Some(address);
                 }
             }

@@ -28,8 +28,8 @@ const WAITING_MAX: usize = 1_024;
 const AUDITORS_MAX: usize = 64;
 /// The most confirmations that wait for all auditors: a kilobyte each.
 const TASKS_MAX: usize = 8 * WAITING_MAX;
-/// Requests to auditors at the same time.
-const REQUESTS_AT_ONCE: usize = 16;
+/// Requests to an auditor at the same time. One that does not answer holds up no other.
+const REQUESTS_AT_ONCE: usize = 4;
 /// The pauses before the second and each further request. After these, a confirmation is given up.
 const PAUSES: [Duration; 5] = [
     Duration::from_secs(1),
@@ -50,12 +50,17 @@ pub(super) struct Sample {
 pub(super) struct Auditors {
     client: Client,
     tasks: Background,
-    turns: Semaphore,
-    waiting: Mutex<HashMap<String, usize>>,
+    queues: Mutex<HashMap<String, Queue>>,
     shown: Counter,
     refused: Counter,
     given_up: Counter,
     dropped: Counter,
+}
+
+/// Confirmations for an auditor.
+struct Queue {
+    waiting: usize,
+    turns: Arc<Semaphore>,
 }
 
 impl Auditors {
@@ -63,8 +68,7 @@ impl Auditors {
         Self {
             client,
             tasks: Background::with_limit(TASKS_MAX),
-            turns: Semaphore::new(REQUESTS_AT_ONCE),
-            waiting: Mutex::default(),
+            queues: Mutex::default(),
             shown: Counter::default(),
             refused: Counter::default(),
             given_up: Counter::default(),
@@ -72,24 +76,27 @@ impl Auditors {
         }
     }
 
-    /// Makes room for a confirmation. False if too many are waiting.
-    fn begin(&self, url: &str) -> bool {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        if waiting.len() >= AUDITORS_MAX && !waiting.contains_key(url) {
-            return false;
+    /// Makes room for a confirmation, and returns the auditor's turns. None if too many are waiting.
+    fn begin(&self, url: &str) -> Option<Arc<Semaphore>> {
+        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        if queues.len() >= AUDITORS_MAX && !queues.contains_key(url) {
+            return None;
         }
-        let count = waiting.entry(url.to_owned()).or_default();
-        let has_room = *count < WAITING_MAX;
-        *count += usize::from(has_room);
-        has_room
+        let new = || Queue { waiting: 0, turns: Arc::new(Semaphore::new(REQUESTS_AT_ONCE)) };
+        let queue = queues.entry(url.to_owned()).or_insert_with(new);
+        if queue.waiting >= WAITING_MAX {
+            return None;
+        }
+        queue.waiting += 1;
+        Some(Arc::clone(&queue.turns))
     }
 
     fn end_one(&self, url: &str) {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = waiting.get_mut(url) {
-            *count -= 1;
-            if *count == 0 {
-                waiting.remove(url);
+        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(queue) = queues.get_mut(url) {
+            queue.waiting -= 1;
+            if queue.waiting == 0 {
+                queues.remove(url);
             }
         }
     }
@@ -97,13 +104,13 @@ impl Auditors {
     /// Shows auditors confirmations of coins that are recorded.
     pub(super) fn show(self: &Arc<Self>, samples: Vec<Sample>) {
         for Sample { url, body } in samples {
-            if !self.begin(&url) {
+            let Some(turns) = self.begin(&url) else {
                 self.dropped.inc();
                 continue;
-            }
+            };
             let (auditors, auditor) = (Arc::clone(self), url.clone());
             let is_spawned = self.tasks.spawn(async move {
-                auditors.show_one(&auditor, &body).await;
+                auditors.show_one(&auditor, &turns, &body).await;
                 auditors.end_one(&auditor);
             });
             if !is_spawned {
@@ -113,10 +120,10 @@ impl Auditors {
         }
     }
 
-    async fn show_one(&self, url: &str, body: &DepositConfirmationRequest) {
+    async fn show_one(&self, url: &str, turns: &Semaphore, body: &DepositConfirmationRequest) {
         let mut pauses = PAUSES.into_iter();
         loop {
-            let turn = self.turns.acquire().await.expect("never closed");
+            let turn = turns.acquire().await.expect("never closed");
             let call = self.client.call(Method::PUT, format!("{url}deposit-confirmation"));
             let answer = call.json(body).send().await;
             drop(turn);
@@ -155,7 +162,8 @@ impl Auditors {
                 ("dropped", self.dropped.get()),
             ],
         );
-        let waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner).values().sum::<usize>();
+        let queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        let waiting: usize = queues.values().map(|queue| queue.waiting).sum();
         page.gauge("batzen_merchant_audits_waiting", "Confirmations that wait for auditors", waiting);
     }
 }
@@ -227,15 +235,22 @@ mod tests {
     #[test]
     fn an_auditor_that_does_not_answer_takes_no_room_of_others() {
         let auditors = Auditors::new(Client::new(&ClientOptions::default()).unwrap());
-        assert!((0..WAITING_MAX).all(|_| auditors.begin("http://silent/")));
-        assert!(!auditors.begin("http://silent/"));
-        assert!(auditors.begin("http://other/"));
+        let begins = |url: &str| auditors.begin(url).is_some();
+        assert!((0..WAITING_MAX).all(|_| begins("http://silent/")));
+        assert!(!begins("http://silent/"));
+        let held: Vec<_> = {
+            let queues = auditors.queues.lock().unwrap();
+            let turns = &queues["http://silent/"].turns;
+            (0..REQUESTS_AT_ONCE).map(|_| Arc::clone(turns).try_acquire_owned().unwrap()).collect()
+        };
+        assert!(auditors.begin("http://other/").unwrap().try_acquire().is_ok());
+        drop(held);
         auditors.end_one("http://silent/");
-        assert!(auditors.begin("http://silent/"));
-        assert!((2..AUDITORS_MAX).all(|number| auditors.begin(&format!("http://{number}/"))));
-        assert!(!auditors.begin("http://one-too-many/"));
+        assert!(begins("http://silent/"));
+        assert!((2..AUDITORS_MAX).all(|number| begins(&format!("http://{number}/"))));
+        assert!(!begins("http://one-too-many/"));
         auditors.end_one("http://other/");
-        assert!(auditors.begin("http://one-too-many/"));
+        assert!(begins("http://one-too-many/"));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use batzen_http::Drain;
 use batzen_service::fill_dashboard;
 use tokio::task::JoinSet;
 
-use super::{Merchant, products, reserves, returns, webhooks};
+use super::{Merchant, deliveries, products, reserves, returns};
 
 /// The maximum number of tasks. Further ones are dropped: all of this work is found again.
 const TASKS_MAX: usize = 4_096;
@@ -69,12 +69,11 @@ pub(crate) fn start(app: &Arc<Merchant>, drain: &Drain) {
     let (merchant, ending) = (Arc::clone(app), drain.clone());
     app.background.spawn(async move {
         while !ending.is_draining() {
-            let next = webhooks::send_due(&merchant).await.unwrap_or_default();
-            let is_more = next.is_some_and(|next| next <= merchant.core.now());
-            if is_more {
+            if deliveries::send_due(&merchant).await.unwrap_or(false) {
                 continue;
             }
             tokio::select! {
+                () = merchant.hook_queues.ended() => {}
                 () = merchant.core.notices.webhooks.announced() => {}
                 () = tokio::time::sleep(HOOKS_PAUSE) => {}
                 () = ending.draining() => {}

@@ -23,6 +23,7 @@ use super::table::{Rows, endpoint};
 use super::tracking::Tracked;
 use super::{Answer, Merchant, Shop, refunds, tracking};
 use crate::rules::RecordKyc;
+use crate::urls::is_web_url;
 
 pub(super) fn routes() -> Rows {
     let mut rows = Rows::of("instance");
@@ -197,15 +198,19 @@ async fn ask_for_kyc(
     payto_uri: &str,
     wait: Option<Duration>,
 ) -> Kyc {
-    let url = format!("{}kyc-check/{requirement_row}/{}/business", key.exchange_url, h_payto(payto_uri));
-    let mut ask = app.exchanges.client.get(url);
-    if let Some(wait) = wait {
-        ask = ask.query("timeout_ms", wait.as_millis());
-    }
     let no_answer = |exchange_code, exchange_http_status| {
         let exchange_url = key.exchange_url.clone();
         Kyc::NoAnswer(TimeoutKyc { exchange_url, exchange_code, exchange_http_status })
     };
+    let exchange = match app.exchanges.get(&key.exchange_url, |_| true).await {
+        // A page where the owner shows a passport comes from nobody in between.
+        Ok(exchange) if exchange.is_at_home() => exchange,
+        Ok(_) | Err(_) => return no_answer(ErrorCode::MERCHANT_GENERIC_EXCHANGE_KEYS_FAILURE.to_u32(), 0),
+    };
+    let mut ask = exchange.get(&format!("kyc-check/{requirement_row}/{}/business", h_payto(payto_uri)));
+    if let Some(wait) = wait {
+        ask = ask.query("timeout_ms", wait.as_millis());
+    }
     let reply = match ask.send().await {
         Ok(reply) => reply,
         Err(ClientError::Timeout { .. }) => {
@@ -216,12 +221,13 @@ async fn ask_for_kyc(
     match reply.status {
         200 | 204 => Kyc::Done,
         202 => match reply.json::<KycRedirect>() {
-            Ok(KycRedirect { kyc_url }) => Kyc::Open(PendingKyc {
+            // The back office makes it a link.
+            Ok(KycRedirect { kyc_url }) if is_web_url(&kyc_url) => Kyc::Open(PendingKyc {
                 kyc_url,
                 exchange_url: key.exchange_url.clone(),
                 payto_uri: payto_uri.to_owned(),
             }),
-            Err(_) => no_answer(ErrorCode::MERCHANT_GENERIC_EXCHANGE_REPLY_MALFORMED.to_u32(), 202),
+            Ok(_) | Err(_) => no_answer(ErrorCode::MERCHANT_GENERIC_EXCHANGE_REPLY_MALFORMED.to_u32(), 202),
         },
         status => {
             let code = reply.json::<ErrorDetail>().map_or(0, |body| body.code.to_u32());

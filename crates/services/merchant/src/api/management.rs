@@ -22,6 +22,7 @@ use super::core::Core;
 use super::openapi::YES_NO;
 use super::table::{IMAGE_BYTES_MAX, Rows, SMALL_BODY_BYTES_MAX, endpoint};
 use super::{Answer, Merchant, Shop, body, is_yes, malformed, refused};
+use crate::order_form::is_plain;
 use crate::rules::{
     ChangeInstance, CreateInstance, DeleteInstance, NewAccount, PurgeOrders, PurgeRest, Refusal, SetAuth,
     order_range,
@@ -88,6 +89,8 @@ const ID_BYTES_MAX: usize = 64;
 const TEXT_BYTES_MAX: usize = 4 << 10;
 /// The beginning of every access token.
 const TOKEN_PREFIX: &str = "secret-token:";
+/// An account with an escaped name.
+const PAYTO_EXAMPLE: &str = "payto://iban/DE89370400440532013000?receiver-name=B%C3%BCcher%20M%C3%BCller";
 /// Orders that one command forgets.
 const PURGE_ORDERS: usize = 128;
 /// Other rows of each kind that one command forgets.
@@ -159,7 +162,8 @@ fn rows_of(
         ("email", settings.email.as_ref()),
         ("website", settings.website.as_ref()),
     ] {
-        if text.is_some_and(|text| text.len() > TEXT_BYTES_MAX) {
+        // The name is part of every contract.
+        if text.is_some_and(|text| text.len() > TEXT_BYTES_MAX || !is_plain(text)) {
             return Err(malformed(name));
         }
     }
@@ -169,9 +173,12 @@ fn rows_of(
     };
     let mut accounts = Vec::with_capacity(settings.payto_uris.len());
     for uri in &settings.payto_uris {
-        let wrong = |_| Response::error(ErrorCode::GENERIC_PAYTO_URI_MALFORMED, uri);
+        let wrong = |error| {
+            let detail = format!("payto_uris: {uri}: {error}; such as {PAYTO_EXAMPLE}");
+            Response::error(ErrorCode::GENERIC_PAYTO_URI_MALFORMED, &detail)
+        };
         // As exchanges accept them, since they pay there.
-        let payto = PaytoUri::parse_strict(uri.as_str()).map_err(wrong)?;
+        let payto = PaytoUri::parse(uri.as_str()).map_err(wrong)?;
         let mut salt = [0; 16];
         fill_random(&mut salt);
         let salt = WireSalt::from_bytes(salt);

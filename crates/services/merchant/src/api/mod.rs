@@ -7,6 +7,7 @@ mod access;
 mod auditors;
 mod background;
 mod core;
+mod deliveries;
 mod kyc;
 mod management;
 mod openapi;
@@ -47,13 +48,14 @@ use self::access::Gate;
 use self::auditors::Auditors;
 use self::background::Background;
 pub(crate) use self::background::start as start_background;
+pub(crate) use self::deliveries::HOOK_TIMEOUT;
+use self::deliveries::Queues;
 use self::kyc::KycPace;
 use self::pay::Confirmation;
 pub(crate) use self::shops::Shop;
 use self::shops::Shops;
 use self::table::{BASES, OPERATIONS, Row};
 use self::templates::Pace;
-pub(crate) use self::webhooks::HOOK_TIMEOUT;
 
 use self::core::Core;
 use crate::config::MerchantConfig;
@@ -81,6 +83,7 @@ pub(crate) struct Merchant {
     auditors: Arc<Auditors>,
     /// For the receivers of web hooks.
     hook_client: Client,
+    hook_queues: Arc<Queues>,
     background: Background,
     template_pace: Pace,
     kyc_pace: KycPace,
@@ -104,11 +107,12 @@ impl Merchant {
         Self {
             core: Core::new(config, lane),
             gate: Gate::new(Shops::new(instance_changes), state.token_salt),
-            auditors: Arc::new(Auditors::new(exchanges.client.clone())),
+            auditors: Arc::new(Auditors::new(exchanges.auditor_client.clone())),
             exchanges,
             pool,
             confirmations,
             hook_client,
+            hook_queues: Arc::default(),
             background: Background::default(),
             template_pace: Pace::default(),
             kyc_pace: KycPace::default(),

@@ -142,7 +142,7 @@ pub(super) async fn make_order(
         }
     };
     let (h_wire, payto) = account_for(&app.core, shop, wish.payment_target.as_deref()).await?;
-    let exchanges = app.exchanges.trusted().iter();
+    let exchanges = app.exchanges.trusted();
     let frame = Frame {
         instance: &shop.row,
         base_url: &base_url(head, shop)?,

@@ -6,6 +6,8 @@ use batzen_http::{Response, header};
 use batzen_protocol::api::merchant::TemplateContract;
 use batzen_service::{escape_html, html_page, qr_code};
 
+use crate::urls::is_web_url;
+
 /// Interval at which the page of an order that is due checks whether it was paid, in seconds.
 const RELOAD_S: u32 = 3;
 const STYLE: &str = ":root{color-scheme:light dark;background:Canvas}body{font-family:system-ui,sans-serif;max-width:32rem;\
@@ -75,8 +77,7 @@ pub(super) fn template(shop: &str, contract: &TemplateContract, currency: &str) 
 
 /// The page about a paid order.
 pub(super) fn paid(summary: &str, fulfillment_url: Option<&str>) -> Response {
-    let is_web = |url: &&str| url.starts_with("http://") || url.starts_with("https://");
-    let link = fulfillment_url.filter(is_web).map(|url| {
+    let link = fulfillment_url.filter(|url| is_web_url(url)).map(|url| {
         let url = escape_html(url);
         format!("<p><a href=\"{url}\">Continue</a></p>")
     });

@@ -15,7 +15,7 @@ use batzen_protocol::api::exchange::{
     DepositConfirmation, DepositRequest,
 };
 use batzen_protocol::api::merchant::{ContractTerms, PayCoin, PayRequest, PayResponse};
-use batzen_protocol::limits::PAYMENT_COINS_MAX;
+use batzen_protocol::limits::PAY_COINS_MAX;
 use batzen_protocol::signatures::{ExchangeConfirmDeposit, MerchantPaymentOk, SignedMessage};
 use batzen_protocol::{Amount, AmountError, Duration, ErrorCode, ErrorDetail, Money, Timestamp};
 use batzen_tables::merchant::{
@@ -34,7 +34,7 @@ use super::table::{Rows, endpoint};
 use super::wallets::session;
 use super::webhooks::Event;
 use super::{Answer, FAILURES, Merchant, Shop, body, kyc, malformed, refunds, refused, webhooks};
-use crate::BODY_BYTES_MAX;
+use crate::PAY_BYTES_MAX;
 use crate::exchanges::{Denom, Exchange, is_base_url, is_transient};
 use crate::rules::{
     self, ABORTED, ClaimPayment, ClaimedCoin, DepositsRecorded, Due, Insufficient, Payment, RecordDeposits,
@@ -44,7 +44,7 @@ use crate::rules::{
 pub(super) fn routes() -> Rows {
     let mut rows = Rows::of("pay");
     rows.post("/orders/:order/pay", endpoint!(Anyone, pay_order), "A wallet pays")
-        .takes::<PayRequest>(BODY_BYTES_MAX)
+        .takes::<PayRequest>(PAY_BYTES_MAX)
         .gives::<PayResponse>();
     rows
 }
@@ -64,7 +64,6 @@ const NO_POLICY: HashCode = HashCode::from_bytes([0; 64]);
 /// A coin that is ready for its exchange.
 pub(super) struct ReadyCoin {
     pub(crate) exchange: Arc<Exchange>,
-    exchange_url: String,
     coin_pub: EddsaPublicKey,
     amount: Money,
     denom: Denom,
@@ -103,17 +102,20 @@ struct Attempt {
 impl Attempt {
     fn new(coins: Vec<PayCoin>, session: Option<Session>) -> Result<Self, Response> {
         let distinct: BTreeSet<EddsaPublicKey> = coins.iter().map(|coin| coin.coin_pub).collect();
-        if coins.len() > PAYMENT_COINS_MAX || distinct.len() != coins.len() {
+        if coins.len() > PAY_COINS_MAX || distinct.len() != coins.len() {
             return Err(malformed("coins"));
         }
         Ok(Self { coins, distinct, session })
     }
 
     /// Its claim of an order. Coins may be deposited one after the other.
-    fn claim(&self, core: &Core, order: OrderRef) -> Result<ClaimPayment, Response> {
+    fn claim(&self, core: &Core, order: OrderRef, ready: &[ReadyCoin]) -> Result<ClaimPayment, Response> {
         let coin = |coin: &PayCoin| {
             let amount = core.money(&coin.contribution, "contribution")?;
-            Ok(ClaimedCoin { coin_pub: coin.coin_pub, amount, exchange_url: coin.exchange_url.clone() })
+            // Of the other coins it is known from their deposits.
+            let ready = ready.iter().find(|ready| ready.coin_pub == coin.coin_pub);
+            let exchange_url = ready.map_or(&*coin.exchange_url, |ready| ready.exchange.url()).to_owned();
+            Ok(ClaimedCoin { coin_pub: coin.coin_pub, amount, exchange_url })
         };
         let mut coins: Vec<ClaimedCoin> = self.coins.iter().map(coin).collect::<Result<_, Response>>()?;
         coins.sort_by_key(|coin| coin.coin_pub);
@@ -241,7 +243,7 @@ async fn take(
     ready: Vec<ReadyCoin>,
 ) -> Result<Accepted, NotPaid> {
     let (order, order_id) = (contract.order, &contract.row.order_id);
-    let claim = attempt.claim(&app.core, order)?;
+    let claim = attempt.claim(&app.core, order, &ready)?;
     match app.core.execute(claim).await? {
         Ok(()) => {}
         // The next attempt finds out by which coins.
@@ -332,16 +334,16 @@ async fn ready_coins(
         by_exchange.entry(coin.exchange_url.clone()).or_default().push(coin);
     }
     let mut ready = Vec::new();
+    let are_few = app.exchanges.are_few(by_exchange.keys().map(String::as_str));
+    if !are_few || !by_exchange.keys().all(|url| is_base_url(url)) {
+        return Err(malformed("exchange_url"));
+    }
     for (url, coins) in by_exchange {
-        if !is_base_url(&url) {
-            return Err(malformed("exchange_url"));
-        }
-        let knows =
-            |exchange: &Exchange| coins.iter().all(|coin| exchange.denoms.contains_key(&coin.h_denom));
-        let exchange = app.exchanges.get(&url, knows).await.map_err(|error| unknown_exchange(&error))?;
+        let denoms: Vec<HashCode> = coins.iter().map(|coin| coin.h_denom).collect();
+        let exchange = app.exchanges.of_coins(&url, &denoms).await;
+        let exchange = exchange.map_err(|error| unknown_exchange(&error, &url))?;
         let is_refused = |coin: &PayCoin| {
-            let denom = exchange.denoms.get(&coin.h_denom);
-            denom.is_some_and(|denom| !app.exchanges.accepts_denom(&exchange, denom))
+            exchange.denoms.get(&coin.h_denom).is_some_and(|denom| !exchange.is_accepted(denom))
         };
         if coins.iter().any(is_refused) {
             let code = ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_DENOMINATION_KEY_AUDITOR_FAILURE;
@@ -395,7 +397,6 @@ fn ready_coin(
     };
     Ok(ReadyCoin {
         exchange: Arc::clone(exchange),
-        exchange_url: coin.exchange_url,
         coin_pub: coin.coin_pub,
         amount,
         denom,
@@ -413,7 +414,7 @@ async fn deposit(
     let mut batches: Vec<Vec<ReadyCoin>> = Vec::new();
     for coin in ready {
         let fits = |batch: &&mut Vec<ReadyCoin>| {
-            batch.len() < BATCH_COINS_MAX && batch[0].exchange_url == coin.exchange_url
+            batch.len() < BATCH_COINS_MAX && Arc::ptr_eq(&batch[0].exchange, &coin.exchange)
         };
         match batches.last_mut().filter(fits) {
             Some(batch) => batch.push(coin),
@@ -433,7 +434,7 @@ async fn deposit(
                     let DepositConfirmation { exchange_timestamp, exchange_pub, exchange_sig, .. } =
                         confirmation;
                     let row = OrderDepositRow {
-                        exchange_url: coin.exchange_url,
+                        exchange_url: coin.exchange.url().to_owned(),
                         amount: coin.amount,
                         deposit_fee: coin.denom.deposit_fee,
                         refund_fee: coin.denom.refund_fee,
@@ -521,8 +522,8 @@ async fn deposit_together(
         wire_transfer_deadline: first.wire_transfer_deadline,
         policy: None,
     };
-    let reply = app.exchanges.client.post_json(format!("{}batch-deposit", coins[0].exchange_url), &request);
-    let reply = reply.await.map_err(|error| unanswered(&error))?;
+    let reply = coins[0].exchange.post("batch-deposit").json(&request).send().await;
+    let reply = reply.map_err(|error| unanswered(&error))?;
     let is_unknown = |reply: &Reply| {
         let code = reply.json::<ErrorDetail>().map(|body| body.code);
         code.is_ok_and(|code| {
@@ -557,9 +558,8 @@ async fn deposit_one(
     contract: &Contract<'_>,
     coin: &ReadyCoin,
 ) -> Result<DepositConfirmation, Response> {
-    let url = format!("{}coins/{}/deposit", coin.exchange_url, coin.coin_pub);
-    let reply =
-        app.exchanges.client.post_json(url, &coin.request).await.map_err(|error| unanswered(&error))?;
+    let call = coin.exchange.post(&format!("coins/{}/deposit", coin.coin_pub)).json(&coin.request);
+    let reply = call.send().await.map_err(|error| unanswered(&error))?;
     if reply.status != 200 {
         return Err(not_deposited(reply.status, &reply));
     }
@@ -662,7 +662,7 @@ fn enough(
         wire_fee: coin.wire_fee,
     });
     let now = ready.iter().map(|coin| Payment {
-        exchange_url: coin.exchange_url.clone(),
+        exchange_url: coin.exchange.url().to_owned(),
         amount: coin.amount,
         deposit_fee: coin.denom.deposit_fee,
         wire_fee: coin.wire_fee,

@@ -24,9 +24,13 @@ pub(super) fn exchange_problem(
     Response::error_with(code, status, "", extra)
 }
 
-pub(super) fn unknown_exchange(error: &ExchangeError) -> Response {
+/// The answer about an exchange that was named by this URL.
+pub(super) fn unknown_exchange(error: &ExchangeError, url: &str) -> Response {
     let detail = error.to_string();
     match error {
+        ExchangeError::NotAccepted => {
+            Response::error(ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_DENOMINATION_KEY_AUDITOR_FAILURE, url)
+        }
         ExchangeError::Timeout(_) => Response::error(ErrorCode::MERCHANT_GENERIC_EXCHANGE_TIMEOUT, &detail),
         ExchangeError::Unreachable(_) => {
             Response::error(ErrorCode::MERCHANT_GENERIC_EXCHANGE_CONNECT_FAILURE, &detail)

@@ -19,6 +19,7 @@ use serde_json::{Map, Value, json};
 use super::core::Core;
 use super::table::{IMAGE_BYTES_MAX, Rows, SMALL_BODY_BYTES_MAX, endpoint};
 use super::{Answer, Merchant, Shop, body, malformed, refused};
+use crate::order_form::{INTEGER_LIMIT, is_plain};
 use crate::rules::{
     ChangeProduct, CreateProduct, DeleteProduct, GRACE, Held, LockProduct, Refusal, ReleaseStock,
 };
@@ -65,8 +66,16 @@ pub(super) fn is_id(id: &str) -> bool {
 fn total_of(stock: i64) -> Result<Option<u64>, Response> {
     match stock {
         UNLIMITED => Ok(None),
-        stock => u64::try_from(stock).map(Some).map_err(|_| malformed("total_stock")),
+        stock => match u64::try_from(stock) {
+            Ok(units) if units < INTEGER_LIMIT => Ok(Some(units)),
+            _ => Err(malformed("total_stock")),
+        },
     }
+}
+
+/// Units that a client names: 400, code 26 if programs could not read their number.
+fn units(name: &str, units: u64) -> Result<u64, Response> {
+    if units < INTEGER_LIMIT { Ok(units) } else { Err(malformed(name)) }
 }
 
 fn details_of(row: &ProductRow) -> Result<ProductDetails, Response> {
@@ -104,7 +113,7 @@ fn product_row(
     for tax in details.taxes.iter().flatten() {
         core.money(&tax.tax, "taxes")?;
     }
-    if details.description.is_empty() {
+    if details.description.is_empty() || !is_plain(&details.description) {
         return Err(malformed("description"));
     }
     Ok(ProductRow {
@@ -161,6 +170,7 @@ async fn change_product(app: &Arc<Merchant>, request: &mut Request, shop: &Shop,
     let wish: ChangeProductRequest = body(request)?;
     let row = product_row(&app.core, &wish.details, &wish.price, wish.total_stock, wish.minimum_age)?;
     let key = ProductKey::new(&shop.id, product_id);
+    wish.total_lost.map(|lost| units("total_lost", lost)).transpose()?;
     app.core.decide(ChangeProduct { key, row, lost: wish.total_lost }, product_id).await?;
     Ok(Response::empty(204))
 }
@@ -181,6 +191,7 @@ async fn lock_product(app: &Arc<Merchant>, request: &mut Request, shop: &Shop, p
     if lock_uuid.is_empty() || lock_uuid.len() > ID_BYTES_MAX {
         return Err(malformed("lock_uuid"));
     }
+    units("quantity", quantity)?;
     let until = match duration.is_forever() {
         true => Timestamp::NEVER,
         false => app.core.now().saturating_add(duration),
@@ -236,8 +247,8 @@ pub(super) async fn taken(
             return Err(malformed("quantity"));
         }
         let row = product(core, shop, product_id).await?;
-        let units = taken.quantities.entry(product_id.clone()).or_default();
-        *units = units.checked_add(*quantity).ok_or_else(|| malformed("quantity"))?;
+        let all = taken.quantities.entry(product_id.clone()).or_default();
+        *all = units("quantity", all.saturating_add(*quantity))?;
         taken.minimum_age = taken.minimum_age.max(row.minimum_age);
         taken.products.push(contract_product(core, product_id, *quantity, &row)?);
     }

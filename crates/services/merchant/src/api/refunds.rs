@@ -1,7 +1,7 @@
 //! Refunds: the shop approves them, the wallet picks them up, and gives up payments (merchant chapters 2.5, 2.7 and
 //! 6.4). The exchange gives the coins their value back when the wallet asks for it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use batzen_crypto::{EddsaPrivateKey, EddsaPublicKey, HashCode};
@@ -12,13 +12,13 @@ use batzen_protocol::api::merchant::{
     AbortCoin, AbortRequest, AbortResponse, ApproveRefundRequest, ApproveRefundResponse, ContractTerms,
     PickUpRefundRequest, PickUpRefundResponse, RefundDetail, RefundEntry, RefundResult,
 };
-use batzen_protocol::limits::PAYMENT_COINS_MAX;
+use batzen_protocol::limits::PAY_COINS_MAX;
 use batzen_protocol::signatures::{ExchangeConfirmRefund, MerchantRefund, SignedMessage};
 use batzen_protocol::{AmountError, ErrorCode, Money};
 use batzen_store::Store;
 use batzen_tables::merchant::{
-    OrderDepositKey, OrderDepositRow, OrderDeposits, OrderRef, OrderRefundKey, OrderRefundRow, OrderRefunds,
-    OrderRow,
+    OrderDepositKey, OrderDepositRow, OrderDeposits, OrderKey, OrderRef, OrderRefundKey, OrderRefundRow,
+    OrderRefunds, OrderRow, PaymentClaims,
 };
 use futures_util::{StreamExt as _, stream};
 use serde_json::Value;
@@ -28,7 +28,7 @@ use super::table::{Rows, SMALL_BODY_BYTES_MAX, endpoint};
 use super::webhooks::Event;
 use super::{Answer, Merchant, Shop, base_url, body, malformed, refused, webhooks};
 use crate::BODY_BYTES_MAX;
-use crate::exchanges::is_base_url;
+use crate::exchanges::{ExchangeError, is_base_url};
 use crate::rules::{ABORTED, Abort, ApproveRefund, Coins, RecordRefund, Refusal};
 use crate::urls;
 
@@ -246,22 +246,24 @@ async fn abort_payment(app: &Arc<Merchant>, request: &mut Request, shop: &Shop, 
         return Err(Response::error(code, order_id));
     }
     let distinct: BTreeSet<EddsaPublicKey> = coins.iter().map(|coin| coin.coin_pub).collect();
-    if coins.len() > PAYMENT_COINS_MAX || distinct.len() != coins.len() {
+    if coins.len() > PAY_COINS_MAX || distinct.len() != coins.len() {
         return Err(malformed("coins"));
     }
-    if !coins.iter().all(|coin| is_base_url(&coin.exchange_url)) {
+    let are_few = app.exchanges.are_few(coins.iter().map(|coin| &*coin.exchange_url));
+    if !are_few || !coins.iter().all(|coin| is_base_url(&coin.exchange_url)) {
         return Err(malformed("exchange_url"));
     }
     let amount = |coin: &AbortCoin| app.core.money(&coin.contribution, "contribution");
     let given: Result<Vec<_>, Response> =
         coins.iter().map(|coin| Ok((coin.coin_pub, amount(coin)?))).collect();
     let key = shop.key()?;
+    let claimed = claimed_urls(&app.core, order).await?;
     // Whatever the exchanges say: from here on, these coins do not pay the order.
     app.core.decide(Abort { order, coins: given? }, order_id).await?;
     let money = Arc::new(money_of(&app.core, order).await?);
     request.leave_slot();
     let refunds = coins.into_iter().map(|coin| {
-        let (money, key) = (Arc::clone(&money), &key);
+        let (money, key, claimed) = (Arc::clone(&money), &key, &claimed);
         async move {
             let refunded =
                 |(refund, _): &&Refund| refund.coin_pub == coin.coin_pub && refund.rtransaction_id == ABORTED;
@@ -272,13 +274,22 @@ async fn abort_payment(app: &Arc<Merchant>, request: &mut Request, shop: &Shop, 
                 return confirmed;
             }
             let deposit = money.deposits.iter().find(|(deposit, _)| deposit.coin_pub == coin.coin_pub);
-            let exchange_url = deposit.map_or(coin.exchange_url, |(_, deposit)| deposit.exchange_url.clone());
+            let known = deposit.map(|(_, deposit)| &deposit.exchange_url);
+            let known = known.or_else(|| claimed.get(&coin.coin_pub)).cloned();
+            let exchange_url = known.unwrap_or(coin.exchange_url);
             let wanted = Wanted { key: refund.clone(), exchange_url, amount: row.amount };
             ask_exchange(app, shop, key, h_contract, &wanted).await
         }
     });
     let refunds: Vec<RefundResult> = stream::iter(refunds).buffered(REFUNDS_AT_ONCE).collect().await;
     Ok(Response::json(200, &AbortResponse { refunds }))
+}
+
+/// The exchanges of the coins with which somebody is paying an order.
+async fn claimed_urls(core: &Core, order: OrderRef) -> Result<BTreeMap<EddsaPublicKey, String>, Response> {
+    let claim = core.read(move |store| store.get::<PaymentClaims>(&OrderKey { order })).await?;
+    let coins = claim.map(|claim| claim.row.coins.0.into_iter().zip(claim.row.exchange_urls.0));
+    Ok(coins.into_iter().flatten().collect())
 }
 
 /// Lets an exchange give a coin its value back, and records its confirmation.
@@ -293,8 +304,8 @@ pub(super) async fn ask_exchange(
     let refund_amount = app.core.amount(wanted.amount);
     let merchant_pub = shop.row.merchant_pub;
     let exchange = match app.exchanges.get(&wanted.exchange_url, |_| true).await {
-        Ok(exchange) if app.exchanges.accepts_some(&exchange) => exchange,
-        Ok(_) => {
+        Ok(exchange) => exchange,
+        Err(ExchangeError::NotAccepted) => {
             return failed(ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_DENOMINATION_KEY_AUDITOR_FAILURE);
         }
         Err(_) => return failed(ErrorCode::MERCHANT_GENERIC_EXCHANGE_KEYS_FAILURE),
@@ -307,8 +318,7 @@ pub(super) async fn ask_exchange(
         rtransaction_id,
         merchant_sig: message.sign(key),
     };
-    let url = format!("{}coins/{coin_pub}/refund", wanted.exchange_url);
-    let reply = match app.exchanges.client.post_json(url, &ask).await {
+    let reply = match exchange.post(&format!("coins/{coin_pub}/refund")).json(&ask).send().await {
         Ok(reply) => reply,
         Err(ClientError::Timeout { .. }) => return failed(ErrorCode::MERCHANT_GENERIC_EXCHANGE_TIMEOUT),
         Err(_) => return failed(ErrorCode::MERCHANT_GENERIC_EXCHANGE_CONNECT_FAILURE),

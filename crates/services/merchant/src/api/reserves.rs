@@ -19,7 +19,7 @@ use super::openapi::{INTEGER, YES_NO, YES_NO_ALL};
 use super::problems::unknown_exchange;
 use super::table::{Rows, SMALL_BODY_BYTES_MAX, endpoint};
 use super::{Answer, Merchant, Shop, body, is_yes, malformed, refused, tips, yes_or_no};
-use crate::exchanges::{Exchange, is_base_url};
+use crate::exchanges::{Exchange, ExchangeError, is_base_url};
 use crate::rules::{CreateTipReserve, DeleteTipReserve, FundTipReserve, Refusal};
 
 pub(super) fn routes() -> Rows {
@@ -87,13 +87,13 @@ pub(super) async fn reserve(
 }
 
 async fn tip_exchange(app: &Merchant, url: &str) -> Result<Arc<Exchange>, Response> {
-    match app.exchanges.get(url, |_| true).await {
-        Ok(exchange) if app.exchanges.accepts_some(&exchange) => Ok(exchange),
-        Ok(_) => {
+    match app.exchanges.named(url, |_| true).await {
+        Ok(exchange) => Ok(exchange),
+        Err(ExchangeError::NotAccepted) => {
             let code = ErrorCode::MERCHANT_GENERIC_EXCHANGE_KEYS_FAILURE;
             Err(Response::error(code, "the backend does not accept this exchange"))
         }
-        Err(error) => Err(unknown_exchange(&error)),
+        Err(error) => Err(unknown_exchange(&error, url)),
     }
 }
 
@@ -120,7 +120,7 @@ async fn create_reserve(app: &Arc<Merchant>, request: &mut Request, shop: &Shop,
     let row = TipReserveRow {
         instance: shop.id.clone(),
         reserve_priv: Some(*reserve_priv.as_bytes()),
-        exchange_url,
+        exchange_url: exchange.url().to_owned(),
         payto_uri: payto_uri.clone(),
         created: Timestamp::from_secs(now.as_micros() / 1_000_000),
         expires: now.saturating_add(exchange.closing_delay),
@@ -206,7 +206,7 @@ pub(super) async fn look_for_funding(
     wait: Option<StdDuration>,
 ) -> Option<bool> {
     let exchange = app.exchanges.get(&row.exchange_url, |_| true).await.ok()?;
-    let mut ask = app.exchanges.client.get(format!("{}reserves/{}", row.exchange_url, key.reserve_pub));
+    let mut ask = exchange.get(&format!("reserves/{}", key.reserve_pub));
     if let Some(wait) = wait {
         ask = ask.query("timeout_ms", wait.as_millis());
     }

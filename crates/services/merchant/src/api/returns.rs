@@ -13,8 +13,8 @@ use batzen_tables::merchant::{
 };
 use futures_util::future::join_all;
 
+use super::deliveries::{FAILURES_MAX, pause};
 use super::refunds::{Wanted, ask_exchange};
-use super::webhooks::{FAILURES_MAX, pause};
 use super::{Merchant, Shop};
 use crate::exchanges::is_transient;
 use crate::rules::{ABORTED, EndClaim, FinishCoinReturn};

@@ -24,6 +24,7 @@ use super::status::{TALER, wants_page};
 use super::table::{Rows, TEXTS_BYTES_MAX, endpoint};
 use super::{Answer, Merchant, Shop, base_url, body, malformed, page, refused, reserves, yes_or_no};
 use crate::exchanges::Exchange;
+use crate::order_form::is_plain;
 use crate::rules::{AuthorizeTip, PickUpTip, RecordTipPickup, Refusal, TakeBackPickup};
 use crate::urls;
 
@@ -106,9 +107,13 @@ async fn authorize_tip(app: &Arc<Merchant>, request: &mut Request, shop: &Shop, 
     let money = app.core.money(&amount, "amount")?;
     shop.key()?;
     for (name, text) in [("justification", &justification), ("next_url", &next_url)] {
-        if text.len() > TEXT_BYTES_MAX {
+        if text.len() > TEXT_BYTES_MAX || !is_plain(text) {
             return Err(malformed(name));
         }
+    }
+    // The wallet opens it after the pickup.
+    if !next_url.is_empty() && !urls::is_web_url(&next_url) {
+        return Err(malformed("next_url"));
     }
     if money.is_zero() {
         return Err(malformed("amount"));
@@ -282,7 +287,7 @@ async fn pick_up_tip(app: &Arc<Merchant>, request: &mut Request, shop: &Shop, ti
         planchets.iter().all(|planchet| exchange.denoms.contains_key(&planchet.denom_pub_hash))
     };
     let exchange = app.exchanges.get(&reserve.exchange_url, knows).await;
-    let exchange = exchange.map_err(|error| unknown_exchange(&error))?;
+    let exchange = exchange.map_err(|error| unknown_exchange(&error, &reserve.exchange_url))?;
     let mut withdrawals = Vec::with_capacity(planchets.len());
     let mut costs = Vec::with_capacity(planchets.len());
     for TipPlanchet { denom_pub_hash, coin_ev } in planchets {
@@ -310,7 +315,7 @@ async fn pick_up_tip(app: &Arc<Merchant>, request: &mut Request, shop: &Shop, ti
     }
     // From here on these coins belong to the customer: the exchange signs the same planchets as often as it is
     // asked, and charges for them once.
-    let signatures = match withdraw(app, &reserve.exchange_url, row.reserve_pub, withdrawals).await {
+    let signatures = match withdraw(&exchange, row.reserve_pub, withdrawals).await {
         // These coins will never be signed: no such denomination, or its time is over.
         Err((problem, 404 | 410)) => {
             app.core.decide(TakeBackPickup { key: pickup, reserve_pub: row.reserve_pub }, tip_id).await?;
@@ -330,14 +335,13 @@ async fn pick_up_tip(app: &Arc<Merchant>, request: &mut Request, shop: &Shop, ti
 
 /// Withdraws the coins of a tip. An error comes with the exchange's status, 0 if it gave none.
 async fn withdraw(
-    app: &Merchant,
-    exchange_url: &str,
+    exchange: &Exchange,
     reserve_pub: EddsaPublicKey,
     planchets: Vec<WithdrawRequest>,
 ) -> Result<BlindSignatures, (Response, u16)> {
     let count = planchets.len();
-    let url = format!("{exchange_url}reserves/{reserve_pub}/batch-withdraw");
-    let reply = app.exchanges.client.post_json(url, &BatchWithdrawRequest { planchets }).await;
+    let call = exchange.post(&format!("reserves/{reserve_pub}/batch-withdraw"));
+    let reply = call.json(&BatchWithdrawRequest { planchets }).send().await;
     let reply = reply.map_err(|error| (unanswered(&error), 0))?;
     let code = ErrorCode::MERCHANT_TIP_PICKUP_EXCHANGE_ERROR;
     if reply.status != 200 {

@@ -73,11 +73,8 @@ pub(super) async fn track(
     let keys_failed = |_| NotTracked::new(ErrorCode::MERCHANT_GENERIC_EXCHANGE_KEYS_FAILURE);
     let exchange = app.exchanges.get(&deposit.exchange_url, |_| true).await.map_err(keys_failed)?;
     let message = MerchantTrackTransaction { h_contract_terms, h_wire, coin_pub };
-    let url = format!(
-        "{}deposits/{h_wire}/{}/{h_contract_terms}/{coin_pub}",
-        deposit.exchange_url, shop.row.merchant_pub
-    );
-    let ask = app.exchanges.client.get(url).query("merchant_sig", message.sign(key));
+    let path = format!("deposits/{h_wire}/{}/{h_contract_terms}/{coin_pub}", shop.row.merchant_pub);
+    let ask = exchange.get(&path).query("merchant_sig", message.sign(key));
     let reply = ask.send().await.map_err(|error| NotTracked::from(&error))?;
     let malformed = || NotTracked {
         http_status: reply.status,

@@ -26,7 +26,7 @@ use super::openapi::{INTEGER, LIMIT, TEXT, YES_NO_ALL};
 use super::problems::{exchange_problem, malformed_reply, unanswered, unknown_exchange};
 use super::table::{Rows, SMALL_BODY_BYTES_MAX, endpoint};
 use super::{Answer, Merchant, Shop, body, malformed, refused, tracking, yes_or_no};
-use crate::exchanges::{Exchange, is_base_url};
+use crate::exchanges::{Exchange, ExchangeError, is_base_url};
 use crate::rules::{CheckTransfer, DeleteTransfer, NoteTransfer, Refusal, Statement};
 
 pub(super) fn routes() -> Rows {
@@ -97,6 +97,7 @@ async fn report_transfer(app: &Arc<Merchant>, request: &mut Request, shop: &Shop
         let code = ErrorCode::MERCHANT_PRIVATE_POST_TRANSFERS_ACCOUNT_NOT_FOUND;
         return Err(Response::error(code, &payto_uri));
     }
+    let exchange_url = app.exchanges.spelled(&exchange_url).to_owned();
     let transfer = transfer_ref(&shop.id, &exchange_url, &wtid.to_string());
     let key = TransferKey { transfer };
     let mut row = tracking::new_transfer(&app.core, shop, &exchange_url, wtid, payto_uri);
@@ -164,15 +165,14 @@ async fn verify_transfer(
 ) -> Result<TransferRow, Response> {
     let exchange = app.exchanges.get(&row.exchange_url, |_| true).await;
     let exchange = match exchange {
-        Ok(exchange) if app.exchanges.accepts_some(&exchange) => exchange,
-        Ok(_) => {
+        Ok(exchange) => exchange,
+        Err(ExchangeError::NotAccepted) => {
             let code = ErrorCode::MERCHANT_PRIVATE_POST_TRANSFERS_REQUEST_ERROR;
             return Err(Response::error(code, "the backend does not accept this exchange"));
         }
-        Err(error) => return Err(unknown_exchange(&error)),
+        Err(error) => return Err(unknown_exchange(&error, &row.exchange_url)),
     };
-    let reply =
-        app.exchanges.keys_client.get_json(format!("{}transfers/{}", row.exchange_url, row.wtid)).await;
+    let reply = exchange.get_list(&format!("transfers/{}", row.wtid)).send().await;
     let reply = reply.map_err(|error| unanswered(&error))?;
     if reply.status != 200 {
         let code = match reply.status {

@@ -1,17 +1,15 @@
-//! Web hooks: `/private/webhooks`, and the requests that they send.
+//! Web hooks: `/private/webhooks`, and what they say. [`deliveries`](super::deliveries) sends it.
 
-use std::ops::Bound;
 use std::sync::Arc;
-use std::time::Duration;
 
 use batzen_crypto::hash::sha512_parts;
 use batzen_http::client::Client;
-use batzen_http::{Method, Request, Response};
+use batzen_http::{Request, Response};
 use batzen_protocol::api::merchant::{CreateWebhookRequest, WebhookDetails, WebhookList, WebhookSummary};
-use batzen_protocol::{Amount, Timestamp};
+use batzen_protocol::{Amount, ErrorCode};
 use batzen_store::Store;
 use batzen_tables::merchant::{
-    OrderRow, PendingWebhookKey, PendingWebhookRow, PendingWebhooks, WebhookKey, WebhookRow, Webhooks,
+    OrderRow, PendingWebhookKey, PendingWebhookRow, WebhookKey, WebhookRow, Webhooks,
 };
 use serde_json::{Value, json};
 
@@ -20,7 +18,8 @@ use super::orders::terms_of;
 use super::products::is_id;
 use super::table::{Rows, TEXTS_BYTES_MAX, endpoint};
 use super::{Answer, Merchant, Shop, body, malformed, refused};
-use crate::rules::{Edit, EditWebhook, FinishWebhook, Hook, TakeWebhook};
+use crate::rules::{Edit, EditWebhook, Hook};
+use crate::urls::is_web_url;
 
 pub(super) fn routes() -> Rows {
     let mut rows = Rows::of("instance");
@@ -42,16 +41,6 @@ pub(super) fn routes() -> Rows {
 const HOOKS_MAX: usize = 32;
 /// The longest text of a web hook, in bytes.
 const TEXT_BYTES_MAX: usize = 16 << 10;
-/// After so many failures a request is given up: with the pauses below, after a day and a half.
-pub(super) const FAILURES_MAX: u32 = 16;
-/// The pause after the first failure. It doubles with each.
-const FIRST_PAUSE: batzen_protocol::Duration = batzen_protocol::Duration::from_secs(2);
-/// The longest pause between two attempts.
-const PAUSE_MAX: batzen_protocol::Duration = batzen_protocol::Duration::from_secs(3 * 3_600);
-/// Time that a process may take to send a request.
-const TAKEN: batzen_protocol::Duration = batzen_protocol::Duration::from_secs(60);
-/// Requests that are sent at the same time.
-const SENDS: usize = 32;
 
 /// An event of an order.
 pub(super) enum Event<'a> {
@@ -116,13 +105,17 @@ const FILLED_BYTES_MAX: usize = 1 << 20;
 /// The body of a web hook without a template.
 const DEFAULT_BODY: &str = r#"{"webhook_type":"{{ webhook_type }}","order_id":"{{ order_id }}","amount":"{{ amount }}","summary":"{{ summary }}","refund_amount":"{{ refund_amount }}","reason":"{{ reason }}"}"#;
 
-fn row_of(details: WebhookDetails) -> Result<WebhookRow, Response> {
+fn row_of(client: &Client, details: WebhookDetails) -> Result<WebhookRow, Response> {
     let WebhookDetails { event_type, url, http_method, header_template, body_template } = details;
     if !["pay", "refund"].contains(&event_type.as_str()) {
         return Err(malformed("event_type"));
     }
-    if !(url.starts_with("http://") || url.starts_with("https://")) || url.len() > TEXT_BYTES_MAX {
+    if !is_web_url(&url) || url.len() > TEXT_BYTES_MAX {
         return Err(malformed("url"));
+    }
+    if !client.may_reach(&url) {
+        let detail = "url: not on the public Internet, such as https://shop.example/paid, nor in [merchant] WEBHOOK_NETWORKS";
+        return Err(Response::error(ErrorCode::GENERIC_PARAMETER_MALFORMED, detail));
     }
     if !["POST", "PUT", "PATCH", "GET", "DELETE"].contains(&http_method.as_str()) {
         return Err(malformed("http_method"));
@@ -143,7 +136,7 @@ fn row_of(details: WebhookDetails) -> Result<WebhookRow, Response> {
     Ok(WebhookRow { event_type, url, http_method, header_template, body_template })
 }
 
-async fn all_webhooks(core: &Core, id: &str) -> Result<Vec<(String, WebhookRow)>, Response> {
+pub(super) async fn all_webhooks(core: &Core, id: &str) -> Result<Vec<(String, WebhookRow)>, Response> {
     let id = id.to_owned();
     let read = move |store: &Store| store.lookup::<Webhooks>(Webhooks::BY_INSTANCE, &id);
     let mut hooks: Vec<_> =
@@ -208,12 +201,12 @@ async fn create_webhook(app: &Arc<Merchant>, request: &mut Request, shop: &Shop,
     if !is_id(&webhook_id) || all_webhooks(&app.core, &shop.id).await?.len() >= HOOKS_MAX {
         return Err(malformed("webhook_id"));
     }
-    edit_webhook(&app.core, shop, &webhook_id, Edit::Create(row_of(details)?)).await
+    edit_webhook(&app.core, shop, &webhook_id, Edit::Create(row_of(&app.hook_client, details)?)).await
 }
 
 async fn change_webhook(app: &Arc<Merchant>, request: &mut Request, shop: &Shop, webhook_id: &str) -> Answer {
     let details: WebhookDetails = body(request)?;
-    edit_webhook(&app.core, shop, webhook_id, Edit::Change(row_of(details)?)).await
+    edit_webhook(&app.core, shop, webhook_id, Edit::Change(row_of(&app.hook_client, details)?)).await
 }
 
 async fn delete_webhook(app: &Arc<Merchant>, _: &mut Request, shop: &Shop, webhook_id: &str) -> Answer {
@@ -240,67 +233,6 @@ async fn show_webhook(app: &Arc<Merchant>, _: &mut Request, shop: &Shop, webhook
     Ok(Response::json(200, &details))
 }
 
-/// Sends the requests that are due. Returns when the next is.
-pub(super) async fn send_due(app: &Merchant) -> Result<Option<Timestamp>, Response> {
-    let read = |store: &Store| {
-        store.range_bytes::<PendingWebhooks>(
-            PendingWebhooks::BY_NEXT,
-            Bound::Unbounded,
-            Bound::Unbounded,
-            SENDS,
-            false,
-        )
-    };
-    let found = app.core.read(read).await?;
-    let now = app.core.now();
-    let is_due = |row: &PendingWebhookRow| row.next <= now;
-    let next = found.iter().map(|found| found.row.next).find(|next| *next > now);
-    let sends = found.into_iter().filter(|found| is_due(&found.row)).map(|found| async move {
-        // Of several processes, one sends it. If that ends meanwhile, another one tries again later.
-        let (instance, webhook_id) = (found.key.instance.clone(), found.row.webhook_id.clone());
-        let hook = WebhookKey { instance, webhook_id };
-        let take = TakeWebhook { key: found.key.clone(), hook, until: now.saturating_add(TAKEN) };
-        let Ok(Some(row)) = app.core.execute(take).await? else { return Ok(()) };
-        let is_done = send(&app.hook_client, &row).await;
-        let failures = found.row.failures + 1;
-        let again = (!is_done && failures < FAILURES_MAX).then(|| now.saturating_add(pause(failures)));
-        if !is_done && again.is_none() {
-            let (instance, webhook) = (&found.key.instance, &found.row.webhook_id);
-            tracing::warn!(%instance, %webhook, "a web hook is given up");
-        }
-        app.core.execute(FinishWebhook { key: found.key, again }).await.map(drop)
-    });
-    let sends: Vec<_> = sends.collect();
-    let more = !sends.is_empty();
-    for result in futures_util::future::join_all(sends).await {
-        result?;
-    }
-    Ok(if more { Some(now) } else { next })
-}
-
-async fn send(client: &Client, row: &PendingWebhookRow) -> bool {
-    let method = row.http_method.parse::<Method>().unwrap_or(Method::POST);
-    let mut request = client.call(method, row.url.clone());
-    if let Some(body) = &row.body {
-        request = request.body("application/json", body.clone());
-    }
-    for line in row.header.iter().flat_map(|header| header.lines()) {
-        if let Some((name, value)) = line.split_once(':') {
-            request = request.header(name.trim(), value.trim());
-        }
-    }
-    request.send().await.is_ok_and(|reply| (200..300).contains(&reply.status))
-}
-
-/// The pause after so many failures.
-pub(super) fn pause(failures: u32) -> batzen_protocol::Duration {
-    let doubled = FIRST_PAUSE.as_micros().saturating_mul(1 << failures.saturating_sub(1).min(31));
-    batzen_protocol::Duration::from_micros(doubled).min(PAUSE_MAX)
-}
-
-/// Time that a receiver may take.
-pub(crate) const HOOK_TIMEOUT: Duration = Duration::from_secs(10);
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -323,12 +255,5 @@ mod tests {
         assert_eq!(fill(members, &values, true), "KUDOS:1 true |a \"b\"\r\nX: y");
         let many = "{{contract_terms}}".repeat(100_000);
         assert!(fill(&many, &values, true).len() <= FILLED_BYTES_MAX);
-    }
-
-    #[test]
-    fn pauses_double_up_to_hours() {
-        assert_eq!(pause(1), FIRST_PAUSE);
-        assert_eq!(pause(3).as_micros(), 4 * FIRST_PAUSE.as_micros());
-        assert_eq!(pause(FAILURES_MAX), PAUSE_MAX);
     }
 }

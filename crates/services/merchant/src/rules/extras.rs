@@ -123,6 +123,31 @@ impl Command<MerchantRules> for TakeWebhook {
     }
 }
 
+/// Puts off a request that is due, since its receiver does not keep up. Idempotent.
+#[derive(Clone, Debug)]
+pub(crate) struct DeferWebhook {
+    /// The request.
+    pub(crate) key: PendingWebhookKey,
+    /// The time at which it is due again.
+    pub(crate) until: Timestamp,
+}
+
+impl Command<MerchantRules> for DeferWebhook {
+    type Answer = ();
+
+    fn plan(&self, _: &MerchantRules, plan: &mut Plan) {
+        plan.row::<PendingWebhooks>(self.key.clone());
+    }
+
+    fn execute(&self, _: &MerchantRules, rows: &mut WorkingSet, now: Timestamp) -> Result<(), Refusal> {
+        // Somebody else may have sent it meanwhile.
+        if let Some(due) = rows.get::<PendingWebhooks>(&self.key).filter(|row| row.next <= now).cloned() {
+            rows.update::<PendingWebhooks>(&self.key, PendingWebhookRow { next: self.until, ..due });
+        }
+        Ok(())
+    }
+}
+
 /// Books the outcome of sending a web hook. Idempotent.
 #[derive(Clone, Debug)]
 pub(crate) struct FinishWebhook {

@@ -34,7 +34,7 @@ use batzen_store::{Change, ChangeSet, Table as _};
 use batzen_tables::merchant::{Instances, MerchantStateKey, MerchantStateRow, MerchantStates};
 
 pub(crate) use extras::{
-    Edit, EditTemplate, EditToken, EditWebhook, FinishWebhook, Hook, PurgeRest, TakeWebhook,
+    DeferWebhook, Edit, EditTemplate, EditToken, EditWebhook, FinishWebhook, Hook, PurgeRest, TakeWebhook,
 };
 pub use instances::{ChangeInstance, CreateInstance, DeleteInstance, NewAccount};
 pub(crate) use instances::{SetAuth, order_range};
@@ -99,6 +99,7 @@ batzen_engine::commands! {
     EditTemplate,
     EditToken,
     TakeWebhook,
+    DeferWebhook,
     FinishWebhook,
     PurgeRest,
 }

@@ -8,6 +8,7 @@ use batzen_tables::merchant::{
 };
 
 use super::{MerchantRules, Refusal};
+use crate::order_form::INTEGER_LIMIT;
 
 /// Time after its deadline during which an unpaid order holds its stock: a payment may be under way at an
 /// exchange.
@@ -230,7 +231,10 @@ fn hold(rows: &mut WorkingSet, key: &ProductKey, quantity: u64) -> Result<(), Re
         let product_id = key.product_id.clone();
         return Err(Refusal::OutOfStock { product_id, requested: quantity, available });
     }
-    let locked = known.locked.checked_add(quantity).ok_or(Refusal::TooMuchStock)?;
+    let locked = known.locked.checked_add(quantity);
+    // What is locked may be sold.
+    let is_countable = |locked: &u64| locked.checked_add(known.sold).is_some_and(|gone| gone < INTEGER_LIMIT);
+    let locked = locked.filter(is_countable).ok_or(Refusal::TooMuchStock)?;
     rows.update::<Products>(key, ProductRow { locked, ..known });
     Ok(())
 }

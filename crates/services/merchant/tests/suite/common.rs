@@ -16,6 +16,9 @@ use crate::exchange::{Coin, Exchange};
 /// The time at which the world of the exchanges begins.
 pub(crate) const NOW_S: u64 = 1_700_000_000;
 
+/// The networks where tests have receivers of web hooks and strange exchanges.
+pub(crate) const THIS_MACHINE: &str = "127.0.0.0/8 ::1";
+
 /// A running backend and its clock.
 pub(crate) struct Backend {
     pub merchant: RunningMerchant,
@@ -75,6 +78,8 @@ impl Backend {
         let mut config = MerchantConfig {
             place: ListenConfig::Tcp { host: Some("127.0.0.1".to_owned()), port: 0 },
             clock: Arc::new(move || Timestamp::from_secs(clock.load(Ordering::SeqCst))),
+            webhook_networks: THIS_MACHINE.parse().unwrap(),
+            exchange_networks: THIS_MACHINE.parse().unwrap(),
             ..MerchantConfig::new("KUDOS".parse().unwrap())
         };
         change(&mut config);
@@ -162,6 +167,14 @@ impl Backend {
 
     pub(crate) async fn delete(&self, path: &str) -> Reply {
         self.send("DELETE", path, None, None).await
+    }
+
+    /// A claimed order of KUDOS:10.
+    pub(crate) async fn offer(&self) -> (String, Claimed) {
+        let (id, token) =
+            self.order(&json!({ "order": { "amount": "KUDOS:10", "summary": "two books" } })).await;
+        let claimed = self.claim(&id, token.as_deref()).await;
+        (id, claimed)
     }
 
     /// Pays a claimed order with coins.

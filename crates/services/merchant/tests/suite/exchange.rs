@@ -73,6 +73,25 @@ impl Exchange {
         exchange
     }
 
+    /// With coins of KUDOS:10 of which an auditor approves.
+    pub(crate) async fn approved_by(auditor: &EddsaPrivateKey, auditor_url: &str) -> Self {
+        Self::with_auditors(&[1000], |exchange| {
+            let denom = exchange.denom();
+            let denom_pub_h = denom.denom_pub.h_denom_pub();
+            let message = denom.terms().auditor_approval(auditor_url, exchange.master_pub(), denom_pub_h);
+            vec![json!({
+                "auditor_pub": auditor.public_key(), "auditor_url": auditor_url, "auditor_name": "a",
+                "denomination_keys": [{ "denom_pub_h": denom_pub_h, "auditor_sig": message.sign(auditor) }],
+            })]
+        })
+        .await
+    }
+
+    /// Another way to the same exchange, such as a proxy.
+    pub(crate) async fn proxy(&self) -> Gate {
+        Gate::open(&self.world.network, EXCHANGE).await
+    }
+
     pub(crate) fn master_pub(&self) -> EddsaPublicKey {
         self.world.exchange.master_pub()
     }

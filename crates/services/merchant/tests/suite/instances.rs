@@ -157,3 +157,36 @@ async fn orders_use_the_account_that_the_shop_named_first() {
     }
     backend.end().await;
 }
+
+#[tokio::test]
+async fn accounts_have_the_names_of_their_owners() {
+    let backend = Backend::start().await;
+    let mut wish = shop("books", None);
+    let account = "payto://iban/DE89370400440532013000?receiver-name=B%C3%BCcher%20M%C3%BCller%20GmbH";
+    wish["payto_uris"] = json!([account]);
+    assert_eq!(backend.post("management/instances", &wish).await.status, 204);
+    let seen: Value = backend.get("management/instances/books").await.ok().unwrap();
+    assert_eq!(seen["accounts"][0]["payto_uri"], account);
+    let sold: Value = backend.post("instances/books/private/orders", &free()).await.ok().unwrap();
+    let id = sold["order_id"].as_str().unwrap();
+    let order: Value = backend.get(&format!("instances/books/private/orders/{id}")).await.ok().unwrap();
+    assert_eq!(order["order_status"], "unpaid");
+    // The reason names the account and the fault.
+    for (account, reason) in [
+        ("payto://iban/DE89370400440532013000", "receiver-name"),
+        ("payto://iban/DE88370400440532013000?receiver-name=B", "check digits"),
+        ("payto://iban/DE89370400440532013000?receiver-name=Bücher", "character"),
+    ] {
+        wish["payto_uris"] = json!([account]);
+        wish["id"] = json!("other");
+        let reply = backend.post("management/instances", &wish).await;
+        let refused: Value = reply.json().unwrap();
+        let detail = refused["detail"].as_str().unwrap();
+        assert_eq!(reply.status, 400);
+        assert!(detail.contains(account) && detail.contains(reason), "{detail}");
+    }
+    wish["payto_uris"] = json!([]);
+    wish["name"] = json!("Books\u{202e}");
+    is_error(&backend.post("management/instances", &wish).await, 400, 26);
+    backend.end().await;
+}

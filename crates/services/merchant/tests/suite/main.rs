@@ -14,6 +14,7 @@ mod rules;
 mod status;
 mod stock;
 mod stock_rules;
+mod strangers;
 mod tips;
 mod transfers;
 mod wallets;

@@ -24,6 +24,8 @@ async fn an_order_is_created_once() {
         ("order", json!({ "amount": "EUR:1", "summary": "x" }), 400, 30),
         ("order", json!({ "amount": "KUDOS:1", "summary": "x", "order_id": "a/b" }), 400, 2502),
         ("order", json!({ "amount": "KUDOS:1", "summary": "x", "order_id": ".." }), 400, 2502),
+        ("order", json!({ "amount": "KUDOS:1", "summary": "x", "pay_deadline": { "t_s": 1 } }), 400, 2502),
+        ("order", json!({ "amount": "KUDOS:1", "summary": "x", "auto_refund": "1 day" }), 400, 2502),
         ("order", json!("x"), 400, 22),
         ("payment_target", json!("iban"), 404, 2500),
         ("inventory_products", json!([{ "product_id": "x", "quantity": 1 }]), 404, 2006),
@@ -32,6 +34,11 @@ async fn an_order_is_created_once() {
         wrong[member] = value;
         is_error(&backend.post("private/orders", &wrong).await, status, code);
     }
+    // The reason begins with the member.
+    let wrong =
+        json!({ "order": { "amount": "KUDOS:1", "summary": "x", "fulfillment_url": "javascript:x" } });
+    let refused: Value = backend.post("private/orders", &wrong).await.json().unwrap();
+    assert!(refused["detail"].as_str().unwrap().starts_with("fulfillment_url: "), "{refused}");
     let mut empty = shop("empty", None);
     empty["payto_uris"] = json!([]);
     assert_eq!(backend.post("management/instances", &empty).await.status, 204);

@@ -203,3 +203,29 @@ async fn members_of_contracts_are_forgotten() {
     backend.pay(&id, &claimed, "").await;
     backend.end().await;
 }
+
+/// Numbers that JSON programs cannot count exactly are no quantities.
+#[tokio::test]
+async fn quantities_have_an_end() {
+    let backend = Backend::with_shop().await;
+    const LAST: u64 = (1 << 53) - 1;
+    for stock in [1_i64 << 53, i64::MAX, -2] {
+        is_error(&backend.post("private/products", &product("pen", stock)).await, 400, 26);
+    }
+    assert_eq!(backend.post("private/products", &product("pen", -1)).await.status, 204);
+    let lock = |lock: &str, quantity: u64| json!({ "lock_uuid": lock, "duration": { "d_us": 60_000_000 }, "quantity": quantity });
+    let path = "private/products/pen/lock";
+    for quantity in [LAST + 1, 1 << 63, u64::MAX] {
+        is_error(&backend.post(path, &lock("a", quantity)).await, 400, 26);
+        is_error(&backend.post("private/orders", &order(&[("pen", quantity)], None)).await, 400, 26);
+        let lost = backend.patch("private/products/pen", &changed(-1, quantity)).await;
+        is_error(&lost, 400, 26);
+    }
+    let halves = [("pen", LAST), ("pen", 1)];
+    is_error(&backend.post("private/orders", &order(&halves, None)).await, 400, 26);
+    assert_eq!(backend.post(path, &lock("a", LAST)).await.status, 204);
+    // All carts together, too.
+    is_error(&backend.post(path, &lock("b", 1)).await, 410, 2670);
+    assert_eq!(backend.stock("pen").await, (-1, 0, 0, LAST));
+    backend.end().await;
+}

@@ -40,7 +40,7 @@ async fn reserves_are_filled_and_tips_are_picked_up_once() {
     is_error(&backend.post("private/reserves", &euro).await, 400, 30);
     let mut away = reserve(&exchange);
     away["exchange_url"] = json!("http://localhost:1/");
-    is_error(&backend.post("private/reserves", &away).await, 500, 2012);
+    is_error(&backend.post("private/reserves", &away).await, 502, 2010);
     let made: Value = backend.post("private/reserves", &reserve(&exchange)).await.ok().unwrap();
     assert_eq!(made["payto_uri"], ACCOUNT, "exactly as the exchange names it");
     let reserve_pub = made["reserve_pub"].as_str().unwrap().to_owned();

@@ -71,7 +71,7 @@ async fn only_the_shop_gets_qr_codes() {
         is_error(&backend.post("webui/qr", &json!({ "uri": uri })).await, 400, 26);
     }
     is_error(&backend.post("webui/qr", &json!({ "uri": 1 })).await, 400, 22);
-    assert_eq!(backend.post("webui/qr", &json!({ "uri": "x".repeat(16 << 10) })).await.status, 413);
+    assert_eq!(backend.post("webui/qr", &json!({ "uri": "x".repeat(16_384) })).await.status, 413);
     backend.end().await;
 }
 

@@ -22,7 +22,7 @@ pub use record::*;
 /// The version of the merchant's protocol that this wallet speaks, libtool style.
 pub(crate) const PROTOCOL_VERSION: &str = "2:0:1";
 
-pub(crate) use batzen_protocol::limits::PAYMENT_COINS_MAX as MAX_COINS;
+pub(crate) use batzen_protocol::limits::PAY_COINS_MAX as MAX_COINS;
 
 /// Time that the wallet waits longer for each coin, in milliseconds: the merchant may ask the exchange for each.
 const COIN_MS: u64 = 3_000;

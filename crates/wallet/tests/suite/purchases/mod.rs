@@ -268,7 +268,8 @@ async fn a_receipt_is_shown_again_in_another_session() {
     shop.be_honest();
     // Messages are no pages: each order is paid.
     for id in ["one", "two"] {
-        let note = |contract: &mut Value| contract["fulfillment_url"] = json!("note:thanks");
+        let note =
+            |contract: &mut Value| contract["fulfillment_url"] = json!("taler://fulfillment-success/thanks");
         let uri = order_with(&shop, id, "KUDOS:0.5", note).await;
         buy(&alice, &uri).await.unwrap();
         assert!(is_paid(&shop, id));

@@ -1,5 +1,6 @@
 //! The client: JSON over HTTP with a connection pool, and replies that keep their status.
 
+use super::reach::{NotPublic, Reach, Resolver};
 use crate::codec::{InflateError, deflate, inflate};
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use batzen_protocol::ErrorCode;
@@ -34,6 +35,8 @@ pub struct ClientOptions {
     pub accept_deflate: bool,
     /// The `User-Agent` header.
     pub user_agent: String,
+    /// The addresses that it connects to.
+    pub reach: Reach,
 }
 
 impl Default for ClientOptions {
@@ -47,6 +50,7 @@ impl Default for ClientOptions {
             deflate_from_bytes: None,
             accept_deflate: true,
             user_agent: concat!("batzen/", env!("CARGO_PKG_VERSION")).to_owned(),
+            reach: Reach::Anywhere,
         }
     }
 }
@@ -72,6 +76,12 @@ pub enum ClientError {
         url: String,
         /// The problem.
         reason: String,
+    },
+    /// The server has an address that the client must not connect to ([`Reach`]), so no connection was opened.
+    #[error("{url}: {NotPublic}")]
+    NotPublic {
+        /// The URL of the request.
+        url: String,
     },
     /// Time ran out. The request may or may not have taken effect: send it again.
     #[error("{url}: no answer in time")]
@@ -249,6 +259,7 @@ pub struct Client {
     deflate_from_bytes: Option<usize>,
     accept_deflate: bool,
     user_agent: HeaderValue,
+    reach: Reach,
 }
 
 /// Carries requests in place of connections: to a service in the same process, or over a simulated network. It decides
@@ -261,9 +272,11 @@ pub trait Transport: Send + Sync + 'static {
     ) -> Pin<Box<dyn Future<Output = Result<Response<Bytes>, String>> + Send>>;
 }
 
+type Connections = HyperClient<HttpsConnector<HttpConnector<Resolver>>, Full<Bytes>>;
+
 #[derive(Clone)]
 enum Carrier {
-    Connections(HyperClient<HttpsConnector<HttpConnector>, Full<Bytes>>),
+    Connections(Connections),
     Transport(Arc<dyn Transport>),
 }
 
@@ -295,7 +308,7 @@ impl Client {
     /// [`ClientError::Setup`] if TLS cannot be set up, or the `User-Agent` is not a header value.
     pub fn new(options: &ClientOptions) -> Result<Self, ClientError> {
         let setup = |error: &dyn std::error::Error| ClientError::Setup(error.to_string());
-        let mut tcp = HttpConnector::new();
+        let mut tcp = HttpConnector::new_with_resolver(Resolver(options.reach.clone()));
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
         tcp.set_connect_timeout(Some(options.connect_timeout));
@@ -329,7 +342,15 @@ impl Client {
             deflate_from_bytes: options.deflate_from_bytes,
             accept_deflate: options.accept_deflate,
             user_agent: HeaderValue::from_str(&options.user_agent).map_err(|error| setup(&error))?,
+            reach: options.reach.clone(),
         })
+    }
+
+    /// Returns whether this client would connect to the server of a URL, as far as the URL says: a name is looked up when
+    /// it connects.
+    #[must_use]
+    pub fn may_reach(&self, url: &str) -> bool {
+        parse_url(url).is_ok_and(|uri| self.reach.check(&uri).is_ok())
     }
 
     /// Starts a call.
@@ -508,6 +529,9 @@ impl Call<'_> {
             Ok(uri) => uri,
             Err(reason) => return Err(ClientError::Invalid { url, reason }),
         };
+        if client.reach.check(&uri).is_err() {
+            return Err(ClientError::NotPublic { url });
+        }
         if client.deflate_from_bytes.is_some_and(|from| body.len() >= from && !body.is_empty()) {
             let packed = deflate(&body);
             if packed.len() < body.len() {
@@ -553,7 +577,7 @@ fn bad_reply(url: &str, status: u16, reason: String) -> ClientError {
 
 /// Sends a request over a connection and reads the whole response.
 async fn read_whole(
-    connections: &HyperClient<HttpsConnector<HttpConnector>, Full<Bytes>>,
+    connections: &Connections,
     max_reply_bytes: usize,
     url: &str,
     request: Request<Bytes>,
@@ -561,6 +585,9 @@ async fn read_whole(
     let broken = |reason: String| ClientError::Broken { url: url.to_owned(), reason };
     let response = match connections.request(request.map(Full::new)).await {
         Ok(response) => response,
+        Err(error) if is_not_public(&error) => {
+            return Err(ClientError::NotPublic { url: url.to_owned() });
+        }
         Err(error) if error.is_connect() => {
             return Err(ClientError::Connect { url: url.to_owned(), reason: chain(&error) });
         }
@@ -594,6 +621,13 @@ fn parse_url(url: &str) -> Result<Uri, String> {
         Some(authority) if !authority.host().is_empty() => Ok(uri),
         _ => Err("it has no host".to_owned()),
     }
+}
+
+/// Returns whether a connection was not opened because of the server's address.
+fn is_not_public(error: &(dyn std::error::Error + 'static)) -> bool {
+    // An error of input or output has its cause inside, where it is no source.
+    let inner = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+    inner.is_some_and(|inner| inner.is::<NotPublic>()) || error.source().is_some_and(is_not_public)
 }
 
 /// All causes of an error, since the innermost one says most; without the URL, which the error contains

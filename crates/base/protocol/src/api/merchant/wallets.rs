@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use crate::limits::{PAYMENT_COINS_READ_MAX, array};
+use crate::limits::{PAY_COINS_READ_MAX, array};
 use crate::{Amount, Timestamp};
 
 /// `POST orders/$ORDER_ID/claim`.
@@ -33,7 +33,7 @@ pub struct ClaimResponse<T = Value> {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct PayRequest {
     /// The coins; none if there is nothing to pay.
-    #[serde(deserialize_with = "array::<_, _, PAYMENT_COINS_READ_MAX>")]
+    #[serde(deserialize_with = "array::<_, _, PAY_COINS_READ_MAX>")]
     pub coins: Vec<PayCoin>,
     /// The browser's session; may be empty.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -188,7 +188,7 @@ pub struct AbortRequest {
     /// Hash of the contract.
     pub h_contract: HashCode,
     /// The coins that may have been deposited.
-    #[serde(deserialize_with = "array::<_, _, PAYMENT_COINS_READ_MAX>")]
+    #[serde(deserialize_with = "array::<_, _, PAY_COINS_READ_MAX>")]
     pub coins: Vec<AbortCoin>,
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use batzen_http::client::{Client, ClientError, ClientOptions};
+use batzen_http::client::{Client, ClientError, ClientOptions, Reach};
 use batzen_http::{
     Drain, ErrorCode, Handler, Listen, Method, Request, Response, Server, ServerOptions, Stats,
 };
@@ -121,6 +121,32 @@ async fn each_failure_has_its_own_error() {
     }
     let error = client.get(server.url("/hold")).timeout(Duration::from_millis(50)).send().await.unwrap_err();
     assert!(matches!(error, ClientError::Timeout { .. }) && error.is_transient(), "{error}");
+}
+
+#[tokio::test]
+async fn what_others_name_does_not_reach_the_inside() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let public = |networks: &str| {
+        let reach = Reach::Public(networks.parse().unwrap());
+        Client::new(&ClientOptions { reach, ..ClientOptions::default() }).unwrap()
+    };
+    let client = public("10.0.0.0/8");
+    // Other spellings are for the resolver, whose answer counts.
+    for host in ["127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]", "0.0.0.0", "2130706433", "127.1"] {
+        let error = client.get_json(format!("http://{host}:{port}/")).await.unwrap_err();
+        // Some resolvers do not know them.
+        let is_unknown = matches!(error, ClientError::Connect { .. }) && host.bytes().all(|b| b != b':');
+        assert!(matches!(error, ClientError::NotPublic { .. }) || is_unknown, "{error:?}");
+    }
+    assert!(!client.may_reach("http://127.0.0.1/") && client.may_reach("http://10.1.2.3/"));
+    let knocked = tokio::time::timeout(Duration::from_millis(50), listener.accept()).await;
+    assert!(knocked.is_err(), "no connection was opened");
+    let server = start().await;
+    for host in ["127.0.0.1", "localhost"] {
+        let reply = public("127.0.0.0/8").get_json(format!("http://{host}:{}/", server.port)).await.unwrap();
+        assert_eq!(reply.status, 200, "{host}");
+    }
 }
 
 #[tokio::test]
