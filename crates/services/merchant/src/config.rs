@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use batzen_config::{Config, ConfigError, Expected, Origin};
 use batzen_crypto::EddsaPublicKey;
 use batzen_engine::Clock;
-use batzen_http::{Listen, TrustedProxies};
+use batzen_http::{Listen, OwnNames, TrustedProxies};
 use batzen_protocol::api::merchant::ContractAuditor;
 use batzen_protocol::{Currency, Timestamp};
 use batzen_service::storage::StoreConfig;
@@ -33,6 +33,7 @@ pub const KNOWN_OPTIONS: &[(&str, &[&str])] = &[
             "DB",
             "DATA_DIR",
             "TRUSTED_PROXIES",
+            "HOSTNAMES",
             "DEPOSIT_CONFIRMATION_SHARE",
             // Of other backends.
             "KEYFILE",
@@ -138,6 +139,7 @@ impl ListenConfig {
 /// | `DATA_DIR` | `$TALER_DATA_HOME/merchant/` if `[paths]` sets it or `TALER_HOME` | directory of the store; otherwise all data is in memory only |
 /// | `DEPOSIT_CONFIRMATION_SHARE` | 6.25 | the percentage of the exchanges' confirmations that each of their auditors sees |
 /// | `TRUSTED_PROXIES` | none | proxies whose `X-Forwarded-For` names the client |
+/// | `HOSTNAMES` | none | names under which clients reach the backend, such as `shop.example` |
 ///
 /// Each section `[merchant-exchange-*]` names an exchange with `EXCHANGE_BASE_URL`, `MASTER_KEY` and `CURRENCY`;
 /// those of other currencies are ignored. Each section `[merchant-auditor-$NAME]` likewise names an auditor with
@@ -158,6 +160,8 @@ pub struct MerchantConfig {
     pub confirmation_share: ConfirmationShare,
     /// Trusted proxies, whose `X-Forwarded-For` names the client.
     pub trusted_proxies: TrustedProxies,
+    /// Names under which clients reach the backend.
+    pub hostnames: OwnNames,
     /// The clock.
     pub clock: Arc<dyn Clock>,
 }
@@ -185,6 +189,7 @@ impl MerchantConfig {
             auditors: Vec::new(),
             confirmation_share: ConfirmationShare::DEFAULT,
             trusted_proxies: TrustedProxies::default(),
+            hostnames: OwnNames::default(),
             clock: Arc::new(|| Timestamp::from_system_time(SystemTime::now())),
         }
     }
@@ -219,6 +224,7 @@ impl MerchantConfig {
             Some("unix") => ListenConfig::Unix { path: config.require(MERCHANT, "UNIXPATH")? },
             Some(_) => return Err(config.invalid(MERCHANT, "SERVE", "tcp or unix")),
         };
+        let (trusted_proxies, hostnames) = batzen_service::front(config, MERCHANT)?;
         let mut exchanges = Vec::new();
         for (section, _) in config.sections_with(&[EXCHANGE_PREFIX]) {
             if config.text(section, "CURRENCY").is_none_or(|text| text == currency.as_str()) {
@@ -244,11 +250,8 @@ impl MerchantConfig {
             confirmation_share: config
                 .get_with(MERCHANT, "DEPOSIT_CONFIRMATION_SHARE", str::parse)?
                 .unwrap_or(ConfirmationShare::DEFAULT),
-            trusted_proxies: config
-                .get_with(MERCHANT, "TRUSTED_PROXIES", |text| {
-                    text.parse().map_err(|_| Expected::new(TrustedProxies::EXPECTED))
-                })?
-                .unwrap_or_default(),
+            trusted_proxies,
+            hostnames,
             ..Self::new(currency)
         })
     }

@@ -29,7 +29,6 @@ pub(super) fn response() -> Response {
     let (plain, deflated) = &*DOCUMENT;
     Response::bytes(200, "application/json", plain.clone())
         .with_deflated(deflated.clone())
-        .with_header(header::ACCESS_CONTROL_ALLOW_ORIGIN, "*")
         .with_header(header::CACHE_CONTROL, "no-cache")
 }
 

@@ -15,7 +15,7 @@ use batzen_protocol::limits::SMALL_BODY_BYTES_MAX;
 use batzen_protocol::payto::PaytoUri;
 use batzen_protocol::signatures::{ExchangeAccountSetupSuccess, SignedMessage, WalletAccountSetup};
 use batzen_protocol::{ErrorCode, Timestamp};
-use batzen_service::{escape_html, poll_deadline};
+use batzen_service::{Reach, escape_html, poll_deadline};
 use batzen_tables::exchange::{KycOperation, PaytoHash};
 use serde_json::{Map, Value};
 use tokio::sync::Semaphore;
@@ -43,10 +43,14 @@ pub(super) fn routes(table: Table) -> Table {
     let table = table
         .post("/kyc-wallet", SMALL_BODY_BYTES_MAX, "kyc", endpoint!(wallet))
         .get("/kyc-check/:requirement_row/:h_payto/:usertype", "kyc", endpoint!(check))
-        .get("/kyc-proof/:provider", "kyc", endpoint!(proof))
-        .get("/kyc-webhook/:provider", "kyc", endpoint!(webhook))
-        .post("/kyc-webhook/:provider", SMALL_BODY_BYTES_MAX, "kyc", endpoint!(webhook));
-    attest::routes(officer::routes(form::routes(table)))
+        .reaching(Reach::Page, |table| {
+            let table = table
+                .get("/kyc-proof/:provider", "kyc", endpoint!(proof))
+                .get("/kyc-webhook/:provider", "kyc", endpoint!(webhook))
+                .post("/kyc-webhook/:provider", SMALL_BODY_BYTES_MAX, "kyc", endpoint!(webhook));
+            officer::routes(form::routes(table))
+        });
+    attest::routes(table)
 }
 
 /// Submits a command that the rules can refuse only if nothing began.
