@@ -26,10 +26,9 @@ use crate::cli::{known_options, tokens};
   batzen ledger sample-config > ledger.conf; batzen ledger serve --config ledger.conf
   batzen ledger serve --store postgres --database postgres:///ledger
   batzen ledger serve --data ./ledger --unix /run/batzen/ledger.sock --no-tcp --http 127.0.0.1:3002
-  curl -H \"Authorization: Bearer $(cat ./ledger/http-token)\" http://127.0.0.1:3002/v1/accounts/1
 
-Clients of the binary protocol are not authenticated: listen on a local socket, the loopback interface, or a private
-network. Clients of the HTTP interface show the token in the data directory.
+Clients of the binary protocol are not authenticated: listen on a local socket, the loopback
+interface, or a private network. Clients of the HTTP interface show the token in DIR/http-token.
 Ready when GET /ready of --http answers 200, or a connection is accepted.")]
 pub(super) struct ServeArgs {
     #[command(flatten)]
@@ -48,9 +47,9 @@ pub(super) struct ServeArgs {
     /// Address of the HTTP interface with /metrics and /dashboard, or unix:PATH; port 0 picks a free one [default: none]
     #[arg(long, value_name = "ADDRESS:PORT")]
     http: Option<String>,
-    /// File with the token of clients of the HTTP interface; made if it is missing [default: http-token in the data
-    /// directory; none for unix:PATH]
-    #[arg(long, value_name = "PATH")]
+    /// File with the token of the HTTP interface's clients; made if missing [default: http-token in the data directory;
+    /// none for unix:PATH]
+    #[arg(long = "http-token", value_name = "FILE")]
     http_token_file: Option<PathBuf>,
     /// Maximum number of connections of the binary protocol [default: 4096]
     #[arg(long, value_name = "N")]
@@ -145,7 +144,7 @@ fn http_token(config: &ServeConfig, address: &str) -> anyhow::Result<Option<Stri
         (None, Some(dir)) => dir.join("http-token"),
         (None, None) => bail!(
             "the HTTP interface of a ledger without a directory needs a file for its clients' token: \
-             --http-token-file PATH, or --http unix:PATH"
+             --http-token FILE, or --http unix:PATH"
         ),
     };
     tokens::read_or_make(&path).map(Some)

@@ -106,7 +106,7 @@ impl Ledger {
         let token = dir.path().join("token").to_str().unwrap().to_owned();
         std::fs::write(&token, TOKEN).unwrap();
         let arguments = ["ledger", "serve", "--data", &data, "--http", &http, "--tcp", &tcp];
-        let arguments = [&arguments[..], &["--http-token-file", &token]].concat();
+        let arguments = [&arguments[..], &["--http-token", &token]].concat();
         let service = Service::start(dir.path(), "ledger", &arguments);
         wait_for(http_port, "/metrics");
         Self { dir, http_port, tcp_port, service }
