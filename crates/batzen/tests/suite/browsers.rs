@@ -44,7 +44,7 @@ fn every_endpoint_has_the_listed_reach() {
     assert_eq!(found, listed, "BATZEN_BLESS=1 writes {} again", path.display());
 }
 
-/// Whatever moves money, or shows whose it is, by the authority of its place or by a credential of one of its users.
+/// Endpoints that move money, or show whose it is, are for programs and own pages.
 #[test]
 fn no_page_of_another_site_reads_what_is_private() {
     for line in all().lines() {

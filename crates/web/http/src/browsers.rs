@@ -1,4 +1,4 @@
-//! What pages in browsers may ask of a server.
+//! Limits on the requests of pages in browsers.
 //!
 //! A browser sends requests of any page to every address that its user can reach: a service on the loopback interface,
 //! on a private network, or behind a proxy that lets the user in. Such a request comes with the authority of its place,

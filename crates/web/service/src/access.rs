@@ -15,7 +15,7 @@ const TOKEN_KINDS_MIN: usize = 4;
 /// Parts of tokens in examples.
 const PLACEHOLDERS: [&str; 2] = ["replace-me", "change-me"];
 
-/// What is wrong with a new access token that can be guessed, for messages.
+/// The weakness of a new access token that can be guessed, for messages.
 #[must_use]
 pub fn weak_token(token: &str) -> Option<&'static str> {
     let secret = token.strip_prefix(TOKEN_PREFIX).unwrap_or(token);
@@ -38,7 +38,7 @@ pub enum Denied {
     TooMany(TooMany),
 }
 
-/// The holder of a request's bearer token, as [`token_holder`] finds it, within a limit on guesses. `account` is what all
+/// The holder of a request's bearer token, within a limit on guesses. `account` is what all
 /// these holders have in common.
 ///
 /// # Errors
@@ -61,7 +61,7 @@ pub fn require_holder<T, H: AsRef<[u8]>>(
 
 /// The holder of a request's bearer token, among holders with the hashes of their tokens. All hashes are compared, in
 /// constant time.
-pub fn token_holder<T, H: AsRef<[u8]>>(
+fn token_holder<T, H: AsRef<[u8]>>(
     head: &Head,
     hash: impl FnOnce(&str) -> H,
     known: impl IntoIterator<Item = (T, H)>,

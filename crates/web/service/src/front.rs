@@ -1,4 +1,4 @@
-//! What a configuration says about the way from clients to a service.
+//! The way from clients to a service, as a configuration describes it.
 
 use batzen_config::{Config, ConfigError, Expected};
 use batzen_http::{OwnNames, TrustedProxies};

@@ -22,7 +22,7 @@ mod table;
 mod topics;
 pub mod wire_gateway;
 
-pub use access::{Denied, TOKEN_PREFIX, require_holder, token_holder, weak_token};
+pub use access::{Denied, TOKEN_PREFIX, require_holder, weak_token};
 pub use answers::{Failures, body, large_body, malformed, path_value};
 pub use app::{App, Monitor, fill_dashboard};
 pub use batzen_http::{Reach, escape_html};

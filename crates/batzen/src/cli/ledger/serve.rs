@@ -124,7 +124,7 @@ impl ServeArgs {
     }
 }
 
-/// Where a local socket of the HTTP interface is: `unix:PATH`.
+/// The beginning of the address of a local socket: `unix:PATH`.
 const UNIX: &str = "unix:";
 
 fn listen(address: &str) -> anyhow::Result<Listen> {

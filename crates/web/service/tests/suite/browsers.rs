@@ -1,4 +1,4 @@
-//! What pages in browsers can ask of an endpoint, by its reach.
+//! Requests of pages in browsers, by the reach of an endpoint.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -77,9 +77,9 @@ async fn ask(address: SocketAddr, method: &str, path: &str, headers: &str) -> (u
 const JSON: &str = "content-type: application/json\r\n";
 const TEXT: &str = "content-type: text/plain\r\n";
 const TOKEN: &str = "authorization: Bearer secret\r\n";
-/// What a browser adds to the request of a page elsewhere.
+/// Headers that a browser adds to the request of a page elsewhere.
 const FOREIGN: &str = "origin: https://attacker.example\r\nsec-fetch-site: cross-site\r\n";
-/// What a browser sends for a page whose name its owner has pointed to the loopback interface.
+/// The header that a browser sends for a page whose name its owner has pointed to the loopback interface.
 const REBOUND: &str = "host: attacker.example:3002\r\n";
 
 #[tokio::test]
