@@ -161,6 +161,7 @@ error_codes! {
     30, 400, GENERIC_CURRENCY_MISMATCH, "The currencies involved in the operation do not match.";
     31, 414, GENERIC_URI_TOO_LONG, "The URI is longer than the longest URI the HTTP server is willing to parse.";
     32, 413, GENERIC_UPLOAD_EXCEEDS_LIMIT, "The body is larger than the server is willing to accept.";
+    44, 403, GENERIC_FORBIDDEN, "The client may not do this.";
     50, 500, GENERIC_DB_SETUP_FAILED, "The server has no usable database.";
     51, 500, GENERIC_DB_START_FAILED, "The server could not begin a database transaction.";
     52, 500, GENERIC_DB_STORE_FAILED, "The server could not write to its database.";

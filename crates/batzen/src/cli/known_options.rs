@@ -8,7 +8,10 @@ pub(super) type Known = (&'static str, &'static [&'static str]);
 
 /// The options that a ledger server reads, by section.
 const LEDGER: &[Known] = &[
-    ("ledger", &["TCP", "UNIXPATH", "HTTP", "CONNECTIONS_MAX", "DATA_DIR", "DB"]),
+    (
+        "ledger",
+        &["TCP", "UNIXPATH", "HTTP", "HTTP_TOKEN_FILE", "HOSTNAMES", "CONNECTIONS_MAX", "DATA_DIR", "DB"],
+    ),
     ("ledgerdb-embedded", &["INDEX_MEMORY_MIB"]),
     ("ledgerdb-postgres", &["CONFIG"]),
 ];
@@ -21,6 +24,7 @@ const SWITCH: &[Known] = &[
             "PORT",
             "ADMIN_PORT",
             "BIND_TO",
+            "HOSTNAMES",
             "DATA_DIR",
             "DB",
             "LEDGER",

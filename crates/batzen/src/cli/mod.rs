@@ -14,6 +14,7 @@ mod sample;
 mod signer;
 mod store;
 mod switch;
+mod tokens;
 mod wallet;
 mod wire_gateway_client;
 

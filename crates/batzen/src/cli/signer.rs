@@ -147,7 +147,7 @@ async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
     let stop = services::stop_signal()?;
     let (config, key) = load(&args.common)?;
     let connect = connect(&config, &key)?;
-    let http = config.http.clone();
+    let (http, hostnames) = (config.http.clone(), config.hostnames.clone());
     let signer = Arc::new(Signer::open(config, key, args.common.timetravel.clock())?);
     let server = SignerServer::bind(Arc::clone(&signer)).await?;
     let mut ready = server.urls();
@@ -156,7 +156,8 @@ async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
         let server = Server::bind(listen(&address)?).await?;
         ready.push(server.bound().to_string());
         let api = Arc::new(page::api(Arc::clone(&signer), server.stats()));
-        let serving = server.serve(api, ServerOptions::default(), signer.drain.clone());
+        let serving =
+            server.serve(api, ServerOptions { hostnames, ..ServerOptions::default() }, signer.drain.clone());
         tasks.push(tokio::spawn(async move {
             // Its log says how it ended.
             let _ = serving.await;

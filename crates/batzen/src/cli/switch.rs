@@ -10,6 +10,7 @@ use batzen_cli_support::switch_ledger::SwitchLedger;
 use batzen_config::Config;
 use batzen_ledger_service::net::LedgerAddress;
 use batzen_service::storage::StoreConfig;
+use batzen_service::weak_token;
 use batzen_switch::{Operator, Switch, SwitchConfig, SwitchError};
 use clap::{Args, Subcommand};
 
@@ -44,9 +45,9 @@ enum SwitchCommand {
   ADMIN_PORT = 8091
   DATA_DIR = /var/lib/batzen/switch
   [switch-operator-alice]
-  TOKEN = secret-token:alice
+  TOKEN = secret-token:alices-own-token
   [switch-operator-bob]
-  TOKEN = secret-token:bob
+  TOKEN = secret-token:another-of-bob
 
 Ready when GET /ready at the operators' port answers 200.")]
 struct ServeArgs {
@@ -132,6 +133,9 @@ pub(super) fn from_ini(ini: &Config) -> anyhow::Result<SwitchConfig> {
         if let Some(name) = section.strip_prefix(OPERATOR_PREFIX) {
             let token = ini.text(&section, "TOKEN");
             let token = token.with_context(|| format!("[{section}] has no TOKEN"))?;
+            if let Some(why) = weak_token(token) {
+                bail!("[{section}] TOKEN: {why}");
+            }
             operators.push(Operator::new(name, token));
         }
     }
@@ -146,6 +150,7 @@ pub(super) fn from_ini(ini: &Config) -> anyhow::Result<SwitchConfig> {
         port: port(ini, "PORT", 8090)?,
         admin_port: port(ini, "ADMIN_PORT", 8091)?,
         operators,
+        hostnames: batzen_service::front(ini, "switch")?.1,
         four_eyes: yes(ini, "FOUR_EYES", true)?,
         approval_patience: patience(ini)?,
         allow_on_us: yes(ini, "ALLOW_ON_US", false)?,

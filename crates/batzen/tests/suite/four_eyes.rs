@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::common::{PATIENCE, Service, free_port};
 
-const TOKENS: [&str; 2] = ["secret-token:one", "secret-token:two"];
+const TOKENS: [&str; 2] = ["secret-token:one-and-secret", "secret-token:two-and-secret"];
 
 struct Scene {
     hub: Hub,

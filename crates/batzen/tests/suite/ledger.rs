@@ -94,7 +94,11 @@ async fn a_ledger_is_served_queried_and_inspected() {
     assert_eq!(values[2]["type"], "single_phase");
 
     let web = Client::new(&ClientOptions::default()).unwrap();
-    let reply = web.get(format!("{http}v1/events")).send().await.unwrap();
+    let ask = |path: &str| web.get(format!("{http}{path}"));
+    assert_eq!(ask("v1/events").send().await.unwrap().status, 401);
+    let token = std::fs::read_to_string(format!("{data}/http-token")).unwrap();
+    let bearer = format!("Bearer {}", token.trim());
+    let reply = ask("v1/events").header("authorization", &bearer).send().await.unwrap();
     assert!(String::from_utf8(reply.body.to_vec()).unwrap().contains("\"single_phase\""));
     let page = web.get(format!("{http}metrics")).send().await.unwrap();
     let page = String::from_utf8(page.body.to_vec()).unwrap();

@@ -13,6 +13,7 @@ mod auditor_live;
 mod auditor_sync;
 mod back_office;
 mod bank_page;
+mod browsers;
 mod circles;
 mod cli;
 mod common;

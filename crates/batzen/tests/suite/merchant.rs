@@ -16,7 +16,7 @@ use crate::common::setup::{config_with_fees, shop, wait_for};
 use crate::common::{Service, free_port, run, stderr, stdout};
 use crate::crash::coins::{Coin, Denom, money};
 
-const TOKEN: &str = "secret-token:books";
+const TOKEN: &str = "secret-token:books-and-secret";
 
 /// A contract that a wallet has claimed.
 struct Contract {

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::common::setup::{config_with_fees, shop, wait_for};
 use crate::common::{PATIENCE, Service, batzen, free_port, run, stderr, stdout};
 
-const TOKEN: &str = "secret-token:books";
+const TOKEN: &str = "secret-token:books-and-secret";
 /// Exit code of a wallet command that has to be continued.
 const PENDING: i32 = 3;
 /// Exit code of a wallet command for which the money is not enough.

@@ -6,6 +6,8 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use batzen_service::Reach;
+
 /// An endpoint with `:` for each parameter, because the page names parameters as the protocol does.
 fn anonymous(endpoint: &str) -> String {
     let segments = endpoint.split('/').map(|part| if part.starts_with([':', '$']) { ":" } else { part });
@@ -13,8 +15,8 @@ fn anonymous(endpoint: &str) -> String {
 }
 
 /// The endpoints of a service, without the copies below a second base path.
-fn served(endpoints: Vec<String>, first: &str, second: &str) -> BTreeSet<String> {
-    let all: BTreeSet<String> = endpoints.iter().map(|endpoint| anonymous(endpoint)).collect();
+fn served(endpoints: Vec<(String, Reach)>, first: &str, second: &str) -> BTreeSet<String> {
+    let all: BTreeSet<String> = endpoints.iter().map(|(endpoint, _)| anonymous(endpoint)).collect();
     let is_copy = |endpoint: &&String| {
         let (method, path) = endpoint.split_once(' ').unwrap();
         let rest = path.strip_prefix(second);
@@ -86,6 +88,6 @@ fn cells_are_read() {
     assert_eq!(endpoints("wads between exchanges"), Vec::<String>::new());
     let twice =
         ["GET /x/:id", "GET /instances/:instance/x/:id", "GET /instances/:instance"].map(str::to_owned);
-    let once = served(twice.to_vec(), "", "/instances/:");
+    let once = served(twice.map(|endpoint| (endpoint, Reach::Own)).to_vec(), "", "/instances/:");
     assert_eq!(once.into_iter().collect::<Vec<_>>(), ["GET /instances/:", "GET /x/:"]);
 }

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use batzen_config::{Config, ConfigError, Expected};
 use batzen_crypto::{EddsaPrivateKey, EddsaPublicKey};
 use batzen_engine::Clock;
-use batzen_http::{Listen, TrustedProxies};
+use batzen_http::{Listen, OwnNames, TrustedProxies};
 use batzen_protocol::limits::URL_BYTES_MAX;
 use batzen_protocol::{Currency, Timestamp};
 use batzen_service::storage::StoreConfig;
@@ -45,6 +45,7 @@ pub const KNOWN_OPTIONS: &[(&str, &[&str])] = &[
             "UNIXPATH",
             "UNIXPATH_MODE",
             "TRUSTED_PROXIES",
+            "HOSTNAMES",
             "TINY_AMOUNT",
         ],
     ),
@@ -112,6 +113,7 @@ pub enum KeyError {
 /// | `BIND_TO` | all addresses | address to listen on |
 /// | `UNIXPATH`, `UNIXPATH_MODE` | –, 660 | the local socket and its permissions |
 /// | `TRUSTED_PROXIES` | none | proxies whose `X-Forwarded-For` names the client |
+/// | `HOSTNAMES` | none | names under which clients reach the auditor, beside that in `BASE_URL` |
 ///
 /// `[exchange] MASTER_PUBLIC_KEY` and `BASE_URL` name the audited exchange. With `[exchange] DB = postgres`,
 /// `[exchangedb-postgres] CONFIG` is a database with its tables or a copy of them, in which the service looks up
@@ -142,6 +144,8 @@ pub struct AuditorConfig {
     pub follow: Option<FollowConfig>,
     /// Trusted proxies, whose `X-Forwarded-For` names the client.
     pub trusted_proxies: TrustedProxies,
+    /// Names under which clients reach the auditor, beside that in `base_url`.
+    pub hostnames: OwnNames,
     /// The clock.
     pub clock: Arc<dyn Clock>,
 }
@@ -174,6 +178,7 @@ impl AuditorConfig {
             exchange_database: None,
             follow: None,
             trusted_proxies: TrustedProxies::default(),
+            hostnames: OwnNames::default(),
             clock: Arc::new(|| Timestamp::from_system_time(SystemTime::now())),
         }
     }
@@ -204,7 +209,7 @@ impl AuditorConfig {
                 port: config.get_or(AUDITOR, "PORT", 8083)?,
             }
         };
-        let proxies = |text: &str| text.parse().map_err(|_| Expected::new(TrustedProxies::EXPECTED));
+        let (trusted_proxies, hostnames) = batzen_service::front(config, AUDITOR)?;
         let store = match StoreConfig::database_of(config, AUDITOR)? {
             Some(database) => database,
             None => StoreConfig::embedded(data_dir.clone()).with_index_memory(config, AUDITOR)?,
@@ -222,7 +227,8 @@ impl AuditorConfig {
                 Some(StoreConfig::Postgres { url, .. }) => Some(url),
                 _ => None,
             },
-            trusted_proxies: config.get_with(AUDITOR, "TRUSTED_PROXIES", proxies)?.unwrap_or_default(),
+            trusted_proxies,
+            hostnames,
             ..Self::new(currency, &data_dir)
         })
     }

@@ -110,6 +110,7 @@ impl RunningAuditor {
         let options = ServerOptions {
             max_body_bytes: SMALL_BODY_BYTES_MAX,
             trusted_proxies: config.trusted_proxies.clone(),
+            hostnames: config.base_url.iter().fold(config.hostnames.clone(), |names, url| names.and(url)),
             ..ServerOptions::default()
         };
         // One process at a time has an embedded store open, and the copy.

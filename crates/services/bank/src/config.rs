@@ -8,7 +8,7 @@ use std::time::SystemTime;
 
 use batzen_config::{Config, ConfigError, Expected, Origin};
 use batzen_engine::Clock;
-use batzen_http::TrustedProxies;
+use batzen_http::{OwnNames, TrustedProxies};
 use batzen_ledger_service::net::LedgerAddress;
 use batzen_protocol::{Amount, Currency, Money, Timestamp};
 use batzen_service::storage::StoreConfig;
@@ -51,6 +51,7 @@ const BANK_OPTIONS: &[&str] = &[
     "PASSWORD_MEMORY_KIB",
     "PASSWORD_PASSES",
     "TRUSTED_PROXIES",
+    "HOSTNAMES",
     "RAM_LIMIT",
     "MAX_DEBT",
     "MAX_DEBT_BANK",
@@ -87,6 +88,7 @@ const BANK_OPTIONS: &[&str] = &[
 /// | `NAME` | `Bank` | what the page for customers calls the bank |
 /// | `PLAY_MONEY` | YES | whether that page shows a notice about play money |
 /// | `TRUSTED_PROXIES` | none | proxies whose `X-Forwarded-For` names the client: addresses, networks, `unix` |
+/// | `HOSTNAMES` | none | further names under which clients reach the bank |
 #[derive(Clone)]
 pub struct BankConfig {
     /// The currency of all accounts.
@@ -136,6 +138,8 @@ pub struct BankConfig {
     pub play_money: bool,
     /// Trusted proxies, whose `X-Forwarded-For` names the client.
     pub trusted_proxies: TrustedProxies,
+    /// Names under which clients reach the bank, beside `hostname` and that in `base_url`.
+    pub hostnames: OwnNames,
     /// Most concurrent connections.
     pub max_connections: usize,
     /// Whether to close each connection after its first request.
@@ -210,6 +214,7 @@ impl BankConfig {
             name: "Bank".to_owned(),
             play_money: true,
             trusted_proxies: TrustedProxies::default(),
+            hostnames: OwnNames::default(),
             max_connections: 65_536,
             close_each_connection: false,
             clock: Arc::new(|| Timestamp::from_system_time(SystemTime::now())),
@@ -245,6 +250,7 @@ impl BankConfig {
             None => None,
         };
         let check_passwords = config.get_or(BANK, "CHECK_PASSWORDS", false)?;
+        let (trusted_proxies, hostnames) = batzen_service::front(config, BANK)?;
         let memory_kib = config.get_or(BANK, "PASSWORD_MEMORY_KIB", 19_456)?;
         let passes = config.get_or(BANK, "PASSWORD_PASSES", 2)?;
         let password_cost = PasswordCost::new(memory_kib, passes).ok_or_else(|| {
@@ -285,11 +291,8 @@ impl BankConfig {
             dashboard: config.get_or(BANK, "DASHBOARD", true)?,
             name: config.get_or(BANK, "NAME", "Bank".to_owned())?,
             play_money: config.get_or(BANK, "PLAY_MONEY", true)?,
-            trusted_proxies: config
-                .get_with(BANK, "TRUSTED_PROXIES", |text| {
-                    text.parse().map_err(|_| Expected::new(TrustedProxies::EXPECTED))
-                })?
-                .unwrap_or_default(),
+            trusted_proxies,
+            hostnames,
             ..Self::new(currency)
         })
     }

@@ -204,6 +204,7 @@ impl Bank {
             max_body_bytes: MAX_BODY_BYTES,
             close_each: config.close_each_connection,
             trusted_proxies: config.trusted_proxies.clone(),
+            hostnames: config.hostnames.and(&config.hostname).and(&base_url),
             ..ServerOptions::default()
         };
         let settings = Settings {

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use batzen_config::{Config, ConfigError, Expected, Origin};
 use batzen_crypto::EddsaPublicKey;
 use batzen_engine::Clock;
-use batzen_http::{Listen, Networks, TrustedProxies};
+use batzen_http::{Listen, Networks, OwnNames, TrustedProxies};
 use batzen_protocol::api::merchant::ContractAuditor;
 use batzen_protocol::{Currency, Timestamp};
 use batzen_service::storage::StoreConfig;
@@ -33,6 +33,7 @@ pub const KNOWN_OPTIONS: &[(&str, &[&str])] = &[
             "DB",
             "DATA_DIR",
             "TRUSTED_PROXIES",
+            "HOSTNAMES",
             "DEPOSIT_CONFIRMATION_SHARE",
             "WEBHOOK_NETWORKS",
             "EXCHANGE_NETWORKS",
@@ -142,6 +143,7 @@ impl ListenConfig {
 /// | `TRUSTED_PROXIES` | none | proxies whose `X-Forwarded-For` names the client |
 /// | `WEBHOOK_NETWORKS` | none | networks that are not public and to which web hooks may go, such as `10.1.0.0/16` |
 /// | `EXCHANGE_NETWORKS` | none | networks that are not public and in which an exchange that only an auditor vouches for may be |
+/// | `HOSTNAMES` | none | names under which clients reach the backend, such as `shop.example` |
 ///
 /// Each section `[merchant-exchange-*]` names an exchange with `EXCHANGE_BASE_URL`, `MASTER_KEY` and `CURRENCY`;
 /// those of other currencies are ignored. Each section `[merchant-auditor-$NAME]` likewise names an auditor with
@@ -166,6 +168,8 @@ pub struct MerchantConfig {
     pub webhook_networks: Networks,
     /// Networks inside in which exchanges may be that wallets name and auditors vouch for.
     pub exchange_networks: Networks,
+    /// Names under which clients reach the backend.
+    pub hostnames: OwnNames,
     /// The clock.
     pub clock: Arc<dyn Clock>,
 }
@@ -195,6 +199,7 @@ impl MerchantConfig {
             trusted_proxies: TrustedProxies::default(),
             webhook_networks: Networks::default(),
             exchange_networks: Networks::default(),
+            hostnames: OwnNames::default(),
             clock: Arc::new(|| Timestamp::from_system_time(SystemTime::now())),
         }
     }
@@ -233,6 +238,7 @@ impl MerchantConfig {
             let read = |text: &str| text.parse().map_err(|_| Expected::new(Networks::EXPECTED));
             Ok(config.get_with(MERCHANT, option, read)?.unwrap_or_default())
         };
+        let (trusted_proxies, hostnames) = batzen_service::front(config, MERCHANT)?;
         let mut exchanges = Vec::new();
         for (section, _) in config.sections_with(&[EXCHANGE_PREFIX]) {
             if config.text(section, "CURRENCY").is_none_or(|text| text == currency.as_str()) {
@@ -258,11 +264,8 @@ impl MerchantConfig {
             confirmation_share: config
                 .get_with(MERCHANT, "DEPOSIT_CONFIRMATION_SHARE", str::parse)?
                 .unwrap_or(ConfirmationShare::DEFAULT),
-            trusted_proxies: config
-                .get_with(MERCHANT, "TRUSTED_PROXIES", |text| {
-                    text.parse().map_err(|_| Expected::new(TrustedProxies::EXPECTED))
-                })?
-                .unwrap_or_default(),
+            trusted_proxies,
+            hostnames,
             webhook_networks: networks("WEBHOOK_NETWORKS")?,
             exchange_networks: networks("EXCHANGE_NETWORKS")?,
             ..Self::new(currency)

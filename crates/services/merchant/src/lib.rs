@@ -112,6 +112,7 @@ impl RunningMerchant {
         let options = ServerOptions {
             max_body_bytes: PAY_BYTES_MAX,
             trusted_proxies: config.trusted_proxies.clone(),
+            hostnames: config.hostnames.clone(),
             ..ServerOptions::default()
         };
         let merchant =

@@ -129,6 +129,7 @@ async fn main() {
         peers: Vec::new(),
         master_public_key: node_key.public_key(),
         http: None,
+        hostnames: batzen_http::OwnNames::default(),
         connections_max: 16,
         threads: 0,
     };

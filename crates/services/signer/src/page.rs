@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use batzen_http::{Stats, Style};
 use batzen_metrics::Page;
-use batzen_service::{Api, App, Monitor, Readiness, Table, fill_dashboard};
+use batzen_service::{Api, App, Monitor, Reach, Readiness, Table, fill_dashboard};
 
 use crate::dashboard::DASHBOARD;
 use crate::state::Signer;
@@ -27,7 +27,17 @@ pub struct Pages {
 pub fn api(signer: Arc<Signer>, http: Arc<Stats>) -> Api<Pages> {
     let pages = Arc::new(Pages { signer, monitor: Monitor::new("signer", &OPERATIONS, &DASHBOARD, http) });
     fill_dashboard(&pages);
-    Api::new(pages, Table::new(Style::ByPath, &OPERATIONS).monitored(PAGE).with_dashboard(PAGE))
+    Api::new(pages, table())
+}
+
+fn table() -> Table<Pages> {
+    Table::new(Style::ByPath, &OPERATIONS).monitored(PAGE).with_dashboard(PAGE)
+}
+
+/// Method, pattern and reach of every endpoint, for documents.
+#[must_use]
+pub fn endpoints() -> Vec<(String, Reach)> {
+    table().endpoints()
 }
 
 impl App for Pages {

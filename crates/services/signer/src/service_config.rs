@@ -74,6 +74,8 @@ pub struct SignerConfig {
     pub master_public_key: EddsaPublicKey,
     /// Address of `/metrics` and `/dashboard`, if served: `ADDRESS:PORT`.
     pub http: Option<String>,
+    /// Names under which clients reach these pages.
+    pub hostnames: batzen_http::OwnNames,
     /// The maximum number of concurrent connections.
     pub connections_max: usize,
     /// Threads for cryptography; 0 means one per core.
@@ -115,7 +117,10 @@ const PEER_PREFIX: &str = "signer-peer-";
 
 /// Known options of the signer's sections. Others are reported as misspelt.
 pub const KNOWN: &[(&str, &[&str])] = &[
-    (SIGNER, &["LISTEN", "KEY_FILE", "STATE_FILE", "ROLE", "HTTP", "CONNECTIONS_MAX", "THREADS"]),
+    (
+        SIGNER,
+        &["LISTEN", "KEY_FILE", "STATE_FILE", "ROLE", "HTTP", "HOSTNAMES", "CONNECTIONS_MAX", "THREADS"],
+    ),
     ("signer-node-*", &["PUBLIC_KEY"]),
     ("signer-peer-*", &["PUBLIC_KEY", "ADDRESS"]),
 ];
@@ -213,6 +218,7 @@ impl SignerConfig {
             peers,
             master_public_key: key(ini, "exchange", "MASTER_PUBLIC_KEY")?,
             http: ini.get(SIGNER, "HTTP")?,
+            hostnames: batzen_service::front(ini, SIGNER)?.1,
             connections_max: usize::try_from(connections).expect("the range fits"),
             threads: usize::try_from(threads).expect("the range fits"),
         };

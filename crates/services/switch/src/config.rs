@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use batzen_http::OwnNames;
 use batzen_service::storage::StoreConfig;
 
 use crate::clock::SwitchClock;
@@ -55,6 +56,8 @@ pub struct SwitchConfig {
     pub requests_max: usize,
     /// The most transfers that may wait for the ledger; more are refused with 503.
     pub intents_max: usize,
+    /// Names under which clients reach the switch.
+    pub hostnames: OwnNames,
     /// The most connections to each listener.
     pub max_connections: usize,
     /// Source of the present time.
@@ -76,6 +79,7 @@ impl Default for SwitchConfig {
             forwarding: Forwarding::default(),
             requests_max: 16_384,
             intents_max: 65_536,
+            hostnames: OwnNames::default(),
             max_connections: 8192,
             clock: Arc::new(system_micros),
         }

@@ -232,6 +232,7 @@ impl Switch {
 
         let options = ServerOptions {
             max_connections: config.max_connections,
+            hostnames: config.hostnames.clone(),
             max_in_flight: config.max_connections,
             max_body_bytes: MAX_BODY_BYTES,
             max_header_bytes: MAX_HEADER_BYTES,

@@ -26,6 +26,12 @@ pub(crate) enum FrameError {
     HeaderTooLarge,
     /// The body has an encoding other than deflate.
     EncodingUnsupported,
+    /// A request without a credential whose body is not JSON.
+    MediaTypeUnsupported,
+    /// A page of another site sent the request.
+    CrossSite,
+    /// The request is for a name that is not the service's.
+    Misdirected,
     /// A handler panicked.
     InternalInvariant,
     /// Too many requests or connections.
@@ -53,7 +59,10 @@ impl FrameError {
         match self {
             Self::MethodInvalid => ErrorCode::GENERIC_METHOD_INVALID,
             Self::EndpointUnknown => ErrorCode::GENERIC_ENDPOINT_UNKNOWN,
-            Self::Malformed | Self::Timeout | Self::EncodingUnsupported => ErrorCode::GENERIC_JSON_INVALID,
+            Self::Malformed | Self::Timeout | Self::EncodingUnsupported | Self::MediaTypeUnsupported => {
+                ErrorCode::GENERIC_JSON_INVALID
+            }
+            Self::CrossSite | Self::Misdirected => ErrorCode::GENERIC_FORBIDDEN,
             Self::ParameterMissing => ErrorCode::GENERIC_PARAMETER_MISSING,
             Self::ParameterMalformed => ErrorCode::GENERIC_PARAMETER_MALFORMED,
             Self::UriTooLong => ErrorCode::GENERIC_URI_TOO_LONG,
@@ -69,7 +78,8 @@ impl FrameError {
     pub(crate) fn status(self) -> u16 {
         match self {
             Self::Timeout => 408,
-            Self::EncodingUnsupported => 415,
+            Self::EncodingUnsupported | Self::MediaTypeUnsupported => 415,
+            Self::Misdirected => 421,
             Self::HeaderTooLarge => 431,
             Self::Overloaded => 503,
             _ => self.code().http_status(),

@@ -11,6 +11,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod aside;
+mod browsers;
 pub mod client;
 pub mod codec;
 mod codes;
@@ -36,6 +37,7 @@ mod waiters;
 
 pub use crate::codec::{deflate, inflate};
 pub use batzen_protocol::ErrorCode;
+pub use browsers::{OwnNames, Reach};
 pub use bytes::Bytes;
 pub use date::http_date;
 pub use drain::Drain;

@@ -1,6 +1,7 @@
 //! The request that a handler receives: the decoded head and the inflated body.
 
 use crate::{
+    browsers::misdirection,
     codes::FrameError,
     crowd::{Polls, Waiting},
     drain::{Drain, Early},
@@ -69,6 +70,8 @@ pub struct Head {
     pub headers: HeaderMap,
     /// The other end of the connection.
     pub peer: Peer,
+    /// Whether `Host` is a name that is not the service's. Only for endpoints of [`Reach::Own`](crate::Reach::Own).
+    pub(crate) is_misdirected: bool,
     /// The client's address: the peer's, or the one that a trusted proxy names
     /// ([`crate::ServerOptions::trusted_proxies`]). None on a local socket.
     pub client: Option<IpAddr>,
@@ -93,6 +96,7 @@ impl Head {
             path,
             headers,
             peer,
+            is_misdirected: false,
             client,
         }
     }
@@ -112,6 +116,7 @@ impl Head {
             path: path.to_owned(),
             headers: HeaderMap::new(),
             peer: Peer::Unix,
+            is_misdirected: false,
             client: None,
         }
     }
@@ -228,6 +233,18 @@ impl Head {
         let text = String::from_utf8(BASE64.decode(rest.trim()).ok()?).ok()?;
         let (user, password) = text.split_once(':')?;
         Some((user.to_owned(), password.to_owned()))
+    }
+
+    /// Requires that the request names this service. A service calls it before it lets somebody act who shows no
+    /// credential, or one that it does not check: the page of a stranger whose name leads here can send any header.
+    ///
+    /// # Errors
+    /// The response to send: 421, code 44, with the name.
+    pub fn require_own_name(&self) -> Result<(), Response> {
+        if !self.is_misdirected {
+            return Ok(());
+        }
+        Err(Response::frame_error(FrameError::Misdirected, &misdirection(self)))
     }
 
     /// The token of `Authorization: Bearer …`, if there is one.

@@ -170,6 +170,16 @@ impl<E> Routes<E> {
         self.find(head).map(|route| &route.endpoint)
     }
 
+    /// The endpoints with the path of a request, with the method that a preflight request (`OPTIONS`) asks for if it names
+    /// one.
+    pub fn asked_for<'a>(&'a self, head: &'a Head) -> impl Iterator<Item = &'a E> {
+        let method = head.header(header::ACCESS_CONTROL_REQUEST_METHOD);
+        let is_asked = move |route: &&Route<E>| {
+            method.is_none_or(|method| method == route.method.as_str()) && route.pattern.matches(head)
+        };
+        self.routes.iter().filter(is_asked).map(|route| &route.endpoint)
+    }
+
     fn find(&self, head: &Head) -> Result<&Route<E>, Response> {
         match self.style {
             Style::ByFirstSegment => self.find_by_first(head),

@@ -2,6 +2,7 @@
 
 use crate::codec::{InflateError, deflate, inflate_with};
 use crate::{
+    browsers::{self, OwnNames, Reach},
     codes::FrameError,
     conn::{ConnState, Deadlines, Phase},
     crowd::{Connections, Polls},
@@ -17,7 +18,7 @@ use crate::{
 };
 use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt;
-use http::{HeaderMap, HeaderValue, Method, Uri, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri, header};
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Incoming};
 use std::{net::IpAddr, panic::AssertUnwindSafe, sync::Arc, time::Duration};
@@ -47,6 +48,11 @@ pub trait Handler: Send + Sync + 'static {
         Ok(Admission::default())
     }
 
+    /// Returns whether pages of every site may read errors that belong to no endpoint.
+    fn serves_everyone(&self) -> bool {
+        false
+    }
+
     /// Returns whether the correlation id that the client sent with a request may be logged. Not for requests
     /// that must not be linked with others of the same client; they get an id of their own.
     fn logs_given_correlation_id(&self, head: &Head) -> bool {
@@ -60,13 +66,15 @@ pub trait Handler: Send + Sync + 'static {
 pub struct Admission {
     /// A limit on the body (as sent, and inflated) below the server's, in bytes.
     pub max_body_bytes: Option<usize>,
+    /// The pages in browsers that may send the request.
+    pub reach: Reach,
 }
 
 impl Admission {
     /// With a limit on the body, in bytes.
     #[must_use]
-    pub const fn limited(max_body_bytes: usize) -> Self {
-        Self { max_body_bytes: Some(max_body_bytes) }
+    pub const fn limited(max_body_bytes: usize, reach: Reach) -> Self {
+        Self { max_body_bytes: Some(max_body_bytes), reach }
     }
 }
 
@@ -118,6 +126,8 @@ pub struct ServerOptions {
     /// The proxies whose `X-Forwarded-For` names the client. All clients of another proxy count as one
     /// client. The connections of these proxies are bounded only by `max_connections`.
     pub trusted_proxies: TrustedProxies,
+    /// The names under which clients reach the server.
+    pub hostnames: OwnNames,
     /// Time that requests in flight may take to finish once the drain has fired.
     pub drain_timeout: Duration,
     /// Time that connections without a request stay open once the drain has fired, so that a client that is
@@ -152,6 +162,7 @@ impl Default for ServerOptions {
             max_answer_bytes: 128 << 20,
             stall_timeout: Duration::from_secs(5),
             trusted_proxies: TrustedProxies::default(),
+            hostnames: OwnNames::default(),
             drain_timeout: Duration::from_secs(1),
             idle_grace: Duration::ZERO,
             close_each: false,
@@ -195,6 +206,30 @@ pub(crate) struct Link {
     pub(crate) client: Arc<Client>,
     /// Whether the peer is a trusted proxy, which forwards requests of other clients.
     pub(crate) is_proxy: bool,
+}
+
+/// The pages of other sites that may use a response (the CORS protocol).
+#[derive(Clone, Copy)]
+struct Cors {
+    /// They may read it.
+    reads: bool,
+    /// The request asked whether they may send another one.
+    asks: bool,
+}
+
+impl Cors {
+    const HEADERS: [HeaderName; 4] = [
+        header::ACCESS_CONTROL_ALLOW_ORIGIN,
+        header::ACCESS_CONTROL_EXPOSE_HEADERS,
+        header::ACCESS_CONTROL_ALLOW_HEADERS,
+        header::ACCESS_CONTROL_ALLOW_METHODS,
+    ];
+
+    /// The headers that allow it.
+    fn headers(self) -> impl Iterator<Item = HeaderName> {
+        let count = if self.asks { 4 } else { 2 };
+        Self::HEADERS.into_iter().take(if self.reads { count } else { 0 })
+    }
 }
 
 /// A response's part of the budget, released when dropped.
@@ -313,6 +348,7 @@ impl<H: Handler> Frame<H> {
             (&parts.uri, Head::new(parts.method, &parts.uri, parts.headers, link.peer, address));
         let (is_head, is_options) = (head.is_head, head.method == Method::OPTIONS);
         let deflates = self.options.compress && head.accepts_deflate();
+        let mut cors = Cors { reads: self.handler.serves_everyone(), asks: is_options };
         let mut entry = Entry::new(&head, || self.handler.logs_given_correlation_id(&head));
         let response = if target_bytes > self.options.max_target_bytes {
             self.refuse(conn, &body, self.frame_error(FrameError::UriTooLong, ""))
@@ -322,9 +358,9 @@ impl<H: Handler> Frame<H> {
             let detail = "the request needs exactly one Host header";
             self.refuse(conn, &body, self.frame_error(FrameError::Malformed, detail))
         } else {
-            self.answer(conn, &client, uri, head, body).instrument(entry.span()).await?
+            self.answer(&link, &client, uri, head, body, &mut cors.reads).instrument(entry.span()).await?
         };
-        let mut response = self.finish(&link, &client, response, deflates, is_options).await;
+        let mut response = self.finish(&link, &client, response, deflates, cors).await;
         entry.echo(response.headers_mut());
         entry.finish(response.status().as_u16());
         unanswered.armed = false;
@@ -338,12 +374,14 @@ impl<H: Handler> Frame<H> {
 
     async fn answer(
         &self,
-        conn: &ConnState,
+        link: &Link,
         client: &Arc<Client>,
         uri: &Uri,
-        head: Head,
+        mut head: Head,
         body: Incoming,
+        is_for_everyone: &mut bool,
     ) -> Result<Response, CutOff> {
+        let conn = &*link.state;
         if head.method == Method::OPTIONS && head.path == "*" {
             return Ok(self.refuse(conn, &body, Response::empty(204)));
         }
@@ -356,8 +394,16 @@ impl<H: Handler> Frame<H> {
             Ok(admission) => admission,
             Err(response) => return Ok(self.refuse(conn, &body, response)),
         };
+        *is_for_everyone = admission.reach == Reach::Everyone;
         if head.method == Method::OPTIONS {
             return Ok(self.refuse(conn, &body, Response::empty(204)));
+        }
+        if admission.reach == Reach::Own {
+            let hostnames = &self.options.hostnames;
+            head.is_misdirected = browsers::is_misdirected(&head, hostnames, link.is_proxy);
+            if let Err((error, detail)) = browsers::check(&head, !body.is_end_stream(), hostnames) {
+                return Ok(self.refuse(conn, &body, self.frame_error(error, &detail)));
+            }
         }
         let max_bytes = admission.max_body_bytes.unwrap_or(usize::MAX).min(self.options.max_body_bytes);
         let (body, hold) = match self.read_body(conn, client, &head.headers, body, max_bytes).await? {
@@ -564,7 +610,7 @@ impl<H: Handler> Frame<H> {
         client: &Arc<Client>,
         response: Response,
         deflates: bool,
-        is_options: bool,
+        cors: Cors,
     ) -> hyper::Response<Full<Bytes>> {
         // A body that many responses share is in memory only once.
         let is_shared = response.deflated.is_some();
@@ -581,12 +627,8 @@ impl<H: Handler> Frame<H> {
                 (refusal.status, close || refusal.close)
             }
         };
-        let any = HeaderValue::from_static("*");
-        map.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, any.clone());
-        map.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, any.clone());
-        if is_options {
-            map.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, any.clone());
-            map.insert(header::ACCESS_CONTROL_ALLOW_METHODS, any);
+        for name in cors.headers() {
+            map.insert(name, HeaderValue::from_static("*"));
         }
         if close || self.options.close_each || self.drain.is_draining() {
             map.insert(header::CONNECTION, HeaderValue::from_static("close"));

@@ -3,13 +3,14 @@
 use std::future::Future;
 use std::sync::Arc;
 
-use batzen_http::{Head, Request, Response, Stats};
+use batzen_http::{Head, Reach, Request, Response, Stats};
 use batzen_metrics::Page;
 use batzen_protocol::Timestamp;
 use batzen_store::Store;
 
 use crate::dashboard::Layout;
 use crate::endpoint;
+use crate::guesses::Guesses;
 use crate::metrics_page::MetricsPage;
 use crate::operations::Operations;
 use crate::readiness::{Checks, Readiness, health};
@@ -45,6 +46,7 @@ pub struct Monitor {
     checks: Checks,
     operations: Operations,
     http: Arc<Stats>,
+    guesses: Guesses,
 }
 
 impl Monitor {
@@ -62,6 +64,7 @@ impl Monitor {
             checks: Checks::default(),
             operations: Operations::new(operations),
             http,
+            guesses: Guesses::default(),
         }
     }
 
@@ -75,6 +78,12 @@ impl Monitor {
     #[must_use]
     pub fn operations(&self) -> &Operations {
         &self.operations
+    }
+
+    /// The limit on guesses of the service's passwords and tokens.
+    #[must_use]
+    pub fn guesses(&self) -> &Guesses {
+        &self.guesses
     }
 
     /// The state behind the service's checks.
@@ -121,11 +130,10 @@ impl<A: App> Table<A> {
     /// Adds `/health`, `/ready` and `/metrics`, counted under `operation`.
     #[must_use]
     pub fn monitored(self, operation: &str) -> Self {
-        self.get("/metrics", operation, endpoint!(metrics)).get("/health", operation, endpoint!(alive)).get(
-            "/ready",
-            operation,
-            endpoint!(ready),
-        )
+        let checks = |table: Self| {
+            table.get("/health", operation, endpoint!(alive)).get("/ready", operation, endpoint!(ready))
+        };
+        self.get("/metrics", operation, endpoint!(metrics)).reaching(Reach::Page, checks)
     }
 
     /// Adds the dashboard, counted under `operation`.

@@ -6,7 +6,7 @@ use std::future::Future;
 use std::sync::Arc;
 
 use batzen_engine::Continued;
-use batzen_http::{Admission, Handler, Head, Method, Request, Response, Routes, Style};
+use batzen_http::{Admission, Handler, Head, Method, Reach, Request, Response, Routes, Style};
 use batzen_protocol::limits::NO_BODY_BYTES_MAX;
 use futures_util::future::BoxFuture;
 use tracing::Instrument;
@@ -54,6 +54,7 @@ impl<R: Into<Response>> IntoResponse for Result<Response, R> {
 pub struct Row<A> {
     endpoint: Endpoint<A>,
     body_bytes_max: usize,
+    reach: Reach,
     /// Index of the name under which requests are counted.
     operation: Option<usize>,
 }
@@ -79,6 +80,12 @@ impl<A> Row<A> {
         self.operation
     }
 
+    /// The pages in browsers that may use it.
+    #[must_use]
+    pub fn reach(&self) -> Reach {
+        self.reach
+    }
+
     /// Runs the handler.
     pub fn call<'a>(&self, app: &'a Arc<A>, request: &'a mut Request) -> BoxFuture<'a, Response> {
         (self.endpoint)(app, request)
@@ -94,7 +101,8 @@ pub struct Table<A> {
     routes: Routes<Row<A>>,
     operations: &'static [&'static str],
     get_bytes_max: usize,
-    listed: Vec<(Method, String, usize)>,
+    reach: Reach,
+    listed: Vec<(Method, String, usize, Reach)>,
     unrouted: Unrouted<A>,
     /// Index of the name under which requests without an endpoint are counted.
     unrouted_operation: Option<usize>,
@@ -110,6 +118,7 @@ impl<A> Table<A> {
             routes: Routes::new(style),
             operations,
             get_bytes_max: NO_BODY_BYTES_MAX,
+            reach: Reach::default(),
             listed: Vec::new(),
             unrouted: |_, _, response| response,
             unrouted_operation: None,
@@ -134,6 +143,13 @@ impl<A> Table<A> {
     #[must_use]
     pub fn with_get_limit(self, get_bytes_max: usize) -> Self {
         Self { get_bytes_max, ..self }
+    }
+
+    /// Adds rows with this reach. Other rows are for programs and the service's own pages ([`Reach::Own`]).
+    #[must_use]
+    pub fn reaching(self, reach: Reach, rows: impl FnOnce(Self) -> Self) -> Self {
+        let before = self.reach;
+        Self { reach: before, ..rows(Self { reach, ..self }) }
     }
 
     /// Adds a `GET` endpoint, which answers `HEAD` as well. A pattern is like `/coins/:coin_pub/link`;
@@ -183,8 +199,8 @@ impl<A> Table<A> {
         endpoint: Endpoint<A>,
     ) -> Self {
         let operation = self.operation(pattern, operation);
-        self.listed.push((method.clone(), pattern.to_owned(), body_bytes_max));
-        let row = Row { endpoint, body_bytes_max, operation };
+        self.listed.push((method.clone(), pattern.to_owned(), body_bytes_max, self.reach));
+        let row = Row { endpoint, body_bytes_max, reach: self.reach, operation };
         self.routes = self.routes.route(method, pattern, row);
         self
     }
@@ -199,16 +215,19 @@ impl<A> Table<A> {
         place
     }
 
-    /// Method, pattern and body limit of every endpoint, for documents.
+    /// Method, pattern, body limit and reach of every endpoint, for documents.
     #[must_use]
-    pub fn listed(&self) -> &[(Method, String, usize)] {
+    pub fn listed(&self) -> &[(Method, String, usize, Reach)] {
         &self.listed
     }
 
-    /// Method and pattern of every endpoint, such as `GET /coins/:coin_pub/link`.
+    /// Method and pattern of every endpoint, such as `GET /coins/:coin_pub/link`, and its reach.
     #[must_use]
-    pub fn endpoints(&self) -> Vec<String> {
-        self.listed.iter().map(|(method, pattern, _)| format!("{method} {pattern}")).collect()
+    pub fn endpoints(&self) -> Vec<(String, Reach)> {
+        self.listed
+            .iter()
+            .map(|(method, pattern, _, reach)| (format!("{method} {pattern}"), *reach))
+            .collect()
     }
 }
 
@@ -268,11 +287,22 @@ impl<A: App> Handler for Api<A> {
 
     /// Refuses bodies above the endpoint's limit before they are read, and unknown endpoints unless the table reads them.
     fn admit(&self, head: &Head) -> Result<Admission, Response> {
+        if head.method == Method::OPTIONS
+            && let Some(reach) = self.table.routes.asked_for(head).map(|row| row.reach).min()
+        {
+            return Ok(Admission { reach, ..Admission::default() });
+        }
         match self.table.routes.endpoint(head) {
-            Ok(row) => Ok(Admission::limited(row.body_bytes_max)),
-            Err(_) if self.table.reads_unrouted => Ok(Admission::default()),
+            Ok(row) => Ok(Admission::limited(row.body_bytes_max, row.reach)),
+            Err(_) if self.table.reads_unrouted => {
+                Ok(Admission { reach: Reach::Page, ..Admission::default() })
+            }
             Err(response) => Err(self.unrouted(head, response)),
         }
+    }
+
+    fn serves_everyone(&self) -> bool {
+        self.table.listed.iter().any(|(.., reach)| *reach == Reach::Everyone)
     }
 
     fn logs_given_correlation_id(&self, head: &Head) -> bool {

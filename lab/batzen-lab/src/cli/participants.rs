@@ -217,9 +217,9 @@ mod tests {
     fn two_operators_have_two_tokens() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("tokens");
-        std::fs::write(&file, "secret-token:one\n\nsecret-token:two\n").unwrap();
-        assert_eq!(tokens(&file).unwrap(), ["secret-token:one", "secret-token:two"]);
-        std::fs::write(&file, "secret-token:one\n").unwrap();
+        std::fs::write(&file, "secret-token:one-and-secret\n\nsecret-token:two-and-secret\n").unwrap();
+        assert_eq!(tokens(&file).unwrap(), ["secret-token:one-and-secret", "secret-token:two-and-secret"]);
+        std::fs::write(&file, "secret-token:one-and-secret\n").unwrap();
         assert!(tokens(&file).is_err());
     }
 }

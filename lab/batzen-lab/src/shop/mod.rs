@@ -21,7 +21,7 @@ use batzen_http::{Drain, Drained, Listen, Request, Response, Server, ServerOptio
 use batzen_metrics::Page;
 use batzen_protocol::limits::NO_BODY_BYTES_MAX;
 use batzen_service::dashboard::{COMMON, Layout};
-use batzen_service::{Answer, Api, App, Monitor, Readiness, Table, endpoint};
+use batzen_service::{Answer, Api, App, Monitor, Reach, Readiness, Table, endpoint};
 use tokio::task::JoinHandle;
 
 use articles::{ARTICLES, Article};
@@ -109,12 +109,13 @@ impl RunningShop {
 }
 
 fn table() -> Table<Shop> {
-    Table::new(Style::ByFirstSegment, &OPERATIONS)
-        .monitored("other")
-        .get("/", "other", endpoint!(catalogue))
-        .get("/articles/:slug", "article", endpoint!(read))
-        .post("/articles/:slug/buy", NO_BODY_BYTES_MAX, "article", endpoint!(buy))
-        .post("/articles/:slug/return", NO_BODY_BYTES_MAX, "article", endpoint!(give_back))
+    Table::new(Style::ByFirstSegment, &OPERATIONS).monitored("other").reaching(Reach::Page, |table| {
+        table
+            .get("/", "other", endpoint!(catalogue))
+            .get("/articles/:slug", "article", endpoint!(read))
+            .post("/articles/:slug/buy", NO_BODY_BYTES_MAX, "article", endpoint!(buy))
+            .post("/articles/:slug/return", NO_BODY_BYTES_MAX, "article", endpoint!(give_back))
+    })
 }
 
 struct Shop {

@@ -98,7 +98,7 @@ async fn the_examples_in_python_and_javascript_run() {
     let words = ["merchant", "serve", "--in-memory", "-c", config.to_str().unwrap()];
     let _backend = Service::start(dir.path(), "merchant", &words);
     wait_for(port, "/ready");
-    let shop = shop("Towels", "towels", "secret-token:sandbox", "KUDOS:1");
+    let shop = shop("Towels", "towels", "secret-token:sandbox-demo", "KUDOS:1");
     let client = Client::new(&ClientOptions::default()).unwrap();
     let url = format!("http://localhost:{port}/management/instances");
     assert_eq!(client.post_json(url, &shop).await.unwrap().status, 204);

@@ -1,24 +1,20 @@
 //! `batzen exchange kyc`: what officers do on a terminal (the page `/kyc-officer` of the exchange does the same), and
 //! trying providers out.
 
-use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 use batzen_cli_support::services::{self, Common};
+use batzen_crypto::ShortHash;
 use batzen_crypto::hash::sha512;
-use batzen_crypto::{ShortHash, base32, fill_random};
 use batzen_exchange::config::ExchangeConfig;
 use batzen_http::client::{Client, ClientOptions, Reply};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::kyc_test;
-
-/// Random bytes of an officer's token.
-const TOKEN_BYTES: usize = 32;
+use crate::cli::tokens;
 
 #[derive(Args)]
 #[command(after_help = "Examples:
@@ -123,16 +119,9 @@ fn officer(args: &OfficerArgs) -> anyhow::Result<ExitCode> {
     if args.name.is_empty() || !args.name.chars().all(is_name) {
         bail!("{:?} is not a name of letters, digits, - and _", args.name);
     }
-    let mut random = [0; TOKEN_BYTES];
-    fill_random(&mut random);
-    let token = base32::encode(&random);
-    let path = &args.token_file;
-    let mut file = std::fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
-    let written = file.as_mut().map(|file| writeln!(file, "{token}"));
-    match written {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => bail!("{}: {error}", path.display()),
-        Err(error) => bail!("{}: {error}", path.display()),
+    let (token, path) = (tokens::random(), &args.token_file);
+    if let Err(error) = tokens::write(path, &token) {
+        bail!("{}: {error}", path.display());
     }
     println!("[kyc-officer-{}]\nTOKEN_HASH = {}", args.name, sha512(token.as_bytes()));
     eprintln!(

@@ -8,7 +8,7 @@ use anyhow::{Context, bail};
 use batzen_cli_support::services::{self, Common};
 use batzen_cli_support::store_args::StoreArgs;
 use batzen_config::Config;
-use batzen_http::{Drain, Listen, Server, ServerOptions};
+use batzen_http::{Drain, Listen, OwnNames, Server, ServerOptions};
 use batzen_ledger::{Ledger, MemoryLedger};
 use batzen_ledger_service::net::api::LedgerApi;
 use batzen_ledger_service::net::{LedgerServer, NetOptions, NetStats};
@@ -17,7 +17,7 @@ use batzen_metrics::Page;
 use batzen_service::storage::StoreConfig;
 use clap::Args;
 
-use crate::cli::known_options;
+use crate::cli::{known_options, tokens};
 
 /// Options of `ledger serve`.
 #[derive(Args)]
@@ -27,7 +27,8 @@ use crate::cli::known_options;
   batzen ledger serve --store postgres --database postgres:///ledger
   batzen ledger serve --data ./ledger --unix /run/batzen/ledger.sock --no-tcp --http 127.0.0.1:3002
 
-Clients are not authenticated: listen on a local socket, the loopback interface, or a private network.
+Clients of the binary protocol are not authenticated: listen on a local socket, the loopback
+interface, or a private network. Clients of the HTTP interface show the token in DIR/http-token.
 Ready when GET /ready of --http answers 200, or a connection is accepted.")]
 pub(super) struct ServeArgs {
     #[command(flatten)]
@@ -43,9 +44,13 @@ pub(super) struct ServeArgs {
     /// Local socket of the binary protocol
     #[arg(long, value_name = "PATH")]
     unix: Option<PathBuf>,
-    /// Address of the HTTP interface with /metrics and /dashboard; port 0 picks a free one [default: none]
+    /// Address of the HTTP interface with /metrics and /dashboard, or unix:PATH; port 0 picks a free one [default: none]
     #[arg(long, value_name = "ADDRESS:PORT")]
     http: Option<String>,
+    /// File with the token of the HTTP interface's clients; made if missing [default: http-token in the data directory;
+    /// none for unix:PATH]
+    #[arg(long = "http-token", value_name = "FILE")]
+    http_token_file: Option<PathBuf>,
     /// Maximum number of connections of the binary protocol [default: 4096]
     #[arg(long, value_name = "N")]
     connections: Option<usize>,
@@ -62,6 +67,10 @@ pub(crate) struct ServeConfig {
     pub unix: Option<PathBuf>,
     /// Address of the HTTP interface.
     pub http: Option<String>,
+    /// File with the token of the HTTP interface's clients.
+    pub http_token_file: Option<PathBuf>,
+    /// Names under which clients reach the HTTP interface.
+    pub hostnames: OwnNames,
     /// Maximum number of connections of the binary protocol.
     pub connections_max: usize,
 }
@@ -90,6 +99,8 @@ impl ServeConfig {
             tcp: address("TCP", Some("127.0.0.1:3001"))?,
             unix: ini.get(LEDGER, "UNIXPATH")?,
             http: address("HTTP", None)?,
+            http_token_file: ini.get(LEDGER, "HTTP_TOKEN_FILE")?,
+            hostnames: batzen_service::front(ini, LEDGER)?.1,
             connections_max: usize::try_from(connections).expect("the range fits"),
         })
     }
@@ -106,15 +117,37 @@ impl ServeArgs {
             tcp: self.tcp.clone().or(file.tcp).filter(|_| !self.no_tcp),
             unix: self.unix.clone().or(file.unix),
             http: self.http.clone().or(file.http),
+            http_token_file: self.http_token_file.clone().or(file.http_token_file),
+            hostnames: file.hostnames,
             connections_max: self.connections.unwrap_or(file.connections_max),
         })
     }
 }
 
+/// The beginning of the address of a local socket: `unix:PATH`.
+const UNIX: &str = "unix:";
+
 fn listen(address: &str) -> anyhow::Result<Listen> {
-    let wrong = || format!("{address}: expected ADDRESS:PORT");
+    if let Some(path) = address.strip_prefix(UNIX) {
+        return Ok(Listen::Unix { path: path.into(), mode: 0o660 });
+    }
+    let wrong = || format!("{address}: expected ADDRESS:PORT or unix:PATH");
     let (host, port) = address.rsplit_once(':').with_context(wrong)?;
     Ok(Listen::tcp(Some(host.to_owned()), port.parse().with_context(wrong)?))
+}
+
+/// The token that clients of the HTTP interface show. Without one, the permissions of its local socket protect it.
+fn http_token(config: &ServeConfig, address: &str) -> anyhow::Result<Option<String>> {
+    let path = match (&config.http_token_file, config.store.dir()) {
+        (Some(path), _) => path.clone(),
+        (None, _) if address.starts_with(UNIX) => return Ok(None),
+        (None, Some(dir)) => dir.join("http-token"),
+        (None, None) => bail!(
+            "the HTTP interface of a ledger without a directory needs a file for its clients' token: \
+             --http-token FILE, or --http unix:PATH"
+        ),
+    };
+    tokens::read_or_make(&path).map(Some)
 }
 
 /// The ledger that this process serves.
@@ -222,7 +255,8 @@ async fn serve(args: &ServeArgs) -> anyhow::Result<ExitCode> {
                 stats.write(page);
             }
         });
-        let mut api = LedgerApi::new(ledger, server.stats(), write_metrics);
+        let token = http_token(&config, address)?;
+        let mut api = LedgerApi::new(ledger, server.stats(), write_metrics, token.as_deref());
         if let Books::Durable(durable) = &books {
             let durable = Arc::clone(durable);
             api = api.with_store_check(Arc::new(move || {
@@ -233,7 +267,7 @@ async fn serve(args: &ServeArgs) -> anyhow::Result<ExitCode> {
         batzen_service::fill_dashboard(&api);
         http = Some(tokio::spawn(server.serve(
             Arc::new(api.handler()),
-            ServerOptions::default(),
+            ServerOptions { hostnames: config.hostnames.clone(), ..ServerOptions::default() },
             drain.clone(),
         )));
     }

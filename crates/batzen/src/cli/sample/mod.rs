@@ -5,6 +5,8 @@
 
 use clap::Args;
 
+use crate::cli::tokens;
+
 /// A configuration of an exchange to start from.
 pub(super) const EXCHANGE: &str = include_str!("exchange.conf");
 /// A configuration of a bank to start from.
@@ -32,7 +34,15 @@ pub(super) struct SampleArgs {
 
 /// Prints a service's sample configuration.
 pub(super) fn print(args: &SampleArgs, service: &str, sample: &str) {
-    print!("{}", if args.system { with_system_paths(service, sample) } else { sample.to_owned() });
+    let sample = with_new_tokens(sample);
+    print!("{}", if args.system { with_system_paths(service, &sample) } else { sample });
+}
+
+/// The sample with a random token instead of each of its placeholders, so that no two printed samples have the same.
+fn with_new_tokens(sample: &str) -> String {
+    let mut parts = sample.split("{TOKEN}");
+    let first = parts.next().unwrap_or_default().to_owned();
+    parts.fold(first, |text, part| text + &tokens::random() + part)
 }
 
 /// The sample with the state and runtime directories of the service's unit.
@@ -88,8 +98,16 @@ mod tests {
         let merchant = Config::parse(&with_system_paths("merchant", MERCHANT)).unwrap();
         let merchant = batzen_merchant::MerchantConfig::from_config(&merchant).unwrap();
         assert_eq!(merchant.store.dir().unwrap(), std::path::Path::new("/var/lib/batzen-merchant/merchant"));
-        let switch = Config::parse(&with_system_paths("switch", SWITCH)).unwrap();
-        assert_eq!(crate::cli::switch::from_ini(&switch).unwrap().operators.len(), 2);
+        let switch = |text: &str| {
+            let ini = Config::parse(&with_system_paths("switch", text)).unwrap();
+            crate::cli::switch::from_ini(&ini).map(|config| config.operators)
+        };
+        assert!(switch(SWITCH).is_err(), "a placeholder is no token");
+        let (one, other) =
+            (switch(&with_new_tokens(SWITCH)).unwrap(), switch(&with_new_tokens(SWITCH)).unwrap());
+        assert_eq!(one.len(), 2);
+        assert_ne!(one[0].token_hash, one[1].token_hash);
+        assert_ne!(one[0].token_hash, other[0].token_hash);
     }
 
     /// Every option of a sample is one that a program reads, including those that are commented out.

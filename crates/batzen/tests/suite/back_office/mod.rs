@@ -15,7 +15,7 @@ use crate::common::browser::{Browser, keep_pictures};
 use crate::common::setup::wait_for;
 use crate::common::{Service, free_port};
 
-const TOKEN: &str = "secret-token:books";
+const TOKEN: &str = "secret-token:books-and-secret";
 
 /// A running backend with a shop, and a browser.
 struct Shop {

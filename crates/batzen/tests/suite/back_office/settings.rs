@@ -8,7 +8,7 @@ use super::{TOKEN, quiet_shop, token_auth};
 #[test]
 fn access_and_settings() {
     let shop = quiet_shop(&token_auth());
-    shop.add("prints", "Prints", &json!({ "method": "token", "token": "secret-token:prints" }));
+    shop.add("prints", "Prints", &json!({ "method": "token", "token": "secret-token:prints-and-secret" }));
     shop.browser.open(&shop.base);
     shop.browser.until("document.querySelector('a[href=\"webui/\"]')");
     shop.audit("home");

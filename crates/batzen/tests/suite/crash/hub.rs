@@ -14,7 +14,7 @@ use serde_json::Value;
 use crate::common::{PATIENCE, Service, free_port};
 
 pub(crate) const CURRENCY: &str = "USD";
-const TOKENS: [&str; 2] = ["secret-token:one", "secret-token:two"];
+const TOKENS: [&str; 2] = ["secret-token:one-and-secret", "secret-token:two-and-secret"];
 const PARTICIPANTS: usize = 4;
 const FUNDS_CENTS: u64 = 1_000_000_000;
 

@@ -22,7 +22,7 @@ use crate::crash::coins::{CURRENCY, Coin, Denom, minus, money, plus};
 use crate::crash::customers::Dice;
 
 /// The shop's access token.
-pub(crate) const TOKEN: &str = "secret-token:books";
+pub(crate) const TOKEN: &str = "secret-token:books-and-secret";
 /// The most coins of a payment.
 const COINS_MAX: u64 = 3;
 /// The longest time that hasty customers wait for the answer to a payment, in milliseconds.

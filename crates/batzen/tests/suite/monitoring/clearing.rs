@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::common::{PATIENCE, Service};
 
-const TOKENS: [&str; 2] = ["secret-token:one", "secret-token:two"];
+const TOKENS: [&str; 2] = ["secret-token:one-and-secret", "secret-token:two-and-secret"];
 
 /// A ledger, a switch and its participants.
 pub(crate) struct Clearing {

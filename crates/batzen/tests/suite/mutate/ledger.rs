@@ -13,6 +13,13 @@ use crate::mutate::pump::Listener;
 use crate::mutate::routes;
 use crate::mutate::seeds::{Seed, Seeds};
 
+/// The token of the ledger's clients.
+const TOKEN: &str = "secret-token:clients-of-the-ledger";
+
+fn with_token(seed: Seed) -> Seed {
+    seed.header("Authorization", &format!("Bearer {TOKEN}"))
+}
+
 /// Requests as `docs/ledger-api.md` describes them.
 fn seeds() -> Seeds {
     let mut seeds = Seeds::new(routes::ledger());
@@ -62,7 +69,7 @@ fn seeds() -> Seeds {
         ("/v1/accounts/query", query.clone()),
         ("/v1/transfers/query", query),
     ] {
-        seeds.add(Seed::new("POST", target).json(&body));
+        seeds.add(with_token(Seed::new("POST", target)).json(&body));
     }
     for target in [
         "/v1/accounts/1",
@@ -72,7 +79,7 @@ fn seeds() -> Seeds {
         "/v1/events?after=0&limit=20",
         "/v1/events?limit=5&timeout_ms=1",
     ] {
-        seeds.add(Seed::new("GET", target));
+        seeds.add(with_token(Seed::new("GET", target)));
     }
     assert!(
         seeds.without_seed().iter().all(|route| !route.starts_with("POST")),
@@ -96,7 +103,10 @@ impl Ledger {
         let (http_port, tcp_port) = (free_port(), free_port());
         let (http, tcp) = (format!("127.0.0.1:{http_port}"), format!("127.0.0.1:{tcp_port}"));
         let data = data(dir.path());
+        let token = dir.path().join("token").to_str().unwrap().to_owned();
+        std::fs::write(&token, TOKEN).unwrap();
         let arguments = ["ledger", "serve", "--data", &data, "--http", &http, "--tcp", &tcp];
+        let arguments = [&arguments[..], &["--http-token", &token]].concat();
         let service = Service::start(dir.path(), "ledger", &arguments);
         wait_for(http_port, "/metrics");
         Self { dir, http_port, tcp_port, service }
@@ -108,7 +118,8 @@ impl Ledger {
 
     /// It still answers, ends cleanly, and its whole log verifies.
     fn prove(self) {
-        assert_eq!(get(self.http_port, "/v1/events?limit=1"), 200);
+        assert_eq!(get(self.http_port, "/metrics"), 200);
+        assert_eq!(get(self.http_port, "/v1/events?limit=1"), 401);
         let (status, _) = self.service.terminate();
         assert!(status.success(), "{status}");
         let verify = run_program(&["ledger", "verify", &data(self.dir.path())]);

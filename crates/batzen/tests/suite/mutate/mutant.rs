@@ -34,7 +34,7 @@ const HEADERS: [(&str, &str); 22] = [
     ("Accept-Language", "de;q=0.5, *;q=2, ;;,"),
     ("Authorization", "Basic em9lOnpvZQ=="),
     ("Authorization", "Basic %%%"),
-    ("Authorization", "Bearer secret-token:one"),
+    ("Authorization", "Bearer"),
     ("Authorization", "Bearer \u{e9}"),
     ("Content-Type", "text/plain"),
     ("Content-Type", "application/json; charset=utf-16"),
@@ -214,7 +214,8 @@ impl Draft {
         let place = dice.below(self.headers.len().max(1));
         match dice.below(6) {
             0 if !self.headers.is_empty() => drop(self.headers.remove(place)),
-            1 if !self.headers.is_empty() => {
+            // A wrong token is a guess, and after a few guesses the right one has to wait as well.
+            1 if self.headers.get(place).is_some_and(|(_, value)| !value.starts_with("Bearer ")) => {
                 let value = pool.mutate(dice, &self.headers[place].1);
                 // A line break would start another header or another request.
                 self.headers[place].1 = value.replace(|c: char| c.is_control(), "_");

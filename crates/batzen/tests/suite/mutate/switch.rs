@@ -15,7 +15,7 @@ use crate::mutate::pump::Listener;
 use crate::mutate::routes;
 use crate::mutate::seeds::{Seed, Seeds};
 
-const TOKENS: [&str; 2] = ["secret-token:one", "secret-token:two"];
+const TOKENS: [&str; 2] = ["secret-token:one-and-secret", "secret-token:two-and-secret"];
 const CURRENCY: &str = "USD";
 
 /// The arguments that simulate participants of this switch.

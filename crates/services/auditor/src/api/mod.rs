@@ -12,7 +12,7 @@ use batzen_http::{Drain, Head, Response, Stats, Style};
 use batzen_metrics::{Counter, Page};
 use batzen_protocol::{ErrorCode, Timestamp};
 use batzen_service::dashboard::{COMMON, Layout};
-use batzen_service::{Api, App, Failures, Monitor, Readiness};
+use batzen_service::{Api, App, Failures, Monitor, Reach, Readiness};
 use batzen_store::{Store, StoreError};
 
 use self::confirmations::{Check, Statements};
@@ -41,19 +41,16 @@ const OPERATIONS: [&str; 2] = ["confirmation", "other"];
 const DASHBOARD: Layout = Layout { sections: COMMON, work: &[] };
 
 fn table() -> Table {
-    let mut table = Table::new(Style::ByPath, &OPERATIONS)
+    let table = Table::new(Style::ByPath, &OPERATIONS)
         .with_unrouted(unrouted)
         .monitored("other")
         .with_dashboard("other");
-    for family in [pages::routes, confirmations::routes, audit::routes] {
-        table = family(table);
-    }
-    table
+    audit::routes(table.reaching(Reach::Everyone, |table| confirmations::routes(pages::routes(table))))
 }
 
-/// Method and pattern of every endpoint, for documents.
+/// Method, pattern and reach of every endpoint, for documents.
 #[must_use]
-pub fn endpoints() -> Vec<String> {
+pub fn endpoints() -> Vec<(String, Reach)> {
     table().endpoints()
 }
 

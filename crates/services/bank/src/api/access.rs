@@ -8,7 +8,7 @@ use batzen_protocol::api::bank::{
     AccountBalance, AccountInfo, CreateWithdrawalRequest, CreateWithdrawalResponse, CreditDebit, Empty,
     PublicAccounts, RegisterRequest, WithdrawalInfo,
 };
-use batzen_service::{Answer, endpoint};
+use batzen_service::{Answer, Reach, endpoint};
 use batzen_tables::bank::AccountRow;
 
 use super::{SMALL_BODY_BYTES, Service, Table, body, refused, unknown_account, wrong_member};
@@ -19,8 +19,13 @@ use crate::rules::{AbortWithdrawal, ConfirmWithdrawal, CreateWithdrawal, Refusal
 
 pub(super) fn routes(table: Table) -> Table {
     table
-        .get("/taler-bank-access/config", "config", endpoint!(config))
-        .get("/taler-bank-access/public-accounts", "account", endpoint!(public_accounts))
+        .reaching(Reach::Everyone, |table| {
+            table.get("/taler-bank-access/config", "config", endpoint!(config)).get(
+                "/taler-bank-access/public-accounts",
+                "account",
+                endpoint!(public_accounts),
+            )
+        })
         .post("/taler-bank-access/testing/register", MAX_BODY_BYTES, "account", endpoint!(register))
         .get("/taler-bank-access/accounts/:account", "account", endpoint!(account_status))
         .post(

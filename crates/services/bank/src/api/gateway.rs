@@ -10,7 +10,7 @@ use batzen_http::{ErrorCode, Request, Response};
 use batzen_protocol::api::bank::{AddIncomingRequest, TransactionResponse, TransferRequest};
 use batzen_protocol::limits;
 use batzen_protocol::{Amount, Currency, Timestamp};
-use batzen_service::{Answer, Poll, endpoint, poll_deadline};
+use batzen_service::{Answer, Poll, Reach, endpoint, poll_deadline};
 use batzen_store::{Found, Store, StoreError};
 use batzen_tables::bank::{AccountKey, BankExchanges, BankTransactions, TransactionRow};
 use serde::{Deserialize, Serialize};
@@ -30,7 +30,7 @@ pub(super) fn routes(table: Table) -> Table {
     ["/taler-wire-gateway/:account", "/:account"].into_iter().fold(table, |table, base| {
         let path = |rest: &str| format!("{base}/{rest}");
         table
-            .get(&path("config"), "config", endpoint!(config))
+            .reaching(Reach::Everyone, |table| table.get(&path("config"), "config", endpoint!(config)))
             .get(&path("history/incoming"), "history", endpoint!(incoming))
             .get(&path("history/outgoing"), "history", endpoint!(outgoing))
             .post(&path("transfer"), MAX_BODY_BYTES, "transfer", endpoint!(transfer))

@@ -12,11 +12,11 @@ use std::time::{Duration, Instant};
 
 use batzen_crypto::ShortHash;
 use batzen_crypto::hash::sha512_parts;
-use batzen_http::{ErrorCode, Head, Response, header};
+use batzen_http::{ErrorCode, Head, Response};
+use batzen_service::{Address, TooMany};
 use subtle::ConstantTimeEq;
 use tokio::sync::{OnceCell, Semaphore};
 
-use super::guesses::{Address, Guesses};
 use super::{FAILURES, Service};
 use crate::password::{self, PASSWORD_BYTES_MAX, PasswordCost, Verified};
 use crate::rules::SetPassword;
@@ -107,7 +107,6 @@ pub(super) struct Logins {
     remembered: RwLock<HashMap<(String, Address), Remembered>>,
     /// Credentials under check, with the result.
     checks: Mutex<HashMap<Digest, Arc<OnceCell<bool>>>>,
-    guesses: Mutex<Guesses>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -126,7 +125,6 @@ impl Logins {
             registrars: Hashers::new(REGISTRATION_THREADS, REGISTRATIONS_MAX),
             remembered: RwLock::default(),
             checks: Mutex::default(),
-            guesses: Mutex::default(),
         }
     }
 
@@ -190,11 +188,8 @@ fn address(head: &Head) -> Address {
 }
 
 /// The response to too many attempts.
-fn too_many(wait: Duration) -> Response {
-    let detail = "too many wrong passwords: try again later";
-    let seconds = (wait.as_secs() + 1).to_string();
-    Response::error_status(ErrorCode::BANK_LOGIN_FAILED, 429, detail)
-        .with_header(header::RETRY_AFTER, &seconds)
+fn too_many(wait: TooMany) -> Response {
+    wait.wait(Response::error_status(ErrorCode::BANK_LOGIN_FAILED, 429, TooMany::DETAIL))
 }
 
 impl Service {
@@ -227,23 +222,24 @@ impl Service {
         }
         let check = Check::join(&self.logins.checks, digest);
         let verdict =
-            check.verdict.get_or_try_init(|| self.check_anew(&pair, password, digest)).await.copied();
+            check.verdict.get_or_try_init(|| self.check_anew(head, &pair, password, digest)).await.copied();
         if verdict? { Ok(()) } else { Err(wrong()) }
     }
 
     async fn check_anew(
         &self,
+        head: &Head,
         pair: &(String, Address),
         password: &str,
         digest: Digest,
     ) -> Result<bool, Response> {
-        let (account, address) = (pair.0.as_str(), pair.1);
+        let account = pair.0.as_str();
         let logins = &self.logins;
         let now = Instant::now();
         if logins.remembers(pair, &digest, now) {
             return Ok(true);
         }
-        lock(&logins.guesses).begin(account, address, now).map_err(too_many)?;
+        let attempt = self.monitor.guesses().begin(head, account).map_err(too_many)?;
         let verified: Result<_, Response> = async {
             let stored = self.find_account(account).await?.and_then(|row| row.password_hash);
             let (name, password) = (account.to_owned(), password.to_owned());
@@ -252,13 +248,17 @@ impl Service {
             Ok((stored, logins.checkers.run(verify).await?))
         }
         .await;
-        let (stored, verified) = verified.inspect_err(|_| {
-            lock(&logins.guesses).undo(account, address, now);
-        })?;
+        let (stored, verified) = match verified {
+            Ok(verified) => verified,
+            Err(response) => {
+                attempt.undo();
+                return Err(response);
+            }
+        };
         if verified == Verified::Wrong {
             return Ok(false);
         }
-        lock(&logins.guesses).succeeded(account, address, now);
+        attempt.succeeded();
         logins.remember(pair, digest, now);
         if let Verified::Outdated(password_hash) = verified {
             let command = SetPassword { name: account.to_owned(), replaces: stored, password_hash };

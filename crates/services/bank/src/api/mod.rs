@@ -2,7 +2,6 @@
 
 mod access;
 mod gateway;
-mod guesses;
 mod integration;
 mod logins;
 mod web;
@@ -19,7 +18,7 @@ use batzen_metrics::Page;
 use batzen_protocol::api::bank::{self as api, BANK_PROTOCOL_VERSION};
 use batzen_protocol::api::{field_error, parse_body};
 use batzen_protocol::{Amount, Money};
-use batzen_service::{Api, App, Failures, Monitor, Readiness, StaticPage};
+use batzen_service::{Api, App, Failures, Monitor, Reach, Readiness, StaticPage};
 use batzen_store::{Store, StoreError};
 use batzen_tables::bank::{
     AccountKey, AccountRow, BankAccounts, BankWithdrawals, WithdrawalKey, WithdrawalRow,
@@ -75,15 +74,14 @@ fn table(with_dashboard: bool) -> Table {
     if with_dashboard {
         table = table.with_dashboard("other");
     }
-    for family in [web::routes, integration::routes, access::routes, gateway::routes] {
-        table = family(table);
-    }
-    table
+    // Its routes match many paths, so they come last.
+    let table = table.reaching(Reach::Everyone, integration::routes);
+    gateway::routes(access::routes(web::routes(table)))
 }
 
-/// Method and pattern of every endpoint, for documents. The optional ones are among them.
+/// Method, pattern and reach of every endpoint, for documents. The optional ones are among them.
 #[must_use]
-pub fn endpoints() -> Vec<String> {
+pub fn endpoints() -> Vec<(String, Reach)> {
     table(true).endpoints()
 }
 
@@ -303,7 +301,7 @@ impl Service {
     /// Checks name and password of a request for an account, if this bank checks passwords.
     async fn authorize(&self, head: &Head, account: &str) -> Result<(), Response> {
         if !self.settings.config.check_passwords {
-            return Ok(());
+            return head.require_own_name();
         }
         let Some((user, password)) = head.basic_auth() else {
             let response = Response::error_status(ErrorCode::BANK_LOGIN_FAILED, 401, "");

@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpSocket;
 
-const REGISTER: &str = "taler-bank-access/testing/register";
+pub(crate) const REGISTER: &str = "taler-bank-access/testing/register";
 
 /// A bank that checks passwords.
 fn strict() -> BankConfig {

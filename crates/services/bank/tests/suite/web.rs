@@ -91,10 +91,12 @@ async fn sessions_cannot_be_forged() {
     // Requests that another site's page, or a form, could send.
     let body = || Some(json!({"username": "joe", "password": "secret"}));
     let reply = joe.send(Method::POST, "login", body(), "cross-site").await;
-    assert_eq!(Answer::of(reply).error(), (403, 5109));
-    let url = format!("{}web/login", f.base);
-    let form = f.client.call(Method::POST, url).body("text/plain", body().unwrap().to_string());
-    assert_eq!(Answer::of(form.send().await.unwrap()).error(), (403, 5109));
+    assert_eq!(Answer::of(reply).error(), (403, 44));
+    for path in ["web/login", crate::passwords::REGISTER, "exchange/admin/add-incoming"] {
+        let url = format!("{}{path}", f.base);
+        let form = f.client.call(Method::POST, url).body("text/plain", body().unwrap().to_string());
+        assert_eq!(Answer::of(form.send().await.unwrap()).error(), (415, 22), "{path}");
+    }
     assert_eq!((joe.balance().await, ann.balance().await), ("100".to_owned(), "100".to_owned()));
 
     // After log-out the session is invalid, even for a copy of its cookie.

@@ -9,7 +9,7 @@ use batzen_metrics::Page;
 use batzen_protocol::api::field_error;
 use batzen_protocol::{Amount, AmountError, ErrorCode, Money};
 use batzen_service::{
-    Api, App, Failures, Monitor, Readiness, Row, body, endpoint, large_body, malformed, path_value,
+    Api, App, Failures, Monitor, Reach, Readiness, Row, body, endpoint, large_body, malformed, path_value,
 };
 use serde::de::DeserializeOwned;
 
@@ -59,8 +59,6 @@ fn table(with_dashboard: bool, with_liabilities: bool) -> Table {
         terms::routes,
         keys::routes,
         wire::routes,
-        management::routes,
-        auditors::routes,
         reserves::routes,
         withdraw::routes,
         csr::routes,
@@ -74,20 +72,22 @@ fn table(with_dashboard: bool, with_liabilities: bool) -> Table {
         tracking::routes,
         kyc::routes,
     ] {
-        table = family(table);
+        table = table.reaching(Reach::Everyone, family);
     }
+    // Their requests are signed by master keys.
+    table = table.reaching(Reach::Page, |table| auditors::routes(management::routes(table)));
     if with_dashboard {
         table = table.with_dashboard("other");
     }
     if with_liabilities {
-        table = liabilities::routes(table);
+        table = table.reaching(Reach::Everyone, liabilities::routes);
     }
     table
 }
 
-/// Method and pattern of every endpoint, for documents. The optional ones are among them.
+/// Method, pattern and reach of every endpoint, for documents. The optional ones are among them.
 #[must_use]
-pub fn endpoints() -> Vec<String> {
+pub fn endpoints() -> Vec<(String, Reach)> {
     table(true, true).endpoints()
 }
 
@@ -205,7 +205,7 @@ mod tests {
         let mut expected: Vec<_> = table
             .listed()
             .iter()
-            .map(|(method, pattern, bytes)| {
+            .map(|(method, pattern, bytes, _)| {
                 assert!(bytes.is_multiple_of(1 << 10), "{pattern}");
                 (format!("{method} {pattern}"), bytes >> 10)
             })

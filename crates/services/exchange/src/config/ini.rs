@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use batzen_config::{Config, Expected};
 use batzen_crypto::EddsaPublicKey;
 use batzen_engine::LANES_MAX;
-use batzen_http::TrustedProxies;
 use batzen_protocol::liabilities::BUCKET_LEAVES_MIN;
 use batzen_protocol::liabilities::tree::BUCKET_LEAVES_MAX;
 use batzen_protocol::{Currency, Duration, Money};
@@ -127,11 +126,6 @@ impl Reader<'_> {
             bind_to: self.ini.get("exchange", "BIND_TO")?,
             port: u16::try_from(port).expect("the range fits"),
         })
-    }
-
-    fn trusted_proxies(&self) -> Result<TrustedProxies> {
-        let read = |text: &str| text.parse().map_err(|_| Expected::new(TrustedProxies::EXPECTED));
-        Ok(self.ini.get_with("exchange", "TRUSTED_PROXIES", read)?.unwrap_or_default())
     }
 
     fn store(&self) -> Result<StoreConfig> {
@@ -264,6 +258,7 @@ pub const KNOWN: &[(&str, &[&str])] = &[
             "DB",
             "DASHBOARD",
             "TRUSTED_PROXIES",
+            "HOSTNAMES",
             "MAX_KEYS_CACHING",
             "MAX_REQUESTS",
             "SIGNERS",
@@ -400,6 +395,7 @@ impl ExchangeConfig {
     pub fn from_ini(ini: &Config) -> std::result::Result<Self, ConfigError> {
         let currency = currency(ini)?;
         let reader = Reader { ini, currency };
+        let (trusted_proxies, hostnames) = batzen_service::front(ini, "exchange")?;
         let mut coins = Vec::new();
         for (section, _) in ini.sections_with(&["coin_", "coin-"]) {
             coins.push(reader.coin(section)?);
@@ -416,7 +412,8 @@ impl ExchangeConfig {
             master_public_key: reader.key("exchange", "MASTER_PUBLIC_KEY")?,
             listen: reader.listen()?,
             dashboard: ini.get_or("exchange", "DASHBOARD", true)?,
-            trusted_proxies: reader.trusted_proxies()?,
+            trusted_proxies,
+            hostnames,
             share_port: ini.get_or("exchange", "REUSE_PORT", false)?,
             store: reader.store()?,
             runtime_dir: reader.path_or("exchange", "RUNTIME_DIR", "${TALER_RUNTIME_DIR}/exchange-httpd")?,

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use batzen_crypto::EddsaPublicKey;
 use batzen_crypto::denom::Cipher;
-use batzen_http::TrustedProxies;
+use batzen_http::{OwnNames, TrustedProxies};
 use batzen_protocol::limits::URL_BYTES_MAX;
 use batzen_protocol::{Currency, Duration, Money};
 
@@ -325,6 +325,8 @@ pub struct ExchangeConfig {
     pub dashboard: bool,
     /// The proxies whose `X-Forwarded-For` header is trusted.
     pub trusted_proxies: TrustedProxies,
+    /// Names under which clients reach the exchange, beside that in `base_url`.
+    pub hostnames: OwnNames,
     /// Whether other processes may listen on the same TCP port, for example to take over from this one
     /// (`SO_REUSEPORT`).
     pub share_port: bool,
@@ -413,6 +415,7 @@ impl ExchangeConfig {
             base_url: format!("http://127.0.0.1:{port}/"),
             dashboard: true,
             trusted_proxies: TrustedProxies::default(),
+            hostnames: OwnNames::default(),
             master_public_key: None,
             listen: ListenConfig::Tcp { bind_to: Some("127.0.0.1".into()), port },
             share_port: false,

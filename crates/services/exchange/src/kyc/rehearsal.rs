@@ -6,7 +6,9 @@ use std::io;
 use std::sync::Arc;
 
 use batzen_crypto::{ShortHash, fill_random};
-use batzen_http::{Drain, Drained, Handler, Method, Request, Response, Server, ServerOptions, header};
+use batzen_http::{
+    Admission, Drain, Drained, Handler, Head, Method, Reach, Request, Response, Server, ServerOptions, header,
+};
 use batzen_protocol::ErrorCode;
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
@@ -127,6 +129,11 @@ impl Stage {
 }
 
 impl Handler for Stage {
+    /// The provider's page leads the user here.
+    fn admit(&self, _: &Head) -> Result<Admission, Response> {
+        Ok(Admission { reach: Reach::Page, ..Admission::default() })
+    }
+
     async fn handle(&self, request: Request) -> Response {
         let is_proof = request.method == Method::GET
             && request.segment_count() == 2

@@ -130,6 +130,7 @@ impl RunningExchange {
         });
         let mut http = options.http;
         http.trusted_proxies = app.core.config.trusted_proxies.clone();
+        http.hostnames = app.core.config.hostnames.and(&app.core.config.base_url);
         if let Some(idle) = app.core.config.connection_timeout.to_std() {
             http.idle_timeout = idle;
         }

@@ -6,8 +6,9 @@ use batzen_crypto::HashCode;
 use batzen_crypto::hash::sha512_parts;
 use batzen_http::{Head, Response, header};
 use batzen_protocol::ErrorCode;
-use batzen_service::token_holder;
+use batzen_service::{Guesses, TooMany};
 use batzen_tables::merchant::{InstanceKey, Instances};
+use subtle::ConstantTimeEq;
 
 use super::core::Core;
 use super::shops::{Shop, Shops};
@@ -54,11 +55,12 @@ pub(super) enum Access {
 pub(crate) struct Gate {
     shops: Shops,
     token_salt: [u8; 16],
+    guesses: Guesses,
 }
 
 impl Gate {
     pub(super) fn new(shops: Shops, token_salt: [u8; 16]) -> Self {
-        Self { shops, token_salt }
+        Self { shops, token_salt, guesses: Guesses::default() }
     }
 
     /// Requires a shop, and the access that an endpoint demands.
@@ -94,22 +96,31 @@ impl Gate {
     /// Requires a token that opens a scope: 401, code 2015.
     async fn require_scope(&self, core: &Core, needed: Scope, head: &Head) -> Result<Arc<Shop>, Response> {
         let shop = self.require_shop(core, instance(head)).await?;
-        if let Err(refused) = self.authorize(head, &shop) {
-            let Some(token) = head.bearer_token() else { return Err(refused) };
-            let token_hash = self.token_hash(&shop.id, token);
-            let scope = tokens::scope_of(core, &shop, token_hash).await?;
-            if scope.is_none_or(|scope| scope < needed) {
-                return Err(refused);
+        let Some((expected, token)) = credential(head, &shop)? else { return Ok(shop) };
+        let attempt = self.guesses.begin(head, &shop.id).map_err(too_many)?;
+        let given = self.token_hash(&shop.id, token);
+        if is_same(&given, &expected) {
+            attempt.succeeded();
+            return Ok(shop);
+        }
+        match tokens::scope_of(core, &shop, given).await {
+            Ok(Some(scope)) => {
+                attempt.succeeded();
+                if scope >= needed { Ok(shop) } else { Err(unauthorized()) }
+            }
+            Ok(None) => Err(unauthorized()),
+            Err(response) => {
+                attempt.undo();
+                Err(response)
             }
         }
-        Ok(shop)
     }
 
     /// Requires the token of the instance `default`. Everybody is administrator before that instance exists.
     pub(crate) async fn require_admin(&self, core: &Core, head: &Head) -> Result<(), Response> {
         match self.find_shop(core, DEFAULT).await? {
             Some(shop) => self.authorize(head, &shop),
-            None => Ok(()),
+            None => head.require_own_name(),
         }
     }
 
@@ -118,13 +129,13 @@ impl Gate {
     }
 
     fn authorize(&self, head: &Head, shop: &Shop) -> Result<(), Response> {
-        let Some(expected) = shop.row.token_hash else { return Ok(()) };
-        let hash = |token: &str| *self.token_hash(&shop.id, token).as_bytes();
-        if token_holder(head, hash, [((), *expected.as_bytes())]).is_some() {
-            return Ok(());
+        let Some((expected, token)) = credential(head, shop)? else { return Ok(()) };
+        let attempt = self.guesses.begin(head, &shop.id).map_err(too_many)?;
+        if !is_same(&self.token_hash(&shop.id, token), &expected) {
+            return Err(unauthorized());
         }
-        let answer = Response::error(ErrorCode::MERCHANT_GENERIC_UNAUTHORIZED, "");
-        Err(answer.with_header(header::WWW_AUTHENTICATE, "Bearer realm=\"merchant\""))
+        attempt.succeeded();
+        Ok(())
     }
 
     async fn find_shop(&self, core: &Core, id: &str) -> Result<Option<Arc<Shop>>, Response> {
@@ -144,4 +155,24 @@ impl Gate {
         }
         Ok(Some(shop))
     }
+}
+
+/// The hash of a shop's token, and the token that a request shows. None if the shop leaves access to a proxy.
+fn credential<'a>(head: &'a Head, shop: &Shop) -> Result<Option<(HashCode, &'a str)>, Response> {
+    let Some(expected) = shop.row.token_hash else { return head.require_own_name().map(|()| None) };
+    head.bearer_token().map(|token| Some((expected, token))).ok_or_else(unauthorized)
+}
+
+/// Compares in constant time.
+fn is_same(given: &HashCode, expected: &HashCode) -> bool {
+    given.as_bytes()[..].ct_eq(&expected.as_bytes()[..]).into()
+}
+
+fn unauthorized() -> Response {
+    let answer = Response::error(ErrorCode::MERCHANT_GENERIC_UNAUTHORIZED, "");
+    answer.with_header(header::WWW_AUTHENTICATE, "Bearer realm=\"merchant\"")
+}
+
+fn too_many(wait: TooMany) -> Response {
+    wait.wait(Response::error_status(ErrorCode::MERCHANT_GENERIC_UNAUTHORIZED, 429, TooMany::DETAIL))
 }

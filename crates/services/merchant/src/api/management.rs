@@ -11,6 +11,7 @@ use batzen_protocol::api::merchant::{
     InstanceSettings, InstanceSummary,
 };
 use batzen_protocol::{ErrorCode, PaytoUri};
+use batzen_service::{TOKEN_PREFIX, weak_token};
 use batzen_store::{Found, Store, StoreError, Table};
 use batzen_tables::merchant::{
     AccessTokens, AccountKycs, InstanceAccounts, InstanceRow, Instances, Orders, PendingWebhooks,
@@ -87,8 +88,6 @@ pub(super) fn routes() -> Rows {
 const ID_BYTES_MAX: usize = 64;
 /// The longest text of a setting other than the logo, in bytes.
 const TEXT_BYTES_MAX: usize = 4 << 10;
-/// The beginning of every access token.
-const TOKEN_PREFIX: &str = "secret-token:";
 /// An account with an escaped name.
 const PAYTO_EXAMPLE: &str = "payto://iban/DE89370400440532013000?receiver-name=B%C3%BCcher%20M%C3%BCller";
 /// Orders that one command forgets.
@@ -136,7 +135,7 @@ async fn create_instance(app: &Arc<Merchant>, request: &mut Request) -> Answer {
     Ok(Response::empty(204))
 }
 
-/// The salted hash of a token: 400 with `code` if it has not the form of one.
+/// The salted hash of a token: 400 with `code` if it has not the form of one, or can be guessed.
 fn hash_of(
     app: &Merchant,
     id: &str,
@@ -144,10 +143,13 @@ fn hash_of(
     code: ErrorCode,
 ) -> Result<Option<HashCode>, Response> {
     let InstanceAuth::Token { token } = auth else { return Ok(None) };
-    if token.starts_with(TOKEN_PREFIX) && token.len() <= TEXT_BYTES_MAX {
-        return Ok(Some(app.gate.token_hash(id, token)));
+    if !token.starts_with(TOKEN_PREFIX) || token.len() > TEXT_BYTES_MAX {
+        return Err(Response::error(code, &format!("auth.token: a token begins with {TOKEN_PREFIX}")));
     }
-    Err(Response::error(code, &format!("a token begins with {TOKEN_PREFIX}")))
+    match weak_token(token) {
+        Some(why) => Err(Response::error(code, &format!("auth.token: {why}"))),
+        None => Ok(Some(app.gate.token_hash(id, token))),
+    }
 }
 
 /// The row and the accounts that settings describe, with these keys and this token.

@@ -179,9 +179,9 @@ fn table() -> batzen_service::Table<Merchant> {
     table
 }
 
-/// Method and pattern of every endpoint, for documents.
+/// Method, pattern and reach of every endpoint, for documents.
 #[must_use]
-pub fn endpoints() -> Vec<String> {
+pub fn endpoints() -> Vec<(String, batzen_service::Reach)> {
     table().endpoints()
 }
 

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use batzen_http::{Request, Response, header};
 use batzen_protocol::ErrorCode;
 use batzen_protocol::api::merchant::{MERCHANT_PROTOCOL_VERSION, MerchantConfig};
+use batzen_service::Reach;
 
 use super::table::{Rows, SMALL_BODY_BYTES_MAX, endpoint, instance, parameter};
 use super::{Answer, Merchant, Shop, body, malformed};
@@ -13,12 +14,12 @@ use crate::webui::{self, PAGE, QrCode, QrRequest};
 
 pub(super) fn routes() -> Rows {
     let mut rows = Rows::of("other");
-    rows.get("/", endpoint!(home), "Says what is where").answers_text(
+    rows.get("/", endpoint!(home), "Says what is where").reaching(Reach::Page).answers_text(
         200,
         "text/plain",
         "A text, or a page for browsers.",
     );
-    rows.get("/openapi.json", endpoint!(openapi), "This document").answers_text(
+    rows.get("/openapi.json", endpoint!(openapi), "This document").reaching(Reach::Everyone).answers_text(
         200,
         "application/json",
         "OpenAPI 3.",
@@ -35,16 +36,21 @@ pub(super) fn routes() -> Rows {
         .answers_text(200, "text/plain", "They can.")
         .answers_text(503, "text/plain", "They cannot; says why.");
     rows.get("/webui", endpoint!(back_office), "The back office, a web page")
+        .reaching(Reach::Page)
         .of_shops()
         .answers_text(200, "text/html", "The page.")
         .answers_empty(301, "To the same with a slash at the end.");
     rows.get("/webui/:file", endpoint!(back_office_file), "A file of the page")
+        .reaching(Reach::Page)
         .of_shops()
         .answers_empty(200, "The file.");
     rows.post("/webui/qr", endpoint!(Reader, qr_code), "The QR code of a link for wallets")
         .takes::<QrRequest>(SMALL_BODY_BYTES_MAX)
         .gives::<QrCode>();
-    rows.get("/config", endpoint!(config), "Version and currency").of_shops().gives::<MerchantConfig>();
+    rows.get("/config", endpoint!(config), "Version and currency")
+        .reaching(Reach::Everyone)
+        .of_shops()
+        .gives::<MerchantConfig>();
     rows
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use batzen_http::{Head, Method, Response};
-use batzen_service::Table;
+use batzen_service::{Reach, Table};
 use utoipa::ToSchema;
 use utoipa::openapi::{RefOr, Schema};
 
@@ -110,6 +110,7 @@ pub(super) struct Row {
     /// None: the kit answers.
     call: Option<batzen_service::Endpoint<Merchant>>,
     pub(crate) access: Option<Access>,
+    reach: Reach,
     /// Whether it is below the base URL of every instance.
     pub(crate) is_of_shops: bool,
     operation: &'static str,
@@ -127,12 +128,18 @@ impl Row {
     pub(super) fn add(self, table: Table<Merchant>, base: &str) -> Table<Merchant> {
         let Some(call) = self.call.filter(|_| base.is_empty() || self.is_of_shops) else { return table };
         let path = format!("{base}{}", self.path);
-        match self.method {
+        table.reaching(self.reach, |table| match self.method {
             Method::GET => table.get(&path, self.operation, call),
             Method::POST => table.post(&path, self.body_bytes_max, self.operation, call),
             Method::PATCH => table.patch(&path, self.body_bytes_max, self.operation, call),
             _ => table.delete(&path, self.body_bytes_max, self.operation, call),
-        }
+        })
+    }
+
+    /// The pages in browsers that may use it. Otherwise everybody's for [`Access::Anyone`], and the back office alone.
+    pub(super) fn reaching(&mut self, reach: Reach) -> &mut Self {
+        self.reach = reach;
+        self
     }
 
     /// Is below the base URL of every instance.
@@ -255,6 +262,7 @@ impl Rows {
             path,
             call: None,
             access: None,
+            reach: Reach::Own,
             is_of_shops: false,
             operation: self.operation,
             body_bytes_max: SMALL_BODY_BYTES_MAX,
@@ -278,6 +286,9 @@ impl Rows {
         row.method = method;
         row.call = Some(endpoint.call);
         row.access = endpoint.access;
+        if endpoint.access == Some(Access::Anyone) {
+            row.reach = Reach::Everyone;
+        }
         row.is_of_shops = endpoint.access.is_some_and(|access| access != Access::Admin);
         row
     }

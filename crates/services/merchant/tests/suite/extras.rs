@@ -227,7 +227,7 @@ async fn customers_make_orders_of_templates() {
 #[tokio::test]
 async fn tokens_open_what_they_are_for() {
     let backend = Backend::start().await;
-    let own = "secret-token:own";
+    let own = "secret-token:own-and-secret";
     assert_eq!(backend.post("management/instances", &shop("default", Some(own))).await.status, 204);
     let wish =
         |scope: &str| json!({ "scope": scope, "duration": { "d_us": 60_000_000 }, "description": "till" });

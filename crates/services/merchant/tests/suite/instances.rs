@@ -12,7 +12,7 @@ async fn shops_are_created_shown_changed_and_deleted() {
     let list: Value = backend.get("management/instances").await.ok().unwrap();
     assert_eq!(list, json!({ "instances": [] }));
     // The same again changes nothing; another with this id is refused.
-    let wish = shop("books", Some("secret-token:abc"));
+    let wish = shop("books", Some("secret-token:abc-and-secret"));
     for _ in 0..2 {
         assert_eq!(backend.post("management/instances", &wish).await.status, 204);
     }
@@ -20,7 +20,7 @@ async fn shops_are_created_shown_changed_and_deleted() {
     other["name"] = json!("Shoes");
     is_error(&backend.post("management/instances", &other).await, 409, 2600);
     other["name"] = json!("Books");
-    other["auth"]["token"] = json!("secret-token:xyz");
+    other["auth"]["token"] = json!("secret-token:xyz-and-secret");
     is_error(&backend.post("management/instances", &other).await, 409, 2600);
     let before: Value = backend.get("management/instances/books").await.ok().unwrap();
     assert_eq!((&before["name"], &before["auth"]), (&json!("Books"), &json!({ "method": "token" })));
@@ -42,7 +42,7 @@ async fn shops_are_created_shown_changed_and_deleted() {
     );
 
     // Deleted, then forgotten, and only then its id is free.
-    let token = Some("secret-token:abc");
+    let token = Some("secret-token:abc-and-secret");
     backend
         .send("POST", "instances/books/private/orders", Some(&free()), token)
         .await
@@ -83,11 +83,78 @@ async fn what_a_shop_cannot_be_is_refused() {
 }
 
 #[tokio::test]
+async fn tokens_that_can_be_guessed_are_refused() {
+    let backend = Backend::start().await;
+    for token in
+        ["", "x", "secret-token:", "secret-token:x", "secret-token:sandbox", "secret-token:change-me"]
+    {
+        let refused = backend.post("management/instances", &shop("books", Some(token))).await;
+        let answer: Value = refused.json().unwrap();
+        assert_eq!((refused.status, &answer["code"]), (400, &json!(2601)), "{token}: {answer}");
+        assert!(answer["detail"].as_str().unwrap().starts_with("auth.token: "), "{answer}");
+    }
+    backend.end().await;
+}
+
+#[tokio::test]
+async fn guessing_tokens_takes_for_ever_and_locks_nobody_out() {
+    // The client's address is the one that the proxy names.
+    let backend = Backend::with(|config| config.trusted_proxies = "127.0.0.1".parse().unwrap()).await;
+    let token = "secret-token:main-and-secret";
+    assert_eq!(backend.post("management/instances", &shop("default", Some(token))).await.status, 204);
+    let ask = async |address: &str, path: &str, token: &str| {
+        let call = backend.client.get(backend.url(path)).header("x-forwarded-for", address);
+        call.header("authorization", &format!("Bearer {token}")).send().await.unwrap()
+    };
+    for path in ["private/orders", "management/instances"] {
+        let stranger = if path == "private/orders" { "192.0.2.1" } else { "192.0.2.2" };
+        for n in 0..10 {
+            is_error(&ask(stranger, path, &format!("secret-token:{n}")).await, 401, 2015);
+        }
+        // A right guess would tell, so it has to wait, too.
+        let limited = ask(stranger, path, token).await;
+        is_error(&limited, 429, 2015);
+        assert!(limited.header("retry-after").unwrap().parse::<u64>().unwrap() > 1);
+        assert_eq!(ask("198.51.100.7", path, token).await.status, 200);
+    }
+    // Without a token there is nothing to guess.
+    for _ in 0..30 {
+        is_error(&backend.send("GET", "private/orders", None, None).await, 401, 2015);
+    }
+    backend.end().await;
+}
+
+/// A shop without a token is open to whoever comes from its proxy, but not to pages of other sites in the browser of
+/// somebody whom the proxy lets in.
+#[tokio::test]
+async fn pages_of_other_sites_cannot_use_a_shop_with_external_access() {
+    let backend = Backend::start().await;
+    assert_eq!(backend.post("management/instances", &shop("default", None)).await.status, 204);
+    let token = json!({ "method": "token", "token": "secret-token:taken-over" });
+    let call = || backend.client.call("POST".parse().unwrap(), backend.url("private/auth"));
+    let refused = call().body("text/plain", token.to_string()).send().await.unwrap();
+    is_error(&refused, 415, 22);
+    assert_eq!(refused.header("access-control-allow-origin"), None);
+    for (name, value) in [("origin", "https://attacker.example"), ("sec-fetch-site", "cross-site")] {
+        is_error(&call().header(name, value).json(&token).send().await.unwrap(), 403, 44);
+    }
+    // A name that leads to this address, with a token that nobody checks.
+    let rebound = call().header("host", "attacker.example").header("authorization", "Bearer x");
+    is_error(&rebound.json(&token).send().await.unwrap(), 421, 44);
+    let orders = backend.get("private/orders").await;
+    assert_eq!((orders.status, orders.header("access-control-allow-origin")), (200, None));
+    let config = backend.get("config").await;
+    assert_eq!((config.status, config.header("access-control-allow-origin")), (200, Some("*")));
+    backend.end().await;
+}
+
+#[tokio::test]
 async fn every_shop_has_its_own_token() {
     let backend = Backend::start().await;
     // The management is open until the instance default exists.
-    let any = Some("secret-token:any");
-    for (id, token) in [("books", "secret-token:one"), ("default", "secret-token:main")] {
+    let any = Some("secret-token:any-and-secret");
+    for (id, token) in [("books", "secret-token:one-and-secret"), ("default", "secret-token:main-and-secret")]
+    {
         let wish = shop(id, Some(token));
         assert_eq!(backend.send("POST", "management/instances", Some(&wish), any).await.status, 204);
     }
@@ -95,7 +162,7 @@ async fn every_shop_has_its_own_token() {
         let backend = &backend;
         async move { backend.send("GET", path, None, token).await }
     };
-    let (one, main) = (Some("secret-token:one"), Some("secret-token:main"));
+    let (one, main) = (Some("secret-token:one-and-secret"), Some("secret-token:main-and-secret"));
     for path in ["instances/books/private/orders", "instances/books/private"] {
         is_error(&asks(path, None).await, 401, 2015);
         is_error(&asks(path, main).await, 401, 2015);
@@ -104,7 +171,7 @@ async fn every_shop_has_its_own_token() {
     is_error(&asks("management/instances", one).await, 401, 2015);
     assert_eq!(asks("management/instances", main).await.status, 200);
     // Any number of blanks, as scripts write them.
-    assert_eq!(asks("private/orders", Some("   secret-token:main")).await.status, 200);
+    assert_eq!(asks("private/orders", Some("   secret-token:main-and-secret")).await.status, 200);
     for path in ["instances/default/private", "instances/default/config", "instances/books/config"] {
         assert_eq!(asks(path, main).await.status, 200, "{path}");
     }
@@ -129,10 +196,10 @@ async fn every_shop_has_its_own_token() {
     assert_eq!(asks("instances/books/private/orders", None).await.status, 200);
     let wrong = json!({ "method": "token", "token": "x" });
     is_error(&backend.post(path, &wrong).await, 400, 2602);
-    let token = json!({ "method": "token", "token": "secret-token:two" });
+    let token = json!({ "method": "token", "token": "secret-token:two-and-secret" });
     assert_eq!(backend.post(path, &token).await.status, 204);
     is_error(&asks("instances/books/private/orders", one).await, 401, 2015);
-    let two = Some("secret-token:two");
+    let two = Some("secret-token:two-and-secret");
     assert_eq!(asks("instances/books/private/orders", two).await.status, 200);
     assert_eq!(
         backend.send("POST", "management/instances/books/auth", Some(&external), main).await.status,

@@ -9,7 +9,7 @@ async fn the_back_office_is_served_below_every_instance() {
     let backend = Backend::start().await;
     // Before there is any shop, too.
     assert_eq!(backend.page("webui/").await.status, 200);
-    let token = "secret-token:prints";
+    let token = "secret-token:prints-and-secret";
     for (id, token) in [("default", None), ("prints", Some(token))] {
         assert_eq!(backend.post("management/instances", &shop(id, token)).await.status, 204);
     }
@@ -59,7 +59,7 @@ async fn the_dashboard_shows_how_the_backend_is_doing() {
 #[tokio::test]
 async fn only_the_shop_gets_qr_codes() {
     let backend = Backend::with_shop().await;
-    let token = "secret-token:prints";
+    let token = "secret-token:prints-and-secret";
     assert_eq!(backend.post("management/instances", &shop("prints", Some(token))).await.status, 204);
     let wish = json!({ "uri": "taler://pay/shop.example/1/" });
     let code: Value = backend.post("webui/qr", &wish).await.ok().unwrap();

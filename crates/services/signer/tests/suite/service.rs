@@ -98,6 +98,7 @@ async fn start(dir: &Path, keys: &Keys, own: usize, role: Role, peer: &str) -> R
         peers: vec![peer],
         master_public_key: keys.master.public_key(),
         http: None,
+        hostnames: batzen_http::OwnNames::default(),
         connections_max: 16,
         threads: 2,
     };

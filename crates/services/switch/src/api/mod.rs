@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use batzen_http::Stats;
 use batzen_metrics::Page;
-use batzen_service::{App, Monitor, Readiness};
+use batzen_service::{App, Monitor, Reach, Readiness};
 
 use crate::service::Service;
 
@@ -32,6 +32,12 @@ const OPERATIONS: [&str; 10] = [
     "lookup",
     "route",
 ];
+
+/// Method, pattern and reach of every endpoint of both interfaces, for documents.
+#[must_use]
+pub fn endpoints() -> Vec<(String, Reach)> {
+    [participant::table().endpoints(), admin::table().endpoints()].concat()
+}
 
 /// The monitor of a switch; `stats` are the counters of the participants' server.
 pub(crate) fn monitor(stats: Arc<Stats>) -> Monitor {

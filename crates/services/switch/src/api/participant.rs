@@ -266,6 +266,10 @@ pub(super) type Answer = Result<Response, Refuse>;
 
 /// The participants' interface.
 pub(crate) fn api(service: Arc<Service>) -> Api<Service> {
+    Api::new(service, table())
+}
+
+pub(crate) fn table() -> Table {
     let mut table = Table::new(Style::ByPath, &OPERATIONS)
         .with_get_limit(MAX_BODY_BYTES)
         .with_unrouted(unrouted)
@@ -273,7 +277,7 @@ pub(crate) fn api(service: Arc<Service>) -> Api<Service> {
     for family in [transfers, bulk::routes, lookups::routes, routed::routes] {
         table = family(table);
     }
-    Api::new(service, table)
+    table
 }
 
 fn transfers(table: Table) -> Table {

@@ -388,6 +388,18 @@ async fn a_gross_model_settles_each_transfer_at_once() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn guesses_of_tokens_are_limited() {
+    let scene = Scene::new(2).await;
+    let ask = async |token: &str| scene.admin(Method::GET, "participants", token, &json!({})).await;
+    assert_eq!(ask("token-a").await.0, 200);
+    for n in 0..10 {
+        assert_eq!(ask(&format!("token-{n}")).await.0, 401);
+    }
+    let (status, answer) = ask("token-c").await;
+    assert_eq!((status, answer["errorInformation"]["errorCode"].as_str()), (429, Some("3000")), "{answer}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_pages_of_figures_need_no_token() {
     let scene = Scene::new(2).await;
     scene.transfer(0, 1, "5").await;

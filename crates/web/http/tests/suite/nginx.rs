@@ -3,7 +3,7 @@
 use crate::common;
 
 use batzen_http::client::Client;
-use batzen_http::{Admission, Drain, Handler, Head, Listen, Request, Response, Server, ServerOptions};
+use batzen_http::{Admission, Drain, Handler, Head, Listen, Reach, Request, Response, Server, ServerOptions};
 use batzen_protocol::api::bank::TransferRequest;
 use batzen_service::wire_gateway::{GatewayAuth, WireGatewayClient};
 use common::{read_to_end, status};
@@ -25,7 +25,7 @@ struct Bank;
 
 impl Handler for Bank {
     fn admit(&self, _: &Head) -> Result<Admission, Response> {
-        Ok(Admission::default())
+        Ok(Admission { reach: Reach::Everyone, ..Admission::default() })
     }
 
     async fn handle(&self, request: Request) -> Response {

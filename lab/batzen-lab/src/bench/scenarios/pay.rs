@@ -36,7 +36,7 @@ const VALUE: u64 = 1;
 /// Reserves from which the set-up withdraws the coins.
 const RESERVES: usize = 64;
 /// The access token of all shops.
-const TOKEN: &str = "secret-token:bench";
+const TOKEN: &str = "secret-token:bench-and-secret";
 /// Time during which an order can be refunded, and without workers when the exchange pays the shop: after the
 /// run.
 const LATER: Duration = Duration::from_secs(3_600);

@@ -28,7 +28,7 @@ const BOOKSHOP_TOKEN: &str = "secret-token:bookshop";
 /// The bank account of the instance `default`, with which developers play.
 pub(super) const SANDBOX: &str = "sandbox";
 /// Its access token.
-pub(crate) const SANDBOX_TOKEN: &str = "secret-token:sandbox";
+pub(crate) const SANDBOX_TOKEN: &str = "secret-token:sandbox-demo";
 /// The article that the visitor buys, and its price.
 const ARTICLE: (&str, &str) = ("articles/blind-signatures", "0.5");
 /// Another one, which costs more.

@@ -16,7 +16,7 @@ pub enum InstanceAuth {
     External,
     /// By this token.
     Token {
-        /// Begins with `secret-token:`.
+        /// Begins with `secret-token:`, followed by 8 characters or more.
         #[schema(pattern = "^secret-token:")]
         token: String,
     },

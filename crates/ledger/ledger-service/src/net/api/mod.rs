@@ -8,11 +8,12 @@ mod openapi;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use batzen_http::{Request, Response, Stats, Style, header};
+use batzen_http::{Head, Request, Response, Stats, Style, header};
 use batzen_ledger::{Ledger, LedgerError};
 use batzen_metrics::Page;
-use batzen_service::{Api, App, Monitor, Readiness, endpoint};
+use batzen_service::{Api, App, Denied, Monitor, Reach, Readiness, Row, TooMany, endpoint, require_holder};
 use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 use tokio::sync::Semaphore;
 use utoipa::ToSchema;
 
@@ -32,6 +33,9 @@ pub type WriteMetrics = Arc<dyn Fn(&mut Page) + Send + Sync>;
 /// Checks that the ledger's store can be written. It may block.
 pub type StoreCheck = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
+/// The path of the description.
+const DESCRIPTION: &str = "/v1/openapi.json";
+
 /// A ledger's route table.
 type Table = batzen_service::Table<LedgerApi>;
 
@@ -45,18 +49,27 @@ pub struct LedgerApi {
     monitor: Monitor,
     store_check: Option<StoreCheck>,
     waiters: Semaphore,
+    /// The hash of the clients' token.
+    token_hash: Option<[u8; 32]>,
 }
 
 impl LedgerApi {
-    /// Serves this ledger. `write_metrics` adds to the page `/metrics`.
+    /// Serves this ledger. `write_metrics` adds to the page `/metrics`. Clients show the token if there is one; otherwise
+    /// everybody who reaches the server may move money.
     #[must_use]
-    pub fn new(ledger: Arc<dyn Ledger>, http_stats: Arc<Stats>, write_metrics: WriteMetrics) -> Self {
+    pub fn new(
+        ledger: Arc<dyn Ledger>,
+        http_stats: Arc<Stats>,
+        write_metrics: WriteMetrics,
+        token: Option<&str>,
+    ) -> Self {
         Self {
             ledger,
             write_metrics,
             monitor: Monitor::new("ledger", &OPERATIONS, &DASHBOARD, http_stats),
             store_check: None,
             waiters: Semaphore::new(WAITERS_MAX),
+            token_hash: token.map(|token| Sha256::digest(token).into()),
         }
     }
 
@@ -70,18 +83,55 @@ impl LedgerApi {
     /// The handler of the HTTP server.
     #[must_use]
     pub fn handler(self: Arc<Self>) -> Api<Self> {
-        let table = Table::new(Style::ByPath, &OPERATIONS)
-            .with_get_limit(BODY_BYTES_MAX)
-            .monitored("other")
-            .with_dashboard("other")
-            .get("/", "other", endpoint!(home))
-            .get("/v1/openapi.json", "other", endpoint!(description))
-            .get("/v1/events", "events", endpoint!(events::events));
-        Api::new(self, endpoints::routes(table))
+        Api::new(self, table())
+    }
+
+    /// Requires the clients' token.
+    fn authorize(&self, head: &Head) -> Result<(), Response> {
+        let Some(expected) = self.token_hash else { return head.require_own_name() };
+        let hash = |token: &str| Sha256::digest(token).into();
+        require_holder(self.monitor.guesses(), "", head, hash, [((), expected)]).map_err(
+            |denied| match denied {
+                Denied::Wrong => {
+                    error(401, "unauthorized", "the ledger's token is required: Authorization: Bearer TOKEN")
+                        .with_header(header::WWW_AUTHENTICATE, "Bearer")
+                }
+                Denied::TooMany(wait) => wait.wait(error(429, "unauthorized", TooMany::DETAIL)),
+            },
+        )
     }
 }
 
+fn table() -> Table {
+    let table = Table::new(Style::ByPath, &OPERATIONS)
+        .with_get_limit(BODY_BYTES_MAX)
+        .monitored("other")
+        .with_dashboard("other")
+        .reaching(Reach::Page, |table| {
+            table.get("/", "other", endpoint!(home)).get(DESCRIPTION, "other", endpoint!(description))
+        })
+        .get("/v1/events", "events", endpoint!(events::events));
+    endpoints::routes(table)
+}
+
+/// Method, pattern and reach of every endpoint, for documents.
+#[must_use]
+pub fn endpoints() -> Vec<(String, Reach)> {
+    table().endpoints()
+}
+
 impl App for LedgerApi {
+    /// Everything below `/v1` but its description needs the token.
+    async fn run(self: &Arc<Self>, row: Row<Self>, request: &mut Request) -> Response {
+        if request.segment(0) == "v1"
+            && row.reach() == Reach::Own
+            && let Err(refused) = self.authorize(request)
+        {
+            return refused;
+        }
+        row.call(self, request).await
+    }
+
     fn monitor(&self) -> &Monitor {
         &self.monitor
     }
@@ -126,7 +176,7 @@ async fn home(_: &LedgerApi, _: &Request) -> Response {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[schema(as = Error)]
 pub(crate) struct ErrorJson {
-    /// `malformed`, `not_found`, `too_much_data`, `busy`, `unknown` or `refused`.
+    /// `malformed`, `unauthorized`, `not_found`, `too_much_data`, `busy`, `unknown` or `refused`.
     pub error: String,
     /// A description for people.
     pub(crate) detail: String,

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 fn api() -> Api<LedgerApi> {
     let ledger = Arc::new(MemoryLedger::with_system_clock());
-    Arc::new(LedgerApi::new(ledger, Arc::default(), Arc::new(|_| {}))).handler()
+    Arc::new(LedgerApi::new(ledger, Arc::default(), Arc::new(|_| {}), None)).handler()
 }
 
 async fn post(api: &Api<LedgerApi>, target: &str, body: &Value) -> Response {
@@ -192,4 +192,34 @@ async fn the_document_describes_every_endpoint() {
     let metrics = get(&api, "/metrics").await;
     assert!(String::from_utf8(metrics.body.to_vec()).unwrap().contains("batzen_operations_total"));
     assert_eq!(get(&api, "/dashboard").await.status, 200);
+}
+
+#[tokio::test]
+async fn everything_but_its_description_needs_the_token() {
+    let ledger = Arc::new(MemoryLedger::with_system_clock());
+    let api = Arc::new(LedgerApi::new(ledger, Arc::default(), Arc::new(|_| {}), Some("secret"))).handler();
+    let ask = async |method: &str, path: &str, token: Option<&str>| {
+        let mut request = Request::local(method.parse().unwrap(), path, "{}");
+        if let Some(token) = token {
+            request.head.headers.insert(header::AUTHORIZATION, format!("Bearer {token}").parse().unwrap());
+        }
+        api.handle(request).await
+    };
+    for (endpoint, _) in batzen_ledger_service::net::api::endpoints() {
+        let (method, path) = endpoint.split_once(' ').unwrap();
+        let path = path.replace(":id", "1");
+        let is_private = path.starts_with("/v1/") && path != "/v1/openapi.json";
+        let answer = ask(method, &path, None).await;
+        assert_eq!(answer.status == 401, is_private, "{endpoint}");
+        if is_private {
+            assert_eq!(answer.json_value()["error"], "unauthorized");
+            assert!(ask(method, &path, Some("secret")).await.status != 401, "{endpoint}");
+        }
+    }
+    for n in 0..10 {
+        assert_eq!(ask("GET", "/v1/accounts/1", Some(&n.to_string())).await.status, 401);
+    }
+    let limited = ask("GET", "/v1/accounts/1", Some("secret")).await;
+    assert_eq!((limited.status, limited.json_value()["error"].as_str()), (429, Some("unauthorized")));
+    assert!(limited.header(&header::RETRY_AFTER).is_some());
 }

@@ -13,7 +13,7 @@ use batzen_http::{ErrorCode, Head, Request, Response, header};
 use batzen_ledger::{AccountFilter, Transfer, TransferFlags};
 use batzen_protocol::api::bank::RegisterRequest;
 use batzen_protocol::{Amount, Money};
-use batzen_service::{Answer, StaticPage, endpoint, escape_html, qr_code};
+use batzen_service::{Answer, Reach, StaticPage, endpoint, escape_html, qr_code};
 use batzen_tables::bank::{
     AccountRow, BankAccounts, BankTransactions, EQUITY_ACCOUNT, Origin, TransactionKey, WithdrawalRow,
 };
@@ -149,7 +149,7 @@ struct PaymentWish {
 
 pub(super) fn routes(table: Table) -> Table {
     table
-        .get("/", "other", endpoint!(home))
+        .reaching(Reach::Page, |table| table.get("/", "other", endpoint!(home)))
         .post("/web/login", MAX_BODY_BYTES, "account", endpoint!(login))
         .post("/web/register", MAX_BODY_BYTES, "account", endpoint!(register))
         .post("/web/logout", SMALL_BODY_BYTES, "account", endpoint!(logout))
@@ -281,14 +281,12 @@ impl Service {
 }
 
 async fn login(bank: &Service, request: &Request) -> Answer {
-    own_site(request)?;
     let RegisterRequest { username, password } = body(request)?;
     bank.check_password(request, &username, &password).await?;
     Ok(bank.begun(&username))
 }
 
 async fn register(bank: &Arc<Service>, request: &Request) -> Answer {
-    own_site(request)?;
     let RegisterRequest { username: name, password } = body(request)?;
     if !bank.addresses.is_new_name(&name) {
         return Err(wrong_member::<RegisterRequest>("username"));
@@ -436,15 +434,6 @@ fn kind(code: u16) -> &'static str {
         _ if is(Origin::Bonus) => "bonus",
         _ => "payment",
     }
-}
-
-/// Refuses requests that another site's page sends through the visitor's browser.
-fn own_site(head: &Head) -> Result<(), Response> {
-    let is_json = head
-        .header(header::CONTENT_TYPE)
-        .is_some_and(|kind| kind.split(';').next().is_some_and(|kind| kind.trim() == "application/json"));
-    let site = head.header("sec-fetch-site").unwrap_or("none");
-    if is_json && ["same-origin", "none"].contains(&site) { Ok(()) } else { Err(foreign()) }
 }
 
 fn foreign() -> Response {

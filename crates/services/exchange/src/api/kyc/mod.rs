@@ -16,7 +16,7 @@ use batzen_protocol::canonical::plain_hash;
 use batzen_protocol::limits::SMALL_BODY_BYTES_MAX;
 use batzen_protocol::payto::PaytoUri;
 use batzen_protocol::signatures::{ExchangeAccountSetupSuccess, SignedMessage, WalletAccountSetup};
-use batzen_service::poll_deadline;
+use batzen_service::{Reach, poll_deadline};
 use batzen_tables::exchange::{KycOperation, PaytoHash};
 use serde_json::{Map, Value};
 
@@ -40,9 +40,16 @@ pub(super) fn routes(table: Table) -> Table {
     let table = table
         .post("/kyc-wallet", SMALL_BODY_BYTES_MAX, "kyc", endpoint!(wallet))
         .get("/kyc-check/:requirement_row/:h_payto/:usertype", "kyc", endpoint!(check))
-        .get("/kyc-webhook/:provider", "kyc", endpoint!(webhook))
-        .post("/kyc-webhook/:provider", SMALL_BODY_BYTES_MAX, "kyc", endpoint!(webhook));
-    attest::routes(officer::routes(form::routes(login::routes(table))))
+        .reaching(Reach::Page, |table| {
+            let table = table.get("/kyc-webhook/:provider", "kyc", endpoint!(webhook)).post(
+                "/kyc-webhook/:provider",
+                SMALL_BODY_BYTES_MAX,
+                "kyc",
+                endpoint!(webhook),
+            );
+            officer::routes(form::routes(login::routes(table)))
+        });
+    attest::routes(table)
 }
 
 /// Submits a command that the rules can refuse only if nothing began, or a decision is due.

@@ -8,7 +8,7 @@ use batzen_crypto::{HashCode, ShortHash};
 use batzen_http::{Request, Response, header};
 use batzen_protocol::limits::SMALL_BODY_BYTES_MAX;
 use batzen_protocol::{Amount, ErrorCode, Timestamp};
-use batzen_service::{StaticPage, escape_html, token_holder};
+use batzen_service::{App, Denied, Reach, StaticPage, TooMany, escape_html, require_holder};
 use batzen_tables::exchange::KycState;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -25,11 +25,12 @@ const CASES_MAX: usize = 100;
 const REASON_BYTES_MAX: usize = 1_000;
 
 pub(super) fn routes(table: Table) -> Table {
-    table
-        .get("/kyc-officer", "kyc", endpoint!(page))
-        .get("/kyc-officer/cases", "kyc", endpoint!(cases))
-        .get("/kyc-officer/accounts/:h_payto", "kyc", endpoint!(account))
-        .post("/kyc-officer/decisions", SMALL_BODY_BYTES_MAX, "kyc", endpoint!(decision))
+    table.get("/kyc-officer", "kyc", endpoint!(page)).reaching(Reach::Own, |table| {
+        table
+            .get("/kyc-officer/cases", "kyc", endpoint!(cases))
+            .get("/kyc-officer/accounts/:h_payto", "kyc", endpoint!(account))
+            .post("/kyc-officer/decisions", SMALL_BODY_BYTES_MAX, "kyc", endpoint!(decision))
+    })
 }
 
 /// An identification, as officers see it.
@@ -105,13 +106,15 @@ fn refused(status: u16, reason: &str) -> Response {
 
 /// The officer who sends the request, by the token.
 fn officer(app: &Exchange, request: &Request) -> Checked<String> {
-    let denied = || {
-        refused(401, "an officer's bearer token is required").with_header(header::WWW_AUTHENTICATE, "Bearer")
+    let denied = |denied| match denied {
+        Denied::Wrong => refused(401, "an officer's bearer token is required")
+            .with_header(header::WWW_AUTHENTICATE, "Bearer"),
+        Denied::TooMany(wait) => wait.wait(refused(429, TooMany::DETAIL)),
     };
     let officers = app.core.config.kyc.officers.iter();
     let hashes = officers.map(|officer| (&officer.name, *officer.token_hash.as_bytes()));
-    let found = token_holder(request, |token| *sha512(token.as_bytes()).as_bytes(), hashes);
-    found.cloned().ok_or_else(denied)
+    let hash = |token: &str| *sha512(token.as_bytes()).as_bytes();
+    require_holder(app.monitor().guesses(), "", request, hash, hashes).cloned().map_err(denied)
 }
 
 /// Answers with personal data are for the officer alone.

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use batzen_engine::SubmitError;
 use batzen_http::{Request, Response, Style, header};
-use batzen_service::{Api, token_holder};
+use batzen_service::{Api, Denied, TooMany, require_holder};
 use serde::de::DeserializeOwned;
 use serde_json::json;
 use sha2::{Digest, Sha256};
@@ -36,6 +36,10 @@ type Answer = Result<Response, Response>;
 
 /// The operators' interface.
 pub(crate) fn api(service: Arc<Service>) -> Api<Service> {
+    Api::new(service, table())
+}
+
+pub(crate) fn table() -> Table {
     let mut table = Table::new(Style::ByPath, &[])
         .with_get_limit(MAX_BODY_BYTES)
         .with_unrouted(|_, _, response| of_the_interface(response))
@@ -52,7 +56,7 @@ pub(crate) fn api(service: Arc<Service>) -> Api<Service> {
     ] {
         table = family(table);
     }
-    Api::new(service, table)
+    table
 }
 
 /// A request by a known operator.
@@ -63,16 +67,18 @@ struct OperatorRequest<'a> {
 }
 
 impl<'a> OperatorRequest<'a> {
-    /// Requires an operator's bearer token: 401, code 3000.
+    /// Requires an operator's bearer token: 401, code 3000; 429 after too many wrong ones.
     fn admit(service: &'a Arc<Service>, request: &'a Request) -> Result<Self, Response> {
         let known = service.config().operators.iter();
         let hashes = known.map(|operator| (operator.name.as_str(), operator.token_hash));
-        let found = token_holder(request, |token| Sha256::digest(token).into(), hashes);
-        let denied = || {
-            fault(401, ApiError::ClientError, "an operator's bearer token is required")
-                .with_header(header::WWW_AUTHENTICATE, "Bearer")
+        let guesses = service.monitor().guesses();
+        let found = require_holder(guesses, "", request, |token| Sha256::digest(token).into(), hashes);
+        let denied = |denied| match denied {
+            Denied::Wrong => fault(401, ApiError::ClientError, "an operator's bearer token is required")
+                .with_header(header::WWW_AUTHENTICATE, "Bearer"),
+            Denied::TooMany(wait) => wait.wait(fault(429, ApiError::ClientError, TooMany::DETAIL)),
         };
-        Ok(Self { service, request, operator: found.ok_or_else(denied)? })
+        Ok(Self { service, request, operator: found.map_err(denied)? })
     }
 
     fn param(&self, name: &str) -> &str {

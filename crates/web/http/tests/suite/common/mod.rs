@@ -1,7 +1,7 @@
 //! A small service on a real socket, and a client that writes raw bytes.
 
 use batzen_http::{
-    Admission, Drain, Drained, Handler, Head, Listen, Method, Request, Response, Routes, Server,
+    Admission, Drain, Drained, Handler, Head, Listen, Method, Reach, Request, Response, Routes, Server,
     ServerOptions, Stats, Style, Waiters, Woken,
 };
 use std::{net::SocketAddr, sync::Arc, time::Duration};
@@ -60,11 +60,15 @@ impl Default for Toy {
 }
 
 impl Handler for Toy {
+    fn serves_everyone(&self) -> bool {
+        true
+    }
+
     fn admit(&self, head: &Head) -> Result<Admission, Response> {
         let matched = self.routes.resolve(head)?;
         Ok(match matched.endpoint {
-            Endpoint::Small => Admission::limited(10),
-            _ => Admission::default(),
+            Endpoint::Small => Admission::limited(10, Reach::Everyone),
+            _ => Admission { reach: Reach::Everyone, ..Admission::default() },
         })
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use batzen_http::{Drain, Handler, Listen, Request, Response, Server, ServerOptions};
+use batzen_http::{Admission, Drain, Handler, Head, Listen, Reach, Request, Response, Server, ServerOptions};
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -40,6 +40,10 @@ struct Empty {
 }
 
 impl Handler for Empty {
+    fn admit(&self, _: &Head) -> Result<Admission, Response> {
+        Ok(Admission { reach: Reach::Everyone, ..Admission::default() })
+    }
+
     async fn handle(&self, request: Request) -> Response {
         std::hint::black_box(&request.body);
         Response::bytes(200, "application/json", self.answer.clone())

@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(20);
 /// The operators' tokens. They are useless to anybody else, since the switch listens only on this machine and
 /// ends with the run.
-const TOKENS: [&str; 2] = ["secret-token:one", "secret-token:two"];
+const TOKENS: [&str; 2] = ["secret-token:one-and-secret", "secret-token:two-and-secret"];
 /// Maximum length of its last output that is shown.
 const LAST_WORDS_BYTES: usize = 1_000;
 

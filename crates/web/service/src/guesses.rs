@@ -1,6 +1,6 @@
-//! A limit on guessing passwords that locks nobody out.
+//! A limit on guessing passwords and tokens that locks nobody out.
 //!
-//! Attempts are counted by account and address together, by account, and by address. Right passwords are not
+//! Attempts are counted by account and address together, by account, and by address. Right guesses are not
 //! counted. For an address from which the account has logged in before, only attempts from that address at
 //! this account count, so guesses from elsewhere do not delay the owner. No limit is a lock: each permits
 //! another attempt after its interval.
@@ -8,16 +8,20 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
+
+use batzen_http::{Head, Response, header};
 
 /// Most entries of each kind.
 const ENTRIES_MAX: usize = 65_536;
 
 /// A client's address, as far as limits distinguish clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Address {
+pub enum Address {
     /// A client on this machine, over a local socket.
     Local,
+    /// An IPv4 address.
     V4(Ipv4Addr),
     /// The first 64 bits of an IPv6 address: one client usually has the whole network.
     V6([u8; 8]),
@@ -25,7 +29,8 @@ pub(super) enum Address {
 
 impl Address {
     /// The address of a client; `None` is a local socket.
-    pub(super) fn of(ip: Option<IpAddr>) -> Self {
+    #[must_use]
+    pub fn of(ip: Option<IpAddr>) -> Self {
         match ip.map(|ip| ip.to_canonical()) {
             None => Self::Local,
             Some(IpAddr::V4(ip)) => Self::V4(ip),
@@ -99,7 +104,7 @@ fn make_room<K: Clone + Eq + Hash>(entries: &mut HashMap<K, Instant>) {
 }
 
 /// Attempts at all accounts.
-pub(super) struct Guesses {
+struct Counts {
     pairs: Attempts<(String, Address)>,
     accounts: Attempts<String>,
     addresses: Attempts<Address>,
@@ -107,7 +112,7 @@ pub(super) struct Guesses {
     known: HashMap<(String, Address), Instant>,
 }
 
-impl Default for Guesses {
+impl Default for Counts {
     fn default() -> Self {
         Self {
             pairs: Attempts::new(PAIR),
@@ -118,12 +123,12 @@ impl Default for Guesses {
     }
 }
 
-impl Guesses {
+impl Counts {
     /// Counts an attempt as failed in advance, so that concurrent attempts cannot bypass the limit.
     ///
     /// # Errors
     /// The wait, if there were too many attempts.
-    pub(super) fn begin(&mut self, account: &str, address: Address, now: Instant) -> Result<(), Duration> {
+    fn begin(&mut self, account: &str, address: Address, now: Instant) -> Result<(), Duration> {
         let pair = (account.to_owned(), address);
         let is_known = self.known.contains_key(&pair);
         let mut wait = self.pairs.wait(&pair, now);
@@ -142,7 +147,7 @@ impl Guesses {
     }
 
     /// Takes back an attempt that was not decided.
-    pub(super) fn undo(&mut self, account: &str, address: Address, now: Instant) {
+    fn undo(&mut self, account: &str, address: Address, now: Instant) {
         let pair = (account.to_owned(), address);
         self.pairs.discount(&pair, now);
         if !self.known.contains_key(&pair) {
@@ -151,8 +156,8 @@ impl Guesses {
         }
     }
 
-    /// Records a right password.
-    pub(super) fn succeeded(&mut self, account: &str, address: Address, now: Instant) {
+    /// Records a right guess.
+    fn succeeded(&mut self, account: &str, address: Address, now: Instant) {
         self.undo(account, address, now);
         let pair = (account.to_owned(), address);
         if !self.known.contains_key(&pair) {
@@ -162,8 +167,71 @@ impl Guesses {
     }
 }
 
+/// The limit on guesses of a service.
+#[derive(Default)]
+pub struct Guesses(Mutex<Counts>);
+
+impl std::fmt::Debug for Guesses {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Guesses")
+    }
+}
+
+/// An attempt that is counted as failed until it succeeds or is undone.
+#[derive(Debug)]
+#[must_use]
+pub struct Attempt<'a> {
+    guesses: &'a Guesses,
+    account: String,
+    address: Address,
+}
+
+/// There were too many attempts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooMany {
+    wait: Duration,
+}
+
+impl TooMany {
+    /// The detail of an answer.
+    pub const DETAIL: &'static str = "too many wrong passwords or tokens: try again later";
+
+    /// Adds the time to wait to an answer.
+    #[must_use]
+    pub fn wait(self, answer: Response) -> Response {
+        answer.with_header(header::RETRY_AFTER, &(self.wait.as_secs() + 1).to_string())
+    }
+}
+
+impl Guesses {
+    fn counts(&self) -> MutexGuard<'_, Counts> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins an attempt of a request's client at an account. Not for requests that show nothing to check.
+    ///
+    /// # Errors
+    /// [`TooMany`], and nothing may be checked.
+    pub fn begin(&self, head: &Head, account: &str) -> Result<Attempt<'_>, TooMany> {
+        let address = Address::of(head.client);
+        self.counts().begin(account, address, Instant::now()).map_err(|wait| TooMany { wait })?;
+        Ok(Attempt { guesses: self, account: account.to_owned(), address })
+    }
+}
+
+impl Attempt<'_> {
+    /// Records that the guess was right.
+    pub fn succeeded(self) {
+        self.guesses.counts().succeeded(&self.account, self.address, Instant::now());
+    }
+
+    /// Takes it back, because it was not decided.
+    pub fn undo(self) {
+        self.guesses.counts().undo(&self.account, self.address, Instant::now());
+    }
+}
+
 #[cfg(test)]
-#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 
@@ -173,7 +241,7 @@ mod tests {
 
     #[test]
     fn attempts_run_out_and_come_back() {
-        let (mut guesses, start) = (Guesses::default(), Instant::now());
+        let (mut guesses, start) = (Counts::default(), Instant::now());
         for _ in 0..PAIR.burst {
             guesses.begin("joe", at(1), start).unwrap();
         }
@@ -187,7 +255,7 @@ mod tests {
 
     #[test]
     fn right_passwords_do_not_count() {
-        let (mut guesses, now) = (Guesses::default(), Instant::now());
+        let (mut guesses, now) = (Counts::default(), Instant::now());
         for _ in 0..10_000 {
             guesses.begin("joe", at(1), now).unwrap();
             guesses.succeeded("joe", at(1), now);
@@ -198,7 +266,7 @@ mod tests {
 
     #[test]
     fn guesses_from_elsewhere_do_not_delay_the_owner() {
-        let (mut guesses, now) = (Guesses::default(), Instant::now());
+        let (mut guesses, now) = (Counts::default(), Instant::now());
         guesses.begin("joe", at(1), now).unwrap();
         guesses.succeeded("joe", at(1), now);
         // From many addresses, and from the owner's address at many accounts.
@@ -213,7 +281,7 @@ mod tests {
 
     #[test]
     fn entries_are_bounded() {
-        let (mut guesses, now) = (Guesses::default(), Instant::now());
+        let (mut guesses, now) = (Counts::default(), Instant::now());
         for n in 0..ENTRIES_MAX as u64 + 10 {
             let ip = IpAddr::from(u128::from(n).rotate_right(64).to_be_bytes());
             guesses.begin(&n.to_string(), Address::of(Some(ip)), now + Duration::from_nanos(n)).unwrap();
