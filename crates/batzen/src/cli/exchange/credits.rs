@@ -73,7 +73,8 @@ pub(super) fn run(args: CreditsArgs) -> anyhow::Result<ExitCode> {
 fn name(config: &ExchangeConfig, key: &AsideKey) -> String {
     let mut accounts = config.accounts.iter();
     let account = accounts.find(|account| AccountId::of_payto(&account.payto_uri) == key.account);
-    let section = account.map_or_else(|| base32::encode(&key.account.0), |account| account.section.clone());
+    let section = account
+        .map_or_else(|| base32::encode(&key.account.0), |account| account.section.to_ascii_lowercase());
     match key.bank_row {
         0 if key.h_text != [0; 32] => format!("{section}/{}", &base32::encode(&key.h_text)[..12]),
         row => format!("{section}/{row}"),
