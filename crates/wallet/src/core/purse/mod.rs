@@ -97,7 +97,7 @@ impl PurseTerms {
             .map_err(|error| malformed(&format!("it has no canonical form: {error}")))?;
         Ok(Self {
             amount: amount.money_in(currency)?,
-            summary: printable(&text("summary").unwrap_or_default()),
+            summary: printable(text("summary").unwrap_or_default()),
             expiration,
             min_age,
             h_contract_terms,

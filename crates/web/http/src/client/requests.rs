@@ -627,7 +627,8 @@ fn parse_url(url: &str) -> Result<Uri, String> {
 fn is_not_public(error: &(dyn std::error::Error + 'static)) -> bool {
     // An error of input or output has its cause inside, where it is no source.
     let inner = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
-    inner.is_some_and(|inner| inner.is::<NotPublic>()) || error.source().is_some_and(is_not_public)
+    inner.is_some_and(<dyn std::error::Error + Send + Sync>::is::<NotPublic>)
+        || error.source().is_some_and(is_not_public)
 }
 
 /// All causes of an error, since the innermost one says most; without the URL, which the error contains
