@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 /// Parts of option names whose values a dump does not show.
 const SECRET_WORDS: &[&str] = &["PASSWORD", "SECRET", "TOKEN", "SALT", "PRIVATE_KEY", "ENCRYPTION_KEY"];
 
-/// What a listing has in place of a part of a value that is secret.
+/// The text in place of a part of a value that is secret.
 const HIDDEN: &str = "***";
 
 impl Value {

@@ -153,7 +153,7 @@ fn a_check_finds_misspelled_options_and_invalid_values() {
     assert!(lines[3].contains("HTTP_PROT") && lines[3].contains("(did you mean HTTP_PORT?)"), "{text}");
     assert_eq!(facts["warnings"].as_array().unwrap().len(), 2);
     let (is_fine, text, _) =
-        check(&sample("exchange").replace("FEE_DEPOSIT = KUDOS:0.002", "FEE_DEPOSIT = KUDOS:0.01"));
+        check(&sample("exchange").replace("FEE_DEPOSIT = KUDOS:0.001", "FEE_DEPOSIT = KUDOS:0.01"));
     assert!(!is_fine && text.contains("FEE_DEPOSIT is the value of the coin"), "{text}");
     // The sample of a signer has placeholders, which the check names.
     let (is_fine, text, _) = check(&sample("signer"));

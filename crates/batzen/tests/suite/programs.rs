@@ -5,7 +5,9 @@ use std::process::Output;
 use std::sync::Arc;
 
 use batzen_http::client::{Client, ClientOptions};
-use batzen_http::{Drain, Handler, Head, Listen, Method, Request, Response, Server, ServerOptions};
+use batzen_http::{
+    Admission, Drain, Handler, Head, Listen, Method, Reach, Request, Response, Server, ServerOptions,
+};
 use serde_json::json;
 
 use crate::common::drop_in::{DropIn, wait_until};
@@ -171,6 +173,11 @@ fn the_service_closes_connections_as_told() {
 struct Everybody;
 
 impl Handler for Everybody {
+    /// A provider takes forms.
+    fn admit(&self, _: &Head) -> Result<Admission, Response> {
+        Ok(Admission { reach: Reach::Everyone, ..Admission::default() })
+    }
+
     async fn handle(&self, request: Request) -> Response {
         match (request.method.as_str(), request.segment(0)) {
             ("POST", "token") if request.body.windows(9).any(|part| part == b"code=good") => {

@@ -15,7 +15,7 @@ use std::time::Duration as StdDuration;
 
 use batzen_crypto::{Cipher, DenomPublicKey, EddsaPublicKey, EddsaSignature, HashCode};
 use batzen_http::Networks;
-use batzen_http::client::{Call, Client, ClientError, ClientOptions, Reach, Reply};
+use batzen_http::client::{Call, Client, ClientError, ClientOptions, Destinations, Reply};
 use batzen_protocol::api::auditor::{AuditedExchange, AuditedExchanges};
 use batzen_protocol::api::exchange::{
     AuditorKeys, Denomination, DenominationGroup, KeysResponse, SignKey, WireFee, WireResponse,
@@ -227,11 +227,20 @@ struct Clients {
 }
 
 impl Clients {
-    fn new(reach: &Reach, timeout: StdDuration, list_bytes_max: usize) -> Result<Self, ClientError> {
+    fn new(
+        destinations: &Destinations,
+        timeout: StdDuration,
+        list_bytes_max: usize,
+    ) -> Result<Self, ClientError> {
         let client = |timeout, max_reply_bytes, accept_deflate| {
-            let reach = reach.clone();
-            let options =
-                ClientOptions { timeout, max_reply_bytes, accept_deflate, reach, ..ClientOptions::default() };
+            let destinations = destinations.clone();
+            let options = ClientOptions {
+                timeout,
+                max_reply_bytes,
+                accept_deflate,
+                destinations,
+                ..ClientOptions::default()
+            };
             Client::new(&options)
         };
         // Answers about coins are keys and signatures, which deflating does not shrink much.
@@ -243,7 +252,7 @@ impl Clients {
 }
 
 /// An exchange that is asked at one URL, whatever URL others name.
-struct Place {
+struct Contact {
     exchange: TrustedExchange,
     standing: Standing,
     known: Mutex<Option<Arc<Exchange>>>,
@@ -251,7 +260,7 @@ struct Place {
     turn: Turn<Option<(Instant, ExchangeError)>>,
 }
 
-impl Place {
+impl Contact {
     fn new(exchange: TrustedExchange, standing: Standing) -> Arc<Self> {
         Arc::new(Self { exchange, standing, known: Mutex::default(), turn: Turn::default() })
     }
@@ -264,7 +273,7 @@ impl Place {
 /// The exchanges that auditors list. What they said once is not forgotten.
 #[derive(Default)]
 struct Listed {
-    places: HashMap<EddsaPublicKey, Arc<Place>>,
+    contacts: HashMap<EddsaPublicKey, Arc<Contact>>,
     /// The time at which to ask them again.
     again: Option<Instant>,
 }
@@ -277,7 +286,7 @@ pub(crate) struct Exchanges {
     /// For the auditors of the configuration.
     pub(crate) auditor_client: Client,
     currency: Currency,
-    trusted: Vec<Arc<Place>>,
+    trusted: Vec<Arc<Contact>>,
     auditors: Vec<ContractAuditor>,
     listed: Turn<Listed>,
     /// Strangers of which an auditor approves, by URL.
@@ -298,13 +307,13 @@ impl Exchanges {
         auditors: Vec<ContractAuditor>,
         networks: Networks,
     ) -> Result<Self, ClientError> {
-        let near = Clients::new(&Reach::Anywhere, EXCHANGE_TIMEOUT, KEYS_BYTES_MAX)?;
+        let near = Clients::new(&Destinations::All, EXCHANGE_TIMEOUT, KEYS_BYTES_MAX)?;
         Ok(Self {
             auditor_client: near.coins.clone(),
             near,
-            far: Clients::new(&Reach::Public(networks), STRANGER_TIMEOUT, STRANGER_KEYS_BYTES_MAX)?,
+            far: Clients::new(&Destinations::Public(networks), STRANGER_TIMEOUT, STRANGER_KEYS_BYTES_MAX)?,
             currency,
-            trusted: trusted.iter().map(|one| Place::new(one.clone(), Standing::Configured)).collect(),
+            trusted: trusted.iter().map(|one| Contact::new(one.clone(), Standing::Configured)).collect(),
             auditors,
             listed: Turn::default(),
             approved: Mutex::default(),
@@ -316,7 +325,7 @@ impl Exchanges {
 
     /// The exchanges that contracts name.
     pub(crate) fn trusted(&self) -> impl Iterator<Item = &TrustedExchange> {
-        self.trusted.iter().map(|place| &place.exchange)
+        self.trusted.iter().map(|contact| &contact.exchange)
     }
 
     /// Returns whether a request may name these URLs: each that the configuration does not name may be asked.
@@ -330,12 +339,12 @@ impl Exchanges {
     /// The URL of an exchange as the configuration writes it, if it names the exchange.
     #[must_use]
     pub(crate) fn spelled<'a>(&'a self, url: &'a str) -> &'a str {
-        self.configured(url).map_or(url, |place| &place.exchange.url)
+        self.configured(url).map_or(url, |contact| &contact.exchange.url)
     }
 
-    fn configured(&self, url: &str) -> Option<&Arc<Place>> {
+    fn configured(&self, url: &str) -> Option<&Arc<Contact>> {
         let url = one_spelling(url);
-        self.trusted.iter().find(|place| one_spelling(&place.exchange.url) == url)
+        self.trusted.iter().find(|contact| one_spelling(&contact.exchange.url) == url)
     }
 
     /// The exchange that has issued coins of these denominations, for which a wallet names this URL.
@@ -349,15 +358,15 @@ impl Exchanges {
     ) -> Result<Arc<Exchange>, ExchangeError> {
         let knows_all = |exchange: &Exchange| denoms.iter().all(|denom| exchange.denoms.contains_key(denom));
         let issued = |exchange: &Exchange| denoms.iter().any(|denom| exchange.denoms.contains_key(denom));
-        if let Some(place) = self.configured(url) {
-            return self.at(place, knows_all).await;
+        if let Some(contact) = self.configured(url) {
+            return self.at(contact, knows_all).await;
         }
-        let known = self.trusted.iter().find(|place| place.known().is_some_and(|known| issued(&known)));
-        if let Some(place) = known {
-            return self.at(place, knows_all).await;
+        let known = self.trusted.iter().find(|contact| contact.known().is_some_and(|known| issued(&known)));
+        if let Some(contact) = known {
+            return self.at(contact, knows_all).await;
         }
         let mut failure = ExchangeError::NotAccepted;
-        let all = self.trusted.iter().map(|place| self.at(place, knows_all));
+        let all = self.trusted.iter().map(|contact| self.at(contact, knows_all));
         for found in futures_util::future::join_all(all).await {
             match found {
                 Ok(exchange) if issued(&exchange) => return Ok(exchange),
@@ -368,9 +377,9 @@ impl Exchanges {
         if self.auditors.is_empty() {
             return Err(failure);
         }
-        let is_it = |place: &Place| place.known().is_some_and(|known| issued(&known));
+        let is_it = |contact: &Contact| contact.known().is_some_and(|known| issued(&known));
         match self.listed_where(is_it).await {
-            Some(place) => self.at(&place, knows_all).await,
+            Some(contact) => self.at(&contact, knows_all).await,
             None => self.stranger(url, knows_all).await.map_err(|_| failure),
         }
     }
@@ -401,11 +410,11 @@ impl Exchanges {
         url: &str,
         suffices: impl Fn(&Exchange) -> bool,
     ) -> Result<Arc<Exchange>, ExchangeError> {
-        if let Some(place) = self.configured(url) {
-            return self.at(place, suffices).await;
+        if let Some(contact) = self.configured(url) {
+            return self.at(contact, suffices).await;
         }
-        match self.listed_where(|place| place.exchange.url == url).await {
-            Some(place) => self.at(&place, suffices).await,
+        match self.listed_where(|contact| contact.exchange.url == url).await {
+            Some(contact) => self.at(&contact, suffices).await,
             None => self.stranger(url, suffices).await,
         }
     }
@@ -413,24 +422,24 @@ impl Exchanges {
     /// The exchange at its own URL.
     async fn at(
         &self,
-        place: &Place,
+        contact: &Contact,
         suffices: impl Fn(&Exchange) -> bool,
     ) -> Result<Arc<Exchange>, ExchangeError> {
-        let known = || place.known().filter(|known| known.serves(&suffices));
+        let known = || contact.known().filter(|known| known.serves(&suffices));
         if let Some(known) = known() {
             return Ok(known);
         }
         let began = Instant::now();
-        let mut turn = place.turn.lock().await;
+        let mut turn = contact.turn.lock().await;
         // Another request may have fetched it meanwhile.
         match (known(), &*turn) {
             (Some(known), _) => return Ok(known),
             (None, Some((time, error))) if *time >= began => return Err(error.clone()),
             _ => {}
         }
-        let TrustedExchange { url, master_pub } = &place.exchange;
-        let clients = if place.standing == Standing::Configured { &self.near } else { &self.far };
-        let fetched = match self.fetch(clients, url, place.standing).await {
+        let TrustedExchange { url, master_pub } = &contact.exchange;
+        let clients = if contact.standing == Standing::Configured { &self.near } else { &self.far };
+        let fetched = match self.fetch(clients, url, contact.standing).await {
             Ok(fetched) if fetched.master_pub != *master_pub => {
                 Err(ExchangeError::Malformed(format!("{url} has another master key")))
             }
@@ -439,7 +448,7 @@ impl Exchanges {
         match fetched {
             Ok(fetched) => {
                 let fetched = Arc::new(fetched);
-                *place.known.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&fetched));
+                *contact.known.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&fetched));
                 Ok(fetched)
             }
             Err(error) => {
@@ -473,15 +482,15 @@ impl Exchanges {
         let fetched = self.fetch(&self.far, url, Standing::Named).await;
         let fetched = fetched.map_err(|_| ExchangeError::NotAccepted)?;
         drop(turns);
-        let of_key = |place: &&Arc<Place>| place.exchange.master_pub == fetched.master_pub;
-        if let Some(place) = self.trusted.iter().find(of_key) {
-            return self.at(place, suffices).await;
+        let of_key = |contact: &&Arc<Contact>| contact.exchange.master_pub == fetched.master_pub;
+        if let Some(contact) = self.trusted.iter().find(of_key) {
+            return self.at(contact, suffices).await;
         }
         if !fetched.denoms.values().any(|denom| denom.is_approved) {
             return Err(ExchangeError::NotAccepted);
         }
-        if let Some(place) = self.listed(&fetched.master_pub).await {
-            return self.at(&place, suffices).await;
+        if let Some(contact) = self.listed(&fetched.master_pub).await {
+            return self.at(&contact, suffices).await;
         }
         let fetched = Arc::new(fetched);
         let mut approved = self.approved.lock().unwrap_or_else(PoisonError::into_inner);
@@ -497,20 +506,20 @@ impl Exchanges {
         self.approved.lock().unwrap_or_else(PoisonError::into_inner).get(url).cloned()
     }
 
-    /// A place that auditors have listed, if they have listed any.
-    async fn listed_where(&self, is_it: impl Fn(&Place) -> bool) -> Option<Arc<Place>> {
+    /// A contact that auditors have listed, if they have listed any.
+    async fn listed_where(&self, is_it: impl Fn(&Contact) -> bool) -> Option<Arc<Contact>> {
         let mut listed = self.listed.lock().await;
-        if !listed.places.is_empty() {
+        if !listed.contacts.is_empty() {
             self.renew(&mut listed).await;
         }
-        listed.places.values().find(|place| is_it(place)).cloned()
+        listed.contacts.values().find(|contact| is_it(contact)).cloned()
     }
 
-    /// The place of an exchange by the lists of the auditors that the configuration names.
-    async fn listed(&self, master_pub: &EddsaPublicKey) -> Option<Arc<Place>> {
+    /// The contact of an exchange by the lists of the auditors that the configuration names.
+    async fn listed(&self, master_pub: &EddsaPublicKey) -> Option<Arc<Contact>> {
         let mut listed = self.listed.lock().await;
         self.renew(&mut listed).await;
-        listed.places.get(master_pub).cloned()
+        listed.contacts.get(master_pub).cloned()
     }
 
     /// Asks the auditors for their lists, if it is time.
@@ -529,10 +538,10 @@ impl Exchanges {
         for AuditedExchange { master_pub, exchange_url: url } in
             lists.into_iter().flatten().flat_map(|list| list.exchanges)
         {
-            let is_known = |place: &Arc<Place>| place.exchange.url == url;
-            if is_base_url(&url) && !listed.places.get(&master_pub).is_some_and(is_known) {
-                let place = Place::new(TrustedExchange { url, master_pub }, Standing::Listed);
-                listed.places.insert(master_pub, place);
+            let is_known = |contact: &Arc<Contact>| contact.exchange.url == url;
+            if is_base_url(&url) && !listed.contacts.get(&master_pub).is_some_and(is_known) {
+                let contact = Contact::new(TrustedExchange { url, master_pub }, Standing::Listed);
+                listed.contacts.insert(master_pub, contact);
             }
         }
     }

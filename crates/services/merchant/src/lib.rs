@@ -31,7 +31,7 @@ mod webui;
 use std::sync::Arc;
 
 use batzen_engine::{Lane, LaneOptions, SubmitError};
-use batzen_http::client::{Client, ClientError, ClientOptions, Reach};
+use batzen_http::client::{Client, ClientError, ClientOptions, Destinations};
 use batzen_http::{Bound, Drain, Drained, Server, ServerOptions};
 use batzen_protocol::Currency;
 use batzen_store::{Store, StoreError};
@@ -105,7 +105,7 @@ impl RunningMerchant {
         let hooks = ClientOptions {
             timeout: api::HOOK_TIMEOUT,
             max_reply_bytes: HOOK_REPLY_BYTES_MAX,
-            reach: Reach::Public(config.webhook_networks.clone()),
+            destinations: Destinations::Public(config.webhook_networks.clone()),
             ..Default::default()
         };
         let hook_client = Client::new(&hooks)?;

@@ -98,7 +98,7 @@ pub(crate) struct Wait {
 
 /// The summary of a payment in a description.
 pub(crate) fn about(summary: &str) -> String {
-    if summary.is_empty() { String::new() } else { format!(" for {summary:?}") }
+    if summary.is_empty() { String::new() } else { format!(" for \"{summary}\"") }
 }
 
 /// `no fee`, or the fees that are not zero: `EUR:0.02 withdrawal fee`.

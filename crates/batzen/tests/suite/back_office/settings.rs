@@ -26,7 +26,7 @@ fn access_and_settings() {
     }
     shop.audit("login");
     // Another shop's page is opened; without the prefix of the token.
-    shop.send("login", &[("instance", "prints"), ("token", "prints")]);
+    shop.send("login", &[("instance", "prints"), ("token", "prints-and-secret")]);
     shop.until_text("shop", "Prints");
     assert_eq!(shop.text_of("location.pathname"), "/instances/prints/webui/");
     // The token is in this tab's storage only.

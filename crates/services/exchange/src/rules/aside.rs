@@ -64,7 +64,7 @@ impl Command<ExchangeRules> for SetAside {
 pub struct SettleAside {
     /// The credit.
     pub key: AsideKey,
-    /// How it was settled.
+    /// A note on that.
     pub note: String,
 }
 

@@ -120,10 +120,15 @@ fn row_of(client: &Client, details: WebhookDetails) -> Result<WebhookRow, Respon
     if !["POST", "PUT", "PATCH", "GET", "DELETE"].contains(&http_method.as_str()) {
         return Err(malformed("http_method"));
     }
+    // These say where a request ends, and which server gets it: the client decides that.
+    const FRAMING: [&str; 8] =
+        ["host", "content-length", "transfer-encoding", "connection", "te", "trailer", "upgrade", "expect"];
     let is_line = |line: &str| {
         let name = line.split_once(':').map(|(name, _)| name.trim());
         name.is_some_and(|name| {
-            !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+            !name.is_empty()
+                && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+                && !FRAMING.iter().any(|framing| name.eq_ignore_ascii_case(framing))
         })
     };
     if header_template.as_ref().is_some_and(|text| text.len() > TEXT_BYTES_MAX || !text.lines().all(is_line))

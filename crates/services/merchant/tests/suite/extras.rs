@@ -70,7 +70,12 @@ async fn web_hooks_say_what_has_happened() {
     assert_eq!(backend.post(path, &hook("paid", "pay")).await.status, 204);
     is_error(&backend.post(path, &hook("paid", "refund")).await, 409, 26);
     is_error(&backend.post(path, &hook("x", "order")).await, 400, 26);
-    for (name, wrong) in [("url", "ftp://x"), ("http_method", "BREW"), ("header_template", "no colon")] {
+    for (name, wrong) in [
+        ("url", "ftp://x"),
+        ("http_method", "BREW"),
+        ("header_template", "no colon"),
+        ("header_template", "HOST: inside"),
+    ] {
         let mut bad = hook("x", "pay");
         bad[name] = json!(wrong);
         is_error(&backend.post(path, &bad).await, 400, 26);

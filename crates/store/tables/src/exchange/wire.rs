@@ -203,14 +203,14 @@ record! {
         pub time: Timestamp,
         /// When it was settled: booked by a retry, or dismissed by an operator.
         pub settled: Option<Timestamp>,
-        /// How it was settled.
+        /// The operator's or the program's note on that.
         pub note: Option<String>,
     }
 }
 table! {
     /// Credits that are set aside.
     pub CreditsAside(80, "credits_aside"): AsideKey => AsideRow, updated();
-    /// Those that are not settled, in commit order (the value is empty).
+    /// Credits that are not settled, in commit order (the value is empty).
     OPEN = 1, "open", Serial;
     |_, row, out| {
         if row.settled.is_none() {

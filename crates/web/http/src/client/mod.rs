@@ -5,13 +5,13 @@
 //!
 //! Nothing here is global, and nothing reads the environment.
 
-mod reach;
+mod destinations;
 mod requests;
 mod retry;
 
 pub use crate::codec::correlation;
 pub use bytes::Bytes;
+pub use destinations::Destinations;
 pub use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, header};
-pub use reach::Reach;
 pub use requests::{Call, Client, ClientError, ClientOptions, Reply, Transport, url_encoded};
 pub use retry::Backoff;

@@ -1,6 +1,6 @@
 //! The client: JSON over HTTP with a connection pool, and replies that keep their status.
 
-use super::reach::{NotPublic, Reach, Resolver};
+use super::destinations::{Destinations, NotPublic, Resolver};
 use crate::codec::{InflateError, deflate, inflate};
 use base64::prelude::{BASE64_STANDARD, Engine as _};
 use batzen_protocol::ErrorCode;
@@ -36,7 +36,7 @@ pub struct ClientOptions {
     /// The `User-Agent` header.
     pub user_agent: String,
     /// The addresses that it connects to.
-    pub reach: Reach,
+    pub destinations: Destinations,
 }
 
 impl Default for ClientOptions {
@@ -50,7 +50,7 @@ impl Default for ClientOptions {
             deflate_from_bytes: None,
             accept_deflate: true,
             user_agent: concat!("batzen/", env!("CARGO_PKG_VERSION")).to_owned(),
-            reach: Reach::Anywhere,
+            destinations: Destinations::All,
         }
     }
 }
@@ -77,7 +77,7 @@ pub enum ClientError {
         /// The problem.
         reason: String,
     },
-    /// The server has an address that the client must not connect to ([`Reach`]), so no connection was opened.
+    /// The server has an address that the client must not connect to ([`Destinations`]), so no connection was opened.
     #[error("{url}: {NotPublic}")]
     NotPublic {
         /// The URL of the request.
@@ -259,7 +259,7 @@ pub struct Client {
     deflate_from_bytes: Option<usize>,
     accept_deflate: bool,
     user_agent: HeaderValue,
-    reach: Reach,
+    destinations: Destinations,
 }
 
 /// Carries requests in place of connections: to a service in the same process, or over a simulated network. It decides
@@ -308,7 +308,7 @@ impl Client {
     /// [`ClientError::Setup`] if TLS cannot be set up, or the `User-Agent` is not a header value.
     pub fn new(options: &ClientOptions) -> Result<Self, ClientError> {
         let setup = |error: &dyn std::error::Error| ClientError::Setup(error.to_string());
-        let mut tcp = HttpConnector::new_with_resolver(Resolver(options.reach.clone()));
+        let mut tcp = HttpConnector::new_with_resolver(Resolver(options.destinations.clone()));
         tcp.enforce_http(false);
         tcp.set_nodelay(true);
         tcp.set_connect_timeout(Some(options.connect_timeout));
@@ -342,7 +342,7 @@ impl Client {
             deflate_from_bytes: options.deflate_from_bytes,
             accept_deflate: options.accept_deflate,
             user_agent: HeaderValue::from_str(&options.user_agent).map_err(|error| setup(&error))?,
-            reach: options.reach.clone(),
+            destinations: options.destinations.clone(),
         })
     }
 
@@ -350,7 +350,7 @@ impl Client {
     /// it connects.
     #[must_use]
     pub fn may_reach(&self, url: &str) -> bool {
-        parse_url(url).is_ok_and(|uri| self.reach.check(&uri).is_ok())
+        parse_url(url).is_ok_and(|uri| self.destinations.check(&uri).is_ok())
     }
 
     /// Starts a call.
@@ -529,7 +529,7 @@ impl Call<'_> {
             Ok(uri) => uri,
             Err(reason) => return Err(ClientError::Invalid { url, reason }),
         };
-        if client.reach.check(&uri).is_err() {
+        if client.destinations.check(&uri).is_err() {
             return Err(ClientError::NotPublic { url });
         }
         if client.deflate_from_bytes.is_some_and(|from| body.len() >= from && !body.is_empty()) {

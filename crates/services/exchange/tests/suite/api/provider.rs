@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex};
 
 use batzen_exchange::config::{KycLogicConfig, KycProviderConfig, OAuth2Config};
 use batzen_exchange::rules::{KycProvider, KycUserType};
-use batzen_http::{Drain, Handler, Head, Listen, Method, Request, Response, Server, ServerOptions, header};
+use batzen_http::{
+    Admission, Drain, Handler, Head, Listen, Method, Reach, Request, Response, Server, ServerOptions, header,
+};
 use batzen_protocol::Duration;
 use serde_json::json;
 
@@ -31,6 +33,11 @@ struct Endpoints {
 }
 
 impl Handler for Endpoints {
+    /// A provider takes forms.
+    fn admit(&self, _: &Head) -> Result<Admission, Response> {
+        Ok(Admission { reach: Reach::Everyone, ..Admission::default() })
+    }
+
     async fn handle(&self, request: Request) -> Response {
         let mut books = self.books.lock().unwrap();
         match (request.head.method.as_str(), request.segment(0)) {

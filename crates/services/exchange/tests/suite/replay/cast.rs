@@ -21,7 +21,7 @@ pub(super) struct Cast {
     secrets: HashMap<EddsaPublicKey, EddsaPrivateKey>,
     /// Numbers of KYC requirements.
     rows: HashMap<u64, u64>,
-    /// What our exchange lets the provider send back, by the hash that the recorded one used: state and cookie.
+    /// The state and cookie with which a browser comes back from the provider, by the hash that the recorded one used.
     logins: HashMap<String, (String, String)>,
 }
 

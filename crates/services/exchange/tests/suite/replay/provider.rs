@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use batzen_exchange::config::{ExchangeConfig, KycLogicConfig, KycProviderConfig, OAuth2Config};
 use batzen_exchange::rules::{KycProvider, KycRule, KycUserType};
-use batzen_http::{Drain, Handler, Head, Listen, Method, Request, Response, Server, ServerOptions};
+use batzen_http::{
+    Admission, Drain, Handler, Head, Listen, Method, Reach, Request, Response, Server, ServerOptions,
+};
 use batzen_protocol::{Duration, Money};
 use batzen_tables::exchange::KycOperation;
 use serde_json::json;
@@ -35,6 +37,11 @@ struct Endpoints {
 }
 
 impl Handler for Endpoints {
+    /// A provider takes forms.
+    fn admit(&self, _: &Head) -> Result<Admission, Response> {
+        Ok(Admission { reach: Reach::Everyone, ..Admission::default() })
+    }
+
     async fn handle(&self, request: Request) -> Response {
         match (request.head.method.as_str(), request.segment(0)) {
             ("POST", "token") => self.token(&request),

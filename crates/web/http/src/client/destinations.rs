@@ -11,10 +11,10 @@ use tower_service::Service;
 
 /// The addresses that a client connects to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Reach {
-    /// All: the URLs come from the configuration.
+pub enum Destinations {
+    /// All addresses: the URLs come from the configuration.
     #[default]
-    Anywhere,
+    All,
     /// Addresses on the public Internet and in these networks: others name the URLs, and must not reach what is inside.
     Public(Networks),
 }
@@ -24,10 +24,10 @@ pub enum Reach {
 #[error("its address is not on the public Internet")]
 pub(super) struct NotPublic;
 
-impl Reach {
+impl Destinations {
     fn permits(&self, address: IpAddr) -> bool {
         match self {
-            Self::Anywhere => true,
+            Self::All => true,
             Self::Public(networks) => is_public(address) || networks.contains(address),
         }
     }
@@ -45,7 +45,7 @@ impl Reach {
 /// Resolves names to the addresses that are permitted, for each connection: a name that had a public address when it
 /// was looked at may have another one now.
 #[derive(Clone)]
-pub(super) struct Resolver(pub(super) Reach);
+pub(super) struct Resolver(pub(super) Destinations);
 
 impl Service<Name> for Resolver {
     type Response = vec::IntoIter<SocketAddr>;
@@ -57,11 +57,12 @@ impl Service<Name> for Resolver {
     }
 
     fn call(&mut self, name: Name) -> Self::Future {
-        let reach = self.0.clone();
+        let destinations = self.0.clone();
         Box::pin(async move {
             let found: Vec<SocketAddr> = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
             let is_known = !found.is_empty();
-            let permitted: Vec<_> = found.into_iter().filter(|found| reach.permits(found.ip())).collect();
+            let permitted: Vec<_> =
+                found.into_iter().filter(|found| destinations.permits(found.ip())).collect();
             if permitted.is_empty() && is_known {
                 return Err(io::Error::new(io::ErrorKind::PermissionDenied, NotPublic));
             }
