@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use batzen_http::client::{Client, ClientError, ClientOptions, Reach};
+use batzen_http::client::{Client, ClientError, ClientOptions, Destinations};
 use batzen_http::{
     Drain, ErrorCode, Handler, Listen, Method, Request, Response, Server, ServerOptions, Stats,
 };
@@ -128,8 +128,8 @@ async fn what_others_name_does_not_reach_the_inside() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let public = |networks: &str| {
-        let reach = Reach::Public(networks.parse().unwrap());
-        Client::new(&ClientOptions { reach, ..ClientOptions::default() }).unwrap()
+        let destinations = Destinations::Public(networks.parse().unwrap());
+        Client::new(&ClientOptions { destinations, ..ClientOptions::default() }).unwrap()
     };
     let client = public("10.0.0.0/8");
     // Other spellings are for the resolver, whose answer counts.
