@@ -1,8 +1,8 @@
 //! The exchanges: who is one, and what it offers, signed by its master key.
 //!
-//! An exchange is its master key. One that the configuration names is only ever asked at the URL that stands there, under
-//! whatever URL a wallet names it: its own list says which of its keys it has revoked, and nobody in between can read or
-//! answer for it. A wallet's coins tell which exchange is meant, since no two have the same denomination.
+//! An exchange is its master key. One of the configuration is asked at its configured URL only, whatever URL a wallet names:
+//! its own list leaves out the keys that it has revoked, and nobody in between can answer for it. A wallet's coins identify
+//! the exchange, since no two have the same denomination.
 //!
 //! A URL that a wallet names is asked only if an auditor's approval may stand behind it, under strict limits, at addresses
 //! of the public Internet. Nothing of what it answers is kept, nor told to the customer, unless the auditor does approve.
@@ -58,7 +58,7 @@ const STRANGER_TURNS: usize = 64;
 const STRANGERS_PER_REQUEST_MAX: usize = 3;
 /// The maximum number of URLs that are remembered because an auditor approves of the exchange there.
 const APPROVED_MAX: usize = 16;
-/// Time in which an auditor must say which exchanges it audits.
+/// Timeout of an auditor's list of exchanges.
 const AUDITOR_TIMEOUT: StdDuration = StdDuration::from_secs(3);
 /// After this time, auditors that did not say it are asked again.
 const AUDITOR_PAUSE: StdDuration = StdDuration::from_secs(60);
@@ -385,7 +385,7 @@ impl Exchanges {
     }
 
     /// The exchange that coins, transfers or reserves in the store have under a URL, which may be one that a wallet named.
-    /// `suffices` says whether what is known of it is enough; if not, it is fetched again, though not at every request.
+    /// If what is known of it does not satisfy `suffices`, it is fetched again, though not at every request.
     ///
     /// # Errors
     /// [`ExchangeError`] if nothing is known and it cannot be fetched.

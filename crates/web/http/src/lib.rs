@@ -51,6 +51,6 @@ pub use response::Response;
 pub use routes::{Routes, Style};
 pub use server::{Drained, Server};
 pub use service::{Admission, Handler, ServerOptions};
-pub use shares::{PeerLimit, PeerShare};
+pub use shares::{ClientKey, PeerLimit, PeerShare};
 pub use stats::{Stats, StatsSnapshot};
 pub use waiters::{Waiter, Waiters, Woken};

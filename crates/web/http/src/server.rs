@@ -493,7 +493,7 @@ mod tests {
         let told: Vec<u64> = (0..1_300).filter_map(|n| failing.is_told(begin + ACCEPT_PAUSE * n)).collect();
         assert_eq!(told, [1, 1_200]);
     }
-    use crate::shares::{Key, RESOURCES, Shares};
+    use crate::shares::{ClientKey, RESOURCES, Shares};
 
     /// A flooding client is read on only some of its connections; other clients are still read.
     #[tokio::test]
@@ -502,7 +502,7 @@ mod tests {
         let mut tasks = JoinSet::new();
         for (last, count) in [(1, 2 * LINGER_CLOSES_MAX), (2, 1)] {
             for _ in 0..count {
-                let client = shares.client(Key::of(Some([127, 0, 0, last].into())));
+                let client = shares.client(ClientKey::of(Some([127, 0, 0, last].into())));
                 let (mut server, mut peer) = duplex(1 << 10);
                 tasks.spawn(async move {
                     linger_close(&mut server, &client, &Stats::default()).await.map(|()| 0)
@@ -525,7 +525,7 @@ mod tests {
     #[tokio::test]
     async fn a_refused_flood_is_read_slowly_and_only_for_a_while() {
         let shares = Shares::new([LINGER_CLOSES_MAX; RESOURCES]);
-        let client = shares.client(Key::Local);
+        let client = shares.client(ClientKey::Local);
         let (mut server, mut peer) = duplex(LINGER_PIECE_BYTES);
         let begin = Instant::now();
         let flood = tokio::spawn(async move { peer.write_all(&[0; 4 * LINGER_BYTES]).await });

@@ -13,7 +13,7 @@ use crate::{
     request_log::{Entry, shape},
     response::Response,
     server::LINGER_CLOSES_MAX,
-    shares::{Client, Hold, Key, Resource, Shares},
+    shares::{Client, ClientKey, Hold, Resource, Shares},
     stats::{Stats, add},
 };
 use bytes::{Bytes, BytesMut};
@@ -279,14 +279,14 @@ impl<H: Handler> Frame<H> {
 
     /// The client of a new connection, and whether it is a trusted proxy.
     pub(crate) fn client_of(&self, peer: &Peer) -> (Arc<Client>, bool) {
-        (self.shares.client(Key::of(peer.address())), self.options.trusted_proxies.trusts(peer))
+        (self.shares.client(ClientKey::of(peer.address())), self.options.trusted_proxies.trusts(peer))
     }
 
     /// Takes a new connection's part of the limit.
     pub(crate) fn take_connection(&self, client: &Arc<Client>, is_proxy: bool) -> Option<Hold> {
         let taken = if is_proxy {
             // A proxy is not bounded by a share: the requests of its clients are.
-            self.shares.client(Key::Local).take(Resource::Connections, 1)
+            self.shares.client(ClientKey::Local).take(Resource::Connections, 1)
         } else {
             client.take(Resource::Connections, 1)
         };
@@ -314,7 +314,7 @@ impl<H: Handler> Frame<H> {
     fn client(&self, link: &Link, headers: &HeaderMap) -> (Option<IpAddr>, Arc<Client>) {
         let named = if link.is_proxy { self.options.trusted_proxies.client(headers) } else { None };
         match named {
-            Some(address) => (Some(address), self.shares.client(Key::of(Some(address)))),
+            Some(address) => (Some(address), self.shares.client(ClientKey::of(Some(address)))),
             None => (link.peer.address(), Arc::clone(&link.client)),
         }
     }

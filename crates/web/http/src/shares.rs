@@ -37,21 +37,21 @@ pub(crate) enum Resource {
 
 pub(crate) const RESOURCES: usize = 6;
 
-/// Identifies a client.
+/// A client, as far as limits tell clients apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Key {
-    /// The address.
+pub enum ClientKey {
+    /// An IPv4 address.
     V4(Ipv4Addr),
-    /// The first 64 bits.
+    /// The first 64 bits of an IPv6 address: one client usually has the whole network.
     V6([u16; 4]),
     /// A local socket.
     Local,
 }
 
-impl Key {
+impl ClientKey {
     /// The key of an address; `None` is a local socket.
     #[must_use]
-    pub(crate) fn of(address: Option<IpAddr>) -> Self {
+    pub fn of(address: Option<IpAddr>) -> Self {
         match address.map(|address| address.to_canonical()) {
             None => Self::Local,
             Some(IpAddr::V4(address)) => Self::V4(address),
@@ -68,7 +68,7 @@ impl Key {
 pub(crate) struct Shares {
     limits: [usize; RESOURCES],
     used: [AtomicUsize; RESOURCES],
-    clients: Mutex<HashMap<Key, Weak<Client>>>,
+    clients: Mutex<HashMap<ClientKey, Weak<Client>>>,
 }
 
 impl Shares {
@@ -77,7 +77,7 @@ impl Shares {
     }
 
     /// The client with this key.
-    pub(crate) fn client(self: &Arc<Self>, key: Key) -> Arc<Client> {
+    pub(crate) fn client(self: &Arc<Self>, key: ClientKey) -> Arc<Client> {
         let mut clients = self.clients();
         if let Some(client) = clients.get(&key).and_then(Weak::upgrade) {
             return client;
@@ -95,7 +95,7 @@ impl Shares {
         self.used[resource as usize].load(Ordering::Relaxed)
     }
 
-    fn clients(&self) -> MutexGuard<'_, HashMap<Key, Weak<Client>>> {
+    fn clients(&self) -> MutexGuard<'_, HashMap<ClientKey, Weak<Client>>> {
         // The map is never left half changed.
         self.clients.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -104,7 +104,7 @@ impl Shares {
 /// A client, and what it holds.
 #[derive(Debug)]
 pub(crate) struct Client {
-    key: Key,
+    key: ClientKey,
     held: [AtomicUsize; RESOURCES],
     shares: Arc<Shares>,
 }
@@ -132,7 +132,7 @@ impl Client {
         let free = self.shares.limit(resource).saturating_sub(used);
         free.checked_sub(amount)
             .and_then(|free| free.checked_sub(keep))
-            .is_some_and(|left| self.key == Key::Local || held <= left)
+            .is_some_and(|left| self.key == ClientKey::Local || held <= left)
     }
 }
 
@@ -215,7 +215,7 @@ impl PeerLimit {
     /// A share of the client at this address (`None`: a local socket), with nothing in it.
     #[must_use]
     pub fn share(&self, peer: Option<IpAddr>) -> PeerShare {
-        PeerShare(self.0.client(Key::of(peer)).hold(Resource::Connections))
+        PeerShare(self.0.client(ClientKey::of(peer)).hold(Resource::Connections))
     }
 
     /// One unit for the client at this address; `None` if it has used up its share, or nothing is left.
@@ -259,8 +259,8 @@ mod tests {
         Shares::new([limit; RESOURCES])
     }
 
-    fn v4(last: u8) -> Key {
-        Key::of(Some(IpAddr::from([127, 0, 0, last])))
+    fn v4(last: u8) -> ClientKey {
+        ClientKey::of(Some(IpAddr::from([127, 0, 0, last])))
     }
 
     /// Takes units until one is refused.
@@ -334,12 +334,12 @@ mod tests {
     #[test]
     fn local_clients_are_bounded_by_the_limit_alone() {
         let shares = shares(10);
-        assert_eq!(take_all(&shares.client(Key::Local)).len(), 10);
+        assert_eq!(take_all(&shares.client(ClientKey::Local)).len(), 10);
     }
 
     #[test]
     fn a_key_is_the_network_of_one_subscriber() {
-        let key = |text: &str| Key::of(Some(text.parse().unwrap()));
+        let key = |text: &str| ClientKey::of(Some(text.parse().unwrap()));
         assert_eq!(key("::ffff:192.0.2.7"), key("192.0.2.7"));
         assert_ne!(key("192.0.2.8"), key("192.0.2.7"));
         assert_eq!(key("2001:db8:1:2:3::1"), key("2001:db8:1:2:ffff::9"));

@@ -7,40 +7,13 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use batzen_http::{Head, Response, header};
+use batzen_http::{ClientKey, Head, Response, header};
 
 /// Most entries of each kind.
 const ENTRIES_MAX: usize = 65_536;
-
-/// A client's address, as far as limits distinguish clients.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Address {
-    /// A client on this machine, over a local socket.
-    Local,
-    /// An IPv4 address.
-    V4(Ipv4Addr),
-    /// The first 64 bits of an IPv6 address: one client usually has the whole network.
-    V6([u8; 8]),
-}
-
-impl Address {
-    /// The address of a client; `None` is a local socket.
-    #[must_use]
-    pub fn of(ip: Option<IpAddr>) -> Self {
-        match ip.map(|ip| ip.to_canonical()) {
-            None => Self::Local,
-            Some(IpAddr::V4(ip)) => Self::V4(ip),
-            Some(IpAddr::V6(ip)) => {
-                let [a, b, c, d, e, f, g, h, ..] = ip.octets();
-                Self::V6([a, b, c, d, e, f, g, h])
-            }
-        }
-    }
-}
 
 /// This many attempts at once, and then one per interval.
 #[derive(Clone, Copy)]
@@ -105,11 +78,11 @@ fn make_room<K: Clone + Eq + Hash>(entries: &mut HashMap<K, Instant>) {
 
 /// Attempts at all accounts.
 struct Counts {
-    pairs: Attempts<(String, Address)>,
+    pairs: Attempts<(String, ClientKey)>,
     accounts: Attempts<String>,
-    addresses: Attempts<Address>,
+    addresses: Attempts<ClientKey>,
     /// Addresses from which accounts have logged in, with the latest time.
-    known: HashMap<(String, Address), Instant>,
+    known: HashMap<(String, ClientKey), Instant>,
 }
 
 impl Default for Counts {
@@ -128,7 +101,7 @@ impl Counts {
     ///
     /// # Errors
     /// The wait, if there were too many attempts.
-    fn begin(&mut self, account: &str, address: Address, now: Instant) -> Result<(), Duration> {
+    fn begin(&mut self, account: &str, address: ClientKey, now: Instant) -> Result<(), Duration> {
         let pair = (account.to_owned(), address);
         let is_known = self.known.contains_key(&pair);
         let mut wait = self.pairs.wait(&pair, now);
@@ -147,7 +120,7 @@ impl Counts {
     }
 
     /// Takes back an attempt that was not decided.
-    fn undo(&mut self, account: &str, address: Address, now: Instant) {
+    fn undo(&mut self, account: &str, address: ClientKey, now: Instant) {
         let pair = (account.to_owned(), address);
         self.pairs.discount(&pair, now);
         if !self.known.contains_key(&pair) {
@@ -157,7 +130,7 @@ impl Counts {
     }
 
     /// Records a right guess.
-    fn succeeded(&mut self, account: &str, address: Address, now: Instant) {
+    fn succeeded(&mut self, account: &str, address: ClientKey, now: Instant) {
         self.undo(account, address, now);
         let pair = (account.to_owned(), address);
         if !self.known.contains_key(&pair) {
@@ -183,7 +156,7 @@ impl std::fmt::Debug for Guesses {
 pub struct Attempt<'a> {
     guesses: &'a Guesses,
     account: String,
-    address: Address,
+    address: ClientKey,
 }
 
 /// There were too many attempts.
@@ -213,7 +186,7 @@ impl Guesses {
     /// # Errors
     /// [`TooMany`], and nothing may be checked.
     pub fn begin(&self, head: &Head, account: &str) -> Result<Attempt<'_>, TooMany> {
-        let address = Address::of(head.client);
+        let address = ClientKey::of(head.client);
         self.counts().begin(account, address, Instant::now()).map_err(|wait| TooMany { wait })?;
         Ok(Attempt { guesses: self, account: account.to_owned(), address })
     }
@@ -233,10 +206,12 @@ impl Attempt<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use super::*;
 
-    fn at(last: u8) -> Address {
-        Address::of(Some(IpAddr::from([192, 0, 2, last])))
+    fn at(last: u8) -> ClientKey {
+        ClientKey::of(Some(IpAddr::from([192, 0, 2, last])))
     }
 
     #[test]
@@ -284,17 +259,9 @@ mod tests {
         let (mut guesses, now) = (Counts::default(), Instant::now());
         for n in 0..ENTRIES_MAX as u64 + 10 {
             let ip = IpAddr::from(u128::from(n).rotate_right(64).to_be_bytes());
-            guesses.begin(&n.to_string(), Address::of(Some(ip)), now + Duration::from_nanos(n)).unwrap();
+            guesses.begin(&n.to_string(), ClientKey::of(Some(ip)), now + Duration::from_nanos(n)).unwrap();
         }
         assert_eq!(guesses.pairs.forgotten.len(), ENTRIES_MAX);
         assert_eq!(guesses.addresses.forgotten.len(), ENTRIES_MAX);
-    }
-
-    #[test]
-    fn addresses_of_one_network_are_one() {
-        let of = |text: &str| Address::of(Some(text.parse().unwrap()));
-        assert_eq!(of("2001:db8::1"), of("2001:db8::2"));
-        assert_ne!(of("2001:db8::1"), of("2001:db8:0:1::1"));
-        assert_eq!(of("::ffff:192.0.2.7"), at(7));
     }
 }

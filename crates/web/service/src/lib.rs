@@ -27,7 +27,7 @@ pub use answers::{Failures, body, large_body, malformed, path_value};
 pub use app::{App, Monitor, fill_dashboard};
 pub use batzen_http::{Reach, escape_html};
 pub use front::front;
-pub use guesses::{Address, Attempt, Guesses, TooMany};
+pub use guesses::{Attempt, Guesses, TooMany};
 pub use page::{OWN_FILES_POLICY, StaticPage, html_page, qr_code, with_policy};
 pub use readiness::Readiness;
 pub use reads::{read, read_aside};

@@ -42,7 +42,7 @@ pub(super) struct CreditsArgs {
     /// Settle this credit without booking it, because its money was sent back or belongs to the exchange
     #[arg(long, value_name = "CREDIT", requires = "note", conflicts_with_all = ["retry", "retry_all"])]
     dismiss: Vec<String>,
-    /// With --dismiss: what became of the money, for the books
+    /// With --dismiss: a note for the books, such as where the money went
     #[arg(long, value_name = "TEXT", requires = "dismiss")]
     note: Option<String>,
     /// Print JSON

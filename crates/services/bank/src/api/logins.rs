@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use batzen_crypto::ShortHash;
 use batzen_crypto::hash::sha512_parts;
-use batzen_http::{ErrorCode, Head, Response};
-use batzen_service::{Address, TooMany};
+use batzen_http::{ClientKey, ErrorCode, Head, Response};
+use batzen_service::TooMany;
 use subtle::ConstantTimeEq;
 use tokio::sync::{OnceCell, Semaphore};
 
@@ -104,7 +104,7 @@ pub(super) struct Logins {
     key: [u8; 32],
     checkers: Hashers,
     registrars: Hashers,
-    remembered: RwLock<HashMap<(String, Address), Remembered>>,
+    remembered: RwLock<HashMap<(String, ClientKey), Remembered>>,
     /// Credentials under check, with the result.
     checks: Mutex<HashMap<Digest, Arc<OnceCell<bool>>>>,
 }
@@ -128,19 +128,19 @@ impl Logins {
         }
     }
 
-    fn read(&self) -> RwLockReadGuard<'_, HashMap<(String, Address), Remembered>> {
+    fn read(&self) -> RwLockReadGuard<'_, HashMap<(String, ClientKey), Remembered>> {
         self.remembered.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, HashMap<(String, Address), Remembered>> {
+    fn write(&self) -> RwLockWriteGuard<'_, HashMap<(String, ClientKey), Remembered>> {
         self.remembered.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn digest(&self, (account, address): &(String, Address), password: &str) -> Digest {
+    fn digest(&self, (account, address): &(String, ClientKey), password: &str) -> Digest {
         let address = match address {
-            Address::Local => Vec::new(),
-            Address::V4(ip) => ip.octets().to_vec(),
-            Address::V6(network) => network.to_vec(),
+            ClientKey::Local => Vec::new(),
+            ClientKey::V4(ip) => ip.octets().to_vec(),
+            ClientKey::V6(network) => network.iter().flat_map(|part| part.to_be_bytes()).collect(),
         };
         let length = |text: &[u8]| (text.len() as u64).to_be_bytes();
         let parts: [&[u8]; 6] = [
@@ -155,7 +155,7 @@ impl Logins {
     }
 
     /// Returns whether these credentials were right recently.
-    fn remembers(&self, pair: &(String, Address), digest: &Digest, now: Instant) -> bool {
+    fn remembers(&self, pair: &(String, ClientKey), digest: &Digest, now: Instant) -> bool {
         let remembered = self.read();
         let Some(entry) = remembered.get(pair) else { return false };
         if now.saturating_duration_since(entry.since) >= REMEMBERED_FOR {
@@ -172,7 +172,7 @@ impl Logins {
         false
     }
 
-    fn remember(&self, pair: &(String, Address), digest: Digest, now: Instant) {
+    fn remember(&self, pair: &(String, ClientKey), digest: Digest, now: Instant) {
         let mut remembered = self.write();
         if remembered.len() >= REMEMBERED_MAX && !remembered.contains_key(pair) {
             let oldest = remembered.iter().min_by_key(|(_, entry)| entry.since).map(|(pair, _)| pair.clone());
@@ -183,8 +183,8 @@ impl Logins {
 }
 
 /// The client's address: that of the connection, or the one that a trusted proxy reports.
-fn address(head: &Head) -> Address {
-    Address::of(head.client)
+fn address(head: &Head) -> ClientKey {
+    ClientKey::of(head.client)
 }
 
 /// The response to too many attempts.
@@ -229,7 +229,7 @@ impl Service {
     async fn check_anew(
         &self,
         head: &Head,
-        pair: &(String, Address),
+        pair: &(String, ClientKey),
         password: &str,
         digest: Digest,
     ) -> Result<bool, Response> {

@@ -1,6 +1,6 @@
 //! Providers that identify customers, and the key that encrypts what they report.
 //!
-//! A `KycLogic` only says where the user's browser goes and what came back. The rules decide what follows
+//! A `KycLogic` only has the address for the user's browser, and reads the provider's answer. The rules decide what follows
 //! ([`crate::rules::kyc`]).
 
 mod manual;

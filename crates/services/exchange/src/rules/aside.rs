@@ -4,7 +4,7 @@ use batzen_engine::{Command, Plan, WorkingSet};
 use batzen_protocol::Timestamp;
 use batzen_tables::exchange::{AsideKey, AsideRow, CreditsAside};
 
-use super::ExchangeRules;
+use super::{Credits, ExchangeRules};
 use crate::rules::refusal::Result;
 
 /// A credit that cannot be booked.
@@ -59,13 +59,16 @@ impl Command<ExchangeRules> for SetAside {
     }
 }
 
-/// Settles a credit that was set aside, once it is booked or returned.
+/// Settles a credit that was set aside: books it in the same commit, or notes what the operator did with the money. A
+/// settled credit is never booked, since its money may have been sent back.
 #[derive(Debug, Clone)]
 pub struct SettleAside {
     /// The credit.
     pub key: AsideKey,
-    /// A note on that.
+    /// A note for the books.
     pub note: String,
+    /// The credit, if it can be booked now.
+    pub credits: Option<Credits>,
 }
 
 /// The answer to [`SettleAside`].
@@ -78,14 +81,20 @@ pub struct AsideSettled {
 impl Command<ExchangeRules> for SettleAside {
     type Answer = AsideSettled;
 
-    fn plan(&self, _: &ExchangeRules, plan: &mut Plan) {
+    fn plan(&self, rules: &ExchangeRules, plan: &mut Plan) {
         plan.row::<CreditsAside>(self.key.clone());
+        if let Some(credits) = &self.credits {
+            credits.plan(rules, plan);
+        }
     }
 
-    fn execute(&self, _: &ExchangeRules, rows: &mut WorkingSet, now: Timestamp) -> Result<AsideSettled> {
+    fn execute(&self, rules: &ExchangeRules, rows: &mut WorkingSet, now: Timestamp) -> Result<AsideSettled> {
         let open = rows.get::<CreditsAside>(&self.key).filter(|row| row.settled.is_none()).cloned();
         let changed = open.is_some();
         if let Some(row) = open {
+            if let Some(credits) = &self.credits {
+                credits.execute(rules, rows, now)?;
+            }
             let note = Some(self.note.clone());
             rows.update::<CreditsAside>(&self.key, AsideRow { settled: Some(now), note, ..row });
         }

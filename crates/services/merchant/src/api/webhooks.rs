@@ -120,7 +120,7 @@ fn row_of(client: &Client, details: WebhookDetails) -> Result<WebhookRow, Respon
     if !["POST", "PUT", "PATCH", "GET", "DELETE"].contains(&http_method.as_str()) {
         return Err(malformed("http_method"));
     }
-    // These say where a request ends, and which server gets it: the client decides that.
+    // Headers that frame or route a request belong to the client.
     const FRAMING: [&str; 8] =
         ["host", "content-length", "transfer-encoding", "connection", "te", "trailer", "upgrade", "expect"];
     let is_line = |line: &str| {

@@ -2,9 +2,10 @@
 //! The log gets at most one line per second.
 
 use std::collections::HashMap;
-use std::net::IpAddr;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
+
+use batzen_http::ClientKey;
 
 use crate::state::lock;
 
@@ -31,40 +32,47 @@ impl Record {
 
 #[derive(Default)]
 struct GuardState {
-    failed: HashMap<Option<IpAddr>, Record>,
+    failed: HashMap<ClientKey, Record>,
+    /// Those of all clients that found no room.
+    others: Option<Record>,
     said: Option<Instant>,
     unlogged: u64,
 }
 
-/// Recent failures, by address.
+/// Recent failures, by client.
 #[derive(Default)]
 pub(super) struct Guard(Mutex<GuardState>);
 
 impl Guard {
-    /// Returns whether an address (`None`: the local socket) may try now.
-    pub(crate) fn may_try(&self, from: Option<IpAddr>) -> bool {
+    /// Returns whether a client may try now.
+    pub(crate) fn may_try(&self, from: ClientKey) -> bool {
         self.may_try_at(from, Instant::now())
     }
 
-    fn may_try_at(&self, from: Option<IpAddr>, now: Instant) -> bool {
+    fn may_try_at(&self, from: ClientKey, now: Instant) -> bool {
         let state = lock(&self.0);
-        state.failed.get(&from).is_none_or(|record| record.present(now) < FREE_FAILURES)
+        let record = state.failed.get(&from).or(state.others.as_ref());
+        record.is_none_or(|record| record.present(now) < FREE_FAILURES)
     }
 
     /// Records a failure. If it should be logged, returns the number of unlogged failures before it.
-    pub(super) fn failed(&self, from: Option<IpAddr>) -> Option<u64> {
+    pub(super) fn failed(&self, from: ClientKey) -> Option<u64> {
         self.failed_at(from, Instant::now())
     }
 
-    fn failed_at(&self, from: Option<IpAddr>, now: Instant) -> Option<u64> {
+    fn failed_at(&self, from: ClientKey, now: Instant) -> Option<u64> {
         let mut state = lock(&self.0);
         if state.failed.len() >= ADDRESSES_MAX {
             state.failed.retain(|_, record| record.present(now) > 0);
+            state.others = state.others.filter(|record| record.present(now) > 0);
         }
-        if state.failed.len() < ADDRESSES_MAX || state.failed.contains_key(&from) {
-            let record = state.failed.entry(from).or_insert(Record { failures: 0, since: now });
-            *record = Record { failures: record.present(now) + 1, since: now };
-        }
+        let none = Record { failures: 0, since: now };
+        let has_room = state.failed.len() < ADDRESSES_MAX || state.failed.contains_key(&from);
+        let record = match has_room {
+            true => state.failed.entry(from).or_insert(none),
+            false => state.others.get_or_insert(none),
+        };
+        *record = Record { failures: record.present(now) + 1, since: now };
         if state.said.is_some_and(|said| now.saturating_duration_since(said) < PAUSE) {
             state.unlogged += 1;
             return None;
@@ -78,10 +86,14 @@ impl Guard {
 mod tests {
     use super::*;
 
+    fn client(address: [u8; 4]) -> ClientKey {
+        ClientKey::of(Some(address.into()))
+    }
+
     #[test]
     fn repeated_failures_slow_an_address_down_for_a_while() {
         let guard = Guard::default();
-        let (bad, good) = (Some(IpAddr::from([10, 0, 0, 1])), Some(IpAddr::from([10, 0, 0, 2])));
+        let (bad, good) = (client([10, 0, 0, 1]), client([10, 0, 0, 2]));
         let begin = Instant::now();
         let mut logged = 0;
         for _ in 0..FREE_FAILURES {
@@ -90,7 +102,7 @@ mod tests {
         }
         assert_eq!(logged, 1, "one line per second");
         assert!(!guard.may_try_at(bad, begin));
-        assert!(guard.may_try_at(good, begin) && guard.may_try_at(None, begin));
+        assert!(guard.may_try_at(good, begin) && guard.may_try_at(ClientKey::Local, begin));
         assert!(guard.may_try_at(bad, begin + PAUSE), "one try per second");
         assert_eq!(guard.failed_at(bad, begin + PAUSE), Some(u64::from(FREE_FAILURES) - 1));
         assert!(!guard.may_try_at(bad, begin + PAUSE));
@@ -102,8 +114,11 @@ mod tests {
         let guard = Guard::default();
         let now = Instant::now();
         for n in 0..ADDRESSES_MAX as u32 + 100 {
-            guard.failed_at(Some(IpAddr::from(n.to_be_bytes())), now);
+            guard.failed_at(client(n.to_be_bytes()), now);
         }
         assert_eq!(lock(&guard.0).failed.len(), ADDRESSES_MAX);
+        // All others are slowed down together, but not those that are remembered.
+        assert!(!guard.may_try_at(client([255; 4]), now) && guard.may_try_at(client([0; 4]), now));
+        assert!(guard.may_try_at(client([255; 4]), now + 100 * PAUSE));
     }
 }

@@ -103,9 +103,15 @@ impl Conn {
     /// Appends the answer to a read without sending it, if the client has read enough of the earlier ones. The
     /// request is no longer in flight.
     fn answer_read(&self, kind: Kind, number: u64, body: &[u8]) {
-        if body.len() <= BUFFER_BYTES || self.out().share.grow(body.len()) {
-            self.answer(kind, number, body);
+        let mut out = self.out();
+        if out.is_broken || body.len() <= BUFFER_BYTES || out.share.grow(body.len()) {
+            if !out.is_broken {
+                frame::push(&mut out.bytes, kind, Status::Done, number, body);
+            }
+            drop(out);
+            self.leave();
         } else {
+            drop(out);
             let busy = LedgerError::Busy("too many answers that were not read".to_owned());
             self.answer_error(kind, number, &busy);
         }
@@ -149,7 +155,11 @@ impl Conn {
     /// Writes appended answers as far as the socket accepts them. A task writes the rest.
     pub(super) fn flush(self: &Arc<Self>) {
         let mut out = self.out();
-        if out.is_flushing || out.is_broken {
+        if out.is_broken {
+            return;
+        }
+        if out.is_flushing {
+            self.hold_unread(&mut out);
             return;
         }
         let was_over = out.bytes.len() - out.written >= UNREAD_BYTES_MAX;
@@ -159,8 +169,18 @@ impl Conn {
             Ok(false) => {
                 out.is_flushing = true;
                 tokio::spawn(Arc::clone(self).flush_later());
+                self.hold_unread(&mut out);
             }
             Err(_) => self.breaks(&mut out),
+        }
+    }
+
+    /// Counts answers that the client does not read. Those to changes cannot be refused any more, so a client beyond its
+    /// share is cut off; it finds out by its ids what was done.
+    fn hold_unread(&self, out: &mut Out) {
+        let unread = (out.bytes.len() - out.written).saturating_sub(BUFFER_BYTES_KEPT);
+        if unread > 0 && !out.share.grow_to(unread) {
+            self.breaks(out);
         }
     }
 

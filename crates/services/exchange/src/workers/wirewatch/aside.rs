@@ -105,15 +105,13 @@ pub async fn retry(app: &Core, key: &AsideKey, row: &AsideRow) -> Result<Result<
         Ok(credit) => credit,
         Err(reason) => return Ok(Err(reason.to_string())),
     };
-    let page = Credits { account: key.account, credits: vec![credit], cursor: 0, range: None };
-    // Booking it again has no effect, so the process may end in between.
-    match decide(app, Mode::UntilIdle, page).await? {
-        Ok(_) => Ok(settle(app, key, BOOKED)
-            .await?
-            .then_some(())
-            .ok_or_else(|| "it is settled already".to_owned())),
-        Err(refusal) => Ok(Err(refusal.to_string())),
-    }
+    let credits = Credits { account: key.account, credits: vec![credit], cursor: 0, range: None };
+    let command = SettleAside { key: key.clone(), note: BOOKED.to_owned(), credits: Some(credits) };
+    Ok(match decide(app, Mode::UntilIdle, command).await? {
+        Ok(settled) if settled.changed => Ok(()),
+        Ok(_) => Err("it is settled already".to_owned()),
+        Err(refusal) => Err(refusal.to_string()),
+    })
 }
 
 /// Settles a credit by hand: the operator has returned the money or knows what it is. Returns whether it was open.
@@ -121,7 +119,7 @@ pub async fn retry(app: &Core, key: &AsideKey, row: &AsideRow) -> Result<Result<
 /// # Errors
 /// [`WorkerError`] if the store fails.
 pub async fn settle(app: &Core, key: &AsideKey, note: &str) -> Result<bool, WorkerError> {
-    let command = SettleAside { key: key.clone(), note: note.to_owned() };
+    let command = SettleAside { key: key.clone(), note: note.to_owned(), credits: None };
     let settled = decide(app, Mode::UntilIdle, command).await?;
     Ok(settled.map_err(|refusal| WorkerError::Refused(Box::new(refusal)))?.changed)
 }

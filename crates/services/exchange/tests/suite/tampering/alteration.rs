@@ -84,9 +84,11 @@ pub(crate) fn altered(column: &ColumnDef, value: &Value) -> Value {
         Value::Bool(flag) => Value::Bool(!flag),
         Value::Bytes(bytes) => {
             let mut bytes = bytes.clone();
-            // The last byte but seven: within the payload of every encoding, and not a length.
+            // The last byte but seven: within the payload of every encoding, and not a length. Columns within a
+            // column escape zeros, so a byte that is part of an escape, or would become one, is passed over.
             let at = bytes.len().saturating_sub(8);
-            match bytes.get_mut(at) {
+            let payload = bytes.iter().take(at + 1).rposition(|byte| !matches!(byte, 0 | 1 | 0xff));
+            match bytes.get_mut(payload.unwrap_or(at)) {
                 Some(byte) => *byte ^= 1,
                 None => bytes.push(1),
             }

@@ -261,8 +261,12 @@ async fn credits_set_aside_are_booked_by_a_retry_or_dismissed() {
     assert_eq!(aside::retry(core, &key, &mended).await.unwrap(), Ok(()));
     assert_eq!(aside::retry(core, &key, &mended).await.unwrap(), Err("it is settled already".to_owned()));
     assert_eq!(w.balance(reserve(3)), Some(m("5")), "booked once");
-    let (key, _) = open().remove(0);
+    let (key, row) = open().remove(0);
     assert!(aside::settle(core, &key, "sent back").await.unwrap());
+    // Another operator has read the list before: the money is gone, so it is not booked.
+    let stale = AsideRow { text: row.text.replace("USD:4", "EUR:4"), ..row };
+    assert_eq!(aside::retry(core, &key, &stale).await.unwrap(), Err("it is settled already".to_owned()));
+    assert_eq!(w.balance(reserve(5)), None);
     assert!(!aside::settle(core, &key, "sent back again").await.unwrap());
     assert!(open().is_empty());
     let kept = core.store.get::<CreditsAside>(&key).unwrap().unwrap().row;
