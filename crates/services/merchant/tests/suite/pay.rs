@@ -168,7 +168,7 @@ async fn coins_of_a_payment_that_nobody_completes_are_given_back() {
     exchange.end();
 }
 
-/// One coin is refused, and of another one nobody knows.
+/// One coin is refused, and the fate of another one is unknown.
 #[tokio::test]
 async fn a_refusal_does_not_release_coins_that_may_be_deposited() {
     let exchange = Exchange::start().await;

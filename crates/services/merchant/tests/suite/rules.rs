@@ -376,7 +376,7 @@ impl Model {
                     _ if known.is_paid => Err(Refusal::Paid),
                     Some((other, true)) if other != set => Err(Refusal::PaymentUnderWay),
                     before => {
-                        // Nobody knows whether exchanges have the coins of a payment that ended without a word.
+                        // Exchanges may have the coins of a payment that ended without an answer.
                         let lost = before.into_iter().flat_map(|(other, _)| coins_of(other));
                         let lost = lost.filter(|coin| !coins_of(set).contains(coin));
                         let lost: Vec<u8> =

@@ -33,7 +33,7 @@ impl Record {
 #[derive(Default)]
 struct GuardState {
     failed: HashMap<ClientKey, Record>,
-    /// Those of all clients that found no room.
+    /// The record that all clients share who found no room.
     others: Option<Record>,
     said: Option<Instant>,
     unlogged: u64,

@@ -272,7 +272,7 @@ async fn a_login_identifies_only_the_account_of_the_browser_that_began_it() {
         assert!([303, 204].contains(&back.unwrap().status));
     }
     assert!(mine_is_done(&site, my_account) && !mine_is_done(&site, other_account));
-    // What was used once is of no use when the identification has expired.
+    // A login page that was used once leads nowhere when the identification has expired.
     site.clock.advance(Duration::from_days(31));
     kyc_url(&site, my_account).await;
     is_error(&mine.proof("&code=code-2").await, 404, 1929);
