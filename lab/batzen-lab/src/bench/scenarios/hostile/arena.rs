@@ -28,7 +28,7 @@ const VALUE: u64 = 1;
 /// The longest time of a call of an honest program: as long as the load generator waits for answers in the end.
 const CALL_TIME: Duration = Duration::from_secs(60);
 
-/// What the connections of each attack do.
+/// The behaviour of the connections of each attack.
 pub(super) type Acts = BTreeMap<&'static str, Arc<Act>>;
 
 /// A service under attack and the honest load on it.
@@ -37,7 +37,7 @@ pub(super) trait Arena {
     fn pid(&self) -> u32;
     /// The attacked address.
     fn address(&self) -> SocketAddr;
-    /// What the connections of each attack do.
+    /// The behaviour of the connections of each attack.
     fn acts(&self) -> &Acts;
     /// Prepares the next load.
     fn prepare(&mut self) -> Result<()>;

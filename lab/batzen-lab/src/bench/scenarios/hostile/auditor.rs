@@ -85,7 +85,7 @@ fn first_key(keys: &KeysResponse) -> Result<batzen_crypto::EddsaPublicKey> {
     Ok(keys.signkeys.first().ok_or_else(none)?.key)
 }
 
-/// What a merchant shows of a confirmation.
+/// The request with which a merchant shows a confirmation.
 fn request(
     said: &batzen_protocol::signatures::ExchangeConfirmDeposit,
     confirmed: &DepositConfirmation,
