@@ -361,6 +361,9 @@ impl Hostile<'_> {
             put("share", share);
             put("connections_held", held as f64);
             put("goals_met", f64::from(u8::from(is_met)));
+            if let Some((reason, count)) = outcome.errors.iter().max_by_key(|(_, count)| **count) {
+                figures.remarks.push(format!("beside {label}, {count} honest requests failed: {reason}"));
+            }
         } else {
             figures.first.get_or_insert((per_s, latency));
             let reasons = outcome.errors.into_iter();
