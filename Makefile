@@ -22,7 +22,7 @@ BUG ?=
 # How many times as many random comparisons of the lanes with libraries (`make soak`): millions.
 SOAK_FACTOR ?= 500
 
-.PHONY: help sbom reproducible demo build test test-fast citus-test soak audit-soak simulate privacy kills fuzz bench bench-all bench-postgres bench-tables timing-test deb image mutate fmt lint phrases schemas doc install needs needs-test tigerbeetle-test
+.PHONY: help sbom reproducible demo build test test-fast citus-test soak audit-soak simulate privacy kills fuzz bench bench-all bench-hostile bench-postgres bench-tables timing-test deb image mutate fmt lint phrases schemas doc install needs needs-test tigerbeetle-test
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 18
@@ -199,7 +199,7 @@ define bench_runs
 	done
 endef
 
-install deb image sbom bench-all bench-postgres bench-tables: PROFILE = dist
+install deb image sbom bench-all bench-hostile bench-postgres bench-tables: PROFILE = dist
 # Linker options that make programs smaller, each used only if a program linked with it runs here: functions that compile
 # to the same code are kept once (LLD, Rust's default on x86-64 Linux), and relocations are packed (glibc 2.36).
 SMALLER = $(shell dir=$$(mktemp -d); for flag in --icf=all -zpack-relative-relocs; do \
@@ -207,11 +207,11 @@ SMALLER = $(shell dir=$$(mktemp -d); for flag in --icf=all -zpack-relative-reloc
 	echo -Clink-arg=-Wl,$$flag; done; rm -rf "$$dir")
 # No paths of this machine in what is installed, so that two builds are the same wherever they run.
 CARGO_HOME_DIR = $(or $(CARGO_HOME),$(HOME)/.cargo)
-install deb image sbom bench-all bench-postgres bench-tables: export RUSTFLAGS = \
+install deb image sbom bench-all bench-hostile bench-postgres bench-tables: export RUSTFLAGS = \
 	--remap-path-prefix=$(CURDIR)=/batzen --remap-path-prefix=$(CARGO_HOME_DIR)=/cargo $(SMALLER)
 # C code of libraries mentions the time of its build: it gets that of the commit.
-install deb image sbom bench-all bench-postgres bench-tables: export SOURCE_DATE_EPOCH = $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
-install deb image sbom bench-all bench-postgres bench-tables: export CFLAGS = \
+install deb image sbom bench-all bench-hostile bench-postgres bench-tables: export SOURCE_DATE_EPOCH = $(shell git log -1 --format=%ct 2>/dev/null || echo 0)
+install deb image sbom bench-all bench-hostile bench-postgres bench-tables: export CFLAGS = \
 	-ffile-prefix-map=$(CURDIR)=/batzen -ffile-prefix-map=$(CARGO_HOME_DIR)=/cargo
 
 bench-all: build ## every measurement of docs/performance.md, its tables, and a report with plots (BENCH_TIME=10 seconds each)
@@ -227,6 +227,17 @@ bench-postgres: build ## the measurements of docs/performance.md on PostgreSQL: 
 	rm -f $(RESULTS)/postgres-partitions/*/server-metrics-*.prom
 	$(bench_runs) <<<"$$BENCH_POSTGRES_RUNS"
 	$(MAKE) bench-tables
+
+# The attacks of docs/reliability.md; BEFORE names an older program, which is attacked with the same load. A run in which a
+# service fails is kept, too.
+BEFORE ?=
+bench-hostile: build ## attacks on every service beside an honest load, and the table of docs/reliability.md (BEFORE=program)
+	for name in hostile $(if $(BEFORE),hostile-before); do \
+		rm -rf "$(RESULTS)/$$name"; \
+		$(LAB) bench hostile --rsa 2048 --duration $(BENCH_TIME) --out "$(RESULTS)/$$name" \
+			$$([ $$name = hostile ] || echo --program $(BEFORE)) </dev/null || [ $$? = 3 ]; \
+	done
+	$(LAB) bench table $$(ls -d $(RESULTS)/hostile $(RESULTS)/hostile-before 2>/dev/null) --into docs/reliability.md
 
 # Kept results have only the files that tables are made of; the report shows those with all files.
 bench-tables: # renews tables and plots from the results that are there

@@ -55,7 +55,7 @@ enum BenchCommand {
     Transfer(transfer::TransferArgs),
     /// Pay merchants on PostgreSQL with a growing number of partitions, beside the embedded store and pgbench
     Partitions(partitions::PartitionsArgs),
-    /// Pay merchants during attacks: slow uploads, unread answers, long polls, floods
+    /// Attack every service beside an honest load: slow uploads, unread answers, long polls, floods
     Hostile(hostile::HostileArgs),
     /// Run PostgreSQL's own benchmark on a server like that of --store postgres
     Pgbench(pgbench::PgbenchArgs),

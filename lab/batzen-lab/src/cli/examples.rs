@@ -40,7 +40,10 @@ pub(crate) const EXAMPLES: &Examples = &[
     (&["bench", "aggregator"], "batzen-lab bench aggregator"),
     (&["bench", "transfer"], "batzen-lab bench transfer"),
     (&["bench", "partitions"], "batzen-lab bench partitions --duration 10"),
-    (&["bench", "hostile"], "batzen-lab bench hostile"),
+    (
+        &["bench", "hostile"],
+        "batzen-lab bench hostile\nbatzen-lab bench hostile --service ledger --duration 5",
+    ),
     (&["bench", "pgbench"], "batzen-lab bench pgbench"),
     (&["bench", "store"], "batzen-lab bench store"),
     (&["bench", "history"], "batzen-lab bench history --coins 50000000 --dir /var/tmp"),

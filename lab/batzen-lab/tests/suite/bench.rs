@@ -2,6 +2,7 @@
 
 use batzen_testkit::process as common;
 
+use std::collections::BTreeMap;
 use std::net::TcpStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -137,39 +138,101 @@ fn startup() {
     assert_eq!(result["denominations"], "1 × CS");
 }
 
-/// Each attack is made once, and the result shows what the honest client got during it.
-#[test]
-fn hostile() {
+/// The attacks that the help lists, by service.
+fn attacks() -> BTreeMap<String, Vec<String>> {
+    let help = stdout(&run_lab(&["bench", "hostile", "--help"]));
+    let (_, list) = help.split_once("Attacks, by the service").unwrap();
+    let (list, _) = list.split_once("Goals").unwrap();
+    let mut attacks: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let mut service = String::new();
+    for line in list.lines().filter(|line| line.starts_with("  ")) {
+        let word = line.split_whitespace().next().unwrap();
+        if line.starts_with("    ") {
+            attacks.get_mut(&service).unwrap().push(word.to_owned());
+        } else {
+            word.trim_end_matches(':').clone_into(&mut service);
+            attacks.insert(service.clone(), Vec::new());
+        }
+    }
+    attacks
+}
+
+/// Makes each attack on a service once. The result shows what the honest clients got during it.
+fn attack(service: &str) {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("result");
-    let words = "bench hostile --rsa 1024 --clients 4 --rate 40 --connections 8 --addresses 2 --warmup 0 --duration 500ms --json --out";
-    let output = lab().args(words.split(' ')).arg(&out).output().unwrap();
+    let words = "bench hostile --rsa 1024 --clients 4 --rate 20 --connections 8 --addresses 2 --warmup 0 --duration 500ms --json";
+    let output =
+        lab().args(words.split(' ')).args(["--service", service, "--out"]).arg(&out).output().unwrap();
     assert!(output.status.success(), "{}\n{}", stderr(&output), stdout(&output));
     let result: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(result["errors"].as_object().unwrap().is_empty(), "{}", result["errors"]);
-    for attack in [
-        "none",
-        "slow-uploads",
-        "slow-headers",
-        "long-polls",
-        "unread-histories",
-        "unread-keys",
-        "refused-histories",
-        "large-bodies",
-        "large-accounts",
-        "copied-signatures",
-        "junk-connections",
-    ] {
-        let figure = |name: &str| result["extra"][&format!("{attack}_{name}")].as_f64();
-        // A busy machine may serve nobody for as long as an attack lasts here, so the shares have no lower limit.
-        for name in ["failed_requests", "goals_met", "share"] {
-            assert!(figure(name).is_some(), "{attack}: {name} is missing");
+    assert_eq!(result["parameters"]["services"], serde_json::json!([service]));
+    let figure = |label: &str, name: &str| result["extra"][&format!("{label}_{name}")].as_f64();
+    assert!(figure(&format!("{service}_alone"), "memory_peak_mb").unwrap() > 1.0, "{result}");
+    let attacks = &attacks()[service];
+    assert!(attacks.len() >= 3, "{attacks:?}");
+    for attack in attacks {
+        // A busy machine may serve nobody for as long as an attack lasts here, so the shares have no lower limit. What was
+        // begun is completed later.
+        assert!(figure(attack, "completed").unwrap() > 0.0, "{attack}: {result}");
+        for name in ["failed_requests", "goals_met", "share", "connections_held"] {
+            assert!(figure(attack, name).is_some(), "{attack}: {name} is missing");
         }
-        assert!(figure("memory_peak_mb").unwrap() > 1.0, "{attack}: {result}");
-        assert!(figure("failed").is_none(), "{attack}: {result}");
+        assert!(figure(attack, "memory_peak_mb").unwrap() > 1.0, "{attack}: {result}");
+        for name in ["failed", "ended"] {
+            assert!(figure(attack, name).is_none(), "{attack}: {name}: {result}");
+        }
+        assert!(result["kinds"].get(format!("{service}: {attack}")).is_some(), "{attack}: {result}");
     }
-    let kinds = result["kinds"].as_object().unwrap().values();
-    assert!(kinds.filter_map(|kind| kind["ops"].as_u64()).sum::<u64>() > 0, "{result}");
+    assert!(figure(&format!("{service}_alone"), "completed").unwrap() > 0.0, "{result}");
+    assert!(result["kinds"].get(format!("{service}: no attack")).is_some(), "{result}");
+}
+
+#[test]
+fn an_exchange_is_attacked() {
+    attack("exchange");
+}
+
+#[test]
+fn purses_and_identifications_are_attacked() {
+    attack("purses");
+    attack("kyc");
+}
+
+#[test]
+fn a_merchant_and_an_auditor_are_attacked() {
+    attack("merchant");
+    attack("auditor");
+}
+
+#[test]
+fn the_ports_of_feed_and_ledger_are_attacked() {
+    attack("feed");
+    attack("ledger");
+    let tested = ["auditor", "exchange", "feed", "kyc", "ledger", "merchant", "purses"];
+    assert_eq!(
+        attacks().into_keys().collect::<Vec<_>>(),
+        tested,
+        "each service is attacked by one of these tests"
+    );
+}
+
+/// A program that lacks a service has a result that says so.
+#[test]
+fn a_program_that_cannot_be_attacked_is_no_failure() {
+    let dir = tempfile::tempdir().unwrap();
+    let words =
+        "bench hostile --rsa 1024 --duration 100ms --json --service ledger --program /bin/false --out";
+    let output = lab().args(words.split(' ')).arg(dir.path().join("result")).output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(result["extra"]["ledger_missing"], 1.0, "{result}");
+    let remark = result["remarks"][0].as_str().unwrap();
+    assert!(remark.starts_with("ledger could not be attacked: "), "{remark}");
+    let words = ["bench", "hostile", "--attack", "slow-uploads", "--service", "ledger"];
+    let output = run_lab(&words);
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
 }
 
 #[test]

@@ -37,11 +37,12 @@ pub(crate) struct Sample {
     pub body: Vec<u8>,
 }
 
-/// Sends jobs that were prepared in advance; every answer must be 200.
+/// Sends jobs that were prepared in advance; every answer must have the same status, 200 unless another is expected.
 #[derive(Debug)]
 pub(crate) struct Prepared {
     jobs: VecDeque<Job>,
     under_way: Vec<Option<Job>>,
+    status: u16,
     /// Answers to be checked.
     pub samples: Vec<Sample>,
 }
@@ -54,6 +55,7 @@ impl Prepared {
             .map(|_| Self {
                 jobs: VecDeque::new(),
                 under_way: std::iter::repeat_with(|| None).take(clients).collect(),
+                status: 200,
                 samples: Vec::new(),
             })
             .collect();
@@ -61,6 +63,12 @@ impl Prepared {
             scripts[index % threads].jobs.push_back(job);
         }
         scripts
+    }
+
+    /// Expects another status.
+    #[must_use]
+    pub(crate) fn expecting(self, status: u16) -> Self {
+        Self { status, ..self }
     }
 }
 
@@ -86,7 +94,7 @@ impl Script for Prepared {
     }
 
     fn answer(&mut self, slot: usize, status: u16, body: &[u8]) -> (u64, Next) {
-        if status != 200 {
+        if status != self.status {
             return (0, Next::Failed(refusal(status, body)));
         }
         let job = self.under_way[slot].as_mut().expect("an answer belongs to a job");

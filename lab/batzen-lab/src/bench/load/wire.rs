@@ -18,13 +18,25 @@ const LIMITS: MessageLimits = MessageLimits { head_bytes_max: 64 << 10, body_byt
 /// # Panics
 /// When `body` has no JSON form; those of the protocol have.
 pub(crate) fn post(path: &str, body: &impl Serialize) -> Vec<u8> {
+    with_body("POST", path, body)
+}
+
+/// The bytes of a PUT with a JSON body.
+///
+/// # Panics
+/// As [`post`].
+pub(crate) fn put(path: &str, body: &impl Serialize) -> Vec<u8> {
+    with_body("PUT", path, body)
+}
+
+fn with_body(method: &str, path: &str, body: &impl Serialize) -> Vec<u8> {
     let body = serde_json::to_vec(body).expect("a request of the protocol has a JSON form");
     // Host and length of every request are close to these.
     let mut out = Vec::with_capacity(path.len() + body.len() + 96);
     // Writing to memory cannot fail.
     let _ = write!(
         out,
-        "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
+        "{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
         body.len()
     );
     out.extend_from_slice(&body);
@@ -58,7 +70,17 @@ pub(crate) fn frame(received: &[u8]) -> Result<Option<Framed>, FramingError> {
 pub(crate) struct Answer {
     /// The HTTP status.
     pub(crate) status: u16,
+    /// Everything before the body.
+    pub(crate) head: String,
     pub(crate) body: Vec<u8>,
+}
+
+impl Answer {
+    /// The first header field of this name.
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        let mut fields = self.head.lines().filter_map(|line| line.split_once(':'));
+        fields.find(|(field, _)| field.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim())
+    }
 }
 
 /// Sends one request on its own connection, for the set-up.
@@ -80,8 +102,8 @@ pub(crate) fn call(server: SocketAddr, request: &[u8]) -> io::Result<Answer> {
         }
         received.extend_from_slice(&part[..count]);
         if let Some(framed) = frame(&received).map_err(io::Error::other)? {
-            let body = received[framed.body].to_vec();
-            return Ok(Answer { status: framed.status, body });
+            let head = String::from_utf8_lossy(&received[..framed.body.start]).into_owned();
+            return Ok(Answer { status: framed.status, head, body: received[framed.body].to_vec() });
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The auditor of a world: a process of its own that follows the exchange and checks every change, on one thread.
 
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use batzen_crypto::EddsaPublicKey;
@@ -13,10 +13,14 @@ use crate::bench::load::scrape::Page;
 use crate::bench::scenarios::service::{self, PAUSE, Service};
 use crate::bench::scenarios::world::{CURRENCY, PATIENCE, WorldPlan, free_port, local};
 
-/// The keys of both sides of the stream.
+/// The name of the file with the auditor's key for the stream.
+const AUDITOR_KEY: &str = "auditor-feed.key";
+
+/// The keys of both sides of the stream, and the port at which it is offered beside its socket.
 pub(super) struct StreamKeys {
     exchange_pub: String,
     auditor_pub: String,
+    port: u16,
 }
 
 fn path(plan: &WorldPlan, name: &str) -> String {
@@ -35,14 +39,19 @@ impl StreamKeys {
             let output = service::run(plan, "make a key", &["signer", "keygen", &path(plan, name)])?;
             Ok::<_, BenchError>(String::from_utf8_lossy(&output.stdout).trim().to_owned())
         };
-        Ok(Self { exchange_pub: make("exchange-feed.key")?, auditor_pub: make("auditor-feed.key")? })
+        Ok(Self {
+            exchange_pub: make("exchange-feed.key")?,
+            auditor_pub: make(AUDITOR_KEY)?,
+            port: free_port()?,
+        })
     }
 
     /// The section of the exchange.
     pub(super) fn exchange_section(&self, plan: &WorldPlan, runtime_dir: &Path) -> String {
         format!(
-            "[exchange-feed]\nLISTEN = unix://{}\nKEY_FILE = {}\nAUDITORS = {}\n",
+            "[exchange-feed]\nLISTEN = unix://{},tcp://{}\nKEY_FILE = {}\nAUDITORS = {}\n",
             socket(runtime_dir),
+            local(self.port),
             path(plan, "exchange-feed.key"),
             self.auditor_pub
         )
@@ -50,9 +59,16 @@ impl StreamKeys {
 }
 
 /// A running auditor.
-pub(super) struct Auditor {
+pub(crate) struct Auditor {
     service: Service,
-    address: SocketAddr,
+    /// Where it serves.
+    pub(crate) address: SocketAddr,
+    /// Where the exchange offers the stream.
+    pub(crate) feed: SocketAddr,
+    /// The exchange's key for the stream.
+    pub(crate) feed_key: String,
+    /// The file of the auditor's own.
+    pub(crate) key_file: PathBuf,
 }
 
 /// The progress of an auditor.
@@ -70,7 +86,7 @@ impl Auditor {
     /// Starts it on the load generator's cores, since it runs on another machine than the exchange.
     pub(super) fn start(
         plan: &WorldPlan,
-        keys: &StreamKeys,
+        keys: StreamKeys,
         runtime_dir: &Path,
         (exchange_url, master_pub): (&str, &EddsaPublicKey),
     ) -> Result<Self> {
@@ -103,16 +119,28 @@ THREADS = 1
             home = plan.dir.join("auditor").display(),
             socket = socket(runtime_dir),
             exchange_pub = keys.exchange_pub,
-            key = path(plan, "auditor-feed.key"),
+            key = path(plan, AUDITOR_KEY),
         );
         std::fs::write(&config, text).map_err(BenchError::io(&config))?;
         let conf = config.to_string_lossy();
         service::run(plan, "prepare the auditor", &["auditor", "init", "-c", &conf])?;
+        let words = ["auditor", "exchange", "add", "-c", &conf, &master_pub.to_string(), exchange_url];
+        service::run(plan, "have the exchange audited", &words)?;
         let words = ["auditor", "serve", "-c", &conf];
         let mut service = Service::start(plan, "auditor", &words, &plan.placement.client)?;
         let address = local(port);
         service.wait_until_ready(address, "/ready", PATIENCE, &plan.interrupted)?;
-        Ok(Self { service, address })
+        Ok(Self {
+            service,
+            address,
+            feed: local(keys.port),
+            feed_key: keys.exchange_pub,
+            key_file: plan.dir.join(AUDITOR_KEY),
+        })
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.service.pid()
     }
 
     pub(super) fn still_runs(&mut self) -> Result<()> {

@@ -31,7 +31,7 @@ const RESERVES: usize = 64;
 #[derive(Args, Clone, Debug)]
 pub struct DepositArgs {
     #[command(flatten)]
-    cipher: CipherArgs,
+    pub(super) cipher: CipherArgs,
     /// How payments choose among 1,000 merchants
     #[arg(long, value_enum, default_value_t = Merchants::Uniform)]
     merchants: Merchants,

@@ -4,9 +4,10 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use batzen_crypto::hash::sha512;
-use batzen_crypto::{EddsaPrivateKey, EddsaPublicKey, ExpandedSigner, HashCode, ShortHash};
+use batzen_crypto::{EddsaPrivateKey, EddsaPublicKey, EddsaSignature, ExpandedSigner, HashCode, ShortHash};
 use batzen_protocol::api::exchange::{
     EncryptedContract, PurseCoin, PurseCreateRequest, PurseMergeConfirmation, PurseMergeRequest,
+    ReservePurseRequest,
 };
 use batzen_protocol::signatures::{
     ExchangeConfirmPurseMerged, SignedMessage, WalletAccountMerge, WalletPurseCreate, WalletPurseDeposit,
@@ -34,12 +35,16 @@ use crate::bench::scenarios::world::{self, CoinKind, Denom};
 const VALUE: u64 = 1;
 /// Reserves from which the set-up withdraws the coins.
 const RESERVES: usize = 64;
+/// People who receive money, by default.
+const RECEIVERS: u32 = 1_000;
 /// Size of an encrypted contract, in bytes: that of a wallet's contract with a short summary.
 const CONTRACT_BYTES: usize = 256;
 /// Time for which a purse is open.
 const PURSE_OPEN: Duration = Duration::from_secs(86_400);
 /// A purse that is merged after it was created.
 const MERGED: u32 = 1;
+/// A purse that a reserve asks for, which pays the fee.
+const ASKED: u32 = 3;
 /// No age commitment.
 const NO_AGE: ShortHash = ShortHash::from_bytes([0; 32]);
 /// Kinds of requests.
@@ -55,7 +60,7 @@ pub struct P2pArgs {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=256))]
     coins: u32,
     /// Number of people who receive money, in turn
-    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, value_name = "N", default_value_t = RECEIVERS, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     receivers: u32,
     #[command(flatten)]
     load: LoadOptions,
@@ -69,16 +74,11 @@ pub struct P2pArgs {
 /// # Errors
 /// As `measure`.
 pub fn run(args: &P2pArgs, context: &Context) -> Result<Run> {
-    let seed = Seed::new(args.load.seed).part("p2p");
-    let receivers = (0..u64::from(args.receivers))
-        .map(|index| ExpandedSigner::new(&EddsaPrivateKey::from_bytes(seed.bytes("receiver", index))))
-        .collect();
-    let mut workload =
-        P2p { args: args.clone(), seed, receivers, reserves: None, prepared: 0, created: BTreeMap::new() };
-    measure(&mut workload, &args.load, &args.run, context)
+    measure(&mut P2p::new(args), &args.load, &args.run, context)
 }
 
-struct P2p {
+/// The load of purses.
+pub(super) struct P2p {
     args: P2pArgs,
     seed: Seed,
     receivers: Vec<ExpandedSigner>,
@@ -97,11 +97,12 @@ struct Purse<'a> {
     amount: Amount,
     h_contract_terms: HashCode,
     created: Timestamp,
+    open: Duration,
 }
 
 impl Purse<'_> {
     fn expiration(&self) -> Timestamp {
-        self.created.saturating_add(PURSE_OPEN)
+        self.created.saturating_add(self.open)
     }
 
     fn coin(&self, coin: &Coin, denom: &Denom, h_exchange_base_url: HashCode) -> PurseCoin {
@@ -123,8 +124,7 @@ impl Purse<'_> {
         }
     }
 
-    /// The payer's request.
-    fn create(&self, deposits: Vec<PurseCoin>, contract: Vec<u8>, contract_pub: EddsaPublicKey) -> Vec<u8> {
+    fn purse_sig(&self) -> EddsaSignature {
         let message = WalletPurseCreate {
             purse_expiration: self.expiration(),
             purse_amount: self.amount,
@@ -132,26 +132,31 @@ impl Purse<'_> {
             merge_pub: self.merge_key.public_key(),
             min_age: 0,
         };
+        message.sign(&self.key)
+    }
+
+    fn sealed(&self, contract: Vec<u8>, contract_pub: EddsaPublicKey) -> EncryptedContract {
         let sealed = WalletPurseEcontract { h_econtract: sha512(&contract), contract_pub };
+        EncryptedContract { econtract_sig: sealed.sign(&self.key), econtract: contract.into(), contract_pub }
+    }
+
+    /// The payer's request.
+    fn create(&self, deposits: Vec<PurseCoin>, contract: Vec<u8>, contract_pub: EddsaPublicKey) -> Vec<u8> {
         let body = PurseCreateRequest {
             amount: self.amount,
             min_age: 0,
             merge_pub: self.merge_key.public_key(),
-            purse_sig: message.sign(&self.key),
+            purse_sig: self.purse_sig(),
             h_contract_terms: self.h_contract_terms,
             purse_expiration: self.expiration(),
             deposits,
-            econtract: Some(EncryptedContract {
-                econtract_sig: sealed.sign(&self.key),
-                econtract: contract.into(),
-                contract_pub,
-            }),
+            econtract: Some(self.sealed(contract, contract_pub)),
         };
         wire::post(&format!("/purses/{}/create", self.key.public_key()), &body)
     }
 
-    /// The receiver's request.
-    fn merge(&self, base_url: &str) -> Result<Vec<u8>> {
+    /// The receiver's reserve, and the signatures of the merge key and of the reserve.
+    fn merge_sigs(&self, base_url: &str, flags: u32) -> Result<(PaytoUri, EddsaSignature, EddsaSignature)> {
         let payto = PaytoUri::reserve(base_url, &self.receiver.public_key())
             .map_err(|error| BenchError::set_up("name a reserve", error))?;
         let (purse_pub, merge_timestamp) = (self.key.public_key(), self.created);
@@ -164,19 +169,59 @@ impl Purse<'_> {
             purse_pub,
             merge_timestamp,
             min_age: 0,
-            flags: MERGED,
+            flags,
         };
+        Ok((payto, merge.sign(&self.merge_key), account.sign_with(self.receiver)))
+    }
+
+    /// The receiver's request.
+    fn merge(&self, base_url: &str) -> Result<Vec<u8>> {
+        let (payto, merge_sig, reserve_sig) = self.merge_sigs(base_url, MERGED)?;
         let body = PurseMergeRequest {
             payto_uri: payto.into_string(),
-            merge_sig: merge.sign(&self.merge_key),
-            reserve_sig: account.sign_with(self.receiver),
-            merge_timestamp,
+            merge_sig,
+            reserve_sig,
+            merge_timestamp: self.created,
         };
-        Ok(wire::post(&format!("/purses/{purse_pub}/merge"), &body))
+        Ok(wire::post(&format!("/purses/{}/merge", self.key.public_key()), &body))
+    }
+
+    /// The request of a receiver who asks for a payment.
+    fn ask(&self, contract: Vec<u8>, contract_pub: EddsaPublicKey, base_url: &str) -> Result<Vec<u8>> {
+        let (_, merge_sig, reserve_sig) = self.merge_sigs(base_url, ASKED)?;
+        let body = ReservePurseRequest {
+            purse_value: self.amount,
+            min_age: 0,
+            purse_fee: Some(Amount::zero(self.amount.currency)),
+            merge_pub: self.merge_key.public_key(),
+            merge_sig,
+            reserve_sig,
+            purse_pub: self.key.public_key(),
+            purse_sig: self.purse_sig(),
+            h_contract_terms: self.h_contract_terms,
+            merge_timestamp: self.created,
+            purse_expiration: self.expiration(),
+            econtract: Some(self.sealed(contract, contract_pub)),
+        };
+        Ok(wire::post(&format!("/reserves/{}/purse", self.receiver.public_key()), &body))
     }
 }
 
 impl P2p {
+    /// Purses of one coin for many receivers.
+    pub(super) fn new(args: &P2pArgs) -> Self {
+        let seed = Seed::new(args.load.seed).part("p2p");
+        let receivers = (0..u64::from(args.receivers))
+            .map(|index| ExpandedSigner::new(&EddsaPrivateKey::from_bytes(seed.bytes("receiver", index))))
+            .collect();
+        Self { args: args.clone(), seed, receivers, reserves: None, prepared: 0, created: BTreeMap::new() }
+    }
+
+    /// Purses of one coin.
+    pub(super) fn of_one_coin(cipher: CipherArgs, load: LoadOptions, run: RunOptions) -> Self {
+        Self::new(&P2pArgs { cipher, coins: 1, receivers: RECEIVERS, load, run })
+    }
+
     fn purse(&self, number: u64, created: Timestamp) -> Purse<'_> {
         let receiver = usize::try_from(number % self.receivers.len() as u64).expect("an index");
         Purse {
@@ -186,7 +231,61 @@ impl P2p {
             amount: world::units(VALUE * u64::from(self.args.coins)),
             h_contract_terms: HashCode::from_bytes(self.seed.bytes("contract", number)),
             created,
+            open: PURSE_OPEN,
         }
+    }
+}
+
+/// Purses that reserves ask for and nobody fills: they cost nothing. Each has a reserve of its own.
+#[derive(Clone)]
+pub(super) struct EmptyPurses {
+    seed: Seed,
+    base_url: String,
+    created: Timestamp,
+    open: Duration,
+    contract: Vec<u8>,
+}
+
+impl EmptyPurses {
+    /// Purses at this exchange that are open for so long, with contracts of this size.
+    pub(super) fn new(seed: &Seed, base_url: String, open: Duration, contract_bytes: usize) -> Self {
+        Self { seed: *seed, base_url, created: world::now(), open, contract: vec![b'x'; contract_bytes] }
+    }
+
+    fn key(&self, name: &str, number: u64) -> EddsaPrivateKey {
+        EddsaPrivateKey::from_bytes(self.seed.bytes(name, number))
+    }
+
+    fn receiver(&self, number: u64) -> ExpandedSigner {
+        ExpandedSigner::new(&self.key("empty-receiver", number))
+    }
+
+    fn purse<'a>(&self, number: u64, receiver: &'a ExpandedSigner) -> Purse<'a> {
+        Purse {
+            key: self.key("empty", number),
+            merge_key: self.key("empty-merge", number),
+            receiver,
+            amount: world::units(VALUE),
+            h_contract_terms: HashCode::from_bytes(self.seed.bytes("empty-contract", number)),
+            created: self.created,
+            open: self.open,
+        }
+    }
+
+    /// The public key of a purse.
+    pub(super) fn public(&self, number: u64) -> EddsaPublicKey {
+        self.key("empty", number).public_key()
+    }
+
+    /// The request for it.
+    pub(super) fn ask(&self, number: u64) -> Result<Vec<u8>> {
+        let contract_pub = self.key("empty-contract-key", number).public_key();
+        self.purse(number, &self.receiver(number)).ask(self.contract.clone(), contract_pub, &self.base_url)
+    }
+
+    /// The request that merges it into the reserve of another one, which is refused.
+    pub(super) fn merge(&self, number: u64) -> Result<Vec<u8>> {
+        self.purse(number, &self.receiver(number - 1)).merge(&self.base_url)
     }
 }
 

@@ -85,19 +85,11 @@ pub struct PayArgs {
 /// # Errors
 /// As `measure`.
 pub fn run(args: &PayArgs, context: &Context) -> Result<Run> {
-    let seed = Seed::new(args.load.seed).part("pay");
-    let mut workload = Pay {
-        args: args.clone(),
-        seed,
-        shops: Chooser::new(args.merchants, args.shops as usize, seed.numbers("shops")),
-        choices: seed.numbers("refunds"),
-        reserves: None,
-        prepared: 0,
-    };
-    measure(&mut workload, &args.load, &args.run, context)
+    measure(&mut Pay::new(args), &args.load, &args.run, context)
 }
 
-struct Pay {
+/// The load of purchases.
+pub(super) struct Pay {
     args: PayArgs,
     seed: Seed,
     shops: Chooser,
@@ -105,18 +97,46 @@ struct Pay {
     reserves: Option<Reserves>,
     /// Orders prepared so far; no number is used twice.
     prepared: u32,
+    /// The template from which every second customer orders.
+    template: Option<&'static str>,
 }
 
-fn with_token(request: Vec<u8>) -> Vec<u8> {
+/// The request of a shop's own program.
+pub(super) fn with_token(request: Vec<u8>) -> Vec<u8> {
     wire::with_header(request, "Authorization", &format!("Bearer {TOKEN}"))
 }
 
 /// The base path of a shop.
-fn shop_path(shop: usize) -> String {
+pub(super) fn shop_path(shop: usize) -> String {
     format!("/instances/shop-{shop}")
 }
 
 impl Pay {
+    fn new(args: &PayArgs) -> Self {
+        let seed = Seed::new(args.load.seed).part("pay");
+        Self {
+            args: args.clone(),
+            seed,
+            shops: Chooser::new(args.merchants, args.shops as usize, seed.numbers("shops")),
+            choices: seed.numbers("refunds"),
+            reserves: None,
+            prepared: 0,
+            template: None,
+        }
+    }
+
+    /// Purchases for one coin at some shops. Every second customer orders from a template, which all shops must have.
+    pub(super) fn with_template(
+        template: &'static str,
+        shops: u32,
+        cipher: CipherArgs,
+        load: LoadOptions,
+        run: RunOptions,
+    ) -> Self {
+        let args = PayArgs { cipher, coins: 1, shops, merchants: Merchants::Uniform, refunds: 0, load, run };
+        Self { template: Some(template), ..Self::new(&args) }
+    }
+
     /// The request that opens a shop.
     fn shop(&self, number: u32) -> Vec<u8> {
         let id = format!("shop-{number}");
@@ -139,7 +159,8 @@ impl Pay {
         wire::post("/management/instances", &CreateInstanceRequest { id, auth, settings })
     }
 
-    fn amount(&self) -> Amount {
+    /// The price of a purchase.
+    pub(super) fn amount(&self) -> Amount {
         world::units(VALUE * u64::from(self.args.coins))
     }
 }
@@ -207,6 +228,7 @@ impl Workload for Pay {
         let terms = Arc::new(Terms {
             denom: stage.world.denoms[0].clone(),
             amount: self.amount(),
+            template: self.template,
             exchange_url: stage.world.base_url(),
         });
         let mut scripts: Vec<Customers> =
@@ -260,6 +282,7 @@ impl Workload for Pay {
 struct Terms {
     denom: Denom,
     amount: Amount,
+    template: Option<&'static str>,
     exchange_url: String,
 }
 
@@ -285,7 +308,7 @@ struct Fact {
 }
 
 /// The purchases of one thread.
-struct Customers {
+pub(super) struct Customers {
     terms: Arc<Terms>,
     waiting: VecDeque<Purchase>,
     under_way: Vec<Option<Purchase>>,
@@ -308,6 +331,11 @@ impl Purchase {
     }
 
     fn order(&self, terms: &Terms) -> Vec<u8> {
+        if let Some(template) = terms.template
+            && !self.number.is_multiple_of(2)
+        {
+            return wire::post(&format!("{}/templates/{template}", shop_path(self.shop)), &json!({}));
+        }
         let order = json!({
             "amount": terms.amount,
             "summary": "A measured article",

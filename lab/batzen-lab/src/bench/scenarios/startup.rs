@@ -120,6 +120,7 @@ fn measure(args: &StartupArgs, context: &Context) -> Result<Startup> {
         with_auditor: false,
         database,
         nodes: 1,
+        more_sections: String::new(),
         is_kept: false,
         interrupted: Arc::clone(&context.interrupted),
     };

@@ -72,6 +72,8 @@ pub(crate) struct WorldPlan {
     pub(crate) database: Option<Arc<Database>>,
     /// Processes of the exchange.
     pub(crate) nodes: u32,
+    /// Further sections of the exchange's configuration.
+    pub(crate) more_sections: String,
     /// Whether the directory is kept.
     pub(crate) is_kept: bool,
     /// Becomes true when the user interrupts the run.
@@ -206,7 +208,7 @@ impl World {
         if let Some(keys) = stream_keys {
             let (url, master_pub) = (world.base_url(), world.keys()?.master_public_key);
             let run = service::runtime_dir(ports[0]);
-            world.auditor = Some(Auditor::start(&world.plan, &keys, &run, (&url, &master_pub))?);
+            world.auditor = Some(Auditor::start(&world.plan, keys, &run, (&url, &master_pub))?);
         }
         drop(spinner);
         Ok(world)
@@ -240,6 +242,12 @@ impl World {
     #[must_use]
     pub(crate) fn merchant_address(&self) -> Option<SocketAddr> {
         self.merchant.as_ref().map(|merchant| merchant.address)
+    }
+
+    /// The auditor, if there is one.
+    #[must_use]
+    pub(crate) fn auditor(&self) -> Option<&Auditor> {
+        self.auditor.as_ref()
     }
 
     /// Returns the progress of the auditor, if there is one.
@@ -624,6 +632,7 @@ WIRE_GATEWAY_AUTH_METHOD = none
         home = home.display(),
     );
     text.extend(plan.database.as_deref().map(Database::configuration));
+    text.push_str(&plan.more_sections);
     for kind in &plan.coins {
         let (name, cipher) = match kind.cipher {
             Cipher::Rsa(bits) => (format!("rsa{bits}"), format!("CIPHER = RSA\nRSA_KEYSIZE = {bits}")),

@@ -168,6 +168,7 @@ pub(crate) fn measure<W: Workload>(
             with_auditor: load.with_auditor,
             database: database.clone(),
             nodes: load.nodes,
+            more_sections: String::new(),
             is_kept: run.keep_world,
             interrupted: context.interrupted.clone(),
         },

@@ -48,7 +48,7 @@ pub(crate) const METRICS_BEFORE_FILE: &str = "server-metrics-before.prom";
 pub(crate) const METRICS_AFTER_FILE: &str = "server-metrics-after.prom";
 
 /// Scenarios that record no series.
-const WITHOUT_SERIES: [&str; 2] = ["store", "pgbench"];
+const WITHOUT_SERIES: [&str; 3] = ["store", "pgbench", "hostile"];
 /// Runs of at least this length, in seconds, always have a series, whenever samples are taken.
 const SERIES_FROM_S: f64 = 2.0;
 

@@ -19,8 +19,10 @@ use crate::bench::results::result::{self, LIMITS_FILE, Run};
 use crate::bench::results::words::{cores, load};
 use crate::bench::scenarios::limits::Limits;
 
+mod hostile;
 mod postgres;
 
+use hostile::hostile;
 use postgres::{is_postgres, postgres};
 
 /// Arguments of `batzen-lab bench table`.
@@ -63,7 +65,7 @@ impl Results {
 type Table = fn(&Results) -> String;
 
 /// All tables by name, in the order in which they are printed.
-const TABLES: [(&str, Table); 10] = [
+const TABLES: [(&str, Table); 11] = [
     ("machine", machine),
     ("limits", limits),
     ("ceilings", ceilings),
@@ -71,6 +73,7 @@ const TABLES: [(&str, Table); 10] = [
     ("workers", workers),
     ("postgres", postgres),
     ("switch", switch),
+    ("hostile", hostile),
     ("stages", stages),
     ("reference", reference),
     ("commands", commands),
@@ -282,7 +285,9 @@ fn requests(results: &Results) -> String {
     let rows: Vec<Vec<String>> = results
         .runs
         .iter()
-        .filter(|run| !is_worker(run) && !is_switch(run) && !is_postgres(run))
+        .filter(|run| {
+            !is_worker(run) && !is_switch(run) && !is_postgres(run) && run.result.scenario != "hostile"
+        })
         .map(|run| {
             let result = &run.result;
             let ms = |pick: fn(crate::bench::results::result::Latency) -> u64| {

@@ -1,283 +1,387 @@
 //! `batzen-lab bench hostile`: attacks beside an honest load.
 //!
-//! An exchange serves payments at a steady rate, first alone, then beside one attack after another. The
-//! result shows what the honest client gets, and how much memory the exchange needs. Attacks come from
-//! separate addresses on this machine, target only this machine, and are bounded in number and time.
+//! A service serves honest clients at a steady rate, first alone, then beside one attack after another. The
+//! result shows what the honest clients get, how much memory the process needs, and how many connections the attack
+//! holds. Attacks come from separate addresses on this machine, target only this machine, and are bounded in number and
+//! time.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::thread::JoinHandle;
 use std::time::Duration;
 
-use batzen_crypto::denom::ExchangeWithdrawValues;
-use batzen_crypto::{DenomKey, EddsaSignature};
-use batzen_protocol::api::exchange::{ManagementKeysRequest, SignKeySignature};
 use clap::Args;
 use serde_json::json;
 
 use super::Context;
-use super::deposit::{DepositArgs, DepositLoad};
+use super::deposit::DepositArgs;
 use super::workers::{RunDirectory, Shape, blank};
 use crate::bench::BenchError;
 use crate::bench::error::Result;
-use crate::bench::load::affinity;
-use crate::bench::load::coins::{self, Mint, Planchet, PrepPool, Reserves};
-use crate::bench::load::generator::{self, Kind, Observer, Plan, Schedule, Watch};
-use crate::bench::load::measure::{Stage, Workload};
-use crate::bench::load::payments::Payments;
+use crate::bench::load::coins::PrepPool;
 use crate::bench::load::procfs::resident_bytes;
 use crate::bench::load::progress::Progress;
-use crate::bench::load::random::{Merchants, Seed};
-use crate::bench::load::wire;
 use crate::bench::results::result::{KindResult, Latency, LimitedBy, Load, Run};
 use crate::bench::scenarios::options::{self, Rate};
-use crate::bench::scenarios::world::{World, WorldPlan};
 
-mod attacks;
+mod arena;
+mod attack;
+mod auditor;
+mod exchange;
+mod feed;
+mod kyc;
+mod ledger;
+mod merchant;
+mod purses;
+mod slow;
+mod table;
 
-use attacks::{ATTACKS, Attack, BODY_BYTES, Stretched, Target};
+use arena::{Arena, Setting};
+use attack::{Attack, Parts, head};
+use table::{ATTACKS, Service};
 
-/// Payments per second by default.
-const RATE: f64 = 200.0;
 /// Connections of the honest client by default.
 const CLIENTS: u32 = 32;
-/// Withdrawals that give a reserve its long history; they leave it empty.
-const HISTORY: u32 = 6_000;
-/// Copies of one valid signature in a request about keys: some 15 MB.
-const COPIES: usize = 60_000;
+/// The largest body that any version of a service accepted.
+const BODY_BYTES: usize = 15 << 20;
 /// The share of its rate that the honest client should keep during an attack.
-const SHARE_GOAL: f64 = 0.8;
-/// The memory that the exchange may use during an attack, in bytes.
-const MEMORY_GOAL: u64 = 1 << 30;
+pub(crate) const SHARE_GOAL: f64 = 0.8;
+/// The memory that the attacked process may use during an attack, in bytes.
+pub(crate) const MEMORY_GOAL: u64 = 1 << 30;
+/// Interval at which memory is measured.
+const TICK: Duration = Duration::from_millis(50);
+/// Time for the rest of an attack to end.
+const REST: Duration = Duration::from_secs(1);
 
 /// Arguments of `batzen-lab bench hostile`.
 #[derive(Args, Clone, Debug)]
-#[command(after_help = "Attacks:
-  slow-uploads       large bodies that start fast and then drip, one byte per second
-  slow-headers       requests whose headers drip in
-  long-polls         polls for a reserve that is never funded
-  unread-histories   32 requests at a time for a long history, with no answer read
-  unread-keys        500 requests at a time for /keys, with no answer read
-  refused-histories  withdrawals from an empty reserve whose long history proves each refusal
-  large-bodies       bodies of 15 MB
-  large-accounts     unsigned deposits to payto URIs of 15 MB, each one different
-  copied-signatures  60,000 copies of one valid signature of the master key
-  junk-connections   connections that do not speak HTTP, one after another
-
-Goals during each attack: the honest client keeps 0.8 of its rate, and the exchange uses at most 1 GiB.")]
+#[command(after_help = table::help())]
 pub struct HostileArgs {
     /// Make only this attack (may be repeated)
-    #[arg(long, value_name = "NAME", value_parser = clap::builder::PossibleValuesParser::new(ATTACKS))]
+    #[arg(long, value_name = "NAME", value_parser = clap::builder::PossibleValuesParser::new(table::names()))]
     pub(crate) attack: Vec<String>,
+    /// Attack only this service (may be repeated)
+    #[arg(long, value_name = "SERVICE", value_enum)]
+    pub(crate) service: Vec<Service>,
     /// Number of attacking addresses, from 127.0.0.2 on
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=200))]
     pub(crate) addresses: u8,
-    /// Number of attacking connections
-    #[arg(long, value_name = "N", default_value_t = 400, value_parser = clap::value_parser!(u32).range(1..=20_000))]
-    pub(crate) connections: u32,
-    /// The program whose exchange is attacked [default: this one]
+    /// Number of attacking connections [default: 400; at the ledger 3,000]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=20_000))]
+    pub(crate) connections: Option<u32>,
+    /// The program whose services are attacked [default: this one]
     #[arg(long, value_name = "FILE")]
     pub(crate) program: Option<PathBuf>,
-    /// The honest load.
+    /// The honest load. Its rate is that of each service.
     #[command(flatten)]
     pub deposit: DepositArgs,
 }
 
-/// Watches the memory of the exchange.
-struct Memory {
-    pid: u32,
-    peak_bytes: u64,
-}
-
-impl Observer for Memory {
-    fn ticks(&mut self, _: &Watch) {
-        self.peak_bytes = self.peak_bytes.max(resident_bytes(self.pid));
+impl HostileArgs {
+    /// The attacks on a service that were chosen.
+    fn chosen(&self, service: Service) -> impl Iterator<Item = &'static str> {
+        let is_chosen = move |kind: &&table::Kind| {
+            kind.service == service
+                && (self.service.is_empty() || self.service.contains(&service))
+                && (self.attack.is_empty() || self.attack.iter().any(|name| name == kind.name))
+        };
+        ATTACKS.iter().filter(is_chosen).map(|kind| kind.name)
     }
 }
 
-/// Runs the honest load alone, and then beside each attack.
+/// The services, and their attacks after the honest load alone.
+pub(crate) fn rows() -> Vec<(&'static str, Option<&'static str>)> {
+    let mut rows = Vec::new();
+    for service in Service::ALL {
+        let attacks = ATTACKS.iter().filter(|attack| attack.service == service);
+        let names = std::iter::once(None).chain(attacks.map(|attack| Some(attack.name)));
+        rows.extend(names.map(|name| (service.name(), name)));
+    }
+    rows
+}
+
+/// The name under which a result has the honest load of a service, beside an attack or alone.
+pub(crate) fn kind(service: &str, attack: Option<&str>) -> String {
+    format!("{service}: {}", attack.unwrap_or("no attack"))
+}
+
+/// Watches the memory of a process until it is dropped.
+struct Memory {
+    peak_bytes: Arc<AtomicU64>,
+    stops: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Memory {
+    fn watch(pid: u32) -> Self {
+        let (peak_bytes, stops) =
+            (Arc::new(AtomicU64::new(resident_bytes(pid))), Arc::new(AtomicBool::new(false)));
+        let (peak, ends) = (Arc::clone(&peak_bytes), Arc::clone(&stops));
+        let work = move || {
+            while !ends.load(Relaxed) {
+                peak.fetch_max(resident_bytes(pid), Relaxed);
+                std::thread::sleep(TICK);
+            }
+        };
+        let thread = std::thread::Builder::new().name("memory".to_owned()).spawn(work).ok();
+        Self { peak_bytes, stops, thread }
+    }
+
+    fn peak_bytes(&self) -> u64 {
+        self.peak_bytes.load(Relaxed)
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        self.stops.store(true, Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // It has kept what it saw.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A body of 15 MB, whose last part holds all of it.
+fn large_body(method: &str, path: &str) -> Parts {
+    vec![head(method, path, BODY_BYTES).into(), vec![b'x'; BODY_BYTES].into()]
+}
+
+/// The figures of all services.
+#[derive(Default)]
+struct Figures {
+    ops: u64,
+    /// Rate and latency of the first service, alone.
+    first: Option<(f64, Latency)>,
+    kinds: BTreeMap<String, KindResult>,
+    extra: BTreeMap<String, f64>,
+    errors: BTreeMap<String, u64>,
+    remarks: Vec<String>,
+}
+
+/// A run of attacks.
+struct Hostile<'a> {
+    args: &'a HostileArgs,
+    /// With the attacked program.
+    context: &'a Context,
+    run_dir: &'a RunDirectory,
+    prep_pool: &'a PrepPool,
+    progress: Progress,
+    /// Honest operations per second, unless each service has its own rate.
+    rate: Option<f64>,
+    figures: Figures,
+}
+
+/// Runs the honest load of each service alone, and then beside each attack.
 ///
 /// # Errors
-/// When it cannot produce a result. Payments that fail during an attack are part of the result.
+/// When it cannot produce a result. Requests that fail during an attack are part of the result, and so is what an older
+/// program lacks.
 pub fn run(args: &HostileArgs, context: &Context) -> Result<Run> {
     let options = &args.deposit.load;
     options.store.check()?;
     let rate = match options.rate {
-        None => RATE,
-        Some(Rate::PerSecond(rate)) => rate,
+        None => None,
+        Some(Rate::PerSecond(rate)) => Some(rate),
         Some(Rate::OfPeak(_)) => {
-            return Err(BenchError::Usage("--rate is a number of payments per second here".into()));
+            return Err(BenchError::Usage("--rate is a number of operations per second here".into()));
         }
     };
-    let mut workload = DepositLoad::single(&args.deposit);
-    let described = workload.describe();
-    options::check_cipher(described.cipher)?;
+    options::check_cipher(args.deposit.cipher.cipher())?;
+    let services: Vec<Service> =
+        Service::ALL.into_iter().filter(|service| args.chosen(*service).next().is_some()).collect();
+    if services.is_empty() {
+        return Err(BenchError::Usage("no attack of --attack is on a service of --service".into()));
+    }
     let run_dir = RunDirectory::new("hostile", &args.deposit.run)?;
-    let progress = Progress::new(context.shows_progress);
     let prep_pool = PrepPool::new(&run_dir.placement.all)?;
-    let mut world = World::start(
-        WorldPlan {
-            program: args.program.clone().unwrap_or_else(|| context.program.clone()),
-            dir: run_dir.world.clone(),
-            placement: run_dir.placement.clone(),
-            coins: described.coins.clone(),
-            with_workers: options.with_workers,
-            with_auditor: false,
-            database: None,
-            nodes: 1,
-            is_kept: args.deposit.run.keep_world,
-            interrupted: Arc::clone(&context.interrupted),
-        },
-        &progress,
-    )?;
-    let clients = options.clients.unwrap_or(CLIENTS);
-    let threads = run_dir.placement.client_count().min(clients as usize);
-    let pid = world.exchange_pids()[0];
-    let address = world.exchange_address;
-    let mut stage = Stage {
-        world: &mut world,
+    let program = args.program.clone().unwrap_or_else(|| context.program.clone());
+    let attacked = Context { program, ..context.clone() };
+    let mut hostile = Hostile {
+        args,
+        context: &attacked,
+        run_dir: &run_dir,
         prep_pool: &prep_pool,
-        progress,
-        threads,
-        clients: (clients as usize).div_ceil(threads),
+        progress: Progress::new(context.shows_progress),
+        rate,
+        figures: Figures::default(),
     };
-    workload.set_up(&mut stage)?;
-    let target = Arc::new(target(&Seed::new(options.seed).part("hostile"), &mut stage)?);
-    let seconds = (options.warmup + options.duration).as_secs_f64();
-    let chosen = |name: &&str| args.attack.is_empty() || args.attack.iter().any(|attack| attack == name);
-    let mut kinds = BTreeMap::new();
-    let mut extra = BTreeMap::new();
-    let mut errors = BTreeMap::new();
-    let (mut quiet_per_s, mut quiet_latency, mut ops) = (0.0, Latency::default(), 0);
-    for name in std::iter::once("none").chain(ATTACKS.into_iter().filter(chosen)) {
-        let scripts = workload.prepare(whole(rate * seconds) + u64::from(clients), &mut stage)?;
-        let plan = Plan {
-            servers: vec![address],
-            clients: clients as usize,
-            schedule: Schedule::Open { jobs_per_s: rate },
-            warmup: options.warmup,
-            duration: Some(options.duration),
-            kinds: vec![Kind::counted("deposit")],
-            cores: run_dir.placement.client.clone(),
-        };
-        let mut memory = Memory { pid, peak_bytes: resident_bytes(pid) };
-        let ran = {
-            let _attack = (name != "none").then(|| {
-                let addresses = (0..args.addresses).map(|n| Ipv4Addr::new(127, 0, 0, 2 + n)).collect();
-                Attack::start(
-                    name,
-                    Arc::clone(&target),
-                    addresses,
-                    args.connections as usize,
-                    &run_dir.placement.client,
-                )
-            });
-            affinity::on_cores(&run_dir.placement.client, || {
-                generator::run(&plan, scripts, &mut memory, &context.interrupted)
-            })?
-        };
-        stage.world.still_runs()?;
-        let outcome = match ran {
-            Ok((outcome, scripts)) => {
-                workload.check(scripts, &mut stage)?;
-                outcome
+    for service in &services {
+        match hostile.attack(*service) {
+            Err(error @ (BenchError::Interrupted | BenchError::Usage(_))) => return Err(error),
+            Err(error) if args.program.is_some() => {
+                hostile.figures.extra.insert(format!("{}_missing", service.name()), 1.0);
+                hostile.figures.remarks.push(format!("{} could not be attacked: {error}", service.name()));
             }
-            Err(BenchError::Interrupted) => return Err(BenchError::Interrupted),
-            // The honest client cannot connect, so it got nothing.
-            Err(error) => {
-                extra.insert(format!("{name}_failed"), 1.0);
-                eprintln!("beside {name}: {error}");
-                generator::LoadOutcome { measured: options.duration, ..generator::LoadOutcome::default() }
-            }
-        };
-        let per_s = outcome.all.ops as f64 / outcome.measured.as_secs_f64().max(1e-3);
-        let latency = Latency::of(&outcome.all.latency);
-        if name == "none" {
-            (quiet_per_s, quiet_latency) = (per_s, latency);
-            errors.extend(outcome.errors.clone());
+            attacked => attacked?,
         }
-        ops += outcome.all.ops;
-        let failed: u64 = outcome.errors.values().sum();
-        extra.insert(format!("{name}_share"), per_s / quiet_per_s.max(1e-9));
-        extra.insert(format!("{name}_failed_requests"), failed as f64);
-        extra.insert(format!("{name}_memory_peak_mb"), memory.peak_bytes as f64 / 1e6);
-        let is_met = per_s >= SHARE_GOAL * quiet_per_s && memory.peak_bytes <= MEMORY_GOAL;
-        extra.insert(format!("{name}_goals_met"), f64::from(u8::from(is_met)));
-        kinds
-            .insert(format!("beside {name}"), KindResult { ops: outcome.all.ops, ops_per_s: per_s, latency });
-        // Gives the rest of the attack time to time out.
-        std::thread::sleep(Duration::from_secs(1));
     }
-    if !world.finish(&progress)? {
-        errors.insert("the books of the exchange do not add up".to_owned(), 1);
-    }
+    let figures = hostile.figures;
+    let names: Vec<&str> = services.iter().map(|service| service.name()).collect();
+    let mut remarks = figures.remarks;
+    remarks.push(
+        "the rate and latency above are those of the first service without attack; X_share is the honest client's rate beside \
+         attack X as a part of that of its service, and goals are a share of 0.8 and 1 GiB"
+            .to_owned(),
+    );
     let shape = Shape {
         scenario: "hostile",
-        title: format!("payments at {rate:.0}/s beside attacks from {} addresses", args.addresses),
-        unit: "payments",
+        title: format!("honest load beside attacks from {} addresses", args.addresses),
+        unit: "operations",
         parameters: BTreeMap::from([
             ("rate".to_owned(), json!(rate)),
+            ("services".to_owned(), json!(names)),
             ("addresses".to_owned(), json!(args.addresses)),
             ("connections".to_owned(), json!(args.connections)),
             ("program".to_owned(), json!(args.program.is_some())),
         ]),
-        remarks: vec![
-            "the rate and latency above are those without attack; X_share is the honest client's rate beside attack X as a \
-             part of that, and goals are a share of 0.8 and 1 GiB"
-                .to_owned(),
-        ],
+        remarks,
     };
-    let mut result = blank(context, &run_dir, shape, ops, options.duration.as_secs_f64());
-    result.ops_per_s = quiet_per_s;
-    result.latency = Some(quiet_latency);
-    result.load = Load::Open { clients: clients as usize, target_ops_per_s: rate };
+    let mut result = blank(context, &run_dir, shape, figures.ops, options.duration.as_secs_f64());
+    let (per_s, latency) = figures.first.unwrap_or_default();
+    (result.ops_per_s, result.latency) = (per_s, Some(latency));
+    let target_ops_per_s = rate.unwrap_or_else(|| services[0].rate());
+    result.load = Load::Open { clients: options.clients.unwrap_or(CLIENTS) as usize, target_ops_per_s };
     result.limited_by = LimitedBy::Client;
-    (result.kinds, result.extra, result.errors) = (kinds, extra, errors);
+    (result.kinds, result.extra, result.errors) = (figures.kinds, figures.extra, figures.errors);
     Ok(Run { path: run_dir.directory.clone(), result, series: Vec::new(), latency: Vec::new() })
 }
 
-/// Prepares the target of the attacks. A reserve is emptied first, so that it has a long history that proves
-/// refusals.
-fn target(seed: &Seed, stage: &mut Stage<'_>) -> Result<Target> {
-    let reserves = Reserves::open_with(1, u64::from(HISTORY), seed, stage.world, stage.progress)?;
-    let mint = Mint { world: stage.world, prep_pool: stage.prep_pool, reserves: &reserves, seed };
-    let bar = stage.progress.bar("making a long history", u64::from(HISTORY));
-    let coins = mint.coins(0, HISTORY as usize, |_| 0, &bar)?;
-    drop(bar);
-    let denom = &stage.world.denoms[0];
-    let values = match denom.key.key {
-        DenomKey::Rsa(_) => ExchangeWithdrawValues::Rsa,
-        DenomKey::Cs(_) => {
-            let answer = wire::call(stage.world.exchange_address, &coins::csr_request(seed, HISTORY, denom))
-                .map_err(|error| BenchError::set_up("ask for R values", error))?;
-            coins::csr_answer(&answer.body)?
-        }
-    };
-    let one_more = Planchet::new(seed, HISTORY, denom, &values)?;
-    let mut payments = Payments::new(Merchants::One, false, seed);
-    let payment = payments.next_payment();
-    let part = payments.part(&coins[0], denom, denom.amount, EddsaSignature::from_bytes([0; 64]));
-    let keys = stage.world.keys()?;
-    let signkey =
-        keys.signkeys.first().ok_or_else(|| BenchError::WrongAnswer("/keys has no signing key".into()))?;
-    let copy = SignKeySignature { exchange_pub: signkey.key, master_sig: signkey.master_sig };
-    Ok(Target {
-        address: stage.world.exchange_address,
-        poll: wire::get(&format!("/reserves/{}?timeout_ms=120000", signkey.key)),
-        history: reserves.status(0),
-        refused: reserves.withdraw(0, &[(denom, &one_more)]),
-        copies: wire::post(
-            "/management/keys",
-            &ManagementKeysRequest { denom_sigs: Vec::new(), signkey_sigs: vec![copy; COPIES] },
-        ),
-        deposit: Stretched::new(&payments.request(&payment, vec![part]), "payto://x-taler-bank/localhost/")
-            .ok_or_else(|| BenchError::WrongAnswer("a deposit without a payto URI".into()))?,
-        filler: vec![b'x'; BODY_BYTES],
-    })
-}
+impl Hostile<'_> {
+    /// Starts a service, and prepares its first load.
+    fn start(&self, service: Service, number: usize) -> Result<Box<dyn Arena>> {
+        let deposit = &self.args.deposit;
+        let setting = Setting {
+            context: self.context,
+            run_dir: self.run_dir,
+            prep_pool: self.prep_pool,
+            progress: self.progress,
+            cipher: deposit.cipher,
+            load: &deposit.load,
+            run: &deposit.run,
+            rate: self.rate.unwrap_or_else(|| service.rate()),
+            clients: deposit.load.clients.unwrap_or(CLIENTS) as usize,
+            dir: self.run_dir.world.join(format!("{}-{number}", service.name())),
+        };
+        let mut arena = match service {
+            Service::Exchange => exchange::start(&setting, deposit),
+            Service::Purses => purses::start(&setting),
+            Service::Kyc => kyc::start(&setting),
+            Service::Merchant => merchant::start(&setting),
+            Service::Auditor => auditor::start(&setting),
+            Service::Feed => feed::start(&setting),
+            Service::Ledger => ledger::start(&setting),
+        }?;
+        arena.prepare()?;
+        Ok(arena)
+    }
 
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count below 2^53")]
-fn whole(number: f64) -> u64 {
-    number as u64
+    /// Measures the honest load of a service alone and beside its attacks. A service that an attack has ended is started
+    /// again.
+    fn attack(&mut self, service: Service) -> Result<()> {
+        let mut running: Option<Box<dyn Arena>> = None;
+        let mut alone_per_s = 0.0;
+        let attacks: Vec<_> = std::iter::once(None).chain(self.args.chosen(service).map(Some)).collect();
+        for (number, attack) in attacks.into_iter().enumerate() {
+            let ready = running.take().map(|mut arena| arena.prepare().map(|()| arena));
+            let mut arena = match ready {
+                Some(Ok(arena)) => arena,
+                Some(Err(BenchError::Interrupted)) => return Err(BenchError::Interrupted),
+                None => self.start(service, number)?,
+                Some(Err(error)) => {
+                    self.figures.errors.insert(format!("{} does not recover: {error}", service.name()), 1);
+                    self.start(service, number)?
+                }
+            };
+            let per_s = self.measure(service, attack, alone_per_s, &mut *arena)?;
+            if attack.is_none() {
+                alone_per_s = per_s;
+            }
+            std::thread::sleep(REST);
+            match arena.still_runs() {
+                Ok(()) => running = Some(arena),
+                Err(BenchError::Interrupted) => return Err(BenchError::Interrupted),
+                Err(error) => {
+                    let label = attack.unwrap_or(service.name());
+                    self.figures.extra.insert(format!("{label}_ended"), 1.0);
+                    self.figures.extra.insert(format!("{label}_goals_met"), 0.0);
+                    self.figures.errors.insert(format!("beside {label}: {error}"), 1);
+                }
+            }
+        }
+        if let Some(arena) = running
+            && !arena.finish()?
+        {
+            self.figures.errors.insert(format!("{}: the books do not add up", service.name()), 1);
+        }
+        Ok(())
+    }
+
+    /// Measures one load, beside an attack or alone, and returns its rate.
+    fn measure(
+        &mut self,
+        service: Service,
+        name: Option<&'static str>,
+        alone_per_s: f64,
+        arena: &mut dyn Arena,
+    ) -> Result<f64> {
+        let memory = Memory::watch(arena.pid());
+        let attack = name.map(|name| self.begin(service, name, arena)).transpose()?;
+        let loaded = arena.load();
+        let held = attack.as_ref().map_or(0, Attack::open);
+        drop(attack);
+        let alone = format!("{}_alone", service.name());
+        let label = name.unwrap_or(&alone);
+        let outcome = match loaded {
+            Ok(outcome) => outcome,
+            Err(BenchError::Interrupted) => return Err(BenchError::Interrupted),
+            // The honest client cannot connect, so it got nothing.
+            Err(error) => {
+                self.figures.extra.insert(format!("{label}_failed"), 1.0);
+                eprintln!("beside {label}: {error}");
+                let measured = self.args.deposit.load.duration;
+                crate::bench::load::generator::LoadOutcome { measured, ..Default::default() }
+            }
+        };
+        let per_s = outcome.all.ops as f64 / outcome.measured.as_secs_f64().max(1e-3);
+        let latency = Latency::of(&outcome.all.latency);
+        let failed: u64 = outcome.errors.values().sum();
+        let peak_bytes = memory.peak_bytes();
+        let figures = &mut self.figures;
+        let mut put = |what: &str, value: f64| figures.extra.insert(format!("{label}_{what}"), value);
+        put("completed", outcome.ops_in_all as f64);
+        put("failed_requests", failed as f64);
+        put("memory_peak_mb", peak_bytes as f64 / 1e6);
+        if name.is_some() {
+            let share = if alone_per_s > 0.0 { per_s / alone_per_s } else { 0.0 };
+            let is_met = share >= SHARE_GOAL && peak_bytes <= MEMORY_GOAL;
+            put("share", share);
+            put("connections_held", held as f64);
+            put("goals_met", f64::from(u8::from(is_met)));
+            if let Some((reason, count)) = outcome.errors.iter().max_by_key(|(_, count)| **count) {
+                figures.remarks.push(format!("beside {label}, {count} honest requests failed: {reason}"));
+            }
+        } else {
+            figures.first.get_or_insert((per_s, latency));
+            let reasons = outcome.errors.into_iter();
+            figures
+                .errors
+                .extend(reasons.map(|(reason, count)| (format!("{}: {reason}", service.name()), count)));
+        }
+        figures.ops += outcome.all.ops;
+        let kind = kind(service.name(), name);
+        figures.kinds.insert(kind, KindResult { ops: outcome.all.ops, ops_per_s: per_s, latency });
+        Ok(per_s)
+    }
+
+    fn begin(&self, service: Service, name: &str, arena: &dyn Arena) -> Result<Attack> {
+        let missing = || BenchError::SetUp(format!("no attack {name} is prepared"));
+        let act = Arc::clone(arena.acts().get(name).ok_or_else(missing)?);
+        let addresses = (0..self.args.addresses).map(|n| Ipv4Addr::new(127, 0, 0, 2 + n)).collect();
+        let connections = self.args.connections.unwrap_or(service.connections()) as usize;
+        Ok(Attack::start(act, arena.address(), addresses, connections, &self.run_dir.placement.client))
+    }
 }

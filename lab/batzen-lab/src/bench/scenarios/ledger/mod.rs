@@ -1,7 +1,7 @@
 //! ledger: transfers from many clients to a ledger server. Each is durable before it is answered.
 
 mod client;
-mod server;
+pub(super) mod server;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -108,7 +108,7 @@ pub fn run(args: &LedgerArgs, context: &Context) -> Result<Run> {
     let progress = Progress::new(context.shows_progress);
     let mut server = match &args.ledger {
         Some(_) => None,
-        None => Some(LedgerServer::start(context, &run_dir, args.transport)?),
+        None => Some(LedgerServer::start(context, &run_dir.placement, &run_dir.world, args.transport)?),
     };
     let url = match (&args.ledger, &server) {
         (Some(url), _) => url.clone(),

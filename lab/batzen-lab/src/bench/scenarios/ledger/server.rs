@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::net::{SocketAddr, TcpListener};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -12,16 +12,15 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::Transport;
 use crate::bench::BenchError;
 use crate::bench::error::Result;
-use crate::bench::load::affinity::on_cores;
+use crate::bench::load::affinity::{Placement, on_cores};
 use crate::bench::load::wire;
 use crate::bench::scenarios::Context;
-use crate::bench::scenarios::workers::RunDirectory;
 
 /// Time that the server may take to start.
 const PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(10);
 
-pub(super) struct LedgerServer {
+pub(crate) struct LedgerServer {
     child: Child,
     log: PathBuf,
     http: SocketAddr,
@@ -35,9 +34,14 @@ fn free_address() -> Result<SocketAddr> {
 }
 
 impl LedgerServer {
-    /// Starts it on the server's cores, and waits until it answers.
-    pub(super) fn start(context: &Context, run_dir: &RunDirectory, transport: Transport) -> Result<Self> {
-        let (data, log) = (run_dir.world.join("ledger"), run_dir.world.join("ledger.log"));
+    /// Starts it on the server's cores, with its data and its log in a directory, and waits until it answers.
+    pub(crate) fn start(
+        context: &Context,
+        placement: &Placement,
+        dir: &Path,
+        transport: Transport,
+    ) -> Result<Self> {
+        let (data, log) = (dir.join("ledger"), dir.join("ledger.log"));
         let file = File::create(&log).map_err(BenchError::io(&log))?;
         let (tcp, http) = (free_address()?, free_address()?);
         let mut command = Command::new(&context.program);
@@ -55,7 +59,7 @@ impl LedgerServer {
             }
         };
         command.env("NO_COLOR", "1").stdin(Stdio::null()).stdout(Stdio::null()).stderr(file);
-        let child = on_cores(&run_dir.placement.server, || command.spawn())?
+        let child = on_cores(&placement.server, || command.spawn())?
             .map_err(|error| BenchError::set_up("cannot start the ledger", error))?;
         let mut server = Self { child, log, http, socket, url };
         let deadline = Instant::now() + PATIENCE;
@@ -72,7 +76,7 @@ impl LedgerServer {
         Ok(server)
     }
 
-    pub(super) fn pid(&self) -> u32 {
+    pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
 
@@ -98,7 +102,7 @@ impl LedgerServer {
         value.map_or(0, |bytes| bytes as u64)
     }
 
-    pub(super) fn still_runs(&mut self) -> Result<()> {
+    pub(crate) fn still_runs(&mut self) -> Result<()> {
         match self.child.try_wait() {
             Ok(None) => Ok(()),
             Ok(Some(status)) => Err(self.ended(&status.to_string())),
@@ -117,7 +121,7 @@ impl LedgerServer {
     }
 
     /// Terminates it, and waits until it has ended.
-    pub(super) fn stop(mut self) -> Result<()> {
+    pub(crate) fn stop(mut self) -> Result<()> {
         if let Some(pid) = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw) {
             // It may have ended already; waiting for it will show.
             let _ = kill_process(pid, Signal::TERM);
