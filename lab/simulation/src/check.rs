@@ -2,11 +2,11 @@
 //! answers that clients received.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
 use batzen_bank::books::history_flow;
-use batzen_crypto::EddsaPublicKey;
+use batzen_crypto::{EddsaPublicKey, HashCode};
 use batzen_exchange::reads::totals::totals;
 use batzen_exchange::rules::DenomTable;
 use batzen_ledger::Account;
@@ -17,6 +17,8 @@ use batzen_tables::exchange::{
     Coins, Deposits, KycProcesses, Melts, Prepared, PurseDeposits, PurseState, Purses, RecoupRefreshes,
     Recoups, Refunds, Reserves, WireTargetKey, WireTargets, Withdrawals,
 };
+use batzen_tables::merchant::{OrderDeposits, OrderRef, OrderRefunds, Orders};
+use batzen_wallet::core::purchase::PurchaseStage;
 use batzen_wallet::core::purse::{IncomeStage, PayStage};
 use batzen_wallet::core::state::OpKind;
 
@@ -24,6 +26,7 @@ use crate::audit;
 use crate::host::{Step, Stop};
 use crate::keys::{EXCHANGE_ACCOUNT, EXCHANGE_URL, Keys, limit, payto, start};
 use crate::message::Context;
+use crate::shop::{SHOP_ACCOUNT, SHOP_URL};
 use crate::world::World;
 
 fn each<T: Table>(store: &Store, mut visit: impl FnMut(Found<T>)) -> Step {
@@ -51,6 +54,7 @@ pub fn check(world: &mut World, context: &mut Context) -> Step {
     audit::whole(world, world.exchange.host.clock(context))?;
     wallets(world)?;
     purses(world, store)?;
+    shop(world, store)?;
     limits(store, denoms, context)?;
     revocation(world, context)?;
     accounts(world)?;
@@ -192,6 +196,54 @@ fn purses(world: &World, store: &Store) -> Step {
     }
 }
 
+/// What a shop calls paid has taken what its coins paid, and what it does not call paid has taken nothing. Receipts of
+/// wallets are of orders that are paid.
+fn shop(world: &World, exchange: &Store) -> Step {
+    let shop = world.shop.store().ok_or_else(|| Stop::wrong("the shop is down"))?;
+    let mut taken: BTreeMap<HashCode, i128> = BTreeMap::new();
+    each::<Deposits>(exchange, |found| {
+        *taken.entry(found.key.h_contract_terms).or_default() += units(found.row.amount);
+    })?;
+    each::<Refunds>(exchange, |found| {
+        *taken.entry(found.key.h_contract_terms).or_default() -= units(found.row.amount);
+    })?;
+    let (mut due, mut booked): (BTreeMap<OrderRef, i128>, _) = (BTreeMap::new(), BTreeSet::new());
+    each::<OrderDeposits>(shop, |found| {
+        booked.insert((found.key.order, found.key.coin_pub));
+        *due.entry(found.key.order).or_default() += units(found.row.amount);
+    })?;
+    // A coin that may have been deposited is given back, too.
+    each::<OrderRefunds>(shop, |found| {
+        if booked.contains(&(found.key.order, found.key.coin_pub)) {
+            *due.entry(found.key.order).or_default() -= units(found.row.amount);
+        }
+    })?;
+    let (mut wrong, mut paid) = (None, BTreeSet::new());
+    each::<Orders>(shop, |found| {
+        let order_id = found.row.order_id;
+        let contract = found.row.h_contract.and_then(|h_contract| taken.get(&h_contract));
+        let taken = contract.copied().unwrap_or_default();
+        let due = due.get(&found.key.order).copied().unwrap_or_default();
+        let (is_paid, amount) = (found.row.paid.is_some(), units(found.row.amount));
+        if taken != due || is_paid != (taken >= amount) || !is_paid && taken != 0 {
+            wrong =
+                Some(format!("order {order_id} of {amount}, paid: {is_paid}, has taken {taken} for {due}"));
+        }
+        if is_paid {
+            paid.insert(order_id);
+        }
+    })?;
+    for operation in world.customers.iter().flat_map(|customer| customer.state.operations.values()) {
+        if let OpKind::Purchase(record) = &operation.kind
+            && record.stage == PurchaseStage::Done
+            && !paid.contains(&record.terms().order_id)
+        {
+            wrong = Some(format!("order {} has a receipt, but is not paid", record.terms().order_id));
+        }
+    }
+    wrong.map_or(Ok(()), |what| Err(Stop::Wrong(what)))
+}
+
 /// The wallet's record of the exchange shows the revocation, and no coin of the revoked denomination has value left.
 fn revocation(world: &World, context: &Context) -> Step {
     let Some(index) = context.revoked else { return Ok(()) };
@@ -304,7 +356,7 @@ fn accounts(world: &World) -> Step {
         })
         .collect();
     let merchants = (0..world.merchants).map(crate::customer::merchant_account);
-    names.extend(merchants.map(|name| (name, 0)));
+    names.extend(merchants.chain([SHOP_ACCOUNT.to_owned()]).map(|name| (name, 0)));
     for (name, ordered) in names {
         let (credits, debits) = flow(world, &name)?;
         let expected = paid_out.get(&payto(&name)).copied().unwrap_or_default();
@@ -336,6 +388,8 @@ fn repetitions(world: &mut World, context: &mut Context) -> Step {
     for (request, response) in told {
         let again = if request.url.starts_with(crate::keys::EXCHANGE_URL) {
             world.exchange.answer(context, &request)?
+        } else if request.url.starts_with(SHOP_URL) {
+            world.shop.answer(context, &request)?
         } else {
             world.bank.answer(context, &request)?
         };
