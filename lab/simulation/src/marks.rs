@@ -68,6 +68,7 @@ pub const RARE: &[&str] = &[
     "refund.too_late",
     "theft.tried",
     "revocation.within_request",
+    "shop.already_paid",
     "shop.exchange_silent",
     "transfer.two_answers",
     "withdraw.after_expiry",

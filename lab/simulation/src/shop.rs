@@ -96,7 +96,10 @@ impl Shop {
         };
         self.running = Some(running);
         // Once it has been founded, it is founded.
-        let founded = self.answer(context, &foundation())?;
+        let alone = &mut |_: &mut Context, asked: &HttpRequest| {
+            Err(Stop::wrong(format!("the shop asks for {} when it is founded", asked.url)))
+        };
+        let founded = self.answer(context, &foundation(), alone)?;
         if self.lost(context) {
             return Ok(());
         }
@@ -249,7 +252,8 @@ impl Shop {
             context.marks.meet(match response.status {
                 200 if self.confirmed.insert(request.url.clone()) => "shop.paid",
                 200 => "shop.repeated",
-                502 | 504 => "shop.exchange_silent",
+                409 => "shop.already_paid",
+                500.. => "shop.exchange_silent",
                 _ => "shop.refused",
             });
         }
@@ -291,11 +295,16 @@ impl Shop {
         self.go_on(context)
     }
 
-    /// Answers a request at once, without network and faults. It must not need the exchange.
+    /// Answers a request at once, without network and faults. `exchange` answers what the exchange is asked.
     ///
     /// # Errors
     /// If a check fails.
-    pub fn answer(&mut self, context: &mut Context, request: &HttpRequest) -> Step<HttpResponse> {
+    pub fn answer(
+        &mut self,
+        context: &mut Context,
+        request: &HttpRequest,
+        exchange: &mut dyn FnMut(&mut Context, &HttpRequest) -> Step<HttpResponse>,
+    ) -> Step<HttpResponse> {
         let now = self.host.clock(context);
         let Some(running) = &self.running else { return Err(Stop::wrong("the shop is down")) };
         running.clock.set(now);
@@ -304,9 +313,14 @@ impl Shop {
             if let Some(response) = call.poll() {
                 return Ok(served(response));
             }
+            let (sent, _) = running.outside.take();
             let (commands, answers): (Vec<_>, Vec<_>) = running.service.take().into_iter().unzip();
-            if commands.is_empty() {
-                return Err(Stop::wrong(format!("the shop needs help to answer {}", request.url)));
+            if commands.is_empty() && sent.is_empty() {
+                return Err(Stop::wrong(format!("the shop waits for nothing to answer {}", request.url)));
+            }
+            for (asked, answer) in sent {
+                // The task may have ended.
+                let _ = answer.send(exchange(context, &sent_to(HttpContext::Merchant, asked))?);
             }
             match running.service.decide(&commands) {
                 Ok(verdicts) => {

@@ -530,9 +530,13 @@ impl Customer {
         match context.random.below(100) {
             _ if !has_coins => self.withdraw(context),
             0..15 => self.withdraw(context),
-            30..90 if self.is_thief => self.steal(context),
+            30..70 if self.is_thief => self.steal(context),
             15..45 => self.pay(context),
             45..60 => {
+                self.buy(context);
+                Ok(())
+            }
+            70..90 if self.is_thief => {
                 self.buy(context);
                 Ok(())
             }

@@ -1,9 +1,10 @@
 //! Purchases at the shop: an order, its contract, and its payment.
 
-use batzen_wallet::core::Change;
+use batzen_protocol::Timestamp;
 use batzen_wallet::core::http::HttpResponse;
 use batzen_wallet::core::purchase::order::PayUri;
-use batzen_wallet::core::purchase::{Order, pay};
+use batzen_wallet::core::purchase::{Order, SignedContract, pay};
+use batzen_wallet::core::{self, Change, Next, OpId};
 
 use super::{Customer, Purpose};
 use crate::host::Step;
@@ -31,6 +32,19 @@ impl Customer {
         self.ask(context, ProcessId::Shop, request, Purpose::Shopping);
     }
 
+    /// Pays an order with other coins at the same time, with a copy of the wallet.
+    fn pay_twice(&mut self, context: &mut Context, id: OpId, contract: &SignedContract, now: Timestamp) {
+        let mut copy = self.state.clone();
+        copy.operations.remove(&id);
+        let Ok((again, changes)) = pay::start(&copy, contract, "", now, &mut self.entropy) else { return };
+        for change in changes {
+            copy.apply(change);
+        }
+        if let Ok(Next::Request(request)) = core::next(&copy, again, 0) {
+            self.ask(context, ProcessId::Shop, *request, Purpose::Theft);
+        }
+    }
+
     /// The shop answers: the order is claimed, then paid. What it does not answer is forgotten; nobody pays it.
     pub(super) fn shop_on(&mut self, context: &mut Context, response: &HttpResponse) -> Step {
         let now = self.now(context);
@@ -54,7 +68,11 @@ impl Customer {
                     return Ok(());
                 }
                 let begun = pay::start(&self.state, &contract, "", now, &mut self.entropy);
-                if self.begin(context, begun)?.is_some() { self.go_on(context) } else { Ok(()) }
+                let Some(id) = self.begin(context, begun)? else { return Ok(()) };
+                if self.is_thief {
+                    self.pay_twice(context, id, &contract, now);
+                }
+                self.go_on(context)
             }
         }
     }
