@@ -2,11 +2,11 @@
 //! answers that clients received.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 
 use batzen_bank::books::history_flow;
-use batzen_crypto::EddsaPublicKey;
+use batzen_crypto::{EddsaPublicKey, HashCode};
 use batzen_exchange::reads::totals::totals;
 use batzen_exchange::rules::DenomTable;
 use batzen_ledger::Account;
@@ -17,13 +17,18 @@ use batzen_tables::exchange::{
     Coins, Deposits, KycProcesses, Melts, Prepared, PurseDeposits, PurseState, Purses, RecoupRefreshes,
     Recoups, Refunds, Reserves, WireTargetKey, WireTargets, Withdrawals,
 };
-use batzen_wallet::core::purse::{IncomeStage, PayStage};
+use batzen_tables::merchant::{OrderDeposits, OrderRef, OrderRefunds, Orders};
+use batzen_wallet::core::WalletState;
+use batzen_wallet::core::coin::CoinStatus;
+use batzen_wallet::core::purchase::PurchaseStage;
+use batzen_wallet::core::purse::{IncomeStage, PartState, PayStage, PursePart};
 use batzen_wallet::core::state::OpKind;
 
 use crate::audit;
 use crate::host::{Step, Stop};
 use crate::keys::{EXCHANGE_ACCOUNT, EXCHANGE_URL, Keys, limit, payto, start};
 use crate::message::Context;
+use crate::shop::{SHOP_ACCOUNT, SHOP_URL};
 use crate::world::World;
 
 fn each<T: Table>(store: &Store, mut visit: impl FnMut(Found<T>)) -> Step {
@@ -51,6 +56,7 @@ pub fn check(world: &mut World, context: &mut Context) -> Step {
     audit::whole(world, world.exchange.host.clock(context))?;
     wallets(world)?;
     purses(world, store)?;
+    shop(world, store)?;
     limits(store, denoms, context)?;
     revocation(world, context)?;
     accounts(world)?;
@@ -192,6 +198,54 @@ fn purses(world: &World, store: &Store) -> Step {
     }
 }
 
+/// What a shop calls paid has taken what its coins paid, and what it does not call paid has taken nothing. Receipts of
+/// wallets are of orders that are paid.
+fn shop(world: &World, exchange: &Store) -> Step {
+    let shop = world.shop.store().ok_or_else(|| Stop::wrong("the shop is down"))?;
+    let mut taken: BTreeMap<HashCode, i128> = BTreeMap::new();
+    each::<Deposits>(exchange, |found| {
+        *taken.entry(found.key.h_contract_terms).or_default() += units(found.row.amount);
+    })?;
+    each::<Refunds>(exchange, |found| {
+        *taken.entry(found.key.h_contract_terms).or_default() -= units(found.row.amount);
+    })?;
+    let (mut due, mut booked): (BTreeMap<OrderRef, i128>, _) = (BTreeMap::new(), BTreeSet::new());
+    each::<OrderDeposits>(shop, |found| {
+        booked.insert((found.key.order, found.key.coin_pub));
+        *due.entry(found.key.order).or_default() += units(found.row.amount);
+    })?;
+    // A coin that may have been deposited is given back, too.
+    each::<OrderRefunds>(shop, |found| {
+        if booked.contains(&(found.key.order, found.key.coin_pub)) {
+            *due.entry(found.key.order).or_default() -= units(found.row.amount);
+        }
+    })?;
+    let (mut wrong, mut paid) = (None, BTreeSet::new());
+    each::<Orders>(shop, |found| {
+        let order_id = found.row.order_id;
+        let contract = found.row.h_contract.and_then(|h_contract| taken.get(&h_contract));
+        let taken = contract.copied().unwrap_or_default();
+        let due = due.get(&found.key.order).copied().unwrap_or_default();
+        let (is_paid, amount) = (found.row.paid.is_some(), units(found.row.amount));
+        if taken != due || is_paid != (taken >= amount) || !is_paid && taken != 0 {
+            wrong =
+                Some(format!("order {order_id} of {amount}, paid: {is_paid}, has taken {taken} for {due}"));
+        }
+        if is_paid {
+            paid.insert(order_id);
+        }
+    })?;
+    for operation in world.customers.iter().flat_map(|customer| customer.state.operations.values()) {
+        if let OpKind::Purchase(record) = &operation.kind
+            && record.stage == PurchaseStage::Done
+            && !paid.contains(&record.terms().order_id)
+        {
+            wrong = Some(format!("order {} has a receipt, but is not paid", record.terms().order_id));
+        }
+    }
+    wrong.map_or(Ok(()), |what| Err(Stop::Wrong(what)))
+}
+
 /// The wallet's record of the exchange shows the revocation, and no coin of the revoked denomination has value left.
 fn revocation(world: &World, context: &Context) -> Step {
     let Some(index) = context.revoked else { return Ok(()) };
@@ -263,7 +317,9 @@ fn wallets(world: &World) -> Step {
             let row = batzen_exchange::reads::read::coin(store, coin.coin_pub)
                 .map_err(|error| Stop::wrong(error.to_string()))?;
             let remaining = row.map_or(value, |row| row.remaining);
-            if !customer.is_thief && remaining != coin.remaining {
+            // Change that is worth no refresh stays as doubtful as its purse was.
+            let is_doubtful = coin.status == CoinStatus::Used && is_doubtful(&customer.state, &coin.coin_pub);
+            if !customer.is_thief && !is_doubtful && remaining != coin.remaining {
                 return Err(Stop::wrong(format!(
                     "coin {} is worth {} to customer {} and {remaining} to the exchange",
                     coin.coin_pub, coin.remaining, customer.index
@@ -278,6 +334,15 @@ fn wallets(world: &World) -> Step {
         return Err(Stop::wrong(format!("coins of {issued} were signed, wallets have {held}")));
     }
     Ok(())
+}
+
+/// Returns whether the wallet cannot know if a coin is back from a purse that has expired.
+fn is_doubtful(state: &WalletState, coin_pub: &EddsaPublicKey) -> bool {
+    let is_it = |part: &PursePart| part.coin_pub == *coin_pub && part.state == PartState::Doubtful;
+    state.operations.values().any(|operation| match &operation.kind {
+        OpKind::PursePayment(record) => record.coins.iter().any(is_it),
+        _ => false,
+    })
 }
 
 /// Every account has paid and received the expected amounts, each once.
@@ -304,7 +369,7 @@ fn accounts(world: &World) -> Step {
         })
         .collect();
     let merchants = (0..world.merchants).map(crate::customer::merchant_account);
-    names.extend(merchants.map(|name| (name, 0)));
+    names.extend(merchants.chain([SHOP_ACCOUNT.to_owned()]).map(|name| (name, 0)));
     for (name, ordered) in names {
         let (credits, debits) = flow(world, &name)?;
         let expected = paid_out.get(&payto(&name)).copied().unwrap_or_default();
@@ -336,6 +401,9 @@ fn repetitions(world: &mut World, context: &mut Context) -> Step {
     for (request, response) in told {
         let again = if request.url.starts_with(crate::keys::EXCHANGE_URL) {
             world.exchange.answer(context, &request)?
+        } else if request.url.starts_with(SHOP_URL) {
+            let World { shop, exchange, .. } = world;
+            shop.answer(context, &request, &mut |context, asked| exchange.answer(context, asked))?
         } else {
             world.bank.answer(context, &request)?
         };

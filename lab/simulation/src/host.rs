@@ -214,6 +214,7 @@ impl Host {
         context.marks.meet(match self.place {
             ProcessId::Exchange => "crash.exchange",
             ProcessId::Bank => "crash.bank",
+            ProcessId::Shop => "crash.shop",
             _ => "crash.ledger",
         });
         context.say(&format!("{:?} is down", self.place));

@@ -1,7 +1,7 @@
 //! The whole system in one thread from one seed: exchange, bank, ledger and wallets over simulated disks, a
 //! simulated network and simulated clocks. For tests only; see `docs/simulation.md`.
 //!
-//! Real: the exchange with its API and workers, the engine's batches, the embedded store, the bank's rules
+//! Real: the exchange with its API and workers, the merchant backend with its API, the engine's batches, the embedded store, the bank's rules
 //! and chart, the ledger's machine, log and recovery, the wallet's core, the protocol's bodies and all
 //! cryptography. Simulated: the bank's API ([`bank`]), the ledger's socket ([`ledger`]), the wallet's driver and
 //! file ([`customer`]), threads, timers, disks, network and clocks.
@@ -27,6 +27,7 @@ mod outside;
 pub mod privacy;
 pub mod random;
 mod service;
+pub mod shop;
 pub mod swarm;
 pub mod world;
 

@@ -22,6 +22,8 @@ pub enum ProcessId {
     Bank,
     /// The bank's ledger.
     Ledger,
+    /// The shop.
+    Shop,
     /// The exchange's operator.
     Operator,
     /// An officer of the exchange, who decides on identifications.
@@ -132,6 +134,8 @@ pub enum Timer {
     Transfer,
     /// A round of the worker that refunds expired purses.
     Expire,
+    /// A look for coins that the shop has to give back.
+    Return,
     /// Repeat unanswered requests, and expire what is due.
     Repeat,
     /// Maintain the store.

@@ -7,20 +7,22 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use batzen_engine::{Batcher, InlineQueue, PendingAnswer, SubmitError};
+use batzen_engine::{Batcher, Clock, Entropy, InlineQueue, PendingAnswer, SubmitError};
 use batzen_exchange::api::api;
 use batzen_exchange::app;
 use batzen_exchange::config::ExchangeConfig;
 use batzen_exchange::core::Surroundings;
 use batzen_exchange::error::StartError;
 use batzen_exchange::rules::{Answer, Command, ExchangeRules, Refusal};
-use batzen_http::client::{Client, ClientOptions, Request as SentRequest, Response as Received, Transport};
+use batzen_http::client::{
+    Bytes, Client, ClientOptions, Request as SentRequest, Response as Received, Transport,
+};
 use batzen_http::{Method as ServedMethod, Request, Response, header};
 use batzen_protocol::Timestamp;
 use batzen_service::Api;
 use batzen_signer::SecurityModules;
 use batzen_store::{Store, StoreError};
-use batzen_wallet::core::http::{HttpRequest, HttpResponse, Method};
+use batzen_wallet::core::http::{Context as HttpContext, HttpRequest, HttpResponse, Method};
 
 use crate::keys::EXCHANGE_URL;
 use crate::outside::Outside;
@@ -30,16 +32,71 @@ use crate::random::Random;
 pub(crate) type Verdict = Result<Answer, Refusal>;
 
 /// A clock that shows what it is set to.
-#[derive(Clone, Default)]
-struct SetClock(Arc<AtomicU64>);
+#[derive(Clone)]
+pub(crate) struct SetClock(Arc<AtomicU64>);
 
-/// A request in progress.
-pub(crate) struct Call(Pin<Box<dyn Future<Output = Response> + Send>>);
+impl SetClock {
+    /// A clock that shows this time.
+    pub(crate) fn at(now: Timestamp) -> Self {
+        Self(Arc::new(AtomicU64::new(now.as_micros())))
+    }
 
-impl Call {
-    /// Continues until the request is answered or waits for a batch.
-    pub(crate) fn poll(&mut self) -> Option<HttpResponse> {
-        poll_once(&mut self.0).map(received)
+    /// Sets it.
+    pub(crate) fn set(&self, now: Timestamp) {
+        self.0.store(now.as_micros(), Relaxed);
+    }
+
+    /// The time that it shows.
+    pub(crate) fn now(&self) -> Timestamp {
+        Timestamp::from_micros(self.0.load(Relaxed))
+    }
+
+    fn shared(&self) -> Arc<dyn Clock> {
+        let shown = self.clone();
+        Arc::new(move || shown.now())
+    }
+}
+
+/// Work in progress, such as a request.
+pub(crate) struct Call<T = Response>(Pin<Box<dyn Future<Output = T> + Send>>);
+
+impl<T> Call<T> {
+    /// Work that has not begun yet.
+    pub(crate) fn new(work: Pin<Box<dyn Future<Output = T> + Send>>) -> Self {
+        Self(work)
+    }
+
+    /// Continues until it is done or waits for a batch.
+    pub(crate) fn poll(&mut self) -> Option<T> {
+        poll_once(&mut self.0)
+    }
+}
+
+/// Random bytes of a process.
+pub(crate) fn entropy(random: Random) -> Arc<dyn Entropy> {
+    let random = Mutex::new(random);
+    Arc::new(move |bytes: &mut [u8]| random.lock().unwrap_or_else(PoisonError::into_inner).fill(bytes))
+}
+
+/// A request as a service below this base URL gets it.
+pub(crate) fn local(request: &HttpRequest, base_url: &str) -> Request {
+    let method = match request.method {
+        Method::Get => ServedMethod::GET,
+        Method::Post => ServedMethod::POST,
+        Method::Delete => ServedMethod::DELETE,
+    };
+    let path = request.url.strip_prefix(base_url).unwrap_or_default();
+    Request::local(method, &format!("/{path}"), request.body.clone().unwrap_or_default())
+}
+
+/// A request of a service as messages carry it.
+pub(crate) fn sent_to(context: HttpContext, request: SentRequest<Bytes>) -> HttpRequest {
+    let (parts, body) = request.into_parts();
+    let is_post = parts.method == ServedMethod::POST;
+    HttpRequest {
+        method: if is_post { Method::Post } else { Method::Get },
+        body: is_post.then(|| body.to_vec()),
+        ..HttpRequest::get(context, parts.uri.to_string())
     }
 }
 
@@ -51,7 +108,7 @@ pub(crate) fn poll_once<T>(future: &mut Pin<Box<dyn Future<Output = T> + Send + 
 }
 
 /// An answer as the wallet's driver hands it over.
-fn received(response: Response) -> HttpResponse {
+pub(crate) fn served(response: Response) -> HttpResponse {
     let text = |name| response.header(&name).map(str::to_owned);
     HttpResponse {
         status: response.status,
@@ -82,17 +139,13 @@ impl Service {
         now: Timestamp,
         random: Random,
     ) -> Result<Self, StartError> {
-        let clock = SetClock(Arc::new(AtomicU64::new(now.as_micros())));
-        let random = Mutex::new(random);
-        let clock_of = |shown: SetClock| Arc::new(move || Timestamp::from_micros(shown.0.load(Relaxed)));
+        let clock = SetClock::at(now);
         let outside = Outside::default();
         let surroundings = Surroundings {
-            clock: clock_of(clock.clone()),
-            lease_clock: clock_of(clock.clone()),
+            clock: clock.shared(),
+            lease_clock: clock.shared(),
             timers: Arc::new(outside.clone()),
-            entropy: Arc::new(move |bytes: &mut [u8]| {
-                random.lock().unwrap_or_else(PoisonError::into_inner).fill(bytes);
-            }),
+            entropy: entropy(random),
             transport: Some(Arc::new(outside.clone())),
             attributes_key: Some([5; 64].into()),
         };
@@ -104,19 +157,12 @@ impl Service {
 
     /// Sets the clock.
     pub(crate) fn set_clock(&self, now: Timestamp) {
-        self.clock.0.store(now.as_micros(), Relaxed);
+        self.clock.set(now);
     }
 
     /// Begins to answer a request.
     pub(crate) fn call(&self, request: &HttpRequest) -> Call {
-        let method = match request.method {
-            Method::Get => ServedMethod::GET,
-            Method::Post => ServedMethod::POST,
-            Method::Delete => ServedMethod::DELETE,
-        };
-        let path = request.url.strip_prefix(EXCHANGE_URL).unwrap_or_default();
-        let body = request.body.clone().unwrap_or_default();
-        let mut sent = Request::local(method, &format!("/{path}"), body);
+        let mut sent = local(request, EXCHANGE_URL);
         if let Some(purse_sig) = &request.purse_sig {
             let text = purse_sig.to_string().parse().expect("base32 is visible");
             sent.head.headers.insert("taler-purse-signature", text);
@@ -148,7 +194,7 @@ impl Service {
     /// # Errors
     /// When the store fails.
     pub(crate) fn decide(&self, commands: &[Command]) -> Result<Vec<Verdict>, StoreError> {
-        let now = Timestamp::from_micros(self.clock.0.load(Relaxed));
+        let now = self.clock.now();
         self.batcher.run(commands, &move || now)
     }
 
@@ -187,7 +233,7 @@ impl Service {
 
     /// The same. `look` sees the commands on their way.
     pub(crate) fn answer_and(&self, request: &HttpRequest, look: impl FnMut(&Command)) -> HttpResponse {
-        received(self.complete(self.call(request).0, look))
+        served(self.complete(self.call(request).0, look))
     }
 
     /// Runs work that sends requests to this exchange.
@@ -205,8 +251,8 @@ struct Direct(Api<app::Exchange>);
 impl Transport for Direct {
     fn carry(
         &self,
-        request: SentRequest<batzen_http::client::Bytes>,
-    ) -> Pin<Box<dyn Future<Output = Result<Received<batzen_http::client::Bytes>, String>> + Send>> {
+        request: SentRequest<Bytes>,
+    ) -> Pin<Box<dyn Future<Output = Result<Received<Bytes>, String>> + Send>> {
         let (parts, body) = request.into_parts();
         let target = parts.uri.path_and_query().map_or("/", |target| target.as_str());
         let request = Request::local(parts.method, target, body);

@@ -52,11 +52,13 @@ pub enum Bug {
     RedirectsDeposits,
     /// After a restart, the exchange does not know its limits for customers who are not identified.
     ForgetsLimits,
+    /// The shop signs receipts of payments that it does not book.
+    ShopForgetsPayments,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::AnswerBeforeCommit,
         Self::LyingDisk,
         Self::RecoveryWithoutSync,
@@ -79,6 +81,7 @@ impl Bug {
         Self::ConfirmsEveryMerge,
         Self::RedirectsDeposits,
         Self::ForgetsLimits,
+        Self::ShopForgetsPayments,
     ];
 
     /// Its name on the command line.

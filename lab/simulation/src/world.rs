@@ -16,6 +16,7 @@ use crate::message::{Context, Event, ProcessId};
 use crate::officer::Officer;
 use crate::operator::Operator;
 use crate::random::Random;
+use crate::shop::Shop;
 use crate::swarm::{Bug, HOUR, SECOND, Swarm};
 
 /// Time that a run continues after the last fault: until refund deadlines have passed, merchants are paid,
@@ -26,7 +27,7 @@ const AUDITED: u64 = 300;
 /// The largest number of events in a run; more means a loop.
 const EVENTS_MAX: u64 = 400_000;
 
-const SERVICES: [ProcessId; 3] = [ProcessId::Exchange, ProcessId::Bank, ProcessId::Ledger];
+const SERVICES: [ProcessId; 4] = [ProcessId::Exchange, ProcessId::Bank, ProcessId::Ledger, ProcessId::Shop];
 
 /// All processes.
 pub struct World {
@@ -36,6 +37,8 @@ pub struct World {
     pub bank: Bank,
     /// Its ledger.
     pub ledger: Ledger,
+    /// The shop.
+    pub shop: Shop,
     /// The exchange's operator.
     pub operator: Operator,
     /// The exchange's officer.
@@ -123,6 +126,7 @@ impl World {
             exchange: Exchange::new(seed),
             bank: Bank::new(seed ^ 1),
             ledger: Ledger::new(seed ^ 2),
+            shop: Shop::new(seed ^ 3),
             operator: Operator::default(),
             officer: Officer::default(),
             customers,
@@ -142,6 +146,7 @@ impl World {
             ProcessId::Exchange => Some(&mut self.exchange.host),
             ProcessId::Bank => Some(&mut self.bank.host),
             ProcessId::Ledger => Some(&mut self.ledger.host),
+            ProcessId::Shop => Some(&mut self.shop.host),
             ProcessId::Operator | ProcessId::Officer | ProcessId::Customer(_) => None,
         }
     }
@@ -150,6 +155,7 @@ impl World {
         self.ledger.start(context)?;
         self.bank.found(context, &mut self.ledger)?;
         self.exchange.start(context)?;
+        self.shop.start(context)?;
         self.operator.start(context);
         self.officer.start(context);
         for customer in &mut self.customers {
@@ -189,6 +195,7 @@ impl World {
         self.ledger.kill(context);
         self.bank.kill(context);
         self.exchange.kill(context);
+        self.shop.kill(context);
         context.caused.clear();
         for place in SERVICES {
             self.restart(context, place)?;
@@ -254,6 +261,7 @@ impl World {
                         self.ledger.arrive(context, message);
                         Ok(())
                     }
+                    ProcessId::Shop => self.shop.arrive(context, message),
                     ProcessId::Operator => self.operator.arrive(context, &message),
                     ProcessId::Officer => {
                         self.officer.arrive(context, &message);
@@ -282,6 +290,7 @@ impl World {
                     ProcessId::Exchange => self.exchange.timer(context, timer),
                     ProcessId::Bank => self.bank.timer(context, timer),
                     ProcessId::Ledger => self.ledger.timer(context, timer),
+                    ProcessId::Shop => self.shop.timer(context, timer),
                     ProcessId::Customer(index) => self.customers[index].timer(context, timer),
                 }
             }
@@ -353,6 +362,7 @@ impl World {
             }
             ProcessId::Bank => self.bank.start(context),
             ProcessId::Ledger => self.ledger.start(context),
+            ProcessId::Shop => self.shop.start(context),
             ProcessId::Operator | ProcessId::Officer => Ok(()),
             ProcessId::Customer(index) => {
                 self.customers[index].start(context);
@@ -393,6 +403,7 @@ impl World {
             ProcessId::Exchange => self.exchange.kill(context),
             ProcessId::Bank => self.bank.kill(context),
             ProcessId::Ledger => self.ledger.kill(context),
+            ProcessId::Shop => self.shop.kill(context),
             ProcessId::Operator | ProcessId::Officer | ProcessId::Customer(_) => {}
         }
     }

@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration as StdDuration;
 
 use batzen_crypto::{Cipher, DenomPublicKey, EddsaPublicKey, EddsaSignature, HashCode};
+use batzen_engine::{Timers, run_blocking};
 use batzen_http::Networks;
 use batzen_http::client::{Call, Client, ClientError, ClientOptions, Destinations, Reply};
 use batzen_protocol::api::auditor::{AuditedExchange, AuditedExchanges};
@@ -28,6 +29,7 @@ use tokio::sync::{Mutex as Turn, Semaphore};
 use tokio::time::Instant;
 
 use crate::config::TrustedExchange;
+use crate::surroundings::Surroundings;
 
 /// Time that an exchange may take for one answer. The wallet's own limit is 15 s and 3 s a coin.
 const EXCHANGE_TIMEOUT: StdDuration = StdDuration::from_secs(10);
@@ -177,8 +179,8 @@ impl Exchange {
     }
 
     /// Returns whether it is recent enough, which depends on whether it suffices for a request.
-    fn serves(&self, suffices: impl Fn(&Self) -> bool) -> bool {
-        self.fetched.elapsed() < if suffices(self) { FRESH } else { FORCED_PAUSE }
+    fn serves(&self, suffices: impl Fn(&Self) -> bool, now: Instant) -> bool {
+        now.saturating_duration_since(self.fetched) < if suffices(self) { FRESH } else { FORCED_PAUSE }
     }
 }
 
@@ -228,6 +230,7 @@ struct Clients {
 
 impl Clients {
     fn new(
+        surroundings: &Surroundings,
         destinations: &Destinations,
         timeout: StdDuration,
         list_bytes_max: usize,
@@ -241,7 +244,7 @@ impl Clients {
                 destinations,
                 ..ClientOptions::default()
             };
-            Client::new(&options)
+            surroundings.client(&options)
         };
         // Answers about coins are keys and signatures, which deflating does not shrink much.
         Ok(Self {
@@ -294,6 +297,7 @@ pub(crate) struct Exchanges {
     turns: [Turn<()>; STRANGER_TURNS],
     hosts: RandomState,
     strangers: Semaphore,
+    timers: Arc<dyn Timers>,
 }
 
 impl Exchanges {
@@ -306,12 +310,16 @@ impl Exchanges {
         trusted: &[TrustedExchange],
         auditors: Vec<ContractAuditor>,
         networks: Networks,
+        surroundings: &Surroundings,
     ) -> Result<Self, ClientError> {
-        let near = Clients::new(&Destinations::All, EXCHANGE_TIMEOUT, KEYS_BYTES_MAX)?;
+        let clients = |destinations: &Destinations, timeout, list_bytes_max| {
+            Clients::new(surroundings, destinations, timeout, list_bytes_max)
+        };
+        let near = clients(&Destinations::All, EXCHANGE_TIMEOUT, KEYS_BYTES_MAX)?;
         Ok(Self {
             auditor_client: near.coins.clone(),
             near,
-            far: Clients::new(&Destinations::Public(networks), STRANGER_TIMEOUT, STRANGER_KEYS_BYTES_MAX)?,
+            far: clients(&Destinations::Public(networks), STRANGER_TIMEOUT, STRANGER_KEYS_BYTES_MAX)?,
             currency,
             trusted: trusted.iter().map(|one| Contact::new(one.clone(), Standing::Configured)).collect(),
             auditors,
@@ -320,6 +328,7 @@ impl Exchanges {
             turns: std::array::from_fn(|_| Turn::default()),
             hosts: RandomState::new(),
             strangers: Semaphore::new(STRANGERS_AT_ONCE),
+            timers: Arc::clone(&surroundings.timers),
         })
     }
 
@@ -425,11 +434,11 @@ impl Exchanges {
         contact: &Contact,
         suffices: impl Fn(&Exchange) -> bool,
     ) -> Result<Arc<Exchange>, ExchangeError> {
-        let known = || contact.known().filter(|known| known.serves(&suffices));
+        let known = || contact.known().filter(|known| known.serves(&suffices, self.timers.now()));
         if let Some(known) = known() {
             return Ok(known);
         }
-        let began = Instant::now();
+        let began = self.timers.now();
         let mut turn = contact.turn.lock().await;
         // Another request may have fetched it meanwhile.
         match (known(), &*turn) {
@@ -452,7 +461,7 @@ impl Exchanges {
                 Ok(fetched)
             }
             Err(error) => {
-                *turn = Some((Instant::now(), error.clone()));
+                *turn = Some((self.timers.now(), error.clone()));
                 Err(error)
             }
         }
@@ -464,7 +473,7 @@ impl Exchanges {
         url: &str,
         suffices: impl Fn(&Exchange) -> bool,
     ) -> Result<Arc<Exchange>, ExchangeError> {
-        let known = || self.approved(url).filter(|known| known.serves(&suffices));
+        let known = || self.approved(url).filter(|known| known.serves(&suffices, self.timers.now()));
         if let Some(known) = known() {
             return Ok(known);
         }
@@ -524,7 +533,7 @@ impl Exchanges {
 
     /// Asks the auditors for their lists, if it is time.
     async fn renew(&self, listed: &mut Listed) {
-        if listed.again.is_some_and(|again| Instant::now() < again) {
+        if listed.again.is_some_and(|again| self.timers.now() < again) {
             return;
         }
         let lists = self.auditors.iter().map(|auditor| {
@@ -534,7 +543,7 @@ impl Exchanges {
         let lists = futures_util::future::join_all(lists).await.into_iter();
         let lists: Vec<Option<AuditedExchanges>> = lists.map(|list| list.ok()?.ok().ok()).collect();
         let pause = if lists.iter().all(Option::is_some) { FRESH } else { AUDITOR_PAUSE };
-        listed.again = Some(Instant::now() + pause);
+        listed.again = Some(self.timers.now() + pause);
         for AuditedExchange { master_pub, exchange_url: url } in
             lists.into_iter().flatten().flat_map(|list| list.exchanges)
         {
@@ -554,11 +563,11 @@ impl Exchanges {
     ) -> Result<Exchange, ExchangeError> {
         let keys: KeysResponse = read(&clients.lists.get_json(format!("{url}keys")).await?)?;
         let wire: WireResponse = read(&clients.lists.get_json(format!("{url}wire")).await?)?;
-        let (currency, auditors) = (self.currency, self.auditors.clone());
+        let (currency, auditors, now) = (self.currency, self.auditors.clone(), self.timers.now());
         let way = Way { url: url.to_owned(), clients: clients.clone(), standing };
         // Thousands of signatures take a while.
-        let verified = tokio::task::spawn_blocking(move || verify(keys, wire, way, currency, &auditors));
-        verified.await.expect("verifying does not panic")
+        let verified = run_blocking(move || verify(keys, wire, way, currency, &auditors, now));
+        verified.await.expect("verifying does not outlive the runtime")
     }
 }
 
@@ -576,6 +585,7 @@ fn verify(
     way: Way,
     currency: Currency,
     auditors: &[ContractAuditor],
+    fetched: Instant,
 ) -> Result<Exchange, ExchangeError> {
     let malformed = |what: &str| ExchangeError::Malformed(what.to_owned());
     let master_pub = keys.master_public_key;
@@ -645,7 +655,7 @@ fn verify(
         has_batch_deposit: AtomicBool::new(true),
         signkeys: keys.signkeys,
         wire_fees: wire.fees.into_iter().collect(),
-        fetched: Instant::now(),
+        fetched,
         way,
     })
 }

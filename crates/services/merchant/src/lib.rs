@@ -12,6 +12,7 @@
 //! | `urls` | public URLs, which follow from the request |
 //! | `api` | the HTTP interface |
 //! | `webui` | the back office: files of a web page |
+//! | [`inline`] | a backend without threads, for simulators |
 //!
 //! Invariants: nothing is answered before it is durable. A contract never changes once a wallet has claimed it. Every
 //! coin that an exchange accepted is recorded with the exchange's confirmation before the payment is answered, so a
@@ -22,16 +23,18 @@ mod config;
 mod contract;
 mod exchanges;
 mod forget;
+pub mod inline;
 mod notices;
 mod order_form;
 pub mod rules;
+mod surroundings;
 mod urls;
 mod webui;
 
 use std::sync::Arc;
 
-use batzen_engine::{Lane, LaneOptions, SubmitError};
-use batzen_http::client::{Client, ClientError, ClientOptions, Destinations};
+use batzen_engine::{CpuPool, Lane, LaneOptions, SubmitError};
+use batzen_http::client::ClientError;
 use batzen_http::{Bound, Drain, Drained, Server, ServerOptions};
 use batzen_protocol::Currency;
 use batzen_store::{Store, StoreError};
@@ -40,9 +43,9 @@ use tokio::task::JoinHandle;
 
 pub use api::endpoints;
 pub use config::{ConfirmationShare, KNOWN_OPTIONS, ListenConfig, MerchantConfig, TrustedExchange};
+pub use surroundings::Surroundings;
 
 use api::Merchant;
-use exchanges::Exchanges;
 use rules::{MerchantRules, Open, Refusal, TypedCommand};
 
 /// The largest body of a request other than a payment, in bytes: an order.
@@ -100,23 +103,15 @@ impl RunningMerchant {
         let instance_changes = rules.instance_changes();
         let lane = Lane::start(Arc::new(rules), store, Arc::clone(&config.clock), LaneOptions::default());
         let state = opened(&lane, config.currency).await?;
-        let (auditors, networks) = (config.auditors.clone(), config.exchange_networks.clone());
-        let exchanges = Exchanges::new(config.currency, &config.exchanges, auditors, networks)?;
-        let hooks = ClientOptions {
-            timeout: api::HOOK_TIMEOUT,
-            max_reply_bytes: HOOK_REPLY_BYTES_MAX,
-            destinations: Destinations::Public(config.webhook_networks.clone()),
-            ..Default::default()
-        };
-        let hook_client = Client::new(&hooks)?;
         let options = ServerOptions {
             max_body_bytes: PAY_BYTES_MAX,
             trusted_proxies: config.trusted_proxies.clone(),
             hostnames: config.hostnames.clone(),
             ..ServerOptions::default()
         };
-        let merchant =
-            Merchant::new(config, state, lane, instance_changes, exchanges, hook_client, server.stats());
+        let pool = CpuPool::new(0, api::POOL_JOBS_MAX);
+        let (stats, machine) = (server.stats(), Surroundings::machine());
+        let merchant = Merchant::new(config, state, lane, instance_changes, stats, pool, &machine)?;
         let merchant = Arc::new(merchant);
         let drain = Drain::new();
         api::start_background(&merchant, &drain);

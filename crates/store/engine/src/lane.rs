@@ -394,7 +394,7 @@ impl<R: Rules> Lane<R> {
     }
 
     /// A lane without threads, and its queue, which a simulator empties.
-    pub(crate) fn inline(rules: Arc<R>, store: Store, options: LaneOptions) -> (Self, InlineQueue<R>) {
+    pub fn inline(rules: Arc<R>, store: Store, options: LaneOptions) -> (Self, InlineQueue<R>) {
         let metrics = Arc::<LaneMetrics>::default();
         let LaneOptions { queue_commands_max, queue_events_max, batch_commands_max, .. } = options;
         metrics.limits(queue_commands_max, batch_commands_max);

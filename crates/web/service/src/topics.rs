@@ -166,6 +166,11 @@ impl<K: Eq + Hash + Clone> Poll<K> {
         }
     }
 
+    /// Waits for an event, however long. Returns whether there was one: not when the service ends.
+    pub async fn event(&mut self, drain: &Drain) -> bool {
+        matches!(self.waiter.wait_until(None, drain).await, Woken::Event)
+    }
+
     /// Reads after each event until a value `is_final`, and returns the last one. `found` was read after the
     /// registration.
     ///

@@ -6,6 +6,7 @@
 
 mod identity;
 mod people;
+mod shopping;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -23,10 +24,12 @@ use batzen_wallet::core::withdraw::{self, Origin};
 use batzen_wallet::core::{self, Change, CoreError, Next, OpId, SeededEntropy, WalletState};
 
 use self::people::Lookup;
+use self::shopping::Shopping;
 use crate::bank::{OperationOrder, PayOrder};
 use crate::host::{Step, Stop};
 use crate::keys::{BANK_URL, EXCHANGE_ACCOUNT, EXCHANGE_URL, Keys, cents, currency, payto};
 use crate::message::{Body, Context, Event, Message, ProcessId, Timer};
+use crate::shop::SHOP_URL;
 use crate::swarm::{Bug, Revocation, SECOND};
 
 /// The purpose of a request.
@@ -39,6 +42,8 @@ enum Purpose {
     Update,
     /// A look at a URI of the board.
     Lookup,
+    /// A purchase that has not begun yet.
+    Shopping,
     /// A form of the exchange.
     Form,
     /// A double spend, whose outcome does not matter.
@@ -82,6 +87,10 @@ pub struct Customer {
     update: Option<ExchangeUpdate>,
     /// The look at a URI of the board, while one is under way.
     lookup: Option<Lookup>,
+    /// The purchase that has not begun yet.
+    shopping: Option<Shopping>,
+    /// The number of its orders at the shop.
+    bought: u64,
     /// The records before the last step, for [`Bug::SendsBeforeStoring`].
     stored: Option<WalletState>,
     next_refund: u64,
@@ -131,6 +140,8 @@ impl Customer {
             resting: BTreeMap::new(),
             update: None,
             lookup: None,
+            shopping: None,
+            bought: 0,
             stored: None,
             next_refund: 1,
             forms: BTreeSet::new(),
@@ -188,6 +199,7 @@ impl Customer {
         self.resting.clear();
         self.update = None;
         self.lookup = None;
+        self.shopping = None;
         if let Some(stored) = self.stored.take() {
             self.state = stored;
         }
@@ -253,6 +265,7 @@ impl Customer {
                     }
                     Some((Purpose::Update, _)) => self.update = None,
                     Some((Purpose::Lookup, _)) => self.lookup = None,
+                    Some((Purpose::Shopping, _)) => self.shopping = None,
                     Some((Purpose::Form | Purpose::Theft, _)) | None => {}
                 }
                 Ok(())
@@ -304,7 +317,9 @@ impl Customer {
             match core::next(&self.state, id, 0).map_err(|error| self.wrong(&error))? {
                 Next::Done => {}
                 Next::Request(request) => {
-                    self.ask(context, ProcessId::Exchange, *request, Purpose::Operation(id));
+                    let is_for_shop = request.url.starts_with(SHOP_URL);
+                    let to = if is_for_shop { ProcessId::Shop } else { ProcessId::Exchange };
+                    self.ask(context, to, *request, Purpose::Operation(id));
                 }
             }
         }
@@ -332,7 +347,9 @@ impl Customer {
             || request.url.contains("csr-")
             || request.url.ends_with("operation")
             || request.url.ends_with("/status")
-            || request.url.contains("kyc-form");
+            || request.url.contains("kyc-form")
+            // What is not refunded yet may be refunded later.
+            || request.url.ends_with("/abort") && response.body.windows(9).any(|part| part == b"\"failure\"");
         if response.status == 200 && request.body.is_some() && !promises_nothing {
             self.acknowledged.push((request.clone(), (**response).clone()));
         }
@@ -340,6 +357,7 @@ impl Customer {
             Purpose::Theft => Ok(()),
             Purpose::Update => self.learn(context, response),
             Purpose::Lookup => self.look_further(context, response),
+            Purpose::Shopping => self.shop_on(context, response),
             Purpose::Form => {
                 if response.status == 200 {
                     self.filled_in(context, &request);
@@ -514,8 +532,16 @@ impl Customer {
         match context.random.below(100) {
             _ if !has_coins => self.withdraw(context),
             0..15 => self.withdraw(context),
-            30..90 if self.is_thief => self.steal(context),
-            15..60 => self.pay(context),
+            30..70 if self.is_thief => self.steal(context),
+            15..45 => self.pay(context),
+            45..60 => {
+                self.buy(context);
+                Ok(())
+            }
+            70..90 if self.is_thief => {
+                self.buy(context);
+                Ok(())
+            }
             60..70 => self.deposit(context),
             70..80 => self.take_refund(context),
             80..90 => self.deal(context),

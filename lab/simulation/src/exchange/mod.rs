@@ -28,7 +28,7 @@ use crate::host::{DAMAGE, Host, Step, Stop, names_damage};
 use crate::keys::{Keys, cents, identification, payto};
 use crate::message::{Body, Context, Message, ProcessId, Timer};
 use crate::random::Random;
-use crate::service::{Call, Service, Verdict};
+use crate::service::{Call, Service, Verdict, served};
 use crate::swarm::Bug;
 
 struct Running {
@@ -225,7 +225,7 @@ impl Exchange {
         let (mut answered, mut ended) = (Vec::new(), Vec::new());
         for (message, mut call) in std::mem::take(open) {
             match call.poll() {
-                Some(response) => answered.push((message, response)),
+                Some(response) => answered.push((message, served(response))),
                 None => open.push((message, call)),
             }
         }

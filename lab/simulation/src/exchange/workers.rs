@@ -1,14 +1,12 @@
 //! The real workers: each runs until it is idle, again and again, over the simulated network.
 
-use std::pin::Pin;
 use std::sync::Arc;
 
 use batzen_crypto::{HashCode, Wtid};
 use batzen_engine::SubmitError;
 use batzen_exchange::workers::{Progress, WorkerError, aggregator, closer, expire, transfer, wirewatch};
-use batzen_http::client::Method as SentMethod;
 use batzen_protocol::api::bank::{IncomingHistory, TransferRequest};
-use batzen_wallet::core::http::{Context as HttpContext, HttpRequest, HttpResponse, Method};
+use batzen_wallet::core::http::{Context as HttpContext, HttpRequest, HttpResponse};
 use tokio::sync::oneshot;
 
 use super::{Exchange, Running};
@@ -16,6 +14,7 @@ use crate::host::{Step, Stop};
 use crate::message::{Body, Context, Message, ProcessId, Timer};
 use crate::outside::{Sent, Sleep};
 use crate::random::Random;
+use crate::service::{Call, sent_to};
 use crate::swarm::{Bug, SECOND};
 
 /// Time that a worker waits for the bank.
@@ -24,7 +23,7 @@ const PATIENCE: u64 = 30 * SECOND;
 /// A worker's run.
 pub(super) struct Run {
     timer: Timer,
-    work: Pin<Box<dyn Future<Output = Result<Progress, WorkerError>> + Send>>,
+    work: Call<Result<Progress, WorkerError>>,
 }
 
 /// A request to the bank, and the task that waits for its answer.
@@ -57,14 +56,14 @@ impl Exchange {
         let core = Arc::clone(&service.app.core);
         runs.push(Run {
             timer,
-            work: match timer {
+            work: Call::new(match timer {
                 Timer::Wirewatch => Box::pin(async move { wirewatch::run_until_idle(&core).await }),
                 Timer::Aggregate => Box::pin(async move { aggregator::run_until_idle(&core).await }),
                 Timer::Close => Box::pin(async move { closer::run_until_idle(&core).await }),
                 Timer::Transfer => Box::pin(async move { transfer::run_until_idle(&core).await }),
                 Timer::Expire => Box::pin(async move { expire::run_until_idle(&core).await }),
                 other => return Err(Stop::wrong(format!("the exchange has no timer {other:?}"))),
-            },
+            }),
         });
         self.go_on(context)
     }
@@ -72,13 +71,7 @@ impl Exchange {
     /// Sends requests of workers to the bank.
     pub(super) fn send(&mut self, context: &mut Context, sent: Vec<Sent>) {
         for (request, answer) in sent {
-            let (parts, body) = request.into_parts();
-            let is_post = parts.method == SentMethod::POST;
-            let mut request = HttpRequest {
-                method: if is_post { Method::Post } else { Method::Get },
-                body: is_post.then(|| body.to_vec()),
-                ..HttpRequest::get(HttpContext::Bank, parts.uri.to_string())
-            };
+            let mut request = sent_to(HttpContext::Bank, request);
             if let Some(transfer) = transfer_of(&request) {
                 if !self.asked_transfers.insert(transfer.wtid) {
                     context.marks.meet("transfer.repeated");
@@ -195,7 +188,7 @@ impl Exchange {
 impl Run {
     /// Continues, and returns the result once the worker is idle.
     pub(super) fn poll(&mut self) -> Option<Result<Progress, WorkerError>> {
-        crate::service::poll_once(&mut self.work)
+        self.work.poll()
     }
 
     /// Checks how it has ended: honest banks give a worker nothing to set aside, and rules never refuse its commands.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use batzen_http::Drain;
 use batzen_service::fill_dashboard;
+use tokio::runtime::Handle;
 use tokio::task::JoinSet;
 
 use super::{Merchant, deliveries, products, reserves, returns};
@@ -38,11 +39,11 @@ impl Background {
         Self { tasks: Mutex::default(), tasks_max }
     }
 
-    /// Runs something, unless there are too many tasks. Returns whether it does.
+    /// Runs something, unless there are too many tasks, or no runtime, as in a simulation. Returns whether it does.
     pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) -> bool {
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         while tasks.try_join_next().is_some() {}
-        let has_room = tasks.len() < self.tasks_max;
+        let has_room = tasks.len() < self.tasks_max && Handle::try_current().is_ok();
         if has_room {
             tasks.spawn(task);
         }

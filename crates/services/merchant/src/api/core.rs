@@ -1,8 +1,10 @@
 //! The part that every endpoint uses: configuration, rows, rules and notices.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use batzen_engine::Lane;
+use batzen_crypto::EddsaPrivateKey;
+use batzen_engine::{Entropy, Lane, Timers};
 use batzen_http::Response;
 use batzen_protocol::{Amount, ErrorCode, Money, Timestamp};
 use batzen_store::{Store, StoreError};
@@ -14,21 +16,29 @@ use super::{FAILURES, Shop, refused};
 use crate::config::MerchantConfig;
 use crate::notices::Notices;
 use crate::rules::{MerchantRules, Refusal, TypedCommand};
+use crate::surroundings::Surroundings;
 
 pub(crate) struct Core {
     pub(crate) config: MerchantConfig,
     pub(crate) store: Store,
     pub(crate) notices: Notices,
+    pub(crate) timers: Arc<dyn Timers>,
+    entropy: Arc<dyn Entropy>,
     lane: Lane<MerchantRules>,
     /// The number of the latest order, transfer, tip or token.
     last_row_id: AtomicU64,
 }
 
 impl Core {
-    pub(crate) fn new(config: MerchantConfig, lane: Lane<MerchantRules>) -> Self {
+    pub(crate) fn new(
+        config: MerchantConfig,
+        lane: Lane<MerchantRules>,
+        surroundings: &Surroundings,
+    ) -> Self {
         let store = lane.store().clone();
         let notices = Notices::new(&store);
-        Self { config, store, notices, lane, last_row_id: AtomicU64::new(0) }
+        let (timers, entropy) = (Arc::clone(&surroundings.timers), Arc::clone(&surroundings.entropy));
+        Self { config, store, notices, timers, entropy, lane, last_row_id: AtomicU64::new(0) }
     }
 
     pub(crate) fn lane(&self) -> &Lane<MerchantRules> {
@@ -42,6 +52,18 @@ impl Core {
 
     pub(crate) fn now(&self) -> Timestamp {
         self.config.clock.now()
+    }
+
+    /// Random bytes.
+    pub(crate) fn random<const N: usize>(&self) -> [u8; N] {
+        let mut bytes = [0; N];
+        self.entropy.fill(&mut bytes);
+        bytes
+    }
+
+    /// A new private key.
+    pub(crate) fn new_key(&self) -> EddsaPrivateKey {
+        EddsaPrivateKey::from_bytes(self.random())
     }
 
     pub(crate) fn amount(&self, money: Money) -> Amount {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use batzen_crypto::{EddsaPrivateKey, HashCode, WireSalt, fill_random};
+use batzen_crypto::{EddsaPrivateKey, HashCode, WireSalt};
 use batzen_http::{Request, Response};
 use batzen_protocol::api::merchant::{
     CreateInstanceRequest, InstanceAccount, InstanceAuth, InstanceAuthMethod, InstanceDetails, InstanceList,
@@ -130,7 +130,7 @@ async fn create_instance(app: &Arc<Merchant>, request: &mut Request) -> Answer {
     }
     let code = ErrorCode::MERCHANT_PRIVATE_POST_INSTANCES_BAD_AUTH;
     let token_hash = hash_of(app, &id, &auth, code)?;
-    let (row, accounts) = rows_of(&app.core, &settings, &EddsaPrivateKey::generate(), token_hash)?;
+    let (row, accounts) = rows_of(&app.core, &settings, &app.core.new_key(), token_hash)?;
     app.core.decide(CreateInstance { id: id.clone(), row, accounts }, &id).await?;
     Ok(Response::empty(204))
 }
@@ -181,9 +181,7 @@ fn rows_of(
         };
         // As exchanges accept them, since they pay there.
         let payto = PaytoUri::parse(uri.as_str()).map_err(wrong)?;
-        let mut salt = [0; 16];
-        fill_random(&mut salt);
-        let salt = WireSalt::from_bytes(salt);
+        let salt = WireSalt::from_bytes(core.random());
         accounts.push(NewAccount { payto_uri: uri.clone(), salt, h_wire: payto.wire_hash(&salt) });
     }
     let row = InstanceRow {
@@ -239,7 +237,7 @@ async fn show_instance(app: &Arc<Merchant>, _: &mut Request, shop: &Shop, _: &st
 async fn change_instance(app: &Arc<Merchant>, request: &mut Request, shop: &Shop, _: &str) -> Answer {
     let settings: InstanceSettings = body(request)?;
     // The rules keep the instance's own keys and token.
-    let (row, accounts) = rows_of(&app.core, &settings, &EddsaPrivateKey::generate(), None)?;
+    let (row, accounts) = rows_of(&app.core, &settings, &app.core.new_key(), None)?;
     match app.core.execute(ChangeInstance { id: shop.id.clone(), row, accounts }).await? {
         Ok(()) => Ok(Response::empty(204)),
         Err(Refusal::InstanceDeleted) => {

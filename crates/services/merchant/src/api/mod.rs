@@ -36,7 +36,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use batzen_engine::{Collector, CollectorOptions, CpuPool, Lane};
-use batzen_http::client::Client;
+use batzen_http::client::{Client, ClientError, ClientOptions, Destinations};
 use batzen_http::{Head, Request, Response, Stats, Style};
 use batzen_metrics::Page;
 use batzen_protocol::ErrorCode;
@@ -48,23 +48,25 @@ use self::access::Gate;
 use self::auditors::Auditors;
 use self::background::Background;
 pub(crate) use self::background::start as start_background;
-pub(crate) use self::deliveries::HOOK_TIMEOUT;
-use self::deliveries::Queues;
+use self::deliveries::{HOOK_TIMEOUT, Queues};
 use self::kyc::KycPace;
 use self::pay::Confirmation;
+pub(crate) use self::returns::{ask_due, end_claims};
 pub(crate) use self::shops::Shop;
 use self::shops::Shops;
 use self::table::{BASES, OPERATIONS, Row};
 use self::templates::Pace;
 
 use self::core::Core;
+use crate::HOOK_REPLY_BYTES_MAX;
 use crate::config::MerchantConfig;
 use crate::exchanges::Exchanges;
 use crate::rules::{MerchantRules, Refusal};
+use crate::surroundings::Surroundings;
 use crate::urls;
 
 /// Single jobs of the CPU pool that may wait.
-const POOL_JOBS_MAX: usize = 1_024;
+pub(crate) const POOL_JOBS_MAX: usize = 1_024;
 /// The longest wait of one long poll. The client may then ask again.
 const LONG_POLL_MAX: Duration = Duration::from_secs(600);
 const DASHBOARD: Layout = Layout { sections: COMMON, work: &["refund", "transfer"] };
@@ -96,16 +98,24 @@ impl Merchant {
         state: MerchantStateRow,
         lane: Lane<MerchantRules>,
         instance_changes: Arc<AtomicU64>,
-        exchanges: Exchanges,
-        hook_client: Client,
         http_stats: Arc<Stats>,
-    ) -> Self {
-        let pool = CpuPool::new(0, POOL_JOBS_MAX);
+        pool: CpuPool,
+        surroundings: &Surroundings,
+    ) -> Result<Self, ClientError> {
+        let (auditors, networks) = (config.auditors.clone(), config.exchange_networks.clone());
+        let exchanges = Exchanges::new(config.currency, &config.exchanges, auditors, networks, surroundings)?;
+        let hooks = ClientOptions {
+            timeout: HOOK_TIMEOUT,
+            max_reply_bytes: HOOK_REPLY_BYTES_MAX,
+            destinations: Destinations::Public(config.webhook_networks.clone()),
+            ..Default::default()
+        };
+        let hook_client = surroundings.client(&hooks)?;
         let confirmations = pool.collector("confirmation", CollectorOptions::default(), pay::check);
         let monitor =
             Monitor::new("merchant", &OPERATIONS, &DASHBOARD, http_stats).in_currency(config.currency);
-        Self {
-            core: Core::new(config, lane),
+        Ok(Self {
+            core: Core::new(config, lane, surroundings),
             gate: Gate::new(Shops::new(instance_changes), state.token_salt),
             auditors: Arc::new(Auditors::new(exchanges.auditor_client.clone())),
             exchanges,
@@ -117,7 +127,7 @@ impl Merchant {
             template_pace: Pace::default(),
             kyc_pace: KycPace::default(),
             monitor,
-        }
+        })
     }
 
     /// Ends the work that no request waits for.

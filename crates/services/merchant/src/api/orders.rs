@@ -3,8 +3,8 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
+use batzen_crypto::base32;
 use batzen_crypto::hash::sha512;
-use batzen_crypto::{base32, fill_random};
 use batzen_http::{Head, Request, Response};
 use batzen_protocol::api::merchant::{
     ClaimedOrder, ContractExchange, ContractTerms, CreateOrderRequest, CreateOrderResponse, ForgetRequest,
@@ -134,7 +134,7 @@ pub(super) async fn make_order(
     let refuse = |BadOrder(code, detail)| Response::error(code, &detail);
     let now = app.core.now();
     let order_id = match wish.order.get("order_id") {
-        None => random_order_id(now),
+        None => random_order_id(now, app.core.random()),
         Some(Value::String(id)) if is_order_id(id) => id.clone(),
         Some(_) => {
             let code = ErrorCode::MERCHANT_PRIVATE_POST_ORDERS_PROPOSAL_PARSE_ERROR;
@@ -168,11 +168,7 @@ pub(super) async fn make_order(
     let Value::Object(order) = asked["order"].take() else { unreachable!("it is an object") };
     let order = contract::with_products(order, taken.products, taken.minimum_age).map_err(refuse)?;
     let terms = contract::terms(order, wish.refund_delay, &order_id, &frame).map_err(refuse)?;
-    let claim_token = wish.create_token.unwrap_or(true).then(|| {
-        let mut token = [0; TOKEN_BYTES];
-        fill_random(&mut token);
-        token
-    });
+    let claim_token = wish.create_token.unwrap_or(true).then(|| app.core.random::<TOKEN_BYTES>());
     let typed = terms.typed;
     let money = |amount: batzen_protocol::Amount| amount.money_in(app.core.config.currency);
     let row = OrderRow {

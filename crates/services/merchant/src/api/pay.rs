@@ -24,7 +24,6 @@ use batzen_tables::merchant::{
 use futures_util::future::{join, join_all};
 use futures_util::{StreamExt as _, stream};
 use serde_json::Value;
-use tokio::time::Instant;
 
 use super::auditors::{Sample, sample};
 use super::core::Core;
@@ -127,13 +126,14 @@ impl Attempt {
 async fn pay_order(app: &Arc<Merchant>, request: &mut Request, shop: &Shop, order_id: &str) -> Answer {
     let PayRequest { coins, session_id } = body(request)?;
     let attempt = Attempt::new(coins, session(session_id.as_deref())?)?;
-    let deadline = Instant::now() + CLAIM_PATIENCE;
+    let timers = &app.core.timers;
+    let deadline = timers.now() + CLAIM_PATIENCE;
     let (order, _) = app.core.order(shop, order_id).await?;
     loop {
         // Registered first, so that no change is missed.
         let poll = app.core.notices.poll_order(&order);
         match pay(app, request, shop, order_id, &attempt).await {
-            Err(NotPaid::UnderWay) if Instant::now() < deadline => {}
+            Err(NotPaid::UnderWay) if timers.now() < deadline => {}
             Err(NotPaid::UnderWay) => {
                 let detail = "another payment of this order is under way: ask again";
                 return Err(FAILURES.try_later(detail));
@@ -141,10 +141,13 @@ async fn pay_order(app: &Arc<Merchant>, request: &mut Request, shop: &Shop, orde
             Err(NotPaid::Answer(response)) => return Err(response),
             Ok(response) => return Ok(response),
         }
-        let again = Instant::now() + CLAIM_PAUSE;
+        let pause = timers.sleep_until(deadline.min(timers.now() + CLAIM_PAUSE));
         match poll {
-            Some(mut poll) => _ = poll.wait(again.min(deadline), &request.drain).await,
-            None => tokio::time::sleep_until(again.min(deadline)).await,
+            Some(mut poll) => tokio::select! {
+                _ = poll.event(&request.drain) => {}
+                () = pause => {}
+            },
+            None => pause.await,
         }
     }
 }

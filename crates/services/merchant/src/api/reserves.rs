@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration as StdDuration;
 
-use batzen_crypto::EddsaPrivateKey;
 use batzen_http::{Request, Response};
 use batzen_protocol::api::exchange::ReserveBalance;
 use batzen_protocol::api::merchant::{
@@ -115,7 +114,7 @@ async fn create_reserve(app: &Arc<Merchant>, request: &mut Request, shop: &Shop,
     let unsupported =
         || Response::error(ErrorCode::MERCHANT_PRIVATE_POST_RESERVES_UNSUPPORTED_WIRE_METHOD, &wire_method);
     let payto_uri = exchange.accounts.iter().find(is_method).ok_or_else(unsupported)?.clone();
-    let reserve_priv = EddsaPrivateKey::generate();
+    let reserve_priv = app.core.new_key();
     let now = app.core.now();
     let row = TipReserveRow {
         instance: shop.id.clone(),

@@ -26,7 +26,7 @@ const NO_DEPOSIT: u16 = 404;
 
 /// Ends claims of orders that cannot be paid any more, whose payments were not completed. Returns whether there may be
 /// more.
-pub(super) async fn end_claims(app: &Merchant) -> Result<bool, Response> {
+pub(crate) async fn end_claims(app: &Merchant) -> Result<bool, Response> {
     let now = app.core.now();
     let read = move |store: &Store| {
         store.range::<PaymentClaims, Timestamp>(PaymentClaims::BY_OVER, ..=now, RETURNS_AT_ONCE)
@@ -42,7 +42,7 @@ pub(super) async fn end_claims(app: &Merchant) -> Result<bool, Response> {
 }
 
 /// Asks for the refunds that are due. Returns whether there may be more.
-pub(super) async fn ask_due(app: &Merchant) -> Result<bool, Response> {
+pub(crate) async fn ask_due(app: &Merchant) -> Result<bool, Response> {
     let read = |store: &Store| {
         let (from, to) = (Bound::Unbounded, Bound::Unbounded);
         store.range_bytes::<CoinReturns>(CoinReturns::BY_NEXT, from, to, RETURNS_AT_ONCE, false)

@@ -4,7 +4,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use batzen_crypto::hash::sha512_parts;
-use batzen_crypto::{EddsaPrivateKey, EddsaPublicKey, HashCode, fill_random};
+use batzen_crypto::{EddsaPrivateKey, EddsaPublicKey, HashCode};
 use batzen_http::{Request, Response};
 use batzen_protocol::api::exchange::{BatchWithdrawRequest, BlindSignatures, WithdrawRequest};
 use batzen_protocol::api::merchant::{
@@ -137,9 +137,7 @@ async fn authorize_tip(app: &Arc<Merchant>, request: &mut Request, shop: &Shop, 
     let none = ErrorCode::MERCHANT_PRIVATE_POST_TIP_AUTHORIZE_RESERVE_NOT_FOUND;
     let mut refusal = Response::error(none, "");
     for (reserve, _) in candidates {
-        let mut tip_id = [0; 64];
-        fill_random(&mut tip_id);
-        let key = TipKey { tip_id: HashCode::from_bytes(tip_id) };
+        let key = TipKey { tip_id: HashCode::from_bytes(app.core.random()) };
         let row = TipRow {
             instance: shop.id.clone(),
             row_id: app.core.next_row_id(),

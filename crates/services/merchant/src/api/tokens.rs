@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use batzen_crypto::{HashCode, base32, fill_random};
+use batzen_crypto::{HashCode, base32};
 use batzen_http::{Request, Response};
 use batzen_protocol::api::merchant::{CreateTokenRequest, CreateTokenResponse, TokenList, TokenSummary};
 use batzen_protocol::{ErrorCode, Timestamp};
@@ -71,9 +71,7 @@ async fn create_token(app: &Arc<Merchant>, request: &mut Request, shop: &Shop, _
     if known.iter().filter(|found| now < found.row.expires).count() >= TOKENS_MAX {
         return Err(Response::error_status(ErrorCode::GENERIC_PARAMETER_MALFORMED, 409, "too many tokens"));
     }
-    let mut random = [0; 32];
-    fill_random(&mut random);
-    let token = format!("secret-token:{}", base32::encode(&random));
+    let token = format!("secret-token:{}", base32::encode(&app.core.random::<32>()));
     let expires = if duration.is_forever() { Timestamp::NEVER } else { now.saturating_add(duration) };
     let key = AccessTokenKey { instance: shop.id.clone(), token_hash: app.gate.token_hash(&shop.id, &token) };
     let row = AccessTokenRow {

@@ -10,7 +10,7 @@ pub(crate) mod contract;
 mod failure;
 pub mod fees;
 pub mod order;
-pub(crate) mod pay;
+pub mod pay;
 mod record;
 pub mod refunds;
 pub(crate) mod replay;

@@ -114,7 +114,7 @@ impl PayUri {
     /// The order, with a fresh key if the wallet does not know it. The changes must be durable before the
     /// order is claimed: without the key nobody can pay it.
     #[must_use]
-    pub(crate) fn open(
+    pub fn open(
         &self,
         state: &WalletState,
         now: Timestamp,
@@ -146,7 +146,7 @@ impl PayUri {
 impl Order {
     /// Claims the order. A repetition gets the same contract.
     #[must_use]
-    pub(crate) fn claim_request(&self) -> HttpRequest {
+    pub fn claim_request(&self) -> HttpRequest {
         #[derive(Serialize)]
         struct Claim<'a> {
             nonce: EddsaPublicKey,
@@ -165,7 +165,7 @@ impl Order {
     ///
     /// # Errors
     /// If the merchant refuses, or the contract is not acceptable.
-    pub(crate) fn read_claim(self, response: &HttpResponse) -> Result<Self> {
+    pub fn read_claim(self, response: &HttpResponse) -> Result<Self> {
         const WHAT: &str = "claiming the order";
         match (response.status, response.code().to_u32()) {
             (200, _) => {}

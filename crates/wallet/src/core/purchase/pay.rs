@@ -59,7 +59,7 @@ struct CoinPermission {
 ///
 /// # Errors
 /// If the offer has expired, or as [`fees::preview`].
-pub(crate) fn start(
+pub fn start(
     state: &WalletState,
     contract: &SignedContract,
     session_id: &str,

@@ -53,7 +53,7 @@ pub(crate) struct AcceptedExchange {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ContractTerms {
     /// The order's number.
-    pub(crate) order_id: String,
+    pub order_id: String,
     /// Base URL of the merchant.
     pub merchant_base_url: String,
     pub(crate) merchant_pub: EddsaPublicKey,
@@ -104,9 +104,10 @@ pub struct SignedContract {
     pub(crate) merchant_sig: EddsaSignature,
 }
 
+/// The stage of a purchase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub(crate) enum PurchaseStage {
+pub enum PurchaseStage {
     /// Without receipt: not sent yet, or sent without an answer.
     Pay,
     /// To be given up: the merchant has to give back what it has deposited.
@@ -147,7 +148,8 @@ pub struct Purchase {
     pub(crate) wire_fee_share: Money,
     /// The coins, in the random order in which they are sent.
     pub(crate) coins: Vec<PurchaseCoin>,
-    pub(crate) stage: PurchaseStage,
+    /// How far it is.
+    pub stage: PurchaseStage,
     /// `MERCHANT_PAYMENT_OK`: the merchant's receipt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) receipt: Option<EddsaSignature>,
@@ -157,8 +159,9 @@ pub struct Purchase {
 }
 
 impl Purchase {
+    /// The contract's terms.
     #[must_use]
-    pub(crate) const fn terms(&self) -> &ContractTerms {
+    pub const fn terms(&self) -> &ContractTerms {
         &self.contract.terms
     }
 

@@ -526,8 +526,11 @@ fn after_decision(step: &mut Step<'_, '_>, mut record: PursePayment, response: &
             give_back(step, &mut record, PartState::Returned)?;
             end(step, record, PayStage::Returned);
         }
+        // The exchange does not say of an expired purse whether it was paid out before.
         Seen::Expired => {
             give_back(step, &mut record, PartState::Doubtful)?;
+            record.reason =
+                Some("it expired; unless somebody accepted it before, the money is back".to_owned());
             end(step, record, PayStage::Returned);
         }
         Seen::Unknown => return Err(forgotten()),
