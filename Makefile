@@ -61,8 +61,8 @@ demo: build ## play one round of digital cash on this machine and keep serving (
 build: needs ## the release programs: target/release/batzen, and batzen-lab beside it
 	@BATZEN_COMMIT="$$(git describe --always --dirty 2>/dev/null)" $(CARGO) build --profile $(PROFILE) --locked --bin batzen --bin batzen-lab 1>&2
 
-# Most tests wait: for servers, deadlines and PostgreSQL. So more of them run at a time than there are processors.
-test test-fast: export RUST_TEST_THREADS ?= $(shell echo $$((2 * $$(nproc))))
+# Most tests wait: for disks, servers, deadlines and PostgreSQL. So more of them run at a time than there are processors.
+test test-fast: export RUST_TEST_THREADS ?= $(shell echo $$((3 * $$(nproc))))
 
 test: needs-test ## everything: format, lints, unit, property, vector, crash and end-to-end tests
 	$(CARGO) fmt --all --check

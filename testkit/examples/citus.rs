@@ -8,8 +8,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         return Ok(());
     }
     let workers = std::env::args().nth(1).map_or(Ok(2), |count| count.parse())?;
-    let cluster =
-        CitusCluster::start(workers, &ClusterOptions { fsync: false, ..ClusterOptions::default() })?;
+    let cluster = CitusCluster::start(workers, &ClusterOptions::unsynced())?;
     println!("{}", cluster.create_database("citus")?);
     std::io::copy(&mut std::io::stdin(), &mut std::io::sink())?;
     Ok(())

@@ -184,8 +184,10 @@ impl Browser {
 
     /// Asserts that people can use the page by keyboard, with a screen reader, or with weak eyesight, as far
     /// as axe-core can check: on a desktop and on a phone, light and dark. The page must not scroll sideways.
-    /// Leaves screenshots `NAME-….png` in `pictures`, and the page on a light desktop.
-    pub fn audit(&self, pictures: &Path, name: &str) {
+    /// Leaves the page on a light desktop and, for developers who change it, screenshots `NAME-….png` in the directory
+    /// that `BATZEN_PICTURES` names.
+    pub fn audit(&self, name: &str) {
+        let pictures = std::env::var_os("BATZEN_PICTURES");
         for (size, is_phone) in [("phone", true), ("desktop", false)] {
             if is_phone {
                 self.resize(390, 844, true);
@@ -195,7 +197,9 @@ impl Browser {
             for (scheme, is_dark) in [("dark", true), ("light", false)] {
                 self.dark(is_dark);
                 let what = format!("{name}-{size}-{scheme}");
-                self.screenshot(&pictures.join(format!("{what}.png")));
+                if let Some(pictures) = &pictures {
+                    self.screenshot(&Path::new(pictures).join(format!("{what}.png")));
+                }
                 assert_eq!(self.overflow(), 0.0, "{what} has to be scrolled sideways");
                 let violations = self.axe();
                 assert!(violations.is_empty(), "{what}: axe-core finds\n{}", violations.join("\n"));
@@ -214,7 +218,7 @@ impl Browser {
     }
 
     /// Takes a screenshot of the whole page as PNG.
-    pub(crate) fn screenshot(&self, file: &Path) {
+    fn screenshot(&self, file: &Path) {
         let size =
             "({width: document.documentElement.clientWidth, height: document.documentElement.scrollHeight})";
         let size = self.run(&format!("return {size}"));
@@ -239,17 +243,6 @@ fn axe_script() -> String {
             file.display()
         )
     })
-}
-
-/// Copies the screenshots of a test to the directory in `BATZEN_PICTURES`, if set, for developers who change
-/// a page.
-pub fn keep_pictures(from: &Path) {
-    let Some(to) = std::env::var_os("BATZEN_PICTURES") else { return };
-    for file in std::fs::read_dir(from).unwrap().map(|file| file.unwrap().path()) {
-        if file.extension().is_some_and(|extension| extension == "png") {
-            std::fs::copy(&file, Path::new(&to).join(file.file_name().unwrap())).unwrap();
-        }
-    }
 }
 
 impl Drop for Browser {

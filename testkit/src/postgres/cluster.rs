@@ -51,6 +51,11 @@ impl Default for ClusterOptions {
 }
 
 impl ClusterOptions {
+    /// The defaults without syncs, for tests in which only processes fail.
+    pub fn unsynced() -> Self {
+        Self { fsync: false, ..Self::default() }
+    }
+
     /// Adds a setting, as written in `postgresql.conf` without quotes.
     #[must_use]
     pub fn set(mut self, name: &str, value: &str) -> Self {

@@ -16,7 +16,7 @@ static DATABASES: AtomicU32 = AtomicU32::new(0);
 pub fn shared() -> &'static Cluster {
     SHARED.get_or_init(|| {
         // These tests simulate failures of the server, not of the machine, so nothing needs a sync.
-        let options = ClusterOptions { fsync: false, ..ClusterOptions::default() };
+        let options = ClusterOptions::unsynced();
         Cluster::start(&options).unwrap_or_else(|error| panic!("{error}"))
     })
 }
@@ -34,7 +34,7 @@ pub fn shared_citus() -> Option<&'static CitusCluster> {
             eprintln!("{CITUS_MISSING}");
             return None;
         }
-        let options = ClusterOptions { fsync: false, ..ClusterOptions::default() };
+        let options = ClusterOptions::unsynced();
         Some(CitusCluster::start(2, &options).unwrap_or_else(|error| panic!("{error}")))
     };
     CITUS.get_or_init(start).as_ref()

@@ -177,7 +177,7 @@ impl Soak {
         let is_on_database = dice.one_in(3);
         let manner = if dice.one_in(3) { Manner::Sync } else { Manner::Serve };
         let mut deployment = if is_on_database {
-            let options = ClusterOptions { fsync: false, ..ClusterOptions::default() };
+            let options = ClusterOptions::unsynced();
             let cluster = block_in_place(|| Cluster::start(&options.set("wal_level", "logical")).unwrap());
             Deployment::on_database(run::client(), cluster, None)
         } else {

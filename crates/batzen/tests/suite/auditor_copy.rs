@@ -103,7 +103,7 @@ pub(crate) fn tamper(store: &Store) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_copy_in_a_database_survives_kills_of_auditor_exchange_and_server() {
     let mut dice = run::dice();
-    let options = ClusterOptions { fsync: false, ..ClusterOptions::default() };
+    let options = ClusterOptions::unsynced();
     let mut server = block_in_place(|| Cluster::start(&options).unwrap());
     let database = block_in_place(|| server.create_database(AUDIT).unwrap());
     let mut deployment = Deployment::new(run::client());
@@ -250,7 +250,7 @@ async fn a_copy_in_a_database_survives_kills_of_auditor_exchange_and_server() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_exchange_on_a_database_is_followed_into_another_server() {
     let mut dice = run::dice();
-    let options = ClusterOptions { fsync: false, ..ClusterOptions::default() }.set("wal_level", "logical");
+    let options = ClusterOptions::unsynced().set("wal_level", "logical");
     let cluster = block_in_place(|| Cluster::start(&options).unwrap());
     let database = block_in_place(fresh_database);
     let mut deployment = Deployment::on_database(run::client(), cluster, None);

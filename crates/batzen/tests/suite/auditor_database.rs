@@ -44,7 +44,7 @@ fn same_rows(deployment: &Deployment, report: &Value) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_auditor_follows_a_database_through_kills() {
     let mut dice = run::dice();
-    let options = ClusterOptions { fsync: false, ..ClusterOptions::default() }.set("wal_level", "logical");
+    let options = ClusterOptions::unsynced().set("wal_level", "logical");
     let cluster = block_in_place(|| Cluster::start(&options).unwrap());
     let mut deployment = Deployment::on_database(run::client(), cluster, None);
     deployment.start_bank().await;

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tokio::task::block_in_place;
 
 use crate::auditor_copy::tamper;
-use crate::common::browser::{Browser, keep_pictures};
+use crate::common::browser::Browser;
 use crate::common::setup::wait_for;
 use crate::common::{PATIENCE, Service, batzen, free_port, stderr, stdout};
 use crate::merchant_wallet::World;
@@ -193,7 +193,7 @@ async fn the_service_follows_checks_and_shows() {
     dashboard(&metrics);
     let table = world.client.get(auditor.url("audit.csv")).send().await.unwrap();
     assert!(String::from_utf8_lossy(&table.body).contains("row-rewritten"));
-    page(&auditor, &world, stories.len());
+    page(&auditor, stories.len());
 
     // All are suppressed, one while the service runs, the others while it does not. Then one is reopened.
     let ids: Vec<String> = stories.iter().map(|story| story["id"].as_str().unwrap().to_owned()).collect();
@@ -237,10 +237,9 @@ async fn the_service_follows_checks_and_shows() {
 }
 
 /// The page as a controller sees it.
-fn page(auditor: &Auditor, world: &World, findings: usize) {
-    let (url, pictures) = (auditor.url("audit"), world.dir.path().join("pictures"));
+fn page(auditor: &Auditor, findings: usize) {
+    let url = auditor.url("audit");
     let look = move || {
-        std::fs::create_dir_all(&pictures).unwrap();
         let browser = Browser::start();
         browser.open(&url);
         browser.until("document.querySelector('#stream').textContent.includes('nothing is missing')");
@@ -253,9 +252,8 @@ fn page(auditor: &Auditor, world: &World, findings: usize) {
         browser.until("document.querySelectorAll('#trend .line').length >= 3");
         browser.until("document.querySelectorAll('#coverage .line').length >= 3");
         browser.until("document.querySelectorAll('#denominations tr').length >= 2");
-        browser.audit(&pictures, "audit");
+        browser.audit("audit");
         assert_eq!(browser.console(), Vec::<String>::new());
-        keep_pictures(&pictures);
     };
     block_in_place(|| std::thread::spawn(look).join().unwrap());
 }

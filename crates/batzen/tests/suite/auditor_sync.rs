@@ -120,7 +120,7 @@ async fn an_embedded_store_is_copied_under_the_name_of_the_reference() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_database_is_copied_under_the_name_of_the_reference() {
-    let options = ClusterOptions { fsync: false, ..ClusterOptions::default() }.set("wal_level", "logical");
+    let options = ClusterOptions::unsynced().set("wal_level", "logical");
     let cluster = block_in_place(|| Cluster::start(&options).unwrap());
     let mut deployment = Deployment::on_database(run::client(), cluster, None);
     let home = deployment.path("");

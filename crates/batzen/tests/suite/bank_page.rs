@@ -2,16 +2,15 @@
 
 use crate::common;
 
-use std::path::Path;
 use std::time::Instant;
 
 use batzen_http::client::{Client, ClientOptions};
-use common::browser::{Browser, keep_pictures};
+use common::browser::Browser;
 use common::{PATIENCE, Service, free_port};
 use serde_json::{Value, json};
 
 struct Bank {
-    dir: tempfile::TempDir,
+    _dir: tempfile::TempDir,
     _service: Service,
     base: String,
     runtime: tokio::runtime::Runtime,
@@ -34,7 +33,7 @@ impl Bank {
             assert!(Instant::now() < deadline, "the bank does not start");
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
-        Self { dir, _service: service, base, runtime, client }
+        Self { _dir: dir, _service: service, base, runtime, client }
     }
 
     fn post(&self, path: &str, body: &Value) {
@@ -94,15 +93,14 @@ fn a_customer_signs_up_pays_and_withdraws() {
         bank.post("taler-bank-access/testing/register", &json!({"username": name, "password": "x"}));
     }
     let browser = Browser::start();
-    let pictures = bank.dir.path().to_owned();
     browser.resize(390, 844, true);
     browser.open(&bank.base);
     until_shown(&browser, "door");
     assert!(browser.run("return document.body.innerText").as_str().unwrap().contains("Play money"));
-    browser.audit(&pictures, "bank-login");
-    sign_up(&bank, &browser, &pictures);
-    pay(&browser, &pictures);
-    withdraw(&bank, &browser, &pictures);
+    browser.audit("bank-login");
+    sign_up(&bank, &browser);
+    pay(&browser);
+    withdraw(&bank, &browser);
 
     click(&browser, "#logout");
     until_shown(&browser, "door");
@@ -113,10 +111,9 @@ fn a_customer_signs_up_pays_and_withdraws() {
     let is_refusal = |line: &String| line.contains("responded with a status of 4");
     let said: Vec<String> = browser.console().into_iter().filter(|line| !is_refusal(line)).collect();
     assert!(said.is_empty(), "the console says {said:?}");
-    keep_pictures(&pictures);
 }
 
-fn sign_up(bank: &Bank, browser: &Browser, pictures: &Path) {
+fn sign_up(bank: &Bank, browser: &Browser) {
     send(browser, "login", &[("username", ""), ("password", "secret")]);
     until_error(browser, "login-name", "Enter the name");
     send(browser, "login", &[("username", "nobody"), ("password", "secret")]);
@@ -126,7 +123,7 @@ fn sign_up(bank: &Bank, browser: &Browser, pictures: &Path) {
     until_text(browser, "entry", "A new account starts with 100.00 KUDOS");
     send(browser, "signup", &[("username", "joe"), ("password", "secret"), ("again", "other")]);
     until_error(browser, "signup-again", "differ");
-    browser.audit(pictures, "bank-signup");
+    browser.audit("bank-signup");
     send(browser, "signup", &[("username", "ann"), ("password", "secret"), ("again", "secret")]);
     until_error(browser, "signup-name", "taken");
     send(browser, "signup", &[("username", "joe")]);
@@ -142,7 +139,7 @@ fn sign_up(bank: &Bank, browser: &Browser, pictures: &Path) {
     assert_eq!(selected, json!("payto://x-taler-bank/localhost/joe?receiver-name=joe"), "{}", bank.base);
 }
 
-fn pay(browser: &Browser, pictures: &Path) {
+fn pay(browser: &Browser) {
     send(browser, "pay", &[("to", "ann"), ("amount", "nothing")]);
     until_error(browser, "pay-amount", "such as 12.50");
     let text = "<b>tea</b> & cake";
@@ -156,7 +153,7 @@ fn pay(browser: &Browser, pictures: &Path) {
     ] {
         until_text(browser, id, wanted);
     }
-    browser.audit(pictures, "bank-review");
+    browser.audit("bank-review");
     // No money has moved yet.
     until_text(browser, "balance", "100.00 KUDOS");
     click(browser, "#change");
@@ -180,7 +177,7 @@ fn pay(browser: &Browser, pictures: &Path) {
     until_text(browser, "balance", "69.50 KUDOS");
 }
 
-fn withdraw(bank: &Bank, browser: &Browser, pictures: &Path) {
+fn withdraw(bank: &Bank, browser: &Browser) {
     let begin = |amount: &str, reserve: u8, is_audited: bool| {
         send(browser, "withdraw", &[("amount", amount)]);
         browser.until("document.querySelector('#qr path') && !document.getElementById('operation').hidden");
@@ -189,13 +186,13 @@ fn withdraw(bank: &Bank, browser: &Browser, pictures: &Path) {
         assert!(uri.starts_with("taler+http://withdraw/localhost:"), "{uri}");
         assert_eq!(browser.run("return document.getElementById('uri-text').value"), json!(uri));
         if is_audited {
-            browser.audit(pictures, "bank-withdrawal");
+            browser.audit("bank-withdrawal");
         }
         bank.select(uri, reserve);
         until_shown(browser, "confirm");
         until_text(browser, "step", &format!("{amount}.00 KUDOS go to exchange"));
         if is_audited {
-            browser.audit(pictures, "bank-confirmation");
+            browser.audit("bank-confirmation");
         }
     };
     begin("20", 1, true);
@@ -215,5 +212,5 @@ fn withdraw(bank: &Bank, browser: &Browser, pictures: &Path) {
     click(browser, "#abort");
     until_text(browser, "message", "was cancelled");
     until_text(browser, "balance", "49.50 KUDOS");
-    browser.audit(pictures, "bank-account");
+    browser.audit("bank-account");
 }

@@ -143,7 +143,7 @@ async fn crash_of_citus_nodes_loses_nothing() {
     let kills = kills();
     let mut dice = run::dice();
     // The servers are killed, not the machine, so the kernel's buffers are safe.
-    let options = ClusterOptions { fsync: false, ..ClusterOptions::default() };
+    let options = ClusterOptions::unsynced();
     let mut deployment = tokio::task::block_in_place(|| {
         let cluster = CitusCluster::start(WORKERS, &options).unwrap_or_else(|error| panic!("{error}"));
         Deployment::on_citus(run::client(), cluster, SHARDS)

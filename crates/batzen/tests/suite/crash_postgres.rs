@@ -17,7 +17,7 @@ pub(crate) static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(
 
 fn cluster() -> Cluster {
     // The server is killed, not the machine, so the kernel's buffers are safe.
-    let options = ClusterOptions { fsync: false, ..ClusterOptions::default() };
+    let options = ClusterOptions::unsynced();
     tokio::task::block_in_place(|| Cluster::start(&options).unwrap_or_else(|error| panic!("{error}")))
 }
 

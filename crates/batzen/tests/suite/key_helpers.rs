@@ -70,15 +70,9 @@ fn memory_contains(service: &Service, texts: &[Vec<u8>]) -> bool {
         if memory.read_exact_at(&mut region, begin).is_err() {
             continue;
         }
-        for text in texts {
-            let first = text[0];
-            let mut rest = region.as_slice();
-            while let Some(at) = rest.iter().position(|byte| *byte == first) {
-                if rest[at..].starts_with(text) {
-                    return true;
-                }
-                rest = &rest[at + 1..];
-            }
+        // Optimised code finds it: there are tens of megabytes.
+        if texts.iter().any(|text| memchr::memmem::find(&region, text).is_some()) {
+            return true;
         }
     }
     false

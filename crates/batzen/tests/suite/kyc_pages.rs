@@ -3,11 +3,10 @@
 
 use crate::common;
 
-use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use common::browser::{Browser, keep_pictures};
+use common::browser::Browser;
 use common::setup::{config_with, wait_for};
 use common::{PATIENCE, Service, batzen, free_port, run, stderr, stdout};
 use serde_json::{Value, json};
@@ -144,19 +143,18 @@ fn a_stopped_customer_is_identified_in_the_browser_and_the_wallet_goes_on() {
     let page = page_of(&site);
 
     let browser = Browser::start();
-    let pictures: &Path = site.dir.path();
     browser.resize(390, 844, true);
     browser.open(&page.replace("token=", "token=X"));
     until_note(&browser, "not valid");
     browser.open(&page);
     browser.until("document.getElementById('form').offsetParent");
-    browser.audit(pictures, "kyc-form");
+    browser.audit("kyc-form");
     // The browser itself asks for what is missing.
     browser.run("document.querySelector('#form button').click()");
     assert_eq!(browser.run("return document.querySelector('#form :invalid').id"), json!("full_name"));
     fill_in(&browser, "Zoe <b>Example</b>");
     until_note(&browser, "An officer of the exchange will decide");
-    browser.audit(pictures, "kyc-submitted");
+    browser.audit("kyc-submitted");
 
     browser.resize(1280, 900, false);
     log_in(&browser, &site, "guess");
@@ -166,7 +164,7 @@ fn a_stopped_customer_is_identified_in_the_browser_and_the_wallet_goes_on() {
     // What the customer has entered is text, whatever it looks like.
     assert_eq!(browser.run("return document.querySelector('.case b') === null"), json!(true));
     assert!(browser.run("return document.body.innerText").as_str().unwrap().contains("Zoe <b>Example</b>"));
-    browser.audit(pictures, "kyc-officer");
+    browser.audit("kyc-officer");
     decide(&browser, "Approve", "");
     until_note(&browser, "say why");
     decide(&browser, "Reject", "not a name");
@@ -190,5 +188,4 @@ fn a_stopped_customer_is_identified_in_the_browser_and_the_wallet_goes_on() {
     let is_refusal = |line: &String| line.contains("responded with a status of 4");
     let said: Vec<String> = browser.console().into_iter().filter(|line| !is_refusal(line)).collect();
     assert!(said.is_empty(), "the console says {said:?}");
-    keep_pictures(pictures);
 }

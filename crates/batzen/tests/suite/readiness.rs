@@ -108,7 +108,7 @@ fn a_service_whose_store_cannot_be_written_is_not_ready() {
 #[test]
 fn a_service_without_its_database_is_not_ready() {
     let (http, dir) = (Http::new(), tempfile::tempdir().unwrap());
-    let options = ClusterOptions { fsync: false, ..ClusterOptions::default() };
+    let options = ClusterOptions::unsynced();
     let mut cluster = Cluster::start(&options).unwrap_or_else(|error| panic!("{error}"));
     let url = cluster.create_database("bank").unwrap();
     let port = free_port();

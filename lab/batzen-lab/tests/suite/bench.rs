@@ -21,7 +21,7 @@ fn measured(dir: &Path, words: &[&str]) -> Value {
         "--warmup",
         "0",
         "--duration",
-        "2",
+        "1",
         "--out",
         out.to_str().unwrap(),
     ]);

@@ -5,7 +5,7 @@ use crate::readme::demo;
 use batzen_testkit::process as common;
 
 use batzen_http::client::{Client, ClientOptions};
-use batzen_testkit::browser::{Browser, keep_pictures};
+use batzen_testkit::browser::Browser;
 use batzen_testkit::setup::{shop, wait_for};
 use common::{Service, free_port, run, stderr, stdout};
 use serde_json::{Value, json};
@@ -43,12 +43,11 @@ fn a_visitor_buys_an_article_reads_it_and_gives_it_back() {
     wallet(&[&words[..], &["--user", "zoe", "--password", "zoe"]].concat());
 
     let browser = Browser::start();
-    let pictures = dir.path().to_owned();
     browser.open(&shop);
-    browser.audit(&pictures, "shop");
+    browser.audit("shop");
     click(&browser, &format!("a[href=\"/{ARTICLE}\"]"));
     browser.until("document.getElementById('buy')");
-    browser.audit(&pictures, "shop-offer");
+    browser.audit("shop-offer");
     assert_eq!(browser.run("return document.getElementById('text')"), Value::Null);
     click(&browser, "#buy");
     let pay_uri = link(&browser, "taler+http://pay/");
@@ -57,7 +56,7 @@ fn a_visitor_buys_an_article_reads_it_and_gives_it_back() {
     browser.until("document.body.innerText.includes('Paid')");
     click(&browser, "a");
     browser.until("document.getElementById('text')?.innerText.includes('two of them opened')");
-    browser.audit(&pictures, "shop-article");
+    browser.audit("shop-article");
 
     // In another browser nothing is paid, until the wallet shows its receipt there; it does not pay again.
     let before = wallet(&["balance"]);
@@ -75,7 +74,6 @@ fn a_visitor_buys_an_article_reads_it_and_gives_it_back() {
     browser.open(&format!("{shop}{ARTICLE}"));
     browser.until("document.body.innerText.includes('given this article back')");
     assert_eq!(browser.run("return document.getElementById('text')"), Value::Null);
-    keep_pictures(&pictures);
     let (status, _) = service.terminate();
     assert!(status.success(), "{status}");
 }

@@ -5,13 +5,9 @@ use std::process::Command;
 
 use batzen_testkit::postgres::{Cluster, ClusterOptions, Mode, fresh_database, shared};
 
-fn unsynced() -> ClusterOptions {
-    ClusterOptions { fsync: false, ..ClusterOptions::default() }
-}
-
 #[test]
 fn commits_survive_every_kind_of_stop() {
-    let mut cluster = Cluster::start(&unsynced().set("work_mem", "3MB")).unwrap();
+    let mut cluster = Cluster::start(&ClusterOptions::unsynced().set("work_mem", "3MB")).unwrap();
     assert_eq!(cluster.sql("postgres", "SHOW work_mem").unwrap(), "3MB");
     assert_eq!(cluster.sql("postgres", "SHOW wal_level").unwrap(), "logical");
     cluster.create_database("money").unwrap();
@@ -35,7 +31,7 @@ fn commits_survive_every_kind_of_stop() {
 
 #[test]
 fn a_dropped_cluster_leaves_nothing_behind() {
-    let cluster = Cluster::start(&unsynced()).unwrap();
+    let cluster = Cluster::start(&ClusterOptions::unsynced()).unwrap();
     let (pid, dir) = (cluster.pid().unwrap(), cluster.data_dir());
     assert!(Path::new(&format!("/proc/{pid}")).exists() && dir.exists());
     drop(cluster);
@@ -48,7 +44,7 @@ fn kept_cluster_restarts_with_its_data() {
     let base = tempfile::tempdir().unwrap();
     // PostgreSQL's user needs access.
     std::fs::set_permissions(base.path(), std::os::unix::fs::PermissionsExt::from_mode(0o711)).unwrap();
-    let options = ClusterOptions { directory: Some(base.path().join("pg")), ..unsynced() };
+    let options = ClusterOptions { directory: Some(base.path().join("pg")), ..ClusterOptions::unsynced() };
     let first = Cluster::start(&options).unwrap();
     let url = first.create_database("kept").unwrap();
     drop(first);
@@ -59,7 +55,8 @@ fn kept_cluster_restarts_with_its_data() {
 
 #[test]
 fn a_failed_start_says_why() {
-    let error = Cluster::start(&unsynced().set("shared_buffers", "lots")).unwrap_err().to_string();
+    let error =
+        Cluster::start(&ClusterOptions::unsynced().set("shared_buffers", "lots")).unwrap_err().to_string();
     assert!(error.contains("shared_buffers"), "{error}");
 }
 
@@ -79,7 +76,7 @@ fn tcp_requires_the_password() {
 
 #[test]
 fn a_synchronous_standby_has_every_commit_and_takes_over() {
-    let mut primary = Cluster::start(&unsynced()).unwrap();
+    let mut primary = Cluster::start(&ClusterOptions::unsynced()).unwrap();
     primary.create_database("money").unwrap();
     primary.sql("money", "CREATE TABLE t (n int)").unwrap();
     let standby = primary.standby("second", true).unwrap();

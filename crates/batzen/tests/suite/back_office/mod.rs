@@ -6,12 +6,10 @@ mod orders;
 mod settings;
 mod stock;
 
-use std::path::Path;
-
 use batzen_http::client::{Client, ClientOptions, Method, Reply};
 use serde_json::{Value, json};
 
-use crate::common::browser::{Browser, keep_pictures};
+use crate::common::browser::Browser;
 use crate::common::setup::wait_for;
 use crate::common::{Service, free_port};
 
@@ -19,7 +17,7 @@ const TOKEN: &str = "secret-token:books-and-secret";
 
 /// A running backend with a shop, and a browser.
 struct Shop {
-    dir: tempfile::TempDir,
+    _dir: tempfile::TempDir,
     base: String,
     runtime: tokio::runtime::Runtime,
     client: Client,
@@ -47,7 +45,7 @@ impl Shop {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let client = runtime.block_on(async { Client::new(&ClientOptions::default()).unwrap() });
         let base = format!("http://localhost:{port}/");
-        let shop = Self { dir, base, runtime, client, browser: Browser::start(), backend };
+        let shop = Self { _dir: dir, base, runtime, client, browser: Browser::start(), backend };
         shop.add("default", "Books & Prints", auth);
         shop
     }
@@ -154,11 +152,7 @@ impl Shop {
     }
 
     fn audit(&self, name: &str) {
-        self.browser.audit(self.pictures(), &format!("back-office-{name}"));
-    }
-
-    fn pictures(&self) -> &Path {
-        self.dir.path()
+        self.browser.audit(&format!("back-office-{name}"));
     }
 
     /// Makes downloads readable for the test, since a page cannot read files.
@@ -175,7 +169,6 @@ impl Shop {
         let is_refusal = |line: &String| line.contains("responded with a status of 4");
         let said: Vec<String> = self.browser.console().into_iter().filter(|line| !is_refusal(line)).collect();
         assert!(said.is_empty(), "the console says {said:?}");
-        keep_pictures(self.pictures());
         assert!(self.backend.take().unwrap().terminate().0.success());
     }
 }

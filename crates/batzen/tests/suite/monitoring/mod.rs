@@ -20,7 +20,7 @@ use batzen_postgres::schema::replication::{LagMetrics, SlotLag};
 use batzen_service::dashboard::Layout;
 use batzen_signer::metrics::ClientMetrics;
 use clearing::Clearing;
-use common::browser::{Browser, keep_pictures};
+use common::browser::Browser;
 use common::setup::wait_for;
 use common::{PATIENCE, Service, free_port, run, stderr, stdout};
 use deployment::Deployment;
@@ -525,7 +525,6 @@ const LABELLED: &str = "[...document.querySelectorAll('svg, section, nav')].ever
 fn the_dashboard_shows_live_numbers() {
     let mut demo = Demo::start();
     let browser = Browser::start();
-    let pictures = demo.dir.path().to_owned();
     browser.resize(1280, 900, false);
     // The service has kept its history while nobody was looking.
     wait_for_readings(&demo.exchange, 3);
@@ -559,10 +558,10 @@ fn the_dashboard_shows_live_numbers() {
     );
     assert_eq!(browser.run(&format!("return {LABELLED}")), Value::Bool(true));
     hover_fold_and_range(&browser, &demo.exchange);
-    browser.audit(&pictures, "dashboard-exchange");
+    browser.audit("dashboard-exchange");
 
     browser.open(&demo.exchange);
-    browser.audit(&pictures, "exchange-root");
+    browser.audit("exchange-root");
 
     browser.open(&format!("{}dashboard/", demo.bank));
     browser.until("document.querySelector('#state.live') && document.querySelector('#chart-fsync')");
@@ -571,7 +570,7 @@ fn the_dashboard_shows_live_numbers() {
     browser.until("Number(document.querySelector('#tile-bank-accounts')?.dataset.value) >= 2");
     browser.until("Number(document.querySelector('#tile-bank-total').dataset.value) > 0");
     assert!(browser.number("document.querySelector('#tile-bank-set-aside').dataset.value") >= 0.0);
-    browser.audit(&pictures, "dashboard-bank");
+    browser.audit("dashboard-bank");
     let said = browser.console();
     assert!(said.is_empty(), "the console says {said:?}");
 
@@ -581,8 +580,7 @@ fn the_dashboard_shows_live_numbers() {
     let text = browser.run("return document.getElementById('down').innerText");
     assert!(text.as_str().unwrap().contains("does not answer"), "{text}");
     assert!(browser.number("document.querySelectorAll('.card').length") > 5.0);
-    browser.audit(&pictures, "dashboard-down");
-    keep_pictures(&pictures);
+    browser.audit("dashboard-down");
 }
 
 /// Waits until a service has this many readings of its own metrics.
@@ -629,7 +627,6 @@ fn hover_fold_and_range(browser: &Browser, base: &str) {
 fn ledger_and_switch_show_live_numbers() {
     let mut clearing = Clearing::start();
     let browser = Browser::start();
-    let pictures = tempfile::tempdir().unwrap();
     let shows = |section: &str, tiles: &[&str]| {
         let live = "document.querySelector('#state.live') && ";
         browser.until(&format!("{live}document.querySelector('#section-{section}')"));
@@ -665,7 +662,7 @@ fn ledger_and_switch_show_live_numbers() {
     browser.until("Number(document.querySelector('#tile-window-transfers').dataset.value) > 0");
     let cells = browser.run("return document.querySelector('#table-positions tbody tr').innerText");
     assert!(!cells.as_str().unwrap().contains('–'), "{cells}");
-    browser.audit(pictures.path(), "dashboard-switch");
+    browser.audit("dashboard-switch");
     browser.resize(390, 844, true);
 
     browser.open(&format!("{}dashboard", clearing.ledger));
@@ -676,10 +673,9 @@ fn ledger_and_switch_show_live_numbers() {
     browser.until("Number(document.querySelector('#tile-ledger-p99').dataset.value) > 0");
     assert!(browser.number("document.querySelector('#tile-net-connections').dataset.value") >= 1.0);
     assert_eq!(browser.number("document.querySelectorAll('#section-ledger .tile.bad').length"), 0.0);
-    browser.audit(pictures.path(), "dashboard-ledger");
+    browser.audit("dashboard-ledger");
     let said = browser.console();
     assert!(said.is_empty(), "the console says {said:?}");
-    keep_pictures(pictures.path());
 }
 
 #[test]
@@ -699,9 +695,7 @@ fn a_signer_shows_its_keys() {
     drop(stranger);
     browser.until("document.querySelector('#tile-strangers.bad')?.dataset.value === '1'");
     assert_eq!(browser.run(&format!("return {LABELLED}")), Value::Bool(true));
-    let pictures = tempfile::tempdir().unwrap();
-    browser.audit(pictures.path(), "dashboard-signer");
-    keep_pictures(pictures.path());
+    browser.audit("dashboard-signer");
     let said = browser.console();
     assert!(said.is_empty(), "the console says {said:?}");
 }

@@ -39,7 +39,7 @@ impl Deployment {
     /// `ready` is applied to the server once the tables exist.
     async fn open(ready: impl FnOnce(&mut Cluster)) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let options = ClusterOptions { fsync: false, ..ClusterOptions::default() };
+        let options = ClusterOptions::unsynced();
         let mut cluster = Cluster::start(&options).unwrap_or_else(|error| panic!("{error}"));
         let database = cluster.create_database(DATABASE).unwrap();
         let (bank_port, port) = (common::free_port(), common::free_port());

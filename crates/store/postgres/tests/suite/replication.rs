@@ -31,7 +31,7 @@ fn shown(sql: &mut Connection) -> Vec<schema::Row> {
 
 #[test]
 fn an_auditor_gets_every_row() {
-    let options = ClusterOptions { fsync: false, ..ClusterOptions::default() }.set("wal_level", "logical");
+    let options = ClusterOptions::unsynced().set("wal_level", "logical");
     let (publisher, subscriber) = (Cluster::start(&options).unwrap(), Cluster::start(&options).unwrap());
     let (from, to) =
         (publisher.create_database("exchange").unwrap(), subscriber.create_database("audit").unwrap());
@@ -125,7 +125,7 @@ fn too_low_wal_level_is_reported_with_the_command() {
 
 #[test]
 fn serials_keep_growing_after_a_dump_is_restored_elsewhere() {
-    let options = ClusterOptions { fsync: false, ..ClusterOptions::default() };
+    let options = ClusterOptions::unsynced();
     let (old, new) = (Cluster::start(&options).unwrap(), Cluster::start(&options).unwrap());
     let (from, to) = (old.create_database("exchange").unwrap(), new.create_database("exchange").unwrap());
     let mut sql = connect(&from);

@@ -669,12 +669,12 @@ pub fn rows_may_be_empty_or_large(mut fixture: Fixture) {
 /// A row whose encoding, together with its key, has this many bytes.
 fn row_of_size(key: &ItemKey, bytes: usize, seed: u64) -> ItemRow {
     let mut row = ItemRow { label: "long".into(), due: Some(1), tags: crate::List(vec![]), body: Vec::new() };
-    row.body = Vec::with_capacity(bytes + 8);
+    row.body = vec![0; bytes.next_multiple_of(8)];
     let mut word = seed;
-    while row.body.len() < bytes {
+    for eight in row.body.chunks_exact_mut(8) {
         word = word.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         // No byte is zero, because zeros would be escaped.
-        row.body.extend_from_slice(&(word | 0x0101_0101_0101_0101).to_le_bytes());
+        eight.copy_from_slice(&(word | 0x0101_0101_0101_0101).to_le_bytes());
     }
     let encoded_bytes = |row: &ItemRow| key.to_bytes().len() + row.to_bytes().len();
     row.body.truncate(row.body.len() - (encoded_bytes(&row) - bytes));
@@ -689,8 +689,9 @@ pub fn rows_have_a_limit(mut fixture: Fixture) {
     // Around the limit of an index entry of the embedded backend (512 KiB), and as large as rows may be.
     let sizes = [(512 << 10) - 100, (512 << 10) - 32, 512 << 10, (1 << 20) + 1, 15_000_000, limit];
     let key = |n: usize| key(1, u32::try_from(n).expect("few"));
-    for (n, &size) in sizes.iter().enumerate() {
-        committed(fixture.store(), |c| c.insert::<Items>(&key(n), &row_of_size(&key(n), size, 1)));
+    let rows: Vec<ItemRow> = (0..).zip(sizes).map(|(n, size)| row_of_size(&key(n), size, 1)).collect();
+    for (n, row) in rows.iter().enumerate() {
+        committed(fixture.store(), |c| c.insert::<Items>(&key(n), row));
     }
     let too_large = row_of_size(&key(sizes.len()), limit + 1, 1);
     let mut changes = ChangeSet::new();
@@ -699,25 +700,22 @@ pub fn rows_have_a_limit(mut fixture: Fixture) {
     let refused = fixture.store().commit(&changes);
     assert!(matches!(refused, Err(StoreError::TooLarge { .. })), "{refused:?}");
     // Swap sizes: long rows become short and short ones long.
-    let order = |n: usize| sizes[(n + 3) % sizes.len()];
-    for (n, &size) in sizes.iter().enumerate().take(3) {
-        let (old, new) = (row_of_size(&key(n), size, 1), row_of_size(&key(n), order(n), 2));
-        committed(fixture.store(), |c| c.update::<Items>(&key(n), &old, &new));
-        committed(fixture.store(), |c| {
-            c.update::<Items>(&key(n), &new, &old);
-        });
+    for (n, old) in rows.iter().enumerate().take(3) {
+        let new = row_of_size(&key(n), sizes[(n + 3) % sizes.len()], 2);
+        committed(fixture.store(), |c| c.update::<Items>(&key(n), old, &new));
+        committed(fixture.store(), |c| c.update::<Items>(&key(n), &new, old));
     }
     for _ in 0..2 {
         let all = fixture.store().all::<Items>().expect("works");
         assert_eq!(all.len(), sizes.len());
-        for (n, &size) in sizes.iter().enumerate() {
+        for (n, row) in rows.iter().enumerate() {
             let found = all.iter().find(|found| found.key == key(n)).expect("it was inserted");
-            assert!(found.row == row_of_size(&key(n), size, 1), "the row of {size} bytes differs");
+            assert!(found.row == *row, "the row of {} bytes differs", sizes[n]);
         }
         fixture.reopen();
     }
-    for (n, &size) in sizes.iter().enumerate() {
-        committed(fixture.store(), |c| c.delete::<Items>(&key(n), &row_of_size(&key(n), size, 1)));
+    for (n, row) in rows.iter().enumerate() {
+        committed(fixture.store(), |c| c.delete::<Items>(&key(n), row));
     }
     assert_eq!(fixture.store().count::<Items>().expect("works"), 0);
 }

@@ -54,6 +54,24 @@ fn a_full_disk_at_every_call_undoes_the_batch() {
     sweep(300, |call| Faults::At(call, Fault::Full));
 }
 
+/// The runs end soon after their fault, and find each planted bug nevertheless.
+#[test]
+fn single_faults_reveal_planted_bugs() {
+    let (world, _) = World::new(300, Planted::None, Faults::None).run(TURNS).unwrap();
+    // Few calls of a commit need space.
+    for (planted, fault, step) in [
+        (Planted::LyingDisk, Fault::Crash, 31),
+        (Planted::AnswersBeforeCommit, Fault::Error, 31),
+        (Planted::ForgetsToUndo, Fault::Full, 7),
+    ] {
+        let calls: Vec<u64> = (1..=world.stats.calls).step_by(step).collect();
+        let fails = |call: &&u64| World::new(300, planted, Faults::At(**call, fault)).fails(TURNS);
+        let (found, runs) = (calls.iter().filter(fails).count(), calls.len());
+        println!("{planted:?} was found in {found} of {runs} runs");
+        assert!(found > 2, "{planted:?} was found in {found} of {runs} runs");
+    }
+}
+
 /// Any bit of any file flips, or a file is cut anywhere: the ledger opens with the same state, or refuses to
 /// open.
 #[test]

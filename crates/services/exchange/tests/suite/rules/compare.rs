@@ -11,6 +11,7 @@ use batzen_exchange::rules::{
     Answer, CoinHistoryItem, Command, DenomTerms, ExchangeRules, Refunded, Refusal, ReserveHistoryItem,
 };
 use batzen_protocol::{Money, MoneySum, Timestamp};
+use batzen_store::conformance::random::soak_factor;
 use batzen_store::embedded::{EmbeddedStore, Options};
 use batzen_store::{ChangeSet, Store, StoreError, Table};
 use batzen_tables::exchange::{self as tables, CoinKey, Coins, DenomSerial, Deposits, Reserves};
@@ -179,8 +180,16 @@ fn with_coins_of_a_known_customer(ops: Vec<Op>) -> Vec<Op> {
     known_for_ever(50).into_iter().map(|command| Op::Do(Box::new(command))).chain(with_coins(ops)).collect()
 }
 
+/// Number of random sequences: ten times as many as any of the planted bugs may need.
+const SEQUENCES: u32 = 400;
+
+/// A configuration with so many cases, times `BATZEN_SOAK_FACTOR`.
+pub(super) fn cases(count: u32) -> ProptestConfig {
+    ProptestConfig { cases: count * u32::try_from(soak_factor()).unwrap(), ..ProptestConfig::default() }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 800, ..ProptestConfig::default() })]
+    #![proptest_config(cases(SEQUENCES))]
 
     #[test]
     fn rules_equal_the_model_in_any_batches(
@@ -202,7 +211,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+    #![proptest_config(cases(SEQUENCES / 2))]
 
     #[test]
     fn limits_equal_the_model_in_any_batches(
@@ -414,6 +423,15 @@ enum Bug {
     PurseFeeKept,
 }
 
+const BUGS: [Bug; 6] = [
+    Bug::FeeTwice,
+    Bug::FeeForgotten,
+    Bug::CreditLost,
+    Bug::RepetitionCharged,
+    Bug::RefundIgnored,
+    Bug::PurseFeeKept,
+];
+
 /// The rules with a planted bug.
 struct Planted {
     rules: ExchangeRules,
@@ -550,20 +568,28 @@ fn planted_bugs_are_found() {
     let ops = revealing_sequence();
     check(&World::new(), &ops, &[1]).unwrap();
     check(&World::new(), &ops, &[100]).unwrap();
-    let bugs = [
-        Bug::FeeTwice,
-        Bug::FeeForgotten,
-        Bug::CreditLost,
-        Bug::RepetitionCharged,
-        Bug::RefundIgnored,
-        Bug::PurseFeeKept,
-    ];
-    for bug in bugs {
+    for bug in BUGS {
         let world = World::with(&denoms(), config(), |rules| Planted { rules, bug });
         let found = check(&world, &ops, &[1]);
         assert!(found.is_err(), "{bug:?} was not found");
         let world = World::with(&denoms(), config(), |rules| Planted { rules, bug });
         assert!(check(&world, &ops, &[100]).is_err(), "{bug:?} was not found in one batch");
+    }
+}
+
+#[test]
+fn a_tenth_of_the_random_sequences_finds_each_planted_bug() {
+    use proptest::strategy::ValueTree;
+    use proptest::test_runner::TestRunner;
+    for bug in BUGS {
+        let mut runner = TestRunner::deterministic();
+        let found = (1..=SEQUENCES / 10).find(|_| {
+            let steps = with_coins(ops(1..160).new_tree(&mut runner).unwrap().current());
+            let world = World::with(&denoms(), config(), |rules| Planted { rules, bug });
+            check(&world, &steps, &[5, 1, 17]).is_err()
+        });
+        println!("{bug:?} was found by sequence {found:?}");
+        assert!(found.is_some(), "{bug:?} was not found");
     }
 }
 

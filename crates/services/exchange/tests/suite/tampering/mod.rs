@@ -19,12 +19,13 @@ mod scenario;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::ControlFlow;
 
-use batzen_auditor::audit::{AuditError, History, Options, Progress, Subject, audit, read_terms};
+use batzen_auditor::audit::{AuditError, History, Options, Progress, Subject, Terms, audit, read_terms};
 use batzen_protocol::Timestamp;
 use batzen_store::{RawRecord, Store, StoreError, TableDef};
 use batzen_tables::exchange::AUDITED;
+use tokio::sync::OnceCell;
 
-use crate::replay::audit::{Copy, rows_of};
+use crate::replay::audit::{Copy, IS_TERMS, rows_of};
 use alteration::{Alteration, alterations};
 use expected::EXPECTED;
 use places::{AlterableStore, Directory, Memory, Postgres};
@@ -41,6 +42,11 @@ impl Books {
         let is_taken =
             |key: &[u8]| self.copy.0.iter().any(|(other, record)| other.id == table.id && record.key == key);
         alterations(table, record, &is_taken)
+    }
+
+    /// Returns whether there are rows of a table that is not among these.
+    fn has_more_tables_than(&self, met: &BTreeSet<&'static str>) -> bool {
+        self.copy.0.iter().any(|(table, _)| !met.contains(table.name))
     }
 }
 
@@ -59,7 +65,15 @@ pub(crate) const BOOKS: [&str; 9] = [
 /// Number of rows of each table that are altered in memory. What rows have in common is their columns.
 const ROWS: usize = 2;
 
-pub(crate) async fn books(name: &str) -> Books {
+static MADE: [OnceCell<Books>; BOOKS.len()] = [const { OnceCell::const_new() }; BOOKS.len()];
+
+/// One of [`BOOKS`], made once for all tests of the process, which only read it.
+pub(crate) async fn books(name: &str) -> &'static Books {
+    let at = BOOKS.iter().position(|known| *known == name).expect("it is listed");
+    MADE[at].get_or_init(|| make(name)).await
+}
+
+async fn make(name: &str) -> Books {
     match name {
         "young" => scenario::young().await,
         "old" => scenario::old().await,
@@ -88,7 +102,13 @@ impl Found {
 /// Stands for rows that cannot be read, which stops an audit with an error that names them.
 const UNREADABLE: &str = "unreadable";
 
-fn look(books: &Books, seen: &Store, changed: &Store) -> Found {
+fn terms_of(books: &Books, store: &Store) -> Terms {
+    read_terms(&*store.freeze(AUDITED).unwrap(), &books.subject).unwrap()
+}
+
+/// The findings of an auditor in changed rows. `terms` are those before, if the change does not concern them: it takes long to
+/// check their signatures.
+fn look(books: &Books, seen: &Store, changed: &Store, terms: Option<&Terms>) -> Found {
     let options = Options {
         now: books.now,
         internal: true,
@@ -107,8 +127,9 @@ fn look(books: &Books, seen: &Store, changed: &Store) -> Found {
         Err(AuditError::Store(_)) => return Found::unreadable(),
         Err(AuditError::Stopped) => panic!("nobody stopped it"),
     }
-    let terms = read_terms(&*changed.freeze(AUDITED).unwrap(), &books.subject).unwrap();
-    let history = History { seen, current: changed, terms: &terms, now: books.now };
+    let changed_terms = terms.is_none().then(|| terms_of(books, changed));
+    let terms = terms.or(changed_terms.as_ref()).expect("one of them");
+    let history = History { seen, current: changed, terms, now: books.now };
     match history.compare() {
         Ok(findings) => found.compared.extend(findings.iter().map(|finding| finding.rule.info().name)),
         Err(_) => drop(found.compared.insert(UNREADABLE)),
@@ -160,7 +181,8 @@ impl Report {
 /// Alters the first rows of each table in memory.
 fn in_memory(name: &str, books: &Books, met: &mut BTreeSet<&'static str>, report: &mut Report) {
     let mut place = Memory::new(&books.copy);
-    assert_eq!(look(books, place.seen(), place.seen()), Found::default(), "{name}: untouched");
+    let terms = terms_of(books, place.seen());
+    assert_eq!(look(books, place.seen(), place.seen(), Some(&terms)), Found::default(), "{name}: untouched");
     let mut done: BTreeMap<u16, usize> = BTreeMap::new();
     for (at, (table, record)) in books.copy.0.iter().enumerate() {
         met.insert(table.name);
@@ -169,9 +191,12 @@ fn in_memory(name: &str, books: &Books, met: &mut BTreeSet<&'static str>, report
         if *count > ROWS {
             continue;
         }
+        let kept = (!IS_TERMS.contains(&table.name)).then_some(&terms);
         for alteration in books.alterations(table, record) {
             let mut found = None;
-            place.altered(at, &alteration, &mut |seen, changed| found = Some(look(books, seen, changed)));
+            place.altered(at, &alteration, &mut |seen, changed| {
+                found = Some(look(books, seen, changed, kept));
+            });
             report.judge(table, &alteration, &found.unwrap_or_else(Found::unreadable));
         }
     }
@@ -182,7 +207,7 @@ async fn each_change_of_a_row_in_memory_is_found() {
     let (mut met, mut report) = (BTreeSet::new(), Report { place: "memory".to_owned(), ..Report::default() });
     for name in BOOKS {
         let books = books(name).await;
-        in_memory(name, &books, &mut met, &mut report);
+        in_memory(name, books, &mut met, &mut report);
     }
     let without: Vec<_> = AUDITED.iter().map(|table| table.name).filter(|name| !met.contains(name)).collect();
     assert_eq!(without, [""; 0], "tables without rows");
@@ -216,13 +241,15 @@ fn in_place(
     met: &mut BTreeSet<&'static str>,
     report: &mut Report,
 ) {
-    assert_eq!(look(books, place.seen(), place.seen()), Found::default(), "untouched");
+    let terms = terms_of(books, place.seen());
+    assert_eq!(look(books, place.seen(), place.seen(), Some(&terms)), Found::default(), "untouched");
     let mut memory = Memory::new(&books.copy);
     for (at, (table, record)) in books.copy.0.iter().enumerate() {
         if !met.insert(table.name) {
             continue;
         }
         let mut audited = HashSet::new();
+        let kept = (!IS_TERMS.contains(&table.name)).then_some(&terms);
         for alteration in books.alterations(table, record) {
             let rows_in = |store: &mut dyn AlterableStore| {
                 let mut rows = None;
@@ -233,7 +260,9 @@ fn in_place(
             let expected = rows_in(&mut memory);
             if audited.insert(std::mem::discriminant(&alteration)) || expected.is_none() {
                 let mut found = None;
-                place.altered(at, &alteration, &mut |seen, changed| found = Some(look(books, seen, changed)));
+                place.altered(at, &alteration, &mut |seen, changed| {
+                    found = Some(look(books, seen, changed, kept));
+                });
                 report.judge(table, &alteration, &found.unwrap_or_else(Found::unreadable));
             } else {
                 assert_eq!(rows_in(place), expected, "{}: {} {alteration}", report.place, table.name);
@@ -248,7 +277,9 @@ async fn each_change_of_a_row_in_a_directory_is_found() {
         (BTreeSet::new(), Report { place: "directory".to_owned(), ..Report::default() });
     for name in BOOKS {
         let books = books(name).await;
-        in_place(&books, &mut Directory::new(&books.copy), &mut met, &mut report);
+        if books.has_more_tables_than(&met) {
+            in_place(books, &mut Directory::new(&books.copy), &mut met, &mut report);
+        }
     }
     assert_eq!(met.len(), AUDITED.len());
     report.end();
@@ -260,8 +291,9 @@ async fn each_change_of_a_row_in_postgresql_is_found() {
         (BTreeSet::new(), Report { place: "PostgreSQL".to_owned(), ..Report::default() });
     for name in BOOKS {
         let books = books(name).await;
-        let mut place = Postgres::new(&books.copy);
-        in_place(&books, &mut place, &mut met, &mut report);
+        if books.has_more_tables_than(&met) {
+            in_place(books, &mut Postgres::new(&books.copy), &mut met, &mut report);
+        }
     }
     assert_eq!(met.len(), AUDITED.len());
     report.end();

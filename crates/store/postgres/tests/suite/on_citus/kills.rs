@@ -47,8 +47,7 @@ fn killed_nodes_lose_no_acknowledged_commit() {
         return;
     }
     let [workers, coordinators] = kills();
-    let mut cluster =
-        CitusCluster::start(2, &ClusterOptions { fsync: false, ..ClusterOptions::default() }).unwrap();
+    let mut cluster = CitusCluster::start(2, &ClusterOptions::unsynced()).unwrap();
     let url = cluster.create_database("killed").unwrap();
     distribute(&mut connect(&url), "exchange", TABLES);
     let store = open(&PgOptions::new(&url, "exchange", TABLES));

@@ -25,6 +25,8 @@ use batzen_tables::ledger::{ALL, LedgerSnapshotKey, LedgerSnapshots};
 
 /// The directory of the ledger on the simulated disk.
 pub(super) const DIRECTORY: &str = "/ledger";
+/// Number of turns after a single fault: its damage shows at the recovery or soon after it.
+const AFTERMATH_TURNS: u64 = 5;
 
 /// SplitMix64: reproducible choices.
 pub(super) struct Random(pub u64);
@@ -217,8 +219,13 @@ impl World {
         while self.reference.machine.counts().accounts < 6 {
             self.unit(Work::Requests(vec![CreateAccounts(accounts.clone()).into()]), &mut Vec::new())?;
         }
-        for _ in 0..turns {
+        let mut left = turns;
+        while left > 0 {
             self.turn()?;
+            left -= 1;
+            if matches!(self.faults, Faults::At(..) | Faults::KilledAt(..)) && !self.disk.is_fault_pending() {
+                left = left.min(AFTERMATH_TURNS);
+            }
         }
         // At the end: a power cut, and everything is there.
         self.recover(None)?;
@@ -230,6 +237,11 @@ impl World {
             return Err("the verified digest differs".to_owned());
         }
         Ok((self, report))
+    }
+
+    /// Returns whether a check fails in some turns, or a panic ends them.
+    pub(super) fn fails(self, turns: u64) -> bool {
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.run(turns).is_err())).unwrap_or(true)
     }
 
     fn turn(&mut self) -> Checked<()> {
