@@ -101,7 +101,7 @@ impl RunningMerchant {
         let lane = Lane::start(Arc::new(rules), store, Arc::clone(&config.clock), LaneOptions::default());
         let state = opened(&lane, config.currency).await?;
         let (auditors, networks) = (config.auditors.clone(), config.exchange_networks.clone());
-        let exchanges = Exchanges::new(config.currency, &config.exchanges, auditors, networks)?;
+        let exchanges = Exchanges::new(config.currency, &config.exchanges, auditors, networks, lane.clone())?;
         let hooks = ClientOptions {
             timeout: api::HOOK_TIMEOUT,
             max_reply_bytes: HOOK_REPLY_BYTES_MAX,

@@ -107,7 +107,7 @@ impl Merchant {
         Self {
             core: Core::new(config, lane),
             gate: Gate::new(Shops::new(instance_changes), state.token_salt),
-            auditors: Arc::new(Auditors::new(exchanges.auditor_client.clone())),
+            auditors: Arc::new(Auditors::new()),
             exchanges,
             pool,
             confirmations,

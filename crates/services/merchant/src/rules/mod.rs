@@ -12,9 +12,11 @@
 //! | `transfers` | transfers of exchanges, and what they pay for |
 //! | `tips` | reserves of shops, and what customers get of them |
 //! | `extras` | web hooks, templates, further access tokens |
+//! | `exchanges` | signing keys that exchanges have withdrawn |
 //! | `refunds` | refunds of paid orders, and of payments that were given up |
 //! | `sufficiency` | whether coins pay an order (merchant chapter 2.3.3) |
 
+mod exchanges;
 mod extras;
 mod instances;
 mod orders;
@@ -35,6 +37,7 @@ use batzen_tables::merchant::{Instances, MerchantStateKey, MerchantStateRow, Mer
 
 pub(crate) use extras::{
     DeferWebhook, Edit, EditTemplate, EditToken, EditWebhook, FinishWebhook, Hook, PurgeRest, TakeWebhook,
+pub(crate) use exchanges::{ListedSignkey, NoteSignkeys};
 };
 pub use instances::{ChangeInstance, CreateInstance, DeleteInstance, NewAccount};
 pub(crate) use instances::{SetAuth, order_range};
@@ -106,6 +109,7 @@ batzen_engine::commands! {
 
 /// Why a command was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+    NoteSignkeys,
 pub enum Refusal {
     /// The store holds a backend of another currency.
     #[error("the store holds a merchant backend of currency {0}")]
