@@ -24,6 +24,8 @@ mod payments;
 mod refunds;
 mod stock;
 mod sufficiency;
+#[cfg(test)]
+mod tests;
 mod tips;
 mod transfers;
 
@@ -35,9 +37,9 @@ use batzen_protocol::{Currency, ErrorCode, Timestamp};
 use batzen_store::{Change, ChangeSet, Table as _};
 use batzen_tables::merchant::{Instances, MerchantStateKey, MerchantStateRow, MerchantStates};
 
+pub(crate) use exchanges::{ListedSignkey, NoteSignkeys};
 pub(crate) use extras::{
     DeferWebhook, Edit, EditTemplate, EditToken, EditWebhook, FinishWebhook, Hook, PurgeRest, TakeWebhook,
-pub(crate) use exchanges::{ListedSignkey, NoteSignkeys};
 };
 pub use instances::{ChangeInstance, CreateInstance, DeleteInstance, NewAccount};
 pub(crate) use instances::{SetAuth, order_range};
@@ -55,7 +57,9 @@ pub(crate) use tips::{
     TakeBackPickup,
 };
 
-pub(crate) use transfers::{CheckTransfer, DeleteTransfer, NoteTransfer, RecordKyc, RecordWires, Statement};
+pub(crate) use transfers::{
+    CheckedTransfer, DeleteTransfer, NoteTransfer, RecordKyc, RecordWires, RefuseTransfer, Statement,
+};
 
 batzen_engine::commands! {
     /// A change of the backend's rows.
@@ -87,7 +91,7 @@ batzen_engine::commands! {
     LockProduct,
     ReleaseStock,
     NoteTransfer,
-    CheckTransfer,
+    RefuseTransfer,
     RecordWires,
     DeleteTransfer,
     RecordKyc,
@@ -105,11 +109,11 @@ batzen_engine::commands! {
     DeferWebhook,
     FinishWebhook,
     PurgeRest,
+    NoteSignkeys,
 }
 
 /// Why a command was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-    NoteSignkeys,
 pub enum Refusal {
     /// The store holds a backend of another currency.
     #[error("the store holds a merchant backend of currency {0}")]
@@ -232,6 +236,9 @@ pub enum Refusal {
     /// Another hook, template or token has this name.
     #[error("the name is taken")]
     NameTaken,
+    /// The instance has as many of them as it may have.
+    #[error("the instance has too many of them")]
+    TooMany,
     /// No hook, template or token has this name.
     #[error("no such name")]
     NameUnknown,
@@ -281,7 +288,9 @@ impl Refusal {
             Self::TransferVerified => ErrorCode::MERCHANT_PRIVATE_DELETE_TRANSFERS_ALREADY_CONFIRMED,
             Self::ReserveUnknown => ErrorCode::MERCHANT_PRIVATE_GET_RESERVES_ID_RESERVE_UNKNOWN,
             Self::ReserveExpired => ErrorCode::MERCHANT_PRIVATE_POST_TIP_AUTHORIZE_RESERVE_EXPIRED,
-            Self::TipsOpen | Self::NameTaken | Self::NameUnknown => ErrorCode::GENERIC_PARAMETER_MALFORMED,
+            Self::TipsOpen | Self::NameTaken | Self::NameUnknown | Self::TooMany => {
+                ErrorCode::GENERIC_PARAMETER_MALFORMED
+            }
             Self::TipTooLarge => ErrorCode::MERCHANT_PRIVATE_POST_TIP_AUTHORIZE_INSUFFICIENT_FUNDS,
             Self::TipUnknown => ErrorCode::MERCHANT_GENERIC_TIP_ID_UNKNOWN,
             Self::TipExpired => ErrorCode::MERCHANT_TIP_PICKUP_HAS_EXPIRED,
