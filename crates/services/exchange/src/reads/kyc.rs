@@ -10,7 +10,7 @@ use batzen_tables::exchange::{
     WireTargetKey, WireTargets,
 };
 
-use crate::rules::kyc::is_guessable;
+use crate::rules::kyc::{NO_REQUIREMENT, is_guessable};
 use crate::rules::{KycRules, LimitedAccount};
 
 type Result<T> = std::result::Result<T, StoreError>;
@@ -31,6 +31,9 @@ pub enum Requirement {
 /// # Errors
 /// When the store cannot be read.
 pub fn requirement(store: &Store, h_payto: PaytoHash, row: u64) -> Result<Requirement> {
+    if row == NO_REQUIREMENT {
+        return Ok(Requirement::Unknown);
+    }
     let key = KycRequirementKey { h_payto, row };
     if let Some(found) = store.get::<KycRequirements>(&key)? {
         let is_worthless = is_guessable(&key, &found.row.checks);
