@@ -127,9 +127,17 @@ pub fn submitted(store: &Store, cases_max: usize) -> Result<Vec<Case>> {
 
 fn case(store: &Store, found: Found<KycProcesses>) -> Result<Case> {
     let h_payto = found.key.h_payto;
-    let payto = store.get::<WireTargets>(&WireTargetKey { h_payto })?;
-    let payto_uri = payto.map(|found| found.row.payto_uri);
+    let payto_uri = payto_uri(store, h_payto)?;
     Ok(Case { held: held(store, h_payto)?, key: found.key, row: found.row, payto_uri })
+}
+
+/// The payto URI of an account, if the exchange has ever paid it or was paid by it.
+///
+/// # Errors
+/// When the store cannot be read.
+pub(crate) fn payto_uri(store: &Store, h_payto: PaytoHash) -> Result<Option<String>> {
+    let payto = store.get::<WireTargets>(&WireTargetKey { h_payto })?;
+    Ok(payto.map(|found| found.row.payto_uri))
 }
 
 /// Everything about one account.
