@@ -9,7 +9,7 @@ use batzen_bank::gateway_client::{self, GatewayCommand};
 use batzen_bank::{Bank, BankConfig, BankError, IbanBank, LedgerAddress};
 use batzen_cli_support::services::{self, Common};
 use batzen_cli_support::store_args::{self, StoreArgs};
-use batzen_crypto::{EddsaPublicKey, Wtid};
+use batzen_crypto::{EddsaPublicKey, HashCode, Wtid};
 use batzen_http::client::{Client, ClientOptions};
 use batzen_ledger::Ledger;
 use batzen_protocol::{Amount, Currency};
@@ -137,6 +137,9 @@ struct GatewayArgs {
     /// File with the password
     #[arg(long, value_name = "FILE", requires = "user")]
     password_file: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long, global = true)]
+    json: bool,
     #[command(subcommand)]
     command: GatewayVerb,
 }
@@ -155,15 +158,18 @@ enum GatewayVerb {
         #[arg(long, value_name = "ROW")]
         start: Option<u64>,
     },
-    /// Send money from the account. Running the command again sends the money again
+    /// Send money from the account. A repetition sends it again, unless it has the same --request-uid
     Transfer {
         /// Amount
         amount: Amount,
         /// payto URI of the receiver
         credit_account: String,
-        /// Wire transfer identifier [default: random]
+        /// Wire transfer identifier [default: it follows from the request uid]
         #[arg(long)]
         wtid: Option<Wtid>,
+        /// Request uid that an earlier attempt has printed, so that the money is sent once [default: random]
+        #[arg(long, value_name = "UID")]
+        request_uid: Option<HashCode>,
     },
     /// Move money to the account, at banks that allow anybody to do so
     AddIncoming {
@@ -318,13 +324,14 @@ async fn gateway(args: GatewayArgs) -> anyhow::Result<ExitCode> {
     let command = match args.command {
         GatewayVerb::Incoming { start } => GatewayCommand::CreditHistory { start },
         GatewayVerb::Outgoing { start } => GatewayCommand::DebitHistory { start },
-        GatewayVerb::Transfer { amount, credit_account, wtid } => {
-            GatewayCommand::Transfer { credit_account, amount, wtid }
+        GatewayVerb::Transfer { amount, credit_account, wtid, request_uid } => {
+            let request_uid = wire_gateway_client::announced(request_uid);
+            GatewayCommand::Transfer { credit_account, amount, wtid, request_uid }
         }
         GatewayVerb::AddIncoming { amount, debit_account, reserve_pub } => {
             GatewayCommand::AddIncoming { debit_account, amount, reserve_pub }
         }
     };
-    gateway_client::run(&client, command, &mut std::io::stdout()).await?;
+    gateway_client::run(&client, command, args.json, &mut std::io::stdout()).await?;
     Ok(ExitCode::SUCCESS)
 }

@@ -6,7 +6,7 @@ use anyhow::{Context, bail};
 use batzen_bank::gateway_client::{self, GatewayCommand};
 use batzen_cli_support::services::Common;
 use batzen_config::Config;
-use batzen_crypto::{EddsaPublicKey, Wtid};
+use batzen_crypto::{EddsaPublicKey, HashCode, Wtid};
 use batzen_exchange::config::{CREDENTIALS_PREFIX, GatewayAuth as ConfiguredAuth, GatewayConfig};
 use batzen_http::client::{Client, ClientOptions};
 use batzen_protocol::Amount;
@@ -48,7 +48,7 @@ pub(super) struct WireGatewayClientArgs {
     /// With -i or -o: before this row
     #[arg(short = 'w', long, value_name = "ROW", conflicts_with_all = ["credit_account", "debit_account"])]
     since_when: Option<u64>,
-    /// Send money from the account to this payto URI. Running the program again sends the money again
+    /// Send money from the account to this payto URI. A repetition sends it again, unless it has the same --request-uid
     #[arg(short = 'C', long, alias = "credit", value_name = "PAYTO", requires = "amount")]
     credit_account: Option<String>,
     /// Move money from this payto URI to the account, at banks that allow anybody to do so
@@ -60,6 +60,21 @@ pub(super) struct WireGatewayClientArgs {
     /// With -C: the wire transfer identifier; with -D: the reserve key [default: random]
     #[arg(short = 'S', long, value_name = "SUBJECT", requires = "amount")]
     subject: Option<String>,
+    /// With -C: the request uid that an earlier attempt has printed, so that the money is sent once
+    #[arg(long, value_name = "UID", requires = "credit_account")]
+    request_uid: Option<HashCode>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// The uid of a transfer. A new one is printed before the transfer is sent: its answer may be lost.
+pub(super) fn announced(request_uid: Option<HashCode>) -> HashCode {
+    request_uid.unwrap_or_else(|| {
+        let uid = HashCode::random();
+        eprintln!("if this fails, repeat it with --request-uid {uid}: the money is then sent once");
+        uid
+    })
 }
 
 /// The gateway's URL and credentials from a section of the configuration.
@@ -98,7 +113,12 @@ pub(super) async fn run(args: WireGatewayClientArgs) -> anyhow::Result<ExitCode>
             let wtid = subject.map(str::parse::<Wtid>).transpose();
             let wtid =
                 wtid.context("--subject: expected a wire transfer identifier (52 characters of base32)")?;
-            GatewayCommand::Transfer { credit_account, amount, wtid }
+            GatewayCommand::Transfer {
+                credit_account,
+                amount,
+                wtid,
+                request_uid: announced(args.request_uid),
+            }
         }
         (_, Some(debit_account), Some(amount)) => {
             let reserve_pub = subject.map(str::parse::<EddsaPublicKey>).transpose();
@@ -110,6 +130,6 @@ pub(super) async fn run(args: WireGatewayClientArgs) -> anyhow::Result<ExitCode>
         _ => GatewayCommand::DebitHistory { start },
     };
     let client = WireGatewayClient::new(Client::new(&ClientOptions::default())?, &url, auth);
-    gateway_client::run(&client, command, &mut std::io::stdout()).await?;
+    gateway_client::run(&client, command, args.json, &mut std::io::stdout()).await?;
     Ok(ExitCode::SUCCESS)
 }

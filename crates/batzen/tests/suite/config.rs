@@ -155,6 +155,11 @@ fn a_check_finds_misspelled_options_and_invalid_values() {
     let (is_fine, text, _) =
         check(&sample("exchange").replace("FEE_DEPOSIT = KUDOS:0.001", "FEE_DEPOSIT = KUDOS:0.01"));
     assert!(!is_fine && text.contains("FEE_DEPOSIT is the value of the coin"), "{text}");
+    let free = sample("exchange").replace("PURSE_LIFETIME_MAX = 31 days", "PURSE_LIFETIME_MAX = 32 days");
+    let (is_fine, text, _) = check(&free);
+    assert!(!is_fine && text.contains("purses cost nothing"), "{text}");
+    let (is_fine, text, _) = check(&free.replace("CLOSING_FEE =", "PURSE_FEE = KUDOS:0.01\nCLOSING_FEE ="));
+    assert!(is_fine, "{text}");
     // The sample of a signer has placeholders, which the check names.
     let (is_fine, text, _) = check(&sample("signer"));
     assert!(!is_fine && text.starts_with("signer ") && text.contains("PUBLIC_KEY"), "{text}");

@@ -1,5 +1,5 @@
 //! A customer and two officers in a browser: a withdrawal that stops, the form, the officers' page, and the wallet
-//! that goes on by itself.
+//! that goes on by itself. Another customer goes to an identity provider.
 
 use crate::common;
 
@@ -25,6 +25,26 @@ PROVIDED_CHECKS = name
 KYC_MANUAL_VALIDITY = 1 year
 ";
 
+/// The same with a provider whose page is the bank's.
+const LOGIN: &str = "\
+[kyc-legitimization-coins]
+OPERATION_TYPE = withdraw
+THRESHOLD = KUDOS:5
+TIMEFRAME = 1 day
+REQUIRED_CHECKS = name
+[kyc-provider-login]
+LOGIC = oauth2
+USER_TYPE = individual
+PROVIDED_CHECKS = name
+KYC_OAUTH2_VALIDITY = 1 year
+KYC_OAUTH2_LOGIN_URL = {BANK}
+KYC_OAUTH2_AUTH_URL = {BANK}token
+KYC_OAUTH2_INFO_URL = {BANK}info
+KYC_OAUTH2_POST_URL = {BANK}
+KYC_OAUTH2_CLIENT_ID = exchange
+KYC_OAUTH2_CLIENT_SECRET = secret
+";
+
 struct Site {
     dir: tempfile::TempDir,
     bank: String,
@@ -33,10 +53,10 @@ struct Site {
 }
 
 impl Site {
-    fn start() -> Self {
+    fn start(limits: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (bank_port, exchange_port) = (free_port(), free_port());
-        let mut limits = LIMITS.to_owned();
+        let mut limits = limits.replace("{BANK}", &format!("http://localhost:{bank_port}/"));
         for name in ["alice", "bob"] {
             let file = dir.path().join(name);
             let made = run(&["exchange", "kyc", "officer", name, "--token-file", file.to_str().unwrap()]);
@@ -72,13 +92,30 @@ impl Site {
     }
 }
 
-/// The page that the wallet names.
-fn page_of(site: &Site) -> String {
+/// The page that the wallet names when a withdrawal is stopped.
+fn page_of(site: &Site, path: &str) -> String {
+    let arguments = ["withdraw", "--exchange", &site.exchange, "--amount", "KUDOS:8", "--bank", &site.bank];
+    let log = site.dir.path().join("withdrawing");
+    let mut withdrawing = site
+        .wallet(&[&arguments[..], &["--user", "zoe", "--password", "zoe", "--yes"]].concat())
+        .stdout(Stdio::null())
+        .stderr(std::fs::File::create(&log).unwrap())
+        .spawn()
+        .unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    while !std::fs::read_to_string(&log).unwrap().contains("coins of") {
+        assert!(Instant::now() < deadline, "{}", std::fs::read_to_string(&log).unwrap());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    // The wallet may be closed meanwhile; the money stays in the reserve.
+    std::thread::sleep(Duration::from_secs(1));
+    withdrawing.kill().unwrap();
+    withdrawing.wait().unwrap();
     let deadline = Instant::now() + PATIENCE / 4;
     loop {
         let ran = site.wallet(&["run", "--once"]).output().unwrap();
         let words = stdout(&ran) + &stderr(&ran);
-        if let Some(url) = words.split_whitespace().find(|word| word.contains("/kyc-form/")) {
+        if let Some(url) = words.split_whitespace().find(|word| word.contains(path)) {
             return url.to_owned();
         }
         let log = std::fs::read_to_string(site.dir.path().join("withdrawing")).unwrap_or_default();
@@ -122,25 +159,8 @@ fn decide(browser: &Browser, verb: &str, reason: &str) {
 
 #[test]
 fn a_stopped_customer_is_identified_in_the_browser_and_the_wallet_goes_on() {
-    let site = Site::start();
-    let arguments = ["withdraw", "--exchange", &site.exchange, "--amount", "KUDOS:8", "--bank", &site.bank];
-    let log = site.dir.path().join("withdrawing");
-    let mut withdrawing = site
-        .wallet(&[&arguments[..], &["--user", "zoe", "--password", "zoe", "--yes"]].concat())
-        .stdout(Stdio::null())
-        .stderr(std::fs::File::create(&log).unwrap())
-        .spawn()
-        .unwrap();
-    let deadline = Instant::now() + PATIENCE;
-    while !std::fs::read_to_string(&log).unwrap().contains("coins of") {
-        assert!(Instant::now() < deadline, "{}", std::fs::read_to_string(&log).unwrap());
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    // The wallet may be closed meanwhile; the money stays in the reserve.
-    std::thread::sleep(Duration::from_secs(1));
-    withdrawing.kill().unwrap();
-    withdrawing.wait().unwrap();
-    let page = page_of(&site);
+    let site = Site::start(LIMITS);
+    let page = page_of(&site, "/kyc-form/");
 
     let browser = Browser::start();
     browser.resize(390, 844, true);
@@ -188,4 +208,22 @@ fn a_stopped_customer_is_identified_in_the_browser_and_the_wallet_goes_on() {
     let is_refusal = |line: &String| line.contains("responded with a status of 4");
     let said: Vec<String> = browser.console().into_iter().filter(|line| !is_refusal(line)).collect();
     assert!(said.is_empty(), "the console says {said:?}");
+}
+
+#[test]
+fn a_customer_sees_the_account_before_the_provider() {
+    let site = Site::start(LOGIN);
+    let page = page_of(&site, "/kyc-login/");
+    let browser = Browser::start();
+    let pictures: &Path = site.dir.path();
+    browser.resize(390, 844, true);
+    browser.open(&page);
+    let text = browser.run("return document.body.innerText");
+    let text = text.as_str().unwrap();
+    assert!(text.contains("payto://x-taler-bank/localhost/zoe") && text.contains(&site.exchange), "{text}");
+    browser.audit(pictures, "kyc-login");
+    browser.run("document.querySelector('form button').click()");
+    browser.until(&format!("location.href.startsWith({})", json!(site.bank)));
+    assert_eq!(browser.run("return location.search.includes('redirect_uri=')"), json!(true));
+    keep_pictures(pictures);
 }

@@ -2,10 +2,12 @@
 
 use std::io::{self, Write};
 
+use batzen_crypto::hash::{sha512, shorten};
 use batzen_crypto::{EddsaPublicKey, HashCode, Wtid, fill_random};
 use batzen_http::client::ClientError;
 use batzen_protocol::Amount;
 use batzen_service::wire_gateway::{AddIncomingRequest, HistoryQuery, TransferRequest, WireGatewayClient};
+use serde_json::json;
 
 /// Number of rows shown.
 const ROWS_SHOWN: i64 = -10;
@@ -29,8 +31,10 @@ pub enum GatewayCommand {
         credit_account: String,
         /// The amount.
         amount: Amount,
-        /// The subject; `None`: random.
+        /// The subject; `None`: it follows from the request uid.
         wtid: Option<Wtid>,
+        /// The transfer's identity: the same uid again sends nothing more.
+        request_uid: HashCode,
     },
     /// Move money to the account, at banks that allow this to everybody.
     AddIncoming {
@@ -54,21 +58,24 @@ pub enum GatewayCommandError {
     Output(#[from] io::Error),
 }
 
-/// Runs a command and writes its result, one line per row: id, time in seconds, amount, partner, subject.
-///
-/// A transfer gets a fresh request uid each time, so running the command again sends the money again.
+/// Runs a command and writes its result: one line per row (id, time in seconds, amount, partner, subject), or JSON.
 ///
 /// # Errors
 /// [`GatewayCommandError`].
 pub async fn run(
     client: &WireGatewayClient,
     command: GatewayCommand,
+    is_json: bool,
     out: &mut (impl Write + Send),
 ) -> Result<(), GatewayCommandError> {
     match command {
         GatewayCommand::CreditHistory { start } => {
             let query = HistoryQuery { start, delta: ROWS_SHOWN, long_poll_ms: 0 };
-            for row in client.history_incoming(query).await? {
+            let rows = client.history_incoming(query).await?;
+            if is_json {
+                return Ok(writeln!(out, "{}", json!(rows))?);
+            }
+            for row in rows {
                 let time_s = row.date.as_secs().unwrap_or(u64::MAX);
                 writeln!(
                     out,
@@ -79,21 +86,34 @@ pub async fn run(
         }
         GatewayCommand::DebitHistory { start } => {
             let query = HistoryQuery { start, delta: ROWS_SHOWN, long_poll_ms: 0 };
-            for row in client.history_outgoing(query).await? {
+            let rows = client.history_outgoing(query).await?;
+            if is_json {
+                return Ok(writeln!(out, "{}", json!(rows))?);
+            }
+            for row in rows {
                 let time_s = row.date.as_secs().unwrap_or(u64::MAX);
                 writeln!(out, "{} {time_s} {} {} {}", row.row_id, row.amount, row.credit_account, row.wtid)?;
             }
         }
-        GatewayCommand::Transfer { credit_account, amount, wtid } => {
+        GatewayCommand::Transfer { credit_account, amount, wtid, request_uid } => {
+            // A repetition must have the same.
+            let of_uid = || Wtid::from_bytes(*shorten(&sha512(request_uid.as_bytes())).as_bytes());
             let request = TransferRequest {
-                request_uid: HashCode::random(),
+                request_uid,
                 amount,
                 exchange_base_url: "http://exchange.example.com/".to_owned(),
-                wtid: wtid.unwrap_or_else(Wtid::random),
+                wtid: wtid.unwrap_or_else(of_uid),
                 credit_account,
             };
             let done = client.transfer(&request).await?;
-            writeln!(out, "{} {}", done.row_id, request.wtid)?;
+            let TransferRequest { wtid, request_uid, .. } = request;
+            match is_json {
+                true => {
+                    let done = json!({ "row_id": done.row_id, "wtid": wtid, "request_uid": request_uid });
+                    writeln!(out, "{done}")?;
+                }
+                false => writeln!(out, "{} {wtid}", done.row_id)?,
+            }
         }
         GatewayCommand::AddIncoming { debit_account, amount, reserve_pub } => {
             let random = || {
@@ -104,7 +124,10 @@ pub async fn run(
             let reserve_pub = reserve_pub.unwrap_or_else(random);
             let done =
                 client.add_incoming(&AddIncomingRequest { amount, reserve_pub, debit_account }).await?;
-            writeln!(out, "{}", done.row_id)?;
+            match is_json {
+                true => writeln!(out, "{}", json!({ "row_id": done.row_id, "reserve_pub": reserve_pub }))?,
+                false => writeln!(out, "{}", done.row_id)?,
+            }
         }
     }
     Ok(())

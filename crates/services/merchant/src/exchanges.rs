@@ -1,20 +1,18 @@
 //! The exchanges: who is one, and what it offers, signed by its master key.
 //!
-//! An exchange is its master key. One of the configuration is asked at its configured URL only, whatever URL a wallet names:
-//! its own list leaves out the keys that it has revoked, and nobody in between can answer for it. A wallet's coins identify
-//! the exchange, since no two have the same denomination.
+//! An exchange is its master key. It is asked at the URL of the configuration only, or at the one that an auditor of the
+//! configuration lists, whatever URL a wallet names: its own list leaves out the keys that it has revoked, and nobody in
+//! between can answer for it. A wallet's coins identify the exchange, since no two have the same denomination.
 //!
-//! A URL that a wallet names is asked only if an auditor's approval may stand behind it, under strict limits, at addresses
-//! of the public Internet. Nothing of what it answers is kept, nor told to the customer, unless the auditor does approve.
+//! A signing key that the list once left out is remembered, so that no older list brings it back.
 
-use std::collections::HashMap;
-use std::hash::{BuildHasher as _, RandomState};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration as StdDuration;
 
 use batzen_crypto::{Cipher, DenomPublicKey, EddsaPublicKey, EddsaSignature, HashCode};
-use batzen_engine::{Timers, run_blocking};
+use batzen_engine::{Lane, Timers, run_blocking};
 use batzen_http::Networks;
 use batzen_http::client::{Call, Client, ClientError, ClientOptions, Destinations, Reply};
 use batzen_protocol::api::auditor::{AuditedExchange, AuditedExchanges};
@@ -25,10 +23,11 @@ use batzen_protocol::api::merchant::ContractAuditor;
 use batzen_protocol::denominations::DenominationTerms;
 use batzen_protocol::signatures::SignedMessage;
 use batzen_protocol::{Amount, Currency, Duration, Money, Timestamp};
-use tokio::sync::{Mutex as Turn, Semaphore};
+use tokio::sync::Mutex as Turn;
 use tokio::time::Instant;
 
 use crate::config::TrustedExchange;
+use crate::rules::{ListedSignkey, MerchantRules, NoteSignkeys, TypedCommand as _};
 use crate::surroundings::Surroundings;
 
 /// Time that an exchange may take for one answer. The wallet's own limit is 15 s and 3 s a coin.
@@ -46,20 +45,16 @@ const REPLY_BYTES_MAX: usize = 1 << 20;
 /// The longest URL of an exchange, in bytes.
 const URL_BYTES_MAX: usize = 1_024;
 
-/// Time in which a stranger must have answered, `/keys` and `/wire` together.
-const STRANGER_TIMEOUT: StdDuration = StdDuration::from_secs(5);
-/// Time for which a request waits for its turn to ask a stranger.
-const STRANGER_PATIENCE: StdDuration = StdDuration::from_secs(5);
-/// The largest `/keys` or `/wire` of a stranger, in bytes, inflated.
-const STRANGER_KEYS_BYTES_MAX: usize = 4 << 20;
-/// Strangers that are asked at the same time.
-const STRANGERS_AT_ONCE: usize = 4;
-/// Turns at asking strangers; each host always has the same one.
-const STRANGER_TURNS: usize = 64;
-/// The maximum number of URLs in a request that the configuration does not name.
+/// Time for `/keys` or `/wire` of an exchange that only an auditor lists.
+const LISTED_TIMEOUT: StdDuration = StdDuration::from_secs(5);
+/// The largest `/keys` or `/wire` of an exchange that only an auditor lists, in bytes, inflated.
+const LISTED_KEYS_BYTES_MAX: usize = 4 << 20;
+/// The maximum number of exchanges that auditors list.
+const LISTED_MAX: usize = 256;
+/// The maximum number of URLs in a request that the configuration does not name: for each, exchanges may be asked again.
 const STRANGERS_PER_REQUEST_MAX: usize = 3;
-/// The maximum number of URLs that are remembered because an auditor approves of the exchange there.
-const APPROVED_MAX: usize = 16;
+/// The maximum number of signing keys in the list of an exchange.
+const SIGNKEYS_MAX: usize = 1_024;
 /// Timeout of an auditor's list of exchanges.
 const AUDITOR_TIMEOUT: StdDuration = StdDuration::from_secs(3);
 /// After this time, auditors that did not say it are asked again.
@@ -90,8 +85,6 @@ enum Standing {
     Configured,
     /// An auditor that the configuration names lists it, with this URL.
     Listed,
-    /// A wallet or a shop named the URL, and an auditor approves of denominations there.
-    Named,
 }
 
 /// The way to an exchange.
@@ -112,13 +105,22 @@ pub(crate) struct Exchange {
     pub(crate) accounts: Vec<String>,
     /// When it closes reserves, after they were filled.
     pub(crate) closing_delay: Duration,
-    /// Base URLs of its auditors, which want to see some of its confirmations.
-    pub(crate) auditors: Vec<String>,
+    /// Its auditors, which want to see some of its confirmations.
+    pub(crate) auditors: Vec<Auditor>,
     /// Cleared when it turns out not to know deposits of several coins.
     pub(crate) has_batch_deposit: AtomicBool,
     signkeys: Vec<SignKey>,
     wire_fees: HashMap<String, Vec<WireFee>>,
     fetched: Instant,
+}
+
+/// An auditor of an exchange.
+#[derive(Clone, Debug)]
+pub(crate) struct Auditor {
+    /// The base URL.
+    pub(crate) url: String,
+    /// Public addresses only, unless the configuration names the URL.
+    pub(crate) client: Client,
 }
 
 impl Exchange {
@@ -150,13 +152,6 @@ impl Exchange {
     #[must_use]
     pub(crate) fn is_accepted(&self, denom: &Denom) -> bool {
         self.way.standing == Standing::Configured || denom.is_approved
-    }
-
-    /// Returns whether the URL is the exchange's own beyond doubt. Anybody can pass on what an approved exchange answers, and
-    /// put in what is not signed.
-    #[must_use]
-    pub(crate) fn is_at_home(&self) -> bool {
-        self.way.standing != Standing::Named
     }
 
     /// Returns whether this key could confirm a deposit at this time.
@@ -204,8 +199,7 @@ pub(crate) enum ExchangeError {
     /// Its answer cannot be read, or is not signed.
     #[error("{0}")]
     Malformed(String),
-    /// Neither the configuration nor an auditor names what is at a URL, whatever that is: whoever named the URL learns
-    /// nothing about it.
+    /// Neither the configuration nor an auditor names the exchange.
     #[error("the shop accepts no exchange at this URL")]
     NotAccepted,
 }
@@ -219,7 +213,7 @@ impl From<ClientError> for ExchangeError {
     }
 }
 
-/// The clients for exchanges of a kind.
+/// The clients for exchanges of a kind, and for their auditors.
 #[derive(Clone, Debug)]
 struct Clients {
     /// For requests about coins.
@@ -279,6 +273,8 @@ struct Listed {
     contacts: HashMap<EddsaPublicKey, Arc<Contact>>,
     /// The time at which to ask them again.
     again: Option<Instant>,
+    /// Whether all of them answered the last time.
+    is_whole: bool,
 }
 
 pub(crate) struct Exchanges {
@@ -286,22 +282,18 @@ pub(crate) struct Exchanges {
     near: Clients,
     /// For URLs that others name.
     far: Clients,
-    /// For the auditors of the configuration.
-    pub(crate) auditor_client: Client,
+    /// Remembers the signing keys that exchanges have withdrawn.
+    lane: Lane<MerchantRules>,
     currency: Currency,
     trusted: Vec<Arc<Contact>>,
     auditors: Vec<ContractAuditor>,
     listed: Turn<Listed>,
-    /// Strangers of which an auditor approves, by URL.
-    approved: Mutex<HashMap<String, Arc<Exchange>>>,
-    turns: [Turn<()>; STRANGER_TURNS],
-    hosts: RandomState,
-    strangers: Semaphore,
     timers: Arc<dyn Timers>,
 }
 
 impl Exchanges {
-    /// Knows nothing yet. Strangers are asked at addresses of the public Internet and in these networks.
+    /// Knows nothing yet. URLs that the configuration does not name are asked at addresses of the public Internet and in
+    /// these networks.
     ///
     /// # Errors
     /// When the HTTP client cannot be made.
@@ -310,24 +302,20 @@ impl Exchanges {
         trusted: &[TrustedExchange],
         auditors: Vec<ContractAuditor>,
         networks: Networks,
+        lane: Lane<MerchantRules>,
         surroundings: &Surroundings,
     ) -> Result<Self, ClientError> {
         let clients = |destinations: &Destinations, timeout, list_bytes_max| {
             Clients::new(surroundings, destinations, timeout, list_bytes_max)
         };
-        let near = clients(&Destinations::All, EXCHANGE_TIMEOUT, KEYS_BYTES_MAX)?;
         Ok(Self {
-            auditor_client: near.coins.clone(),
-            near,
-            far: clients(&Destinations::Public(networks), STRANGER_TIMEOUT, STRANGER_KEYS_BYTES_MAX)?,
+            near: clients(&Destinations::All, EXCHANGE_TIMEOUT, KEYS_BYTES_MAX)?,
+            far: clients(&Destinations::Public(networks), LISTED_TIMEOUT, LISTED_KEYS_BYTES_MAX)?,
+            lane,
             currency,
             trusted: trusted.iter().map(|one| Contact::new(one.clone(), Standing::Configured)).collect(),
             auditors,
             listed: Turn::default(),
-            approved: Mutex::default(),
-            turns: std::array::from_fn(|_| Turn::default()),
-            hosts: RandomState::new(),
-            strangers: Semaphore::new(STRANGERS_AT_ONCE),
             timers: Arc::clone(&surroundings.timers),
         })
     }
@@ -383,13 +371,10 @@ impl Exchanges {
                 Err(error) => failure = error,
             }
         }
-        if self.auditors.is_empty() {
-            return Err(failure);
-        }
         let is_it = |contact: &Contact| contact.known().is_some_and(|known| issued(&known));
-        match self.listed_where(is_it).await {
-            Some(contact) => self.at(&contact, knows_all).await,
-            None => self.stranger(url, knows_all).await.map_err(|_| failure),
+        match (self.listed(url, is_it).await, failure) {
+            (Ok(contact), _) => self.at(&contact, knows_all).await,
+            (Err(failure), ExchangeError::NotAccepted) | (Err(_), failure) => Err(failure),
         }
     }
 
@@ -422,10 +407,8 @@ impl Exchanges {
         if let Some(contact) = self.configured(url) {
             return self.at(contact, suffices).await;
         }
-        match self.listed_where(|contact| contact.exchange.url == url).await {
-            Some(contact) => self.at(&contact, suffices).await,
-            None => self.stranger(url, suffices).await,
-        }
+        let contact = self.listed(url, |_| false).await?;
+        self.at(&contact, suffices).await
     }
 
     /// The exchange at its own URL.
@@ -448,13 +431,7 @@ impl Exchanges {
         }
         let TrustedExchange { url, master_pub } = &contact.exchange;
         let clients = if contact.standing == Standing::Configured { &self.near } else { &self.far };
-        let fetched = match self.fetch(clients, url, contact.standing).await {
-            Ok(fetched) if fetched.master_pub != *master_pub => {
-                Err(ExchangeError::Malformed(format!("{url} has another master key")))
-            }
-            fetched => fetched,
-        };
-        match fetched {
+        match self.fetch(clients, url, *master_pub, contact.standing).await {
             Ok(fetched) => {
                 let fetched = Arc::new(fetched);
                 *contact.known.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&fetched));
@@ -467,68 +444,25 @@ impl Exchanges {
         }
     }
 
-    /// The exchange at a URL that somebody names: only if the configuration names its master key, or an auditor approves.
-    async fn stranger(
+    /// The contact of an exchange that an auditor of the configuration lists: the one that is meant, or the one at the URL.
+    async fn listed(
         &self,
         url: &str,
-        suffices: impl Fn(&Exchange) -> bool,
-    ) -> Result<Arc<Exchange>, ExchangeError> {
-        let known = || self.approved(url).filter(|known| known.serves(&suffices, self.timers.now()));
-        if let Some(known) = known() {
-            return Ok(known);
-        }
-        let host = url.split('/').nth(2).unwrap_or_default().to_ascii_lowercase();
-        let bytes = self.hosts.hash_one(host).to_le_bytes();
-        let turns = async {
-            let host = self.turns[usize::from(bytes[0]) % STRANGER_TURNS].lock().await;
-            (host, self.strangers.acquire().await)
-        };
-        let turns = tokio::time::timeout(STRANGER_PATIENCE, turns).await;
-        let turns = turns.map_err(|_| ExchangeError::NotAccepted)?;
-        if let Some(known) = known() {
-            return Ok(known);
-        }
-        let fetched = self.fetch(&self.far, url, Standing::Named).await;
-        let fetched = fetched.map_err(|_| ExchangeError::NotAccepted)?;
-        drop(turns);
-        let of_key = |contact: &&Arc<Contact>| contact.exchange.master_pub == fetched.master_pub;
-        if let Some(contact) = self.trusted.iter().find(of_key) {
-            return self.at(contact, suffices).await;
-        }
-        if !fetched.denoms.values().any(|denom| denom.is_approved) {
-            return Err(ExchangeError::NotAccepted);
-        }
-        if let Some(contact) = self.listed(&fetched.master_pub).await {
-            return self.at(&contact, suffices).await;
-        }
-        let fetched = Arc::new(fetched);
-        let mut approved = self.approved.lock().unwrap_or_else(PoisonError::into_inner);
-        if approved.len() >= APPROVED_MAX && !approved.contains_key(url) {
-            // Whatever is thrown away is fetched again when somebody needs it.
-            approved.clear();
-        }
-        approved.insert(url.to_owned(), Arc::clone(&fetched));
-        Ok(fetched)
-    }
-
-    fn approved(&self, url: &str) -> Option<Arc<Exchange>> {
-        self.approved.lock().unwrap_or_else(PoisonError::into_inner).get(url).cloned()
-    }
-
-    /// A contact that auditors have listed, if they have listed any.
-    async fn listed_where(&self, is_it: impl Fn(&Contact) -> bool) -> Option<Arc<Contact>> {
-        let mut listed = self.listed.lock().await;
-        if !listed.contacts.is_empty() {
-            self.renew(&mut listed).await;
-        }
-        listed.contacts.values().find(|contact| is_it(contact)).cloned()
-    }
-
-    /// The contact of an exchange by the lists of the auditors that the configuration names.
-    async fn listed(&self, master_pub: &EddsaPublicKey) -> Option<Arc<Contact>> {
+        is_it: impl Fn(&Contact) -> bool,
+    ) -> Result<Arc<Contact>, ExchangeError> {
+        let url = one_spelling(url);
         let mut listed = self.listed.lock().await;
         self.renew(&mut listed).await;
-        listed.contacts.get(master_pub).cloned()
+        let mut contacts = listed.contacts.values();
+        let at_url = |contact: &&Arc<Contact>| one_spelling(&contact.exchange.url) == url;
+        let found = contacts.clone().find(|contact| is_it(contact)).or_else(|| contacts.find(at_url));
+        let Some(found) = found else {
+            let silent =
+                || ExchangeError::Unreachable("an auditor did not say which exchanges it audits".to_owned());
+            return Err(if listed.is_whole { ExchangeError::NotAccepted } else { silent() });
+        };
+        let is_same = |contact: &&Arc<Contact>| contact.exchange.master_pub == found.exchange.master_pub;
+        Ok(Arc::clone(self.trusted.iter().find(is_same).unwrap_or(found)))
     }
 
     /// Asks the auditors for their lists, if it is time.
@@ -537,18 +471,20 @@ impl Exchanges {
             return;
         }
         let lists = self.auditors.iter().map(|auditor| {
-            let call = self.auditor_client.get(format!("{}exchanges", auditor.url));
+            let call = self.near.coins.get(format!("{}exchanges", auditor.url));
             call.timeout(AUDITOR_TIMEOUT).send()
         });
         let lists = futures_util::future::join_all(lists).await.into_iter();
         let lists: Vec<Option<AuditedExchanges>> = lists.map(|list| list.ok()?.ok().ok()).collect();
-        let pause = if lists.iter().all(Option::is_some) { FRESH } else { AUDITOR_PAUSE };
+        listed.is_whole = lists.iter().all(Option::is_some);
+        let pause = if listed.is_whole { FRESH } else { AUDITOR_PAUSE };
         listed.again = Some(self.timers.now() + pause);
         for AuditedExchange { master_pub, exchange_url: url } in
             lists.into_iter().flatten().flat_map(|list| list.exchanges)
         {
             let is_known = |contact: &Arc<Contact>| contact.exchange.url == url;
-            if is_base_url(&url) && !listed.contacts.get(&master_pub).is_some_and(is_known) {
+            let has_room = listed.contacts.len() < LISTED_MAX || listed.contacts.contains_key(&master_pub);
+            if is_base_url(&url) && has_room && !listed.contacts.get(&master_pub).is_some_and(is_known) {
                 let contact = Contact::new(TrustedExchange { url, master_pub }, Standing::Listed);
                 listed.contacts.insert(master_pub, contact);
             }
@@ -559,15 +495,44 @@ impl Exchanges {
         &self,
         clients: &Clients,
         url: &str,
+        master_pub: EddsaPublicKey,
         standing: Standing,
     ) -> Result<Exchange, ExchangeError> {
         let keys: KeysResponse = read(&clients.lists.get_json(format!("{url}keys")).await?)?;
         let wire: WireResponse = read(&clients.lists.get_json(format!("{url}wire")).await?)?;
+        if keys.master_public_key != master_pub {
+            return Err(ExchangeError::Malformed(format!("{url} has another master key")));
+        }
         let (currency, auditors, now) = (self.currency, self.auditors.clone(), self.timers.now());
+        let auditor_clients = [&self.near, &self.far].map(|clients| clients.coins.clone());
         let way = Way { url: url.to_owned(), clients: clients.clone(), standing };
         // Thousands of signatures take a while.
-        let verified = run_blocking(move || verify(keys, wire, way, currency, &auditors, now));
-        verified.await.expect("verifying does not outlive the runtime")
+        let verify = move || verify(keys, wire, way, currency, &auditors, auditor_clients, now);
+        let exchange = run_blocking(verify).await.expect("verifying does not outlive the runtime")?;
+        self.without_withdrawn(exchange).await
+    }
+
+    /// Leaves out the signing keys that the exchange has withdrawn before, and remembers those that it withdraws now.
+    async fn without_withdrawn(&self, mut exchange: Exchange) -> Result<Exchange, ExchangeError> {
+        let listed = exchange.signkeys.iter().map(|signkey| ListedSignkey {
+            exchange_pub: signkey.key,
+            stamp_expire: signkey.stamp_expire,
+            stamp_end: signkey.stamp_end,
+        });
+        let note = NoteSignkeys { master_pub: exchange.master_pub, listed: listed.collect() };
+        let noted = self.lane.submit(note.into()).await;
+        let noted = noted.map_err(|error| ExchangeError::Unreachable(format!("the store: {error}")))?;
+        let refused = noted.map(NoteSignkeys::answer).expect("the rule refuses nothing");
+        if !refused.is_empty() {
+            let (url, keys) = (exchange.url(), refused.len());
+            tracing::warn!(
+                url,
+                keys,
+                "an exchange lists signing keys that it left out before, or that are over: refused"
+            );
+            exchange.signkeys.retain(|signkey| !refused.contains(&signkey.key));
+        }
+        Ok(exchange)
     }
 }
 
@@ -585,18 +550,20 @@ fn verify(
     way: Way,
     currency: Currency,
     auditors: &[ContractAuditor],
+    auditor_clients: [Client; 2],
     fetched: Instant,
 ) -> Result<Exchange, ExchangeError> {
     let malformed = |what: &str| ExchangeError::Malformed(what.to_owned());
     let master_pub = keys.master_public_key;
-    let is_ours = |listed: &&AuditorKeys| auditors.iter().any(|ours| ours.auditor_pub == listed.auditor_pub);
+    let is_ours = |listed: &AuditorKeys| auditors.iter().any(|ours| ours.auditor_pub == listed.auditor_pub);
     let mut approvals: HashMap<HashCode, Vec<(&AuditorKeys, &EddsaSignature)>> = HashMap::new();
-    for auditor in keys.auditors.iter().filter(is_ours) {
+    for auditor in &keys.auditors {
         for approval in &auditor.denomination_keys {
             approvals.entry(approval.denom_pub_h).or_default().push((auditor, &approval.auditor_sig));
         }
     }
     let mut denoms = HashMap::new();
+    let mut vouching = BTreeSet::new();
     let mut add = |key: &DenomPublicKey, terms: &DenominationTerms, signature| {
         let h_denom_pub = key.h_denom_pub();
         if !terms.validity(master_pub, h_denom_pub).verify(&master_pub, signature) {
@@ -605,14 +572,24 @@ fn verify(
         let money = |amount: &Amount| {
             amount.money_in(currency).map_err(|_| malformed("the exchange has another currency"))
         };
-        let approves = |(auditor, sig): &(&AuditorKeys, &EddsaSignature)| {
+        let mut is_approved = false;
+        for (auditor, sig) in approvals.get(&h_denom_pub).into_iter().flatten() {
+            let is_ours = is_ours(auditor);
+            let is_known = if is_ours { is_approved } else { vouching.contains(&auditor.auditor_url) };
             let message = terms.auditor_approval(&auditor.auditor_url, master_pub, h_denom_pub);
-            message.verify(&auditor.auditor_pub, sig)
-        };
+            if is_known || !message.verify(&auditor.auditor_pub, sig) {
+                continue;
+            }
+            if is_ours {
+                is_approved = true;
+            } else {
+                vouching.insert(auditor.auditor_url.clone());
+            }
+        }
         let cost = terms.withdraw_cost().map_err(|_| malformed("a denomination is worth too much"))?;
         let denom = Denom {
             cost: money(&cost)?,
-            is_approved: approvals.get(&h_denom_pub).is_some_and(|all| all.iter().any(approves)),
+            is_approved,
             is_rsa: key.cipher() == Cipher::Rsa,
             age_mask: key.age_mask,
             deposit_fee: money(&terms.fee_deposit)?,
@@ -635,6 +612,9 @@ fn verify(
     for revoked in keys.recoup.iter().flatten() {
         denoms.remove(&revoked.h_denom_pub);
     }
+    if keys.signkeys.len() > SIGNKEYS_MAX {
+        return Err(malformed("the exchange has too many signing keys"));
+    }
     if !keys.signkeys.iter().all(|signkey| signkey.validity().verify(&master_pub, &signkey.master_sig)) {
         return Err(malformed("a signing key is not signed by the exchange's master key"));
     }
@@ -646,12 +626,17 @@ fn verify(
     if !wire.accounts.iter().all(|account| account.message().verify(&master_pub, &account.master_sig)) {
         return Err(malformed("an account is not signed by the exchange's master key"));
     }
+    let [near, far] = auditor_clients;
+    let to_call = auditor_urls(&keys.auditors, vouching, auditors, way.standing).into_iter().map(|url| {
+        let is_ours = auditors.iter().any(|ours| ours.url == url);
+        Auditor { client: if is_ours { near.clone() } else { far.clone() }, url }
+    });
     Ok(Exchange {
         master_pub,
         denoms,
         accounts: wire.accounts.into_iter().map(|account| account.payto_uri).collect(),
         closing_delay: keys.reserve_closing_delay,
-        auditors: auditor_urls(keys.auditors, auditors, way.standing),
+        auditors: to_call.collect(),
         has_batch_deposit: AtomicBool::new(true),
         signkeys: keys.signkeys,
         wire_fees: wire.fees.into_iter().collect(),
@@ -660,17 +645,19 @@ fn verify(
     })
 }
 
-/// The base URLs of an exchange's auditors, each once: those of the configuration before those that the list names, which
-/// nobody signs. Only an exchange of the configuration may name others.
-fn auditor_urls(listed: Vec<AuditorKeys>, ours: &[ContractAuditor], standing: Standing) -> Vec<String> {
+/// The base URLs of an exchange's auditors, each once: those of the configuration before those that approve of a denomination
+/// with their signature. Only an exchange of the configuration may name others, since nobody signs the list.
+fn auditor_urls(
+    listed: &[AuditorKeys],
+    vouching: BTreeSet<String>,
+    ours: &[ContractAuditor],
+    standing: Standing,
+) -> Vec<String> {
     let is_listed = |ours: &&ContractAuditor| listed.iter().any(|one| one.auditor_pub == ours.auditor_pub);
     let mut urls: Vec<String> = ours.iter().filter(is_listed).map(|auditor| auditor.url.clone()).collect();
     if standing == Standing::Configured {
-        let is_other = |one: &AuditorKeys| ours.iter().all(|ours| ours.auditor_pub != one.auditor_pub);
-        let others = listed.into_iter().filter(is_other).map(|auditor| auditor.auditor_url);
-        let mut others: Vec<String> = others.filter(|url| is_base_url(url)).collect();
-        others.sort();
-        others.dedup();
+        let others: Vec<String> =
+            vouching.into_iter().filter(|url| is_base_url(url) && !urls.contains(url)).collect();
         urls.extend(others);
     }
     urls.truncate(AUDITORS_MAX);
@@ -728,7 +715,7 @@ mod tests {
     }
 
     #[test]
-    fn strangers_name_no_auditors_and_none_crowds_out_ours() {
+    fn only_auditors_that_sign_are_called_and_none_crowds_out_ours() {
         let key = |n: u8| EddsaPublicKey::from_bytes([n; 32]);
         let listed = |n: u8| AuditorKeys {
             auditor_pub: key(n),
@@ -738,10 +725,12 @@ mod tests {
         };
         let ours =
             [ContractAuditor { name: String::new(), auditor_pub: key(99), url: "http://ours/".to_owned() }];
-        let all = || (0..100).map(listed).collect::<Vec<_>>();
-        let of_configured = auditor_urls(all(), &ours, Standing::Configured);
+        let (urls, all): (BTreeSet<_>, Vec<_>) =
+            (0..100).map(|n| (format!("http://{n}/"), listed(n))).unzip();
+        let of_configured = auditor_urls(&all, urls.clone(), &ours, Standing::Configured);
         assert_eq!((of_configured.len(), &*of_configured[0]), (AUDITORS_MAX, "http://ours/"));
-        assert_eq!(auditor_urls(all(), &ours, Standing::Named), ["http://ours/"]);
-        assert!(auditor_urls((0..9).map(listed).collect(), &ours, Standing::Named).is_empty());
+        assert_eq!(auditor_urls(&all, urls.clone(), &ours, Standing::Listed), ["http://ours/"]);
+        assert!(auditor_urls(&all[..9], urls, &ours, Standing::Listed).is_empty());
+        assert!(auditor_urls(&all[..9], BTreeSet::new(), &ours, Standing::Configured).is_empty());
     }
 }

@@ -1113,6 +1113,20 @@ CREATE TABLE "merchant"."coin_returns" (
   CONSTRAINT "coin_returns_pkey" PRIMARY KEY ("vshard", "order", "coin_pub")
 ) WITH (fillfactor=80, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_analyze_scale_factor=0.02, autovacuum_vacuum_cost_delay=1);
 CREATE INDEX "coin_returns_by_next" ON "merchant"."coin_returns" USING btree ("ix_by_next") WHERE "ix_by_next" IS NOT NULL;
+-- merchant.exchange_signkeys
+CREATE TABLE "merchant"."exchange_signkeys" (
+  "vshard" smallint NOT NULL,
+  "master_pub" bytea NOT NULL,
+  "exchange_pub" bytea NOT NULL,
+  "first_seen" bigint NOT NULL,
+  "stamp_expire" bigint NOT NULL,
+  "stamp_end" bigint NOT NULL,
+  "withdrawn" bigint,
+  "serial" bigint NOT NULL,
+  "version" integer NOT NULL,
+  CONSTRAINT "exchange_signkeys_pkey" PRIMARY KEY ("vshard", "master_pub", "exchange_pub")
+) WITH (fillfactor=80, autovacuum_vacuum_scale_factor=0.02, autovacuum_vacuum_threshold=1000, autovacuum_analyze_scale_factor=0.02, autovacuum_vacuum_cost_delay=1);
+CREATE INDEX "exchange_signkeys_by_exchange" ON "merchant"."exchange_signkeys" USING btree ("master_pub");
 -- merchant.instance_accounts
 CREATE TABLE "merchant"."instance_accounts" (
   "vshard" smallint NOT NULL,

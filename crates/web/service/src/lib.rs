@@ -28,7 +28,7 @@ pub use app::{App, Monitor, fill_dashboard};
 pub use batzen_http::{Reach, escape_html};
 pub use front::front;
 pub use guesses::{Attempt, Guesses, TooMany};
-pub use page::{OWN_FILES_POLICY, StaticPage, html_page, qr_code, with_policy};
+pub use page::{OWN_FILES_POLICY, StaticPage, form_page, html_page, qr_code, with_policy};
 pub use readiness::Readiness;
 pub use reads::{read, read_aside};
 pub use shutdown::{LAST_COMMITS, close, end, ended};

@@ -36,6 +36,25 @@ pub fn html_page(status: u16, title: &str, style: &str, body: &str) -> Response 
         .with_header(header::CACHE_CONTROL, "no-store")
 }
 
+/// A page without scripts, which no cache keeps, with a form for its own server. `/*STYLE*/` in `html` is replaced with `style`.
+#[must_use]
+pub fn form_page(html: &str, style: &str) -> Response {
+    let policy = format!(
+        "default-src 'none'; style-src {}; img-src data:; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
+        hash(style)
+    );
+    Response::bytes(200, "text/html; charset=utf-8", html.replace("/*STYLE*/", style))
+        .with_header(header::CONTENT_SECURITY_POLICY, &policy)
+        .with_header(header::X_CONTENT_TYPE_OPTIONS, "nosniff")
+        .with_header(header::REFERRER_POLICY, "no-referrer")
+        .with_header(header::CACHE_CONTROL, "no-store")
+}
+
+/// The source by which a policy allows an inline text.
+fn hash(text: &str) -> String {
+    format!("'sha256-{}'", BASE64_STANDARD.encode(Sha256::digest(text)))
+}
+
 /// A QR code's number of modules per side, and its dark modules as an SVG path of unit squares. None if the text is too
 /// long for one.
 #[must_use]
@@ -64,7 +83,6 @@ impl StaticPage {
     #[must_use]
     pub fn new(html: &str, style: &str, script: &str) -> Self {
         let html = html.replace("/*STYLE*/", style).replace("/*SCRIPT*/", script);
-        let hash = |text: &str| format!("'sha256-{}'", BASE64_STANDARD.encode(Sha256::digest(text)));
         let policy = format!(
             "default-src 'none'; script-src {}; style-src {}; connect-src 'self'; img-src data:; base-uri 'none'; \
              form-action 'none'; frame-ancestors 'none'",

@@ -536,9 +536,14 @@ async fn balances_stay_in_the_range_of_amounts() {
 async fn the_command_line_client_shows_and_moves_money() {
     let f = Fixture::start(config()).await;
     let gateway = f.gateway("exchange");
-    let run = async |command: GatewayCommand| {
+    let print = async |command: GatewayCommand, is_json: bool| {
         let mut out = Vec::new();
-        gateway_client::run(&gateway, command, &mut out).await.map(|()| String::from_utf8(out).unwrap())
+        let done = gateway_client::run(&gateway, command, is_json, &mut out).await;
+        done.map(|()| String::from_utf8(out).unwrap())
+    };
+    let run = async |command: GatewayCommand| print(command, false).await;
+    let json = async |command: GatewayCommand| -> serde_json::Value {
+        serde_json::from_str(&print(command, true).await.unwrap()).unwrap()
     };
     let add = |id: Option<u8>| GatewayCommand::AddIncoming {
         debit_account: payto("joe"),
@@ -549,9 +554,22 @@ async fn the_command_line_client_shows_and_moves_money() {
     assert_eq!(run(add(Some(1))).await.unwrap(), "1\n");
     assert_eq!(run(add(None)).await.unwrap(), "2\n");
     assert!(run(add(Some(1))).await.is_err());
-    let transfer =
-        GatewayCommand::Transfer { credit_account: payto("shop"), amount: kudos("1"), wtid: Some(wtid(1)) };
-    assert_eq!(run(transfer).await.unwrap(), format!("3 {}\n", wtid(1)));
+    let transfer = |wtid, n: u8| GatewayCommand::Transfer {
+        credit_account: payto("shop"),
+        amount: kudos("1"),
+        wtid,
+        request_uid: uid(n),
+    };
+    assert_eq!(run(transfer(Some(wtid(1)), 1)).await.unwrap(), format!("3 {}\n", wtid(1)));
+    // The same uid sends nothing more, with the identifier that follows from it, too.
+    assert_eq!(run(transfer(Some(wtid(1)), 1)).await.unwrap(), format!("3 {}\n", wtid(1)));
+    let first = json(transfer(None, 2)).await;
+    assert_eq!((&first["row_id"], &first["request_uid"]), (&json!(4), &json!(uid(2))));
+    assert_eq!(json(transfer(None, 2)).await, first);
+    assert!(run(transfer(Some(wtid(1)), 2)).await.is_err(), "another transfer");
+    let debits = json(GatewayCommand::DebitHistory { start: None }).await;
+    let rows: Vec<_> = debits.as_array().unwrap().iter().map(|row| row["row_id"].as_u64()).collect();
+    assert_eq!(rows, [Some(4), Some(3)]);
     let credits = run(GatewayCommand::CreditHistory { start: Some(2) }).await.unwrap();
     assert!(
         credits.starts_with("1 ") && credits.contains(&key(1).to_string()) && credits.lines().count() == 1

@@ -587,6 +587,14 @@ impl ExchangeConfig {
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
+        let is_free = self.standalone.as_ref().is_some_and(|standalone| standalone.fees.purse.is_zero());
+        if is_free && self.purse_lifetime_max > FREE_PURSE_LIFETIME_MAX {
+            warnings.push(format!(
+                "purses cost nothing, and anybody may keep any number of them for [exchangedb] PURSE_LIFETIME_MAX = {}: \
+                 set [exchange-standalone] PURSE_FEE, or at most {FREE_PURSE_LIFETIME_MAX}",
+                self.purse_lifetime_max
+            ));
+        }
         for CoinConfig { section, value, fees, .. } in &self.coins {
             if fees.deposit == *value {
                 warnings.push(format!(
@@ -604,6 +612,9 @@ impl ExchangeConfig {
         warnings
     }
 }
+
+/// Life of free purses that needs no warning.
+const FREE_PURSE_LIFETIME_MAX: Duration = Duration::from_days(31);
 
 /// The configuration of the offline tool.
 #[derive(Clone, Debug)]

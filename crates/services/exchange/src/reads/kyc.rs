@@ -10,7 +10,7 @@ use batzen_tables::exchange::{
     WireTargetKey, WireTargets,
 };
 
-use crate::rules::kyc::is_guessable;
+use crate::rules::kyc::{NO_REQUIREMENT, is_guessable};
 use crate::rules::{KycRules, LimitedAccount};
 
 type Result<T> = std::result::Result<T, StoreError>;
@@ -31,6 +31,9 @@ pub enum Requirement {
 /// # Errors
 /// When the store cannot be read.
 pub fn requirement(store: &Store, h_payto: PaytoHash, row: u64) -> Result<Requirement> {
+    if row == NO_REQUIREMENT {
+        return Ok(Requirement::Unknown);
+    }
     let key = KycRequirementKey { h_payto, row };
     if let Some(found) = store.get::<KycRequirements>(&key)? {
         let is_worthless = is_guessable(&key, &found.row.checks);
@@ -124,9 +127,17 @@ pub fn submitted(store: &Store, cases_max: usize) -> Result<Vec<Case>> {
 
 fn case(store: &Store, found: Found<KycProcesses>) -> Result<Case> {
     let h_payto = found.key.h_payto;
-    let payto = store.get::<WireTargets>(&WireTargetKey { h_payto })?;
-    let payto_uri = payto.map(|found| found.row.payto_uri);
+    let payto_uri = payto_uri(store, h_payto)?;
     Ok(Case { held: held(store, h_payto)?, key: found.key, row: found.row, payto_uri })
+}
+
+/// The payto URI of an account, if the exchange has ever paid it or was paid by it.
+///
+/// # Errors
+/// When the store cannot be read.
+pub(crate) fn payto_uri(store: &Store, h_payto: PaytoHash) -> Result<Option<String>> {
+    let payto = store.get::<WireTargets>(&WireTargetKey { h_payto })?;
+    Ok(payto.map(|found| found.row.payto_uri))
 }
 
 /// Everything about one account.

@@ -86,12 +86,20 @@ impl Command<ExchangeRules> for RequireKyc {
 
     fn plan(&self, _: &ExchangeRules, plan: &mut Plan) {
         plan.group::<KycRequirements>(KycRequirements::BY_ACCOUNT, &self.h_payto);
-        plan.row::<KycRequirements>(KycRequirementKey { h_payto: self.h_payto, row: self.row });
+        for row in [self.row, NO_REQUIREMENT] {
+            plan.row::<KycRequirements>(KycRequirementKey { h_payto: self.h_payto, row });
+        }
     }
 
     fn execute(&self, _: &ExchangeRules, rows: &mut WorkingSet, now: Timestamp) -> Result<KycRequirement> {
-        let row = known_requirement(rows, self.h_payto, &self.checks).unwrap_or(self.row);
+        let known = known_requirement(rows, self.h_payto, &self.checks);
+        let row = known.unwrap_or(self.row);
         let key = KycRequirementKey { h_payto: self.h_payto, row };
+        if known.is_none() {
+            // Another service may be drawing a number for the account: the one that commits later executes this again.
+            let turn = KycRequirementKey { h_payto: self.h_payto, row: NO_REQUIREMENT };
+            rows.put::<KycRequirements>(&turn, KycRequirementRow { checks: String::new(), asked: Some(now) });
+        }
         // Garbage collection removes what was not asked for in a long time. A day more or less does not matter.
         let is_recent =
             |row: &KycRequirementRow| row.asked.is_some_and(|asked| !garbage::is_over(asked, now));
@@ -455,6 +463,9 @@ pub struct KycRules {
     /// The providers.
     pub providers: Vec<KycProvider>,
 }
+
+/// The number of no requirement. An account's row under it changes with each of its new requirements.
+pub(crate) const NO_REQUIREMENT: u64 = 0;
 
 /// The number of a new requirement, which nobody can guess. It is below 2^53, which every JSON parser can read.
 #[must_use]

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use batzen_crypto::fill_random;
 use batzen_http::Method;
-use batzen_http::client::{Client, ClientError, Reply};
+use batzen_http::client::{ClientError, Reply};
 use batzen_metrics::{Counter, Page};
 use batzen_protocol::Currency;
 use batzen_protocol::api::auditor::DepositConfirmationRequest;
@@ -20,7 +20,7 @@ use tokio::sync::Semaphore;
 use super::background::Background;
 use super::pay::{Contract, ReadyCoin, confirmed_message};
 use crate::config::ConfirmationShare;
-use crate::exchanges::is_transient;
+use crate::exchanges::{Auditor, is_transient};
 
 /// The most confirmations that wait for one auditor, one that does not answer included.
 const WAITING_MAX: usize = 1_024;
@@ -41,14 +41,12 @@ const PAUSES: [Duration; 5] = [
 
 /// A confirmation for an auditor.
 pub(super) struct Sample {
-    /// The auditor's base URL.
-    url: String,
+    auditor: Auditor,
     body: Arc<DepositConfirmationRequest>,
 }
 
 /// Sends auditors their share of the confirmations, and counts how that ends.
 pub(super) struct Auditors {
-    client: Client,
     tasks: Background,
     queues: Mutex<HashMap<String, Queue>>,
     shown: Counter,
@@ -64,9 +62,8 @@ struct Queue {
 }
 
 impl Auditors {
-    pub(super) fn new(client: Client) -> Self {
+    pub(super) fn new() -> Self {
         Self {
-            client,
             tasks: Background::with_limit(TASKS_MAX),
             queues: Mutex::default(),
             shown: Counter::default(),
@@ -103,15 +100,16 @@ impl Auditors {
 
     /// Shows auditors confirmations of coins that are recorded.
     pub(super) fn show(self: &Arc<Self>, samples: Vec<Sample>) {
-        for Sample { url, body } in samples {
+        for Sample { auditor, body } in samples {
+            let url = auditor.url.clone();
             let Some(turns) = self.begin(&url) else {
                 self.dropped.inc();
                 continue;
             };
-            let (auditors, auditor) = (Arc::clone(self), url.clone());
+            let auditors = Arc::clone(self);
             let is_spawned = self.tasks.spawn(async move {
                 auditors.show_one(&auditor, &turns, &body).await;
-                auditors.end_one(&auditor);
+                auditors.end_one(&auditor.url);
             });
             if !is_spawned {
                 self.end_one(&url);
@@ -120,11 +118,12 @@ impl Auditors {
         }
     }
 
-    async fn show_one(&self, url: &str, turns: &Semaphore, body: &DepositConfirmationRequest) {
+    async fn show_one(&self, auditor: &Auditor, turns: &Semaphore, body: &DepositConfirmationRequest) {
+        let Auditor { url, client } = auditor;
         let mut pauses = PAUSES.into_iter();
         loop {
             let turn = turns.acquire().await.expect("never closed");
-            let call = self.client.call(Method::PUT, format!("{url}deposit-confirmation"));
+            let call = client.call(Method::PUT, format!("{url}deposit-confirmation"));
             let answer = call.json(body).send().await;
             drop(turn);
             match shown(&answer) {
@@ -193,7 +192,7 @@ pub(super) fn sample(
     currency: Currency,
     share: ConfirmationShare,
 ) -> Vec<Sample> {
-    let chosen: Vec<&String> = coin.exchange.auditors.iter().filter(|_| is_chosen(share)).collect();
+    let chosen: Vec<&Auditor> = coin.exchange.auditors.iter().filter(|_| is_chosen(share)).collect();
     if chosen.is_empty() {
         return Vec::new();
     }
@@ -217,7 +216,7 @@ pub(super) fn sample(
         ep_end: signkey.stamp_end,
         master_sig: signkey.master_sig,
     });
-    chosen.into_iter().map(|url| Sample { url: url.clone(), body: Arc::clone(&body) }).collect()
+    chosen.into_iter().map(|auditor| Sample { auditor: auditor.clone(), body: Arc::clone(&body) }).collect()
 }
 
 fn is_chosen(share: ConfirmationShare) -> bool {
@@ -228,13 +227,11 @@ fn is_chosen(share: ConfirmationShare) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use batzen_http::client::ClientOptions;
-
     use super::*;
 
     #[test]
     fn an_auditor_that_does_not_answer_takes_no_room_of_others() {
-        let auditors = Auditors::new(Client::new(&ClientOptions::default()).unwrap());
+        let auditors = Auditors::new();
         let begins = |url: &str| auditors.begin(url).is_some();
         assert!((0..WAITING_MAX).all(|_| begins("http://silent/")));
         assert!(!begins("http://silent/"));

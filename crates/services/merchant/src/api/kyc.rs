@@ -202,10 +202,8 @@ async fn ask_for_kyc(
         let exchange_url = key.exchange_url.clone();
         Kyc::NoAnswer(TimeoutKyc { exchange_url, exchange_code, exchange_http_status })
     };
-    let exchange = match app.exchanges.get(&key.exchange_url, |_| true).await {
-        // A page where the owner shows a passport comes from nobody in between.
-        Ok(exchange) if exchange.is_at_home() => exchange,
-        Ok(_) | Err(_) => return no_answer(ErrorCode::MERCHANT_GENERIC_EXCHANGE_KEYS_FAILURE.to_u32(), 0),
+    let Ok(exchange) = app.exchanges.get(&key.exchange_url, |_| true).await else {
+        return no_answer(ErrorCode::MERCHANT_GENERIC_EXCHANGE_KEYS_FAILURE.to_u32(), 0);
     };
     let mut ask = exchange.get(&format!("kyc-check/{requirement_row}/{}/business", h_payto(payto_uri)));
     if let Some(wait) = wait {

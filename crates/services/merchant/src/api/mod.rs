@@ -103,7 +103,14 @@ impl Merchant {
         surroundings: &Surroundings,
     ) -> Result<Self, ClientError> {
         let (auditors, networks) = (config.auditors.clone(), config.exchange_networks.clone());
-        let exchanges = Exchanges::new(config.currency, &config.exchanges, auditors, networks, surroundings)?;
+        let exchanges = Exchanges::new(
+            config.currency,
+            &config.exchanges,
+            auditors,
+            networks,
+            lane.clone(),
+            surroundings,
+        )?;
         let hooks = ClientOptions {
             timeout: HOOK_TIMEOUT,
             max_reply_bytes: HOOK_REPLY_BYTES_MAX,
@@ -117,7 +124,7 @@ impl Merchant {
         Ok(Self {
             core: Core::new(config, lane, surroundings),
             gate: Gate::new(Shops::new(instance_changes), state.token_salt),
-            auditors: Arc::new(Auditors::new(exchanges.auditor_client.clone())),
+            auditors: Arc::new(Auditors::new()),
             exchanges,
             pool,
             confirmations,
@@ -230,6 +237,7 @@ fn malformed(name: &str) -> Response {
 pub(crate) fn refused(refusal: &Refusal, detail: &str) -> Response {
     match refusal {
         Refusal::NameTaken => Response::error_status(refusal.code(), 409, detail),
+        Refusal::TooMany => Response::error_status(refusal.code(), 409, &refusal.to_string()),
         Refusal::NameUnknown => Response::error_status(refusal.code(), 404, detail),
         refusal => Response::error(refusal.code(), detail),
     }

@@ -40,8 +40,6 @@ pub(super) fn routes() -> Rows {
     rows
 }
 
-/// The maximum number of reserves of an instance.
-const RESERVES_MAX: usize = 1_024;
 /// Time that an exchange is asked to wait for a reserve's money.
 const FUNDING_POLL: StdDuration = StdDuration::from_secs(8);
 /// The pause after an exchange gave no answer about a reserve.
@@ -102,9 +100,6 @@ async fn create_reserve(app: &Arc<Merchant>, request: &mut Request, shop: &Shop,
     let merchant_initial = app.core.money(&initial_balance, "initial_balance")?;
     if !is_base_url(&exchange_url) {
         return Err(malformed("exchange_url"));
-    }
-    if reserves(&app.core, &shop.id).await?.len() >= RESERVES_MAX {
-        return Err(Response::error_status(ErrorCode::GENERIC_PARAMETER_MALFORMED, 409, "too many reserves"));
     }
     request.leave_slot();
     let exchange = tip_exchange(app, &exchange_url).await?;

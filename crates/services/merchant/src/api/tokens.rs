@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use batzen_crypto::{HashCode, base32};
 use batzen_http::{Request, Response};
+use batzen_protocol::Timestamp;
 use batzen_protocol::api::merchant::{CreateTokenRequest, CreateTokenResponse, TokenList, TokenSummary};
-use batzen_protocol::{ErrorCode, Timestamp};
 use batzen_store::{Found, Store};
 use batzen_tables::merchant::{AccessTokenKey, AccessTokenRow, AccessTokens};
 
@@ -27,8 +27,6 @@ pub(super) fn routes() -> Rows {
     rows
 }
 
-/// The maximum number of further tokens of an instance.
-const TOKENS_MAX: usize = 256;
 /// The longest description, in bytes.
 const TEXT_BYTES_MAX: usize = 256;
 
@@ -62,15 +60,6 @@ async fn create_token(app: &Arc<Merchant>, request: &mut Request, shop: &Shop, _
         return Err(malformed("description"));
     }
     let now = app.core.now();
-    let known = tokens(&app.core, shop).await?;
-    for found in known.iter().filter(|found| found.row.expires <= now) {
-        let ended = EditToken { key: found.key.clone(), edit: Edit::Delete };
-        // Another request may have removed it.
-        let _ = app.core.execute(ended).await?;
-    }
-    if known.iter().filter(|found| now < found.row.expires).count() >= TOKENS_MAX {
-        return Err(Response::error_status(ErrorCode::GENERIC_PARAMETER_MALFORMED, 409, "too many tokens"));
-    }
     let token = format!("secret-token:{}", base32::encode(&app.core.random::<32>()));
     let expires = if duration.is_forever() { Timestamp::NEVER } else { now.saturating_add(duration) };
     let key = AccessTokenKey { instance: shop.id.clone(), token_hash: app.gate.token_hash(&shop.id, &token) };

@@ -19,7 +19,7 @@ use futures_util::{StreamExt as _, stream};
 use super::core::Core;
 use super::refunds::OrderMoney;
 use super::{Merchant, Shop, refunds};
-use crate::rules::{NoteTransfer, RecordKyc, RecordWires};
+use crate::rules::{CheckedTransfer, NoteTransfer, RecordKyc, RecordWires};
 
 /// Coins that one command books.
 const WIRES: usize = 128;
@@ -158,18 +158,28 @@ pub(super) async fn track_order(
             }),
         }
     }
-    record_wires(&app.core, wires).await?;
+    if !wires.is_empty() {
+        record_wires(&app.core, wires, None).await?;
+    }
     Ok(reports)
 }
 
+/// Books what pays for coins; with the statement that confirms it, all of them or none are confirmed in the end.
 pub(super) async fn record_wires(
     core: &Core,
-    wires: Vec<(OrderWireKey, OrderWireRow)>,
+    mut wires: Vec<(OrderWireKey, OrderWireRow)>,
+    checked: Option<CheckedTransfer>,
 ) -> Result<(), Response> {
-    for wires in wires.chunks(WIRES) {
-        core.decide(RecordWires { wires: wires.to_vec() }, "").await?;
+    loop {
+        let rest = wires.split_off(wires.len().min(WIRES));
+        let is_last = rest.is_empty();
+        let checked = checked.clone().map(|checked| CheckedTransfer { is_last, ..checked });
+        core.decide(RecordWires { wires, checked }, "").await?;
+        if is_last {
+            return Ok(());
+        }
+        wires = rest;
     }
-    Ok(())
 }
 
 /// Books a transfer that an exchange has named, and that the shop may not have seen at its bank.

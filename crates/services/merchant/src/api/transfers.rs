@@ -27,7 +27,7 @@ use super::problems::{exchange_problem, malformed_reply, unanswered, unknown_exc
 use super::table::{Rows, SMALL_BODY_BYTES_MAX, endpoint};
 use super::{Answer, Merchant, Shop, body, malformed, refused, tracking, yes_or_no};
 use crate::exchanges::{Exchange, ExchangeError, is_base_url};
-use crate::rules::{CheckTransfer, DeleteTransfer, NoteTransfer, Refusal, Statement};
+use crate::rules::{CheckedTransfer, DeleteTransfer, NoteTransfer, Refusal, RefuseTransfer, Statement};
 
 pub(super) fn routes() -> Rows {
     let mut rows = Rows::of("transfer");
@@ -179,7 +179,7 @@ async fn verify_transfer(
             404 => ErrorCode::MERCHANT_PRIVATE_POST_TRANSFERS_EXCHANGE_UNKNOWN,
             _ => ErrorCode::MERCHANT_PRIVATE_POST_TRANSFERS_REQUEST_ERROR,
         };
-        book_check(&app.core, key, Err(code.to_u32())).await?;
+        refuse(&app.core, key, code).await?;
         let body = reply.json::<Value>().ok().map(|body| (reply.status, body));
         return Err(exchange_problem(code, None, body));
     }
@@ -198,7 +198,6 @@ async fn verify_transfer(
                 (part.key, wire)
             });
             let wires: Vec<_> = wires.collect();
-            tracking::record_wires(&app.core, wires.clone()).await?;
             let statement = Statement {
                 total: answer.total.money,
                 wire_fee: answer.wire_fee.money,
@@ -206,7 +205,8 @@ async fn verify_transfer(
                 exchange_pub: answer.exchange_pub,
                 exchange_sig: answer.exchange_sig,
             };
-            book_check(&app.core, key, Ok(statement.clone())).await?;
+            let checked = CheckedTransfer { key: key.clone(), statement: statement.clone(), is_last: false };
+            tracking::record_wires(&app.core, wires.clone(), Some(checked)).await?;
             wires.iter().for_each(|(wire, _)| app.core.notices.order_changed(&wire.order));
             Ok(TransferRow {
                 total: Some(statement.total),
@@ -217,14 +217,14 @@ async fn verify_transfer(
             })
         }
         Err(conflict) => {
-            book_check(&app.core, key, Err(conflict.code.to_u32())).await?;
+            refuse(&app.core, key, conflict.code).await?;
             Err(Response::error_with(conflict.code, None, &row.wtid.to_string(), conflict.extra))
         }
     }
 }
 
-async fn book_check(core: &Core, key: &TransferKey, result: Result<Statement, u32>) -> Result<(), Response> {
-    core.decide(CheckTransfer { key: key.clone(), result }, "").await
+async fn refuse(core: &Core, key: &TransferKey, problem: ErrorCode) -> Result<(), Response> {
+    core.decide(RefuseTransfer { key: key.clone(), problem: problem.to_u32() }, "").await
 }
 
 /// Checks an exchange's statement about a transfer. Returns the shop's deposits that it pays for.

@@ -12,6 +12,13 @@ use batzen_tables::merchant::{
 
 use super::{MerchantRules, Refusal};
 
+/// The maximum number of web hooks of an instance.
+pub(crate) const HOOKS_MAX: usize = 32;
+/// The maximum number of templates of an instance.
+pub(crate) const TEMPLATES_MAX: usize = 1_024;
+/// The maximum number of further tokens of an instance.
+pub(crate) const TOKENS_MAX: usize = 256;
+
 /// A change to a named object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Edit<R> {
@@ -36,11 +43,11 @@ impl Command<MerchantRules> for EditWebhook {
     type Answer = ();
 
     fn plan(&self, _: &MerchantRules, plan: &mut Plan) {
-        plan_edit::<Webhooks>(&self.key, &self.key.instance, plan);
+        plan_edit::<Webhooks>(Webhooks::BY_INSTANCE, &self.key, &self.key.instance, plan);
     }
 
     fn execute(&self, _: &MerchantRules, rows: &mut WorkingSet, _: Timestamp) -> Result<(), Refusal> {
-        edit::<Webhooks>(rows, &self.key, &self.key.instance, &self.edit)
+        edit::<Webhooks>(rows, (Webhooks::BY_INSTANCE, HOOKS_MAX), &self.key, &self.key.instance, &self.edit)
     }
 }
 
@@ -55,15 +62,21 @@ impl Command<MerchantRules> for EditTemplate {
     type Answer = ();
 
     fn plan(&self, _: &MerchantRules, plan: &mut Plan) {
-        plan_edit::<Templates>(&self.key, &self.key.instance, plan);
+        plan_edit::<Templates>(Templates::BY_INSTANCE, &self.key, &self.key.instance, plan);
     }
 
     fn execute(&self, _: &MerchantRules, rows: &mut WorkingSet, _: Timestamp) -> Result<(), Refusal> {
-        edit::<Templates>(rows, &self.key, &self.key.instance, &self.edit)
+        edit::<Templates>(
+            rows,
+            (Templates::BY_INSTANCE, TEMPLATES_MAX),
+            &self.key,
+            &self.key.instance,
+            &self.edit,
+        )
     }
 }
 
-/// Edits an access token.
+/// Edits an access token. A new one takes the place of those that have ended.
 #[derive(Clone, Debug)]
 pub(crate) struct EditToken {
     pub(crate) key: AccessTokenKey,
@@ -75,11 +88,23 @@ impl Command<MerchantRules> for EditToken {
     type Answer = ();
 
     fn plan(&self, _: &MerchantRules, plan: &mut Plan) {
-        plan_edit::<AccessTokens>(&self.key, &self.key.instance, plan);
+        plan_edit::<AccessTokens>(AccessTokens::BY_INSTANCE, &self.key, &self.key.instance, plan);
     }
 
-    fn execute(&self, _: &MerchantRules, rows: &mut WorkingSet, _: Timestamp) -> Result<(), Refusal> {
-        edit::<AccessTokens>(rows, &self.key, &self.key.instance, &self.edit)
+    fn execute(&self, _: &MerchantRules, rows: &mut WorkingSet, now: Timestamp) -> Result<(), Refusal> {
+        if matches!(self.edit, Edit::Create(_)) {
+            let all = rows.group::<AccessTokens>(AccessTokens::BY_INSTANCE, &self.key.instance);
+            let ended = all.into_iter().filter(|(_, row)| row.expires <= now);
+            let ended: Vec<AccessTokenKey> = ended.map(|(key, _)| key.clone()).collect();
+            ended.iter().for_each(|key| rows.delete::<AccessTokens>(key));
+        }
+        edit::<AccessTokens>(
+            rows,
+            (AccessTokens::BY_INSTANCE, TOKENS_MAX),
+            &self.key,
+            &self.key.instance,
+            &self.edit,
+        )
     }
 }
 
@@ -270,28 +295,32 @@ impl PurgeRest {
 /// A request that is sent when something happens.
 pub(crate) type Hook = (PendingWebhookKey, PendingWebhookRow);
 
-pub(super) fn plan_edit<T: Table>(key: &T::Key, instance: &str, plan: &mut Plan) {
+fn plan_edit<T: Table>(by_instance: u8, key: &T::Key, instance: &String, plan: &mut Plan) {
     plan.row::<T>(key.clone());
+    plan.group::<T>(by_instance, instance);
     plan.row::<Instances>(InstanceKey::new(instance));
 }
 
-pub(super) fn edit<T: Table>(
+/// Edits one of the objects that an instance has by an index, of which there are at most so many.
+fn edit<T: Table>(
     rows: &mut WorkingSet,
+    (by_instance, max): (u8, usize),
     key: &T::Key,
-    instance: &str,
+    instance: &String,
     edit: &Edit<T::Row>,
 ) -> Result<(), Refusal>
 where
     T::Row: Clone + PartialEq,
 {
-    let instance = InstanceKey::new(instance);
-    match rows.get::<Instances>(&instance) {
-        None => return Err(Refusal::InstanceUnknown),
-        Some(found) if found.merchant_priv.is_none() => return Err(Refusal::InstanceDeleted),
-        Some(_) => rows.depend_on::<Instances>(&instance),
-    }
+    let shop = working_shop(rows, instance)?;
     match (edit, rows.get::<T>(key)) {
-        (Edit::Create(row), None) => rows.insert::<T>(key, row.clone()),
+        (Edit::Create(row), None) => {
+            if rows.group::<T>(by_instance, instance).len() >= max {
+                return Err(Refusal::TooMany);
+            }
+            add_to_shop(rows, &shop);
+            rows.insert::<T>(key, row.clone());
+        }
         (Edit::Create(row), Some(known)) if known == row => {}
         (Edit::Create(_), Some(_)) => return Err(Refusal::NameTaken),
         (Edit::Change(_) | Edit::Delete, None) => return Err(Refusal::NameUnknown),
@@ -299,6 +328,23 @@ where
         (Edit::Delete, Some(_)) => rows.delete::<T>(key),
     }
     Ok(())
+}
+
+/// Requires an instance that was not deleted, and depends on it.
+pub(super) fn working_shop(rows: &mut WorkingSet, instance: &str) -> Result<InstanceKey, Refusal> {
+    let key = InstanceKey::new(instance);
+    match rows.get::<Instances>(&key) {
+        None => return Err(Refusal::InstanceUnknown),
+        Some(found) if found.merchant_priv.is_none() => return Err(Refusal::InstanceDeleted),
+        Some(_) => rows.depend_on::<Instances>(&key),
+    }
+    Ok(key)
+}
+
+/// Changes an instance's row, if only its version: whoever else adds something to the instance at the same time counts again.
+pub(super) fn add_to_shop(rows: &mut WorkingSet, shop: &InstanceKey) {
+    let row = rows.get::<Instances>(shop).expect("the shop is there").clone();
+    rows.update::<Instances>(shop, row);
 }
 
 pub(super) fn plan_hooks(hooks: &[Hook], plan: &mut Plan) {

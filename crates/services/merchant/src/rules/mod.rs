@@ -12,9 +12,11 @@
 //! | `transfers` | transfers of exchanges, and what they pay for |
 //! | `tips` | reserves of shops, and what customers get of them |
 //! | `extras` | web hooks, templates, further access tokens |
+//! | `exchanges` | signing keys that exchanges have withdrawn |
 //! | `refunds` | refunds of paid orders, and of payments that were given up |
 //! | `sufficiency` | whether coins pay an order (merchant chapter 2.3.3) |
 
+mod exchanges;
 mod extras;
 mod instances;
 mod orders;
@@ -22,6 +24,8 @@ mod payments;
 mod refunds;
 mod stock;
 mod sufficiency;
+#[cfg(test)]
+mod tests;
 mod tips;
 mod transfers;
 
@@ -33,6 +37,7 @@ use batzen_protocol::{Currency, ErrorCode, Timestamp};
 use batzen_store::{Change, ChangeSet, Table as _};
 use batzen_tables::merchant::{Instances, MerchantStateKey, MerchantStateRow, MerchantStates};
 
+pub(crate) use exchanges::{ListedSignkey, NoteSignkeys};
 pub(crate) use extras::{
     DeferWebhook, Edit, EditTemplate, EditToken, EditWebhook, FinishWebhook, Hook, PurgeRest, TakeWebhook,
 };
@@ -52,7 +57,9 @@ pub(crate) use tips::{
     TakeBackPickup,
 };
 
-pub(crate) use transfers::{CheckTransfer, DeleteTransfer, NoteTransfer, RecordKyc, RecordWires, Statement};
+pub(crate) use transfers::{
+    CheckedTransfer, DeleteTransfer, NoteTransfer, RecordKyc, RecordWires, RefuseTransfer, Statement,
+};
 
 batzen_engine::commands! {
     /// A change of the backend's rows.
@@ -84,7 +91,7 @@ batzen_engine::commands! {
     LockProduct,
     ReleaseStock,
     NoteTransfer,
-    CheckTransfer,
+    RefuseTransfer,
     RecordWires,
     DeleteTransfer,
     RecordKyc,
@@ -102,6 +109,7 @@ batzen_engine::commands! {
     DeferWebhook,
     FinishWebhook,
     PurgeRest,
+    NoteSignkeys,
 }
 
 /// Why a command was refused.
@@ -228,6 +236,9 @@ pub enum Refusal {
     /// Another hook, template or token has this name.
     #[error("the name is taken")]
     NameTaken,
+    /// The instance has as many of them as it may have.
+    #[error("the instance has too many of them")]
+    TooMany,
     /// No hook, template or token has this name.
     #[error("no such name")]
     NameUnknown,
@@ -277,7 +288,9 @@ impl Refusal {
             Self::TransferVerified => ErrorCode::MERCHANT_PRIVATE_DELETE_TRANSFERS_ALREADY_CONFIRMED,
             Self::ReserveUnknown => ErrorCode::MERCHANT_PRIVATE_GET_RESERVES_ID_RESERVE_UNKNOWN,
             Self::ReserveExpired => ErrorCode::MERCHANT_PRIVATE_POST_TIP_AUTHORIZE_RESERVE_EXPIRED,
-            Self::TipsOpen | Self::NameTaken | Self::NameUnknown => ErrorCode::GENERIC_PARAMETER_MALFORMED,
+            Self::TipsOpen | Self::NameTaken | Self::NameUnknown | Self::TooMany => {
+                ErrorCode::GENERIC_PARAMETER_MALFORMED
+            }
             Self::TipTooLarge => ErrorCode::MERCHANT_PRIVATE_POST_TIP_AUTHORIZE_INSUFFICIENT_FUNDS,
             Self::TipUnknown => ErrorCode::MERCHANT_GENERIC_TIP_ID_UNKNOWN,
             Self::TipExpired => ErrorCode::MERCHANT_TIP_PICKUP_HAS_EXPIRED,

@@ -8,7 +8,11 @@ use batzen_tables::merchant::{
     TipReserves, TipRow, Tips,
 };
 
+use super::extras::{add_to_shop, working_shop};
 use super::{MerchantRules, Refusal};
+
+/// The maximum number of reserves of an instance.
+pub(crate) const RESERVES_MAX: usize = 1_024;
 
 /// Adds a reserve.
 #[derive(Clone, Debug)]
@@ -23,16 +27,16 @@ impl Command<MerchantRules> for CreateTipReserve {
 
     fn plan(&self, _: &MerchantRules, plan: &mut Plan) {
         plan.row::<TipReserves>(self.key.clone());
+        plan.group::<TipReserves>(TipReserves::BY_INSTANCE, &self.row.instance);
         plan.row::<Instances>(InstanceKey::new(&self.row.instance));
     }
 
     fn execute(&self, _: &MerchantRules, rows: &mut WorkingSet, _: Timestamp) -> Result<(), Refusal> {
-        let instance = InstanceKey::new(&self.row.instance);
-        match rows.get::<Instances>(&instance) {
-            None => return Err(Refusal::InstanceUnknown),
-            Some(found) if found.merchant_priv.is_none() => return Err(Refusal::InstanceDeleted),
-            Some(_) => rows.depend_on::<Instances>(&instance),
+        let shop = working_shop(rows, &self.row.instance)?;
+        if rows.group::<TipReserves>(TipReserves::BY_INSTANCE, &self.row.instance).len() >= RESERVES_MAX {
+            return Err(Refusal::TooMany);
         }
+        add_to_shop(rows, &shop);
         rows.insert::<TipReserves>(&self.key, self.row.clone());
         Ok(())
     }

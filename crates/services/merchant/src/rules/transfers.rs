@@ -58,15 +58,15 @@ impl Command<MerchantRules> for NoteTransfer {
     }
 }
 
-/// Books that an exchange's statement about a transfer was checked. Idempotent.
+/// Books that an exchange's statement about a transfer does not add up, or that there is none. Idempotent.
 #[derive(Clone, Debug)]
-pub(crate) struct CheckTransfer {
+pub(crate) struct RefuseTransfer {
     pub(crate) key: TransferKey,
-    /// The exchange's answer.
-    pub(crate) result: Result<Statement, u32>,
+    /// The error code of what is wrong.
+    pub(crate) problem: u32,
 }
 
-impl Command<MerchantRules> for CheckTransfer {
+impl Command<MerchantRules> for RefuseTransfer {
     type Answer = ();
 
     fn plan(&self, _: &MerchantRules, plan: &mut Plan) {
@@ -76,23 +76,9 @@ impl Command<MerchantRules> for CheckTransfer {
     fn execute(&self, _: &MerchantRules, rows: &mut WorkingSet, _: Timestamp) -> Result<(), Refusal> {
         let known = rows.get::<Transfers>(&self.key).ok_or(Refusal::TransferUnknown)?.clone();
         // What was verified once stays so.
-        if known.verified {
-            return Ok(());
+        if !known.verified {
+            rows.update::<Transfers>(&self.key, TransferRow { problem: self.problem, ..known });
         }
-        let row = match &self.result {
-            Ok(statement) => TransferRow {
-                total: Some(statement.total),
-                wire_fee: Some(statement.wire_fee),
-                execution_time: Some(statement.execution_time),
-                exchange_pub: Some(statement.exchange_pub),
-                exchange_sig: Some(statement.exchange_sig),
-                verified: true,
-                problem: 0,
-                ..known
-            },
-            Err(code) => TransferRow { problem: *code, ..known },
-        };
-        rows.update::<Transfers>(&self.key, row);
         Ok(())
     }
 }
@@ -116,6 +102,41 @@ pub(crate) struct Statement {
 pub(crate) struct RecordWires {
     /// The coins.
     pub(crate) wires: Vec<(OrderWireKey, OrderWireRow)>,
+    /// The statement that confirms them, if it was checked. It is booked with the first of its coins, so that the transfer
+    /// stays from then on.
+    pub(crate) checked: Option<CheckedTransfer>,
+}
+
+/// A transfer whose statement adds up.
+#[derive(Clone, Debug)]
+pub(crate) struct CheckedTransfer {
+    pub(crate) key: TransferKey,
+    pub(crate) statement: Statement,
+    /// Whether these coins are the last of it: then it is verified.
+    pub(crate) is_last: bool,
+}
+
+impl CheckedTransfer {
+    fn book(&self, rows: &mut WorkingSet) -> Result<(), Refusal> {
+        let Self { key, statement, is_last } = self;
+        let known = rows.get::<Transfers>(key).ok_or(Refusal::TransferUnknown)?.clone();
+        // What was verified once stays so. It is changed in any case: others may be forgetting it.
+        let row = match known.verified {
+            true => known,
+            false => TransferRow {
+                total: Some(statement.total),
+                wire_fee: Some(statement.wire_fee),
+                execution_time: Some(statement.execution_time),
+                exchange_pub: Some(statement.exchange_pub),
+                exchange_sig: Some(statement.exchange_sig),
+                verified: *is_last,
+                problem: 0,
+                ..known
+            },
+        };
+        rows.update::<Transfers>(key, row);
+        Ok(())
+    }
 }
 
 impl Command<MerchantRules> for RecordWires {
@@ -126,9 +147,15 @@ impl Command<MerchantRules> for RecordWires {
             plan_order(key.order, plan);
             plan.row::<OrderWires>(key.clone());
         }
+        if let Some(checked) = &self.checked {
+            plan.row::<Transfers>(checked.key.clone());
+        }
     }
 
     fn execute(&self, _: &MerchantRules, rows: &mut WorkingSet, _: Timestamp) -> Result<(), Refusal> {
+        if let Some(checked) = &self.checked {
+            checked.book(rows)?;
+        }
         for (key, row) in &self.wires {
             match rows.get::<OrderWires>(key) {
                 None => rows.insert::<OrderWires>(key, row.clone()),
@@ -149,7 +176,7 @@ impl Command<MerchantRules> for RecordWires {
     }
 }
 
-/// Forgets a transfer that was not verified.
+/// Forgets a transfer whose statement was not checked: others have confirmed coins.
 #[derive(Clone, Debug)]
 pub(crate) struct DeleteTransfer {
     pub(crate) key: TransferKey,
@@ -164,7 +191,7 @@ impl Command<MerchantRules> for DeleteTransfer {
 
     fn execute(&self, _: &MerchantRules, rows: &mut WorkingSet, _: Timestamp) -> Result<(), Refusal> {
         let known = rows.get::<Transfers>(&self.key).ok_or(Refusal::TransferUnknown)?;
-        if known.verified {
+        if known.exchange_sig.is_some() {
             return Err(Refusal::TransferVerified);
         }
         rows.delete::<Transfers>(&self.key);

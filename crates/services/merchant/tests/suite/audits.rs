@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use batzen_crypto::EddsaPrivateKey;
-use batzen_merchant::{ConfirmationShare, TrustedExchange};
+use batzen_http::Networks;
+use batzen_merchant::{ConfirmationShare, MerchantConfig, TrustedExchange};
 use batzen_protocol::api::auditor::DepositConfirmationRequest;
 use batzen_protocol::signatures::SignedMessage;
 use serde_json::{Value, json};
@@ -15,11 +16,10 @@ use crate::extras::{Got, receiver, wait_for};
 
 /// An exchange that names auditors at these URLs.
 async fn exchange(urls: &[&str]) -> Exchange {
-    let auditor = |url: &&str| {
-        let auditor_pub = EddsaPrivateKey::generate().public_key();
-        json!({ "auditor_pub": auditor_pub, "auditor_url": url, "auditor_name": "a", "denomination_keys": [] })
+    let approvals = |exchange: &Exchange| {
+        urls.iter().map(|url| exchange.approval(&EddsaPrivateKey::generate(), url)).collect()
     };
-    Exchange::with_auditors(&[1000, 500], |_| urls.iter().map(auditor).collect()).await
+    Exchange::with_auditors(&[1000, 500], approvals).await
 }
 
 async fn backend(exchange: &Exchange, share: &str) -> Backend {
@@ -58,12 +58,20 @@ fn public_keys(coins: &[Coin]) -> BTreeSet<String> {
     coins.iter().map(|coin| coin.coin_pub().to_string()).collect()
 }
 
-/// The value of a counter.
-async fn count(backend: &Backend, outcome: &str) -> u64 {
+/// The value of a line of metrics.
+async fn value(backend: &Backend, line: &str) -> u64 {
     let page = backend.page("metrics").await;
     let page = String::from_utf8_lossy(&page.body).into_owned();
-    let line = format!("batzen_merchant_audits_total{{outcome=\"{outcome}\"}}");
-    page.lines().find_map(|found| found.strip_prefix(&line)?.trim().parse().ok()).unwrap()
+    page.lines().find_map(|found| found.strip_prefix(line)?.trim().parse().ok()).unwrap()
+}
+
+/// The confirmations that have ended so.
+async fn count(backend: &Backend, outcome: &str) -> u64 {
+    value(backend, &format!("batzen_merchant_audits_total{{outcome=\"{outcome}\"}}")).await
+}
+
+async fn waiting(backend: &Backend) -> u64 {
+    value(backend, "batzen_merchant_audits_waiting").await
 }
 
 async fn wait_for_count(backend: &Backend, outcome: &str, expected: u64) {
@@ -105,9 +113,7 @@ async fn with_a_share_of_none_auditors_see_nothing() {
     let backend = backend(&exchange, "0").await;
     let coins = exchange.coins(20, "KUDOS:0.52").await;
     assert_eq!(pay(&backend, &exchange, &coins).await, 200);
-    let page = backend.page("metrics").await;
-    let page = String::from_utf8_lossy(&page.body).into_owned();
-    assert!(page.contains("batzen_merchant_audits_waiting 0"), "{page}");
+    assert_eq!(waiting(&backend).await, 0);
     for outcome in ["shown", "refused", "given_up", "dropped"] {
         assert_eq!(count(&backend, outcome).await, 0, "{outcome}");
     }
@@ -128,11 +134,56 @@ async fn an_auditor_that_fails_is_asked_again_and_no_payment_waits_for_it() {
     wait_for(&got, 1).await;
     assert_eq!(coins_seen(&got), public_keys(&coins));
     wait_for_count(&backend, "shown", 1).await;
-    let page = backend.page("metrics").await;
-    let page = String::from_utf8_lossy(&page.body).into_owned();
-    assert!(page.contains("batzen_merchant_audits_waiting 1"), "{page}");
+    assert_eq!(waiting(&backend).await, 1);
     drain.trigger();
     backend.end().await;
+    exchange.end();
+}
+
+#[tokio::test]
+async fn only_auditors_that_approve_are_called_and_only_outside() {
+    let (hook, got, drain) = receiver(0).await;
+    let url = hook.strip_suffix("hook").unwrap();
+    let coins_paid = async |exchange: &Exchange, change: fn(&mut MerchantConfig)| {
+        let trusted = TrustedExchange { url: exchange.url.clone(), master_pub: exchange.master_pub() };
+        let backend = Backend::with(|config| {
+            config.exchanges = vec![trusted];
+            config.confirmation_share = "100".parse().unwrap();
+            change(config);
+        });
+        let backend = backend.await;
+        assert_eq!(backend.post("management/instances", &shop("default", None)).await.status, 204);
+        assert_eq!(pay(&backend, exchange, &[exchange.coin("KUDOS:10").await]).await, 200);
+        backend
+    };
+    // Whoever passes the list on can put in a URL, and take the signature of another.
+    let exchange = exchange(&[url]).await;
+    let mut other = exchange.approval(&EddsaPrivateKey::generate(), "http://other.example/");
+    other["auditor_url"] = json!(url);
+    exchange.replace_in_keys("auditors", json!([other]));
+    let backend = coins_paid(&exchange, |_| {}).await;
+    for outcome in ["shown", "refused", "given_up", "dropped"] {
+        assert_eq!(count(&backend, outcome).await, 0, "{outcome}");
+    }
+    assert_eq!(waiting(&backend).await, 0);
+    backend.end().await;
+    // Inside is nobody called.
+    let approval = exchange.approval(&EddsaPrivateKey::generate(), url);
+    exchange.replace_in_keys("auditors", json!([approval]));
+    let backend = coins_paid(&exchange, |config| config.exchange_networks = Networks::default()).await;
+    for _ in 0..600 {
+        if waiting(&backend).await == 1 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(waiting(&backend).await, 1);
+    backend.end().await;
+    assert_eq!(got.lock().unwrap().len(), 0);
+    let backend = coins_paid(&exchange, |_| {}).await;
+    wait_for(&got, 1).await;
+    backend.end().await;
+    drain.trigger();
     exchange.end();
 }
 

@@ -75,16 +75,23 @@ impl Exchange {
 
     /// With coins of KUDOS:10 of which an auditor approves.
     pub(crate) async fn approved_by(auditor: &EddsaPrivateKey, auditor_url: &str) -> Self {
-        Self::with_auditors(&[1000], |exchange| {
-            let denom = exchange.denom();
-            let denom_pub_h = denom.denom_pub.h_denom_pub();
-            let message = denom.terms().auditor_approval(auditor_url, exchange.master_pub(), denom_pub_h);
-            vec![json!({
-                "auditor_pub": auditor.public_key(), "auditor_url": auditor_url, "auditor_name": "a",
-                "denomination_keys": [{ "denom_pub_h": denom_pub_h, "auditor_sig": message.sign(auditor) }],
-            })]
+        Self::with_auditors(&[1000], |exchange| vec![exchange.approval(auditor, auditor_url)]).await
+    }
+
+    /// The entry of an auditor that approves of the smallest coins.
+    pub(crate) fn approval(&self, auditor: &EddsaPrivateKey, auditor_url: &str) -> Value {
+        let denom = self.denom();
+        let denom_pub_h = denom.denom_pub.h_denom_pub();
+        let message = denom.terms().auditor_approval(auditor_url, self.master_pub(), denom_pub_h);
+        json!({
+            "auditor_pub": auditor.public_key(), "auditor_url": auditor_url, "auditor_name": "a",
+            "denomination_keys": [{ "denom_pub_h": denom_pub_h, "auditor_sig": message.sign(auditor) }],
         })
-        .await
+    }
+
+    /// From now on its list of keys has something else there.
+    pub(crate) fn replace_in_keys(&self, member: &'static str, value: Value) {
+        self.gate.replace_in_keys(member, value);
     }
 
     /// Another way to the same exchange, such as a proxy.

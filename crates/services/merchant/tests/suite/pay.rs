@@ -4,12 +4,11 @@ use std::sync::atomic::Ordering;
 
 use batzen_crypto::{EddsaPrivateKey, EddsaPublicKey, HashCode};
 use batzen_protocol::api::exchange::SignKey;
-use batzen_protocol::api::merchant::ContractAuditor;
 use batzen_protocol::signatures::{ExchangeConfirmDeposit, SignedMessage};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::common::{Backend, is_error, shop};
+use crate::common::{Backend, is_error};
 use crate::exchange::{Coin, Exchange};
 use crate::extras::{receiver, wait_for};
 
@@ -314,30 +313,6 @@ async fn bad_payments_are_refused() {
 }
 
 #[tokio::test]
-async fn an_auditor_vouches_for_an_exchange() {
-    let auditor = EddsaPrivateKey::generate();
-    let url = "http://127.0.0.1:1/";
-    let exchange = Exchange::approved_by(&auditor, url).await;
-    for (key, is_accepted) in
-        [(auditor.public_key(), true), (EddsaPrivateKey::generate().public_key(), false)]
-    {
-        let known = ContractAuditor { name: "a".to_owned(), auditor_pub: key, url: url.to_owned() };
-        let backend = Backend::with(|config| config.auditors = vec![known]).await;
-        assert_eq!(backend.post("management/instances", &shop("default", None)).await.status, 204);
-        let (id, claimed) = backend.offer().await;
-        assert_eq!(claimed.terms["auditors"], json!([{ "name": "a", "auditor_pub": key, "url": url }]));
-        let reply = backend.pay_with(&exchange, &id, &claimed, &[&exchange.coin("KUDOS:10").await]).await;
-        if is_accepted {
-            assert_eq!(reply.status, 200, "{:?}", reply.json::<Value>());
-        } else {
-            is_error(&reply, 400, 2152);
-        }
-        backend.end().await;
-    }
-    exchange.end();
-}
-
-#[tokio::test]
 async fn as_many_coins_pay_as_the_manual_says() {
     let exchange = Exchange::with_values(&[10]).await;
     let backend = Backend::with_exchange(&exchange).await;
@@ -356,13 +331,8 @@ async fn as_many_coins_pay_as_the_manual_says() {
 async fn auditors_see_a_sample_of_confirmations() {
     let (hook, got, drain) = receiver(0).await;
     let url = hook.strip_suffix("hook").unwrap().to_owned();
-    let exchange = Exchange::with_auditors(&[10], |_| {
-        let auditor_pub = EddsaPrivateKey::generate().public_key();
-        vec![json!({
-            "auditor_pub": auditor_pub, "auditor_url": url, "auditor_name": "a", "denomination_keys": [],
-        })]
-    })
-    .await;
+    let approval = |exchange: &Exchange| vec![exchange.approval(&EddsaPrivateKey::generate(), &url)];
+    let exchange = Exchange::with_auditors(&[10], approval).await;
     let backend = Backend::with_exchange(&exchange).await;
     let (id, claimed) = backend.offer().await;
     // One of sixteen: that none of 200 is seen happens once in 400,000 runs.

@@ -1,13 +1,15 @@
 //! URLs that others name: of exchanges, and of receivers of web hooks.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use batzen_crypto::EddsaPrivateKey;
 use batzen_http::client::Reply;
-use batzen_http::{Drain, Handler, Listen, Networks, Request, Response, Server, ServerOptions};
+use batzen_http::{Drain, Handler, Listen, Request, Response, Server, ServerOptions};
 use batzen_merchant::{MerchantConfig, TrustedExchange};
 use batzen_protocol::api::merchant::ContractAuditor;
+use batzen_service::storage::StoreConfig;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
@@ -131,118 +133,130 @@ async fn a_configured_exchange_is_asked_at_its_own_url() {
 }
 
 #[tokio::test]
-async fn who_names_a_url_learns_nothing_about_it() {
+async fn no_url_of_a_customer_is_asked() {
     let (exchange, stranger) = (Exchange::start().await, Exchange::with_values(&[1000, 700]).await);
     let coin = stranger.coin("KUDOS:10").await;
+    let asked = stranger.count("GET /");
     let key = EddsaPrivateKey::generate();
-    let with_auditor = backend(|config| {
-        config.exchanges = vec![trusted(&exchange)];
-        config.auditors = vec![auditor(&key, "http://127.0.0.1:1/")];
-    })
-    .await;
-    let (empty, end_empty) = serve(404, Vec::new()).await;
-    let (wrong, end_wrong) = serve(200, b"{}".to_vec()).await;
-    // Five megabytes of JSON, a few kilobytes deflated.
-    let (large, end_large) = serve(200, format!("[{}1]", "1,".repeat(2_500_000)).into_bytes()).await;
-    let closed = "http://127.0.0.1:1/".to_owned();
-    for url in [&empty, &wrong, &large, &closed, &stranger.url] {
-        let offer = with_auditor.offer().await;
-        let reply = pay_at(&with_auditor, &offer, (&stranger, &coin), url).await;
-        is_error(&reply, 400, 2152);
-        let body: Value = reply.json().unwrap();
-        assert_eq!((&body["detail"], body.as_object().unwrap().len()), (&json!(url), 3), "{body}");
-    }
-    let (id, claimed) = with_auditor.offer().await;
-    let coins: Vec<Value> = (0..4)
-        .map(|n| {
-            let coin = Coin::pay(&coin, &stranger, &claimed.terms, claimed.h_contract);
-            let mut coin = coin;
-            coin["coin_pub"] = json!(EddsaPrivateKey::generate().public_key());
-            coin["exchange_url"] = json!(format!("{closed}{n}/"));
-            coin
-        })
-        .collect();
-    is_error(&with_auditor.post(&format!("orders/{id}/pay"), &json!({ "coins": coins })).await, 400, 26);
-    with_auditor.end().await;
-
-    // What is inside is not asked, nor is anything if no auditor could approve of it.
     let (inside, address) = Inside::new().await;
+    let (lists, drain) = serve(200, br#"{ "exchanges": [] }"#.to_vec()).await;
     let without = Backend::with_exchange(&exchange).await;
-    let public_only = backend(|config| {
-        config.exchanges = vec![trusted(&exchange)];
-        config.auditors = vec![auditor(&key, "http://127.0.0.1:1/")];
-        config.exchange_networks = Networks::default();
-    })
-    .await;
-    for backend in [without, public_only] {
-        for url in
-            [format!("http://{address}/"), format!("http://{}/", address.replace("localhost", "127.1"))]
-        {
+    let with_auditor = |url: String| {
+        let (exchange, auditor) = (trusted(&exchange), auditor(&key, &url));
+        backend(|config| (config.exchanges, config.auditors) = (vec![exchange], vec![auditor]))
+    };
+    let listed_nowhere = with_auditor(lists).await;
+    // It may list the exchange.
+    let silent = with_auditor("http://127.0.0.1:1/".to_owned()).await;
+    for (backend, (status, code)) in
+        [(without, (400, 2152)), (listed_nowhere, (400, 2152)), (silent, (500, 2012))]
+    {
+        for url in [format!("http://{address}/"), "http://127.0.0.1:1/".to_owned(), stranger.url.clone()] {
             let offer = backend.offer().await;
-            is_error(&pay_at(&backend, &offer, (&stranger, &coin), &url).await, 400, 2152);
+            let reply = pay_at(&backend, &offer, (&stranger, &coin), &url).await;
+            is_error(&reply, status, code);
         }
+        let (id, claimed) = backend.offer().await;
+        let coins: Vec<Value> = (0..4)
+            .map(|n| {
+                let mut coin = Coin::pay(&coin, &stranger, &claimed.terms, claimed.h_contract);
+                coin["coin_pub"] = json!(EddsaPrivateKey::generate().public_key());
+                coin["exchange_url"] = json!(format!("http://{address}/{n}/"));
+                coin
+            })
+            .collect();
+        is_error(&backend.post(&format!("orders/{id}/pay"), &json!({ "coins": coins })).await, 400, 26);
+        // Nor is one of a shop.
+        let wish = json!({ "initial_balance": "KUDOS:10", "exchange_url": format!("http://{address}/"), "wire_method": "x-taler-bank" });
+        assert!(backend.post("private/reserves", &wish).await.status >= 400);
         backend.end().await;
     }
     assert!(inside.is_quiet().await);
-    [end_empty, end_wrong, end_large].iter().for_each(Drain::trigger);
+    assert_eq!(stranger.count("GET /"), asked);
+    drain.trigger();
     stranger.end();
     exchange.end();
 }
 
-/// Several exchanges are configured, and a shop names the URL of a proxy.
 #[tokio::test]
-async fn a_proxy_is_found_out_by_its_key() {
-    let (exchange, other) = (Exchange::start().await, Exchange::start().await);
-    let backend = backend(|config| config.exchanges = vec![trusted(&other), trusted(&exchange)]).await;
-    let proxy = exchange.proxy().await;
-    let wish =
-        json!({ "initial_balance": "KUDOS:10", "exchange_url": proxy.url, "wire_method": "x-taler-bank" });
-    let made: Value = backend.post("private/reserves", &wish).await.ok().unwrap();
-    let reserve = made["reserve_pub"].as_str().unwrap();
-    let seen: Value = backend.get(&format!("private/reserves/{reserve}")).await.ok().unwrap();
-    assert_eq!(seen["exchange_url"], exchange.url);
-    assert_eq!((proxy.count("GET /keys"), exchange.count("GET /keys") > 0), (1, true));
-    backend.end().await;
-    other.end();
-    exchange.end();
-}
-
-#[tokio::test]
-async fn pages_about_an_owner_come_from_an_exchange_whose_url_is_known() {
+async fn an_exchange_without_configuration_is_asked_where_an_auditor_lists_it() {
     let key = EddsaPrivateKey::generate();
     let exchange = Exchange::approved_by(&key, "http://127.0.0.1:1/").await;
+    let proxy = exchange.proxy().await;
     let audited =
         json!({ "exchanges": [{ "master_pub": exchange.master_pub(), "exchange_url": exchange.url }] });
     let (lists, drain) = serve(200, serde_json::to_vec(&audited).unwrap()).await;
-    for (auditor_url, expected) in [("http://127.0.0.1:1/", 504), (&*lists, 202)] {
-        let backend = backend(|config| config.auditors = vec![auditor(&key, auditor_url)]).await;
-        let pending = json!({ "execution_time": { "t_s": 1 }, "kyc_ok": false, "requirement_row": 7 });
-        exchange.answer("GET /deposits/", 202, pending);
-        exchange.answer("GET /kyc-check/7/", 202, json!({ "kyc_url": "http://id.example/" }));
-        let proxy = exchange.proxy().await;
-        let named = if expected == 202 { &proxy.url } else { &exchange.url };
-        // The proxy passes on what the exchange says, approvals included.
-        let offer = backend.offer().await;
-        let coin = exchange.coin("KUDOS:10").await;
-        let keys = backend.client.get(format!("{}keys", exchange.url)).send().await.unwrap();
-        let auditors = keys.json::<Value>().unwrap()["auditors"].clone();
-        proxy.replace_in_keys("auditors", auditors);
-        let reply = pay_at(&backend, &offer, (&exchange, &coin), named).await;
-        assert_eq!(reply.status, 200, "{:?}", reply.json::<Value>());
-        assert_eq!(proxy.count("POST /coins/"), 0, "the auditor knows a better URL");
+    // It must approve of the coins, too.
+    let other = auditor(&EddsaPrivateKey::generate(), &lists);
+    let terms = json!([{ "name": "a", "auditor_pub": other.auditor_pub, "url": lists }]);
+    let without_approval = backend(|config| config.auditors = vec![other]).await;
+    let offer = without_approval.offer().await;
+    assert_eq!(offer.1.terms["auditors"], terms);
+    let coin = exchange.coin("KUDOS:10").await;
+    is_error(&pay_at(&without_approval, &offer, (&exchange, &coin), &exchange.url).await, 400, 2152);
+    without_approval.end().await;
+    let backend = backend(|config| config.auditors = vec![auditor(&key, &lists)]).await;
+    let pending = json!({ "execution_time": { "t_s": 1 }, "kyc_ok": false, "requirement_row": 7 });
+    exchange.answer("GET /deposits/", 202, pending);
+    exchange.answer("GET /kyc-check/7/", 202, json!({ "kyc_url": "http://id.example/" }));
+    // Once it is known, its coins tell.
+    for (url, status) in [(&proxy.url, 400), (&exchange.url, 200), (&proxy.url, 200)] {
         let (offer, coin) = (backend.offer().await, exchange.coin("KUDOS:10").await);
-        assert_eq!(pay_at(&backend, &offer, (&exchange, &coin), named).await.status, 200);
-        assert!(proxy.count("GET /keys") <= 1, "the exchange is known from then on");
-        let mut status = 204;
-        for _ in 0..100 {
-            status = backend.get("private/kyc").await.status;
-            if status != 204 {
-                break;
-            }
-            tokio::time::sleep(Duration::from_millis(50)).await;
+        let reply = pay_at(&backend, &offer, (&exchange, &coin), url).await;
+        assert_eq!(reply.status, status, "{:?}", reply.json::<Value>());
+    }
+    let mut status = 204;
+    for _ in 0..100 {
+        status = backend.get("private/kyc").await.status;
+        if status != 204 {
+            break;
         }
-        assert_eq!(status, expected);
-        backend.end().await;
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    assert_eq!(status, 202);
+    assert_eq!(proxy.count("GET /"), 0);
+    backend.end().await;
+    drain.trigger();
+    exchange.end();
+}
+
+/// The exchange's list is all that tells of a revocation, and somebody may show the list of before.
+#[tokio::test]
+async fn a_signing_key_that_was_left_out_once_sells_nothing_again() {
+    let directory = tempfile::tempdir().unwrap();
+    let auditor_key = EddsaPrivateKey::generate();
+    let exchange = Exchange::approved_by(&auditor_key, "http://127.0.0.1:1/").await;
+    let audited =
+        json!({ "exchanges": [{ "master_pub": exchange.master_pub(), "exchange_url": exchange.url }] });
+    let (lists, drain) = serve(200, serde_json::to_vec(&audited).unwrap()).await;
+    let client = batzen_http::client::Client::new(&Default::default()).unwrap();
+    let keys: Value = client.get_json(format!("{}keys", exchange.url)).await.unwrap().ok().unwrap();
+    for name in ["configured", "audited"] {
+        let start = async |seconds: u64| {
+            let store = StoreConfig::embedded(directory.path().join(name));
+            let backend = Backend::with(|config| {
+                config.store = store;
+                match name {
+                    "configured" => config.exchanges = vec![trusted(&exchange)],
+                    _ => config.auditors = vec![auditor(&auditor_key, &lists)],
+                }
+            });
+            let backend = backend.await;
+            backend.now.fetch_add(seconds, Ordering::SeqCst);
+            assert_eq!(backend.post("management/instances", &shop("default", None)).await.status, 204);
+            backend
+        };
+        // What the exchange lists, and whether a confirmation of its key counts.
+        for (after, signkeys, status) in
+            [(0, &keys["signkeys"], 200), (900, &json!([]), 502), (1_000, &keys["signkeys"], 502)]
+        {
+            exchange.replace_in_keys("signkeys", signkeys.clone());
+            let backend = start(after).await;
+            let (offer, coin) = (backend.offer().await, exchange.coin("KUDOS:10").await);
+            let reply = pay_at(&backend, &offer, (&exchange, &coin), &exchange.url).await;
+            assert_eq!(reply.status, status, "{name}, after {after} s: {:?}", reply.json::<Value>());
+            backend.end().await;
+        }
     }
     drain.trigger();
     exchange.end();

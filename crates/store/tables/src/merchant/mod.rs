@@ -28,12 +28,15 @@
 //! | `pending_webhooks` | instance, event | instance; next attempt, in order |
 //! | `templates` | instance, template | instance |
 //! | `access_tokens` | instance, token hash | instance |
+//! | `exchange_signkeys` | master key, signing key | master key |
 
+mod exchanges;
 mod extras;
 mod stock;
 mod tips;
 mod transfers;
 
+pub use exchanges::*;
 pub use extras::*;
 pub use stock::*;
 pub use tips::*;
@@ -68,6 +71,7 @@ pub const ALL: &[&TableDef] = &[
     PendingWebhooks::DEF,
     Templates::DEF,
     AccessTokens::DEF,
+    ExchangeSignkeys::DEF,
 ];
 
 /// Identifies an order among those of all instances.

@@ -56,8 +56,11 @@ pub struct Unusable {
     pub has_known_type: bool,
 }
 
-/// Types of rows without a reserve: the sender proves that a key is his; another exchange sends money for several wallets.
-const OTHER_TYPES: [&str; 2] = ["KYCAUTH", "WAD"];
+/// The type of rows by which a sender proves that a key is his. The money is his, so it fills the reserve of this key, which he
+/// may spend, or which is closed: then it goes back to him.
+const KEY_PROOF: &str = "KYCAUTH";
+/// The type of rows without a reserve: another exchange sends money for several wallets.
+const WAD: &str = "WAD";
 
 /// Authentication of the exchange at the bank.
 #[derive(Clone, Default)]
@@ -102,11 +105,14 @@ impl IncomingRow {
 
     fn read(value: &serde_json::Value, account: Option<&str>) -> Self {
         let row_id = value.get("row_id").and_then(serde_json::Value::as_u64);
-        let other = value.get("type").and_then(|kind| OTHER_TYPES.into_iter().find(|other| kind == other));
+        let kind = value.get("type").and_then(serde_json::Value::as_str);
         let mut text = value.to_string();
-        let read = match other {
-            Some(other) => Err(format!("a row of type {other} credits no reserve")),
-            None => parse_body::<ReserveCredit>(text.as_bytes()).map_err(|error| error.to_string()),
+        let parse =
+            |text: &str| parse_body::<ReserveCredit>(text.as_bytes()).map_err(|error| error.to_string());
+        let read = match kind {
+            Some(WAD) => Err("a row of type WAD credits no reserve".to_owned()),
+            Some(KEY_PROOF) => parse(&as_reserve(value)),
+            _ => parse(&text),
         };
         if let Some((end, _)) = text.char_indices().nth(ROW_TEXT_MAX) {
             text.truncate(end);
@@ -114,10 +120,23 @@ impl IncomingRow {
         let transaction = read.map(|row| row.into_transaction(account)).map_err(|reason| Unusable {
             reason,
             text,
-            has_known_type: other.is_some(),
+            has_known_type: kind == Some(WAD),
         });
         Self { row_id, transaction }
     }
+}
+
+/// A row that proves a key, as one that fills the reserve of this key.
+fn as_reserve(row: &serde_json::Value) -> String {
+    let mut row = row.clone();
+    if let Some(members) = row.as_object_mut() {
+        members.remove("type");
+        members.remove("reserve_pub");
+        if let Some(key) = members.remove("account_pub") {
+            members.insert("reserve_pub".to_owned(), key);
+        }
+    }
+    row.to_string()
 }
 
 /// A request to the bank, for the log.
@@ -348,6 +367,7 @@ mod tests {
                 "payto://x-taler-bank/b/exchange",
             ),
             (format!(r#"{key},"type":"RESERVE","credit_fee":"EUR:0.1""#), ""),
+            (format!(r#","type":"KYCAUTH","account_pub":"{KEY}""#), ""),
         ] {
             let row = row(&members);
             let transaction = row.transaction.unwrap();
@@ -360,7 +380,7 @@ mod tests {
     fn rows_without_a_reserve_are_told_apart() {
         let key = format!(r#","reserve_pub":"{KEY}""#);
         for (members, has_known_type, reason) in [
-            (format!(r#","type":"KYCAUTH","account_pub":"{KEY}""#), true, "type KYCAUTH"),
+            (format!(r#"{key},"type":"KYCAUTH""#), false, "missing field `reserve_pub`"),
             (format!(r#","type":"WAD","wad_id":"{KEY}""#), true, "type WAD"),
             (format!(r#"{key},"type":"FUTURE""#), false, "unknown variant `FUTURE`"),
             (String::new(), false, "missing field `reserve_pub`"),

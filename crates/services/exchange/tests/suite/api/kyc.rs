@@ -74,13 +74,22 @@ struct Browser<'a> {
 }
 
 impl<'a> Browser<'a> {
-    /// Opens the page that the wallet names.
+    /// Opens the page that the wallet names, and goes on from there.
     async fn open(site: &'a Site, kyc_url: &str) -> Self {
-        let sent = site.client.get(kyc_url).send().await.unwrap();
-        assert_eq!((sent.status, sent.header("cache-control")), (303, Some("no-store")), "{}", text(&sent));
-        let (cookie, rest) = sent.header("set-cookie").unwrap().split_once("; ").unwrap();
-        assert_eq!(rest, "Path=/kyc-proof/; Max-Age=3600; HttpOnly; SameSite=Lax");
-        let login_url = sent.header("location").unwrap().to_owned();
+        let page = site.client.get(kyc_url).send().await.unwrap();
+        assert_eq!((page.status, page.header("cache-control")), (200, Some("no-store")), "{}", text(&page));
+        let (cookie, rest) = page.header("set-cookie").unwrap().split_once("; ").unwrap();
+        assert_eq!(rest, "Path=/; Max-Age=3600; HttpOnly; SameSite=Lax");
+        let html = text(&page).replace("&amp;", "&");
+        let action = html.split_once("action=\"").unwrap().1.split_once('"').unwrap().0;
+        let button = format!("{}{action}", kyc_url.split_once('?').unwrap().0);
+        // Another browser, and another site's page, have no cookie.
+        is_error(&site.client.post(&button).send().await.unwrap(), 404, 1929);
+        let sent = site.client.post(button).header("cookie", cookie).send().await.unwrap();
+        assert_eq!((sent.status, sent.header("cache-control")), (200, Some("no-store")), "{}", text(&sent));
+        let login_url = sent.header("refresh").unwrap().strip_prefix("0; url=").unwrap().to_owned();
+        let policy = page.header("content-security-policy").unwrap();
+        assert!(policy.contains("default-src 'none';") && policy.contains("form-action 'self';"), "{policy}");
         let page = Head::local(Method::GET, &format!("/?{}", login_url.split_once('?').unwrap().1));
         let back = page.query_text("redirect_uri").unwrap().to_owned();
         Self { site, cookie: cookie.to_owned(), login_url, back }
@@ -150,6 +159,9 @@ async fn a_withdrawal_continues_after_the_provider_has_identified_the_customer()
     let expected =
         format!("{}/login?response_type=code&client_id=taler-exchange&redirect_uri={escaped}", provider.url);
     assert_eq!(browser.login_url, expected);
+    // The page names the account that filled the reserve.
+    let page = text(&site.client.get(&url).send().await.unwrap());
+    assert!(page.contains("<code>payto://") && page.contains(&site.url("")), "{page}");
 
     // The wallet waits while the user logs in: wrongly first.
     let waiting = {

@@ -394,8 +394,9 @@ impl Player {
                 let sent = self.stage.client.get(url).send().await.unwrap();
                 let cookie =
                     sent.header("set-cookie").expect("a cookie").split(';').next().unwrap_or_default();
-                let (_, state) =
-                    sent.header("location").unwrap().rsplit_once("%3Fstate%3D").expect("a state");
+                let page = std::str::from_utf8(&sent.body).unwrap();
+                let (_, rest) = page.split_once("state=").expect("a state");
+                let state = rest.split('"').next().unwrap_or_default();
                 self.cast.add_login(account, state, cookie);
             }
             ["coins", _, "melt"] => {

@@ -6,10 +6,11 @@ use std::time::Instant;
 
 use batzen_crypto::{DenomSignature, EddsaPublicKey, EddsaSignature, HashCode, WireSalt};
 use batzen_engine::Batcher;
+use batzen_exchange::reads::kyc;
 use batzen_exchange::reads::totals::totals;
 use batzen_exchange::rules::{
-    Command, ConflictReason, DenomTable, Deposit, DepositCoin, ExchangeRules, Planchet, PresentedCoin,
-    Refusal, Withdraw,
+    Answer, Command, ConflictReason, DenomTable, Deposit, DepositCoin, ExchangeRules, Planchet,
+    PresentedCoin, Refusal, RequireKyc, Withdraw,
 };
 use batzen_protocol::Money;
 use batzen_service::storage::{EXCHANGE, StoreConfig};
@@ -142,6 +143,35 @@ fn two_nodes_spend_each_of_ten_thousand_coins_once() {
     let stores = [(); 2].map(|()| place.open(&EXCHANGE, 1).unwrap());
     compete(&stores);
     stores.iter().for_each(|store| store.close().unwrap());
+}
+
+/// An account is refused at two nodes at the same time: both name the same number.
+#[test]
+fn two_nodes_draw_one_number_for_a_requirement() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = StoreConfig::embedded(directory.path().to_owned()).open(&EXCHANGE, 2).unwrap();
+    let together = Barrier::new(2);
+    let draw = |number: u64| {
+        let denoms = Arc::new(DenomTable::load(&store).unwrap());
+        let batcher = Batcher::new(Arc::new(ExchangeRules::new(denoms, config())), store.clone());
+        let ask = |account: u8| {
+            together.wait();
+            let command = RequireKyc { h_payto: h_payto(account), checks: "name".to_owned(), row: number };
+            let mut verdicts = batcher.run(&[Command::RequireKyc(command)], &|| at(1)).unwrap();
+            let Ok(Answer::RequireKyc(stored)) = verdicts.remove(0) else { panic!("it is never refused") };
+            stored.row
+        };
+        (0..=255).map(ask).collect::<Vec<u64>>()
+    };
+    let (one, two) = std::thread::scope(|scope| {
+        let other = scope.spawn(|| draw(2));
+        (draw(1), other.join().unwrap())
+    });
+    assert_eq!(one, two);
+    for account in 0..=255 {
+        assert_eq!(kyc::requirement(&store, h_payto(account), 0).unwrap(), kyc::Requirement::Unknown);
+    }
+    store.close().unwrap();
 }
 
 #[test]

@@ -4,12 +4,16 @@
 //! its own in a cookie, and the provider a state that follows from both secrets. So a state is of use only to the
 //! browser that began, only for its account, and no longer once the account is identified: nobody can identify
 //! another's account, and nobody learns from this endpoint who is identified.
+//!
+//! The page of the first address names the account. Somebody who was led there by another's link sees that it is not theirs;
+//! nothing leads on to the provider but the page's button, because a page of another site has neither state nor cookie.
 
 use batzen_crypto::hash::sha512_parts;
 use batzen_crypto::{ShortHash, base32};
 use batzen_http::{Head, Request, Response, header};
 use batzen_protocol::ErrorCode;
-use batzen_service::escape_html;
+use batzen_protocol::limits::SMALL_BODY_BYTES_MAX;
+use batzen_service::{escape_html, form_page, html_page};
 use batzen_tables::exchange::{KycProcessRow, PaytoHash};
 
 use super::super::check::Checked;
@@ -29,11 +33,10 @@ const SECRET_LIFE_S: u32 = 3_600;
 const NAME_CHARS: usize = 16;
 
 pub(super) fn routes(table: Table) -> Table {
-    table.get("/kyc-login/:provider", "kyc", endpoint!(login)).get(
-        "/kyc-proof/:provider",
-        "kyc",
-        endpoint!(proof),
-    )
+    table
+        .get("/kyc-login/:provider", "kyc", endpoint!(page))
+        .post("/kyc-login/:provider", SMALL_BODY_BYTES_MAX, "kyc", endpoint!(login))
+        .get("/kyc-proof/:provider", "kyc", endpoint!(proof))
 }
 
 fn provider<'a>(app: &'a Exchange, section: &str) -> Checked<(&'a KycProviderConfig, &'a dyn KycLogic)> {
@@ -68,7 +71,19 @@ fn visitor(head: &Head, state: ShortHash) -> Option<(PaytoHash, &str)> {
     Some((account.parse().ok()?, secret))
 }
 
-async fn login(app: &Exchange, request: &mut Request) -> Checked<Response> {
+/// Where the provider's page is, with this state.
+fn login_url(
+    app: &Exchange,
+    (provider, logic): (&KycProviderConfig, &dyn KycLogic),
+    state: ShortHash,
+) -> Checked<String> {
+    let visit = Login { base_url: &app.core.config.base_url, section: &provider.section, state };
+    let unknown = || error(ErrorCode::EXCHANGE_KYC_GENERIC_LOGIC_UNKNOWN, &provider.section);
+    logic.login_url(visit).ok_or_else(unknown)
+}
+
+/// Names the account that is about to be identified.
+async fn page(app: &Exchange, request: &mut Request) -> Checked<Response> {
     let (provider, logic) = provider(app, request.param("provider"))?;
     let h_payto = request.query_required::<ShortHash>("account")?;
     let token = request.query_required::<String>("token")?;
@@ -78,20 +93,47 @@ async fn login(app: &Exchange, request: &mut Request) -> Checked<Response> {
     }
     let secret = base32::encode(&app.core.random::<SECRET_BYTES>());
     let state = state_of(h_payto, &provider.section, &token, &secret);
+    let url = login_url(app, (provider, logic), state)?;
+    let payto_uri =
+        app.core.read(move |store| kyc::payto_uri(store, h_payto)).await.map_err(response::store)?;
+    let account = payto_uri.unwrap_or_else(|| format!("{h_payto} (the hash of its address)"));
     let base_url = &app.core.config.base_url;
-    let visit = Login { base_url, section: &provider.section, state };
-    let url = logic.login_url(visit);
-    let url = url.ok_or_else(|| error(ErrorCode::EXCHANGE_KYC_GENERIC_LOGIC_UNKNOWN, &provider.section))?;
+    let html = include_str!("page.html")
+        .replace("{CURRENCY}", &escape_html(&app.core.config.currency.to_string()))
+        .replace("{BASE}", &escape_html(base_url))
+        .replace("{ACTION}", &escape_html(&format!("?account={h_payto}&token={token}&state={state}")))
+        .replace("{PROVIDER}", &escape_html(origin_of(&url)))
+        .replace("{ACCOUNT}", &escape_html(&account));
     let (scheme, rest) = base_url.split_once("://").unwrap_or_default();
     let path = rest.find('/').map_or("/", |at| &rest[at..]);
     let secure = if scheme == "https" { "; Secure" } else { "" };
-    // Lax: the provider's page sends the browser back.
+    // Lax: the provider's page sends the browser back. No other site's page can use the button.
     let cookie = format!(
-        "{}={h_payto}.{secret}; Path={path}kyc-proof/; Max-Age={SECRET_LIFE_S}; HttpOnly; SameSite=Lax{secure}",
+        "{}={h_payto}.{secret}; Path={path}; Max-Age={SECRET_LIFE_S}; HttpOnly; SameSite=Lax{secure}",
         cookie_name(state)
     );
-    let response = Response::empty(303).with_header(header::LOCATION, &url);
-    Ok(super::officer::private(response.with_header(header::SET_COOKIE, &cookie)))
+    Ok(form_page(&html, super::STYLE).with_header(header::SET_COOKIE, &cookie))
+}
+
+/// Leads the browser that saw the page to the provider.
+async fn login(app: &Exchange, request: &mut Request) -> Checked<Response> {
+    let found = provider(app, request.param("provider"))?;
+    let state = request.query_required::<ShortHash>("state")?;
+    let (h_payto, secret) = visitor(&request.head, state).ok_or_else(unknown)?;
+    let begun = find_process(app, h_payto, &found.0.section).await?;
+    if state != state_of(h_payto, &found.0.section, &begun.token, secret) {
+        return Err(unknown());
+    }
+    let url = login_url(app, found, state)?;
+    // Not a redirect: browsers would hold the provider's own redirects to the form's policy.
+    let link = format!("<p><a href=\"{}\">{}</a></p>", escape_html(&url), escape_html(origin_of(&url)));
+    let page = html_page(200, "Going on to the provider", super::STYLE, &link);
+    Ok(page.with_header(header::REFRESH, &format!("0; url={url}")))
+}
+
+/// Scheme, host and port of a URL.
+fn origin_of(url: &str) -> &str {
+    url.match_indices('/').nth(2).map_or(url, |(at, _)| &url[..at])
 }
 
 async fn proof(app: &Exchange, request: &mut Request) -> Checked<Response> {
