@@ -16,7 +16,7 @@ fn all() -> String {
         ("bank", batzen_bank::endpoints()),
         ("merchant", batzen_merchant::endpoints()),
         ("auditor", batzen_auditor::endpoints()),
-        ("switch", batzen_switch::api::endpoints()),
+        ("switch", batzen_switch::api::endpoints().concat()),
         ("signer", batzen_signer::page::endpoints()),
         ("ledger", batzen_ledger_service::net::api::endpoints()),
     ] {

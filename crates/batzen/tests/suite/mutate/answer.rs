@@ -1,5 +1,6 @@
 //! Parses answers as an HTTP/1.1 client does, and checks what must be true of each.
 
+use batzen_protocol::ErrorCode;
 use serde_json::Value;
 
 /// The format in which a service reports errors.
@@ -7,6 +8,8 @@ use serde_json::Value;
 pub(super) enum Errors {
     /// `{"code": 22, ..}`.
     Code,
+    /// The same, or a page if a person uses the endpoint in a browser.
+    CodeOrPage,
     /// `{"error": "malformed", ..}`; errors of the HTTP frame have a code instead.
     Name,
     /// `{"errorInformation": {"errorCode": "3101", ..}}`.
@@ -14,7 +17,10 @@ pub(super) enum Errors {
 }
 
 /// Error codes for coins to recoup whose blinding cannot be reproduced with the secret in the request.
-const BLINDING_FAILED: [u64; 2] = [1553, 1578];
+const BLINDING_FAILED: [u32; 2] = [1553, 1578];
+
+/// Statuses of pages for people whom an identity provider or a shop turns away, or who have mistyped an address.
+const PAGES: [u16; 6] = [400, 402, 403, 404, 405, 410];
 
 /// An answer at the beginning of the received bytes.
 pub(super) struct Answer {
@@ -23,18 +29,27 @@ pub(super) struct Answer {
     pub length: usize,
     /// Whether the server closes the connection after it.
     pub closes: bool,
+    pub head: String,
+    /// Empty if there is none.
+    pub body: Vec<u8>,
+    is_json: bool,
+    /// Whether the body is missing or compressed, and so not checked.
+    is_bare: bool,
+}
+
+impl Answer {
+    /// A header.
+    pub(super) fn header(&self, name: &str) -> Option<&str> {
+        let mut headers = self.head.split("\r\n").skip(1).filter_map(|line| line.split_once(':'));
+        headers.find(|(found, _)| found.eq_ignore_ascii_case(name)).map(|(_, value)| value.trim())
+    }
 }
 
 /// Parses an answer. `None` if it is incomplete; `is_ended` says that no more bytes follow.
 ///
 /// # Errors
 /// The fault of the answer.
-pub(super) fn read(
-    input: &[u8],
-    is_head: bool,
-    is_ended: bool,
-    errors: Errors,
-) -> Result<Option<Answer>, String> {
+pub(super) fn parse(input: &[u8], is_head: bool, is_ended: bool) -> Result<Option<Answer>, String> {
     let Some(end) = input.windows(4).position(|window| window == b"\r\n\r\n") else {
         return Ok(None);
     };
@@ -59,13 +74,14 @@ pub(super) fn read(
             _ => {}
         }
     }
-    let start = end + 4;
+    let (start, head) = (end + 4, head.to_owned());
+    let mut answer = Answer { status, length: start, closes, is_json, is_bare: true, head, body: Vec::new() };
     if status == 101 {
         // Another protocol follows.
-        return Ok(Some(Answer { status, length: input.len(), closes: true }));
+        return Ok(Some(Answer { length: input.len(), closes: true, ..answer }));
     }
     if is_head || matches!(status, 100..=199 | 204 | 304) {
-        return Ok(Some(Answer { status, length: start, closes }));
+        return Ok(Some(answer));
     }
     let rest = &input[start..];
     let mut joined = Vec::new();
@@ -79,15 +95,44 @@ pub(super) fn read(
             None => return Ok(None),
         },
         (false, None) if is_ended => {
-            closes = true;
+            answer.closes = true;
             (rest, rest.len())
         }
         (false, None) => return Ok(None),
     };
-    if !is_encoded {
-        check(status, is_json, body, errors)?;
+    answer.length += taken;
+    answer.body = body.to_vec();
+    answer.is_bare = is_encoded;
+    Ok(Some(answer))
+}
+
+/// Parses an answer, and checks it.
+///
+/// # Errors
+/// The fault of the answer.
+pub(super) fn read(
+    input: &[u8],
+    is_head: bool,
+    is_ended: bool,
+    errors: Errors,
+) -> Result<Option<Answer>, String> {
+    let answer = parse(input, is_head, is_ended)?;
+    if let Some(answer) = answer.as_ref().filter(|answer| !answer.is_bare) {
+        check(answer.status, answer.is_json, &answer.body, errors)?;
     }
-    Ok(Some(Answer { status, length: start + taken, closes }))
+    Ok(answer)
+}
+
+/// The statuses of the answers on a connection that has ended.
+pub(super) fn statuses(mut input: &[u8]) -> Vec<u16> {
+    let mut statuses = Vec::new();
+    while let Ok(Some(answer)) = parse(input, false, true) {
+        input = &input[answer.length..];
+        if answer.status != 100 {
+            statuses.push(answer.status);
+        }
+    }
+    statuses
 }
 
 /// Joins the chunks of a body. `None` if it is incomplete.
@@ -116,7 +161,12 @@ fn check(status: u16, is_json: bool, body: &[u8], errors: Errors) -> Result<(), 
     if status >= 500 && status != 503 {
         // The protocol uses this status although the fault is the client's.
         let value: Value = serde_json::from_slice(body).unwrap_or_default();
-        if status == 500 && value["code"].as_u64().is_some_and(|code| BLINDING_FAILED.contains(&code)) {
+        let code = value["code"].as_u64().and_then(|code| u32::try_from(code).ok()).unwrap_or_default();
+        if status == 500 && BLINDING_FAILED.contains(&code) {
+            return Ok(());
+        }
+        // A service that the request names, such as the exchange of a coin, has failed.
+        if matches!(status, 502 | 504) && ErrorCode::from_u32(code).http_status() == status {
             return Ok(());
         }
         return Err(format!("status {status}: {}", shown()));
@@ -127,11 +177,15 @@ fn check(status: u16, is_json: bool, body: &[u8], errors: Errors) -> Result<(), 
         }
         return Ok(());
     }
+    if matches!(errors, Errors::CodeOrPage) && body.starts_with(b"<") && PAGES.contains(&status) {
+        return Ok(());
+    }
     let value: Value = serde_json::from_slice(body)
         .map_err(|_| format!("an error with status {status} that is not JSON: {:?}", shown()))?;
-    let has_code = value["code"].is_u64();
+    // `/ready` says what is not ready.
+    let has_code = value["code"].is_u64() || (status == 503 && value["checks"].is_array());
     let is_told = match errors {
-        Errors::Code => has_code,
+        Errors::Code | Errors::CodeOrPage => has_code,
         Errors::Name => has_code || value["error"].is_string(),
         Errors::Fspiop => has_code || value["errorInformation"]["errorCode"].is_string(),
     };
@@ -156,6 +210,7 @@ fn wrong_answers_are_found() {
     assert_eq!(read(&answer(404, "{\"code\":21}")), Ok(true));
     assert_eq!(read(&answer(503, "{\"code\":1}")), Ok(true));
     assert_eq!(read(&answer(500, "{\"code\":1553}")), Ok(true));
+    assert_eq!(read(&answer(502, "{\"code\":2403}")), Ok(true));
     assert_eq!(read(&answer(200, "{}")[..70]), Ok(false));
     for wrong in [
         answer(200, "{"),
@@ -163,6 +218,7 @@ fn wrong_answers_are_found() {
         answer(404, "{\"hint\":\"no code\"}"),
         answer(500, "{\"code\":1}"),
         answer(502, "{\"code\":1553}"),
+        answer(500, "{\"code\":2403}"),
         answer(504, "{\"code\":1}"),
         "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabcdefgh\r\n".to_owned(),
         "garbage\r\n\r\n".to_owned(),

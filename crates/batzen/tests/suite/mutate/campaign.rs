@@ -7,18 +7,21 @@ use crate::mutate::dice::Dice;
 use crate::mutate::pump::{self, Failure, Listener};
 use crate::mutate::score::Score;
 
-/// The default number of requests per run.
-const REQUESTS: u64 = 3000;
-/// The runs, and what percentage of `BATZEN_MUTATE_REQUESTS` each sends. Services that answer faster get more
-/// than an even share, so that a large total takes less time.
-const SHARES: [(&str, u64); 7] = [
-    ("exchange", 40),
-    ("bank", 10),
-    ("ledger_http", 13),
-    ("ledger_frames", 13),
-    ("switch", 20),
-    ("signer", 3),
-    ("signer_pages", 1),
+/// The default number of requests to all services together.
+const REQUESTS: u64 = 21_000;
+/// The runs, their tests, and what percentage of the requests each sends. Services that answer faster get more than an
+/// even share, so that a large total takes less time.
+const SHARES: [(&str, &str, u64); 10] = [
+    ("exchange", "deployment", 25),
+    ("merchant", "deployment", 17),
+    ("auditor", "deployment", 4),
+    ("feed", "deployment", 2),
+    ("bank", "deployment", 10),
+    ("ledger_http", "ledger_http", 10),
+    ("ledger_frames", "ledger_frames", 13),
+    ("switch", "switch", 15),
+    ("signer", "signer", 3),
+    ("signer_pages", "signer_pages", 1),
 ];
 /// Memory growth that needs no explanation.
 const GROWTH_BYTES: u64 = 64 << 20;
@@ -34,36 +37,37 @@ fn setting(name: &str, default: u64) -> u64 {
 /// The number of requests, and the seed of all choices.
 pub(super) struct Plan {
     pub service: &'static str,
+    /// The beginning of the name of its test.
+    test: &'static str,
     pub requests: u64,
     pub seed: u64,
-    /// The number of requests to all services, from the environment; 0 if it is not set.
+    /// The number of requests to all services.
     total: u64,
 }
 
 impl Plan {
     pub(super) fn new(service: &'static str) -> Self {
-        let (_, percent) = SHARES.iter().find(|(name, _)| *name == service).expect("every run has a share");
-        let requests = match setting("BATZEN_MUTATE_REQUESTS", 0) {
-            0 => REQUESTS,
-            total => (total * percent).div_ceil(100),
-        };
-        Self {
-            service,
-            requests,
-            seed: setting("BATZEN_MUTATE_SEED", 1),
-            total: setting("BATZEN_MUTATE_REQUESTS", 0),
-        }
+        let share = SHARES.iter().find(|(name, ..)| *name == service);
+        let (_, test, percent) = share.expect("every run has a share");
+        let total = setting("BATZEN_MUTATE_REQUESTS", REQUESTS);
+        let requests = (total * percent).div_ceil(100);
+        Self { service, test, requests, seed: setting("BATZEN_MUTATE_SEED", 1), total }
     }
 
-    /// The bytes with which an earlier run failed, to be sent instead of new requests.
-    pub(super) fn replay() -> Option<Vec<u8>> {
-        let file = std::env::var_os("BATZEN_MUTATE_REPLAY")?;
+    /// The bytes with which an earlier run failed, to be sent instead of new requests; empty if that was the run of
+    /// another service.
+    pub(super) fn replay(&self) -> Option<Vec<u8>> {
+        let file = PathBuf::from(std::env::var_os("BATZEN_MUTATE_REPLAY")?);
+        let name = file.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if !name.starts_with(&format!("{}-", self.service)) {
+            return Some(Vec::new());
+        }
         Some(std::fs::read(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display())))
     }
 
     /// Writes the bytes of a failure to a file, and fails the test.
     pub(super) fn fail(&self, failure: &Failure, after: u64) -> ! {
-        let Self { service, seed, total, .. } = self;
+        let Self { service, test, seed, total, .. } = self;
         let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/mutate");
         std::fs::create_dir_all(&dir).unwrap();
         let file = dir.join(format!("{service}-{seed}-{after}.request"));
@@ -71,9 +75,9 @@ impl Plan {
         panic!(
             "{service}, listener {}, after {after} requests: {}\n\
              The requests that were sent together, the wrong one at byte {start}: {file}\n\
-             To send these bytes alone: BATZEN_MUTATE_REPLAY={file} cargo test -p batzen --test suite -- {service}_survives --nocapture\n\
+             To send these bytes alone: BATZEN_MUTATE_REPLAY={file} cargo test -p batzen --test suite -- {test}_survives --nocapture\n\
              To repeat the run, with the same choices and new keys: \
-             BATZEN_MUTATE_SEED={seed} BATZEN_MUTATE_REQUESTS={total} cargo test -p batzen --test suite -- {service}_survives",
+             BATZEN_MUTATE_SEED={seed} BATZEN_MUTATE_REQUESTS={total} cargo test -p batzen --test suite -- {test}_survives",
             failure.listener,
             failure.what,
             start = failure.start,
@@ -165,7 +169,7 @@ fn growing_memory_is_found() {
 
 /// Sends the requests of the plan, and shows the figures.
 pub(super) fn run(plan: &Plan, listeners: &[Listener], watched: &mut Watched<'_>) {
-    if let Some(bytes) = Plan::replay() {
+    if let Some(bytes) = plan.replay() {
         for (number, listener) in listeners.iter().enumerate() {
             println!("listener {number}:");
             pump::replay(listener, &bytes).unwrap();
@@ -205,7 +209,7 @@ pub(super) fn run(plan: &Plan, listeners: &[Listener], watched: &mut Watched<'_>
     println!("{:>10} {:>10} {:>10} {:>8}  endpoint of {}", "sent", "done", "refused", "busy", plan.service);
     for ((listener, route), tally) in &score.tallies {
         let routes = &listeners[*listener].seeds.routes;
-        let name = routes.get(*route).map(|route| format!("{} {}", route.method, route.pattern));
+        let name = routes.get(*route).map(ToString::to_string);
         let name = name.unwrap_or_else(|| "no endpoint".to_owned());
         println!("{:>10} {:>10} {:>10} {:>8}  {name}", tally.sent, tally.done, tally.refused, tally.busy);
     }
@@ -215,7 +219,7 @@ pub(super) fn run(plan: &Plan, listeners: &[Listener], watched: &mut Watched<'_>
         for (route, endpoint) in listener.seeds.routes.iter().enumerate() {
             let sent = score.tallies.get(&(number, route)).map_or(0, |tally| tally.sent);
             let is_enough = sent > 0 || plan.requests < 2000 || endpoint.is_page();
-            assert!(is_enough, "{} {} got no request", endpoint.method, endpoint.pattern);
+            assert!(is_enough, "{endpoint} got no request");
         }
     }
 }

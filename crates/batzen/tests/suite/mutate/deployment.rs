@@ -1,97 +1,124 @@
-//! A bank and an exchange, used by wallets and by the offline tool before they are attacked, and by a wallet
+//! A bank, an exchange, a shop's backend and an auditor. Clients of all kinds use them before they are attacked, and
 //! afterwards.
 
 use std::path::Path;
-use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::sync::atomic::Ordering;
 
+use batzen_crypto::EddsaPrivateKey;
+use batzen_signer::channel::{Connect, load_key};
 use serde_json::{Value, json};
 
 use crate::common::setup::wait_for;
 use crate::common::{Service, batzen, free_port, must, run as run_program, stderr, stdout};
 use crate::mutate::answer::Errors;
 use crate::mutate::campaign::{Plan, Watched, run};
+use crate::mutate::feed::{self, Relay};
 use crate::mutate::proxy::Proxy;
 use crate::mutate::pump::Listener;
 use crate::mutate::seeds::{Seed, Seeds};
+use crate::mutate::shop::Shop;
 use crate::mutate::{recorded, routes};
 
-const PAYTO: &str = "payto://x-taler-bank/localhost/exchange?receiver-name=exchange";
+pub(super) const PAYTO: &str = "payto://x-taler-bank/localhost/exchange?receiver-name=exchange";
+/// The endpoints that none of the configured identity providers uses.
+const REFUSED: [&str; 2] = ["GET /kyc-webhook/:provider", "POST /kyc-webhook/:provider"];
 
-struct Deployment {
+/// A service behind a proxy.
+pub(super) struct Node {
+    name: &'static str,
+    port: u16,
+    pub proxy: Proxy,
+    service: Option<Service>,
+}
+
+impl Node {
+    fn new(name: &'static str) -> Self {
+        let port = free_port();
+        Self { name, port, proxy: Proxy::start(port), service: None }
+    }
+
+    fn start(&mut self, dir: &Path, words: &[&str], ready: &str) {
+        self.service = Some(Service::start(dir, self.name, words));
+        wait_for(self.port, ready);
+    }
+}
+
+pub(super) struct Deployment {
     dir: tempfile::TempDir,
-    bank_port: u16,
-    exchange_port: u16,
-    /// The addresses that clients use, which are those of the proxies.
-    bank_url: String,
-    bank: Service,
-    exchange: Service,
-    bank_proxy: Proxy,
-    exchange_proxy: Proxy,
+    pub bank: Node,
+    pub exchange: Node,
+    pub merchant: Node,
+    pub auditor: Node,
+    feed_port: u16,
+    relay: Relay,
+    /// A key of an auditor whom the exchange knows.
+    stranger: EddsaPrivateKey,
+    master: String,
 }
 
 impl Deployment {
-    /// Starts both, signs what the exchange needs, and has wallets withdraw, pay and recoup.
+    /// Starts all, signs what the exchange needs, and has clients use everything.
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
-        let [bank_port, exchange_port, bank_proxy_port, exchange_proxy_port] =
-            std::array::from_fn(|_| free_port());
-        let (bank_url, exchange_url) = (
-            format!("http://localhost:{bank_proxy_port}/"),
-            format!("http://localhost:{exchange_proxy_port}/"),
-        );
+        let [bank, exchange, merchant, auditor] = ["bank", "exchange", "merchant", "auditor"].map(Node::new);
         let offline = path("offline.conf");
-        std::fs::write(&offline, common_config(&dir.path().join("offline"), &exchange_url)).unwrap();
+        std::fs::write(&offline, common_config(&dir.path().join("offline"), &exchange.proxy.url())).unwrap();
         let text = must(&["exchange", "offline", "-c", &offline, "setup"]);
         let mut words = text.split(|c: char| !c.is_ascii_alphanumeric());
         let master = words.find(|word| word.len() == 52).unwrap().to_owned();
-        let config = path("exchange.conf");
-        let text = format!(
-            "{}PORT = {exchange_port}\nBIND_TO = 127.0.0.1\nMASTER_PUBLIC_KEY = {master}\n\
-             [exchange-account-1]\nPAYTO_URI = {PAYTO}\nENABLE_CREDIT = YES\nENABLE_DEBIT = YES\n\
-             [exchange-accountcredentials-1]\nWIRE_GATEWAY_URL = {bank_url}taler-wire-gateway/exchange/\n",
-            common_config(&dir.path().join("home"), &exchange_url),
-        );
-        std::fs::write(&config, text).unwrap();
-        let (bank_proxy, exchange_proxy) =
-            (Proxy::start(bank_proxy_port, bank_port), Proxy::start(exchange_proxy_port, exchange_port));
-        let (data, port) = (path("bank"), bank_port.to_string());
-        let bank = Service::start(
-            dir.path(),
-            "bank",
-            &[
-                &["bank", "serve", "--currency", "KUDOS", "--signup-bonus", "KUDOS:1000"][..],
-                &["--exchange", &exchange_url, "--data", &data, "--port", &port][..],
-            ]
-            .concat(),
-        );
-        wait_for(bank_port, "/taler-bank-integration/config");
-        let exchange = Service::start(dir.path(), "exchange", &["exchange", "serve", "-c", &config]);
-        wait_for(exchange_port, "/management/keys");
-        let deployment =
-            Self { dir, bank_port, exchange_port, bank_url, bank, exchange, bank_proxy, exchange_proxy };
-        deployment.sign();
-        wait_for(exchange_port, "/keys");
-        wait_for(exchange_port, "/wire");
-        for (wallet, cipher) in [("rsa", "rsa"), ("cs", "cs")] {
-            deployment.withdraw(wallet, cipher);
-            deployment.pay(wallet, "KUDOS:2.5");
-        }
+        let keys = ["feed.key", "auditor.key", "stranger.key"].map(|name| {
+            must(&["signer", "keygen", &path(name)]);
+            load_key(&dir.path().join(name)).unwrap()
+        });
+        let feed_port = free_port();
+        let [feed_key, auditor_key, stranger] = keys;
+        let relay = Relay::start(feed_port, feed_key, auditor_key);
+        let mut deployment =
+            Self { dir, bank, exchange, merchant, auditor, feed_port, relay, stranger, master };
+        deployment.start_bank_and_exchange();
+        // Before others have coins of these denominations.
         deployment.revoke();
-        deployment.drain();
+        deployment.start_auditor();
+        deployment.start_merchant();
         deployment
     }
 
-    fn path(&self, name: &str) -> String {
+    pub(super) fn path(&self, name: &str) -> String {
         self.dir.path().join(name).to_str().unwrap().to_owned()
     }
 
-    fn offline(&self, steps: &[&str]) {
-        must(&[&["exchange", "offline", "-c", &self.path("offline.conf")][..], steps].concat());
+    fn public(&self, name: &str) -> String {
+        load_key(&self.dir.path().join(name)).unwrap().public_key().to_string()
     }
 
-    fn sign(&self) {
+    fn start_bank_and_exchange(&mut self) {
+        let (data, port, exchange_url) =
+            (self.path("bank"), self.bank.port.to_string(), self.exchange.proxy.url());
+        let words = ["bank", "serve", "--currency", "KUDOS", "--signup-bonus", "KUDOS:1000"];
+        let words = [&words[..], &["--exchange", &exchange_url, "--data", &data, "--port", &port]].concat();
+        self.bank.start(self.dir.path(), &words, "/taler-bank-integration/config");
+        let officer = must(&["exchange", "kyc", "officer", "ann", "--token-file", &self.path("officer")]);
+        let text = format!(
+            "{}PORT = {}\nBIND_TO = 127.0.0.1\nMASTER_PUBLIC_KEY = {}\n\
+             AGGREGATOR_IDLE_SLEEP_INTERVAL = 1 s\n\
+             [exchange-account-1]\nPAYTO_URI = {PAYTO}\nENABLE_CREDIT = YES\nENABLE_DEBIT = YES\n\
+             [exchange-accountcredentials-1]\nWIRE_GATEWAY_URL = {}taler-wire-gateway/exchange/\n\
+             [exchange-feed]\nLISTEN = tcp://127.0.0.1:{}\nKEY_FILE = {}\nAUDITORS = {}, {}\nHOLD_MIB = 64\n\
+             {}{officer}",
+            common_config(&self.dir.path().join("home"), &exchange_url),
+            self.exchange.port,
+            self.master,
+            self.bank.proxy.url(),
+            self.feed_port,
+            self.path("feed.key"),
+            self.public("auditor.key"),
+            self.public("stranger.key"),
+            crate::mutate::identity::config(),
+        );
+        let config = self.path("exchange.conf");
+        std::fs::write(&config, text).unwrap();
+        self.exchange.start(self.dir.path(), &["exchange", "serve", "-c", &config], "/management/keys");
         let auditor = "0".repeat(52);
         for steps in [
             &["download", "sign", "upload"][..],
@@ -100,77 +127,71 @@ impl Deployment {
             &["global-fee", "now", "KUDOS:0", "KUDOS:0", "KUDOS:0", "1 h", "1 year", "8", "upload"],
             &["enable-auditor", &auditor, "http://localhost/", "auditor", "upload"],
             &["disable-auditor", &auditor, "upload"],
+            &["enable-account", OTHER_PAYTO, "upload"],
+            &["disable-account", OTHER_PAYTO, "upload"],
+            &["extensions", "sign", "upload"],
         ] {
             self.offline(steps);
         }
+        ["/keys", "/wire"].iter().for_each(|page| wait_for(self.exchange.port, page));
     }
 
-    /// Orders a payment of profit. It is refused if nothing was earned yet, but the request is one to mutate all the same.
-    fn drain(&self) {
-        let offline = ["exchange", "offline", "-c", &self.path("offline.conf")];
-        let order = ["drain", "KUDOS:0.01", "exchange-account-1", PAYTO, "upload"];
-        let output = run_program(&[&offline[..], &order].concat());
-        let refused = stderr(&output).contains("only profit can be paid out");
-        assert!(output.status.success() || refused, "{}", stderr(&output));
+    /// Starts the auditor, who follows the exchange through the relay, and approves its denominations.
+    fn start_auditor(&mut self) {
+        let text = format!(
+            "[taler]\nCURRENCY = KUDOS\nCURRENCY_ROUND_UNIT = KUDOS:0.01\n[paths]\nTALER_DATA_HOME = {}\n\
+             [auditor]\nBASE_URL = {url}\nPORT = {}\nBIND_TO = 127.0.0.1\n\
+             [exchange]\nBASE_URL = {exchange_url}\nMASTER_PUBLIC_KEY = {}\n\
+             [auditor-feed]\nEXCHANGE = tcp://127.0.0.1:{}\nEXCHANGE_KEY = {}\nKEY_FILE = {}\nCOMPARE_INTERVAL = 2 s\n\
+             [exchange-account-1]\nPAYTO_URI = {PAYTO}\n\
+             [exchange-accountcredentials-1]\nWIRE_GATEWAY_URL = {}taler-wire-gateway/exchange/\n",
+            self.path("auditor"),
+            self.auditor.port,
+            self.master,
+            self.relay.port,
+            self.public("feed.key"),
+            self.path("auditor.key"),
+            self.bank.proxy.url(),
+            url = self.auditor.proxy.url(),
+            exchange_url = self.exchange.proxy.url(),
+        );
+        let config = self.path("auditor.conf");
+        std::fs::write(&config, text).unwrap();
+        must(&["auditor", "init", "-c", &config]);
+        let key = must(&["auditor", "offline", "-c", &config, "setup"]);
+        self.auditor.start(self.dir.path(), &["auditor", "serve", "-c", &config], "/ready");
+        must(&["auditor", "exchange", "add", &self.master, &self.exchange.proxy.url(), "-c", &config]);
+        self.offline(&["enable-auditor", key.trim(), &self.auditor.proxy.url(), "auditor", "upload"]);
+        must(&["auditor", "offline", "-c", &config, "download", "sign", "upload"]);
     }
 
-    /// Revokes a denomination and an online key, which wallets notice.
-    fn revoke(&self) {
-        let keys: Value = serde_json::from_str(&self.get("/keys")).unwrap();
-        let denoms = stdout(&run_program(&["wallet", "--wallet", &self.path("rsa"), "--json", "coins"]));
-        let coins: Value = serde_json::from_str(&denoms).unwrap_or_default();
-        let mut hashes = Vec::new();
-        texts(&coins, &mut hashes);
-        let hash = hashes.iter().find(|text| text.len() == 103).expect("a coin names its denomination");
-        self.offline(&["revoke-denomination", hash, "upload"]);
-        let key = keys["signkeys"][0]["key"].as_str().expect("keys name the online key");
-        self.offline(&["revoke-signkey", key, "upload"]);
-        // Without a signed online key the exchange cannot answer `/keys`, so its new key must exist before it
-        // can be signed.
-        for kind in ["future_denoms", "future_signkeys"] {
-            self.wait_for_future(kind);
-        }
-        self.offline(&["download", "sign", "upload"]);
-        wait_for(self.exchange_port, "/keys");
-        let wallet = self.path("rsa");
-        let _ = run_program(&["wallet", "--wallet", &wallet, "--yes", "exchanges", "update"]);
-        let _ = run_program(&["wallet", "--wallet", &wallet, "--yes", "run"]);
+    fn start_merchant(&mut self) {
+        let text = format!(
+            "[taler]\nCURRENCY = KUDOS\n[merchant]\nPORT = {}\nBIND_TO = 127.0.0.1\nDATA_DIR = {}\n\
+             DEPOSIT_CONFIRMATION_SHARE = 100\nWEBHOOK_NETWORKS = 127.0.0.0/8\n\
+             [merchant-exchange-one]\nEXCHANGE_BASE_URL = {}\nMASTER_KEY = {}\nCURRENCY = KUDOS\n",
+            self.merchant.port,
+            self.path("merchant"),
+            self.exchange.proxy.url(),
+            self.master,
+        );
+        let config = self.path("merchant.conf");
+        std::fs::write(&config, text).unwrap();
+        self.merchant.start(self.dir.path(), &["merchant", "serve", "-c", &config], "/ready");
     }
 
-    /// Waits until the exchange has created keys that the master key has not signed.
-    fn wait_for_future(&self, kind: &str) {
-        let deadline = Instant::now() + Duration::from_secs(60);
-        loop {
-            let keys: Value = serde_json::from_str(&self.get("/management/keys")).unwrap();
-            if keys[kind].as_array().is_some_and(|keys| !keys.is_empty()) {
-                return;
-            }
-            assert!(Instant::now() < deadline, "no {kind}");
-            sleep(Duration::from_millis(20));
-        }
-    }
-
-    fn get(&self, path: &str) -> String {
-        let request = format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
-        let answer = call(self.exchange_port, &request);
-        answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default()
+    pub(super) fn offline(&self, steps: &[&str]) {
+        must(&[&["exchange", "offline", "-c", &self.path("offline.conf")][..], steps].concat());
     }
 
     /// The headers of a customer who is logged in on the bank's page.
     fn web_session(&self) -> [(&'static str, String); 3] {
-        let body = json!({"username": "rsa", "password": "secret"}).to_string();
-        let request = format!(
-            "POST /web/login HTTP/1.1\r\nHost: localhost\r\nSec-Fetch-Site: same-origin\r\nConnection: close\r\n\
-             Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
-            body.len()
-        );
-        let answer = call(self.bank_port, &request);
-        let (head, body) = answer.split_once("\r\n\r\n").unwrap_or_else(|| panic!("{answer}"));
-        let cookie = head.lines().find(|line| line.to_ascii_lowercase().starts_with("set-cookie:"));
-        let cookie =
-            cookie.unwrap_or_else(|| panic!("{answer}")).split([' ', ';']).nth(1).unwrap_or_default();
-        let body: Value = serde_json::from_str(body).unwrap_or_else(|_| panic!("{answer}"));
-        let csrf = body["csrf"].as_str().unwrap_or_else(|| panic!("{answer}"));
+        let body = json!({"username": "first", "password": "secret"});
+        let seed = Seed::new("POST", "/web/login").header("Sec-Fetch-Site", "same-origin").json(&body);
+        let answer = self.bank.proxy.ask(seed);
+        let cookie = answer.header("set-cookie").and_then(|cookie| cookie.split(';').next()).unwrap();
+        let body: Value = serde_json::from_slice(&answer.body).unwrap();
+        let csrf = body["csrf"].as_str().unwrap();
         [
             ("Cookie", cookie.to_owned()),
             ("X-CSRF-Token", csrf.to_owned()),
@@ -178,94 +199,174 @@ impl Deployment {
         ]
     }
 
-    fn wallet(&self, name: &str, arguments: &[&str]) -> std::process::Output {
+    /// Runs a command of a wallet, which must succeed.
+    #[track_caller]
+    pub(super) fn wallet(&self, name: &str, words: &[&str]) -> Value {
         let file = self.path(name);
-        batzen().args(["wallet", "--wallet", &file, "--yes", "--json"]).args(arguments).output().unwrap()
+        let output = batzen().args(["wallet", "--wallet", &file, "--json"]).args(words).output().unwrap();
+        assert!(output.status.success(), "{words:?}: {}{}", stdout(&output), stderr(&output));
+        serde_json::from_slice(&output.stdout).unwrap_or_default()
     }
 
-    fn withdraw(&self, name: &str, cipher: &str) {
-        let output = self.wallet(
-            name,
-            &[
-                &["withdraw", "--bank", &self.bank_url, "--user", name, "--password", "secret"][..],
-                &["--amount", "KUDOS:11", "--cipher", cipher, "--wait", "120"],
-            ]
-            .concat(),
-        );
-        assert!(output.status.success(), "{}{}", stdout(&output), stderr(&output));
+    pub(super) fn withdraw(&self, name: &str, amount: &str, cipher: &str) {
+        let bank = self.bank.proxy.url();
+        let words = ["withdraw", "--yes", "--bank", &bank, "--user", name, "--password", "secret"];
+        let more = ["--amount", amount, "--cipher", cipher, "--wait", "120"];
+        self.wallet(name, &[&words[..], &more].concat());
     }
 
-    fn pay(&self, name: &str, amount: &str) {
-        let output =
-            self.wallet(name, &["deposit", amount, "payto://x-taler-bank/localhost/zoe?receiver-name=zoe"]);
-        assert!(output.status.success(), "{}{}", stdout(&output), stderr(&output));
+    pub(super) fn pay(&self, name: &str, amount: &str) {
+        let zoe = "payto://x-taler-bank/localhost/zoe?receiver-name=zoe";
+        self.wallet(name, &["deposit", "--yes", amount, zoe]);
     }
 
+    /// Serves honest clients of every kind, with accounts and a shop of this name.
+    fn serve(&self, name: &str, shop: &'static str) {
+        self.withdraw(name, "KUDOS:30", "any");
+        self.pay(name, "KUDOS:2.5");
+        self.pay_each_other(name);
+        self.identify();
+        Shop::open(self, shop).sell(name);
+    }
+
+    /// The auditor has followed the exchange until now, and finds nothing.
+    fn audit(&self, before: &Value) -> Value {
+        let report = Seed::new("GET", "/audit.json");
+        let is_clean = |report: &Value| {
+            report["ok"] == true && report["without_bank"].is_null() && report["sheet"] != *before
+        };
+        self.auditor.proxy.until(&report, is_clean)["sheet"].clone()
+    }
+
+    /// Waits until the auditor has confirmed an epoch of the exchange's published debts.
+    fn confirm_debts(&self) {
+        let config = self.path("auditor.conf");
+        let deadline = std::time::Instant::now() + crate::common::PATIENCE;
+        loop {
+            let output = run_program(&["auditor", "liabilities", "-c", &config, "--json"]);
+            let outcome: Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+            let confirmed = outcome["confirmed"].as_array().and_then(|epochs| epochs.first()?.as_u64());
+            if let Some(epoch) = confirmed {
+                self.auditor.proxy.send(Seed::new("GET", &format!("/liabilities/{epoch}")));
+                return;
+            }
+            assert!(std::time::Instant::now() < deadline, "{}{}", stdout(&output), stderr(&output));
+            std::thread::sleep(std::time::Duration::from_millis(200));
+        }
+    }
+
+    /// Requests to the exchange of all clients before.
     fn exchange_seeds(&self) -> Seeds {
-        let mut seeds = Seeds::new(routes::exchange());
-        self.exchange_proxy.seeds().into_iter().for_each(|seed| seeds.add(seed));
+        let table = batzen_exchange::api::endpoints();
+        let mut seeds = Seeds::recorded(table, &self.exchange.proxy, &REFUSED);
         recorded::add(&mut seeds, "exchange");
-        println!("made of their patterns alone: {}", seeds.without_seed().join(", "));
-        seeds.complete();
         seeds
     }
 
+    fn auditor_seeds(&self) -> Seeds {
+        let table = batzen_auditor::endpoints();
+        self.auditor.proxy.visit(&routes::of(table.clone()), "", &[]);
+        Seeds::recorded(table, &self.auditor.proxy, &[])
+    }
+
+    /// Sends the bank what no client has sent yet, among it orders to pay out the exchange's money.
     fn bank_seeds(&self) -> Seeds {
-        let mut seeds = Seeds::new(routes::bank());
-        self.bank_proxy.seeds().into_iter().for_each(|seed| seeds.add(seed));
-        recorded::add(&mut seeds, "bank");
-        let account = json!({"username": "rsa", "password": "secret"});
-        seeds.add(Seed::new("POST", "/web/login").json(&account));
-        seeds.add(Seed::new("POST", "/web/register").json(&json!({"username": "eve", "password": "secret"})));
-        seeds.add(Seed::new("POST", "/taler-bank-access/testing/register").json(&account));
+        let bank = &self.bank.proxy;
+        bank.send(Seed::new("POST", "/web/register").json(&json!({"username": "eve", "password": "secret"})));
         let session = self.web_session();
         let with_session =
             |seed: Seed| session.iter().fold(seed, |seed, (name, value)| seed.header(name, value));
-        seeds.add(Seed::new("POST", "/web/logout").json(&json!({})));
-        seeds.add(with_session(Seed::new("GET", "/web/account?before=5")));
-        let payment = json!({"payto_uri": PAYTO, "amount": "KUDOS:0.01", "subject": "x", "request_id": "1"});
-        seeds.add(with_session(Seed::new("POST", "/web/payments").json(&payment)));
-        seeds.add(with_session(Seed::new("POST", "/web/withdrawals").json(&json!({"amount": "KUDOS:1"}))));
-        for account in ["rsa", "cs", "nobody"] {
-            let credentials = ["cnNhOnNlY3JldA==", "Y3M6c2VjcmV0"][usize::from(account == "cs")];
-            let target = format!("/taler-bank-access/accounts/{account}");
-            seeds.add(Seed::new("GET", &target).header("Authorization", &format!("Basic {credentials}")));
+        bank.send(with_session(Seed::new("GET", "/web/account?before=5")));
+        let payment = json!({"id": "0".repeat(26), "to": "zoe", "amount": "KUDOS:0.01", "text": "x"});
+        bank.send(with_session(Seed::new("POST", "/web/payments").json(&payment)));
+        let basic = |seed: Seed| seed.header("Authorization", "Basic Zmlyc3Q6c2VjcmV0");
+        let withdrawals = "/taler-bank-access/accounts/first/withdrawals";
+        let begun = bank.send(basic(Seed::new("POST", withdrawals).json(&json!({"amount": "KUDOS:1"}))));
+        let withdrawal = format!("{withdrawals}/{}", begun["withdrawal_id"].as_str().unwrap());
+        bank.send(basic(Seed::new("GET", &withdrawal)));
+        bank.send(basic(Seed::new("POST", &format!("{withdrawal}/abort")).json(&json!({}))));
+        for end in ["confirm", "abort"] {
+            let wish = json!({"amount": "KUDOS:1"});
+            let begun = bank.send(with_session(Seed::new("POST", "/web/withdrawals").json(&wish)));
+            let id = begun["id"].as_str().unwrap_or_else(|| panic!("{begun}"));
+            let (page, wtid) = (format!("/web/withdrawals/{id}"), EddsaPrivateKey::generate().public_key());
+            bank.send(with_session(Seed::new("GET", &page)));
+            let chosen = json!({"reserve_pub": wtid, "selected_exchange": PAYTO});
+            let operation = format!("/taler-bank-integration/withdrawal-operation/{id}");
+            bank.send(Seed::new("POST", &operation).json(&chosen));
+            bank.send(Seed::new("GET", &operation));
+            bank.send(with_session(Seed::new("POST", &format!("{page}/{end}")).json(&json!({}))));
         }
-        let wtid = "0123456789ABCDEFGHJKMNPQRSTVWXYZ0123456789ABCDEFGHJK";
-        let transfer = json!({
-            "request_uid": wtid.repeat(2), "amount": "KUDOS:0.01", "exchange_base_url": "http://localhost/",
-            "wtid": wtid, "credit_account": "payto://x-taler-bank/localhost/rsa?receiver-name=rsa",
+        let wtid = EddsaPrivateKey::generate().public_key().to_string();
+        let mut transfer = json!({
+            "request_uid": format!("{wtid}{}", &wtid[..51]), "amount": "KUDOS:0.01",
+            "exchange_base_url": "http://localhost/", "wtid": wtid,
+            "credit_account": "payto://x-taler-bank/localhost/eve?receiver-name=eve",
         });
-        seeds.add(Seed::new("POST", "/taler-wire-gateway/exchange/transfer").json(&transfer));
-        let credit = json!({
+        let mut credit = json!({
             "reserve_pub": wtid, "amount": "KUDOS:0.01",
-            "debit_account": "payto://x-taler-bank/localhost/rsa?receiver-name=rsa",
+            "debit_account": "payto://x-taler-bank/localhost/eve?receiver-name=eve",
         });
-        seeds.add(Seed::new("POST", "/taler-wire-gateway/exchange/admin/add-incoming").json(&credit));
-        for (direction, delta) in [("incoming", 5), ("outgoing", -5), ("incoming", 20)] {
-            for base in ["/taler-wire-gateway/exchange", "/exchange"] {
-                let target = format!("{base}/history/{direction}?delta={delta}&start=3");
-                seeds.add(Seed::new("GET", &target));
+        for base in ["/taler-wire-gateway/exchange", "/exchange"] {
+            bank.send(Seed::new("POST", &format!("{base}/transfer")).json(&transfer));
+            bank.send(Seed::new("POST", &format!("{base}/admin/add-incoming")).json(&credit));
+            let other = EddsaPrivateKey::generate().public_key().to_string();
+            transfer["request_uid"] = json!(format!("{other}{}", &other[..51]));
+            (transfer["wtid"], credit["reserve_pub"]) = (json!(other), json!(other));
+            for target in ["history/incoming?delta=5", "history/outgoing?delta=-5", "config"] {
+                bank.send(Seed::new("GET", &format!("{base}/{target}")));
             }
         }
-        println!("made of their patterns alone: {}", seeds.without_seed().join(", "));
-        seeds.complete();
+        let account = Seed::new("GET", "/taler-bank-access/accounts/first");
+        bank.send(basic(account));
+        bank.visit(&routes::of(batzen_bank::endpoints()), "", &[]);
+        let other = self.web_session();
+        let leaving = Seed::new("POST", "/web/logout").json(&json!({}));
+        bank.send(other.iter().fold(leaving, |seed, (name, value)| seed.header(name, value)));
+        let mut seeds = Seeds::recorded(batzen_bank::endpoints(), bank, &[]);
+        recorded::add(&mut seeds, "bank");
         seeds
     }
 
-    /// Wallets are served, and all books balance.
-    fn prove(self) {
-        self.withdraw("late", "any");
-        self.pay("late", "KUDOS:2.5");
-        for (name, service) in [("exchange", self.exchange), ("bank", self.bank)] {
-            let (status, _) = service.terminate();
-            assert!(status.success(), "{name} ended with {status}");
-        }
+    /// Sends a service the requests of its share.
+    fn attack(&mut self, service: &'static str, seeds: Seeds) {
+        let log = self.dir.path().join(format!("{service}.log"));
+        let nodes = [&mut self.bank, &mut self.exchange, &mut self.merchant, &mut self.auditor];
+        let node = nodes.into_iter().find(|node| node.name == service).unwrap();
+        let address = ([127, 0, 0, 1], node.port).into();
+        let listeners = [Listener { address, errors: Errors::CodeOrPage, seeds }];
+        let service = node.service.as_mut().unwrap();
+        run(&Plan::new(node.name), &listeners, &mut Watched { service, log });
+    }
+
+    /// Sends the exchange the requests of a hostile auditor. From then on, the messages of the other one arrive unchanged.
+    fn attack_feed(&mut self) {
+        let connect = Connect::new(
+            &self.stranger,
+            vec![load_key(&self.dir.path().join("feed.key")).unwrap().public_key()],
+        );
+        let log = self.dir.path().join("exchange.log");
+        let service = self.exchange.service.as_mut().unwrap();
+        feed::attack(&Plan::new("feed"), self.feed_port, &connect.unwrap(), &mut Watched { service, log });
+        self.relay.changes.store(false, Ordering::Relaxed);
+        let changed = self.relay.changed.load(Ordering::Relaxed);
+        println!("{changed} messages between exchange and auditor were changed");
+        assert!(changed > 0, "no message between exchange and auditor was changed");
+    }
+
+    /// Ends all services cleanly, and checks their books.
+    fn close(self) {
         let path = |name: &str| self.dir.path().join(name).to_str().unwrap().to_owned();
+        for node in [self.merchant, self.auditor, self.exchange, self.bank] {
+            let (status, _) = node.service.unwrap().terminate();
+            let log = std::fs::read_to_string(path(&format!("{}.log", node.name))).unwrap();
+            let panic = log.lines().find(|line| line.contains("panicked at"));
+            assert!(status.success() && panic.is_none(), "{}: {status} {panic:?}", node.name);
+        }
         let totals = run_program(&["exchange", "totals", "-c", &path("exchange.conf")]);
         let text = stdout(&totals);
         assert!(totals.status.success() && text.contains("the books add up"), "{text}{}", stderr(&totals));
-        for store in ["home/exchange/store", "bank"] {
+        for store in ["home/exchange/store", "bank", "merchant"] {
             let verify = run_program(&["store", "verify", &path(store)]);
             let text = stdout(&verify);
             assert!(verify.status.success() && text.contains("sound"), "{store}: {text}{}", stderr(&verify));
@@ -273,24 +374,8 @@ impl Deployment {
     }
 }
 
-/// Sends a request whose answer ends the connection.
-fn call(port: u16, request: &str) -> String {
-    use std::io::{Read as _, Write as _};
-    let mut stream = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
-    stream.write_all(request.as_bytes()).unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
-    answer
-}
-
-fn texts(value: &Value, found: &mut Vec<String>) {
-    match value {
-        Value::String(text) => found.push(text.clone()),
-        Value::Array(items) => items.iter().for_each(|item| texts(item, found)),
-        Value::Object(members) => members.values().for_each(|member| texts(member, found)),
-        _ => {}
-    }
-}
+/// An account that the exchange has had once.
+const OTHER_PAYTO: &str = "payto://x-taler-bank/localhost/former?receiver-name=former";
 
 /// The options that exchange and offline tool share. Section `[exchange]` is the last.
 fn common_config(home: &Path, url: &str) -> String {
@@ -306,6 +391,7 @@ fn common_config(home: &Path, url: &str) -> String {
          [paths]\nTALER_DATA_HOME = {home}\nTALER_RUNTIME_DIR = {home}/run\n\
          [taler-exchange-secmod-rsa]\nLOOKAHEAD_SIGN = 1 day\n[taler-exchange-secmod-cs]\nLOOKAHEAD_SIGN = 1 day\n\
          [taler-exchange-secmod-eddsa]\nLOOKAHEAD_SIGN = 1 day\n\
+         [exchange-extension-age_restriction]\nENABLED = YES\n\
          [exchange-liabilities]\nEPOCH = 1 s\nSETTLING = 0 s\n{}{}{}{}\
          [exchange]\nBASE_URL = {url}\n",
         coin("one", "1", "CIPHER = CS"),
@@ -317,23 +403,25 @@ fn common_config(home: &Path, url: &str) -> String {
 }
 
 #[test]
-fn exchange_survives_mutation() {
-    let plan = Plan::new("exchange");
+fn deployment_survives_mutation() {
     let mut deployment = Deployment::new();
-    let address = ([127, 0, 0, 1], deployment.exchange_port).into();
-    let listeners = [Listener { address, errors: Errors::Code, seeds: deployment.exchange_seeds() }];
-    let log = deployment.dir.path().join("exchange.log");
-    run(&plan, &listeners, &mut Watched { service: &mut deployment.exchange, log });
-    deployment.prove();
-}
-
-#[test]
-fn bank_survives_mutation() {
-    let plan = Plan::new("bank");
-    let mut deployment = Deployment::new();
-    let address = ([127, 0, 0, 1], deployment.bank_port).into();
-    let listeners = [Listener { address, errors: Errors::Code, seeds: deployment.bank_seeds() }];
-    let log = deployment.dir.path().join("bank.log");
-    run(&plan, &listeners, &mut Watched { service: &mut deployment.bank, log });
-    deployment.prove();
+    deployment.serve("first", "default");
+    deployment.use_reserves();
+    deployment.confirm_debts();
+    let shop = Shop::seeds(&deployment);
+    let sheet = deployment.audit(&Value::Null);
+    let (exchange, auditor) = (deployment.exchange_seeds(), deployment.auditor_seeds());
+    // Meanwhile the auditor follows an exchange whose messages are changed.
+    deployment.relay.changes.store(true, Ordering::Relaxed);
+    deployment.attack("exchange", exchange);
+    deployment.attack("merchant", shop);
+    deployment.attack("auditor", auditor);
+    deployment.attack_feed();
+    deployment.serve("second", "second");
+    deployment.audit(&sheet);
+    let bank = deployment.bank_seeds();
+    deployment.attack("bank", bank);
+    deployment.withdraw("third", "KUDOS:11", "any");
+    deployment.pay("third", "KUDOS:2.5");
+    deployment.close();
 }

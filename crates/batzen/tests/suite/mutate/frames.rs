@@ -1,5 +1,6 @@
 //! Slightly invalid frames of the ledger's binary protocol (`docs/ledger-protocol.md`).
 
+use std::collections::BTreeSet;
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
@@ -259,7 +260,7 @@ impl Link {
 
 /// Sends the frames of a plan.
 pub(super) fn run(plan: &Plan, port: u16, watched: &mut Watched<'_>) {
-    if let Some(bytes) = Plan::replay() {
+    if let Some(bytes) = plan.replay() {
         let mut link = Link::open(port).unwrap();
         let _ = link.stream.write_all(&bytes);
         let _ = link.stream.shutdown(Shutdown::Write);
@@ -270,6 +271,7 @@ pub(super) fn run(plan: &Plan, port: u16, watched: &mut Watched<'_>) {
     }
     let mut dice = Dice::new(plan.seed);
     let mut score = Score::new();
+    let mut done = BTreeSet::new();
     let mut links: Vec<Option<Link>> = (0..CONNECTIONS).map(|_| None).collect();
     let (mut number, mut looked) = (0, 0);
     while score.sent < plan.requests {
@@ -311,7 +313,10 @@ pub(super) fn run(plan: &Plan, port: u16, watched: &mut Watched<'_>) {
                     Ok(None) if ends => break,
                     Ok(None) => "the connection was closed".to_owned(),
                     Ok(Some((_, 1, status))) if ends && status > 0 => continue,
-                    Ok(Some((id, _, status))) => {
+                    Ok(Some((id, kind, status))) => {
+                        if status == 0 {
+                            done.insert(kind);
+                        }
                         expected.retain(|number| *number != id);
                         score.answered(0, 0, if status == 0 { 200 } else { 400 + status });
                         continue;
@@ -335,6 +340,7 @@ pub(super) fn run(plan: &Plan, port: u16, watched: &mut Watched<'_>) {
         plan.fail(&Failure { what, listener: 0, bytes: Vec::new(), start: 0 }, score.sent);
     }
     println!("{}", score.json(plan.service, plan.seed));
+    assert!(KINDS.iter().all(|(kind, _)| done.contains(kind)), "only requests of kinds {done:?} succeeded");
 }
 
 /// The kinds match those of the program.

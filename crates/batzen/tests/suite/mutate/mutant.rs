@@ -102,7 +102,21 @@ impl Mutant {
     }
 }
 
-fn bytes(body: &Body) -> Vec<u8> {
+/// The bytes of a request to this host.
+pub(super) fn client_request(seed: &Seed, host: &str) -> Vec<u8> {
+    let (body, mut out) = (bytes(&seed.body), Vec::new());
+    let joint = if seed.query.is_empty() { "" } else { "?" };
+    let write = &mut out;
+    let _ = write!(write, "{} {}{joint}{} HTTP/1.1\r\nHost: {host}\r\n", seed.method, seed.path, seed.query);
+    for (name, value) in &seed.headers {
+        let _ = write!(write, "{name}: {value}\r\n");
+    }
+    let _ = write!(write, "Content-Length: {}\r\n\r\n", body.len());
+    out.extend_from_slice(&body);
+    out
+}
+
+pub(super) fn bytes(body: &Body) -> Vec<u8> {
     match body {
         Body::None => Vec::new(),
         Body::Bytes(bytes) => bytes.clone(),

@@ -295,7 +295,7 @@ impl Connection {
         while taken < self.input.len() && !closes {
             let is_head = self.sent.front().is_some_and(|sent| sent.is_head);
             let found = answer::read(&self.input[taken..], is_head, is_ended, listener.errors)?;
-            let Some(Answer { status, length, closes: is_last }) = found else {
+            let Some(Answer { status, length, closes: is_last, .. }) = found else {
                 break;
             };
             taken += length;

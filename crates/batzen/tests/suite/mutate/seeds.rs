@@ -2,10 +2,12 @@
 
 use std::io::Read as _;
 
+use batzen_service::Reach;
 use serde_json::Value;
 
 use crate::mutate::dice::Dice;
-use crate::mutate::routes::Route;
+use crate::mutate::proxy::Proxy;
+use crate::mutate::routes::{self, Route};
 use crate::mutate::text::Pool;
 use crate::mutate::tree::Tree;
 
@@ -16,7 +18,7 @@ pub(super) enum Body {
     Bytes(Vec<u8>),
 }
 
-/// A valid request.
+/// A request of a client.
 #[derive(Clone, Debug)]
 pub(super) struct Seed {
     pub method: String,
@@ -24,6 +26,8 @@ pub(super) struct Seed {
     pub query: String,
     pub headers: Vec<(String, String)>,
     pub body: Body,
+    /// Whether the service has answered it with success.
+    pub is_valid: bool,
 }
 
 impl Seed {
@@ -35,12 +39,14 @@ impl Seed {
             query: query.to_owned(),
             headers: Vec::new(),
             body: Body::None,
+            is_valid: false,
         }
     }
 
     pub(super) fn json(mut self, value: &Value) -> Self {
         self.body = Body::Json(value.into());
-        self
+        let is_named = self.headers.iter().any(|(name, _)| name.eq_ignore_ascii_case("content-type"));
+        if is_named { self } else { self.header("Content-Type", "application/json") }
     }
 
     pub(super) fn header(mut self, name: &str, value: &str) -> Self {
@@ -131,28 +137,33 @@ impl Seeds {
         }
     }
 
-    /// Gives endpoints without a valid request one made from the pattern.
-    pub(super) fn complete(&mut self) {
-        let mut dice = Dice::new(1);
-        for (route, seeds) in self.routes.iter().zip(&mut self.by_route) {
-            for _ in seeds.len()..2 {
-                let segments = route.pattern.split('/').map(|segment| match segment.strip_prefix(':') {
-                    Some(_) => self.pool.of_length(&mut dice, 52).unwrap_or("1"),
-                    None => segment,
-                });
-                let mut seed = Seed::new(&route.method, &segments.collect::<Vec<_>>().join("/"));
-                if route.method != "GET" {
-                    seed = seed.json(&serde_json::json!({}));
-                }
-                seeds.push(seed);
+    /// Takes what clients sent through a proxy, and checks that the service has answered a request to every endpoint
+    /// with success; except to those in `refused`, to which only a request is required.
+    pub(super) fn recorded(table: Vec<(String, Reach)>, proxy: &Proxy, refused: &[&str]) -> Self {
+        let mut seeds = Self::new(routes::of(table));
+        proxy.seeds().into_iter().for_each(|seed| seeds.add(seed));
+        let mut missing = Vec::new();
+        for (route, of_route) in seeds.routes.iter().zip(&seeds.by_route) {
+            let (name, is_valid) = (route.to_string(), of_route.iter().any(|seed| seed.is_valid));
+            let is_refused = refused.contains(&name.as_str());
+            assert!(!(is_refused && is_valid), "{name} is not always refused");
+            if of_route.is_empty() || !(is_valid || is_refused) {
+                missing.push(format!("{name} ({} refused)", of_route.len()));
             }
         }
+        assert!(missing.is_empty(), "no valid request reached: {missing:#?}");
+        seeds
     }
 
-    /// The endpoints without a recorded valid request.
-    pub(super) fn without_seed(&self) -> Vec<String> {
-        let empty = self.routes.iter().zip(&self.by_route).filter(|(_, seeds)| seeds.is_empty());
-        empty.map(|(route, _)| format!("{} {}", route.method, route.pattern)).collect()
+    /// Replaces the token of the requests to these endpoints.
+    pub(super) fn hold_back(&mut self, endpoints: &[&str], authorization: &str) {
+        for (route, seeds) in self.routes.iter().zip(&mut self.by_route) {
+            if endpoints.contains(&route.to_string().as_str()) {
+                let headers = seeds.iter_mut().flat_map(|seed| &mut seed.headers);
+                let tokens = headers.filter(|(name, _)| name == "authorization");
+                tokens.for_each(|(_, value)| authorization.clone_into(value));
+            }
+        }
     }
 
     /// A request and the index of its endpoint; the last index is for requests without an endpoint.

@@ -21,10 +21,11 @@ use crate::common::{Service, free_port, run as run_program, stderr, stdout};
 use crate::mutate::answer::Errors;
 use crate::mutate::campaign::{self, Plan, Watched};
 use crate::mutate::dice::Dice;
+use crate::mutate::proxy::Proxy;
 use crate::mutate::pump::{Failure, Listener};
-use crate::mutate::routes::Route;
+use crate::mutate::routes;
 use crate::mutate::score::Score;
-use crate::mutate::seeds::Seeds;
+use crate::mutate::seeds::{Seed, Seeds};
 
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(60);
 /// The number of frames sent before their answers are read.
@@ -87,7 +88,7 @@ impl Signer {
         let file = path("signer.conf");
         std::fs::write(&file, text).unwrap();
         let service = Service::start(dir.path(), "signer", &["signer", "serve", "-c", &file]);
-        wait_for(http_port, "/metrics");
+        wait_for(http_port, "/ready");
         let node_key = load_key(&dir.path().join("node.key")).unwrap();
         Self { port, http_port, key: key.parse().unwrap(), node_key, service, dir }
     }
@@ -383,7 +384,7 @@ fn signer_survives_mutation() {
     let keys = runtime
         .block_on(async { Keys::of(&mut Link::open(&signer.connect(), signer.port).await.unwrap()).await });
     let log = signer.dir.path().join("signer.log");
-    if let Some(bytes) = Plan::replay() {
+    if let Some(bytes) = plan.replay() {
         runtime.block_on(replay(&signer, &bytes));
         let mut watched = Watched { service: &mut signer.service, log };
         return watched.judge(&mut Score::new()).unwrap_or_else(|what| panic!("{what}"));
@@ -415,10 +416,10 @@ fn signer_pages_survives_mutation() {
     // There are few endpoints to cover.
     plan.requests = plan.requests.min(100_000);
     let mut signer = Signer::new();
-    let page = |pattern: &str| Route { method: "GET".to_owned(), pattern: pattern.to_owned() };
-    let mut seeds = Seeds::new(vec![page("/metrics"), page("/dashboard")]);
-    seeds.complete();
-    seeds.add(crate::mutate::seeds::Seed::new("GET", "/keys"));
+    let (table, proxy) = (batzen_signer::page::endpoints(), Proxy::start(signer.http_port));
+    proxy.visit(&routes::of(table.clone()), "", &[]);
+    proxy.ask(Seed::new("GET", "/keys"));
+    let seeds = Seeds::recorded(table, &proxy, &[]);
     let address = ([127, 0, 0, 1], signer.http_port).into();
     let listeners = [Listener { address, errors: Errors::Code, seeds }];
     let log = signer.dir.path().join("signer.log");

@@ -12,11 +12,14 @@ use crate::mutate::answer::Errors;
 use crate::mutate::campaign::{Plan, Watched, run};
 use crate::mutate::proxy::Proxy;
 use crate::mutate::pump::Listener;
-use crate::mutate::routes;
+use crate::mutate::routes::{self, Route};
 use crate::mutate::seeds::{Seed, Seeds};
 
 const TOKENS: [&str; 2] = ["secret-token:one-and-secret", "secret-token:two-and-secret"];
 const CURRENCY: &str = "USD";
+const ID: &str = "b51ec534-ee48-4575-b6a9-ead2955b8069";
+/// One operator decides alone here, so nothing waits for approval.
+const REFUSED: [&str; 2] = ["GET /approvals/:id", "POST /approvals/:id"];
 
 /// The arguments that simulate participants of this switch.
 fn fsps(ports: [u16; 2], prefix: &str, more: &[&str]) -> Vec<String> {
@@ -32,92 +35,110 @@ fn play(arguments: &[String]) {
     assert!(output.status.success(), "{arguments:?}: {}{}", stdout(&output), stderr(&output));
 }
 
-/// Requests that participants rarely make.
-fn further_transfers(seeds: &mut Seeds, transfer: &Seed) {
-    let id = "b51ec534-ee48-4575-b6a9-ead2955b8069";
+/// Every element of the bodies that the switch passes on, so that each of them finds what it requires.
+fn any_body() -> Value {
+    let party =
+        json!({"partyIdInfo": {"partyIdType": "MSISDN", "partyIdentifier": "123456789", "fspId": "fsp2"}});
+    let money = json!({"currency": CURRENCY, "amount": "1"});
+    let kind = json!({"scenario": "TRANSFER", "initiator": "PAYER", "initiatorType": "CONSUMER"});
+    let (packet, hash) =
+        ("AYIBgQAAAAAAAASwNGxldmVsb25lLmRmc3AxLm1lci45", "HOr22-H3AfTDHrSkPjJtVPRdKouuMkDXTR4ejlQa8Ks");
     let item = json!({
-        "transferId": id, "transferAmount": {"currency": CURRENCY, "amount": "1"},
-        "ilpPacket": "AYIBgQAAAAAAAASwNGxldmVsb25lLmRmc3AxLm1lci45",
-        "condition": "HOr22-H3AfTDHrSkPjJtVPRdKouuMkDXTR4ejlQa8Ks",
+        "transferId": ID, "transferAmount": money, "ilpPacket": packet, "condition": hash, "quoteId": ID,
+        "transactionId": ID, "payee": party, "amountType": "SEND", "amount": money, "transactionType": kind,
     });
-    let bulk = json!({
-        "bulkTransferId": id, "bulkQuoteId": id, "payerFsp": "fsp1", "payeeFsp": "fsp2",
-        "individualTransfers": [item, item], "expiration": "2099-01-01T00:00:00.000Z",
-    });
-    let answer = json!({
-        "bulkTransferState": "COMPLETED", "completedTimestamp": "2026-11-21T15:00:00.000Z",
-        "individualTransferResults": [{"transferId": id, "fulfilment": "uU0nuZNNPgilLlLX2n2r-sSE7-N6U4DukIj3rOLvzek"}],
-    });
-    let error = json!({"errorInformation": {"errorCode": "5104", "errorDescription": "no"}});
-    for (method, target, body) in [
-        ("POST", "/bulkTransfers".to_owned(), Some(&bulk)),
-        ("PUT", format!("/bulkTransfers/{id}"), Some(&answer)),
-        ("PUT", format!("/bulkTransfers/{id}/error"), Some(&error)),
-        ("GET", format!("/bulkTransfers/{id}"), None),
-        ("GET", format!("/transfers/{id}"), None),
-    ] {
-        let mut seed = Seed::new(method, &target);
-        // The headers of a transfer, for another resource.
-        for (name, value) in &transfer.headers {
-            let is_bulk = target.starts_with("/bulk") && name != "fspiop-source";
-            let value =
-                if is_bulk { value.replace("transfers+json", "bulkTransfers+json") } else { value.clone() };
-            seed = seed.header(name, &value);
+    json!({
+        "quoteId": ID, "transactionId": ID, "transactionRequestId": ID, "bulkQuoteId": ID, "requestId": ID,
+        "bulkTransferId": ID, "payerFsp": "fsp1", "payeeFsp": "fsp2", "payee": party, "payer": party,
+        "amountType": "SEND", "amount": money, "transactionType": kind, "transferAmount": money,
+        "expiration": "2099-01-01T00:00:00.000Z", "ilpPacket": packet, "condition": hash,
+        "individualQuotes": [item], "individualTransfers": [item, item],
+        "individualQuoteResults": [{"quoteId": ID}], "bulkTransferState": "COMPLETED",
+        "completedTimestamp": "2026-11-21T15:00:00.000Z",
+        "individualTransferResults": [{"transferId": ID, "fulfilment": hash}],
+        "transactionRequestState": "RECEIVED", "responseType": "ENTERED", "transactionState": "COMPLETED",
+        "party": party, "fspId": "fsp1", "partyList": [party["partyIdInfo"]], "currency": CURRENCY,
+        "errorInformation": {"errorCode": "5104", "errorDescription": "no"},
+    })
+}
+
+/// Sends a request of one participant to another for every endpoint. The transaction requests of payers have a plain
+/// party as the payer.
+fn use_everything(proxy: &Proxy, routes: &[Route]) {
+    for route in routes {
+        let party = route.pattern.contains(":type");
+        let path = route.pattern.replace(":type", "MSISDN").replace(":sub", "home");
+        let path = path.replace(":id", if party { "123456789" } else { ID });
+        let resource = path.split('/').nth(1).unwrap();
+        let kind = format!("application/vnd.interoperability.{resource}+json;version=1.0");
+        let mut body = any_body();
+        if resource == "transactionRequests" {
+            body["payer"] = body["payer"]["partyIdInfo"].take();
         }
-        seeds.add(body.map_or(seed.clone(), |body| seed.clone().json(body)));
+        let seed = Seed::new(&route.method, &path).header("FSPIOP-Source", "fsp1");
+        let seed = seed.header("FSPIOP-Destination", "fsp2").header("Date", "Sat, 21 Nov 2026 15:00:00 GMT");
+        let seed = seed.header("Content-Type", &kind).header("Accept", &kind);
+        proxy.ask(if route.method == "GET" { seed } else { seed.json(&body) });
     }
 }
 
-/// Requests that operators make, in addition to the recorded ones.
-fn further_changes(seeds: &mut Seeds) {
+/// Operates a switch: looks everything up, moves funds, and settles.
+fn operate(proxy: &Proxy) {
     let token = format!("Bearer {}", TOKENS[0]);
+    let send = |method: &str, target: &str, body: Value| {
+        let seed = Seed::new(method, target).header("authorization", &token);
+        proxy.send(if body.is_null() { seed } else { seed.json(&body) })
+    };
+    let get = |target: &str| send("GET", target, Value::Null);
+    for target in ["", "/endpoints", "/limits", "/positions?currency=USD", "/statement?currency=USD"] {
+        get(&format!("/participants/fsp1{target}"));
+    }
+    get("/participants/limits?currency=USD&type=NET_DEBIT_CAP");
+    send("PUT", "/participants/fsp1", json!({"isActive": true}));
+    let limit = json!({"type": "NET_DEBIT_CAP", "value": "1000000", "alarmPercentage": 10});
+    send("PUT", "/participants/fsp1/limits", json!({"currency": CURRENCY, "limit": limit}));
+    let account = json!({"currency": "EUR", "type": "POSITION"});
+    send("POST", "/participants/fsp1/accounts", account);
+    let accounts = get("/participants/fsp1/accounts");
+    let is_settlement = |account: &&Value| account["ledgerAccountType"] == "SETTLEMENT";
+    let account =
+        accounts.as_array().unwrap().iter().find(is_settlement).unwrap_or_else(|| panic!("{accounts}"));
+    let account = format!("/participants/fsp1/accounts/{}", account["id"]);
+    send("PUT", &account, json!({"isActive": true}));
     let funds = json!({
-        "transferId": "b51ec534-ee48-4575-b6a9-ead2955b8069", "externalReference": "x", "reason": "x",
-        "action": "recordFundsOutPrepareReserve", "amount": {"currency": CURRENCY, "amount": "1"},
+        "transferId": ID, "externalReference": "x", "reason": "x", "action": "recordFundsOutPrepareReserve",
+        "amount": {"currency": CURRENCY, "amount": "1"},
     });
-    for (method, target, body) in [
-        ("GET", "/participants/limits?currency=USD&type=NET_DEBIT_CAP", Value::Null),
-        ("GET", "/participants/fsp1", Value::Null),
-        ("PUT", "/participants/fsp1", json!({"isActive": true})),
-        ("GET", "/participants/fsp1/endpoints", Value::Null),
-        ("GET", "/participants/fsp1/limits", Value::Null),
-        (
-            "PUT",
-            "/participants/fsp1/limits",
-            json!({"currency": CURRENCY, "limit": {"type": "NET_DEBIT_CAP", "value": "1000000", "alarmPercentage": 10}}),
-        ),
-        ("GET", "/participants/fsp1/positions?currency=USD", Value::Null),
-        ("GET", "/participants/fsp1/statement?currency=USD", Value::Null),
-        ("GET", "/participants/fsp1/accounts", Value::Null),
-        ("PUT", "/participants/fsp1/accounts/4", json!({"isActive": true})),
-        ("POST", "/participants/fsp1/accounts/4", funds),
-        (
-            "PUT",
-            "/participants/fsp1/accounts/4/transfers/b51ec534-ee48-4575-b6a9-ead2955b8069",
-            json!({"action": "recordFundsOutCommit", "reason": "x"}),
-        ),
-        ("GET", "/approvals", Value::Null),
-        ("GET", "/approvals/1", Value::Null),
-        ("POST", "/approvals/1", json!({"decision": "APPROVE"})),
-        ("GET", "/settlementWindows?state=OPEN", Value::Null),
-        ("GET", "/settlementWindows/1", Value::Null),
-        ("POST", "/settlementWindows/1", json!({"state": "CLOSED", "reason": "x"})),
-        ("GET", "/settlementModels", Value::Null),
-        ("PUT", "/settlementModels/deferred-net", json!({"isActive": true})),
-        ("GET", "/settlements?currency=USD", Value::Null),
-        (
-            "POST",
-            "/settlements",
-            json!({"settlementModel": "deferred-net", "reason": "x", "settlementWindows": [{"id": 1}]}),
-        ),
-        ("GET", "/settlements/1", Value::Null),
-        ("PUT", "/settlements/1", json!({"state": "ABORTED", "reason": "x"})),
-        ("GET", "/settlements/1/report?format=csv", Value::Null),
-        ("GET", "/transfers/b51ec534-ee48-4575-b6a9-ead2955b8069", Value::Null),
-        ("GET", "/transfers/b51ec534-ee48-4575-b6a9-ead2955b8069/report?format=pacs002", Value::Null),
-    ] {
-        let seed = Seed::new(method, target).header("Authorization", &token);
-        seeds.add(if body.is_null() { seed } else { seed.json(&body) });
+    send("POST", &account, funds);
+    let commit = json!({"action": "recordFundsOutCommit", "reason": "x"});
+    send("PUT", &format!("{account}/transfers/{ID}"), commit);
+    let model = json!({
+        "name": "other", "settlementGranularity": "NET", "settlementInterchange": "MULTILATERAL",
+        "settlementDelay": "DEFERRED", "currency": "EUR", "requireLiquidityCheck": true, "autoPositionReset": true,
+    });
+    send("POST", "/settlementModels", model);
+    send("PUT", "/settlementModels/other", json!({"isActive": true}));
+    let models = get("/settlementModels");
+    let is_ours = |model: &&Value| model["currency"] == CURRENCY;
+    let model = models.as_array().unwrap().iter().find(is_ours).unwrap_or_else(|| panic!("{models}"));
+    let window = get("/settlementWindows?state=OPEN")[0]["id"].clone();
+    let window_path = format!("/settlementWindows/{window}");
+    send("POST", &window_path, json!({"state": "CLOSED", "reason": "x"}));
+    get(&window_path);
+    let wish =
+        json!({"settlementModel": model["name"], "reason": "x", "settlementWindows": [{"id": window}]});
+    let settlement = format!("/settlements/{}", send("POST", "/settlements", wish)["id"]);
+    get(&settlement);
+    get(&format!("{settlement}/report?format=csv"));
+    get("/settlements?currency=USD");
+    send("PUT", &settlement, json!({"state": "ABORTED", "reason": "x"}));
+    let statement = get(&format!("/participants/fsp1/statement?window={window}&currency=USD"));
+    let transfer = statement["entries"][0]["transferId"].as_str().unwrap_or_else(|| panic!("{statement}"));
+    get(&format!("/transfers/{transfer}"));
+    get(&format!("/transfers/{transfer}/report?format=pacs002"));
+    for method in ["GET", "POST"] {
+        let seed = Seed::new(method, "/approvals/1").header("authorization", &token);
+        proxy.ask(seed.json(&json!({"decision": "APPROVE"})));
     }
 }
 
@@ -162,7 +183,6 @@ fn switch_survives_mutation() {
     let plan = Plan::new("switch");
     let dir = tempfile::tempdir().unwrap();
     let ports: [u16; 2] = std::array::from_fn(|_| free_port());
-    let proxied: [u16; 2] = std::array::from_fn(|_| free_port());
     let config = config(dir.path(), ports);
     let mut service = Service::start(dir.path(), "switch", &["switch", "serve", "-c", &config]);
     let deadline = Instant::now() + PATIENCE;
@@ -171,7 +191,8 @@ fn switch_survives_mutation() {
         assert!(Instant::now() < deadline, "the switch does not come up");
         std::thread::sleep(Duration::from_millis(10));
     }
-    let proxies = [0, 1].map(|listener| Proxy::start(proxied[listener], ports[listener]));
+    let proxies = ports.map(Proxy::start);
+    let proxied = proxies.each_ref().map(|proxy| proxy.port);
     let tokens = dir.path().join("tokens");
     let mix = "accept=4,reject=1,reserve=2,wrong-fulfilment=1,duplicate=1";
     let founding =
@@ -188,18 +209,13 @@ fn switch_survives_mutation() {
         std::thread::sleep(Duration::from_millis(50));
     }
 
-    let mut participants = Seeds::new(routes::switch_participants());
-    let recorded = proxies[0].seeds();
-    let transfer = recorded.iter().find(|seed| seed.method == "POST").unwrap().clone();
-    recorded.into_iter().for_each(|seed| participants.add(seed));
-    further_transfers(&mut participants, &transfer);
-    let mut operators = Seeds::new(routes::switch_operators());
-    proxies[1].seeds().into_iter().for_each(|seed| operators.add(seed));
-    further_changes(&mut operators);
-    for seeds in [&mut participants, &mut operators] {
-        println!("made of their patterns alone: {}", seeds.without_seed().join(", "));
-        seeds.complete();
-    }
+    let [participants, operators] = batzen_switch::api::endpoints();
+    use_everything(&proxies[0], &routes::of(participants.clone()));
+    operate(&proxies[1]);
+    let token = format!("Bearer {}", TOKENS[0]);
+    proxies[1].visit(&routes::of(operators.clone()), "", &[("authorization", &token)]);
+    let participants = Seeds::recorded(participants, &proxies[0], &[]);
+    let operators = Seeds::recorded(operators, &proxies[1], &REFUSED);
     let address = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
     let listeners = [
         Listener { address: address(ports[0]), errors: Errors::Fspiop, seeds: participants },

@@ -26,7 +26,8 @@ enum May {
     Change,
     /// To a larger value.
     Grow,
-    /// Only together with `last_change`, which grows.
+    /// Only together with `last_change`, which grows; or to false, which counts more than what else was signed in the same
+    /// second.
     ChangeDated,
     /// Once: from absent, false or zero to anything else.
     BeSet,
@@ -118,7 +119,7 @@ pub(crate) fn forbidden_changes(
             _ if old == new => true,
             None => false,
             Some(May::Change) => true,
-            Some(May::ChangeDated) => is_dated,
+            Some(May::ChangeDated) => is_dated || *new == Value::Bool(false),
             Some(May::Grow) => magnitude(old) < magnitude(new),
             Some(May::BeSet) => is_unset(old),
         };
@@ -316,4 +317,33 @@ impl Removals<'_> {
 fn is_repeated(table: &TableDef) -> bool {
     [Aggregates::DEF.id, Reserves::DEF.id, KycRequirements::DEF.id, ReserveAccounts::DEF.id]
         .contains(&table.id)
+}
+
+#[cfg(test)]
+mod tests {
+    use batzen_tables::exchange::AuditorRow;
+
+    use super::*;
+
+    /// An operator who enables and disables an auditor in the same second does not rewrite history, but an exchange that
+    /// enables it again does.
+    #[test]
+    fn disabling_needs_no_later_second() {
+        let row = |second: u64, enabled: bool| {
+            let row = AuditorRow {
+                url: "http://localhost/".into(),
+                name: "Auditor".into(),
+                last_change: Timestamp::from_secs(second),
+                enabled,
+            };
+            row.to_bytes()
+        };
+        let forbidden = |old: (u64, bool), new: (u64, bool)| {
+            forbidden_changes(&Auditors::DEF, &row(old.0, old.1), &row(new.0, new.1)).unwrap()
+        };
+        assert!(forbidden((7, true), (7, false)).is_empty());
+        assert!(forbidden((7, false), (8, true)).is_empty());
+        assert_eq!(forbidden((7, false), (7, true)), ["enabled"]);
+        assert_eq!(forbidden((7, true), (6, false)), ["last_change"]);
+    }
 }

@@ -365,18 +365,19 @@ fn keys(
     Ok(effect)
 }
 
-/// Refuses a change that is older than the stored one.
-fn order(old: Timestamp, new: Timestamp) -> Result<(), Refusal> {
-    if old > new { Err(Refusal::MoreRecentPresent) } else { Ok(()) }
+/// Refuses a change that is older than the stored one. Of several in the same second, the one that disables counts:
+/// otherwise whoever kept the other message could enable again what the operator has disabled.
+fn order(old: Timestamp, new: Timestamp, enables: bool) -> Result<(), Refusal> {
+    if old > new || (old == new && enables) { Err(Refusal::MoreRecentPresent) } else { Ok(()) }
 }
 
 fn set_auditor(rows: &mut WorkingSet, auditor_pub: EddsaPublicKey, row: AuditorRow) -> Verdict {
     let key = AuditorKey { auditor_pub };
     if let Some(old) = rows.get::<Auditors>(&key) {
-        order(old.last_change, row.last_change)?;
         if *old == row {
             return Ok(Unchanged);
         }
+        order(old.last_change, row.last_change, row.enabled)?;
     }
     rows.put::<Auditors>(&key, row);
     Ok(Changed)
@@ -385,10 +386,10 @@ fn set_auditor(rows: &mut WorkingSet, auditor_pub: EddsaPublicKey, row: AuditorR
 fn set_account(rows: &mut WorkingSet, h_payto: ShortHash, row: WireAccountRow) -> Verdict {
     let key = WireTargetKey { h_payto };
     if let Some(old) = rows.get::<WireAccounts>(&key) {
-        order(old.last_change, row.last_change)?;
         if *old == row {
             return Ok(Unchanged);
         }
+        order(old.last_change, row.last_change, row.enabled)?;
     }
     rows.put::<WireAccounts>(&key, row);
     Ok(Changed)

@@ -33,10 +33,10 @@ const OPERATIONS: [&str; 10] = [
     "route",
 ];
 
-/// Method, pattern and reach of every endpoint of both interfaces, for documents.
+/// Method, pattern and reach of every endpoint of the participants' and of the operators' interface, for documents.
 #[must_use]
-pub fn endpoints() -> Vec<(String, Reach)> {
-    [participant::table().endpoints(), admin::table().endpoints()].concat()
+pub fn endpoints() -> [Vec<(String, Reach)>; 2] {
+    [participant::table(), admin::table()].map(|table| table.endpoints())
 }
 
 /// The monitor of a switch; `stats` are the counters of the participants' server.

@@ -319,6 +319,8 @@ async fn auditors() {
     assert_eq!(site.post(&disable_path, &disable(at(5))).await, (409, 1801));
     assert_eq!(site.post(&disable_path, &disable(at(20))).await, (204, 0));
     assert_eq!(site.post(&disable_path, &disable(at(20))).await, (204, 0));
+    let again = site.post("management/auditors", &add(at(20))).await;
+    assert_eq!(again, (409, 1801), "in the same second, disabling counts");
     assert!(site.keys().await.auditors.is_empty());
     assert_eq!(site.post(&path, &body).await, (410, 1902));
     site.stop().await;
@@ -398,6 +400,8 @@ async fn bank_accounts() {
     );
     assert_eq!(site.post("management/wire/disable", &disable(at(9))).await, (409, 1806));
     assert_eq!(site.post("management/wire/disable", &disable(at(20))).await, (204, 0));
+    let again = site.post("management/wire", &add(at(20))).await;
+    assert_eq!(again, (409, 1806), "in the same second, disabling counts");
     assert_eq!(code(&site.get("wire").await), 1651);
     assert_eq!(site.post("management/wire", &add(at(30))).await, (204, 0));
     assert_eq!(site.get("wire").await.status, 200);
