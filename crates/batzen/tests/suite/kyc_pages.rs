@@ -215,15 +215,13 @@ fn a_customer_sees_the_account_before_the_provider() {
     let site = Site::start(LOGIN);
     let page = page_of(&site, "/kyc-login/");
     let browser = Browser::start();
-    let pictures: &Path = site.dir.path();
     browser.resize(390, 844, true);
     browser.open(&page);
     let text = browser.run("return document.body.innerText");
     let text = text.as_str().unwrap();
     assert!(text.contains("payto://x-taler-bank/localhost/zoe") && text.contains(&site.exchange), "{text}");
-    browser.audit(pictures, "kyc-login");
+    browser.audit("kyc-login");
     browser.run("document.querySelector('form button').click()");
     browser.until(&format!("location.href.startsWith({})", json!(site.bank)));
     assert_eq!(browser.run("return location.search.includes('redirect_uri=')"), json!(true));
-    keep_pictures(pictures);
 }

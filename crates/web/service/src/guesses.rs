@@ -6,21 +6,12 @@
 //! another attempt after its interval.
 
 use std::collections::HashMap;
-use std::hash::Hash;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use batzen_http::{ClientKey, Head, Response, header};
 
-/// Most entries of each kind.
-const ENTRIES_MAX: usize = 65_536;
-
-/// This many attempts at once, and then one per interval.
-#[derive(Clone, Copy)]
-struct Rate {
-    burst: u32,
-    interval: Duration,
-}
+use crate::attempts::{Attempts, Rate, make_room};
 
 /// For one account from one address.
 const PAIR: Rate = Rate { burst: 10, interval: Duration::from_secs(60) };
@@ -28,53 +19,6 @@ const PAIR: Rate = Rate { burst: 10, interval: Duration::from_secs(60) };
 const ACCOUNT: Rate = Rate { burst: 100, interval: Duration::from_secs(10) };
 /// From one address for all accounts that have not logged in there before.
 const ADDRESS: Rate = Rate { burst: 100, interval: Duration::from_secs(1) };
-
-/// Attempts by their key. An entry holds the time when the last of its attempts is forgotten.
-struct Attempts<K> {
-    rate: Rate,
-    forgotten: HashMap<K, Instant>,
-}
-
-impl<K: Clone + Eq + Hash> Attempts<K> {
-    fn new(rate: Rate) -> Self {
-        Self { rate, forgotten: HashMap::new() }
-    }
-
-    /// The wait before the next attempt.
-    fn wait(&self, key: &K, now: Instant) -> Duration {
-        let counted =
-            self.forgotten.get(key).map_or(Duration::ZERO, |time| time.saturating_duration_since(now));
-        counted.saturating_sub(self.rate.interval * (self.rate.burst - 1))
-    }
-
-    fn count(&mut self, key: &K, now: Instant) {
-        if let Some(time) = self.forgotten.get_mut(key) {
-            *time = now.max(*time) + self.rate.interval;
-            return;
-        }
-        if self.forgotten.len() >= ENTRIES_MAX {
-            self.forgotten.retain(|_, time| *time > now);
-        }
-        make_room(&mut self.forgotten);
-        self.forgotten.insert(key.clone(), now + self.rate.interval);
-    }
-
-    fn discount(&mut self, key: &K, now: Instant) {
-        let Some(time) = self.forgotten.get_mut(key) else { return };
-        match time.checked_sub(self.rate.interval).filter(|time| *time > now) {
-            Some(earlier) => *time = earlier,
-            None => drop(self.forgotten.remove(key)),
-        }
-    }
-}
-
-/// Removes the entry with the earliest time from a full map.
-fn make_room<K: Clone + Eq + Hash>(entries: &mut HashMap<K, Instant>) {
-    if entries.len() >= ENTRIES_MAX {
-        let earliest = entries.iter().min_by_key(|(_, time)| **time).map(|(key, _)| key.clone());
-        entries.remove(&earliest.expect("there are many"));
-    }
-}
 
 /// Attempts at all accounts.
 struct Counts {
@@ -209,6 +153,7 @@ mod tests {
     use std::net::IpAddr;
 
     use super::*;
+    use crate::attempts::ENTRIES_MAX;
 
     fn at(last: u8) -> ClientKey {
         ClientKey::of(Some(IpAddr::from([192, 0, 2, last])))

@@ -8,6 +8,7 @@
 mod access;
 mod answers;
 mod app;
+mod attempts;
 pub mod dashboard;
 mod front;
 mod guesses;
@@ -25,6 +26,7 @@ pub mod wire_gateway;
 pub use access::{Denied, TOKEN_PREFIX, require_holder, weak_token};
 pub use answers::{Failures, body, large_body, malformed, path_value};
 pub use app::{App, Monitor, fill_dashboard};
+pub use attempts::{Attempts, Rate};
 pub use batzen_http::{Reach, escape_html};
 pub use front::front;
 pub use guesses::{Attempt, Guesses, TooMany};

@@ -339,7 +339,7 @@ mod tests {
             row.to_bytes()
         };
         let forbidden = |old: (u64, bool), new: (u64, bool)| {
-            forbidden_changes(&Auditors::DEF, &row(old.0, old.1), &row(new.0, new.1)).unwrap()
+            forbidden_changes(Auditors::DEF, &row(old.0, old.1), &row(new.0, new.1)).unwrap()
         };
         assert!(forbidden((7, true), (7, false)).is_empty());
         assert!(forbidden((7, false), (8, true)).is_empty());

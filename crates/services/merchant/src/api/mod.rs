@@ -31,8 +31,8 @@ mod transfers;
 mod wallets;
 mod webhooks;
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use batzen_engine::{Collector, CollectorOptions, CpuPool, Lane};
@@ -87,7 +87,7 @@ pub(crate) struct Merchant {
     hook_client: Client,
     hook_queues: Arc<Queues>,
     background: Background,
-    template_pace: Pace,
+    template_pace: Mutex<Pace>,
     kyc_pace: KycPace,
     monitor: Monitor,
 }
@@ -131,7 +131,7 @@ impl Merchant {
             hook_client,
             hook_queues: Arc::default(),
             background: Background::default(),
-            template_pace: Pace::default(),
+            template_pace: Mutex::default(),
             kyc_pace: KycPace::default(),
             monitor,
         })

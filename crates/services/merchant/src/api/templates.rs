@@ -1,18 +1,18 @@
 //! Templates of orders, for tills and printed codes: `/private/templates`, and `/templates/$ID` for customers.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError};
+use std::time::{Duration, Instant};
 
-use batzen_http::{Head, Method, Request, Response, header};
+use batzen_http::{ClientKey, Head, Method, Request, Response, header};
 use batzen_protocol::api::merchant::{
     CreateOrderRequest, CreateOrderResponse, CreateTemplateRequest, TemplateContract, TemplateDetails,
     TemplateForCustomer, TemplateList, TemplateSummary, UseTemplateRequest,
 };
 use batzen_protocol::{Amount, ErrorCode, Timestamp};
+use batzen_service::{Attempts, Rate};
 use batzen_store::Store;
 use batzen_tables::merchant::{TemplateKey, TemplateRow, Templates};
 use serde_json::{Map, json};
-use tokio::time::Instant;
 
 use super::core::Core;
 use super::products::is_id;
@@ -53,35 +53,36 @@ pub(super) fn routes() -> Rows {
 
 /// The longest text of a template, in bytes.
 const TEXT_BYTES_MAX: usize = 2_048;
-/// Orders that customers of an instance may create at once, and how many more each second: they cost nothing.
-const BURST: u32 = 100;
-const ORDERS_PER_SECOND: u32 = 10;
+/// Orders that all customers of an instance may create: they cost nothing.
+const OF_ALL: Rate = Rate { burst: 100, interval: Duration::from_millis(100) };
+/// Orders that one of them may create, so that nobody takes those of all others.
+const OF_ONE: Rate = Rate { burst: 50, interval: Duration::from_millis(200) };
 
 fn contract_of(row: &TemplateRow) -> Result<TemplateContract, Response> {
     let broken = |_| Response::error(ErrorCode::GENERIC_DB_INVARIANT_FAILURE, "template");
     serde_json::from_str(&row.contract).map_err(broken)
 }
 
-/// Number of orders that customers of each instance may still create.
-#[derive(Default)]
+/// The orders that customers have created lately.
 pub(super) struct Pace {
-    left: Mutex<HashMap<String, (f64, Instant)>>,
+    of_all: Attempts<String>,
+    of_one: Attempts<(String, ClientKey)>,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self { of_all: Attempts::new(OF_ALL), of_one: Attempts::new(OF_ONE) }
+    }
 }
 
 impl Pace {
-    /// Returns whether one more order is within the limit.
-    fn take(&self, instance: &str, now: Instant) -> bool {
-        let mut left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
-        let full = || (f64::from(BURST), now);
-        let (orders, since) = left.entry(instance.to_owned()).or_insert_with(full);
-        let more = now.saturating_duration_since(*since).as_secs_f64() * f64::from(ORDERS_PER_SECOND);
-        *orders = (*orders + more).min(BURST.into());
-        *since = now;
-        let is_within = *orders >= 1.0;
-        if is_within {
-            *orders -= 1.0;
-        }
-        is_within
+    /// Counts an order, if it is within the limits.
+    fn take(&mut self, instance: &str, client: ClientKey, now: Instant) -> bool {
+        let instance = instance.to_owned();
+        // What the instance refuses does not count for the customer. A proxy on a local socket may not name its clients.
+        self.of_all.wait(&instance, now).is_zero()
+            && (client == ClientKey::Local || self.of_one.take(&(instance.clone(), client), now))
+            && self.of_all.take(&instance, now)
     }
 }
 
@@ -179,6 +180,12 @@ async fn offer_template(
     Ok(Response::json(200, &TemplateForCustomer { template_contract }))
 }
 
+/// Counts an order of a customer, if it is within the limits.
+fn is_in_time(app: &Merchant, instance: &str, head: &Head) -> bool {
+    let mut pace = app.template_pace.lock().unwrap_or_else(PoisonError::into_inner);
+    pace.take(instance, ClientKey::of(head.client), Instant::now())
+}
+
 /// A customer makes an order: JSON gets the order and its token, a browser is sent to the order's page.
 async fn use_template(app: &Arc<Merchant>, request: &mut Request, shop: &Shop, template_id: &str) -> Answer {
     let row = template(&app.core, shop, template_id).await?;
@@ -198,7 +205,7 @@ async fn use_template(app: &Arc<Merchant>, request: &mut Request, shop: &Shop, t
     if summary.is_empty() || summary.len() > TEXT_BYTES_MAX {
         return Err(malformed("summary"));
     }
-    if !app.template_pace.take(&shop.id, Instant::now()) {
+    if !is_in_time(app, &shop.id, &request.head) {
         return Err(FAILURES.try_later("too many orders"));
     }
     let now = app.core.now();
@@ -252,18 +259,20 @@ fn form(core: &Core, bytes: &[u8]) -> Result<UseTemplateRequest, Response> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     #[test]
     fn customers_create_orders_no_faster_than_allowed() {
-        let pace = Pace::default();
+        let mut pace = Pace::default();
         let now = Instant::now();
-        let at_once = (0..2 * BURST).filter(|_| pace.take("a", now)).count();
-        assert_eq!(at_once, BURST as usize);
-        assert!(pace.take("b", now), "each shop has its own limit");
+        let client = |last: u8| ClientKey::of(Some([192, 0, 2, last].into()));
+        let mut orders = |shop, last, now| (0..200).filter(|_| pace.take(shop, client(last), now)).count();
+        assert_eq!(orders("a", 1, now), 50, "one customer");
+        assert_eq!(orders("a", 2, now), 50, "others get the rest");
+        assert_eq!(orders("a", 3, now), 0);
+        assert_eq!(orders("b", 1, now), 50, "each shop has its own limit");
         let later = now + Duration::from_secs(1);
-        assert_eq!((0..BURST).filter(|_| pace.take("a", later)).count(), ORDERS_PER_SECOND as usize);
+        assert_eq!(orders("a", 1, later), 5);
+        assert_eq!(orders("a", 3, later), 5);
     }
 }

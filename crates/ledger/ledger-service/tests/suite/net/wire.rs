@@ -389,6 +389,10 @@ async fn a_connection_with_too_much_in_flight_is_not_read_until_there_is_room() 
         let body = transfer(number, 1, 2, 1).to_bytes();
         raw.send(Kind::CreateTransfers, u64::try_from(number).unwrap(), &body).await;
     }
+    while served.stats.requests(Kind::CreateTransfers) < 4 {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    // Time in which a server without the limit would read more.
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert_eq!(served.stats.requests(Kind::CreateTransfers), 4);
     gate.open();
