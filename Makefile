@@ -64,14 +64,9 @@ build: needs ## the release programs: target/release/batzen, and batzen-lab besi
 # Most tests wait: for disks, servers, deadlines and PostgreSQL. So more of them run at a time than there are processors.
 test test-fast: export RUST_TEST_THREADS ?= $(shell echo $$((3 * $$(nproc))))
 
-# clippy-driver is the compiler with Clippy's lints, so one pass compiles and lints: `cargo clippy` would read everything twice.
-# `cargo clippy -- -D warnings` hands it its options in this form.
-test: export RUSTC_WORKSPACE_WRAPPER = clippy-driver
-test: export CLIPPY_ARGS = -D__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__
-
 test: needs-test ## everything: format, lints, unit, property, vector, crash and end-to-end tests
 	$(CARGO) fmt --all --check
-	$(CARGO) test --workspace --all-targets --locked --no-run
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 	$(CARGO) test --workspace --locked
 	@echo "the tests on a real TigerBeetle did not run: make tigerbeetle-test TIGERBEETLE=/path/to/tigerbeetle"
 

@@ -198,8 +198,8 @@ fn purses(world: &World, store: &Store) -> Step {
     }
 }
 
-/// What a shop calls paid has taken what its coins paid, and what it does not call paid has taken nothing. Receipts of
-/// wallets are of orders that are paid.
+/// Checks that the shop's paid orders have taken what their coins paid, and the others nothing, and that the receipts of
+/// wallets are of paid orders.
 fn shop(world: &World, exchange: &Store) -> Step {
     let shop = world.shop.store().ok_or_else(|| Stop::wrong("the shop is down"))?;
     let mut taken: BTreeMap<HashCode, i128> = BTreeMap::new();

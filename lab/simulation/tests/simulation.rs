@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use batzen_simulation::{Bug, Ending, Marks, Report, run};
 
 /// The number of seeds of the short run, unless `BATZEN_SIMULATE_SEEDS` is set.
-const SEEDS: u64 = 75;
+const SEEDS: u64 = 90;
 /// The maximum number of seeds that may be needed to find each planted bug.
 const SEEDS_FOR_BUGS: u64 = 1_000;
 

@@ -57,7 +57,7 @@ pub(super) struct WireGatewayClientArgs {
     /// With -C or -D: the amount
     #[arg(short, long, value_name = "AMOUNT")]
     amount: Option<Amount>,
-    /// With -C: the wire transfer identifier; with -D: the reserve key [default: random]
+    /// With -C: the wire transfer identifier; with -D: the reserve key [default: with -C from the request uid, with -D random]
     #[arg(short = 'S', long, value_name = "SUBJECT", requires = "amount")]
     subject: Option<String>,
     /// With -C: the request uid that an earlier attempt has printed, so that the money is sent once

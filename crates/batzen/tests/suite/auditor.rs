@@ -114,7 +114,11 @@ async fn metric(client: &Client, url: &str, line: &str) -> u64 {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_auditor_approves_denominations_and_gets_the_confirmations_of_payments() {
-    let world = World::with_exchange(None, "DEPOSIT_CONFIRMATION_SHARE = 100\n").await;
+    let world = World::with_exchange(
+        None,
+        "DEPOSIT_CONFIRMATION_SHARE = 100\nEXCHANGE_NETWORKS = 127.0.0.1/32 ::1/128\n",
+    )
+    .await;
     let exchange_url = format!("http://localhost:{}/", world.exchange_port);
     let keys = async || -> Value {
         world.client.get_json(format!("{exchange_url}keys")).await.unwrap().ok().unwrap()

@@ -142,7 +142,7 @@ impl ListenConfig {
 /// | `DEPOSIT_CONFIRMATION_SHARE` | 6.25 | the percentage of the exchanges' confirmations that each of their auditors sees |
 /// | `TRUSTED_PROXIES` | none | proxies whose `X-Forwarded-For` names the client |
 /// | `WEBHOOK_NETWORKS` | none | networks that are not public and to which web hooks may go, such as `10.1.0.0/16` |
-/// | `EXCHANGE_NETWORKS` | none | networks that are not public and in which exchanges and auditors may be that the configuration does not name |
+/// | `EXCHANGE_NETWORKS` | none | networks that are not public, where exchanges and auditors that the configuration does not name may be |
 /// | `HOSTNAMES` | none | names under which clients reach the backend, such as `shop.example` |
 ///
 /// Each section `[merchant-exchange-*]` names an exchange with `EXCHANGE_BASE_URL`, `MASTER_KEY` and `CURRENCY`;

@@ -6,7 +6,7 @@
 //!
 //! A signing key that the list once left out is remembered, so that no older list brings it back.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration as StdDuration;
@@ -158,6 +158,12 @@ impl Exchange {
     #[must_use]
     pub(crate) fn signs_with(&self, key: &EddsaPublicKey, time: Timestamp) -> bool {
         self.signkeys.iter().any(|signkey| signkey.key == *key && time < signkey.stamp_end)
+    }
+
+    /// Returns whether it has a key with which it can confirm a deposit now.
+    #[must_use]
+    pub(crate) fn can_sign(&self, now: Timestamp) -> bool {
+        self.signkeys.iter().any(|signkey| now < signkey.stamp_end)
     }
 
     /// A signing key, with the master key's signature.
@@ -479,6 +485,12 @@ impl Exchanges {
         listed.is_whole = lists.iter().all(Option::is_some);
         let pause = if listed.is_whole { FRESH } else { AUDITOR_PAUSE };
         listed.again = Some(self.timers.now() + pause);
+        if listed.is_whole {
+            // What no auditor lists any more is not asked any more.
+            let all = lists.iter().flatten().flat_map(|list| &list.exchanges);
+            let named: HashSet<EddsaPublicKey> = all.map(|exchange| exchange.master_pub).collect();
+            listed.contacts.retain(|master_pub, _| named.contains(master_pub));
+        }
         for AuditedExchange { master_pub, exchange_url: url } in
             lists.into_iter().flatten().flat_map(|list| list.exchanges)
         {

@@ -32,7 +32,8 @@ pub fn html_page(status: u16, title: &str, style: &str, body: &str) -> Response 
     Response::bytes(status, "text/html; charset=utf-8", html)
         .with_header(header::CONTENT_SECURITY_POLICY, "default-src 'none'; style-src 'unsafe-inline'")
         .with_header(header::X_CONTENT_TYPE_OPTIONS, "nosniff")
-        .with_header(header::REFERRER_POLICY, "no-referrer")
+        // Without a referrer, browsers would send the form as of an unknown site.
+        .with_header(header::REFERRER_POLICY, "same-origin")
         .with_header(header::CACHE_CONTROL, "no-store")
 }
 

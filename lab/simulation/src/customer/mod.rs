@@ -542,8 +542,8 @@ impl Customer {
                 self.buy(context);
                 Ok(())
             }
-            60..70 => self.deposit(context),
-            70..80 => self.take_refund(context),
+            60..66 => self.deposit(context),
+            66..80 => self.take_refund(context),
             80..90 => self.deal(context),
             90..94 => {
                 self.abandon(context);

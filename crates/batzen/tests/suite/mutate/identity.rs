@@ -93,11 +93,15 @@ impl Deployment {
         self.attest(&key);
     }
 
-    /// Follows the way to the provider and back.
+    /// Presses the button of the page, and follows the way to the provider and back.
     fn log_in(&self, url: &str) {
-        let sent = self.exchange.proxy.ask(Seed::new("GET", target(url)));
-        let state = parameter(sent.header("location").unwrap(), "state");
-        let cookie = sent.header("set-cookie").and_then(|cookie| cookie.split(';').next()).unwrap();
+        let page = self.exchange.proxy.ask(Seed::new("GET", target(url)));
+        let cookie = page.header("set-cookie").and_then(|cookie| cookie.split(';').next()).unwrap();
+        let html = String::from_utf8_lossy(&page.body).replace("&amp;", "&");
+        let action = html.split_once("action=\"").unwrap().1.split_once('"').unwrap().0;
+        let button = format!("{}{action}", target(url).split_once('?').unwrap().0);
+        let sent = self.exchange.proxy.ask(Seed::new("POST", &button).header("Cookie", cookie));
+        let state = parameter(sent.header("refresh").unwrap(), "state");
         let back = format!("/kyc-proof/kyc-provider-login?state={state}&code=code");
         self.exchange.proxy.send(Seed::new("GET", &back).header("Cookie", cookie));
     }

@@ -97,8 +97,10 @@ fn operate(proxy: &Proxy) {
     send("PUT", "/participants/fsp1", json!({"isActive": true}));
     let limit = json!({"type": "NET_DEBIT_CAP", "value": "1000000", "alarmPercentage": 10});
     send("PUT", "/participants/fsp1/limits", json!({"currency": CURRENCY, "limit": limit}));
-    let account = json!({"currency": "EUR", "type": "POSITION"});
-    send("POST", "/participants/fsp1/accounts", account);
+    for (owner, kind) in [("Hub", "HUB_MULTILATERAL_SETTLEMENT"), ("fsp1", "POSITION")] {
+        let account = json!({"currency": "EUR", "type": kind});
+        send("POST", &format!("/participants/{owner}/accounts"), account);
+    }
     let accounts = get("/participants/fsp1/accounts");
     let is_settlement = |account: &&Value| account["ledgerAccountType"] == "SETTLEMENT";
     let account =

@@ -98,7 +98,8 @@ impl Command<ExchangeRules> for RequireKyc {
         if known.is_none() {
             // Another service may be drawing a number for the account: the one that commits later executes this again.
             let turn = KycRequirementKey { h_payto: self.h_payto, row: NO_REQUIREMENT };
-            rows.put::<KycRequirements>(&turn, KycRequirementRow { checks: String::new(), asked: Some(now) });
+            let row = KycRequirementRow { checks: self.row.to_string(), asked: Some(now) };
+            rows.put::<KycRequirements>(&turn, row);
         }
         // Garbage collection removes what was not asked for in a long time. A day more or less does not matter.
         let is_recent =
@@ -485,7 +486,10 @@ pub(crate) fn is_guessable(key: &KycRequirementKey, checks: &str) -> bool {
 /// The number of an account's requirement, if it is stored. The account's requirements were planned as a group.
 pub(super) fn known_requirement(rows: &WorkingSet, h_payto: PaytoHash, checks: &str) -> Option<u64> {
     let stored = rows.group::<KycRequirements>(KycRequirements::BY_ACCOUNT, &h_payto);
-    let equal = stored.into_iter().filter(|(key, row)| row.checks == checks && !is_guessable(key, checks));
+    let is_it = |key: &KycRequirementKey, row: &KycRequirementRow| {
+        key.row != NO_REQUIREMENT && row.checks == checks && !is_guessable(key, checks)
+    };
+    let equal = stored.into_iter().filter(|(key, row)| is_it(key, row));
     equal.map(|(key, _)| key.row).min()
 }
 

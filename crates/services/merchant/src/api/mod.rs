@@ -237,7 +237,7 @@ fn malformed(name: &str) -> Response {
 pub(crate) fn refused(refusal: &Refusal, detail: &str) -> Response {
     match refusal {
         Refusal::NameTaken => Response::error_status(refusal.code(), 409, detail),
-        Refusal::TooMany => Response::error_status(refusal.code(), 409, &refusal.to_string()),
+        Refusal::TooMany(_) => Response::error_status(refusal.code(), 409, &refusal.to_string()),
         Refusal::NameUnknown => Response::error_status(refusal.code(), 404, detail),
         refusal => Response::error(refusal.code(), detail),
     }

@@ -34,7 +34,7 @@ use super::wallets::session;
 use super::webhooks::Event;
 use super::{Answer, FAILURES, Merchant, Shop, body, kyc, malformed, refunds, refused, webhooks};
 use crate::PAY_BYTES_MAX;
-use crate::exchanges::{Denom, Exchange, is_base_url, is_transient};
+use crate::exchanges::{Denom, Exchange, ExchangeError, is_base_url, is_transient};
 use crate::rules::{
     self, ABORTED, ClaimPayment, ClaimedCoin, DepositsRecorded, Due, Insufficient, Payment, RecordDeposits,
     Refusal, ReleasePayment, Session, Settle,
@@ -345,6 +345,11 @@ async fn ready_coins(
         let denoms: Vec<HashCode> = coins.iter().map(|coin| coin.h_denom).collect();
         let exchange = app.exchanges.of_coins(&url, &denoms).await;
         let exchange = exchange.map_err(|error| unknown_exchange(&error, &url))?;
+        // It could not confirm what it takes.
+        if !exchange.can_sign(app.core.now()) {
+            let error = ExchangeError::Malformed(format!("{url} has no signing key that is accepted"));
+            return Err(unknown_exchange(&error, &url));
+        }
         let is_refused = |coin: &PayCoin| {
             exchange.denoms.get(&coin.h_denom).is_some_and(|denom| !exchange.is_accepted(denom))
         };

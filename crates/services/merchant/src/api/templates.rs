@@ -181,7 +181,7 @@ async fn offer_template(
 }
 
 /// Counts an order of a customer, if it is within the limits.
-fn is_in_time(app: &Merchant, instance: &str, head: &Head) -> bool {
+fn take_turn(app: &Merchant, instance: &str, head: &Head) -> bool {
     let mut pace = app.template_pace.lock().unwrap_or_else(PoisonError::into_inner);
     pace.take(instance, ClientKey::of(head.client), Instant::now())
 }
@@ -205,7 +205,7 @@ async fn use_template(app: &Arc<Merchant>, request: &mut Request, shop: &Shop, t
     if summary.is_empty() || summary.len() > TEXT_BYTES_MAX {
         return Err(malformed("summary"));
     }
-    if !is_in_time(app, &shop.id, &request.head) {
+    if !take_turn(app, &shop.id, &request.head) {
         return Err(FAILURES.try_later("too many orders"));
     }
     let now = app.core.now();

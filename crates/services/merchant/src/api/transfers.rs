@@ -205,7 +205,12 @@ async fn verify_transfer(
                 exchange_pub: answer.exchange_pub,
                 exchange_sig: answer.exchange_sig,
             };
-            let checked = CheckedTransfer { key: key.clone(), statement: statement.clone(), is_last: false };
+            let checked = CheckedTransfer {
+                key: key.clone(),
+                credit_amount: row.credit_amount,
+                statement: statement.clone(),
+                is_last: false,
+            };
             tracking::record_wires(&app.core, wires.clone(), Some(checked)).await?;
             wires.iter().for_each(|(wire, _)| app.core.notices.order_changed(&wire.order));
             Ok(TransferRow {

@@ -10,8 +10,10 @@ use batzen_tables::merchant::{ExchangeSignkeyKey, ExchangeSignkeyRow, ExchangeSi
 
 use super::{MerchantRules, Refusal};
 
-/// Time after which every replica of an exchange lists a new key.
-const LAG: Duration = Duration::from_secs(600);
+/// Time after which every replica of an exchange lists a new key, and every cache, since lists may be kept for an hour.
+const LAG: Duration = Duration::from_secs(7_200);
+/// The maximum number of keys of an exchange that are remembered. Further ones are refused.
+const KNOWN_MAX: usize = 4_096;
 
 /// A signing key of an exchange's list, which its master key has signed.
 #[derive(Clone, Debug)]
@@ -55,8 +57,9 @@ impl Command<MerchantRules> for NoteSignkeys {
             .collect();
         let counts_no_more =
             |listed: &&ListedSignkey| listed.stamp_end <= now || gone.contains(&listed.exchange_pub);
-        let refused: BTreeSet<_> =
+        let mut refused: BTreeSet<_> =
             self.listed.iter().filter(counts_no_more).map(|listed| listed.exchange_pub).collect();
+        let mut room = KNOWN_MAX.saturating_sub(known.len());
         for (key, row) in known {
             if row.stamp_end <= now {
                 rows.delete::<ExchangeSignkeys>(&key);
@@ -76,9 +79,15 @@ impl Command<MerchantRules> for NoteSignkeys {
         for listed in self.listed.iter().filter(|listed| now < listed.stamp_end) {
             let ListedSignkey { stamp_expire, stamp_end, .. } = *listed;
             let row = ExchangeSignkeyRow { first_seen: now, stamp_expire, stamp_end, withdrawn: None };
-            if rows.get::<ExchangeSignkeys>(&self.key(listed)).is_none() {
-                rows.insert::<ExchangeSignkeys>(&self.key(listed), row);
+            if rows.get::<ExchangeSignkeys>(&self.key(listed)).is_some() {
+                continue;
             }
+            if room == 0 {
+                refused.insert(listed.exchange_pub);
+                continue;
+            }
+            room -= 1;
+            rows.insert::<ExchangeSignkeys>(&self.key(listed), row);
         }
         Ok(refused)
     }
@@ -110,7 +119,7 @@ mod tests {
         // The third expires early.
         let signkey = |&n: &u8| ListedSignkey {
             exchange_pub: key(n),
-            stamp_expire: time(if n == 3 { 120 } else { 10_000 }),
+            stamp_expire: time(if n == 3 { 140 } else { 10_000 }),
             stamp_end: time(20_000),
         };
         let note = NoteSignkeys { master_pub: key(99), listed: listed.iter().map(signkey).collect() };
@@ -129,13 +138,13 @@ mod tests {
         assert_eq!(at(5, &[1]), [1]);
         assert_eq!(at(6, &KEYS), KEYS);
         // The second is revoked; the third expires.
-        assert_eq!(at(20, &[1, 3]), [1, 3]);
-        assert_eq!(at(121, &[1]), [1]);
-        for minute in [122, 123] {
-            assert_eq!(at(minute, &KEYS), [1, 3], "a list of before");
+        assert_eq!(at(130, &[1, 3]), [1, 3]);
+        assert_eq!(at(141, &[1]), [1]);
+        for minute in [142, 143] {
+            assert_eq!(at(minute, &KEYS), [1, 3], "an older list");
             assert_eq!(at(minute, &[2]), [0; 0], "an old list says nothing about others");
         }
-        assert_eq!(at(130, &[1]), [1]);
+        assert_eq!(at(150, &[1]), [1]);
         // The rows are forgotten, and signatures count no more.
         assert_eq!(at(30_000, &KEYS), [0; 0]);
     }

@@ -312,13 +312,12 @@ fn edit<T: Table>(
 where
     T::Row: Clone + PartialEq,
 {
-    let shop = working_shop(rows, instance)?;
+    working_shop(rows, instance)?;
     match (edit, rows.get::<T>(key)) {
         (Edit::Create(row), None) => {
             if rows.group::<T>(by_instance, instance).len() >= max {
-                return Err(Refusal::TooMany);
+                return Err(Refusal::TooMany(T::DEF.name));
             }
-            add_to_shop(rows, &shop);
             rows.insert::<T>(key, row.clone());
         }
         (Edit::Create(row), Some(known)) if known == row => {}
@@ -331,20 +330,14 @@ where
 }
 
 /// Requires an instance that was not deleted, and depends on it.
-pub(super) fn working_shop(rows: &mut WorkingSet, instance: &str) -> Result<InstanceKey, Refusal> {
+pub(super) fn working_shop(rows: &mut WorkingSet, instance: &str) -> Result<(), Refusal> {
     let key = InstanceKey::new(instance);
     match rows.get::<Instances>(&key) {
         None => return Err(Refusal::InstanceUnknown),
         Some(found) if found.merchant_priv.is_none() => return Err(Refusal::InstanceDeleted),
         Some(_) => rows.depend_on::<Instances>(&key),
     }
-    Ok(key)
-}
-
-/// Changes an instance's row, if only its version: whoever else adds something to the instance at the same time counts again.
-pub(super) fn add_to_shop(rows: &mut WorkingSet, shop: &InstanceKey) {
-    let row = rows.get::<Instances>(shop).expect("the shop is there").clone();
-    rows.update::<Instances>(shop, row);
+    Ok(())
 }
 
 pub(super) fn plan_hooks(hooks: &[Hook], plan: &mut Plan) {

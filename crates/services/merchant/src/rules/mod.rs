@@ -237,8 +237,8 @@ pub enum Refusal {
     #[error("the name is taken")]
     NameTaken,
     /// The instance has as many of them as it may have.
-    #[error("the instance has too many of them")]
-    TooMany,
+    #[error("the instance has too many {0}")]
+    TooMany(&'static str),
     /// No hook, template or token has this name.
     #[error("no such name")]
     NameUnknown,
@@ -288,7 +288,7 @@ impl Refusal {
             Self::TransferVerified => ErrorCode::MERCHANT_PRIVATE_DELETE_TRANSFERS_ALREADY_CONFIRMED,
             Self::ReserveUnknown => ErrorCode::MERCHANT_PRIVATE_GET_RESERVES_ID_RESERVE_UNKNOWN,
             Self::ReserveExpired => ErrorCode::MERCHANT_PRIVATE_POST_TIP_AUTHORIZE_RESERVE_EXPIRED,
-            Self::TipsOpen | Self::NameTaken | Self::NameUnknown | Self::TooMany => {
+            Self::TipsOpen | Self::NameTaken | Self::NameUnknown | Self::TooMany(_) => {
                 ErrorCode::GENERIC_PARAMETER_MALFORMED
             }
             Self::TipTooLarge => ErrorCode::MERCHANT_PRIVATE_POST_TIP_AUTHORIZE_INSUFFICIENT_FUNDS,

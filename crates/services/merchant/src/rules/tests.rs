@@ -58,7 +58,8 @@ impl World {
     fn has_room(&self, time: u64, tried: usize, max: usize, command: impl Fn(usize) -> Command) {
         let refusals = self.at(time, (0..tried).map(command).collect());
         assert!(refusals[..max].iter().all(Option::is_none), "{refusals:?}");
-        assert!(refusals[max..].iter().all(|refusal| *refusal == Some(Refusal::TooMany)), "{refusals:?}");
+        let is_full = |refusal: &Option<Refusal>| matches!(refusal, Some(Refusal::TooMany(_)));
+        assert!(refusals[max..].iter().all(is_full), "{refusals:?}");
     }
 }
 
@@ -162,7 +163,12 @@ fn coins_are_confirmed_with_the_statement_that_was_checked() {
             amount: Money::ZERO,
             confirmed: true,
         };
-        let checked = CheckedTransfer { key: key.clone(), statement: statement.clone(), is_last };
+        let checked = CheckedTransfer {
+            key: key.clone(),
+            credit_amount: row.credit_amount,
+            statement: statement.clone(),
+            is_last,
+        };
         let coin = OrderWireKey { order, coin_pub: EddsaPublicKey::from_bytes([coin; 32]) };
         RecordWires { wires: vec![(coin, wire)], checked: Some(checked) }.into()
     };

@@ -3,12 +3,13 @@
 use batzen_crypto::EddsaPublicKey;
 use batzen_engine::{Command, Plan, WorkingSet};
 use batzen_protocol::{Money, Timestamp};
+use batzen_store::Table as _;
 use batzen_tables::merchant::{
     InstanceKey, Instances, TipKey, TipPickupKey, TipPickupRow, TipPickups, TipReserveKey, TipReserveRow,
     TipReserves, TipRow, Tips,
 };
 
-use super::extras::{add_to_shop, working_shop};
+use super::extras::working_shop;
 use super::{MerchantRules, Refusal};
 
 /// The maximum number of reserves of an instance.
@@ -32,11 +33,10 @@ impl Command<MerchantRules> for CreateTipReserve {
     }
 
     fn execute(&self, _: &MerchantRules, rows: &mut WorkingSet, _: Timestamp) -> Result<(), Refusal> {
-        let shop = working_shop(rows, &self.row.instance)?;
+        working_shop(rows, &self.row.instance)?;
         if rows.group::<TipReserves>(TipReserves::BY_INSTANCE, &self.row.instance).len() >= RESERVES_MAX {
-            return Err(Refusal::TooMany);
+            return Err(Refusal::TooMany(TipReserves::DEF.name));
         }
-        add_to_shop(rows, &shop);
         rows.insert::<TipReserves>(&self.key, self.row.clone());
         Ok(())
     }

@@ -111,6 +111,8 @@ pub(crate) struct RecordWires {
 #[derive(Clone, Debug)]
 pub(crate) struct CheckedTransfer {
     pub(crate) key: TransferKey,
+    /// The amount that the shop had reported when the statement was checked.
+    pub(crate) credit_amount: Option<Money>,
     pub(crate) statement: Statement,
     /// Whether these coins are the last of it: then it is verified.
     pub(crate) is_last: bool,
@@ -118,9 +120,13 @@ pub(crate) struct CheckedTransfer {
 
 impl CheckedTransfer {
     fn book(&self, rows: &mut WorkingSet) -> Result<(), Refusal> {
-        let Self { key, statement, is_last } = self;
+        let Self { key, credit_amount, statement, is_last } = self;
         let known = rows.get::<Transfers>(key).ok_or(Refusal::TransferUnknown)?.clone();
-        // What was verified once stays so. It is changed in any case: others may be forgetting it.
+        // The shop may have forgotten it, and reported it with another amount.
+        if known.credit_amount != *credit_amount {
+            return Err(Refusal::TransferUnknown);
+        }
+        // What was verified once stays so.
         let row = match known.verified {
             true => known,
             false => TransferRow {

@@ -167,7 +167,7 @@ async fn only_auditors_that_approve_are_called_and_only_outside() {
     }
     assert_eq!(waiting(&backend).await, 0);
     backend.end().await;
-    // Inside is nobody called.
+    // Nobody inside is called.
     let approval = exchange.approval(&EddsaPrivateKey::generate(), url);
     exchange.replace_in_keys("auditors", json!([approval]));
     let backend = coins_paid(&exchange, |config| config.exchange_networks = Networks::default()).await;

@@ -166,7 +166,7 @@ async fn no_url_of_a_customer_is_asked() {
             })
             .collect();
         is_error(&backend.post(&format!("orders/{id}/pay"), &json!({ "coins": coins })).await, 400, 26);
-        // Nor is one of a shop.
+        // Nor is a URL that a shop names.
         let wish = json!({ "initial_balance": "KUDOS:10", "exchange_url": format!("http://{address}/"), "wire_method": "x-taler-bank" });
         assert!(backend.post("private/reserves", &wish).await.status >= 400);
         backend.end().await;
@@ -220,7 +220,7 @@ async fn an_exchange_without_configuration_is_asked_where_an_auditor_lists_it() 
     exchange.end();
 }
 
-/// The exchange's list is all that tells of a revocation, and somebody may show the list of before.
+/// The exchange's list is all that tells of a revocation, and somebody may show an older list.
 #[tokio::test]
 async fn a_signing_key_that_was_left_out_once_sells_nothing_again() {
     let directory = tempfile::tempdir().unwrap();

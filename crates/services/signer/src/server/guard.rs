@@ -1,7 +1,7 @@
 //! Slows down clients whose handshakes fail. After some failures, an address may try only once per second.
 //! The log gets at most one line per second.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -35,6 +35,8 @@ struct GuardState {
     failed: HashMap<ClientKey, Record>,
     /// The record that all clients share who found no room.
     others: Option<Record>,
+    /// Clients that have succeeded, such as the exchange: others' failures do not slow them down.
+    known: HashSet<ClientKey>,
     said: Option<Instant>,
     unlogged: u64,
 }
@@ -51,8 +53,18 @@ impl Guard {
 
     fn may_try_at(&self, from: ClientKey, now: Instant) -> bool {
         let state = lock(&self.0);
-        let record = state.failed.get(&from).or(state.others.as_ref());
+        let others =
+            state.others.as_ref().filter(|_| from != ClientKey::Local && !state.known.contains(&from));
+        let record = state.failed.get(&from).or(others);
         record.is_none_or(|record| record.present(now) < FREE_FAILURES)
+    }
+
+    /// Records a success.
+    pub(super) fn succeeded(&self, from: ClientKey) {
+        let mut state = lock(&self.0);
+        if state.known.len() < ADDRESSES_MAX {
+            state.known.insert(from);
+        }
     }
 
     /// Records a failure. If it should be logged, returns the number of unlogged failures before it.
@@ -119,6 +131,10 @@ mod tests {
         assert_eq!(lock(&guard.0).failed.len(), ADDRESSES_MAX);
         // All others are slowed down together, but not those that are remembered.
         assert!(!guard.may_try_at(client([255; 4]), now) && guard.may_try_at(client([0; 4]), now));
-        assert!(guard.may_try_at(client([255; 4]), now + 100 * PAUSE));
+        assert!(guard.may_try_at(ClientKey::Local, now));
+        guard.succeeded(client([255; 4]));
+        assert!(guard.may_try_at(client([255; 4]), now), "it has succeeded before");
+        assert!(!guard.may_try_at(client([254; 4]), now));
+        assert!(guard.may_try_at(client([254; 4]), now + 100 * PAUSE));
     }
 }

@@ -118,6 +118,7 @@ async fn accept_all(
             drop(share);
             match shaken {
                 Ok((channel, key)) => {
+                    guard.succeeded(ClientKey::of(from));
                     let client = signer.access.client(key);
                     conn::serve(&signer, channel, &client).await;
                 }

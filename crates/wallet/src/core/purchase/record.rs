@@ -148,7 +148,7 @@ pub struct Purchase {
     pub(crate) wire_fee_share: Money,
     /// The coins, in the random order in which they are sent.
     pub(crate) coins: Vec<PurchaseCoin>,
-    /// How far it is.
+    /// The stage that it has reached.
     pub stage: PurchaseStage,
     /// `MERCHANT_PAYMENT_OK`: the merchant's receipt.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -70,6 +70,8 @@ pub(super) struct Conn {
     room: Notify,
     /// Ends the reader: writing to the peer failed.
     ended: Notify,
+    /// Ends the task that waits until the socket accepts more, so that the socket is closed.
+    cut: Notify,
     events: PeerShare,
     shared: Arc<ServerState>,
 }
@@ -188,6 +190,7 @@ impl Conn {
         (out.bytes, out.written, out.is_broken) = (Vec::new(), 0, true);
         out.share.release();
         self.ended.notify_one();
+        self.cut.notify_one();
     }
 
     /// Returns whether everything is written.
@@ -215,7 +218,10 @@ impl Conn {
 
     async fn flush_later(self: Arc<Self>) {
         loop {
-            let is_writable = timeout(self.shared.options.stall_timeout, self.write.writable()).await;
+            let is_writable = tokio::select! {
+                is_writable = timeout(self.shared.options.stall_timeout, self.write.writable()) => is_writable,
+                () = self.cut.notified() => break,
+            };
             let mut out = self.out();
             let done = match is_writable {
                 Ok(Ok(())) => self.write_some(&mut out),
@@ -272,6 +278,7 @@ pub(super) async fn drive<R: AsyncRead + Unpin>(
         window: AtomicU64::new(0),
         room: Notify::new(),
         ended: Notify::new(),
+        cut: Notify::new(),
         events,
         shared: Arc::clone(shared),
     });

@@ -379,6 +379,23 @@ async fn answers_that_nobody_reads_take_a_share_of_memory() {
 }
 
 #[tokio::test]
+async fn a_client_that_reads_no_answers_to_changes_is_cut_off() {
+    let options = NetOptions { buffered_bytes_max: 1 << 20, ..NetOptions::default() };
+    let served = Served::start(Arc::new(MemoryLedger::with_system_clock()), options).await;
+    let mut raw = Raw::hello(&served.url).await;
+    let transfers: Vec<u8> =
+        (1..=BATCH_EVENTS_MAX as u128).flat_map(|id| transfer(id, 1, 2, 1).to_bytes()).collect();
+    let mut request = Vec::new();
+    frame::push(&mut request, Kind::CreateTransfers, Status::Done, 1, &transfers);
+    let until_cut = async { while raw.0.write_all(&request).await.is_ok() {} };
+    tokio::time::timeout(Duration::from_secs(120), until_cut).await.expect("the socket is closed");
+    // Its share is free for others from the same address.
+    let ledger = connect(&served.url).await.unwrap();
+    assert_eq!(ledger.create_accounts(vec![account(1), account(2)]).await.unwrap().len(), 2);
+    served.stop().await;
+}
+
+#[tokio::test]
 async fn a_connection_with_too_much_in_flight_is_not_read_until_there_is_room() {
     let gate = Arc::new(Gate::new(MemoryLedger::with_system_clock()));
     let options = NetOptions { in_flight_max: 4, ..NetOptions::default() };
@@ -389,9 +406,12 @@ async fn a_connection_with_too_much_in_flight_is_not_read_until_there_is_room() 
         let body = transfer(number, 1, 2, 1).to_bytes();
         raw.send(Kind::CreateTransfers, u64::try_from(number).unwrap(), &body).await;
     }
-    while served.stats.requests(Kind::CreateTransfers) < 4 {
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    let four = async {
+        while served.stats.requests(Kind::CreateTransfers) < 4 {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), four).await.unwrap();
     // Time in which a server without the limit would read more.
     tokio::time::sleep(Duration::from_millis(50)).await;
     assert_eq!(served.stats.requests(Kind::CreateTransfers), 4);

@@ -7,6 +7,7 @@ use batzen_http::{Head, Method};
 use batzen_protocol::api::exchange::{KycRedirect, KycWalletRequest};
 use batzen_protocol::signatures::{SignedMessage, WalletAccountSetup};
 use serde::Deserialize;
+use serde_json::json;
 
 use super::arena::{Arena, HttpArena, Setting};
 use super::attack::{Act, always, each};
@@ -98,10 +99,17 @@ fn proof(exchange: SocketAddr, check_path: &str, code: &str) -> Result<Vec<u8>> 
     let (mut page, mut cookie) = (kyc_url, None);
     // Older exchanges send the browser to the provider at once.
     if let Some(at) = page.find("/kyc-login/") {
-        let sent = call(exchange, "open the page", &wire::get(&page[at..]), 303)?;
         let missing = || BenchError::WrongAnswer("a page that leads nowhere".into());
-        cookie = sent.header("set-cookie").and_then(|text| text.split(';').next()).map(str::to_owned);
-        page = sent.header("location").ok_or_else(missing)?.to_owned();
+        let shown = call(exchange, "open the page", &wire::get(&page[at..]), 200)?;
+        let html = String::from_utf8_lossy(&shown.body).replace("&amp;", "&");
+        let (_, action) = html.split_once("action=\"").ok_or_else(missing)?;
+        let (action, _) = action.split_once('"').ok_or_else(missing)?;
+        let (path, _) = page[at..].split_once('?').ok_or_else(missing)?;
+        let named = shown.header("set-cookie").and_then(|text| text.split(';').next()).ok_or_else(missing)?;
+        let press = wire::with_header(wire::post(&format!("{path}{action}"), &json!({})), "Cookie", named);
+        let sent = call(exchange, "go to the provider", &press, 200)?;
+        cookie = Some(named.to_owned());
+        page = sent.header("refresh").ok_or_else(missing)?.to_owned();
     }
     let head = Head::local(Method::GET, &format!("/?{}", page.split_once('?').unwrap_or_default().1));
     let back = head.query_text("redirect_uri").unwrap_or_default();
