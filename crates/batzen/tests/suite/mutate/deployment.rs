@@ -168,7 +168,7 @@ impl Deployment {
     fn start_merchant(&mut self) {
         let text = format!(
             "[taler]\nCURRENCY = KUDOS\n[merchant]\nPORT = {}\nBIND_TO = 127.0.0.1\nDATA_DIR = {}\n\
-             DEPOSIT_CONFIRMATION_SHARE = 100\nWEBHOOK_NETWORKS = 127.0.0.0/8\n\
+             DEPOSIT_CONFIRMATION_SHARE = 100\nWEBHOOK_NETWORKS = 127.0.0.0/8\nEXCHANGE_NETWORKS = 127.0.0.0/8 ::1\n\
              [merchant-exchange-one]\nEXCHANGE_BASE_URL = {}\nMASTER_KEY = {}\nCURRENCY = KUDOS\n",
             self.merchant.port,
             self.path("merchant"),

@@ -82,6 +82,39 @@ fn use_everything(proxy: &Proxy, routes: &[Route]) {
     }
 }
 
+/// Two bulk transfers: the payee fulfils one and refuses the other.
+fn transfer_in_bulk(proxy: &Proxy) {
+    let send = |method: &str, target: &str, [from, to]: [&str; 2], body: &Value| {
+        let kind = "application/vnd.interoperability.bulkTransfers+json;version=1.0";
+        let seed = Seed::new(method, target).header("FSPIOP-Source", from).header("FSPIOP-Destination", to);
+        let seed = seed.header("Date", "Sat, 21 Nov 2026 15:00:00 GMT");
+        proxy.send(seed.header("Content-Type", kind).header("Accept", kind).json(body));
+    };
+    let any = any_body();
+    for (number, end) in ["", "/error"].into_iter().enumerate() {
+        let id = |n: usize| format!("b51ec534-ee48-4575-b6a9-ead2955b80{number}{n}");
+        let item = |n| {
+            json!({
+                "transferId": id(n), "transferAmount": any["transferAmount"], "ilpPacket": any["ilpPacket"],
+                "condition": any["condition"],
+            })
+        };
+        let bulk = json!({
+            "bulkTransferId": id(0), "bulkQuoteId": id(0), "payerFsp": "fsp1", "payeeFsp": "fsp2",
+            "individualTransfers": [item(1), item(2)], "expiration": any["expiration"],
+        });
+        let answer = match end {
+            "" => json!({
+                "bulkTransferState": "COMPLETED", "completedTimestamp": any["completedTimestamp"],
+                "individualTransferResults": [{"transferId": id(1), "fulfilment": any["condition"]}],
+            }),
+            _ => json!({"errorInformation": any["errorInformation"]}),
+        };
+        send("POST", "/bulkTransfers", ["fsp1", "fsp2"], &bulk);
+        send("PUT", &format!("/bulkTransfers/{}{end}", id(0)), ["fsp2", "fsp1"], &answer);
+    }
+}
+
 /// Operates a switch: looks everything up, moves funds, and settles.
 fn operate(proxy: &Proxy) {
     let token = format!("Bearer {}", TOKENS[0]);
@@ -213,6 +246,7 @@ fn switch_survives_mutation() {
 
     let [participants, operators] = batzen_switch::api::endpoints();
     use_everything(&proxies[0], &routes::of(participants.clone()));
+    transfer_in_bulk(&proxies[0]);
     operate(&proxies[1]);
     let token = format!("Bearer {}", TOKENS[0]);
     proxies[1].visit(&routes::of(operators.clone()), "", &[("authorization", &token)]);

@@ -248,7 +248,7 @@ async fn a_signing_key_that_was_left_out_once_sells_nothing_again() {
         };
         // What the exchange lists, and whether a confirmation of its key counts.
         for (after, signkeys, status) in
-            [(0, &keys["signkeys"], 200), (900, &json!([]), 502), (1_000, &keys["signkeys"], 502)]
+            [(0, &keys["signkeys"], 200), (8_000, &json!([]), 502), (8_100, &keys["signkeys"], 502)]
         {
             exchange.replace_in_keys("signkeys", signkeys.clone());
             let backend = start(after).await;

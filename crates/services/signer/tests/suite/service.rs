@@ -225,6 +225,20 @@ async fn a_node_gets_signatures_but_no_private_keys() {
     assert_eq!(signer.signer.metrics.forbidden.get(), 2);
 }
 
+/// The key files of a signer, which nobody else may read.
+fn key_files(dir: &Path) -> Vec<(&'static str, std::ffi::OsString, Vec<u8>)> {
+    use std::os::unix::fs::PermissionsExt as _;
+    let mut files = Vec::new();
+    for section in ["rsa/keys/COIN_A", "cs/keys/COIN_B", "eddsa/keys"] {
+        for file in std::fs::read_dir(dir.join(section)).unwrap().map(Result::unwrap) {
+            assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+            files.push((section, file.file_name(), std::fs::read(file.path()).unwrap()));
+        }
+    }
+    files.sort();
+    files
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_follower_has_the_primarys_keys_and_loses_what_is_revoked() {
     let (dirs, keys) = ([tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()], Keys::new());
@@ -239,19 +253,7 @@ async fn a_follower_has_the_primarys_keys_and_loses_what_is_revoked() {
     for cipher in [Cipher::Rsa, Cipher::Cs] {
         withdraw(&on_both, cipher).await.unwrap();
     }
-    let files = |dir: &Path| {
-        let mut files = Vec::new();
-        for section in ["rsa/keys/COIN_A", "cs/keys/COIN_B", "eddsa/keys"] {
-            for file in std::fs::read_dir(dir.join(section)).unwrap().map(Result::unwrap) {
-                use std::os::unix::fs::PermissionsExt as _;
-                assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
-                files.push((section, file.file_name(), std::fs::read(file.path()).unwrap()));
-            }
-        }
-        files.sort();
-        files
-    };
-    assert_eq!(files(dirs[0].path()), files(dirs[1].path()));
+    assert_eq!(key_files(dirs[0].path()), key_files(dirs[1].path()));
 
     // Only the master key can revoke, and the revocation reaches every signer.
     let cs = of(&on_both, Cipher::Cs);
@@ -274,7 +276,7 @@ async fn a_follower_has_the_primarys_keys_and_loses_what_is_revoked() {
     wait_until(|| same() && !primary.signer.keys().signing.contains_key(&online)).await;
     wait_until(|| on_both.denominations().iter().all(|key| key.info().h_bare != h_bare)).await;
     assert_eq!(on_both.denominations().len(), 2, "another key has taken its place");
-    assert_eq!(files(dirs[0].path()), files(dirs[1].path()));
+    assert_eq!(key_files(dirs[0].path()), key_files(dirs[1].path()));
 
     // Of two primaries, the one that was promoted last remains.
     follower.signer.promote(primary.signer.status().epoch).unwrap();
@@ -286,8 +288,8 @@ async fn a_follower_refuses_the_keys_of_another_exchange() {
     let (dirs, keys) = ([tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()], Keys::new());
     let first = start(dirs[1].path(), &keys, 1, Role::Primary, NOWHERE).await;
     wait_until(|| first.signer.modules.is_complete()).await;
-    let before = first.signer.keys().version;
     drop(first);
+    let before = key_files(dirs[1].path());
     // The former primary has lost all its keys and started again.
     let fresh = start(dirs[0].path(), &keys, 0, Role::Primary, NOWHERE).await;
     let follower = start(dirs[1].path(), &keys, 1, Role::Follower, &fresh.url).await;
@@ -295,7 +297,7 @@ async fn a_follower_refuses_the_keys_of_another_exchange() {
         follower.signer.status().sync_error.is_some_and(|error| error.contains("another exchange"))
     })
     .await;
-    assert_eq!(follower.signer.keys().version, before);
+    assert_eq!(key_files(dirs[1].path()), before);
 }
 
 #[tokio::test(flavor = "multi_thread")]
