@@ -152,7 +152,7 @@ async fn expired_money_comes_back() {
         settle(&[&alice]).await;
         let sent = row(&alice, "send");
         assert_eq!((sent.status, sent.effect.as_str()), (Status::Failed, "+KUDOS:0"));
-        assert!(sent.message.unwrap().contains("unless somebody accepted it"));
+        assert!(sent.message.unwrap().contains("accepted it before"));
         assert!(available(&alice).money >= before.money.checked_sub(money("KUDOS:0.5")).unwrap());
         check_books(&world, &[&alice, &bob]);
         check_no_loss(&alice);

@@ -116,7 +116,7 @@ pub(super) const ATTACKS: [Kind; 31] = [
     on(
         Service::Merchant,
         "slow-exchanges",
-        "payments with coins of three slow exchanges that nobody lists, each one different",
+        "payments with coins of exchanges that nobody lists, each one different",
     ),
     on(Service::Merchant, "template-orders", "orders from the templates of all shops"),
     on(Service::Merchant, "token-guesses", "guesses of the shops' tokens, each one different"),
