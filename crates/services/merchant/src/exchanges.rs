@@ -52,7 +52,7 @@ const LISTED_KEYS_BYTES_MAX: usize = 4 << 20;
 /// The maximum number of exchanges that auditors list.
 const LISTED_MAX: usize = 256;
 /// The maximum number of URLs in a request that the configuration does not name: for each, exchanges may be asked again.
-const STRANGERS_PER_REQUEST_MAX: usize = 3;
+const OTHER_URLS_PER_REQUEST_MAX: usize = 3;
 /// The maximum number of signing keys in the list of an exchange.
 const SIGNKEYS_MAX: usize = 1_024;
 /// Timeout of an auditor's list of exchanges.
@@ -331,12 +331,13 @@ impl Exchanges {
         self.trusted.iter().map(|contact| &contact.exchange)
     }
 
-    /// Returns whether a request may name these URLs: each that the configuration does not name may be asked.
+    /// Returns whether a request may name these URLs: for each that the configuration does not name, exchanges may be asked
+    /// again.
     #[must_use]
     pub(crate) fn are_few<'a>(&self, urls: impl Iterator<Item = &'a str>) -> bool {
-        let strangers: std::collections::BTreeSet<&str> =
+        let others: std::collections::BTreeSet<&str> =
             urls.filter(|url| self.configured(url).is_none()).collect();
-        strangers.len() <= STRANGERS_PER_REQUEST_MAX
+        others.len() <= OTHER_URLS_PER_REQUEST_MAX
     }
 
     /// The URL of an exchange as the configuration writes it, if it names the exchange.
