@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`process`] | the real programs: run to completion, or as services that can be killed |
 //! | [`setup`] | configuration of a bank and an exchange, and requests to them |
+//! | [`ports`] | free ports, each given once |
 //! | [`browser`] | a headless Chromium |
 //! | [`damage`] | stores with flipped bits |
 //! | `world` | a bank, an exchange and a shop in the test's process, with a clock that the test sets and a network that lies |
@@ -13,6 +14,7 @@
 
 pub mod browser;
 pub mod damage;
+pub mod ports;
 pub mod postgres;
 pub mod process;
 pub mod setup;

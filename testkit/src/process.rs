@@ -2,13 +2,12 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
-use std::sync::LazyLock;
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::{Duration, Instant};
+
+use crate::ports;
 
 /// A time limit for anything that should take a second, since machines are sometimes busy.
 pub const PATIENCE: Duration = Duration::from_secs(120);
@@ -94,26 +93,9 @@ pub fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// A free port below the range that the system gives to clients: otherwise, while a service is down, one of its own clients
-/// could be given the service's port. No port is given twice in one process, so that no test gets one that another has not
-/// bound yet; a service that loses its port in that way leaves its test to talk to a stranger.
+/// A free port, given to nobody else; see [`ports::reserve`].
 pub fn free_port() -> u16 {
-    const FIRST: u16 = 10_240;
-    const PORTS: u16 = 20_000;
-    static START: LazyLock<u16> = LazyLock::new(|| {
-        let mut bytes = [0; 2];
-        batzen_crypto::fill_random(&mut bytes);
-        u16::from_le_bytes(bytes) % PORTS
-    });
-    static GIVEN: AtomicU16 = AtomicU16::new(0);
-    loop {
-        let given = GIVEN.fetch_add(1, Ordering::Relaxed);
-        assert!(given < PORTS, "every port was given to a test once");
-        let port = FIRST + (*START + given) % PORTS;
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return port;
-        }
-    }
+    ports::reserve().expect("a free port")
 }
 
 /// A running service; killed when it is dropped.

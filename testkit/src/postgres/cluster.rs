@@ -2,7 +2,6 @@
 
 use std::fs::File;
 use std::io::Write;
-use std::net::TcpListener;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -10,6 +9,7 @@ use std::process::{Child, Command, Stdio};
 
 use rustix::process::Signal;
 
+use crate::ports;
 use crate::postgres::install::Owner;
 use crate::postgres::process::{Guard, kill_all, signal, wait_until};
 use crate::postgres::{ClusterError, Installation};
@@ -446,17 +446,7 @@ fn finish(program: &'static str, command: &mut Command) -> Result<String, Cluste
     Err(ClusterError::Program { program, text })
 }
 
-/// A free port below the range for client sockets: while the server is down, the system could otherwise give
-/// its port to one of its clients.
+/// A free port, given to nobody else.
 pub(crate) fn free_port() -> Result<u16, ClusterError> {
-    loop {
-        let mut bytes = [0; 2];
-        batzen_crypto::fill_random(&mut bytes);
-        let port = 10_240 + u16::from_le_bytes(bytes) % 20_000;
-        match TcpListener::bind(("127.0.0.1", port)) {
-            Ok(_) => return Ok(port),
-            Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => {}
-            Err(error) => return Err(ClusterError::io("127.0.0.1")(error)),
-        }
-    }
+    ports::reserve().map_err(ClusterError::io("127.0.0.1"))
 }

@@ -9,7 +9,7 @@ use batzen_service::wire_gateway::{GatewayAuth, WireGatewayClient};
 use common::{read_to_end, status};
 use std::{
     fs,
-    net::{SocketAddr, TcpListener},
+    net::SocketAddr,
     path::PathBuf,
     process::{Child, Command, Stdio},
     sync::Arc,
@@ -107,7 +107,7 @@ fn configuration(
 
 async fn nginx_before(exchange: SocketAddr, change: (&str, &str)) -> Nginx {
     let directory = tempfile::tempdir().unwrap();
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let port = batzen_testkit::process::free_port();
     let config = configuration(directory.path(), port, exchange, change);
     let command = || {
         let mut command = Command::new(program());
@@ -123,8 +123,9 @@ async fn nginx_before(exchange: SocketAddr, change: (&str, &str)) -> Nginx {
     let checked = command().arg("-t").output().expect("nginx is installed (make needs-test)");
     assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stderr));
     let child = command().stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-    let nginx = Nginx { child, directory, addr: SocketAddr::from(([127, 0, 0, 1], port)) };
+    let mut nginx = Nginx { child, directory, addr: SocketAddr::from(([127, 0, 0, 1], port)) };
     while TcpStream::connect(nginx.addr).await.is_err() {
+        assert!(nginx.child.try_wait().unwrap().is_none(), "nginx has ended");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
     nginx

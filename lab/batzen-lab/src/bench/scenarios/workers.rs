@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -30,6 +29,7 @@ use crate::bench::results::machine::Machine;
 use crate::bench::results::result::{BytesPerOp, LimitedBy, Load, Run, RunResult, SCHEMA, Sample, utc_now};
 use crate::bench::scenarios::database::{self, Database, StoreOptions};
 use crate::bench::scenarios::options::RunOptions;
+use crate::bench::scenarios::world::free_port;
 
 /// The currency of the scenarios.
 const CURRENCY: &str = "EUR";
@@ -140,8 +140,7 @@ impl BankProcess {
     /// # Errors
     /// When it does not start.
     pub(crate) fn start(context: &Context, run_dir: &RunDirectory, data: &Path) -> Result<Self> {
-        let free = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
-        let port = free.map_err(|error| BenchError::set_up("no free port for the bank", error))?.port();
+        let port = free_port()?;
         let log = run_dir.world.join("bank.log");
         let log = std::fs::File::create(&log).map_err(BenchError::io(&log))?;
         let mut command = Command::new(&context.program);

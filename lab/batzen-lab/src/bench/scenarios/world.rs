@@ -1,7 +1,7 @@
 //! The world of a measurement: a bank, an exchange and, if the scenario needs it, a merchant backend, all real
 //! processes of this program, with keys, accounts and funded reserves.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -547,19 +547,9 @@ pub(super) fn local(port: u16) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, port))
 }
 
-/// A free port below the range that the system gives to clients.
+/// A free port, given to nobody else.
 pub(super) fn free_port() -> Result<u16> {
-    const FIRST: u16 = 10_240;
-    const COUNT: u16 = 20_000;
-    for _ in 0..100 {
-        let mut bytes = [0; 2];
-        batzen_crypto::fill_random(&mut bytes);
-        let port = FIRST + u16::from_le_bytes(bytes) % COUNT;
-        if TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok() {
-            return Ok(port);
-        }
-    }
-    Err(BenchError::SetUp(format!("no free port between {FIRST} and {}", FIRST + COUNT)))
+    batzen_testkit::ports::reserve().map_err(|error| BenchError::set_up("no free port", error))
 }
 
 /// The configuration of one process of the exchange, which sets itself up. All have the public URL of the first.

@@ -20,6 +20,7 @@ use batzen_exchange::service::{RunningExchange, StartOptions};
 use batzen_http::client::{Client, ClientOptions};
 use batzen_merchant::TrustedExchange;
 use batzen_protocol::{Currency, Money};
+use batzen_testkit::ports;
 use batzen_wallet::Wallet;
 use serde::{Deserialize, Serialize};
 
@@ -396,7 +397,7 @@ impl SavedState {
             (&mut self.shop_port, options.shop_port, SHOP_PORT),
         ] {
             *port = match wanted {
-                Some(0) => free_port()?,
+                Some(0) => ports::reserve()?,
                 Some(wanted) => wanted,
                 None if *port != 0 => *port,
                 None => port_like(options.keeps_serving.then_some(documented))?,
@@ -410,7 +411,7 @@ impl SavedState {
         batzen_crypto::fill_random(&mut salt);
         let documented = |port| if options.keeps_serving { Some(port) } else { None };
         let exchange_port = match options.exchange_port {
-            Some(0) => free_port()?,
+            Some(0) => ports::reserve()?,
             Some(port) => port,
             None => port_like(documented(EXCHANGE_PORT))?,
         };
@@ -455,22 +456,6 @@ impl SavedState {
 fn port_like(wanted: Option<u16>) -> anyhow::Result<u16> {
     match wanted {
         Some(port) if TcpListener::bind(("127.0.0.1", port)).is_ok() => Ok(port),
-        _ => free_port(),
+        _ => Ok(ports::reserve()?),
     }
-}
-
-/// A port that is free now. It is kept for later runs, so it must be below the range that the system gives to
-/// clients; any of them might use it by then.
-fn free_port() -> anyhow::Result<u16> {
-    const FIRST: u16 = 10_240;
-    const COUNT: u16 = 20_000;
-    for _ in 0..100 {
-        let mut bytes = [0; 2];
-        batzen_crypto::fill_random(&mut bytes);
-        let port = FIRST + u16::from_le_bytes(bytes) % COUNT;
-        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
-            return Ok(port);
-        }
-    }
-    bail!("no free port between {FIRST} and {}", FIRST + COUNT)
 }

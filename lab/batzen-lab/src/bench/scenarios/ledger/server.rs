@@ -1,7 +1,7 @@
 //! The ledger under test, in a separate process.
 
 use std::fs::File;
-use std::net::{SocketAddr, TcpListener};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::Ordering;
@@ -15,6 +15,7 @@ use crate::bench::error::Result;
 use crate::bench::load::affinity::{Placement, on_cores};
 use crate::bench::load::wire;
 use crate::bench::scenarios::Context;
+use crate::bench::scenarios::world::{free_port, local};
 
 /// Time that the server may take to start.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -28,11 +29,6 @@ pub(crate) struct LedgerServer {
     pub(crate) url: String,
 }
 
-fn free_address() -> Result<SocketAddr> {
-    let address = TcpListener::bind(("127.0.0.1", 0)).and_then(|listener| listener.local_addr());
-    address.map_err(|error| BenchError::set_up("no free port for the ledger", error))
-}
-
 impl LedgerServer {
     /// Starts it on the server's cores, with its data and its log in a directory, and waits until it answers.
     pub(crate) fn start(
@@ -43,7 +39,7 @@ impl LedgerServer {
     ) -> Result<Self> {
         let (data, log) = (dir.join("ledger"), dir.join("ledger.log"));
         let file = File::create(&log).map_err(BenchError::io(&log))?;
-        let (tcp, http) = (free_address()?, free_address()?);
+        let (tcp, http) = (local(free_port()?), local(free_port()?));
         let mut command = Command::new(&context.program);
         command.args(["ledger", "serve", "--http", &http.to_string(), "--data"]).arg(&data);
         let (socket, url) = match transport {

@@ -1,6 +1,6 @@
 //! The switch under test: a real process of this program with its own ledger.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -11,6 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::bench::BenchError;
 use crate::bench::error::Result;
 use crate::bench::load::affinity;
+use crate::bench::scenarios::world::{free_port, local};
 
 /// Time that it may take to start and to end.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -58,7 +59,6 @@ impl SwitchProcess {
             .stderr(file);
         let child = affinity::on_cores(cores, || command.spawn())?
             .map_err(|error| BenchError::set_up("cannot start the switch", error))?;
-        let local = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
         let mut switch = Self { child, log, participants: local(port), administration: local(admin_port) };
         let deadline = Instant::now() + PATIENCE;
         while !switch.is_ready() {
@@ -132,13 +132,6 @@ impl Drop for SwitchProcess {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-fn free_port() -> Result<u16> {
-    std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
-        .and_then(|listener| listener.local_addr())
-        .map(|address| address.port())
-        .map_err(|error| BenchError::set_up("no free port for the switch", error))
 }
 
 /// One operator may do everything here: this measurement is not about four eyes.
