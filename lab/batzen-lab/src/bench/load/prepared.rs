@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use crate::bench::load::generator::{Next, Outgoing, Script};
 
 /// One in this many jobs has its answer kept and checked after the run.
-pub(crate) const SAMPLE_EVERY: u64 = 128;
+const SAMPLE_EVERY: u64 = 128;
 /// The most answers kept per thread.
 const SAMPLES_MAX: usize = 1_000;
 
@@ -37,12 +37,41 @@ pub(crate) struct Sample {
     pub body: Vec<u8>,
 }
 
+/// Selects the jobs of a load whose answers are kept and checked after the run: the first, so that a short or slow
+/// load is checked, too, and one in so many.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sampling {
+    first: u64,
+    every: u64,
+}
+
+impl Sampling {
+    /// A selection among jobs with consecutive numbers from `first`.
+    #[must_use]
+    pub(crate) fn new(first: u64, every: u64) -> Self {
+        Self { first, every }
+    }
+
+    /// The selection that [`Prepared`] makes.
+    #[must_use]
+    pub(crate) fn of_prepared(first: u64) -> Self {
+        Self::new(first, SAMPLE_EVERY)
+    }
+
+    /// Returns whether the answers of a job are kept.
+    #[must_use]
+    pub(crate) fn includes(self, number: u64) -> bool {
+        number == self.first || number.is_multiple_of(self.every)
+    }
+}
+
 /// Sends jobs that were prepared in advance; every answer must have the same status, 200 unless another is expected.
 #[derive(Debug)]
 pub(crate) struct Prepared {
     jobs: VecDeque<Job>,
     under_way: Vec<Option<Job>>,
     status: u16,
+    sampling: Sampling,
     /// Answers to be checked.
     pub samples: Vec<Sample>,
 }
@@ -51,11 +80,13 @@ impl Prepared {
     /// Divides jobs among threads, each with up to `clients` connections.
     #[must_use]
     pub(crate) fn share(jobs: Vec<Job>, threads: usize, clients: usize) -> Vec<Self> {
+        let sampling = Sampling::of_prepared(jobs.first().map_or(0, |job| job.number));
         let mut scripts: Vec<Self> = (0..threads)
             .map(|_| Self {
                 jobs: VecDeque::new(),
                 under_way: std::iter::repeat_with(|| None).take(clients).collect(),
                 status: 200,
+                sampling,
                 samples: Vec::new(),
             })
             .collect();
@@ -101,7 +132,7 @@ impl Script for Prepared {
         if let Some(next) = job.requests.pop_front() {
             return (1, Next::Send(next));
         }
-        if job.number.is_multiple_of(SAMPLE_EVERY) && self.samples.len() < SAMPLES_MAX {
+        if self.sampling.includes(job.number) && self.samples.len() < SAMPLES_MAX {
             self.samples.push(Sample { number: job.number, body: body.to_vec() });
         }
         (job.ops, Next::Done)
@@ -117,7 +148,7 @@ mod tests {
         let outgoing = |text: &str| Outgoing { bytes: text.into(), kind: 0 };
         let jobs: Vec<Job> = (0..5)
             .map(|number| Job {
-                number: number * SAMPLE_EVERY / 2,
+                number: (number + 1) * SAMPLE_EVERY / 2,
                 ops: 3,
                 requests: [outgoing("a"), outgoing("b")].into(),
             })
@@ -135,7 +166,7 @@ mod tests {
         let mut sampled: Vec<u64> =
             scripts.iter().flat_map(|script| &script.samples).map(|sample| sample.number).collect();
         sampled.sort_unstable();
-        assert_eq!(sampled, [0, SAMPLE_EVERY, 2 * SAMPLE_EVERY]);
+        assert_eq!(sampled, [SAMPLE_EVERY / 2, SAMPLE_EVERY, 2 * SAMPLE_EVERY]);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::bench::load::coins::{self, Mint, Reserves};
 use crate::bench::load::generator::{Kind, LoadOutcome};
 use crate::bench::load::measure::{Description, Stage, Workload, measure};
 use crate::bench::load::payments::{Payment, Payments};
-use crate::bench::load::prepared::{Job, Prepared, SAMPLE_EVERY};
+use crate::bench::load::prepared::{Job, Prepared, Sampling};
 use crate::bench::load::random::{Merchants, Seed};
 use crate::bench::results::result::Run;
 use crate::bench::scenarios::Context;
@@ -178,10 +178,11 @@ impl Workload for DepositLoad {
             };
             Ok(Job::single(u64::from(first) + job as u64, batch as u64, bytes))
         })?;
+        let sampling = Sampling::of_prepared(first.into());
         for (number, (payment, coins)) in
             (u64::from(first)..).zip(payments.into_iter().zip(coins.chunks(batch)))
         {
-            if number.is_multiple_of(SAMPLE_EVERY) {
+            if sampling.includes(number) {
                 self.kept.insert(number, (payment, coins.iter().map(|coin| coin.coin_pub).collect()));
             }
         }

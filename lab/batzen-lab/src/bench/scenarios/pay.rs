@@ -22,7 +22,7 @@ use crate::bench::error::Result;
 use crate::bench::load::coins::{self, Coin, Mint, Reserves};
 use crate::bench::load::generator::{Kind, LoadOutcome, Next, Outgoing, Script};
 use crate::bench::load::measure::{Description, Stage, Workload, measure};
-use crate::bench::load::prepared::refusal;
+use crate::bench::load::prepared::{Sampling, refusal};
 use crate::bench::load::random::{Chooser, Merchants, Numbers, Seed};
 use crate::bench::load::wire;
 use crate::bench::results::result::Run;
@@ -231,8 +231,9 @@ impl Workload for Pay {
             template: self.template,
             exchange_url: stage.world.base_url(),
         });
+        let sampling = Sampling::new(first.into(), SAMPLE_EVERY);
         let mut scripts: Vec<Customers> =
-            (0..stage.threads).map(|_| Customers::new(Arc::clone(&terms), stage.clients)).collect();
+            (0..stage.threads).map(|_| Customers::new(Arc::clone(&terms), sampling, stage.clients)).collect();
         for number in u64::from(first)..u64::from(end) {
             let purchase = Purchase {
                 number,
@@ -311,6 +312,7 @@ struct Fact {
 pub(super) struct Customers {
     terms: Arc<Terms>,
     waiting: VecDeque<Purchase>,
+    sampling: Sampling,
     under_way: Vec<Option<Purchase>>,
     facts: Vec<Fact>,
 }
@@ -386,17 +388,18 @@ impl Purchase {
 }
 
 impl Customers {
-    fn new(terms: Arc<Terms>, clients: usize) -> Self {
+    fn new(terms: Arc<Terms>, sampling: Sampling, clients: usize) -> Self {
         Self {
             terms,
             waiting: VecDeque::new(),
+            sampling,
             under_way: std::iter::repeat_with(|| None).take(clients).collect(),
             facts: Vec::new(),
         }
     }
 
     fn keep(&mut self, purchase: &Purchase, signature: EddsaSignature, is_receipt: bool) {
-        let is_sampled = purchase.number.is_multiple_of(SAMPLE_EVERY) && self.facts.len() < FACTS_MAX;
+        let is_sampled = self.sampling.includes(purchase.number) && self.facts.len() < FACTS_MAX;
         if let (true, Some((h_contract_terms, merchant_pub))) = (is_sampled, purchase.contract) {
             self.facts.push(Fact { h_contract_terms, merchant_pub, signature, is_receipt });
         }

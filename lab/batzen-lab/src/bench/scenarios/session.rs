@@ -22,7 +22,7 @@ use crate::bench::load::change::{Change, Terms, Unfinished};
 use crate::bench::load::coins::{self, Coin, Planchet};
 use crate::bench::load::generator::{Kind, Next, Outgoing, Script};
 use crate::bench::load::payments::{Payment, Payments};
-use crate::bench::load::prepared::refusal;
+use crate::bench::load::prepared::{Sampling, refusal};
 use crate::bench::scenarios::world::{self, Denom, World};
 
 /// One in this many sessions has all its answers kept and checked after the run.
@@ -194,6 +194,7 @@ pub(crate) fn check(scripts: Vec<Sessions>, world: &World) -> Result<u64> {
 /// Sessions of one thread.
 pub(crate) struct Sessions {
     waiting: VecDeque<Session>,
+    sampling: Sampling,
     under_way: Vec<Option<Session>>,
     denoms: Arc<Vec<Denom>>,
     payments: Arc<Payments>,
@@ -286,9 +287,11 @@ impl Sessions {
         payments: &Payments,
     ) -> Vec<Self> {
         let (denoms, payments) = (Arc::new(denoms.to_vec()), Arc::new(payments.clone()));
+        let sampling = Sampling::new(sessions.first().map_or(0, |session| session.number), SAMPLE_EVERY);
         let mut scripts: Vec<Self> = (0..threads)
             .map(|_| Self {
                 waiting: VecDeque::new(),
+                sampling,
                 under_way: std::iter::repeat_with(|| None).take(clients).collect(),
                 denoms: Arc::clone(&denoms),
                 payments: Arc::clone(&payments),
@@ -501,7 +504,7 @@ impl Sessions {
     }
 
     fn is_kept(&self, session: u64) -> bool {
-        session.is_multiple_of(SAMPLE_EVERY) && self.facts.len() < FACTS_MAX
+        self.sampling.includes(session) && self.facts.len() < FACTS_MAX
     }
 
     fn keep(&mut self, session: u64, facts: impl FnOnce() -> Vec<Fact>) {

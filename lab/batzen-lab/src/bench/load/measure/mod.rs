@@ -264,6 +264,9 @@ pub(crate) fn measure<W: Workload>(
         Some(target_ops_per_s) => Load::Open { clients: load.measured_clients() as usize, target_ops_per_s },
     };
     result.extra.insert("answers_checked".into(), checked as f64);
+    if checked == 0 {
+        result.remarks.push("no answer was checked: the load ended before any that is kept".into());
+    }
     if let (Some(before), Some(after), Some((findings, seconds))) = (auditor_before, auditor_after, caught_up)
     {
         let ops = outcome.ops_in_all.max(1) as f64;
