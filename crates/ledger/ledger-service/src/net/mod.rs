@@ -29,6 +29,7 @@ pub mod json;
 pub(crate) mod server;
 #[cfg(feature = "tigerbeetle")]
 pub mod tigerbeetle;
+mod write;
 
 pub use address::LedgerAddress;
 pub use client::{ClientOptions, LedgerClient};

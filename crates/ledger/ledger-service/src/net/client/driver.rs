@@ -11,9 +11,10 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
-use super::state::{Inner, WriteHalf};
+use super::state::Inner;
 use super::{ClientOptions, Target};
 use crate::net::frame::{self, FrameError, HEADER_BYTES, Hello, Kind, Parsed, Status};
+use crate::net::write::WriteHalf;
 
 /// Initial size of a buffer.
 const BUFFER_BYTES: usize = 4 << 10;

@@ -7,17 +7,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use batzen_ledger::LedgerError;
 use batzen_ledger::record::RECORD_BYTES;
 use bytes::Bytes;
-use tokio::net::{tcp, unix};
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::ClientOptions;
 use crate::net::body::{RESULT_BYTES, runs_alone};
 use crate::net::frame::{BODY_BYTES_MAX, HEADER_BYTES, Header, Kind, Status};
+use crate::net::write::{Unwritten, WriteHalf};
 
 pub(super) type Reply = oneshot::Sender<Result<Bytes, LedgerError>>;
-
-/// Empty buffers above this capacity are freed.
-const BUFFER_BYTES_KEPT: usize = 64 << 10;
 
 /// One caller's part of a frame: the next `events` events and as many results. 0: the whole answer.
 struct Part {
@@ -72,28 +69,6 @@ impl Frame {
     }
 }
 
-/// Recipient of requests.
-pub(super) enum WriteHalf {
-    Tcp(tcp::OwnedWriteHalf),
-    Unix(unix::OwnedWriteHalf),
-}
-
-impl WriteHalf {
-    fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Self::Tcp(half) => half.try_write(bytes),
-            Self::Unix(half) => half.try_write(bytes),
-        }
-    }
-
-    pub(super) async fn writable(&self) -> io::Result<()> {
-        match self {
-            Self::Tcp(half) => half.writable().await,
-            Self::Unix(half) => half.writable().await,
-        }
-    }
-}
-
 /// A request for a cluster.
 pub(super) struct Request {
     pub number: u64,
@@ -127,8 +102,7 @@ impl Live {
 struct Socket {
     write: Arc<WriteHalf>,
     /// Bytes that the socket did not accept yet.
-    out: Vec<u8>,
-    written: usize,
+    out: Unwritten,
     is_broken: bool,
 }
 
@@ -140,7 +114,7 @@ impl Socket {
             return false;
         }
         let mut done = 0;
-        if self.out.is_empty() {
+        if self.out.len() == 0 {
             while done < bytes.len() {
                 match self.write.try_write(&bytes[done..]) {
                     Ok(count) if count > 0 => done += count,
@@ -152,27 +126,13 @@ impl Socket {
                 }
             }
         }
-        self.out.extend_from_slice(&bytes[done..]);
+        self.out.end().extend_from_slice(&bytes[done..]);
         done < bytes.len()
     }
 
     /// Writes the rest. True: nothing is left.
     fn send_rest(&mut self) -> io::Result<bool> {
-        while self.written < self.out.len() {
-            match self.write.try_write(&self.out[self.written..]) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(count) => self.written += count,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
-                Err(error) => return Err(error),
-            }
-        }
-        self.written = 0;
-        if self.out.capacity() > BUFFER_BYTES_KEPT {
-            self.out = Vec::new();
-        } else {
-            self.out.clear();
-        }
-        Ok(true)
+        self.out.write(|bytes| self.write.try_write(bytes))
     }
 }
 
@@ -300,7 +260,7 @@ impl Inner {
 
     /// After connecting: repeats requests under way, then continues.
     pub(super) fn connected(&self, write: Arc<WriteHalf>, in_flight_max: usize) {
-        let socket = Socket { write, out: Vec::new(), written: 0, is_broken: false };
+        let socket = Socket { write, out: Unwritten::default(), is_broken: false };
         self.is_live(Live::Socket(socket), in_flight_max.max(1));
         self.wake.notify_one();
     }

@@ -10,7 +10,6 @@ use batzen_http::{PeerShare, Socket};
 use batzen_ledger::{Account, Ledger, LedgerError, Transfer};
 use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt};
-use tokio::net::{tcp, unix};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
 
@@ -18,36 +17,13 @@ use super::ServerState;
 use super::queue::Part;
 use crate::net::body::{EVENTS_PER_ANSWER_MAX, ID_BYTES, Record, push_all, read_all, read_one};
 use crate::net::frame::{self, BODY_BYTES_MAX, HEADER_BYTES, Hello, Kind, Parsed, Status, VERSION};
+use crate::net::write::{BYTES_KEPT, Unwritten, WriteHalf};
 
 /// Initial size of a connection's buffers, which they also shrink to: most requests are small, and there may
 /// be many connections. Only what exceeds it is counted among the buffered bytes.
 const BUFFER_BYTES: usize = 4 << 10;
-/// Empty buffers above this capacity are freed.
-const BUFFER_BYTES_KEPT: usize = 64 << 10;
 /// A connection with this many unsent bytes of answers is not read.
 const UNREAD_BYTES_MAX: usize = 4 << 20;
-
-/// The write half of a connection.
-pub(super) enum WriteHalf {
-    Tcp(tcp::OwnedWriteHalf),
-    Unix(unix::OwnedWriteHalf),
-}
-
-impl WriteHalf {
-    fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
-        match self {
-            Self::Tcp(half) => half.try_write(bytes),
-            Self::Unix(half) => half.try_write(bytes),
-        }
-    }
-
-    async fn writable(&self) -> io::Result<()> {
-        match self {
-            Self::Tcp(half) => half.writable().await,
-            Self::Unix(half) => half.writable().await,
-        }
-    }
-}
 
 /// A connection's parts of what all connections use.
 pub(super) struct Shares {
@@ -77,9 +53,7 @@ pub(super) struct Conn {
 }
 
 struct Out {
-    bytes: Vec<u8>,
-    /// Part of `bytes` that is already written.
-    written: usize,
+    unwritten: Unwritten,
     /// The client's share of the bytes of answers that are not written.
     share: PeerShare,
     /// Whether a task waits until the socket accepts more.
@@ -96,7 +70,7 @@ impl Conn {
     pub(super) fn answer(&self, kind: Kind, number: u64, body: &[u8]) {
         let mut out = self.out();
         if !out.is_broken {
-            frame::push(&mut out.bytes, kind, Status::Done, number, body);
+            frame::push(out.unwritten.end(), kind, Status::Done, number, body);
         }
         drop(out);
         self.leave();
@@ -108,7 +82,7 @@ impl Conn {
         let mut out = self.out();
         if out.is_broken || body.len() <= BUFFER_BYTES || out.share.grow(body.len()) {
             if !out.is_broken {
-                frame::push(&mut out.bytes, kind, Status::Done, number, body);
+                frame::push(out.unwritten.end(), kind, Status::Done, number, body);
             }
             drop(out);
             self.leave();
@@ -135,7 +109,7 @@ impl Conn {
         let (status, text) = Status::of(error);
         let mut out = self.out();
         if !out.is_broken {
-            frame::push_error(&mut out.bytes, kind, status, number, text);
+            frame::push_error(out.unwritten.end(), kind, status, number, text);
         }
     }
 
@@ -151,7 +125,7 @@ impl Conn {
     fn has_room(&self) -> bool {
         let out = self.out();
         self.in_flight.load(Ordering::Acquire) < self.shared.options.in_flight_max
-            && out.bytes.len() - out.written < UNREAD_BYTES_MAX
+            && out.unwritten.len() < UNREAD_BYTES_MAX
     }
 
     /// Writes appended answers as far as the socket accepts them. A task writes the rest.
@@ -164,7 +138,7 @@ impl Conn {
             self.hold_unread(&mut out);
             return;
         }
-        let was_over = out.bytes.len() - out.written >= UNREAD_BYTES_MAX;
+        let was_over = out.unwritten.len() >= UNREAD_BYTES_MAX;
         match self.write_some(&mut out) {
             Ok(true) if was_over => self.room.notify_one(),
             Ok(true) => {}
@@ -180,14 +154,14 @@ impl Conn {
     /// Counts answers that the client does not read. Those to changes cannot be refused any more, so a client beyond its
     /// share is cut off; it finds out by its ids what was done.
     fn hold_unread(&self, out: &mut Out) {
-        let unread = (out.bytes.len() - out.written).saturating_sub(BUFFER_BYTES_KEPT);
+        let unread = out.unwritten.len().saturating_sub(BYTES_KEPT);
         if unread > 0 && !out.share.grow_to(unread) {
             self.breaks(out);
         }
     }
 
     fn breaks(&self, out: &mut Out) {
-        (out.bytes, out.written, out.is_broken) = (Vec::new(), 0, true);
+        (out.unwritten, out.is_broken) = (Unwritten::default(), true);
         out.share.release();
         self.ended.notify_one();
         self.cut.notify_one();
@@ -195,25 +169,13 @@ impl Conn {
 
     /// Returns whether everything is written.
     fn write_some(&self, out: &mut Out) -> io::Result<bool> {
-        while out.written < out.bytes.len() {
-            match self.write.try_write(&out.bytes[out.written..]) {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(count) => {
-                    out.written += count;
-                    self.shared.stats.bytes_sent.add(count as u64);
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
-                Err(error) => return Err(error),
-            }
+        let before = out.unwritten.len();
+        let is_done = out.unwritten.write(|bytes| self.write.try_write(bytes));
+        self.shared.stats.bytes_sent.add((before - out.unwritten.len()) as u64);
+        if matches!(is_done, Ok(true)) {
+            out.share.release();
         }
-        out.written = 0;
-        out.share.release();
-        if out.bytes.capacity() > BUFFER_BYTES_KEPT {
-            out.bytes = Vec::new();
-        } else {
-            out.bytes.clear();
-        }
-        Ok(true)
+        is_done
     }
 
     async fn flush_later(self: Arc<Self>) {
@@ -270,7 +232,7 @@ pub(super) async fn drive<R: AsyncRead + Unpin>(
     shared: &Arc<ServerState>,
 ) {
     let Shares { input, answers, events } = shares;
-    let out = Out { bytes: Vec::new(), written: 0, share: answers, is_flushing: false, is_broken: false };
+    let out = Out { unwritten: Unwritten::default(), share: answers, is_flushing: false, is_broken: false };
     let conn = Arc::new(Conn {
         write,
         out: Mutex::new(out),
@@ -292,7 +254,7 @@ pub(super) async fn drive<R: AsyncRead + Unpin>(
     if let End::Unreadable(status, text) = end {
         shared.stats.errors.inc();
         tracing::debug!(text, "connection ends");
-        frame::push_error(&mut reader.conn.out().bytes, Kind::Hello, status, 0, &text);
+        frame::push_error(reader.conn.out().unwritten.end(), Kind::Hello, status, 0, &text);
         reader.conn.flush();
     }
 }
@@ -349,7 +311,13 @@ impl<R: AsyncRead + Unpin> Reader<R> {
         }
         self.buffer.advance(HEADER_BYTES + header.size as usize);
         let answer = Hello { in_flight_max: self.conn.shared.options.in_flight_max, ..Hello::of_client() };
-        frame::push(&mut self.conn.out().bytes, Kind::Hello, Status::Done, header.number, &answer.to_bytes());
+        frame::push(
+            self.conn.out().unwritten.end(),
+            Kind::Hello,
+            Status::Done,
+            header.number,
+            &answer.to_bytes(),
+        );
         self.conn.flush();
         Ok(())
     }
@@ -384,7 +352,7 @@ impl<R: AsyncRead + Unpin> Reader<R> {
             let more = if needed == 0 {
                 Ok(())
             } else if is_idle {
-                if self.buffer.capacity() > BUFFER_BYTES_KEPT {
+                if self.buffer.capacity() > BYTES_KEPT {
                     self.buffer = BytesMut::with_capacity(BUFFER_BYTES);
                 }
                 let more = self.more(HEADER_BYTES).await;

@@ -20,6 +20,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use crate::net::frame::Kind;
+use crate::net::write::WriteHalf;
 
 /// Pause after a failed accept (no descriptors or memory), so that connections can end meanwhile.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -287,11 +288,11 @@ impl LedgerServer {
                 match socket {
                     Socket::Tcp(stream, _) => {
                         let (read, write) = stream.into_split();
-                        conn::drive(read, conn::WriteHalf::Tcp(write), shares, &shared).await;
+                        conn::drive(read, WriteHalf::Tcp(write), shares, &shared).await;
                     }
                     Socket::Unix(stream) => {
                         let (read, write) = stream.into_split();
-                        conn::drive(read, conn::WriteHalf::Unix(write), shares, &shared).await;
+                        conn::drive(read, WriteHalf::Unix(write), shares, &shared).await;
                     }
                 }
                 shared.stats.connections_ended.inc();
