@@ -1,7 +1,8 @@
-//! Slows down clients whose handshakes fail. After some failures, an address may try only once per second.
+//! Slows down clients whose handshakes fail. After some failures, a client may try only once per second.
 //! The log gets at most one line per second.
 
 use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -9,12 +10,22 @@ use batzen_http::ClientKey;
 
 use crate::state::lock;
 
-/// Number of consecutive failures that an address may have before it is slowed down.
+/// Number of consecutive failures that a client may have before it is slowed down.
 const FREE_FAILURES: u32 = 10;
-/// Interval at which a slow address may try. One failure is forgotten per interval.
+/// Interval at which a slow client may try. One failure is forgotten per interval.
 const PAUSE: Duration = Duration::from_secs(1);
-/// The maximum number of addresses remembered. If there are more, all are slowed down together.
-const ADDRESSES_MAX: usize = 4096;
+/// The maximum number of clients remembered. If there are more, the one with the fewest failures is forgotten: how many
+/// handshakes are under way is limited anyway.
+const CLIENTS_MAX: usize = 4096;
+
+/// The owner of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Owner {
+    /// An address from which a handshake has succeeded, such as the exchange's: neighbours in its network do not slow it down.
+    Known(Option<IpAddr>),
+    /// All others.
+    Client(ClientKey),
+}
 
 #[derive(Clone, Copy)]
 struct Record {
@@ -32,58 +43,69 @@ impl Record {
 
 #[derive(Default)]
 struct GuardState {
-    failed: HashMap<ClientKey, Record>,
-    /// The record that all clients share who found no room.
-    others: Option<Record>,
-    /// Clients that have succeeded, such as the exchange: others' failures do not slow them down.
-    known: HashSet<ClientKey>,
+    failed: HashMap<Owner, Record>,
+    /// Addresses from which a handshake has succeeded; `None` is the local socket.
+    known: HashSet<Option<IpAddr>>,
     said: Option<Instant>,
     unlogged: u64,
 }
 
-/// Recent failures, by client.
+impl GuardState {
+    fn owner(&self, from: Option<IpAddr>) -> Owner {
+        let from = from.map(|address| address.to_canonical());
+        if self.known.contains(&from) { Owner::Known(from) } else { Owner::Client(ClientKey::of(from)) }
+    }
+
+    /// Makes room for another record.
+    fn make_room(&mut self, now: Instant) {
+        if self.failed.len() < CLIENTS_MAX {
+            return;
+        }
+        self.failed.retain(|_, record| record.present(now) > 0);
+        if self.failed.len() >= CLIENTS_MAX {
+            let fewest = self.failed.iter().min_by_key(|(_, record)| record.present(now));
+            let fewest = fewest.map(|(owner, _)| *owner);
+            fewest.map(|owner| self.failed.remove(&owner));
+        }
+    }
+}
+
+/// Recent failures, by client. A client without an address uses the local socket.
 #[derive(Default)]
 pub(super) struct Guard(Mutex<GuardState>);
 
 impl Guard {
     /// Returns whether a client may try now.
-    pub(crate) fn may_try(&self, from: ClientKey) -> bool {
+    pub(crate) fn may_try(&self, from: Option<IpAddr>) -> bool {
         self.may_try_at(from, Instant::now())
     }
 
-    fn may_try_at(&self, from: ClientKey, now: Instant) -> bool {
+    fn may_try_at(&self, from: Option<IpAddr>, now: Instant) -> bool {
         let state = lock(&self.0);
-        let others =
-            state.others.as_ref().filter(|_| from != ClientKey::Local && !state.known.contains(&from));
-        let record = state.failed.get(&from).or(others);
+        let record = state.failed.get(&state.owner(from));
         record.is_none_or(|record| record.present(now) < FREE_FAILURES)
     }
 
     /// Records a success.
-    pub(super) fn succeeded(&self, from: ClientKey) {
+    pub(super) fn succeeded(&self, from: Option<IpAddr>) {
         let mut state = lock(&self.0);
-        if state.known.len() < ADDRESSES_MAX {
-            state.known.insert(from);
+        if state.known.len() < CLIENTS_MAX {
+            state.known.insert(from.map(|address| address.to_canonical()));
         }
     }
 
     /// Records a failure. If it should be logged, returns the number of unlogged failures before it.
-    pub(super) fn failed(&self, from: ClientKey) -> Option<u64> {
+    pub(super) fn failed(&self, from: Option<IpAddr>) -> Option<u64> {
         self.failed_at(from, Instant::now())
     }
 
-    fn failed_at(&self, from: ClientKey, now: Instant) -> Option<u64> {
+    fn failed_at(&self, from: Option<IpAddr>, now: Instant) -> Option<u64> {
         let mut state = lock(&self.0);
-        if state.failed.len() >= ADDRESSES_MAX {
-            state.failed.retain(|_, record| record.present(now) > 0);
-            state.others = state.others.filter(|record| record.present(now) > 0);
+        let owner = state.owner(from);
+        if !state.failed.contains_key(&owner) {
+            state.make_room(now);
         }
-        let none = Record { failures: 0, since: now };
-        let has_room = state.failed.len() < ADDRESSES_MAX || state.failed.contains_key(&from);
-        let record = match has_room {
-            true => state.failed.entry(from).or_insert(none),
-            false => state.others.get_or_insert(none),
-        };
+        let record = state.failed.entry(owner).or_insert(Record { failures: 0, since: now });
         *record = Record { failures: record.present(now) + 1, since: now };
         if state.said.is_some_and(|said| now.saturating_duration_since(said) < PAUSE) {
             state.unlogged += 1;
@@ -98,12 +120,12 @@ impl Guard {
 mod tests {
     use super::*;
 
-    fn client(address: [u8; 4]) -> ClientKey {
-        ClientKey::of(Some(address.into()))
+    fn client(address: [u8; 4]) -> Option<IpAddr> {
+        Some(address.into())
     }
 
     #[test]
-    fn repeated_failures_slow_an_address_down_for_a_while() {
+    fn repeated_failures_slow_a_client_down_for_a_while() {
         let guard = Guard::default();
         let (bad, good) = (client([10, 0, 0, 1]), client([10, 0, 0, 2]));
         let begin = Instant::now();
@@ -114,7 +136,7 @@ mod tests {
         }
         assert_eq!(logged, 1, "one line per second");
         assert!(!guard.may_try_at(bad, begin));
-        assert!(guard.may_try_at(good, begin) && guard.may_try_at(ClientKey::Local, begin));
+        assert!(guard.may_try_at(good, begin) && guard.may_try_at(None, begin));
         assert!(guard.may_try_at(bad, begin + PAUSE), "one try per second");
         assert_eq!(guard.failed_at(bad, begin + PAUSE), Some(u64::from(FREE_FAILURES) - 1));
         assert!(!guard.may_try_at(bad, begin + PAUSE));
@@ -122,19 +144,36 @@ mod tests {
     }
 
     #[test]
-    fn remembered_addresses_are_bounded() {
+    fn neighbours_do_not_slow_down_an_address_that_has_succeeded() {
         let guard = Guard::default();
         let now = Instant::now();
-        for n in 0..ADDRESSES_MAX as u32 + 100 {
+        let [exchange, other, stranger] =
+            ["2001:db8::1", "2001:db8::2", "2001:db8::3"].map(|ip| ip.parse().ok());
+        guard.succeeded(exchange);
+        for _ in 0..FREE_FAILURES {
+            guard.failed_at(stranger, now);
+        }
+        assert!(!guard.may_try_at(stranger, now) && !guard.may_try_at(other, now), "they are one client");
+        assert!(guard.may_try_at(exchange, now));
+        for _ in 0..FREE_FAILURES {
+            guard.failed_at(exchange, now);
+        }
+        assert!(!guard.may_try_at(exchange, now), "its own failures do");
+    }
+
+    #[test]
+    fn remembered_clients_are_bounded() {
+        let guard = Guard::default();
+        let now = Instant::now();
+        let busy = client([255; 4]);
+        for _ in 0..FREE_FAILURES {
+            guard.failed_at(busy, now);
+        }
+        for n in 0..CLIENTS_MAX as u32 + 100 {
             guard.failed_at(client(n.to_be_bytes()), now);
         }
-        assert_eq!(lock(&guard.0).failed.len(), ADDRESSES_MAX);
-        // All others are slowed down together, but not those that are remembered.
-        assert!(!guard.may_try_at(client([255; 4]), now) && guard.may_try_at(client([0; 4]), now));
-        assert!(guard.may_try_at(ClientKey::Local, now));
-        guard.succeeded(client([255; 4]));
-        assert!(guard.may_try_at(client([255; 4]), now), "it has succeeded before");
-        assert!(!guard.may_try_at(client([254; 4]), now));
-        assert!(guard.may_try_at(client([254; 4]), now + 100 * PAUSE));
+        assert_eq!(lock(&guard.0).failed.len(), CLIENTS_MAX);
+        assert!(!guard.may_try_at(busy, now), "the one with most failures is remembered");
+        assert!(guard.may_try_at(client([254; 4]), now), "nobody is slowed down for others");
     }
 }

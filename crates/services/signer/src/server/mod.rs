@@ -8,7 +8,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use batzen_http::{Bound, ClientKey, Listener, PeerLimit};
+use batzen_http::{Bound, Listener, PeerLimit};
 use tokio::task::JoinSet;
 
 use crate::channel::{Accept, ChannelError};
@@ -100,7 +100,7 @@ async fn accept_all(
             }
         };
         let from = socket.peer();
-        if !guard.may_try(ClientKey::of(from)) {
+        if !guard.may_try(from) {
             signer.metrics.handshakes_limited.inc();
             continue;
         }
@@ -118,14 +118,14 @@ async fn accept_all(
             drop(share);
             match shaken {
                 Ok((channel, key)) => {
-                    guard.succeeded(ClientKey::of(from));
+                    guard.succeeded(from);
                     let client = signer.access.client(key);
                     conn::serve(&signer, channel, &client).await;
                 }
                 Err(error) => {
                     signer.metrics.handshakes_failed.inc();
                     // The error comes from TLS. It contains no key and no secret.
-                    if let Some(unlogged) = guard.failed(ClientKey::of(from)) {
+                    if let Some(unlogged) = guard.failed(from) {
                         let from = from.map_or_else(|| "the local socket".to_owned(), |ip| ip.to_string());
                         tracing::warn!(%error, from, unlogged, "handshake failed");
                     }
