@@ -28,9 +28,11 @@ use batzen_exchange::offline;
 use batzen_exchange::service::{RunningExchange, StartOptions};
 use batzen_exchange::workers::expire;
 use batzen_protocol::api::errors::DenominationUnusable;
-use batzen_protocol::api::exchange::MeltRequest;
+use batzen_protocol::api::exchange::{MeltRequest, SignKey};
 use batzen_protocol::api::offline::OfflineOperation;
-use batzen_protocol::signatures::{ExchangeAffirmDenomExpired, OperationName, SignedMessage, WalletCoinMelt};
+use batzen_protocol::signatures::{
+    ExchangeAffirmDenomExpired, MasterSigningKeyValidity, OperationName, SignedMessage, WalletCoinMelt,
+};
 use batzen_protocol::{Amount, Currency, Duration, Money, Timestamp};
 use batzen_signer::SigningKey;
 use batzen_tables::exchange::{RecoupCredits, Reserves};
@@ -191,6 +193,14 @@ impl Site {
     pub(crate) fn master(&self) -> EddsaPrivateKey {
         let config = self.app().core.config.standalone.as_ref().expect("a stand-alone exchange");
         batzen_exchange::keys::load_or_create_eddsa(&config.master_priv_file).expect("a key file")
+    }
+
+    /// Another signing key with the times of a listed one, which the master key has signed, too.
+    pub fn other_signkey(&self, listed: SignKey) -> SignKey {
+        let key = EddsaPrivateKey::generate().public_key();
+        let SignKey { stamp_start: start, stamp_expire: expire, stamp_end: end, .. } = listed;
+        let message = MasterSigningKeyValidity { start, expire, end, signkey_pub: key };
+        SignKey { key, master_sig: message.sign_with(&self.master()), ..listed }
     }
 
     /// Uploads what the master key has signed, and waits for its effect.

@@ -2,11 +2,13 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use batzen_cli_support::services::{self, Common};
-use batzen_cli_support::store_args::StoreArgs;
-use batzen_merchant::{ListenConfig, MerchantConfig, MerchantError, RunningMerchant};
+use batzen_cli_support::store_args::{self, StoreArgs};
+use batzen_merchant::{ListenConfig, MerchantConfig, MerchantError, RunningMerchant, signkeys};
+use batzen_store::StoreError;
 use clap::{Args, Subcommand};
+use serde_json::{Value, json};
 
 use super::{known_options, sample};
 
@@ -25,6 +27,8 @@ enum MerchantCommand {
     Serve(ServeArgs),
     /// Create or migrate the tables in PostgreSQL
     Dbinit(DbinitArgs),
+    /// Show the signing keys of exchanges that the backend remembers, or forget those of one
+    Signkeys(SignkeysArgs),
     /// Print a configuration to start from
     SampleConfig(sample::SampleArgs),
 }
@@ -62,6 +66,26 @@ struct DbinitArgs {
     common: Common,
 }
 
+#[derive(Args)]
+#[command(after_help = "Examples:
+  batzen merchant signkeys --config merchant.conf
+  batzen merchant signkeys --config merchant.conf --forget 2Z0RQ2S7XGSW70GJ3ZAJG1FWDZXW5QMA3RHF8DCXMC6Z0TS9PB4G
+
+A key that an exchange left out of its list is withdrawn: its signatures count no more. After a mistake, forget the keys
+of the exchange, and its next list counts as the first. A store in a directory must not be in use then.")]
+struct SignkeysArgs {
+    #[command(flatten)]
+    common: Common,
+    #[command(flatten)]
+    store: StoreArgs,
+    /// Forget the keys of the exchange with this master public key
+    #[arg(long, value_name = "MASTER_PUB")]
+    forget: Option<String>,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
 /// Runs a `batzen merchant` command.
 ///
 /// # Errors
@@ -74,11 +98,61 @@ pub(super) fn run(args: MerchantArgs) -> anyhow::Result<ExitCode> {
             config.store.prepare(&batzen_service::storage::MERCHANT).context("the merchant's tables")?;
             Ok(ExitCode::SUCCESS)
         }
+        MerchantCommand::Signkeys(args) => signkeys(args),
         MerchantCommand::SampleConfig(args) => {
             sample::print(&args, "merchant", sample::MERCHANT);
             Ok(ExitCode::SUCCESS)
         }
     }
+}
+
+fn signkeys(args: SignkeysArgs) -> anyhow::Result<ExitCode> {
+    let mut config = MerchantConfig::from_config(&args.common.load()?)?;
+    config.clock = args.common.timetravel.clock();
+    config.store = args.store.choose(Some(config.store))?;
+    store_args::require_existing(&config.store)?;
+    let in_use = |error| match error {
+        MerchantError::Store(StoreError::InUse(dir)) => {
+            anyhow!("the store {} is in use: stop the backend first", dir.display())
+        }
+        other => other.into(),
+    };
+    if let Some(master_pub) = args.forget {
+        let master_pub = master_pub.parse().map_err(|_| {
+            anyhow!("--forget takes an exchange's master public key: 52 letters and digits, as in MASTER_KEY")
+        })?;
+        let forgotten = signkeys::forget(&config, master_pub).map_err(in_use)?;
+        match args.json {
+            true => println!("{:#}", json!({ "forgotten": forgotten })),
+            false => println!("{forgotten} signing keys forgotten"),
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let keys = signkeys::remembered(&config).map_err(in_use)?;
+    if args.json {
+        let list: Vec<Value> = keys
+            .iter()
+            .map(|(key, row)| {
+                json!({
+                    "master_pub": key.master_pub, "exchange_pub": key.exchange_pub, "first_seen": row.first_seen,
+                    "stamp_expire": row.stamp_expire, "stamp_end": row.stamp_end, "withdrawn": row.withdrawn,
+                })
+            })
+            .collect();
+        println!("{:#}", json!({ "signkeys": list }));
+        return Ok(ExitCode::SUCCESS);
+    }
+    for (key, row) in &keys {
+        let state = match row.withdrawn {
+            Some(time) => format!("withdrawn {time}"),
+            None => format!("signs until {}", row.stamp_expire),
+        };
+        println!("{}  {}  first seen {}, {state}", key.master_pub, key.exchange_pub, row.first_seen);
+    }
+    if keys.is_empty() {
+        println!("no signing key of an exchange is known");
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::common::customer::Customer;
 use crate::common::setup::{config_with_fees, shop, wait_for};
-use crate::common::{Service, free_port, run, stderr, stdout};
+use crate::common::{Service, free_port, must, must_json, run, stderr, stdout};
 use crate::crash::coins::{Coin, Denom, money};
 
 const TOKEN: &str = "secret-token:books-and-secret";
@@ -99,6 +99,20 @@ impl World {
 }
 
 impl World {
+    /// The operator sees the exchange's signing keys, and can have them forgotten.
+    fn remembers_signing_keys(&self, master: &str) {
+        let words = ["merchant", "signkeys", "-c", &self.config];
+        let seen = must_json(&[&words[..], &["--json"]].concat());
+        let signkeys = seen["signkeys"].as_array().unwrap();
+        assert!(!signkeys.is_empty() && signkeys.iter().all(|key| key["withdrawn"].is_null()), "{seen}");
+        assert!(must(&words).contains(signkeys[0]["exchange_pub"].as_str().unwrap()));
+        let forgotten = must_json(&[&words[..], &["--forget", master, "--json"]].concat());
+        assert_eq!(forgotten["forgotten"], signkeys.len());
+        assert_eq!(must(&words), "no signing key of an exchange is known\n");
+        let wrong = run(&[&words[..], &["--forget", "key"]].concat());
+        assert!(stderr(&wrong).contains("52 letters and digits"), "{}", stderr(&wrong));
+    }
+
     async fn approve(&self, contract: &Contract, total: &str) -> Reply {
         let wish = json!({ "refund": format!("KUDOS:{total}"), "reason": "torn" });
         self.post(&format!("private/orders/{}/refund", contract.id), &wish).await
@@ -450,6 +464,7 @@ async fn a_shop_is_paid_whatever_happens_to_its_backend_and_its_exchange() {
         world.start();
         world.confirms_its_transfers(&contract).await;
         assert!(world.backend.take().unwrap().terminate().0.success());
+        world.remembers_signing_keys(&master.to_string());
     }
     assert!(exchange.terminate().0.success());
     assert!(bank.terminate().0.success());

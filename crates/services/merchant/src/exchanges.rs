@@ -163,7 +163,7 @@ impl Exchange {
     /// Returns whether it has a key with which it can confirm a deposit now.
     #[must_use]
     pub(crate) fn can_sign(&self, now: Timestamp) -> bool {
-        self.signkeys.iter().any(|signkey| now < signkey.stamp_end)
+        self.signkeys.iter().any(|signkey| signkey.stamp_start <= now && now < signkey.stamp_expire)
     }
 
     /// A signing key, with the master key's signature.
@@ -529,6 +529,7 @@ impl Exchanges {
     async fn without_withdrawn(&self, mut exchange: Exchange) -> Result<Exchange, ExchangeError> {
         let listed = exchange.signkeys.iter().map(|signkey| ListedSignkey {
             exchange_pub: signkey.key,
+            stamp_start: signkey.stamp_start,
             stamp_expire: signkey.stamp_expire,
             stamp_end: signkey.stamp_end,
         });

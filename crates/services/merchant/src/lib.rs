@@ -27,6 +27,7 @@ pub mod inline;
 mod notices;
 mod order_form;
 pub mod rules;
+pub mod signkeys;
 mod surroundings;
 mod urls;
 mod webui;

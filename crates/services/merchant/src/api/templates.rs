@@ -55,8 +55,8 @@ pub(super) fn routes() -> Rows {
 const TEXT_BYTES_MAX: usize = 2_048;
 /// Orders that all customers of an instance may create: they cost nothing.
 const OF_ALL: Rate = Rate { burst: 100, interval: Duration::from_millis(100) };
-/// Orders that one of them may create, so that nobody takes those of all others.
-const OF_ONE: Rate = Rate { burst: 50, interval: Duration::from_millis(200) };
+/// Orders that one of them may create: a tenth, so that it takes many addresses to take those of all others.
+const OF_ONE: Rate = Rate { burst: 20, interval: Duration::from_secs(1) };
 
 fn contract_of(row: &TemplateRow) -> Result<TemplateContract, Response> {
     let broken = |_| Response::error(ErrorCode::GENERIC_DB_INVARIANT_FAILURE, "template");

@@ -12,6 +12,8 @@ use super::{MerchantRules, Refusal};
 
 /// Time after which every replica of an exchange lists a new key, and every cache, since lists may be kept for an hour.
 const LAG: Duration = Duration::from_secs(7_200);
+/// The last part of a key's time, in which a list may leave it out already: clocks differ.
+const SKEW: Duration = Duration::from_secs(300);
 /// The maximum number of keys of an exchange that are remembered. Further ones are refused.
 const KNOWN_MAX: usize = 4_096;
 
@@ -19,6 +21,7 @@ const KNOWN_MAX: usize = 4_096;
 #[derive(Clone, Debug)]
 pub(crate) struct ListedSignkey {
     pub(crate) exchange_pub: EddsaPublicKey,
+    pub(crate) stamp_start: Timestamp,
     pub(crate) stamp_expire: Timestamp,
     pub(crate) stamp_end: Timestamp,
 }
@@ -59,15 +62,19 @@ impl Command<MerchantRules> for NoteSignkeys {
             |listed: &&ListedSignkey| listed.stamp_end <= now || gone.contains(&listed.exchange_pub);
         let mut refused: BTreeSet<_> =
             self.listed.iter().filter(counts_no_more).map(|listed| listed.exchange_pub).collect();
+        // A list with a refused key is an old one, and says nothing about newer keys. An exchange always lists a key that signs
+        // now; a list without one is nobody's word.
+        let signs_now = |listed: &ListedSignkey| listed.stamp_start <= now && now < listed.stamp_expire;
+        let is_current = refused.is_empty() && self.listed.iter().any(signs_now);
         let mut room = KNOWN_MAX.saturating_sub(known.len());
         for (key, row) in known {
             if row.stamp_end <= now {
                 rows.delete::<ExchangeSignkeys>(&key);
                 continue;
             }
-            let is_missing = !listed.contains(&key.exchange_pub) && now < row.stamp_expire;
-            // A list with a refused key is an old one, and says nothing about newer keys.
-            if !is_missing || row.withdrawn.is_some() || !refused.is_empty() {
+            let is_missing =
+                !listed.contains(&key.exchange_pub) && now.saturating_add(SKEW) < row.stamp_expire;
+            if !is_missing || row.withdrawn.is_some() || !is_current {
                 continue;
             }
             if now < row.first_seen.saturating_add(LAG) {
@@ -77,7 +84,7 @@ impl Command<MerchantRules> for NoteSignkeys {
             }
         }
         for listed in self.listed.iter().filter(|listed| now < listed.stamp_end) {
-            let ListedSignkey { stamp_expire, stamp_end, .. } = *listed;
+            let &ListedSignkey { stamp_expire, stamp_end, .. } = listed;
             let row = ExchangeSignkeyRow { first_seen: now, stamp_expire, stamp_end, withdrawn: None };
             if rows.get::<ExchangeSignkeys>(&self.key(listed)).is_some() {
                 continue;
@@ -90,6 +97,30 @@ impl Command<MerchantRules> for NoteSignkeys {
             rows.insert::<ExchangeSignkeys>(&self.key(listed), row);
         }
         Ok(refused)
+    }
+}
+
+/// Forgets the signing keys of an exchange, also the withdrawn ones, so that its next list counts as the first.
+#[derive(Clone, Debug)]
+pub(crate) struct ForgetSignkeys {
+    pub(crate) master_pub: EddsaPublicKey,
+}
+
+impl Command<MerchantRules> for ForgetSignkeys {
+    /// Their number.
+    type Answer = usize;
+
+    fn plan(&self, _: &MerchantRules, plan: &mut Plan) {
+        plan.group::<ExchangeSignkeys>(ExchangeSignkeys::BY_EXCHANGE, &self.master_pub);
+    }
+
+    fn execute(&self, _: &MerchantRules, rows: &mut WorkingSet, _: Timestamp) -> Result<usize, Refusal> {
+        let known = rows.group::<ExchangeSignkeys>(ExchangeSignkeys::BY_EXCHANGE, &self.master_pub);
+        let keys: Vec<_> = known.into_iter().map(|(key, _)| key.clone()).collect();
+        for key in &keys {
+            rows.delete::<ExchangeSignkeys>(key);
+        }
+        Ok(keys.len())
     }
 }
 
@@ -119,6 +150,7 @@ mod tests {
         // The third expires early.
         let signkey = |&n: &u8| ListedSignkey {
             exchange_pub: key(n),
+            stamp_start: time(0),
             stamp_expire: time(if n == 3 { 140 } else { 10_000 }),
             stamp_end: time(20_000),
         };
@@ -145,6 +177,15 @@ mod tests {
             assert_eq!(at(minute, &[2]), [0; 0], "an old list says nothing about others");
         }
         assert_eq!(at(150, &[1]), [1]);
+        // An empty list is nobody's word, nor is one whose keys are all over.
+        assert_eq!(at(300, &[]), [0; 0]);
+        assert_eq!(at(301, &[3]), [3]);
+        assert_eq!(at(302, &[1]), [1]);
+        // Until its operator says otherwise.
+        let forget = ForgetSignkeys { master_pub: EddsaPublicKey::from_bytes([99; 32]) };
+        let mut verdicts = batcher.run(&[forget.into()], &|| Timestamp::from_secs(1_020_000)).unwrap();
+        assert_eq!(ForgetSignkeys::answer(verdicts.remove(0).unwrap()), 3);
+        assert_eq!(at(340, &[1, 2]), [1, 2]);
         // The rows are forgotten, and signatures count no more.
         assert_eq!(at(30_000, &KEYS), [0; 0]);
     }

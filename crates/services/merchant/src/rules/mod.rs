@@ -37,7 +37,7 @@ use batzen_protocol::{Currency, ErrorCode, Timestamp};
 use batzen_store::{Change, ChangeSet, Table as _};
 use batzen_tables::merchant::{Instances, MerchantStateKey, MerchantStateRow, MerchantStates};
 
-pub(crate) use exchanges::{ListedSignkey, NoteSignkeys};
+pub(crate) use exchanges::{ForgetSignkeys, ListedSignkey, NoteSignkeys};
 pub(crate) use extras::{
     DeferWebhook, Edit, EditTemplate, EditToken, EditWebhook, FinishWebhook, Hook, PurgeRest, TakeWebhook,
 };
@@ -110,6 +110,7 @@ batzen_engine::commands! {
     FinishWebhook,
     PurgeRest,
     NoteSignkeys,
+    ForgetSignkeys,
 }
 
 /// Why a command was refused.

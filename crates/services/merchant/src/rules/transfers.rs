@@ -197,7 +197,7 @@ impl Command<MerchantRules> for DeleteTransfer {
 
     fn execute(&self, _: &MerchantRules, rows: &mut WorkingSet, _: Timestamp) -> Result<(), Refusal> {
         let known = rows.get::<Transfers>(&self.key).ok_or(Refusal::TransferUnknown)?;
-        if known.exchange_sig.is_some() {
+        if known.verified || known.exchange_sig.is_some() {
             return Err(Refusal::TransferVerified);
         }
         rows.delete::<Transfers>(&self.key);

@@ -103,6 +103,12 @@ impl Exchange {
         self.world.exchange.master_pub()
     }
 
+    /// A list with another signing key than the exchange's.
+    pub(crate) fn other_signkeys(&self, listed: &Value) -> Value {
+        let first = serde_json::from_value(listed[0].clone()).unwrap();
+        json!([self.world.exchange.other_signkey(first)])
+    }
+
     /// The RSA denomination of the smallest coins.
     pub(crate) fn denom(&self) -> &Denomination {
         let rsa = self.denoms.iter().filter(|denom| denom.denom_pub.cipher() == Cipher::Rsa);

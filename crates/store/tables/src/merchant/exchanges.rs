@@ -23,7 +23,7 @@ record! {
         pub stamp_expire: Timestamp,
         /// The time until which its signatures are legally valid. The row is forgotten then.
         pub stamp_end: Timestamp,
-        /// When the exchange's list first left it out before its time. It is never accepted again.
+        /// When the exchange's list first left it out before its time. It is not accepted again, unless the operator forgets it.
         pub withdrawn: Option<Timestamp>,
     }
 }
