@@ -123,6 +123,8 @@ impl Attempt {
     }
 }
 
+const UNDER_WAY: &str = "another payment of this order is under way: ask again";
+
 async fn pay_order(app: &Arc<Merchant>, request: &mut Request, shop: &Shop, order_id: &str) -> Answer {
     let PayRequest { coins, session_id } = body(request)?;
     let attempt = Attempt::new(coins, session(session_id.as_deref())?)?;
@@ -134,17 +136,17 @@ async fn pay_order(app: &Arc<Merchant>, request: &mut Request, shop: &Shop, orde
         let poll = app.core.notices.poll_order(&order);
         match pay(app, request, shop, order_id, &attempt).await {
             Err(NotPaid::UnderWay) if timers.now() < deadline => {}
-            Err(NotPaid::UnderWay) => {
-                let detail = "another payment of this order is under way: ask again";
-                return Err(FAILURES.try_later(detail));
-            }
+            Err(NotPaid::UnderWay) => return Err(FAILURES.try_later(UNDER_WAY)),
             Err(NotPaid::Answer(response)) => return Err(response),
             Ok(response) => return Ok(response),
         }
         let pause = timers.sleep_until(deadline.min(timers.now() + CLAIM_PAUSE));
         match poll {
             Some(mut poll) => tokio::select! {
-                _ = poll.event(&request.drain) => {}
+                came = poll.event(&request.drain) => if !came {
+                    // The service ends, or this client has used up its waiting requests.
+                    return Err(FAILURES.try_later(UNDER_WAY));
+                },
                 () = pause => {}
             },
             None => pause.await,
