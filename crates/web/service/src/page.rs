@@ -32,10 +32,12 @@ pub fn html_page(status: u16, title: &str, style: &str, body: &str) -> Response 
     Response::bytes(status, "text/html; charset=utf-8", html)
         .with_header(header::CONTENT_SECURITY_POLICY, "default-src 'none'; style-src 'unsafe-inline'")
         .with_header(header::X_CONTENT_TYPE_OPTIONS, "nosniff")
-        // Without a referrer, browsers would send the form as of an unknown site.
-        .with_header(header::REFERRER_POLICY, "same-origin")
+        .with_header(header::REFERRER_POLICY, FORM_REFERRER)
         .with_header(header::CACHE_CONTROL, "no-store")
 }
+
+/// The referrer policy of pages with forms: without a referrer, browsers send a form as of an unknown site.
+const FORM_REFERRER: &str = "same-origin";
 
 /// A page without scripts, which no cache keeps, with a form for its own server. `/*STYLE*/` in `html` is replaced with `style`.
 #[must_use]
@@ -47,7 +49,7 @@ pub fn form_page(html: &str, style: &str) -> Response {
     Response::bytes(200, "text/html; charset=utf-8", html.replace("/*STYLE*/", style))
         .with_header(header::CONTENT_SECURITY_POLICY, &policy)
         .with_header(header::X_CONTENT_TYPE_OPTIONS, "nosniff")
-        .with_header(header::REFERRER_POLICY, "no-referrer")
+        .with_header(header::REFERRER_POLICY, FORM_REFERRER)
         .with_header(header::CACHE_CONTROL, "no-store")
 }
 

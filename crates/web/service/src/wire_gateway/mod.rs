@@ -120,7 +120,7 @@ impl IncomingRow {
         let transaction = read.map(|row| row.into_transaction(account)).map_err(|reason| Unusable {
             reason,
             text,
-            has_known_type: kind == Some(WAD),
+            has_known_type: matches!(kind, Some(WAD | KEY_PROOF)),
         });
         Self { row_id, transaction }
     }
@@ -380,7 +380,7 @@ mod tests {
     fn rows_without_a_reserve_are_told_apart() {
         let key = format!(r#","reserve_pub":"{KEY}""#);
         for (members, has_known_type, reason) in [
-            (format!(r#"{key},"type":"KYCAUTH""#), false, "missing field `reserve_pub`"),
+            (format!(r#"{key},"type":"KYCAUTH""#), true, "missing field `reserve_pub`"),
             (format!(r#","type":"WAD","wad_id":"{KEY}""#), true, "type WAD"),
             (format!(r#"{key},"type":"FUTURE""#), false, "unknown variant `FUTURE`"),
             (String::new(), false, "missing field `reserve_pub`"),
