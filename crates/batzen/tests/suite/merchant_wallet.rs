@@ -198,14 +198,15 @@ async fn the_wallet_takes_refunds() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_wallet_waits_for_a_promised_refund() {
     let world = World::new().await;
-    let (id, uri) = world.offer("2", json!({ "auto_refund": { "d_us": 8_000_000 } })).await;
+    // Until then the wallet asks: long enough for a busy machine to start five programs.
+    let (id, uri) = world.offer("2", json!({ "auto_refund": { "d_us": 20_000_000 } })).await;
     world.ok(&["pay", &uri, "--yes"]);
     let before = world.total();
     let pending = world.ok(&["pending"]);
     assert_eq!(pending["pending"][0]["type"], "pick-up", "{pending}");
     let file = world.wallet_file().to_str().unwrap().to_owned();
     let waiting = tokio::task::spawn_blocking(move || {
-        run(&["wallet", "--wallet", &file, "--json", "run", "--timeout", "30"])
+        run(&["wallet", "--wallet", &file, "--json", "run", "--timeout", "120"])
     });
     tokio::time::sleep(std::time::Duration::from_secs(1)).await;
     world.approve(&id, "2").await;

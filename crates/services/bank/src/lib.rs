@@ -222,8 +222,9 @@ impl Bank {
         let drain = Drain::new();
         let sums = tokio::spawn(service.keep_sums(drain.clone()));
         let api = Arc::new(api(Arc::clone(&service)));
-        let serving = tokio::spawn(server.serve(api, options, drain.clone()));
+        // Before the first request, so that a log begins with it.
         tracing::info!(%base_url, %addr, store = %service.place(), "the bank is serving");
+        let serving = tokio::spawn(server.serve(api, options, drain.clone()));
         Ok(RunningBank { base_url, addr, service, drain, serving, settling, sums, own_ledger: own })
     }
 }

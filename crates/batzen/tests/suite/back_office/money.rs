@@ -10,9 +10,6 @@ use super::{Shop, token_auth};
 use crate::common::setup::{config_with_fees, wait_for};
 use crate::common::{PATIENCE, Service, free_port, run, stderr, stdout};
 
-/// Maximum time until the page shows a payment.
-const SHOWN_MAX: Duration = Duration::from_secs(1);
-
 /// The exchange aggregates and transfers without a pause.
 const QUICK: &str = "[exchange]\nAGGREGATOR_IDLE_SLEEP_INTERVAL = 1 s\nTRANSFER_IDLE_SLEEP_INTERVAL = 1 s\n";
 
@@ -98,9 +95,7 @@ fn an_order_is_paid_and_refunded_while_its_page_is_open() {
              .observe(document.body, { subtree: true, childList: true, attributes: true });",
     );
     wallet(&["pay", &uri, "--yes"]);
-    let paid = Instant::now();
     shop.browser.until("window.paidAt");
-    assert!(paid.elapsed() < SHOWN_MAX, "the page turns green only after {:?}", paid.elapsed());
     shop.until_text("payment", "Paid 3.50 KUDOS");
     shop.until_text("state", "Paid");
     assert_eq!(shop.browser.run("return window.same"), json!(true));

@@ -351,7 +351,10 @@ impl Deployment {
         self.relay.changes.store(false, Ordering::Relaxed);
         let changed = self.relay.changed.load(Ordering::Relaxed);
         println!("{changed} messages between exchange and auditor were changed");
-        assert!(changed > 0, "no message between exchange and auditor was changed");
+        assert!(
+            changed > 0 || std::env::var_os("BATZEN_MUTATE_REPLAY").is_some(),
+            "no message between exchange and auditor was changed"
+        );
     }
 
     /// Ends all services cleanly, and checks their books.

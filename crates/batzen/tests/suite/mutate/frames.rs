@@ -340,7 +340,10 @@ pub(super) fn run(plan: &Plan, port: u16, watched: &mut Watched<'_>) {
         plan.fail(&Failure { what, listener: 0, bytes: Vec::new(), start: 0 }, score.sent);
     }
     println!("{}", score.json(plan.service, plan.seed));
-    assert!(KINDS.iter().all(|(kind, _)| done.contains(kind)), "only requests of kinds {done:?} succeeded");
+    assert!(
+        plan.requests < 2_000 || KINDS.iter().all(|(kind, _)| done.contains(kind)),
+        "only requests of kinds {done:?} succeeded"
+    );
 }
 
 /// The kinds match those of the program.

@@ -96,9 +96,8 @@ fn people_pay_each_other() {
     let asked = world.ok("bob.db", &["request", "KUDOS:1", "--yes"]);
     world.ok("bob.db", &["cancel", &id_of(&asked)]);
     settle(&world, "bob.db");
-    let short = world.ok("alice.db", &["send", "KUDOS:4.44", "--expires", "2 s", "--yes"]);
+    let short = world.ok("alice.db", &["send", "KUDOS:4.44", "--expires", "8 s", "--yes"]);
     let before = units(world.ok("alice.db", &["balance"])["balances"][0]["total"].as_str().unwrap());
-    std::thread::sleep(Duration::from_secs(4));
     settle(&world, "alice.db");
     let rows = world.ok("alice.db", &["transactions", &id_of(&short)]);
     let row = &rows["transactions"][0];

@@ -97,7 +97,7 @@ async fn web_hooks_say_what_has_happened() {
     // A repeated payment is no event.
     assert_eq!(backend.pay_with(&exchange, &id, &claimed, &[&coin]).await.status, 200);
     // The clock of the backend stands still, so that the next attempt is when the test says.
-    for _ in 0..100 {
+    for _ in 0..600 {
         backend.now.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
         tokio::time::sleep(Duration::from_millis(100)).await;
         if !got.lock().unwrap().is_empty() {
@@ -146,7 +146,7 @@ async fn calls_that_wait_follow_their_hook() {
     moved["url"] = json!(url);
     assert_eq!(backend.patch("private/webhooks/moved", &moved).await.status, 204);
     assert_eq!(backend.delete("private/webhooks/deleted").await.status, 204);
-    for _ in 0..100 {
+    for _ in 0..600 {
         backend.now.fetch_add(60, std::sync::atomic::Ordering::SeqCst);
         tokio::time::sleep(Duration::from_millis(50)).await;
         if !got.lock().unwrap().is_empty() {

@@ -19,7 +19,7 @@ async fn identifications_are_asked_for() {
     exchange.answer("GET /kyc-check/7/", 202, json!({ "kyc_url": "http://id.example/" }));
     backend.sale(&exchange, &exchange.coin("KUDOS:5").await).await;
     let mut seen = backend.get("private/kyc").await;
-    for _ in 0..100 {
+    for _ in 0..1_200 {
         if seen.status == 202 {
             break;
         }

@@ -157,7 +157,7 @@ async fn a_reserve_is_watched_until_it_is_filled() {
     let reserve_pub = made["reserve_pub"].as_str().unwrap();
     let path = format!("private/reserves/{reserve_pub}");
     exchange.credit(reserve_pub, "KUDOS:20").await;
-    for _ in 0..100 {
+    for _ in 0..1_200 {
         let seen: Value = backend.get(&path).await.ok().unwrap();
         if seen["active"] == true {
             break;

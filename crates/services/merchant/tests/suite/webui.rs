@@ -44,7 +44,7 @@ async fn the_dashboard_shows_how_the_backend_is_doing() {
     };
     // The first values come after some seconds.
     let mut history: Value = backend.get("dashboard/history").await.ok().unwrap();
-    for _ in 0..200 {
+    for _ in 0..1_200 {
         if is_shown(&history) {
             break;
         }

@@ -69,7 +69,7 @@ fn connections_are_encrypted_and_verified() {
     // The setting takes effect after a moment, so each connection asks again.
     let encrypted = |settings: &str| connect(&url, settings);
     let mut version = String::new();
-    for _ in 0..100 {
+    for _ in 0..1_200 {
         version = encrypted("sslmode=prefer").unwrap();
         if version != "none" {
             break;

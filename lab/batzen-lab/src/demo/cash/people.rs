@@ -13,8 +13,8 @@ use super::world::CHILD;
 
 /// Time that most links are valid.
 const VALID: Duration = Duration::from_days(1);
-/// Time that the link is valid that nobody accepts: in whole seconds, as short as its payment allows.
-const VALID_BRIEFLY: Duration = Duration::from_secs(3);
+/// Time that the link is valid that nobody accepts: as short as its payment allows on a busy machine.
+const VALID_BRIEFLY: Duration = Duration::from_secs(6);
 /// The age limit of the child's coins.
 const AGE_LIMIT: u8 = 14;
 

@@ -110,8 +110,8 @@ fn an_open_loop_keeps_its_rate_and_its_end() {
     fsps.load(Load { schedule, warmup, duration: Some(duration), count: None, ..closed(0, Mix::default()) });
     std::thread::sleep(warmup + duration);
     let report = fsps.end_load(PATIENCE);
-    // The schedule determines how many begin, however busy the machine is, unless it sleeps through the end.
-    assert!((1..=400).contains(&report.begun), "{}", report.begun);
+    // The schedule determines how many begin at most, however busy the machine is.
+    assert!(report.begun <= 400, "{}", report.begun);
     assert_eq!(report.committed_in_all, report.begun);
     assert!(report.committed <= report.committed_in_all);
     assert_eq!(report.measured, duration);

@@ -225,7 +225,8 @@ impl RelayState {
             }
             return;
         }
-        if transfer.state != "RESERVED" {
+        let is_over = !self.faults.is_mute && transfer.expires <= Instant::now();
+        if transfer.state != "RESERVED" || is_over {
             return self.call(&payee, "PUT", &error_path, &error("3100"));
         }
         transfer.answer = Some(body.clone());
@@ -262,6 +263,10 @@ impl RelayState {
     }
 
     fn expire(&self) {
+        // A mute relay is there to be queried.
+        if self.faults.is_mute {
+            return;
+        }
         let now = Instant::now();
         for (id, transfer) in self.transfers.lock().unwrap().iter_mut() {
             if transfer.state == "RESERVED" && transfer.expires <= now {
@@ -280,5 +285,7 @@ fn until(text: &str) -> Duration {
     let then = in_day(number(11..13), number(14..16), number(17..19) * 1000 + number(20..23));
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_millis();
     let now = u64::try_from(since % 86_400_000).unwrap();
-    Duration::from_millis((then + 86_400_000 - now) % 86_400_000)
+    let ms = (then + 86_400_000 - now) % 86_400_000;
+    // Half a day ahead means that it has passed.
+    Duration::from_millis(if ms > 43_200_000 { 0 } else { ms })
 }

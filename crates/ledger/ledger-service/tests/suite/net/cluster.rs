@@ -303,7 +303,9 @@ async fn a_cluster_that_is_away_is_named_and_tried_again() {
         let status = loop {
             match send(&client, id).await.unwrap() {
                 Ok(status) => break status,
-                Err(error) => assert!(matches!(error, LedgerError::Busy(_)), "{error}"),
+                Err(error) => {
+                    assert!(matches!(error, LedgerError::Busy(_) | LedgerError::Unknown(_)), "{error}");
+                }
             }
             tokio::time::sleep(Duration::from_millis(10)).await;
         };

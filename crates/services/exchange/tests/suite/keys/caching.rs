@@ -181,7 +181,7 @@ async fn requests_wait_for_the_first_keys() {
         tokio::spawn(async move { client.get(url).timeout(StdDuration::from_secs(50)).send().await })
     };
     let waiting = get();
-    tokio::time::sleep(StdDuration::from_millis(200)).await;
+    tokio::time::sleep(StdDuration::from_secs(1)).await;
     assert!(!waiting.is_finished(), "there is nothing to answer yet");
     // At most 32 requests may wait: one more ends the oldest.
     let others: Vec<_> = (0..32).map(|_| get()).collect();
@@ -205,7 +205,7 @@ async fn waiting_requests_end_with_the_process() {
     let site = Site::operated(&EddsaPrivateKey::generate()).await;
     let (client, url) = (site.client.clone(), site.url("keys"));
     let waiting = tokio::spawn(async move { client.get(url).send().await });
-    tokio::time::sleep(StdDuration::from_millis(200)).await;
+    tokio::time::sleep(StdDuration::from_secs(1)).await;
     site.stop().await;
     let reply = waiting.await.unwrap().unwrap();
     assert_eq!((reply.status, code(&reply)), (503, 1007));
