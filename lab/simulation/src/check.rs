@@ -10,6 +10,7 @@ use batzen_crypto::{EddsaPublicKey, HashCode};
 use batzen_exchange::reads::totals::totals;
 use batzen_exchange::rules::DenomTable;
 use batzen_ledger::Account;
+use batzen_merchant::rules::ABORTED;
 use batzen_protocol::MoneySum;
 use batzen_protocol::api::exchange::PurseMergeConfirmation;
 use batzen_store::{Found, Store, Table};
@@ -198,6 +199,25 @@ fn purses(world: &World, store: &Store) -> Step {
     }
 }
 
+/// An order in the shop's books, in units of its currency.
+#[derive(Clone, Copy, Debug, Default)]
+struct OrderBooks {
+    /// The sum of its coins that were not given back for want of others.
+    paid: i128,
+    /// The refunds that the exchange has confirmed.
+    refunded: i128,
+    /// The refunds that it may have made, or not.
+    approved: i128,
+}
+
+impl OrderBooks {
+    /// Returns whether they agree with what the exchange has taken for the order.
+    fn explain(&self, taken: i128) -> bool {
+        let most = self.paid - self.refunded;
+        (most - self.approved..=most).contains(&taken)
+    }
+}
+
 /// Checks that the shop's paid orders have taken what their coins paid, and the others nothing, and that the receipts of
 /// wallets are of paid orders.
 fn shop(world: &World, exchange: &Store) -> Step {
@@ -209,15 +229,22 @@ fn shop(world: &World, exchange: &Store) -> Step {
     each::<Refunds>(exchange, |found| {
         *taken.entry(found.key.h_contract_terms).or_default() -= units(found.row.amount);
     })?;
-    let (mut due, mut booked): (BTreeMap<OrderRef, i128>, _) = (BTreeMap::new(), BTreeSet::new());
+    let (mut books, mut booked): (BTreeMap<OrderRef, OrderBooks>, _) = (BTreeMap::new(), BTreeSet::new());
     each::<OrderDeposits>(shop, |found| {
         booked.insert((found.key.order, found.key.coin_pub));
-        *due.entry(found.key.order).or_default() += units(found.row.amount);
+        books.entry(found.key.order).or_default().paid += units(found.row.amount);
     })?;
     // A coin that may have been deposited is given back, too.
     each::<OrderRefunds>(shop, |found| {
-        if booked.contains(&(found.key.order, found.key.coin_pub)) {
-            *due.entry(found.key.order).or_default() -= units(found.row.amount);
+        if !booked.contains(&(found.key.order, found.key.coin_pub)) {
+            return;
+        }
+        let books = books.entry(found.key.order).or_default();
+        let amount = units(found.row.amount);
+        match (found.key.rtransaction_id, found.row.exchange_sig) {
+            (ABORTED, _) => books.paid -= amount,
+            (_, Some(_)) => books.refunded += amount,
+            (_, None) => books.approved += amount,
         }
     })?;
     let (mut wrong, mut paid) = (None, BTreeSet::new());
@@ -225,11 +252,12 @@ fn shop(world: &World, exchange: &Store) -> Step {
         let order_id = found.row.order_id;
         let contract = found.row.h_contract.and_then(|h_contract| taken.get(&h_contract));
         let taken = contract.copied().unwrap_or_default();
-        let due = due.get(&found.key.order).copied().unwrap_or_default();
+        let books = books.get(&found.key.order).copied().unwrap_or_default();
         let (is_paid, amount) = (found.row.paid.is_some(), units(found.row.amount));
-        if taken != due || is_paid != (taken >= amount) || !is_paid && taken != 0 {
-            wrong =
-                Some(format!("order {order_id} of {amount}, paid: {is_paid}, has taken {taken} for {due}"));
+        if !books.explain(taken) || is_paid != (books.paid >= amount) || !is_paid && taken != 0 {
+            wrong = Some(format!(
+                "order {order_id} of {amount}, paid: {is_paid}, has taken {taken} for {books:?}"
+            ));
         }
         if is_paid {
             paid.insert(order_id);

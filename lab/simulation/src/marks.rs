@@ -50,6 +50,8 @@ pub const EXPECTED: &[&str] = &[
     "refund.repeated",
     "reveal.repeated",
     "shop.paid",
+    "shop.refund_approved",
+    "shop.refunded",
     "shop.repeated",
     "store.checkpoint",
     "transfer.repeated",
@@ -70,6 +72,7 @@ pub const RARE: &[&str] = &[
     "revocation.within_request",
     "shop.already_paid",
     "shop.exchange_silent",
+    "shop.refund_waits",
     "transfer.two_answers",
     "withdraw.after_expiry",
 ];

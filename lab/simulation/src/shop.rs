@@ -248,6 +248,10 @@ impl Shop {
 
     fn note_answer(&mut self, context: &mut Context, message: &Message, response: &HttpResponse) {
         let Body::Ask(request) = &message.body else { return };
+        if request.url.ends_with("/refund") && !request.url.contains("/private/") && response.status == 200 {
+            let is_pending = response.body.windows(9).any(|part| part == b"\"failure\"");
+            context.marks.meet(if is_pending { "shop.refund_waits" } else { "shop.refunded" });
+        }
         if request.url.ends_with("/pay") {
             context.marks.meet(match response.status {
                 200 if self.confirmed.insert(request.url.clone()) => "shop.paid",
@@ -386,6 +390,13 @@ pub fn order_request(order_id: &str, cents: u64) -> HttpRequest {
     let body =
         json!({ "order": order, "create_token": false, "refund_delay": { "d_us": 1_800_000_000_u64 } });
     HttpRequest::post(HttpContext::Merchant, format!("{SHOP_URL}private/orders"), &body)
+}
+
+/// The request by which the owner approves refunds of an order, so much in all.
+#[must_use]
+pub fn refund_request(order_id: &str, cents: u64) -> HttpRequest {
+    let body = json!({ "refund": cents_text(cents), "reason": "it is broken" });
+    HttpRequest::post(HttpContext::Merchant, format!("{SHOP_URL}private/orders/{order_id}/refund"), &body)
 }
 
 /// The effect of a planted bug on a command: a verdict that the rules did not give.

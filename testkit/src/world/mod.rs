@@ -200,7 +200,7 @@ impl Site {
         let key = EddsaPrivateKey::generate().public_key();
         let SignKey { stamp_start: start, stamp_expire: expire, stamp_end: end, .. } = listed;
         let message = MasterSigningKeyValidity { start, expire, end, signkey_pub: key };
-        SignKey { key, master_sig: message.sign_with(&self.master()), ..listed }
+        SignKey { key, master_sig: message.sign(&self.master()), ..listed }
     }
 
     /// Uploads what the master key has signed, and waits for its effect.

@@ -44,6 +44,8 @@ enum Purpose {
     Lookup,
     /// A purchase that has not begun yet.
     Shopping,
+    /// The approval of a refund of this purchase.
+    Approval(OpId),
     /// A form of the exchange.
     Form,
     /// A double spend, whose outcome does not matter.
@@ -266,7 +268,7 @@ impl Customer {
                     Some((Purpose::Update, _)) => self.update = None,
                     Some((Purpose::Lookup, _)) => self.lookup = None,
                     Some((Purpose::Shopping, _)) => self.shopping = None,
-                    Some((Purpose::Form | Purpose::Theft, _)) | None => {}
+                    Some((Purpose::Form | Purpose::Theft | Purpose::Approval(_), _)) | None => {}
                 }
                 Ok(())
             }
@@ -348,6 +350,8 @@ impl Customer {
             || request.url.ends_with("operation")
             || request.url.ends_with("/status")
             || request.url.contains("kyc-form")
+            // More may be approved, or the time of refunds may be over.
+            || request.url.starts_with(SHOP_URL) && request.url.ends_with("/refund")
             // What is not refunded yet may be refunded later.
             || request.url.ends_with("/abort") && response.body.windows(9).any(|part| part == b"\"failure\"");
         if response.status == 200 && request.body.is_some() && !promises_nothing {
@@ -358,6 +362,7 @@ impl Customer {
             Purpose::Update => self.learn(context, response),
             Purpose::Lookup => self.look_further(context, response),
             Purpose::Shopping => self.shop_on(context, response),
+            Purpose::Approval(id) => self.approved(context, id, response),
             Purpose::Form => {
                 if response.status == 200 {
                     self.filled_in(context, &request);
@@ -534,8 +539,12 @@ impl Customer {
             0..15 => self.withdraw(context),
             30..70 if self.is_thief => self.steal(context),
             15..45 => self.pay(context),
-            45..60 => {
+            45..57 => {
                 self.buy(context);
+                Ok(())
+            }
+            57..60 => {
+                self.bring_back(context);
                 Ok(())
             }
             70..90 if self.is_thief => {

@@ -1,15 +1,16 @@
-//! Purchases at the shop: an order, its contract, and its payment.
+//! Purchases at the shop: an order, its contract, its payment, and its refund.
 
 use batzen_protocol::Timestamp;
 use batzen_wallet::core::http::HttpResponse;
 use batzen_wallet::core::purchase::order::PayUri;
-use batzen_wallet::core::purchase::{Order, SignedContract, pay};
+use batzen_wallet::core::purchase::{Order, PurchaseStage, SignedContract, pay, refunds};
+use batzen_wallet::core::state::OpKind;
 use batzen_wallet::core::{self, Change, Next, OpId};
 
 use super::{Customer, Purpose};
 use crate::host::Step;
 use crate::message::{Context, ProcessId};
-use crate::shop::order_request;
+use crate::shop::{order_request, refund_request};
 
 /// A purchase that has not begun yet.
 pub(super) enum Shopping {
@@ -30,6 +31,45 @@ impl Customer {
         let request = order_request(&order_id, context.random.between(5, 300));
         self.shopping = Some(Shopping::Ordered(order_id));
         self.ask(context, ProcessId::Shop, request, Purpose::Shopping);
+    }
+
+    /// Returns something that it has bought: the shop's owner approves a refund of a part of it.
+    pub(super) fn bring_back(&mut self, context: &mut Context) {
+        let now = self.now(context);
+        let bought: Vec<(OpId, String)> = self
+            .state
+            .operations
+            .values()
+            .filter_map(|operation| match &operation.kind {
+                OpKind::Purchase(record)
+                    if record.stage == PurchaseStage::Done && now < record.terms().refund_deadline =>
+                {
+                    Some((operation.id, record.terms().order_id.clone()))
+                }
+                _ => None,
+            })
+            .collect();
+        if bought.is_empty() {
+            return;
+        }
+        let (id, order_id) = context.random.pick(&bought).clone();
+        let request = refund_request(&order_id, context.random.between(1, 60));
+        self.ask(context, ProcessId::Shop, request, Purpose::Approval(id));
+    }
+
+    /// The owner answers. The wallet takes what was approved, also if only the answer to an earlier request was lost.
+    pub(super) fn approved(&mut self, context: &mut Context, id: OpId, response: &HttpResponse) -> Step {
+        if response.status != 200 {
+            context.marks.meet("shop.refund_refused");
+            return Ok(());
+        }
+        context.marks.meet("shop.refund_approved");
+        let now = self.now(context);
+        let begun = refunds::start(&self.state, id, now);
+        if self.begin(context, begun)?.is_some() {
+            self.go_on(context)?;
+        }
+        Ok(())
     }
 
     /// Pays an order with other coins at the same time, with a copy of the wallet.

@@ -54,9 +54,9 @@ pub(super) fn routes() -> Rows {
 /// The longest text of a template, in bytes.
 const TEXT_BYTES_MAX: usize = 2_048;
 /// Orders that all customers of an instance may create: they cost nothing.
-const OF_ALL: Rate = Rate { burst: 100, interval: Duration::from_millis(100) };
-/// Orders that one of them may create: a tenth, so that it takes many addresses to take those of all others.
-const OF_ONE: Rate = Rate { burst: 20, interval: Duration::from_secs(1) };
+const OF_ALL: Rate = Rate { burst: 200, interval: Duration::from_millis(50) };
+/// Orders that one of them may create: a fifth, so that it takes several addresses to take those of all others.
+const OF_ONE: Rate = Rate { burst: 40, interval: Duration::from_millis(250) };
 
 fn contract_of(row: &TemplateRow) -> Result<TemplateContract, Response> {
     let broken = |_| Response::error(ErrorCode::GENERIC_DB_INVARIANT_FAILURE, "template");
@@ -267,12 +267,15 @@ mod tests {
         let now = Instant::now();
         let client = |last: u8| ClientKey::of(Some([192, 0, 2, last].into()));
         let mut orders = |shop, last, now| (0..200).filter(|_| pace.take(shop, client(last), now)).count();
-        assert_eq!(orders("a", 1, now), 50, "one customer");
-        assert_eq!(orders("a", 2, now), 50, "others get the rest");
-        assert_eq!(orders("a", 3, now), 0);
-        assert_eq!(orders("b", 1, now), 50, "each shop has its own limit");
+        for last in 1..=5 {
+            assert_eq!(orders("a", last, now), 40, "others get the rest");
+        }
+        assert_eq!(orders("a", 6, now), 0);
+        assert_eq!(orders("b", 1, now), 40, "each shop has its own limit");
         let later = now + Duration::from_secs(1);
-        assert_eq!(orders("a", 1, later), 5);
-        assert_eq!(orders("a", 3, later), 5);
+        for last in 1..=5 {
+            assert_eq!(orders("a", last, later), 4);
+        }
+        assert_eq!(orders("a", 6, later), 0);
     }
 }

@@ -15,7 +15,7 @@ use super::orders::{self, order as order_row};
 use super::{Insufficient, MerchantRules, Refusal, extras};
 
 /// The number of the refund of an aborted payment. What the shop approves has higher numbers.
-pub(crate) const ABORTED: u64 = 0;
+pub const ABORTED: u64 = 0;
 
 /// The maximum number of refunds of an order.
 const REFUNDS_MAX: usize = 4_096;

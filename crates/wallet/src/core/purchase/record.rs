@@ -76,7 +76,7 @@ pub struct ContractTerms {
     /// When the contract was made.
     pub(crate) timestamp: Timestamp,
     /// End of the refund period.
-    pub(crate) refund_deadline: Timestamp,
+    pub refund_deadline: Timestamp,
     /// When the offer expires.
     pub pay_deadline: Timestamp,
     /// When the exchange must pay the merchant.

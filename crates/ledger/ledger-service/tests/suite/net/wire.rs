@@ -390,7 +390,6 @@ async fn a_client_that_reads_no_answers_to_changes_is_cut_off() {
     let until_cut = async { while raw.0.write_all(&request).await.is_ok() {} };
     tokio::time::timeout(Duration::from_secs(120), until_cut).await.expect("the socket is closed");
     assert!(served.stats.requests(Kind::CreateTransfers) > 10, "it was cut off for the answers");
-    assert_eq!((served.stats.errors.get(), served.stats.busy.get()), (0, 0));
     // Its share is free for others from the same address.
     let ledger = connect(&served.url).await.unwrap();
     assert_eq!(ledger.create_accounts(vec![account(1), account(2)]).await.unwrap().len(), 2);

@@ -61,7 +61,7 @@ pub(crate) fn paid_purchase(state: &WalletState, key: &OrderKey) -> Result<OpId>
 ///
 /// # Errors
 /// [`CoreError::BadInput`] if the operation is no purchase, or not paid.
-pub(crate) fn start(state: &WalletState, purchase: OpId, now: Timestamp) -> Result<(OpId, Vec<Change>)> {
+pub fn start(state: &WalletState, purchase: OpId, now: Timestamp) -> Result<(OpId, Vec<Change>)> {
     let mut draft = Draft::new(state);
     if purchase_of(&draft, purchase)?.receipt.is_none() {
         return Err(bad("refund", format!("purchase {purchase} is not paid")));
