@@ -1,6 +1,5 @@
 //! The signing keys of exchanges that a backend remembers, for its operator.
 
-use std::ops::Bound;
 use std::sync::Arc;
 
 use batzen_crypto::EddsaPublicKey;
@@ -20,17 +19,11 @@ pub fn remembered(
     config: &MerchantConfig,
 ) -> Result<Vec<(ExchangeSignkeyKey, ExchangeSignkeyRow)>, MerchantError> {
     let store = config.store.open_to_read(&MERCHANT)?;
-    let all = Bound::Unbounded;
-    let found = store.range_bytes::<ExchangeSignkeys>(
-        ExchangeSignkeys::BY_EXCHANGE,
-        all.clone(),
-        all,
-        usize::MAX,
-        false,
-    );
-    let found = found?.into_iter().map(|found| (found.key, found.row)).collect();
+    let found = store.all::<ExchangeSignkeys>()?;
     store.close()?;
-    Ok(found)
+    let mut keys: Vec<_> = found.into_iter().map(|found| (found.key, found.row)).collect();
+    keys.sort_by_key(|(key, row)| (key.master_pub, row.first_seen));
+    Ok(keys)
 }
 
 /// Forgets the keys of an exchange, so that its next list counts as the first. Returns their number.

@@ -241,8 +241,8 @@ fn the_peak_is_found_and_a_share_of_it_kept() {
     let peak = result["extra"]["probed_peak_ops_per_s"].as_f64().unwrap();
     let target = result["load"]["target_ops_per_s"].as_f64().unwrap();
     assert!((target - 0.4 * peak).abs() < 1e-6 * peak, "{target} of {peak}");
-    // Jobs begin on time; how soon they are answered depends on the machine.
-    assert!(result["ops"].as_f64().unwrap() <= target * 2.1 + 10.0, "{result}");
+    // Jobs begin on time, in three seconds; how soon they are answered depends on the machine.
+    assert!(result["ops"].as_f64().unwrap() <= target * 4.0 + 10.0, "{result}");
     assert_eq!(result["parameters"]["seed"], 7);
     assert!(result["command"].as_str().unwrap().starts_with("batzen-lab bench withdraw --rsa 1024"));
 }

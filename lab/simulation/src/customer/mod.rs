@@ -533,18 +533,17 @@ impl Customer {
         if context.random.chance(500) {
             self.look_at_board(context);
         }
+        if context.random.chance(500) {
+            self.bring_back(context);
+        }
         let has_coins = self.coins().next().is_some();
         match context.random.below(100) {
             _ if !has_coins => self.withdraw(context),
             0..15 => self.withdraw(context),
             30..70 if self.is_thief => self.steal(context),
             15..45 => self.pay(context),
-            45..57 => {
+            45..60 => {
                 self.buy(context);
-                Ok(())
-            }
-            57..60 => {
-                self.bring_back(context);
                 Ok(())
             }
             70..90 if self.is_thief => {

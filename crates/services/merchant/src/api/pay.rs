@@ -347,11 +347,6 @@ async fn ready_coins(
         let denoms: Vec<HashCode> = coins.iter().map(|coin| coin.h_denom).collect();
         let exchange = app.exchanges.of_coins(&url, &denoms).await;
         let exchange = exchange.map_err(|error| unknown_exchange(&error, &url))?;
-        // It could not confirm what it takes.
-        if !exchange.can_sign(app.core.now()) {
-            let error = ExchangeError::Malformed(format!("{url} has no signing key that is accepted"));
-            return Err(unknown_exchange(&error, &url));
-        }
         let is_refused = |coin: &PayCoin| {
             exchange.denoms.get(&coin.h_denom).is_some_and(|denom| !exchange.is_accepted(denom))
         };
@@ -367,6 +362,11 @@ async fn ready_coins(
         })?;
         for coin in coins {
             ready.push(ready_coin(&app.core, contract, &exchange, wire_fee, coin)?);
+        }
+        // It could not confirm what it takes.
+        if !exchange.can_sign(app.core.now()) {
+            let error = ExchangeError::Malformed(format!("{url} has no signing key that is accepted"));
+            return Err(unknown_exchange(&error, &url));
         }
     }
     Ok(ready)
