@@ -59,7 +59,7 @@ demo: build ## play one round of digital cash on this machine and keep serving (
 	@$(LAB) demo $(ARGS)
 
 build: needs ## the release programs: target/release/batzen, and batzen-lab beside it
-	@BATZEN_COMMIT="$$(git describe --always --dirty 2>/dev/null)" $(CARGO) build --profile $(PROFILE) --locked --bin batzen --bin batzen-lab 1>&2
+	@BATZEN_COMMIT="$$(git describe --always --dirty 2>/dev/null)" BATZEN_PROFILE=$(PROFILE) $(CARGO) build --profile $(PROFILE) --locked --bin batzen --bin batzen-lab 1>&2
 
 # Most tests wait: for disks, servers, deadlines and PostgreSQL. So more of them run at a time than there are processors.
 test test-fast: export RUST_TEST_THREADS ?= $(shell echo $$((3 * $$(nproc))))
@@ -239,15 +239,13 @@ bench-hostile: build ## attacks on every service beside an honest load, and the 
 	done
 	$(LAB) bench table $$(ls -d $(RESULTS)/hostile $(RESULTS)/hostile-before 2>/dev/null) --into docs/reliability.md
 
-# Kept results have only the files that tables are made of; the report shows those with all files.
+# Kept results have only the files that tables are made of; the report names those that are missing.
 bench-tables: # renews tables and plots from the results that are there
 	names=$$(awk -v dir=$(RESULTS)/ '{ print dir $$1 }' <<<"$$BENCH_RUNS"$$'\n'"$$BENCH_POSTGRES_RUNS"); \
 		dirs=$$(ls -dU $$names $(RESULTS)/postgres-partitions/* 2>/dev/null || true); \
 		for page in $(PAGES); do $(LAB) bench table $(RESULTS)/limits $$dirs --into $$page; done; \
-		whole=$$(for dir in $$dirs; do \
-			if [ -f $$dir/series.csv ] || grep -qE '"scenario": "(store|pgbench)"' $$dir/result.json; then echo $$dir; fi; done); \
 		mkdir -p $(dir $(PLOTS)); \
-		$(LAB) bench report $$whole $(RESULTS)/limits -o $(PLOTS)
+		$(LAB) bench report $$dirs $(RESULTS)/limits -o $(PLOTS)
 
 fmt: ## format the code
 	$(CARGO) fmt --all

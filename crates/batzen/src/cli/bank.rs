@@ -65,7 +65,8 @@ struct ServeArgs {
     /// Address to listen on [default: every address, or 127.0.0.1 without configuration]
     #[arg(long, value_name = "ADDRESS")]
     bind: Option<String>,
-    /// Host name in payto and withdraw URIs [default: localhost]
+    /// Host name in payto and withdraw URIs [default: localhost; in withdraw URIs the address to listen on,
+    /// if localhost does not lead there]
     #[arg(short = 'H', long, value_name = "NAME")]
     hostname: Option<String>,
     /// Country and bank code, such as DE50010517: accounts whose names are IBANs of this bank have iban

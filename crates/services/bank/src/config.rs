@@ -17,6 +17,8 @@ use crate::names::{self, Hosts, IbanBank};
 use crate::password::PasswordCost;
 use crate::rules::Policy;
 
+/// The host name without another choice.
+const HOSTNAME: &str = "localhost";
 /// The forms of a ledger address.
 const LEDGERS: &str = "embedded, tcp://HOST:PORT, unix:///PATH or tigerbeetle://ADDRESS,ADDRESS";
 
@@ -66,12 +68,12 @@ const BANK_OPTIONS: &[&str] = &[
 /// | option of `[bank]` | default | |
 /// |---|---|---|
 /// | `HTTP_PORT` | 8082 | |
-/// | `HOSTNAME` | `localhost` | host name in payto and withdraw URIs |
+/// | `HOSTNAME` | `localhost` | host name in payto and withdraw URIs; it does not follow `BIND_TO`, since it is part of the accounts' names |
 /// | `OTHER_HOSTNAMES` | none | other host names of the bank in payto URIs that it gets, separated by blanks; besides `HOSTNAME`, that of `BASE_URL`, and `localhost` |
 /// | `EXCHANGE_ACCOUNTS` | those whose credits are followed at the gateway | names of the accounts of exchanges, separated by blanks: they take only money with a reserve key |
 /// | `IBAN_BANK` | none | country and bank code of the bank's IBANs, such as `DE50010517`: accounts whose names are such IBANs have `iban` URIs |
 /// | `BIND_TO` | all addresses | address to listen on |
-/// | `BASE_URL` | `http://HOSTNAME:PORT/` | base URL for clients, for instance behind a proxy |
+/// | `BASE_URL` | `http://HOSTNAME:PORT/`, or without `HOSTNAME` the address of `BIND_TO` if `localhost` does not lead there | base URL for clients, for instance behind a proxy |
 /// | `SUGGESTED_EXCHANGE` | none | base URL of the exchange suggested to wallets |
 /// | `SIGNUP_BONUS` | 0 | initial balance of a newly registered account |
 /// | `DATA_DIR` | `$TALER_DATA_HOME/bank/` if `[paths]` sets it or `TALER_HOME` | directory of the store; otherwise all data is in memory only |
@@ -106,7 +108,7 @@ pub struct BankConfig {
     pub exchange_accounts: Option<BTreeSet<String>>,
     /// The IBANs that are accounts of this bank.
     pub iban_bank: Option<IbanBank>,
-    /// Base URL for clients, with a final slash. `None`: `http://HOSTNAME:PORT/`.
+    /// Base URL for clients, with a final slash. `None`: it follows from `hostname` and `listen_host`.
     pub base_url: Option<String>,
     /// The exchange suggested to wallets.
     pub suggested_exchange: Option<String>,
@@ -195,7 +197,7 @@ impl BankConfig {
             currency,
             http_port: 8082,
             listen_host: Some("127.0.0.1".to_owned()),
-            hostname: "localhost".to_owned(),
+            hostname: HOSTNAME.to_owned(),
             other_hostnames: Vec::new(),
             exchange_accounts: None,
             iban_bank: None,
@@ -260,7 +262,7 @@ impl BankConfig {
         Ok(Self {
             http_port: config.get_or(BANK, "HTTP_PORT", 8082)?,
             listen_host: config.get(BANK, "BIND_TO")?,
-            hostname: config.get_or(BANK, "HOSTNAME", "localhost".to_owned())?,
+            hostname: config.get_or(BANK, "HOSTNAME", HOSTNAME.to_owned())?,
             other_hostnames: config
                 .text(BANK, "OTHER_HOSTNAMES")
                 .map(|names| names.split_whitespace().map(str::to_owned).collect())
@@ -308,6 +310,16 @@ impl BankConfig {
             exchange_accounts: self.exchange_accounts.clone(),
             allow_known_account: !self.check_passwords,
         }
+    }
+
+    /// The base URL for clients of a bank that listens on this port.
+    pub(crate) fn base_url(&self, port: u16) -> String {
+        if let Some(url) = &self.base_url {
+            return url.clone();
+        }
+        let chosen = Some(&self.hostname).filter(|name| *name != HOSTNAME);
+        let host = chosen.cloned().unwrap_or_else(|| batzen_http::client_host(self.listen_host.as_deref()));
+        format!("http://{host}:{port}/")
     }
 
     /// The hosts that mean this bank in payto URIs.
@@ -418,5 +430,29 @@ mod tests {
         assert!(BankConfig { base_url: Some("http://x".into()), ..bank.clone() }.check().is_err());
         assert!(BankConfig { other_hostnames: vec!["a/b".into()], ..bank.clone() }.check().is_err());
         assert!(BankConfig { hostname: "a b".into(), ..bank }.check().is_err());
+    }
+
+    #[test]
+    fn the_base_url_leads_where_the_bank_listens() {
+        let bank = |listen_host: Option<&str>| BankConfig {
+            listen_host: listen_host.map(str::to_owned),
+            ..BankConfig::new("KUDOS".parse().unwrap())
+        };
+        for (listen_host, expected) in [
+            (None, "http://localhost:8082/"),
+            (Some("0.0.0.0"), "http://localhost:8082/"),
+            (Some("127.0.0.1"), "http://localhost:8082/"),
+            (Some("::1"), "http://localhost:8082/"),
+            (Some("127.0.0.2"), "http://127.0.0.2:8082/"),
+            (Some("10.1.2.3"), "http://10.1.2.3:8082/"),
+            (Some("[fd00::7]"), "http://[fd00::7]:8082/"),
+            (Some("bank.internal"), "http://bank.internal:8082/"),
+        ] {
+            assert_eq!(bank(listen_host).base_url(8082), expected, "{listen_host:?}");
+        }
+        let named = BankConfig { hostname: "bank.example".to_owned(), ..bank(Some("10.1.2.3")) };
+        assert_eq!(named.base_url(80), "http://bank.example:80/");
+        let behind_proxy = BankConfig { base_url: Some("https://bank.example/x/".to_owned()), ..named };
+        assert_eq!(behind_proxy.base_url(80), "https://bank.example/x/");
     }
 }

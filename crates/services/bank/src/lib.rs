@@ -180,8 +180,7 @@ impl Bank {
         let chart = Chart::new(&state, config.currency);
         let server = Server::bind(Listen::tcp(config.listen_host.clone(), config.http_port)).await?;
         let Bound::Tcp(addr) = *server.bound() else { unreachable!("a TCP address was bound") };
-        let base_url =
-            config.base_url.clone().unwrap_or_else(|| format!("http://{}:{}/", config.hostname, addr.port()));
+        let base_url = config.base_url(addr.port());
         let wakes = Arc::new(Wakes::new(WAITERS_MAX));
         let decided = Arc::new(Waiters::new(WAITERS_MAX));
         let booked: Booked = {

@@ -43,7 +43,7 @@ pub use date::http_date;
 pub use drain::Drain;
 pub use html::escape_html;
 pub use http::{HeaderMap, HeaderName, HeaderValue, Method, header};
-pub use listen::{Bound, Listen, Listener, Socket, inherited_fd};
+pub use listen::{Bound, Listen, Listener, Socket, client_host, inherited_fd};
 pub use networks::{Networks, is_public};
 pub use proxies::TrustedProxies;
 pub use request::{Head, Request};

@@ -3,7 +3,7 @@
 use socket2::{SockFilter, SockRef};
 use std::{
     fmt, io,
-    net::{IpAddr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     os::{
         fd::{AsRawFd, FromRawFd, OwnedFd},
         unix::fs::{FileTypeExt, PermissionsExt},
@@ -54,6 +54,21 @@ impl Listen {
     #[must_use]
     pub const fn tcp(host: Option<String>, port: u16) -> Self {
         Self::Tcp { host, port, share_port: false }
+    }
+}
+
+/// The host in URLs of a server that listens at this address or name (`None`: at all addresses): `localhost` where that
+/// leads to it, else the address itself, with brackets if it is an IPv6 address.
+#[must_use]
+pub fn client_host(bind: Option<&str>) -> String {
+    const LOCALHOST: &str = "localhost";
+    let Some(host) = bind.map(|host| host.trim_matches(['[', ']'])) else { return LOCALHOST.to_owned() };
+    match host.parse::<IpAddr>() {
+        Ok(ip) if ip.is_unspecified() || ip == Ipv4Addr::LOCALHOST || ip == Ipv6Addr::LOCALHOST => {
+            LOCALHOST.to_owned()
+        }
+        Ok(IpAddr::V6(ip)) => format!("[{ip}]"),
+        Ok(IpAddr::V4(_)) | Err(_) => host.to_owned(),
     }
 }
 

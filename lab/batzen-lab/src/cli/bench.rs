@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::Context as _;
 use batzen_cli_support::{progress, services};
 use batzen_lab::bench::BenchError;
-use batzen_lab::bench::results::result::Run;
+use batzen_lab::bench::results::result::{BUILD_PROFILE, Run, UNKNOWN};
 use batzen_lab::bench::results::summary::summary;
 use batzen_lab::bench::scenarios::options::RunOptions;
 use batzen_lab::bench::scenarios::{
@@ -163,7 +163,14 @@ pub(super) fn context() -> anyhow::Result<Context> {
 
 /// The commit that this program was built from, as set by `make build`.
 fn commit() -> &'static str {
-    option_env!("BATZEN_COMMIT").filter(|commit| !commit.is_empty()).unwrap_or("unknown")
+    option_env!("BATZEN_COMMIT").filter(|commit| !commit.is_empty()).unwrap_or(UNKNOWN)
+}
+
+/// Adds the profile that this program was built with, as set by `make build`.
+fn record_profile(run: &mut Run) {
+    let unset = if cfg!(debug_assertions) { "dev" } else { UNKNOWN };
+    let profile = option_env!("BATZEN_PROFILE").filter(|profile| !profile.is_empty()).unwrap_or(unset);
+    run.result.parameters.insert(BUILD_PROFILE.to_owned(), profile.into());
 }
 
 /// The command line, quoted for a shell.
@@ -185,10 +192,11 @@ fn command_line() -> String {
 /// # Errors
 /// The reason why there is no result, or why it could not be written.
 pub(super) fn show(options: &RunOptions, outcome: Result<Run, BenchError>) -> anyhow::Result<ExitCode> {
-    let run = match outcome {
+    let mut run = match outcome {
         Err(error) => return not_measured(error),
         Ok(run) => run,
     };
+    record_profile(&mut run);
     run.write()?;
     if options.json {
         print!("{}", run.result.to_json());
@@ -203,10 +211,11 @@ fn show_partitions(
     args: &partitions::PartitionsArgs,
     outcome: Result<Vec<Run>, BenchError>,
 ) -> anyhow::Result<ExitCode> {
-    let runs = match outcome {
+    let mut runs = match outcome {
         Err(error) => return not_measured(error),
         Ok(runs) => runs,
     };
+    runs.iter_mut().for_each(record_profile);
     runs.iter().try_for_each(Run::write)?;
     if args.deposit.deposit.run.json {
         let results: Vec<_> = runs.iter().map(|run| &run.result).collect();

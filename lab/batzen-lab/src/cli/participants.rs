@@ -1,7 +1,7 @@
 //! `batzen-lab switch fsps`: simulated participants for a switch that is already running.
 
 use std::fmt::Write as _;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::Ordering::Relaxed;
@@ -25,6 +25,7 @@ const DRAIN_TIME: Duration = Duration::from_secs(60);
 #[command(after_help = "Examples:
   batzen-lab switch fsps --tokens operators.txt                     create fsp1 … fsp8, ten seconds of transfers
   batzen-lab switch fsps --tokens operators.txt --rate 500 --duration 2m --mix accept=98,reject=1,silent=1
+  batzen-lab switch fsps --tokens operators.txt --switch 10.0.0.7:8090 --admin 10.0.0.7:8091
 
 The token file has one token per line; the first operator proposes changes, the second approves them.
 Exit code 3 if a transfer did not end as expected.")]
@@ -45,6 +46,14 @@ pub(super) struct FspsArgs {
     /// ones]
     #[arg(long, value_name = "PORT", required_unless_present = "tokens")]
     callback_port: Option<u16>,
+    /// Address at which the participants listen for callbacks [default: the one from which this machine
+    /// reaches the switch]
+    #[arg(long, value_name = "ADDRESS")]
+    callback_bind: Option<IpAddr>,
+    /// Host at which the switch reaches them, a name or an address [default: the address at which they
+    /// listen]
+    #[arg(long, value_name = "HOST", value_parser = host)]
+    callback_host: Option<String>,
     /// The currency
     #[arg(long, value_name = "CODE", default_value = "USD")]
     currency: String,
@@ -73,6 +82,16 @@ fn mix(text: &str) -> Result<Mix, String> {
     Ok(Mix::new(&weights))
 }
 
+fn host(text: &str) -> Result<String, String> {
+    let is_name = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+    let is_host = text.parse::<IpAddr>().is_ok() || (!text.is_empty() && text.chars().all(is_name));
+    if is_host {
+        Ok(text.to_owned())
+    } else {
+        Err("expected a host name or an address, without port".to_owned())
+    }
+}
+
 /// Runs `batzen-lab switch fsps`.
 ///
 /// # Errors
@@ -86,6 +105,8 @@ pub(super) fn run(args: &FspsArgs) -> anyhow::Result<ExitCode> {
         ensure!(first.checked_add(count).is_some(), "there are not that many ports from {first} on");
         config.ports = (first..first + count).collect();
     }
+    config.callback_bind = args.callback_bind;
+    config.callback_host.clone_from(&args.callback_host);
     let fsps = Fsps::start(config).context("the participants cannot listen")?;
     if let Some(file) = &args.tokens {
         onboard(&Hub::new(args.admin, tokens(file)?), &fsps, &args.currency)?;
@@ -210,6 +231,16 @@ mod tests {
         assert_eq!(mix("accept=3,late"), Ok(expected));
         for wrong in ["", "accept=x", "maybe=1", "accept=0"] {
             assert!(mix(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn hosts_have_no_port() {
+        for text in ["10.0.0.7", "fe80::7", "fsps.example"] {
+            assert_eq!(host(text), Ok(text.to_owned()));
+        }
+        for text in ["", "10.0.0.7:80", "http://fsps.example", "[fe80::7]"] {
+            assert!(host(text).is_err(), "{text}");
         }
     }
 

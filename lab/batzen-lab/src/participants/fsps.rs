@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
@@ -45,6 +45,10 @@ pub struct FspsConfig {
     pub(crate) seed: Option<u64>,
     /// Ports of the participants' callbacks, one each; empty: any free ports.
     pub ports: Vec<u16>,
+    /// The address at which they listen for callbacks. `None`: the one from which this machine reaches the switch.
+    pub callback_bind: Option<IpAddr>,
+    /// The host at which the switch calls them back, a name or an address. `None`: the address at which they listen.
+    pub callback_host: Option<String>,
 }
 
 impl FspsConfig {
@@ -62,8 +66,32 @@ impl FspsConfig {
             keeps_outcomes: false,
             seed: None,
             ports: Vec::new(),
+            callback_bind: None,
+            callback_host: None,
         }
     }
+}
+
+/// The address from which this machine reaches another one, by its routes. Nothing is sent.
+fn address_towards(switch: SocketAddr) -> io::Result<IpAddr> {
+    let any: IpAddr =
+        if switch.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let socket = UdpSocket::bind((any, 0))?;
+    socket.connect(switch)?;
+    Ok(socket.local_addr()?.ip())
+}
+
+/// The host of the participants' callback URLs, with brackets if it is an IPv6 address.
+fn callback_host(config: &FspsConfig, bound: IpAddr) -> io::Result<String> {
+    let address = match &config.callback_host {
+        Some(host) => match host.parse::<IpAddr>() {
+            Ok(address) => address,
+            Err(_) => return Ok(host.clone()),
+        },
+        None if bound.is_unspecified() => address_towards(config.switch)?,
+        None => bound,
+    };
+    Ok(if address.is_ipv6() { format!("[{address}]") } else { address.to_string() })
 }
 
 /// A command to a thread.
@@ -133,7 +161,8 @@ impl FspsState {
 /// A running set of participants. They end when this is dropped.
 pub struct Fsps {
     shared: Arc<FspsState>,
-    addresses: Vec<SocketAddr>,
+    callback_host: String,
+    callback_ports: Vec<u16>,
     wakers: Vec<Arc<OwnedFd>>,
     threads: Vec<JoinHandle<()>>,
 }
@@ -142,8 +171,8 @@ impl Fsps {
     /// Binds an address for each participant and starts the threads. The switch need not be running yet.
     ///
     /// # Errors
-    /// When a port cannot be bound, the operating system refuses threads or descriptors, or there are fewer
-    /// than two participants.
+    /// When there is no route to the switch, a port cannot be bound, the operating system refuses threads or
+    /// descriptors, or there are fewer than two participants.
     pub fn start(config: FspsConfig) -> io::Result<Self> {
         let count = config.names.len();
         let is_name = |name: &String| {
@@ -154,12 +183,14 @@ impl Fsps {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
         }
         let threads = config.threads.clamp(1, count);
-        let mut addresses = Vec::with_capacity(count);
+        let bind = config.callback_bind.map_or_else(|| address_towards(config.switch), Ok)?;
+        let callback_host = callback_host(&config, bind)?;
+        let mut callback_ports = Vec::with_capacity(count);
         let mut listeners: Vec<Vec<(u16, TcpListener)>> = (0..threads).map(|_| Vec::new()).collect();
         for number in 0..count {
             let port = config.ports.get(number).copied().unwrap_or(0);
-            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, port))?;
-            addresses.push(listener.local_addr()?);
+            let listener = TcpListener::bind((bind, port))?;
+            callback_ports.push(listener.local_addr()?.port());
             let number_16 = u16::try_from(number).expect("there are at most 4096");
             listeners[number % threads].push((number_16, listener));
         }
@@ -193,7 +224,8 @@ impl Fsps {
             start: Instant::now(),
             start_ms: u64::try_from(start_ms.as_millis()).unwrap_or(u64::MAX),
         });
-        let mut fsps = Self { shared, addresses, wakers: Vec::new(), threads: Vec::new() };
+        let mut fsps =
+            Self { shared, callback_host, callback_ports, wakers: Vec::new(), threads: Vec::new() };
         for (index, listeners) in listeners.into_iter().enumerate() {
             let (worker, waker) = Worker::new(&fsps.shared, index, listeners)?;
             let thread =
@@ -216,7 +248,7 @@ impl Fsps {
     /// When there is no such participant.
     #[must_use]
     pub fn callback_url(&self, participant: usize) -> String {
-        format!("http://{}", self.addresses[participant])
+        format!("http://{}:{}", self.callback_host, self.callback_ports[participant])
     }
 
     fn wake(&self, thread: usize) {
@@ -344,6 +376,35 @@ impl Drop for Fsps {
         for thread in self.threads.drain(..) {
             // Its panic was already printed.
             let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(switch: &str) -> FspsConfig {
+        FspsConfig::new(2, switch.parse().unwrap(), "USD")
+    }
+
+    #[test]
+    fn callbacks_go_where_the_switch_reaches_the_participants() {
+        let host = |config: &FspsConfig, bound: &str| callback_host(config, bound.parse().unwrap()).unwrap();
+        let mut config = config("127.0.0.1:8090");
+        assert_eq!(address_towards(config.switch).unwrap(), Ipv4Addr::LOCALHOST);
+        // Of a network for documents. A machine without a route there has no such participants.
+        if let Ok(own) = address_towards("198.51.100.1:8090".parse().unwrap()) {
+            assert!(!own.is_loopback() && !own.is_unspecified(), "{own}");
+        }
+        assert_eq!(host(&config, "10.0.0.7"), "10.0.0.7");
+        assert_eq!(host(&config, "fe80::7"), "[fe80::7]");
+        assert_eq!(host(&config, "0.0.0.0"), "127.0.0.1", "no address that the switch could call");
+        for (named, expected) in
+            [("fsps.example", "fsps.example"), ("10.0.0.8", "10.0.0.8"), ("::1", "[::1]")]
+        {
+            config.callback_host = Some(named.to_owned());
+            assert_eq!(host(&config, "0.0.0.0"), expected);
         }
     }
 }

@@ -3,6 +3,9 @@
 
 use batzen_testkit::process as common;
 
+use std::time::{Duration, Instant};
+
+use common::{PATIENCE, Service};
 use serde_json::Value;
 
 fn measure(arguments: &[&str]) -> Value {
@@ -43,6 +46,11 @@ fn a_number_of_transfers_is_measured_to_the_last() {
     for figure in ["ftps", "cpu_us_per_ft_switch", "cpu_us_per_ft_simulators", "bytes_per_ft"] {
         assert!(result["extra"][figure].as_f64().unwrap() > 0.0, "{figure}");
     }
+    // What the disk wrote is published only where the kernel tells, and then it is not less than the store synced.
+    let per_ft = |figure: &str| result["extra"].get(figure).map(|value| value.as_f64().unwrap());
+    if let Some(device) = per_ft("device_bytes_per_ft") {
+        assert!(device >= per_ft("bytes_per_ft").unwrap(), "{device}");
+    }
     assert_eq!(result["extra"]["windows_closed"], 1.0);
     assert_eq!(result["extra"]["failures"], 0.0);
 }
@@ -54,4 +62,42 @@ fn an_open_loop_is_measured_for_a_time() {
     assert_eq!(result["errors"], serde_json::json!({}));
     // Two participants, and no more than were planned.
     assert!((1..=210).contains(&result["ops"].as_u64().unwrap()), "{}", result["ops"]);
+}
+
+/// Loopback addresses stand for two hosts: the switch is at one, its participants at the other.
+#[test]
+fn participants_play_on_another_host_than_the_switch() {
+    let dir = tempfile::tempdir().unwrap();
+    let tokens = ["secret-token:one-and-secret", "secret-token:two-and-secret"];
+    let sections: Vec<String> = ["one", "two"]
+        .iter()
+        .zip(tokens)
+        .map(|(name, token)| format!("[switch-operator-{name}]\nTOKEN = {token}\n"))
+        .collect();
+    let (config, file) = (dir.path().join("switch.conf"), dir.path().join("tokens"));
+    std::fs::write(&config, sections.concat()).unwrap();
+    std::fs::write(&file, tokens.join("\n")).unwrap();
+    let words = ["switch", "serve", "--bind", "127.0.0.2", "--port", "0", "--admin-port", "0"];
+    let more = ["--in-memory", "-c", config.to_str().unwrap()];
+    let mut switch = Service::start(dir.path(), "switch", &[&words[..], &more].concat());
+    let deadline = Instant::now() + PATIENCE;
+    let ready = loop {
+        let log = std::fs::read_to_string(dir.path().join("switch.log")).unwrap();
+        if let Some(line) = log.lines().find_map(|line| line.strip_prefix("switch ready: ")) {
+            break line.to_owned();
+        }
+        switch.assert_runs();
+        assert!(Instant::now() < deadline, "the switch does not come up: {log}");
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    let addresses: Vec<&str> =
+        ready.split(' ').filter_map(|word| word.strip_prefix("http://")?.strip_suffix('/')).collect();
+    let [participants, operators] = addresses[..] else { panic!("{ready}") };
+    let words = ["switch", "fsps", "--switch", participants, "--admin", operators, "--json"];
+    let more = ["--tokens", file.to_str().unwrap(), "--callback-bind", "127.0.0.3", "--participants", "2"];
+    let output = common::run_lab(&[&words[..], &more, &["--count", "40", "--in-flight", "8"]].concat());
+    let result: Value = serde_json::from_slice(&output.stdout)
+        .unwrap_or_else(|error| panic!("{error}: {}", common::stderr(&output)));
+    assert_eq!((&result["committed"], &result["failures"]), (&40.into(), &serde_json::json!({})));
+    assert!(output.status.success());
 }

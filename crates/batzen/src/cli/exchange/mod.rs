@@ -340,8 +340,13 @@ fn exchange_config(args: &ServeArgs) -> anyhow::Result<ExchangeConfig> {
         let bank_url = if bank.ends_with('/') { bank.clone() } else { format!("{bank}/") };
         let (payto, gateway) = play_money::account(&bank_url, "localhost", &args.account);
         let port = args.port.unwrap_or(8081);
-        play_money::exchange_config(args.currency, &data, port, args.rsa_bits, args.cs, args.ages)
-            .with_account("exchange-account-1", &payto, gateway)
+        let mut config =
+            play_money::exchange_config(args.currency, &data, port, args.rsa_bits, args.cs, args.ages)
+                .with_account("exchange-account-1", &payto, gateway);
+        if let Some(bind) = &args.bind {
+            config.base_url = format!("http://{}:{port}/", batzen_http::client_host(Some(bind)));
+        }
+        config
     } else {
         ini = args.common.load()?;
         if args.standalone {
@@ -652,5 +657,34 @@ async fn start_beside(
             socket.display()
         ),
         other => Ok(other?),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        serve: ServeArgs,
+    }
+
+    #[test]
+    fn an_exchange_with_play_money_announces_the_address_at_which_it_listens() {
+        let dir = tempfile::tempdir().unwrap();
+        let base_url = |more: &[&str]| {
+            let words =
+                ["serve", "--standalone", "--bank", "http://localhost:8082/", "--port", "81", "--data"];
+            let data = [dir.path().to_str().unwrap()];
+            let line = Line::try_parse_from(words.iter().chain(&data).chain(more)).unwrap();
+            exchange_config(&line.serve).unwrap().base_url
+        };
+        assert_eq!(base_url(&[]), "http://localhost:81/");
+        assert_eq!(base_url(&["--bind", "0.0.0.0"]), "http://localhost:81/");
+        assert_eq!(base_url(&["--bind", "10.1.2.3"]), "http://10.1.2.3:81/");
+        assert_eq!(base_url(&["--bind", "fd00::7"]), "http://[fd00::7]:81/");
     }
 }

@@ -22,7 +22,8 @@ pub(super) struct Link {
     writer: WriteHalf<Channel>,
     /// The exchange's store.
     pub store: [u8; 16],
-    heard: Instant,
+    /// Time spent waiting since the exchange was last heard. Other work of the auditor is no silence of the exchange.
+    waited: Duration,
     told: Instant,
 }
 
@@ -38,11 +39,10 @@ impl Link {
         let channel = connect.connect(address, STEP_TIMEOUT).await?;
         let (reader, writer) = tokio::io::split(channel);
         let receiver = Receiver::of_answers(reader);
-        let (heard, told) = (Instant::now(), Instant::now());
-        let mut link = Self { receiver, writer, store: [0; 16], heard, told };
+        let mut link =
+            Self { receiver, writer, store: [0; 16], waited: Duration::ZERO, told: Instant::now() };
         link.tell(&Request::Hello(Hello { version: VERSION, tables, seen, wants_snapshot })).await?;
         let answer = link.receiver.answer(WELCOME_TIMEOUT).await?;
-        link.heard = Instant::now();
         Ok((link, answer))
     }
 
@@ -52,7 +52,8 @@ impl Link {
         Ok(())
     }
 
-    /// The next message within a time.
+    /// The next message within a time; none if the exchange may still be silent. It counts as lost once it was waited for
+    /// this long.
     pub(super) async fn answer(
         &mut self,
         within: Duration,
@@ -60,10 +61,13 @@ impl Link {
     ) -> Result<Option<Answer>, IoError> {
         match self.receiver.answer(within).await {
             Ok(answer) => {
-                self.heard = Instant::now();
+                self.waited = Duration::ZERO;
                 Ok(Some(answer))
             }
-            Err(IoError::Timeout) if self.heard.elapsed() < silence_max => Ok(None),
+            Err(IoError::Timeout) => {
+                self.waited += within;
+                if self.waited < silence_max { Ok(None) } else { Err(IoError::Timeout) }
+            }
             Err(error) => Err(error),
         }
     }
@@ -82,5 +86,32 @@ impl Link {
 
     pub(crate) async fn acknowledge(&mut self, head: SignedHead) -> Result<(), IoError> {
         self.tell(&Request::Ack(head)).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The auditor checks a batch for longer than the exchange may be silent, and the exchange waits for its
+    /// acknowledgement: afterwards it has as much time as ever.
+    #[tokio::test]
+    async fn only_time_in_which_the_auditor_listens_is_silence() {
+        let (ours, theirs) = tokio::io::duplex(1 << 10);
+        let (reader, writer) = tokio::io::split(Box::new(ours) as Channel);
+        let mut link = Link {
+            receiver: Receiver::of_answers(reader),
+            writer,
+            store: [0; 16],
+            waited: Duration::ZERO,
+            told: Instant::now(),
+        };
+        let (step, silence_max) = (Duration::from_millis(10), Duration::from_millis(25));
+        std::thread::sleep(silence_max * 2);
+        for _ in 0..2 {
+            assert!(link.answer(step, silence_max).await.expect("it has time").is_none());
+        }
+        assert!(matches!(link.answer(step, silence_max).await, Err(IoError::Timeout)));
+        drop(theirs);
     }
 }

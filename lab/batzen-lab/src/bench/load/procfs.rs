@@ -1,6 +1,7 @@
 //! The resources that a process uses, as the kernel counts them.
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 /// CPU time of a process by the role of its threads, in nanoseconds.
@@ -159,12 +160,23 @@ pub(crate) fn resident_bytes(pid: u32) -> u64 {
         .map_or(0, |kb| kb * 1024)
 }
 
-/// Bytes that the process has caused to be written to storage, as the kernel counts them; `None` if the
-/// kernel does not show them.
+/// Bytes that the device with this directory has written so far, for all programs together; `None` if the kernel does not
+/// tell, as for files in memory, on a network, or in the layers of a container.
+///
+/// `/proc/PID/io` has no such number: it counts pages when a program changes them, again and again if they change before
+/// they are written, and also those that are never written because their file is shortened or removed.
 #[must_use]
-pub(crate) fn written_bytes(pid: u32) -> Option<u64> {
-    let io = std::fs::read_to_string(format!("/proc/{pid}/io")).ok()?;
-    io.lines().find_map(|line| line.strip_prefix("write_bytes:")?.trim().parse().ok())
+pub(crate) fn device_written_bytes(directory: &Path) -> Option<u64> {
+    let device = std::fs::metadata(directory).ok()?.dev();
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    written_bytes(&std::fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/stat")).ok()?)
+}
+
+/// The bytes written, from the statistics of a block device.
+fn written_bytes(stat: &str) -> Option<u64> {
+    const SECTOR_BYTES: u64 = 512;
+    const SECTORS_WRITTEN: usize = 6;
+    stat.split_whitespace().nth(SECTORS_WRITTEN)?.parse::<u64>().ok()?.checked_mul(SECTOR_BYTES)
 }
 
 #[cfg(test)]
@@ -230,6 +242,16 @@ mod tests {
         });
         assert!(resident_bytes(std::process::id()) > 0);
         assert_eq!(resident_bytes(u32::MAX), 0);
-        assert_eq!(written_bytes(u32::MAX), None);
+    }
+
+    #[test]
+    fn a_device_tells_what_it_wrote() {
+        let stat =
+            "  118759    26123 17595554   167141  2924024   595581 398734408  2996404        0   328320\n";
+        assert_eq!(written_bytes(stat), Some(398_734_408 * 512));
+        assert_eq!(written_bytes("1 2 3 4 5 6"), None);
+        for no_disk in ["/proc", "/dev/shm", "/nowhere"] {
+            assert_eq!(device_written_bytes(Path::new(no_disk)), None, "{no_disk}");
+        }
     }
 }

@@ -5,14 +5,14 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use batzen_cli_support::numbers::{number, ratio};
+use batzen_cli_support::numbers::{gigabytes, number, ratio};
 use serde::Serialize;
 
 use crate::bench::BenchError;
 use crate::bench::error::Result;
 use crate::bench::results::output;
 use crate::bench::results::report::plain;
-use crate::bench::results::result::{ResultError, Run, RunResult};
+use crate::bench::results::result::{BUILD_PROFILE, ResultError, Run, RunResult, UNKNOWN};
 use crate::bench::results::words::{cores, load};
 
 /// Arguments of `batzen-lab bench compare`.
@@ -20,7 +20,8 @@ use crate::bench::results::words::{cores, load};
 #[command(
     after_help = "A and B are result directories, or directories with the results of several runs of the same scenario. Medians are
 compared. A figure is better or worse only if each side has at least three runs, and every run of one side is better than
-every run of the other; otherwise a difference is unclear.
+every run of the other; otherwise a difference is unclear. What is not the same in all runs, or not known to be, comes
+first: versions, commits, build profiles, ciphers, machines, other parameters.
 
 Examples:
   for n in 1 2 3; do batzen-lab bench deposit --out before/$n; done
@@ -78,11 +79,11 @@ pub(crate) struct Figure {
     pub(crate) verdict: Verdict,
 }
 
-/// A property that must be equal for the figures to be comparable, but is not.
+/// A property that must be equal in all runs for the figures to be comparable, but is not, or is not known to be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Difference {
     pub(crate) name: String,
-    /// In A; none if absent.
+    /// In A, the values of its runs; none if absent.
     pub(crate) a: Option<String>,
     /// In B; none if absent.
     pub(crate) b: Option<String>,
@@ -91,14 +92,14 @@ pub(crate) struct Difference {
 /// Two runs compared.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct Comparison {
+    /// Differences other than the figures: scenario, build, machine, parameters.
+    pub(crate) differences: Vec<Difference>,
     /// Title of A.
     pub(crate) a: String,
     /// Title of B.
     pub(crate) b: String,
     pub(crate) a_runs: usize,
     pub(crate) b_runs: usize,
-    /// Differences other than the figures: scenario, parameters, machine.
-    pub(crate) differences: Vec<Difference>,
     /// The figures that both runs have.
     pub(crate) figures: Vec<Figure>,
 }
@@ -166,27 +167,55 @@ fn verdict(a: &Values, b: &Values, more_is_better: bool, noise: f64) -> Verdict 
     }
 }
 
-fn differences(a: &RunResult, b: &RunResult) -> Vec<Difference> {
+/// The name of the parameter with the cipher and its size.
+const CIPHER: &str = "cipher";
+
+/// The profile that a run was built with. Results of earlier versions tell only of debug builds, in a remark.
+fn build_profile(result: &RunResult) -> Option<String> {
+    let was_debug = || result.remarks.iter().any(|remark| remark.starts_with("a debug build"));
+    result.parameters.get(BUILD_PROFILE).map(plain).or_else(|| was_debug().then(|| "dev".to_owned()))
+}
+
+/// Returns whether an equal text in two results means an equal thing: a commit with changes names no code.
+fn is_definite(text: &str) -> bool {
+    text != UNKNOWN && !text.ends_with("-dirty")
+}
+
+fn differences(a: &[RunResult], b: &[RunResult]) -> Vec<Difference> {
     let mut all: Vec<Difference> = Vec::new();
-    let mut add = |name: &str, a: Option<String>, b: Option<String>| {
-        if a != b {
-            all.push(Difference { name: name.to_owned(), a, b });
+    let mut add = |name: &str, pick: &dyn Fn(&RunResult) -> Option<String>, must_be_known: bool| {
+        let values = |runs: &[RunResult]| runs.iter().map(pick).collect::<BTreeSet<Option<String>>>();
+        let (of_a, of_b) = (values(a), values(b));
+        let is_known = !must_be_known || of_a.iter().all(|value| value.as_deref().is_some_and(is_definite));
+        if of_a == of_b && of_a.len() == 1 && is_known {
+            return;
         }
+        let text = |values: BTreeSet<Option<String>>| {
+            let is_absent = values.iter().all(Option::is_none);
+            let texts = values.into_iter().map(|value| value.unwrap_or_else(absent));
+            (!is_absent).then(|| texts.collect::<Vec<_>>().join(", "))
+        };
+        all.push(Difference { name: name.to_owned(), a: text(of_a), b: text(of_b) });
     };
-    let mut text = |name: &str, pick: &dyn Fn(&RunResult) -> String| add(name, Some(pick(a)), Some(pick(b)));
-    text("scenario", &|result| result.scenario.clone());
-    text("unit", &|result| result.unit.clone());
-    text("load", &|result| load(&result.load));
-    text("machine", &|result| result.machine.model.clone());
-    text("machine's cores", &|result| result.machine.cores.to_string());
-    text("machine's extensions", &|result| result.machine.flags.join(" "));
-    text("kernel", &|result| result.machine.kernel.clone());
-    text("server's cores", &|result| cores(&result.server_cores));
-    text("load generator's cores", &|result| cores(&result.client_cores));
-    text("limited by", &|result| format!("{:?}", result.limited_by).to_lowercase());
-    let names: BTreeSet<&String> = a.parameters.keys().chain(b.parameters.keys()).collect();
-    for name in names {
-        add(name, a.parameters.get(name).map(plain), b.parameters.get(name).map(plain));
+    let parameter = |name: &str, result: &RunResult| result.parameters.get(name).map(plain);
+    add("scenario", &|result| Some(result.scenario.clone()), false);
+    add("version", &|result| Some(result.version.clone()), true);
+    add("commit", &|result| Some(result.commit.clone()), true);
+    add("build profile", &build_profile, true);
+    add(CIPHER, &|result| parameter(CIPHER, result), false);
+    add("machine", &|result| Some(result.machine.model.clone()), true);
+    add("machine's cores", &|result| Some(result.machine.cores.to_string()), false);
+    add("machine's extensions", &|result| Some(result.machine.flags.join(" ")), false);
+    add("machine's memory, GB", &|result| Some(gigabytes(result.machine.memory_bytes)), false);
+    add("kernel", &|result| Some(result.machine.kernel.clone()), false);
+    add("unit", &|result| Some(result.unit.clone()), false);
+    add("load", &|result| Some(load(&result.load)), false);
+    add("server's cores", &|result| Some(cores(&result.server_cores)), false);
+    add("load generator's cores", &|result| Some(cores(&result.client_cores)), false);
+    add("limited by", &|result| Some(format!("{:?}", result.limited_by).to_lowercase()), false);
+    let names: BTreeSet<&String> = a.iter().chain(b).flat_map(|run| run.parameters.keys()).collect();
+    for name in names.into_iter().filter(|name| ![CIPHER, BUILD_PROFILE].contains(&name.as_str())) {
+        add(name, &|result| parameter(name, result), false);
     }
     all
 }
@@ -214,11 +243,11 @@ pub(crate) fn compare(a: &[RunResult], b: &[RunResult], noise: f64) -> Compariso
         })
         .collect();
     Comparison {
+        differences: differences(a, b),
         a: a[0].title.clone(),
         b: b[0].title.clone(),
         a_runs: a.len(),
         b_runs: b.len(),
-        differences: differences(&a[0], &b[0]),
         figures,
     }
 }
@@ -253,24 +282,24 @@ pub fn run(args: &CompareArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+fn absent() -> String {
+    "–".to_owned()
+}
+
 fn table(comparison: &Comparison) -> String {
     let runs = |count: usize| if count == 1 { "1 run".to_owned() } else { format!("median of {count} runs") };
-    let mut text = format!(
-        "A  {}  ({})\nB  {}  ({})\n",
-        comparison.a,
-        runs(comparison.a_runs),
-        comparison.b,
-        runs(comparison.b_runs)
-    );
-    let absent = || "–".to_owned();
+    let mut text = String::new();
     if !comparison.differences.is_empty() {
-        text.push_str("\nNot the same, so judge with care:\n");
+        text.push_str("Not the same in A and B, or not known to be, so judge with care:\n");
         for difference in &comparison.differences {
-            let (a, b) =
-                (difference.a.clone().unwrap_or_else(absent), difference.b.clone().unwrap_or_else(absent));
+            let (a, b) = (difference.a.clone(), difference.b.clone());
+            let (a, b) = (a.unwrap_or_else(absent), b.unwrap_or_else(absent));
             let _ = writeln!(text, "  {:<24} {a}  →  {b}", difference.name);
         }
+        text.push('\n');
     }
+    let _ = writeln!(text, "A  {}  ({})", comparison.a, runs(comparison.a_runs));
+    let _ = writeln!(text, "B  {}  ({})", comparison.b, runs(comparison.b_runs));
     let _ = writeln!(text, "\n{:<26} {:>12} {:>12} {:>8}", "", "A", "B", "B ÷ A");
     for figure in &comparison.figures {
         let ratio = figure.ratio.map_or_else(absent, ratio);
@@ -305,9 +334,17 @@ mod tests {
     use super::*;
     use crate::bench::results::result::tests::sample_run;
 
+    /// A result of a known build.
+    fn known() -> RunResult {
+        let mut result = sample_run(Path::new("a")).result;
+        result.commit = "1a2b3c4".to_owned();
+        result.parameters.insert(BUILD_PROFILE.to_owned(), "dist".into());
+        result
+    }
+
     #[test]
     fn better_and_worse_depend_on_the_figure() {
-        let a = sample_run(Path::new("a")).result;
+        let a = known();
         let mut b = a.clone();
         (b.ops_per_s, b.cpu_us_per_op) = (18_000.0, Some(216.0));
         b.latency.as_mut().unwrap().p99_us /= 2;
@@ -369,7 +406,7 @@ mod tests {
 
     #[test]
     fn differences_that_make_figures_incomparable_are_named() {
-        let a = sample_run(Path::new("a")).result;
+        let a = known();
         let mut b = a.clone();
         b.machine.model = "another".into();
         b.server_cores = vec![0, 1];
@@ -380,11 +417,57 @@ mod tests {
             comparison.differences.iter().map(|difference| difference.name.as_str()).collect();
         assert_eq!(names, ["machine", "server's cores", "batch", "rsa_bits"]);
         let text = table(&comparison);
-        assert!(text.contains("Not the same, so judge with care:"), "{text}");
+        assert!(
+            text.starts_with("Not the same in A and B, or not known to be, so judge with care:\n"),
+            "{text}"
+        );
         assert!(text.contains("  rsa_bits                 2048  →  1024\n"), "{text}");
         assert!(text.contains("  batch                    –  →  8\n"), "{text}");
         let json: serde_json::Value = serde_json::from_str(&output::json(&comparison)).unwrap();
         assert_eq!(json["differences"][2]["a"], serde_json::Value::Null);
         assert_eq!(json["figures"][0]["verdict"], "same");
+    }
+
+    #[test]
+    fn other_builds_machines_and_key_sizes_come_first() {
+        let mut a = known();
+        a.parameters.insert(CIPHER.to_owned(), "RSA-2048".into());
+        let named = |change: &dyn Fn(&mut RunResult)| {
+            let mut b = a.clone();
+            change(&mut b);
+            // The other run of B is as A: none of the runs is left out.
+            let comparison = compare(std::slice::from_ref(&a), &[a.clone(), b], 0.03);
+            let names: Vec<String> =
+                comparison.differences.iter().map(|difference| difference.name.clone()).collect();
+            assert_eq!(table(&comparison).starts_with("Not the same"), !names.is_empty());
+            names.join(", ")
+        };
+        assert_eq!(named(&|_| ()), "");
+        assert_eq!(named(&|b| b.version = "9.9.9".to_owned()), "version");
+        assert_eq!(named(&|b| b.commit = "5d6e7f8".to_owned()), "commit");
+        let profile = |b: &mut RunResult| b.parameters.insert(BUILD_PROFILE.to_owned(), "release".into());
+        assert_eq!(named(&|b| drop(profile(b))), "build profile");
+        let cipher = |b: &mut RunResult| b.parameters.insert(CIPHER.to_owned(), "RSA-1024".into());
+        assert_eq!(named(&|b| drop(cipher(b))), CIPHER);
+        assert_eq!(named(&|b| b.machine.memory_bytes = 1 << 40), "machine's memory, GB");
+        let text = table(&compare(&[a.clone()], &[RunResult { version: "9.9.9".to_owned(), ..a }], 0.03));
+        assert!(text.contains("  version                  0.1.0  →  9.9.9\n\nA  withdraw"), "{text}");
+    }
+
+    #[test]
+    fn builds_that_are_not_known_may_differ() {
+        let mut result = known();
+        result.parameters.remove(BUILD_PROFILE);
+        result.commit = "1a2b3c4-dirty".to_owned();
+        let between = |a: &RunResult, b: &RunResult| {
+            let found = compare(std::slice::from_ref(a), std::slice::from_ref(b), 0.03).differences;
+            found.into_iter().map(|found| (found.name, found.a, found.b)).collect::<Vec<_>>()
+        };
+        let some = |text: &str| Some(text.to_owned());
+        let commit = ("commit".to_owned(), some("1a2b3c4-dirty"), some("1a2b3c4-dirty"));
+        assert_eq!(between(&result, &result), [commit.clone(), ("build profile".to_owned(), None, None)]);
+        let mut debug = result.clone();
+        debug.remarks.push("a debug build: the figures say nothing about speed".to_owned());
+        assert_eq!(between(&result, &debug), [commit, ("build profile".to_owned(), None, some("dev"))]);
     }
 }

@@ -47,6 +47,18 @@ const fn closed(count: u64, mix: Mix) -> Load {
     }
 }
 
+/// The loopback address 127.0.0.2 stands for another host: only those who name it reach what listens there.
+#[test]
+fn participants_are_called_back_at_another_address() {
+    let (relay, fsps) = town(2, Faults::default(), |config| {
+        config.callback_bind = Some([127, 0, 0, 2].into());
+    });
+    assert!(fsps.callback_url(1).starts_with("http://127.0.0.2:"), "{}", fsps.callback_url(1));
+    let id = fsps.send(order(Behaviour::Accept));
+    let outcome = fsps.outcome(id, PATIENCE).expect("outcomes are kept");
+    assert_eq!((outcome.payer_notice, relay.committed()), (Some(Notice::Committed), 1));
+}
+
 #[test]
 fn every_behaviour_ends_as_it_should() {
     let (_relay, fsps) = town(2, Faults::default(), |_| ());

@@ -116,7 +116,7 @@ impl<C: Cluster> Driver<C> {
                 End::Away => self.give_up(),
                 End::Lost(reason) => {
                     tracing::warn!(reason, "lost the session with {name}; opening another");
-                    if self.last_good.elapsed() >= self.inner.options.retry_for {
+                    if self.silent_for() >= self.inner.options.retry_for {
                         self.give_up();
                     }
                 }
@@ -199,15 +199,20 @@ impl<C: Cluster> Driver<C> {
 
     /// Reports a silent cluster once. True: its callers have waited long enough.
     fn is_away(&mut self) -> bool {
-        let silent = self.last_good.elapsed();
+        let silent = self.silent_for();
         if silent >= REPORT_AFTER && !std::mem::replace(&mut self.is_reported, silent >= REPORT_AFTER) {
             tracing::warn!("{} does not answer; requests wait for it", self.cluster.name());
         }
         silent >= self.inner.options.retry_for
     }
 
+    /// Time for which the cluster has owed an answer. The process may have stood still before it sent a request.
+    fn silent_for(&self) -> Duration {
+        self.inner.owed_since().map_or(self.last_good, |since| since.max(self.last_good)).elapsed()
+    }
+
     fn give_up(&self) {
-        let seconds = self.last_good.elapsed().as_secs();
+        let seconds = self.silent_for().as_secs();
         self.inner.give_up(&format!("{} has not answered for {seconds} s", self.cluster.name()));
     }
 }

@@ -18,7 +18,7 @@ use crate::net::write::WriteHalf;
 
 /// Initial size of a buffer.
 const BUFFER_BYTES: usize = 4 << 10;
-/// Interval at which the task checks for a silent server.
+/// Interval at which the task checks for overdue answers.
 const TICK: Duration = Duration::from_secs(1);
 
 /// An open connection, after the hellos.
@@ -125,16 +125,26 @@ pub(super) async fn run(inner: Arc<Inner>, target: Target, first: Link) {
     inner.give_up("the client was shut down");
 }
 
-/// Reads answers until the connection breaks. Returns the reason, and when the server last answered or owed
-/// nothing.
+/// Uses a connection until it breaks. Returns the reason, and when the server last answered or owed nothing.
 async fn serve(
     inner: &Inner,
-    mut read: Box<dyn AsyncRead + Send + Unpin>,
+    read: Box<dyn AsyncRead + Send + Unpin>,
     mut last_good: Instant,
 ) -> (String, Instant) {
+    let reason = exchange(inner, read, &mut last_good).await;
+    // The task may not have run for long before a request was sent, which then waits since that moment.
+    (reason, inner.owed_since().map_or_else(Instant::now, |since| since.max(last_good)))
+}
+
+/// Reads answers and writes what the callers could not write, until the connection breaks. Returns the reason.
+async fn exchange(
+    inner: &Inner,
+    mut read: Box<dyn AsyncRead + Send + Unpin>,
+    last_good: &mut Instant,
+) -> String {
     let mut buffer = BytesMut::with_capacity(BUFFER_BYTES);
     let mut needed = HEADER_BYTES;
-    let mut last_read = Instant::now();
+    let connected_at = Instant::now();
     let mut tick = interval(TICK);
     tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut blocked: Option<Arc<WriteHalf>> = None;
@@ -152,43 +162,48 @@ async fn serve(
             }
         };
         let wrote = tokio::select! {
+            // What has arrived is read before anything counts as overdue.
+            biased;
             count = read.read_buf(&mut buffer) => {
                 match count {
-                    Ok(0) => return ("the server closed the connection".to_owned(), last_good),
-                    Ok(_) => last_read = Instant::now(),
-                    Err(error) => return (error.to_string(), last_good),
+                    Ok(0) => return "the server closed the connection".to_owned(),
+                    Ok(_) => {}
+                    Err(error) => return error.to_string(),
                 }
                 match take_answers(inner, &mut buffer) {
                     Ok((more, has_answered)) => {
                         needed = more;
                         if has_answered {
-                            last_good = last_read;
+                            *last_good = Instant::now();
                         }
                     }
-                    Err(error) => return (error.to_string(), last_good),
+                    Err(error) => return error.to_string(),
                 }
                 continue;
             }
             _ = writable => inner.write_rest(),
             () = inner.wake.notified() => {
                 if inner.is_closed() {
-                    return ("the client was shut down".to_owned(), last_good);
+                    return "the client was shut down".to_owned();
                 }
                 inner.write_rest()
             }
             _ = tick.tick() => {
-                if !inner.is_waiting() {
-                    last_read = Instant::now();
-                    last_good = last_read;
-                } else if last_read.elapsed() >= inner.options.answer_timeout {
-                    return ("the server is silent".to_owned(), last_good);
+                // The task may not have run for a while. So the time counts from the request, or from the
+                // connection on which it was repeated, and not from what was read last.
+                match inner.owed_since() {
+                    None => *last_good = Instant::now(),
+                    Some(since) if since.max(connected_at).elapsed() >= inner.options.answer_timeout => {
+                        return "the server is silent".to_owned();
+                    }
+                    Some(_) => {}
                 }
                 continue;
             }
         };
         match wrote {
             Ok(rest) => blocked = rest,
-            Err(error) => return (error.to_string(), last_good),
+            Err(error) => return error.to_string(),
         }
     }
 }

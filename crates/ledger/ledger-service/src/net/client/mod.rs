@@ -43,7 +43,7 @@ pub struct ClientOptions {
     pub waiting_events_max: usize,
     /// Timeout of one attempt to connect, including the hello.
     pub connect_timeout: Duration,
-    /// A server that owes answers and is silent for this long counts as lost. The client reconnects.
+    /// A server that leaves a request unanswered for this long counts as lost. The client reconnects.
     pub answer_timeout: Duration,
     /// Time that the client tries to reach a server before it fails its callers' requests.
     pub retry_for: Duration,

@@ -8,6 +8,7 @@ use batzen_ledger::LedgerError;
 use batzen_ledger::record::RECORD_BYTES;
 use bytes::Bytes;
 use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::time::Instant;
 
 use super::ClientOptions;
 use crate::net::body::{RESULT_BYTES, runs_alone};
@@ -25,6 +26,8 @@ struct Part {
 /// A request, possibly shared by many callers.
 struct Frame {
     kind: Kind,
+    /// When it was first sent.
+    sent: Instant,
     /// Room for the header, then the body.
     bytes: Vec<u8>,
     parts: Vec<Part>,
@@ -246,6 +249,7 @@ impl Inner {
             let Some(mut frame) = frame else { break };
             state.waiting_events -= frame.events;
             state.waiting_read_bytes -= frame.waiting_read_bytes();
+            frame.sent = Instant::now();
             let number = state.next_number;
             state.next_number += 1;
             let header = Header::new(frame.kind, Status::Done, number, &frame.bytes[HEADER_BYTES..]);
@@ -314,9 +318,9 @@ impl Inner {
         Ok(if socket.send_rest()? { None } else { Some(Arc::clone(&socket.write)) })
     }
 
-    /// Returns whether the server owes answers.
-    pub(super) fn is_waiting(&self) -> bool {
-        !self.state().under_way.is_empty()
+    /// The moment at which the oldest unanswered request was first sent; `None` if the server owes no answer.
+    pub(super) fn owed_since(&self) -> Option<Instant> {
+        self.state().under_way.values().next().map(|frame| frame.sent)
     }
 
     /// Fails all requests. Those that were sent may have been executed.
@@ -344,6 +348,6 @@ impl Frame {
         bytes.extend_from_slice(&[0; HEADER_BYTES]);
         bytes.extend_from_slice(body);
         let is_full = is_full || body.len() == BODY_BYTES_MAX;
-        Self { kind, bytes, events: part.events, parts: vec![part], is_full }
+        Self { kind, sent: Instant::now(), bytes, events: part.events, parts: vec![part], is_full }
     }
 }

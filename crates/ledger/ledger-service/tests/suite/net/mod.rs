@@ -4,5 +4,6 @@ mod api;
 mod chaos;
 mod cluster;
 mod common;
+mod deadlines;
 mod framing;
 mod wire;

@@ -41,13 +41,17 @@ pub struct ReportArgs {
 /// When a result cannot be read or the report cannot be written.
 pub fn run(args: &ReportArgs) -> Result<ExitCode, BenchError> {
     let Results { runs, limits } = Results::read(&args.directories)?;
-    runs.iter().try_for_each(Run::check_whole)?;
     let html = html(&args.title, &runs, limits.as_ref());
     if args.output == Path::new("-") {
         output::print(&html)?;
     } else {
         output::replace_file(&args.output, &html)?;
-        eprintln!("{}: {} runs", args.output.display(), runs.len());
+        let incomplete = runs.iter().filter(|run| !run.missing_files().is_empty()).count();
+        let note = match incomplete {
+            0 => String::new(),
+            some => format!("; {some} without files for plots, which the report names"),
+        };
+        eprintln!("{}: {} runs{note}", args.output.display(), runs.len());
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -284,6 +288,15 @@ fn scenario(out: &mut String, group: &Group<'_>) {
         for remark in &shown.run.result.remarks {
             let _ =
                 writeln!(out, "<p class=\"note\">{}: {}</p>", escape_html(&shown.name), escape_html(remark));
+        }
+        let missing = shown.run.missing_files();
+        if !missing.is_empty() {
+            let _ = writeln!(
+                out,
+                "<p class=\"note\">{}: not in its directory, so some plots lack this run: {}</p>",
+                escape_html(&shown.name),
+                missing.join(", ")
+            );
         }
         for (reason, failed) in &shown.run.result.errors {
             let _ = writeln!(

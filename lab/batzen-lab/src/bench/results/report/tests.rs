@@ -117,6 +117,26 @@ fn the_command_writes_a_file_or_says_why_not() {
 }
 
 #[test]
+fn the_committed_results_have_a_report() {
+    let kept = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/results");
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let output = directory.path().join("report.html");
+    let args = ReportArgs { directories: vec![kept.clone()], output: output.clone(), title: "T".into() };
+    run(&args).expect("written");
+    let html = std::fs::read_to_string(&output).expect("there");
+    assert_well_formed(&html);
+    assert!(html.contains("What one core can do"));
+    let runs = Results::read(&[kept]).expect("read").runs;
+    let lack = |run: &Run| format!("{}: not in its directory", escape_html(&name(run, &runs)));
+    for run in &runs {
+        assert!(html.contains(&*escape_html(&run.result.title)), "{}", run.path.display());
+        assert_eq!(html.contains(&lack(run)), !run.missing_files().is_empty(), "{}", run.path.display());
+    }
+    assert!(runs.iter().any(|run| run.missing_files() == ["latency.hgrm", "series.csv"]));
+    assert!(runs.iter().any(|run| run.missing_files().is_empty() && !run.latency.is_empty()));
+}
+
+#[test]
 fn the_ceilings_of_the_machine_are_shown_with_the_runs() {
     let speed = |us: f64| crate::bench::scenarios::limits::Speed { us, per_s: 1e6 / us };
     let limits = Limits {

@@ -28,16 +28,6 @@ pub enum ResultError {
         /// Results below it.
         below: Vec<PathBuf>,
     },
-    /// A file that belongs to `result.json` is missing.
-    #[error(
-        "{path}: it is missing or empty, although result.json tells of what belongs in it (measure again, or leave the \
-         directory out)",
-        path = path.display()
-    )]
-    Missing {
-        /// The file.
-        path: PathBuf,
-    },
     /// `result.json` is not JSON of the expected form.
     #[error(
         "{path}: damaged, or not written by `batzen-lab bench`: {source} (measure again, or leave the directory out)",

@@ -10,7 +10,7 @@
 //! | `latency.hgrm` | [`PercentilePoint`]: latency by percentile, in the text form that HdrHistogram's tools read and plot |
 //! | `server-metrics-before.prom`, `server-metrics-after.prom` | what the server's `/metrics` said |
 //!
-//! Only `result.json` is required; a report also needs the series and latencies of the runs that have them.
+//! Only `result.json` is required; a report says which of the others are missing.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -31,6 +31,11 @@ use files::{latency_hgrm, parse_latency, parse_series, series_csv};
 
 /// Version of the format. It grows when a reader of the older format would misunderstand the newer one.
 pub const SCHEMA: u32 = 1;
+
+/// Name of the parameter with the profile that the programs were built with.
+pub const BUILD_PROFILE: &str = "build_profile";
+/// Value of a commit or a profile that the build did not record.
+pub const UNKNOWN: &str = "unknown";
 
 /// Name of the file with the [`RunResult`].
 pub(crate) const RESULT_FILE: &str = "result.json";
@@ -313,22 +318,21 @@ impl Run {
         Ok(Self { path: directory.to_owned(), result, series, latency })
     }
 
-    /// Checks that all the data for plots is present. Runs too short for a series have none.
-    ///
-    /// # Errors
-    /// The file that is missing.
-    pub(crate) fn check_whole(&self) -> Result<(), ResultError> {
-        let missing = |name: &str| Err(ResultError::Missing { path: self.path.join(name) });
+    /// Names of the files with data for plots that should be in the directory and are not. Runs too short for a series
+    /// have none.
+    pub(crate) fn missing_files(&self) -> Vec<&'static str> {
         let result = &self.result;
-        if result.latency.is_some() && result.ops > 0 && self.latency.is_empty() {
-            return missing(LATENCY_FILE);
-        }
+        let has_latency = result.latency.is_some() && result.ops > 0;
         let has_series =
             !WITHOUT_SERIES.contains(&result.scenario.as_str()) && result.duration_s >= SERIES_FROM_S;
-        if has_series && self.series.is_empty() {
-            return missing(SERIES_FILE);
+        let mut missing = Vec::new();
+        if has_latency && self.latency.is_empty() {
+            missing.push(LATENCY_FILE);
         }
-        Ok(())
+        if has_series && self.series.is_empty() {
+            missing.push(SERIES_FILE);
+        }
+        missing
     }
 
     /// Writes the directory, creating it if necessary.

@@ -227,7 +227,7 @@ fn measure(
     begin.wait();
     let me = std::process::id();
     let pid = server.as_ref().map(|server| server.pid());
-    let (disk, ram) = (server.as_ref().map(|server| server.disk_bytes()), pid.map(resident_bytes));
+    let (disk, ram) = (server.as_ref().and_then(|server| server.disk_bytes()), pid.map(resident_bytes));
     let batches = server.as_ref().and_then(|server| server.batches());
     let (server_before, client_before) = (pid.map(CpuTime::of), CpuTime::of(me));
     let started = Instant::now();
@@ -280,7 +280,7 @@ fn measure(
     let growth = |now: Option<u64>, before: Option<u64>| {
         now.zip(before).map(|(now, before)| now.saturating_sub(before))
     };
-    let disk_bytes = growth(server.as_ref().map(|server| server.disk_bytes()), disk);
+    let disk_bytes = growth(server.as_ref().and_then(|server| server.disk_bytes()), disk);
     let ram_bytes = growth(pid.map(resident_bytes), ram);
     let events_per_batch = server.as_ref().and_then(|server| server.batches()).zip(batches).and_then(
         |((batches, events), (batches_before, events_before))| {

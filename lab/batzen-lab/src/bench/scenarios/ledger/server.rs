@@ -89,13 +89,11 @@ impl LedgerServer {
         Some((of("count")?, of("sum")?))
     }
 
-    /// Bytes written to the journal so far. Segment sizes would be misleading, because segments are allocated
-    /// in advance.
-    pub(super) fn disk_bytes(&self) -> u64 {
-        let value =
-            self.metrics().as_deref().and_then(|text| value(text, "batzen_store_written_bytes_total"));
+    /// Bytes written to the journal so far; `None` if the ledger does not tell. Segment sizes would be misleading,
+    /// because segments are allocated in advance.
+    pub(super) fn disk_bytes(&self) -> Option<u64> {
         #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count of bytes")]
-        value.map_or(0, |bytes| bytes as u64)
+        value(&self.metrics()?, "batzen_store_written_bytes_total").map(|bytes| bytes as u64)
     }
 
     pub(crate) fn still_runs(&mut self) -> Result<()> {

@@ -407,7 +407,9 @@ fn result(
     extra.insert("cpu_us_per_ft_switch".into(), per_op(server.total_ns() as f64 / 1e3));
     extra.insert("cpu_us_per_ft_simulators".into(), per_op(usage.simulators_ns() as f64 / 1e3));
     extra.insert("bytes_per_ft".into(), per_op(usage.stored_bytes()));
-    extra.insert("device_bytes_per_ft".into(), per_op(usage.device_bytes()));
+    if let Some(bytes) = usage.device_bytes() {
+        extra.insert("device_bytes_per_ft".into(), per_op(bytes));
+    }
     extra.insert("failures".into(), report.failures().values().sum::<u64>() as f64);
     extra.insert("begun".into(), report.begun as f64);
     extra.insert("repeated_requests".into(), report.repeats as f64);

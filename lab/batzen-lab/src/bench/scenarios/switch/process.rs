@@ -27,6 +27,8 @@ const LAST_WORDS_BYTES: usize = 1_000;
 pub(crate) struct SwitchProcess {
     child: Child,
     log: PathBuf,
+    /// Directory of its store and its ledger.
+    pub(crate) data: PathBuf,
     /// The address for transfers.
     pub(crate) participants: SocketAddr,
     pub(crate) administration: SocketAddr,
@@ -59,7 +61,8 @@ impl SwitchProcess {
             .stderr(file);
         let child = affinity::on_cores(cores, || command.spawn())?
             .map_err(|error| BenchError::set_up("cannot start the switch", error))?;
-        let mut switch = Self { child, log, participants: local(port), administration: local(admin_port) };
+        let (participants, administration) = (local(port), local(admin_port));
+        let mut switch = Self { child, log, data, participants, administration };
         let deadline = Instant::now() + PATIENCE;
         while !switch.is_ready() {
             switch.still_runs()?;

@@ -1,6 +1,7 @@
 //! Usage of resources by the switch and the simulators while a load runs.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Instant;
 
 use super::SwitchProcess;
@@ -21,13 +22,15 @@ struct Snapshot {
     simulators_ns: u64,
     resident: u64,
     stored: f64,
-    written: u64,
+    /// Bytes that the store's device has written, if the kernel tells.
+    device: Option<u64>,
 }
 
 /// Takes a sample each second.
 pub(super) struct Watcher {
     pid: u32,
     administration: SocketAddr,
+    data: PathBuf,
     first: Option<Snapshot>,
     last: Option<Snapshot>,
     end: Option<Snapshot>,
@@ -43,8 +46,8 @@ pub(super) struct Usage {
 
 impl Watcher {
     pub(crate) fn new(switch: &SwitchProcess) -> Self {
-        let (pid, administration) = (switch.pid(), switch.administration);
-        Self { pid, administration, first: None, last: None, end: None, seconds: Vec::new() }
+        let (pid, administration, data) = (switch.pid(), switch.administration, switch.data.clone());
+        Self { pid, administration, data, first: None, last: None, end: None, seconds: Vec::new() }
     }
 
     fn snapshot(&self) -> Snapshot {
@@ -58,7 +61,7 @@ impl Watcher {
                 .ok()
                 .and_then(|page| page.value("batzen_store_written_bytes_total"))
                 .unwrap_or(0.0),
-            written: procfs::written_bytes(self.pid).unwrap_or(0),
+            device: procfs::device_written_bytes(&self.data),
         }
     }
 
@@ -112,10 +115,11 @@ impl Usage {
         self.end.stored - self.first.stored
     }
 
-    /// Bytes that its process caused to be written, as the kernel counts them: whole pages, and space
-    /// allocated in advance.
-    pub(crate) fn device_bytes(&self) -> f64 {
-        self.end.written as f64 - self.first.written as f64
+    /// Bytes that the device of its store wrote, for whatever program. `None` if that is not known: the kernel does not
+    /// tell, or the device wrote less than the store had synced, so that something else wrote that.
+    pub(crate) fn device_bytes(&self) -> Option<f64> {
+        let bytes = self.end.device?.checked_sub(self.first.device?)? as f64;
+        (bytes >= self.stored_bytes()).then_some(bytes)
     }
 
     /// Growth of its resident memory.
@@ -148,6 +152,29 @@ impl Usage {
             LimitedBy::Client
         } else {
             LimitedBy::Neither
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_of_a_device_are_published_only_if_it_wrote_what_was_synced() {
+        let at = |stored, device| Snapshot {
+            at: Instant::now(),
+            server: CpuTime::default(),
+            simulators_ns: 0,
+            resident: 0,
+            stored,
+            device,
+        };
+        let wrote = |first, end| Usage { first: at(100.0, first), end: at(600.0, end), seconds: Vec::new() };
+        assert_eq!(wrote(Some(5_000), Some(5_700)).device_bytes(), Some(700.0));
+        for (first, end) in [(None, Some(1_000)), (Some(1_000), None), (Some(9), Some(9)), (Some(9), Some(8))]
+        {
+            assert_eq!(wrote(first, end).device_bytes(), None, "{first:?} {end:?}");
         }
     }
 }
