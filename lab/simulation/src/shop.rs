@@ -30,6 +30,9 @@ pub const SHOP_URL: &str = "http://shop.test/";
 pub const SHOP_ACCOUNT: &str = "shop";
 /// Time that the shop waits for the exchange.
 const PATIENCE: u64 = 10 * SECOND;
+/// Time from an order to its refund deadline: long after it can be paid, because coins of a payment that a crash interrupted
+/// cannot be given back once the exchange has paid for them.
+const REFUND_DELAY: u64 = 12 * 3_600 * SECOND;
 /// Time between two looks for coins that are to be given back.
 const RETURNS_GAP: u64 = 300 * SECOND;
 
@@ -387,8 +390,7 @@ fn cents_text(number: u64) -> String {
 #[must_use]
 pub fn order_request(order_id: &str, cents: u64) -> HttpRequest {
     let order = json!({ "order_id": order_id, "amount": cents_text(cents), "summary": "a thing" });
-    let body =
-        json!({ "order": order, "create_token": false, "refund_delay": { "d_us": 1_800_000_000_u64 } });
+    let body = json!({ "order": order, "create_token": false, "refund_delay": { "d_us": REFUND_DELAY } });
     HttpRequest::post(HttpContext::Merchant, format!("{SHOP_URL}private/orders"), &body)
 }
 

@@ -417,6 +417,12 @@ async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
             .map(batzen_http::Listen::Inherited),
         http: ServerOptions { close_each: args.connection_close, ..ServerOptions::default() },
     };
+    let is_play_money = config.standalone.is_some();
+    let runs_workers = !args.no_workers && (!args.as_httpd || is_play_money);
+    if runs_workers && is_play_money {
+        // Before wallets are served: the bank knows no account that is not open, and so refuses withdrawals.
+        play_money::open_accounts(&Client::new(&ClientOptions::default())?, &config).await;
+    }
     let exchange = match RunningExchange::start(config, options).await {
         Err(StartError::Listen(error)) => bail!("cannot listen on {place}: {error}"),
         Err(StartError::Store(StoreError::InUse(dir))) => {
@@ -430,8 +436,6 @@ async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
         tracing::warn!(%error, "worker programs cannot reach this service");
     }
     tokio::pin!(stop);
-    let runs_workers =
-        !args.no_workers && (!args.as_httpd || exchange.app().core.config.standalone.is_some());
     let ready = async {
         // The reason may go away: the disk may get free space, a key helper may start.
         exchange.wait_until_ready(|error| eprintln!("batzen: not ready: {error:#}")).await?;

@@ -102,7 +102,7 @@ fn people_pay_each_other() {
     let rows = world.ok("alice.db", &["transactions", &id_of(&short)]);
     let row = &rows["transactions"][0];
     assert_eq!((&row["status"], &row["effect"]), (&"failed".into(), &"+KUDOS:0".into()), "{row:#}");
-    assert!(row["message"].as_str().unwrap().contains("unless somebody accepted it"), "{row:#}");
+    assert!(row["message"].as_str().unwrap().contains("the money is back"), "{row:#}");
     let after = units(world.ok("alice.db", &["balance"])["balances"][0]["total"].as_str().unwrap());
     assert!(after - before > 440_000_000, "the money is back");
 
