@@ -533,9 +533,7 @@ impl Customer {
         if context.random.chance(500) {
             self.look_at_board(context);
         }
-        if context.random.chance(500) {
-            self.bring_back(context);
-        }
+        self.bring_back(context);
         let has_coins = self.coins().next().is_some();
         match context.random.below(100) {
             _ if !has_coins => self.withdraw(context),

@@ -33,7 +33,7 @@ impl Customer {
         self.ask(context, ProcessId::Shop, request, Purpose::Shopping);
     }
 
-    /// Returns something that it has bought: the shop's owner approves a refund of a part of it.
+    /// May return something that it has bought: the shop's owner approves a refund of a part of it.
     pub(super) fn bring_back(&mut self, context: &mut Context) {
         let now = self.now(context);
         let bought: Vec<(OpId, String)> = self
@@ -49,7 +49,8 @@ impl Customer {
                 _ => None,
             })
             .collect();
-        if bought.is_empty() {
+        // Nothing is drawn for customers without purchases, whose runs stay as they are.
+        if bought.is_empty() || !context.random.chance(500) {
             return;
         }
         let (id, order_id) = context.random.pick(&bought).clone();
