@@ -252,8 +252,8 @@ impl Shop {
     fn note_answer(&mut self, context: &mut Context, message: &Message, response: &HttpResponse) {
         let Body::Ask(request) = &message.body else { return };
         if request.url.ends_with("/refund") && !request.url.contains("/private/") && response.status == 200 {
-            let is_pending = response.body.windows(9).any(|part| part == b"\"failure\"");
-            context.marks.meet(if is_pending { "shop.refund_waits" } else { "shop.refunded" });
+            let has_failed = response.body.windows(9).any(|part| part == b"\"failure\"");
+            context.marks.meet(if has_failed { "shop.refund_waits" } else { "shop.refunded" });
         }
         if request.url.ends_with("/pay") {
             context.marks.meet(match response.status {

@@ -71,8 +71,9 @@ struct DbinitArgs {
   batzen merchant signkeys --config merchant.conf
   batzen merchant signkeys --config merchant.conf --forget 2Z0RQ2S7XGSW70GJ3ZAJG1FWDZXW5QMA3RHF8DCXMC6Z0TS9PB4G
 
-A key that an exchange left out of its list is withdrawn: its signatures count no more. After a mistake, forget the keys
-of the exchange, and its next list counts as the first. A store in a directory must not be in use then.")]
+A key that an exchange has left out of its list is withdrawn, and its signatures are no longer accepted. If that was a
+mistake, forget the keys of the exchange: its next list then counts as the first. Stop the backend before, unless its
+store is a database.")]
 struct SignkeysArgs {
     #[command(flatten)]
     common: Common,

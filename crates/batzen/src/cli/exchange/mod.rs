@@ -396,6 +396,9 @@ fn set_data(ini: &mut Config, dir: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The longest time for which a start waits for banks with play money.
+const BANK_PATIENCE: std::time::Duration = std::time::Duration::from_secs(5);
+
 async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
     let stop = services::stop_signal()?;
     let config = exchange_config(&args)?;
@@ -419,9 +422,17 @@ async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
     };
     let is_play_money = config.standalone.is_some();
     let runs_workers = !args.no_workers && (!args.as_httpd || is_play_money);
+    tokio::pin!(stop);
     if runs_workers && is_play_money {
-        // Before wallets are served: the bank knows no account that is not open, and so refuses withdrawals.
-        play_money::open_accounts(&Client::new(&ClientOptions::default())?, &config).await;
+        // Before wallets are served, because the bank refuses withdrawals to an account that is not open. A bank that does
+        // not answer yet is asked again once the exchange is ready.
+        let client = Client::new(&ClientOptions::default())?;
+        tokio::select! {
+            biased;
+            () = &mut stop => return Ok(ExitCode::SUCCESS),
+            () = play_money::open_accounts(&client, &config) => {}
+            () = tokio::time::sleep(BANK_PATIENCE) => {}
+        }
     }
     let exchange = match RunningExchange::start(config, options).await {
         Err(StartError::Listen(error)) => bail!("cannot listen on {place}: {error}"),
@@ -435,7 +446,6 @@ async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
     } else if let Err(error) = link::serve(exchange.app()) {
         tracing::warn!(%error, "worker programs cannot reach this service");
     }
-    tokio::pin!(stop);
     let ready = async {
         // The reason may go away: the disk may get free space, a key helper may start.
         exchange.wait_until_ready(|error| eprintln!("batzen: not ready: {error:#}")).await?;

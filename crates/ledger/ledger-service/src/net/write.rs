@@ -26,7 +26,7 @@ impl WriteHalf {
     }
 }
 
-/// Empty buffers above this capacity are freed, and this much may be written and kept.
+/// Empty buffers above this capacity are freed, and up to this much is kept although it is written.
 pub(super) const BYTES_KEPT: usize = 64 << 10;
 
 /// Bytes to be written, in order.

@@ -123,6 +123,7 @@ impl Attempt {
     }
 }
 
+/// The answer to a payment that would have to wait for another one.
 const UNDER_WAY: &str = "another payment of this order is under way: ask again";
 
 async fn pay_order(app: &Arc<Merchant>, request: &mut Request, shop: &Shop, order_id: &str) -> Answer {

@@ -63,7 +63,7 @@ impl Command<MerchantRules> for NoteSignkeys {
         let mut refused: BTreeSet<_> =
             self.listed.iter().filter(counts_no_more).map(|listed| listed.exchange_pub).collect();
         // A list with a refused key is an old one, and says nothing about newer keys. An exchange always lists a key that signs
-        // now; a list without one is nobody's word.
+        // now, so a list without one proves nothing.
         let signs_now = |listed: &ListedSignkey| listed.stamp_start <= now && now < listed.stamp_expire;
         let is_current = refused.is_empty() && self.listed.iter().any(signs_now);
         let mut room = KNOWN_MAX.saturating_sub(known.len());
@@ -84,7 +84,7 @@ impl Command<MerchantRules> for NoteSignkeys {
             }
         }
         for listed in self.listed.iter().filter(|listed| now < listed.stamp_end) {
-            let &ListedSignkey { stamp_expire, stamp_end, .. } = listed;
+            let ListedSignkey { stamp_expire, stamp_end, .. } = *listed;
             let row = ExchangeSignkeyRow { first_seen: now, stamp_expire, stamp_end, withdrawn: None };
             if rows.get::<ExchangeSignkeys>(&self.key(listed)).is_some() {
                 continue;
@@ -177,11 +177,11 @@ mod tests {
             assert_eq!(at(minute, &[2]), [0; 0], "an old list says nothing about others");
         }
         assert_eq!(at(150, &[1]), [1]);
-        // An empty list is nobody's word, nor is one whose keys are all over.
+        // An empty list proves nothing, nor does one whose keys have all expired.
         assert_eq!(at(300, &[]), [0; 0]);
         assert_eq!(at(301, &[3]), [3]);
         assert_eq!(at(302, &[1]), [1]);
-        // Until its operator says otherwise.
+        // Until the shop's operator forgets them.
         let forget = ForgetSignkeys { master_pub: EddsaPublicKey::from_bytes([99; 32]) };
         let mut verdicts = batcher.run(&[forget.into()], &|| Timestamp::from_secs(1_020_000)).unwrap();
         assert_eq!(ForgetSignkeys::answer(verdicts.remove(0).unwrap()), 3);
