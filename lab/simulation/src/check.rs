@@ -11,8 +11,8 @@ use batzen_exchange::reads::totals::totals;
 use batzen_exchange::rules::DenomTable;
 use batzen_ledger::Account;
 use batzen_merchant::rules::ABORTED;
-use batzen_protocol::MoneySum;
 use batzen_protocol::api::exchange::PurseMergeConfirmation;
+use batzen_protocol::{Money, MoneySum};
 use batzen_store::{Found, Store, Table};
 use batzen_tables::exchange::{
     Coins, Deposits, KycProcesses, Melts, Prepared, PurseDeposits, PurseState, Purses, RecoupRefreshes,
@@ -20,7 +20,6 @@ use batzen_tables::exchange::{
 };
 use batzen_tables::merchant::{OrderDeposits, OrderRef, OrderRefunds, Orders};
 use batzen_wallet::core::WalletState;
-use batzen_wallet::core::coin::CoinStatus;
 use batzen_wallet::core::purchase::PurchaseStage;
 use batzen_wallet::core::purse::{IncomeStage, PartState, PayStage, PursePart};
 use batzen_wallet::core::state::OpKind;
@@ -345,9 +344,10 @@ fn wallets(world: &World) -> Step {
             let row = batzen_exchange::reads::read::coin(store, coin.coin_pub)
                 .map_err(|error| Stop::wrong(error.to_string()))?;
             let remaining = row.map_or(value, |row| row.remaining);
-            // Change that is worth no refresh stays as doubtful as its purse was.
-            let is_doubtful = coin.status == CoinStatus::Used && is_doubtful(&customer.state, &coin.coin_pub);
-            if !customer.is_thief && !is_doubtful && remaining != coin.remaining {
+            // Dust that is worth no refresh stays as doubtful as its purse was, until it pays again.
+            let most = remaining.checked_add(doubt(&customer.state, &coin.coin_pub));
+            let agrees = most.is_ok_and(|most| (remaining..=most).contains(&coin.remaining));
+            if !customer.is_thief && !agrees {
                 return Err(Stop::wrong(format!(
                     "coin {} is worth {} to customer {} and {remaining} to the exchange",
                     coin.coin_pub, coin.remaining, customer.index
@@ -364,13 +364,16 @@ fn wallets(world: &World) -> Step {
     Ok(())
 }
 
-/// Returns whether the wallet cannot know if a coin is back from a purse that has expired.
-fn is_doubtful(state: &WalletState, coin_pub: &EddsaPublicKey) -> bool {
-    let is_it = |part: &PursePart| part.coin_pub == *coin_pub && part.state == PartState::Doubtful;
-    state.operations.values().any(|operation| match &operation.kind {
-        OpKind::PursePayment(record) => record.coins.iter().any(is_it),
-        _ => false,
-    })
+/// The part of a coin of which the wallet cannot know whether it is back from purses that have expired.
+fn doubt(state: &WalletState, coin_pub: &EddsaPublicKey) -> Money {
+    let payments = state.operations.values().filter_map(|operation| match &operation.kind {
+        OpKind::PursePayment(record) => Some(record),
+        _ => None,
+    });
+    let parts = payments.flat_map(|record| &record.coins);
+    let doubtful = parts.filter(|part| part.coin_pub == *coin_pub && part.state == PartState::Doubtful);
+    doubtful
+        .fold(Money::ZERO, |sum, part| sum.checked_add(part.amount).expect("a wallet's coins fit an amount"))
 }
 
 /// Every account has paid and received the expected amounts, each once.
