@@ -22,7 +22,7 @@ BUG ?=
 # How many times as many random comparisons of the lanes with libraries (`make soak`): millions.
 SOAK_FACTOR ?= 500
 
-.PHONY: help sbom reproducible demo build test test-fast citus-test soak audit-soak simulate privacy kills fuzz bench bench-all bench-hostile bench-postgres bench-tables timing-test deb image mutate fmt lint phrases schemas doc install needs needs-test tigerbeetle-test
+.PHONY: help sbom reproducible demo build test test-fast citus-test soak audit-soak simulate privacy kills fuzz bench bench-all bench-hostile bench-postgres bench-tables timing-test deb experiment image mutate fmt lint phrases schemas doc install needs needs-test tigerbeetle-test
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 18
@@ -37,14 +37,15 @@ needs:
 			echo "a C compiler is missing: sudo apt-get install gcc libc6-dev" >&2; exit 1; \
 		fi; }
 
-# What some tests run beside Batzen: a browser, Prometheus with its checks, nginx, PostgreSQL and PgBouncer; and axe-core, which looks for
+# What some tests run beside Batzen: a browser, Prometheus with its checks, nginx, PostgreSQL, PgBouncer, ip and openssl; and axe-core, which looks for
 # what keeps people out of a page. The tests start clusters of their
 # own from its programs, which are not on the search path of Debian; the one that its package starts is left alone.
 needs-test: needs
-	@missing=""; for tool in chromium:chromium chromedriver:chromium-driver prometheus:prometheus promtool:prometheus npm:npm python3:python3 systemd-sysusers:systemd; do \
+	@missing=""; for tool in chromium:chromium chromedriver:chromium-driver prometheus:prometheus promtool:prometheus npm:npm python3:python3 systemd-sysusers:systemd openssl:openssl; do \
 		command -v "$${tool%%:*}" >/dev/null || missing="$$missing $${tool##*:}"; done; \
 	{ ls /usr/lib/postgresql/*/bin/initdb || command -v initdb; } >/dev/null 2>&1 || missing="$$missing postgresql"; \
 	{ [ -x /usr/sbin/nginx ] || command -v nginx; } >/dev/null 2>&1 || missing="$$missing nginx"; \
+	{ [ -x /usr/sbin/ip ] || command -v ip; } >/dev/null 2>&1 || missing="$$missing iproute2"; \
 	{ [ -x /usr/sbin/pgbouncer ] || command -v pgbouncer; } >/dev/null 2>&1 || missing="$$missing pgbouncer"; \
 	[ -z "$$missing" ] || { \
 		if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
@@ -57,6 +58,12 @@ needs-test: needs
 
 demo: build ## play one round of digital cash on this machine and keep serving (ARGS="--once --json" for scripts)
 	@$(LAB) demo $(ARGS)
+
+# Namespaces need root. The last line is JSON; TOPOLOGY and DIR choose another description and directory.
+experiment: TOPOLOGY = lab/topologies/town.toml
+experiment: DIR = experiment-$(shell date +%Y%m%d-%H%M%S)
+experiment: build needs-test ## a town on 13 hosts in network namespaces: load, failures, the auditor's verdict (TOPOLOGY=, DIR=)
+	@PATH="$$PATH:/usr/sbin:/sbin" $(LAB) experiment $(TOPOLOGY) --dir $(DIR)
 
 build: needs ## the release programs: target/release/batzen, and batzen-lab beside it
 	@BATZEN_COMMIT="$$(git describe --always --dirty 2>/dev/null)" BATZEN_PROFILE=$(PROFILE) $(CARGO) build --profile $(PROFILE) --locked --bin batzen --bin batzen-lab 1>&2

@@ -56,7 +56,7 @@ done >"$root/usr/lib/sysusers.d/batzen.conf"
 docs=$root/usr/share/doc/batzen
 mkdir -p "$docs" "$debug/usr/share/doc"
 cp "$here/README.md" "$here/CHANGELOG.md" "$here"/docs/*.md "$docs/"
-cp -r "$here/deploy/prometheus" "$here/deploy/grafana" "$here/deploy/nginx" "$docs/"
+cp -r "$here/deploy/prometheus" "$here/deploy/grafana" "$here/deploy/nginx" "$here/lab/topologies" "$docs/"
 for file in batzen.cdx.json third-party-licences.txt; do
 	if [ -f "$out/$file" ]; then
 		cp "$out/$file" "$docs/"

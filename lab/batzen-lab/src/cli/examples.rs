@@ -11,6 +11,46 @@ pub(crate) const EXAMPLES: &Examples = &[
          batzen-lab plan --payments-per-second 500 --store postgres --measure --json",
     ),
     (
+        &["up"],
+        "batzen-lab up lab/topologies/one-machine.toml\nbatzen-lab up lab/topologies/town.toml --plan\n\
+         batzen-lab up town.toml --dir town-1",
+    ),
+    (&["experiment"], "batzen-lab experiment lab/topologies/town.toml --dir town-1"),
+    (&["status"], "batzen-lab status\nbatzen-lab status --dir town-1 --json"),
+    (&["down"], "batzen-lab down"),
+    (&["scale"], "batzen-lab scale exchange 3\nbatzen-lab scale load 8 --dir town-1"),
+    (
+        &["disturb"],
+        "batzen-lab disturb kill exchange-1\nbatzen-lab disturb cut second    a site is off\n\
+         batzen-lab disturb slow postgres 0.1",
+    ),
+    (&["disturb", "kill"], "batzen-lab disturb kill exchange-1"),
+    (&["disturb", "stop"], "batzen-lab disturb stop postgres"),
+    (&["disturb", "start"], "batzen-lab disturb start postgres"),
+    (&["disturb", "slow"], "batzen-lab disturb slow exchange-2 0.1"),
+    (&["disturb", "promote"], "batzen-lab disturb promote"),
+    (&["disturb", "cut"], "batzen-lab disturb cut second"),
+    (&["disturb", "heal"], "batzen-lab disturb heal second"),
+    (&["disturb", "link"], "batzen-lab disturb link main second --rtt-ms 50 --loss 0.01"),
+    (&["ssh"], "batzen-lab ssh db\nbatzen-lab ssh --dir town-1 db ss -tn"),
+    (
+        &["load"],
+        "batzen-lab load start --wallets 50 --rate 20\nbatzen-lab load rate 40\nbatzen-lab load ramp --json",
+    ),
+    (
+        &["load", "start"],
+        "batzen-lab load start --wallets 50 --think-ms 2000\n\
+         batzen-lab load start --rate 20 --mix pay=90,refund=5,send=5",
+    ),
+    (&["load", "stop"], "batzen-lab load stop"),
+    (&["load", "scale"], "batzen-lab load scale 200"),
+    (&["load", "rate"], "batzen-lab load rate 40\nbatzen-lab load rate free"),
+    (&["load", "mix"], "batzen-lab load mix pay=1,send=1"),
+    (&["load", "ramp"], "batzen-lab load ramp --from 5 --factor 1.5 --steps 12 --wallets 200"),
+    (&["load", "show"], "batzen-lab load show --seconds 60 --json"),
+    (&["check"], "batzen-lab check --json"),
+    (&["open"], "batzen-lab open town-1\nbatzen-lab open town-1 --prometheus"),
+    (
         &["bench", "lanes"],
         "batzen-lab bench lanes\nbatzen-lab bench lanes --lanes 1,2 --coins 500000 --dir /var/lib --json",
     ),

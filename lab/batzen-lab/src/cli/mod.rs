@@ -11,6 +11,7 @@ use batzen_cli_support::manual;
 use batzen_lab::bench::plan;
 use batzen_lab::bench::scenarios;
 use batzen_lab::demo;
+use batzen_lab::experiment;
 use clap::{Args, Subcommand};
 
 pub(crate) use examples::EXAMPLES;
@@ -29,6 +30,29 @@ pub(crate) enum Command {
     Bench(bench::BenchArgs),
     /// Plan cores, machines, memory, disk and network for a wanted load
     Plan(plan::PlanArgs),
+    /// Set up a payment system on the hosts of a topology
+    Up(experiment::UpArgs),
+    /// Do a whole experiment: set up, take the steps of the file, check, end, and write the page
+    Experiment(experiment::ExperimentArgs),
+    /// Show what runs where
+    Status(experiment::StatusArgs),
+    /// End everything that `up` started, and keep the result
+    Down(experiment::DownArgs),
+    /// Add or remove instances of a role while everything runs
+    Scale(experiment::ScaleArgs),
+    /// Kill, stop or slow an instance, or promote the standby
+    Disturb(experiment::DisturbArgs),
+    /// Run a command on a host, or a shell
+    Ssh(experiment::SshArgs),
+    /// Put load on what is up: start, stop, scale, rate, mix, ramp, show
+    Load(experiment::LoadCommand),
+    /// Check that no money is lost: end the load, and ask the auditor and the books
+    Check(experiment::CheckArgs),
+    /// Show a kept experiment as a page
+    Open(experiment::OpenArgs),
+    /// The agent of a host, which `up` starts
+    #[command(hide = true)]
+    Agent(experiment::AgentArgs),
     /// Print the completion script for a shell
     Completions(manual::CompletionsArgs),
     /// Write a man page for each command
@@ -88,6 +112,20 @@ pub(crate) fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Shop(args) => shop::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Plan(args) => bench::plan(&args),
+        Command::Up(args) => experiment::up(&args, &bench::context()?.commit),
+        Command::Experiment(args) => {
+            let context = bench::context()?;
+            experiment::experiment(&args, &context.commit, &context.interrupted)
+        }
+        Command::Status(args) => experiment::status(&args),
+        Command::Down(args) => experiment::down(&args),
+        Command::Scale(args) => experiment::scale(&args),
+        Command::Disturb(args) => experiment::disturb(&args),
+        Command::Ssh(args) => experiment::shell(&args),
+        Command::Load(args) => experiment::load(&args),
+        Command::Check(args) => experiment::check(&args),
+        Command::Open(args) => experiment::open(&args),
+        Command::Agent(args) => experiment::agent(&args),
         Command::Completions(args) => Ok(manual::completions(&args, crate::command())),
         Command::Man(args) => manual::man(&args, crate::command()),
     }

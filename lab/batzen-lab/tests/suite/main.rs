@@ -7,6 +7,7 @@ mod audit;
 mod bench;
 mod cli;
 mod demo_once;
+mod experiment;
 mod readme;
 mod report_browser;
 mod shop;

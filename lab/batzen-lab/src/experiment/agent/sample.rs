@@ -1,0 +1,165 @@
+//! What the processes of a host use, as the kernel counts it.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// One look at a host.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Sample {
+    /// Milliseconds since 1970.
+    pub(crate) time_ms: u64,
+    /// The host.
+    pub(crate) host: HostSample,
+    /// The processes that run, by instance.
+    pub(crate) processes: BTreeMap<String, ProcessSample>,
+}
+
+/// The machine's counters, which namespaces of one machine share.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct HostSample {
+    /// Time that its cores worked, in ticks.
+    pub(crate) busy_ticks: u64,
+    /// Time that its cores had, in ticks.
+    pub(crate) all_ticks: u64,
+    /// Its cores.
+    pub(crate) cores: usize,
+    /// Time for which some process waited for the disk, in microseconds, where the kernel counts it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) disk_wait_us: Option<u64>,
+}
+
+/// A process with its children.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ProcessSample {
+    /// Processor time in milliseconds, children that have ended included.
+    pub(crate) cpu_ms: u64,
+    /// Resident memory in bytes.
+    pub(crate) rss_bytes: u64,
+    /// The most that one thread of it has worked, in milliseconds.
+    pub(crate) busiest_thread_ms: u64,
+}
+
+/// A tick of the kernel's counters in milliseconds. It is 10 on every Linux that runs Batzen.
+const TICK_MS: u64 = 10;
+
+/// A line of `/proc/PID/stat`.
+struct Stat {
+    pid: u32,
+    parent: u32,
+    ticks: u64,
+    rss_pages: u64,
+}
+
+impl Stat {
+    fn parse(text: &str) -> Option<Self> {
+        // The name, in parentheses, may contain any character.
+        let end = text.rfind(')')?;
+        let pid = text.split_whitespace().next()?.parse().ok()?;
+        let words: Vec<&str> = text[end + 1..].split_whitespace().collect();
+        let number = |index: usize| words.get(index)?.parse::<u64>().ok();
+        let ticks = (11..=14).map(number).sum::<Option<u64>>()?;
+        Some(Self { pid, parent: u32::try_from(number(1)?).ok()?, ticks, rss_pages: number(21)? })
+    }
+}
+
+fn all() -> Vec<Stat> {
+    let entries = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let is_pid = |name: &str| name.bytes().all(|byte| byte.is_ascii_digit());
+    entries
+        .filter(|entry| entry.file_name().to_str().is_some_and(is_pid))
+        .filter_map(|entry| Stat::parse(&std::fs::read_to_string(entry.path().join("stat")).ok()?))
+        .collect()
+}
+
+fn tree(all: &[Stat], root: u32) -> Vec<&Stat> {
+    let mut found: Vec<&Stat> = all.iter().filter(|stat| stat.pid == root).collect();
+    let mut next = 0;
+    while let Some(parent) = found.get(next).map(|stat| stat.pid) {
+        found.extend(all.iter().filter(|stat| stat.parent == parent && stat.pid != root));
+        next += 1;
+    }
+    found
+}
+
+/// The ids of a process and all its descendants.
+pub(super) fn descendants(root: u32) -> Vec<u32> {
+    tree(&all(), root).into_iter().map(|stat| stat.pid).collect()
+}
+
+fn busiest_thread_ms(pid: u32) -> u64 {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let ms = tasks.filter_map(|task| {
+        let stat = std::fs::read_to_string(task.path().join("stat")).ok()?;
+        let words: Vec<&str> = stat[stat.rfind(')')? + 1..].split_whitespace().collect();
+        Some((words.get(11)?.parse::<u64>().ok()? + words.get(12)?.parse::<u64>().ok()?) * TICK_MS)
+    });
+    ms.max().unwrap_or(0)
+}
+
+fn host() -> HostSample {
+    let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    let ticks: Vec<u64> = stat
+        .lines()
+        .find_map(|line| line.strip_prefix("cpu "))
+        .map(|line| line.split_whitespace().take(8).filter_map(|word| word.parse().ok()).collect())
+        .unwrap_or_default();
+    let all_ticks = ticks.iter().sum::<u64>();
+    // The fourth and fifth are idle time and waiting for the disk.
+    let idle_ticks: u64 = ticks.iter().skip(3).take(2).sum();
+    let pressure = std::fs::read_to_string("/proc/pressure/io").unwrap_or_default();
+    HostSample {
+        busy_ticks: all_ticks - idle_ticks,
+        all_ticks,
+        cores: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+        disk_wait_us: pressure
+            .lines()
+            .find(|line| line.starts_with("some"))
+            .and_then(|line| line.rsplit_once("total=")?.1.trim().parse().ok()),
+    }
+}
+
+/// Looks at the host and at these processes.
+pub(super) fn take<'a>(processes: impl Iterator<Item = (&'a str, u32)>) -> Sample {
+    let page_bytes = rustix::param::page_size() as u64;
+    let all = all();
+    let processes = processes.map(|(name, pid)| {
+        let tree = tree(&all, pid);
+        let sample = ProcessSample {
+            cpu_ms: tree.iter().map(|stat| stat.ticks).sum::<u64>() * TICK_MS,
+            rss_bytes: tree.iter().map(|stat| stat.rss_pages).sum::<u64>() * page_bytes,
+            busiest_thread_ms: tree.iter().map(|stat| busiest_thread_ms(stat.pid)).max().unwrap_or(0),
+        };
+        (name.to_owned(), sample)
+    });
+    Sample { processes: processes.collect(), host: host(), time_ms: now_ms() }
+}
+
+/// Milliseconds since 1970.
+pub(crate) fn now_ms() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_counted_with_its_children() {
+        let text = "7 (a) b) S 1 7 7 0 -1 4194560 1 2 3 4 10 20 30 40 20 0 1 0 100 5000 6 0 0";
+        let stat = Stat::parse(text).unwrap();
+        assert_eq!((stat.pid, stat.parent, stat.ticks, stat.rss_pages), (7, 1, 100, 6));
+        let of = |pid, parent| Stat { pid, parent, ticks: 1, rss_pages: 1 };
+        let all = [of(1, 0), of(2, 1), of(3, 2), of(4, 1), of(5, 9)];
+        assert_eq!(tree(&all, 1).iter().map(|stat| stat.pid).collect::<Vec<_>>(), [1, 2, 4, 3]);
+        assert!(tree(&all, 99).is_empty());
+    }
+
+    #[test]
+    fn this_process_uses_memory() {
+        let sample = take(std::iter::once(("me", std::process::id())));
+        assert!(sample.processes["me"].rss_bytes > 0);
+        assert!(sample.host.all_ticks >= sample.host.busy_ticks && sample.host.cores > 0);
+    }
+}

@@ -1,0 +1,717 @@
+//! The load of an experiment: real wallet cores in memory that withdraw, pay, take change, return things and send each other
+//! money.
+//!
+//! A generator is a process on one host. It reads orders from standard input, a line of JSON each, and writes a line each
+//! second of what its wallets did. The controller adds up the lines of all generators.
+//!
+//! With a rate the loop is open: operations begin at planned times, whatever the services do, and their latency counts from
+//! the planned time, also while no wallet was free (coordinated omission). Without a rate each wallet acts, thinks, and acts
+//! again.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io::{BufRead as _, Write as _};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use batzen_crypto::{EddsaPrivateKey, HashCode, WireSalt};
+use batzen_http::client::{Client, ClientOptions};
+use batzen_protocol::{Amount, Currency, Money, Timestamp};
+use batzen_wallet::{CoinWish, PaymentRequest, PeerRequest, RunUntil, Wallet, WalletOptions};
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+use tokio::sync::{Notify, watch};
+
+use super::now_ms;
+use crate::bench::load::random::{Numbers, Seed};
+
+/// The largest latency recorded, in microseconds.
+const LATENCY_MAX_US: u64 = 600_000_000;
+/// Significant digits of latencies. Two are 1 %.
+const DIGITS: u8 = 2;
+/// Time that an operation may wait for others, such as for the money of a withdrawal.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The largest price in whole units.
+const PRICE_MAX: u64 = 15;
+/// The amount of a withdrawal in whole units.
+const WITHDRAWAL: u64 = 60;
+/// Operations after which a wallet is replaced by a new one, so that histories do not grow for ever.
+const OPERATIONS_MAX: u32 = 200;
+/// The most kinds of errors that are told apart.
+const ERRORS_MAX: usize = 50;
+/// The most operations that wait for a wallet. Those beyond it are counted as missed.
+const BACKLOG_MAX: usize = 100_000;
+
+/// What the wallets use.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Target {
+    /// The exchange.
+    pub(crate) exchange_url: String,
+    /// The bank.
+    pub(crate) bank_url: String,
+    /// Address and port of each merchant backend. Without one, wallets deposit at the exchange.
+    pub(crate) merchants: Vec<String>,
+    /// The access token of all shops.
+    pub(crate) merchant_token: String,
+    /// The account of the merchant without a backend.
+    pub(crate) merchant_payto: String,
+    /// The currency.
+    pub(crate) currency: String,
+}
+
+/// Weights of what wallets do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Mix {
+    /// A purchase.
+    pub(crate) pay: u32,
+    /// A purchase that the shop gives back, where there are shops.
+    pub(crate) refund: u32,
+    /// Money sent to another wallet.
+    pub(crate) send: u32,
+}
+
+impl Default for Mix {
+    fn default() -> Self {
+        Self { pay: 1, refund: 0, send: 0 }
+    }
+}
+
+impl std::str::FromStr for Mix {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut mix = Self { pay: 0, refund: 0, send: 0 };
+        for part in text.split(',') {
+            let (name, weight) = part.split_once('=').unwrap_or((part, "1"));
+            let weight: u32 = weight.trim().parse().map_err(|error| format!("{part}: {error}"))?;
+            match name.trim() {
+                "pay" => mix.pay = weight,
+                "refund" => mix.refund = weight,
+                "send" => mix.send = weight,
+                other => {
+                    return Err(format!(
+                        "{other}: expected pay, refund or send, such as pay=90,refund=5,send=5"
+                    ));
+                }
+            }
+        }
+        if u64::from(mix.pay) + u64::from(mix.refund) + u64::from(mix.send) == 0 {
+            return Err("at least one weight must be above zero".to_owned());
+        }
+        Ok(mix)
+    }
+}
+
+/// How much load there is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct LoadPlan {
+    /// Wallets.
+    pub(crate) wallets: usize,
+    /// Operations begun a second; without it each wallet acts again after its pause.
+    pub(crate) rate_per_s: Option<f64>,
+    /// The average pause of a wallet between two operations, in milliseconds.
+    pub(crate) think_ms: u64,
+    /// What wallets do.
+    pub(crate) mix: Mix,
+    /// The seed of all choices.
+    pub(crate) seed: u64,
+}
+
+/// A line for a generator.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Order {
+    /// What to use.
+    Target(Target),
+    /// How much to do from now on.
+    Plan(LoadPlan),
+}
+
+/// Operations of one kind in one second.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct KindSecond {
+    /// Operations that succeeded.
+    pub(crate) ops: u64,
+    /// Coins that they moved.
+    pub(crate) coins: u64,
+    /// Their latencies: value in microseconds and count.
+    pub(crate) latencies_us: Vec<(u64, u64)>,
+}
+
+/// What a generator did in one second.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Second {
+    /// Milliseconds since 1970.
+    pub(crate) time_ms: u64,
+    /// Wallets at work.
+    pub(crate) wallets: usize,
+    /// Operations that were to begin, in an open loop.
+    pub(crate) offered: u64,
+    /// Operations that wait for a wallet.
+    pub(crate) backlog: usize,
+    /// Operations given up because too many waited.
+    pub(crate) missed: u64,
+    /// Operations by kind.
+    pub(crate) kinds: BTreeMap<String, KindSecond>,
+    /// Failed operations by reason.
+    pub(crate) errors: BTreeMap<String, u64>,
+}
+
+/// Empty latencies.
+pub(crate) fn histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, LATENCY_MAX_US, DIGITS).expect("constant bounds")
+}
+
+impl KindSecond {
+    /// Adds the latencies to a histogram.
+    pub(crate) fn add_to(&self, histogram: &mut Histogram<u64>) {
+        for (value, count) in &self.latencies_us {
+            // Values above the bound were recorded as the bound.
+            let _ = histogram.record_n((*value).min(LATENCY_MAX_US), *count);
+        }
+    }
+}
+
+#[derive(Default)]
+struct Counts {
+    ops: u64,
+    coins: u64,
+    latency: Option<Histogram<u64>>,
+}
+
+/// What is counted until the next line.
+#[derive(Default)]
+struct Tally {
+    kinds: BTreeMap<&'static str, Counts>,
+    errors: BTreeMap<String, u64>,
+}
+
+impl Tally {
+    fn count(&mut self, kind: &'static str, coins: usize, took: Duration) {
+        let counts = self.kinds.entry(kind).or_default();
+        counts.ops += 1;
+        counts.coins += coins as u64;
+        let took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+        counts.latency.get_or_insert_with(histogram).saturating_record(took_us);
+    }
+
+    fn fail(&mut self, reason: String) {
+        let reason = if self.errors.len() < ERRORS_MAX || self.errors.contains_key(&reason) {
+            reason
+        } else {
+            "other".to_owned()
+        };
+        *self.errors.entry(reason).or_default() += 1;
+    }
+
+    fn take(&mut self) -> (BTreeMap<String, KindSecond>, BTreeMap<String, u64>) {
+        let kinds = std::mem::take(&mut self.kinds).into_iter().map(|(name, counts)| {
+            let latencies = counts.latency.unwrap_or_else(histogram);
+            let latencies_us = latencies
+                .iter_recorded()
+                .map(|step| (step.value_iterated_to(), step.count_at_value()))
+                .collect();
+            (name.to_owned(), KindSecond { ops: counts.ops, coins: counts.coins, latencies_us })
+        });
+        (kinds.collect(), std::mem::take(&mut self.errors))
+    }
+}
+
+/// The reason of a failure without the numbers that differ each time.
+fn reason(error: &anyhow::Error) -> String {
+    let text = format!("{error:#}");
+    let mut short = String::new();
+    for character in text.chars().take(300) {
+        match (character.is_ascii_digit(), short.ends_with('#')) {
+            (true, true) => {}
+            (true, false) => short.push('#'),
+            (false, _) => short.push(character),
+        }
+    }
+    short
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Operations whose time has come.
+#[derive(Default)]
+struct Arrivals {
+    due: Mutex<VecDeque<Instant>>,
+    came: Notify,
+    offered: AtomicU64,
+    missed: AtomicU64,
+}
+
+impl Arrivals {
+    fn add(&self, due: Instant) {
+        self.offered.fetch_add(1, Relaxed);
+        let mut queue = lock(&self.due);
+        if queue.len() >= BACKLOG_MAX {
+            self.missed.fetch_add(1, Relaxed);
+            return;
+        }
+        queue.push_back(due);
+        drop(queue);
+        self.came.notify_one();
+    }
+
+    async fn next(&self) -> Instant {
+        loop {
+            let came = self.came.notified();
+            if let Some(due) = lock(&self.due).pop_front() {
+                return due;
+            }
+            came.await;
+        }
+    }
+
+    fn clear(&self) {
+        lock(&self.due).clear();
+    }
+}
+
+/// The parts of a generator that its wallets use together.
+struct Generator {
+    target: Target,
+    currency: Currency,
+    client: Client,
+    tally: Mutex<Tally>,
+    arrivals: Arrivals,
+    /// The wallets, for those who send each other money.
+    wallets: Mutex<BTreeMap<usize, Wallet>>,
+    /// The numbers of the wallets at work.
+    active: Mutex<BTreeSet<usize>>,
+    /// The merchant without a backend.
+    merchant_priv: EddsaPrivateKey,
+    wire_salt: WireSalt,
+}
+
+/// Runs a generator until its input ends.
+///
+/// # Errors
+/// When the input has another form.
+pub(crate) fn run() -> anyhow::Result<ExitCode> {
+    batzen_cli_support::services::block_on(async {
+        let (orders, plans) = watch::channel(LoadPlan::default());
+        let (targets, mut target) = tokio::sync::mpsc::channel(1);
+        std::thread::spawn(move || {
+            for line in std::io::stdin().lock().lines() {
+                let Ok(line) = line else { break };
+                match serde_json::from_str(&line) {
+                    Ok(Order::Target(target)) => {
+                        // Another one than the first cannot be used any more.
+                        let _ = targets.try_send(target);
+                    }
+                    Ok(Order::Plan(plan)) => {
+                        let _ = orders.send(plan);
+                    }
+                    Err(error) => tracing::error!(%error, "not an order"),
+                }
+            }
+        });
+        let target: Target = target.recv().await.context("the input ended before the target came")?;
+        let generator = Arc::new(Generator::new(target)?);
+        generate(generator, plans).await;
+        Ok(ExitCode::SUCCESS)
+    })
+}
+
+/// Follows the plans until no more can come.
+async fn generate(generator: Arc<Generator>, mut plans: watch::Receiver<LoadPlan>) {
+    let mut second = tokio::time::interval(Duration::from_secs(1));
+    let arrivals = tokio::spawn(arrive(Arc::clone(&generator), plans.clone()));
+    loop {
+        tokio::select! {
+            changed = plans.changed() => {
+                if changed.is_err() {
+                    break;
+                }
+                generator.arrivals.clear();
+            }
+            _ = second.tick() => {
+                let line = serde_json::to_string(&generator.second()).unwrap_or_default();
+                // A full disk must not end the load.
+                let _ = writeln!(std::io::stdout(), "{line}");
+            }
+        }
+        // Wallets above the number end by themselves after their operation, so one that is ending may be missing only later.
+        let count = plans.borrow_and_update().wallets;
+        for number in 0..count {
+            if lock(&generator.active).insert(number) {
+                tokio::spawn(live(Arc::clone(&generator), number, plans.clone()));
+            }
+        }
+    }
+    arrivals.abort();
+}
+
+/// Lets operations come at the planned rate.
+async fn arrive(generator: Arc<Generator>, mut plans: watch::Receiver<LoadPlan>) {
+    loop {
+        let rate = plans.borrow_and_update().rate_per_s.filter(|rate| *rate > 0.0);
+        let Some(rate) = rate else {
+            if plans.changed().await.is_err() {
+                return;
+            }
+            continue;
+        };
+        let begin = Instant::now();
+        let mut begun: u32 = 0;
+        while !plans.has_changed().unwrap_or(true) {
+            let due = begin + Duration::from_secs_f64(f64::from(begun) / rate);
+            tokio::time::sleep_until(due.into()).await;
+            generator.arrivals.add(due);
+            begun = begun.saturating_add(1);
+        }
+        if plans.has_changed().is_err() {
+            return;
+        }
+    }
+}
+
+/// The life of a wallet: it acts until there are fewer wallets than its number.
+async fn live(generator: Arc<Generator>, number: usize, mut plans: watch::Receiver<LoadPlan>) {
+    let mut numbers = Seed::new(plans.borrow().seed).numbers(&format!("wallet {number}"));
+    let mut wallet: Option<(Wallet, u32)> = None;
+    let transport = WalletOptions::system().map(|options| options.transport);
+    loop {
+        let plan = *plans.borrow_and_update();
+        if number >= plan.wallets {
+            break;
+        }
+        let begun = if plan.rate_per_s.is_some() {
+            tokio::select! {
+                due = generator.arrivals.next() => due,
+                changed = plans.changed() => {
+                    if changed.is_err() { break; }
+                    continue;
+                }
+            }
+        } else {
+            Instant::now()
+        };
+        let used = match wallet.take() {
+            Some((wallet, used)) if used < OPERATIONS_MAX => Ok((wallet, used)),
+            _ => match &transport {
+                Ok(transport) => generator.new_wallet(number, transport).map(|wallet| (wallet, 0)),
+                Err(error) => Err(anyhow::anyhow!("{error}")),
+            },
+        };
+        match used {
+            Ok((one, used)) => {
+                if let Err(error) = generator.act(&one, number, plan.mix, begun, &mut numbers).await {
+                    lock(&generator.tally).fail(reason(&error));
+                    // What failed once may fail at once again.
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+                wallet = Some((one, used + 1));
+            }
+            Err(error) => {
+                lock(&generator.tally).fail(reason(&error));
+                tokio::time::sleep(Duration::from_secs(1)).await;
+            }
+        }
+        if plan.rate_per_s.is_none() && plan.think_ms > 0 {
+            // Exponential pauses, as of people who do not know each other.
+            let factor = -(1.0 - numbers.unit()).ln();
+            let pause = Duration::from_millis(plan.think_ms).mul_f64(factor.min(10.0));
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                changed = plans.changed() => if changed.is_err() { break },
+            }
+        }
+    }
+    lock(&generator.wallets).remove(&number);
+    lock(&generator.active).remove(&number);
+}
+
+impl Generator {
+    fn new(target: Target) -> anyhow::Result<Self> {
+        Ok(Self {
+            currency: target.currency.parse().map_err(|error| anyhow::anyhow!("currency: {error}"))?,
+            client: Client::new(&ClientOptions::default())?,
+            tally: Mutex::default(),
+            arrivals: Arrivals::default(),
+            wallets: Mutex::default(),
+            active: Mutex::default(),
+            merchant_priv: EddsaPrivateKey::from_bytes(Seed::new(0).bytes("merchant", 0)),
+            wire_salt: WireSalt::from_bytes(Seed::new(0).bytes::<32>("salt", 0)[..16].try_into()?),
+            target,
+        })
+    }
+
+    fn new_wallet(
+        &self,
+        number: usize,
+        transport: &Arc<dyn batzen_wallet::transport::Transport>,
+    ) -> anyhow::Result<Wallet> {
+        let mut options = WalletOptions::system()?;
+        options.transport = Arc::clone(transport);
+        let wallet = Wallet::in_memory_with(options);
+        lock(&self.wallets).insert(number, wallet.clone());
+        Ok(wallet)
+    }
+
+    fn second(&self) -> Second {
+        let (kinds, errors) = lock(&self.tally).take();
+        Second {
+            time_ms: now_ms(),
+            wallets: lock(&self.active).len(),
+            offered: self.arrivals.offered.swap(0, Relaxed),
+            backlog: lock(&self.arrivals.due).len(),
+            missed: self.arrivals.missed.swap(0, Relaxed),
+            kinds,
+            errors,
+        }
+    }
+
+    fn count(&self, kind: &'static str, coins: usize, begun: Instant) {
+        lock(&self.tally).count(kind, coins, begun.elapsed());
+    }
+
+    fn amount(&self, units: u64) -> anyhow::Result<Amount> {
+        Ok(Money::new(units, 0)?.of(self.currency))
+    }
+
+    fn available(&self, wallet: &Wallet) -> anyhow::Result<Money> {
+        let balances = wallet.balance()?;
+        let found = balances.iter().find(|balance| balance.available.currency == self.currency);
+        Ok(found.map_or(Money::ZERO, |balance| balance.available.money))
+    }
+
+    /// One operation of a wallet, with the withdrawal that it needs before and the change that it takes after.
+    async fn act(
+        &self,
+        wallet: &Wallet,
+        number: usize,
+        mix: Mix,
+        begun: Instant,
+        numbers: &mut Numbers,
+    ) -> anyhow::Result<()> {
+        let price = self.amount(1 + numbers.below(PRICE_MAX))?;
+        let mut begun = begun;
+        if self.available(wallet)? < price.money {
+            self.withdraw(wallet, number).await.context("withdraw")?;
+            // The time of a withdrawal is its own; the operation itself begins now.
+            begun = Instant::now();
+        }
+        let drawn = numbers.below(u64::from(mix.pay) + u64::from(mix.refund) + u64::from(mix.send));
+        if drawn >= u64::from(mix.pay) + u64::from(mix.refund) {
+            let receiver = self.another(number, numbers);
+            self.send(wallet, receiver.as_ref(), price, begun).await.context("send")?;
+        } else if self.target.merchants.is_empty() {
+            self.deposit(wallet, price, begun).await.context("pay")?;
+        } else {
+            let is_refunded = drawn >= u64::from(mix.pay);
+            self.buy(wallet, price, is_refunded, begun, numbers).await.context("pay")?;
+        }
+        let changes = Instant::now();
+        let report = wallet.run(RunUntil::Idle).await.context("change")?;
+        if !report.finished.is_empty() {
+            self.count("change", report.finished.len(), changes);
+        }
+        Ok(())
+    }
+
+    async fn withdraw(&self, wallet: &Wallet, number: usize) -> anyhow::Result<()> {
+        let begun = Instant::now();
+        let user = format!("wallet-{}-{number}", std::process::id());
+        let (bank, exchange) = (&self.target.bank_url, &self.target.exchange_url);
+        let amount = self.amount(WITHDRAWAL)?;
+        wallet.fresh_exchange(exchange).await?;
+        wallet.accept_terms(exchange)?;
+        let before = wallet.coins().len();
+        let id = wallet
+            .withdraw_from_bank(bank, &user, "laboratory", amount, Some(exchange), CoinWish::default())
+            .await?;
+        wallet.finish_within(id, PATIENCE).await?;
+        self.count("withdraw", wallet.coins().len().saturating_sub(before), begun);
+        Ok(())
+    }
+
+    /// Pays a merchant without a backend: its coins are deposited.
+    async fn deposit(&self, wallet: &Wallet, price: Amount, begun: Instant) -> anyhow::Result<()> {
+        let deadline = Timestamp::from_system_time(std::time::SystemTime::now());
+        let receipt = wallet
+            .pay(&PaymentRequest {
+                exchange: Some(self.target.exchange_url.clone()),
+                amount: price,
+                max_fee: Money::ZERO,
+                merchant_pub: self.merchant_priv.public_key(),
+                merchant_payto: self.target.merchant_payto.clone(),
+                wire_salt: self.wire_salt,
+                h_contract_terms: HashCode::random(),
+                timestamp: None,
+                refund_deadline: deadline,
+                wire_transfer_deadline: deadline,
+                summary: "a measured article".to_owned(),
+            })
+            .await?;
+        self.count("pay", receipt.coins.len(), begun);
+        Ok(())
+    }
+
+    async fn merchant_call(
+        &self,
+        method: http::Method,
+        url: String,
+        body: Option<serde_json::Value>,
+    ) -> anyhow::Result<serde_json::Value> {
+        let call = self.client.call(method, url);
+        let call = call.header("authorization", &format!("Bearer {}", self.target.merchant_token));
+        let call = if let Some(body) = body { call.json(&body) } else { call };
+        let reply = call.send().await?;
+        reply.expect(&[200, 204])?;
+        if reply.body.is_empty() {
+            Ok(serde_json::Value::Null)
+        } else {
+            Ok(serde_json::from_slice(&reply.body)?)
+        }
+    }
+
+    /// The shop of a purchase: the n-th gets 1/n of the share of the first.
+    fn shop(&self, numbers: &mut Numbers) -> &str {
+        let shares: Vec<f64> = (1..=self.target.merchants.len()).map(|rank| 1.0 / rank as f64).collect();
+        let mut left = numbers.unit() * shares.iter().sum::<f64>();
+        for (merchant, share) in self.target.merchants.iter().zip(shares) {
+            left -= share;
+            if left < 0.0 {
+                return merchant;
+            }
+        }
+        self.target.merchants.first().map_or("", String::as_str)
+    }
+
+    async fn buy(
+        &self,
+        wallet: &Wallet,
+        price: Amount,
+        is_refunded: bool,
+        begun: Instant,
+        numbers: &mut Numbers,
+    ) -> anyhow::Result<()> {
+        let orders = format!("http://{}/private/orders", self.shop(numbers));
+        let order = json!({ "amount": price, "summary": "a measured article", "fulfillment_url": "https://shop.example/${ORDER_ID}" });
+        let body = if is_refunded {
+            json!({ "order": order, "refund_delay": { "d_us": 3_600_000_000_u64 } })
+        } else {
+            json!({ "order": order })
+        };
+        let made =
+            self.merchant_call(http::Method::POST, orders.clone(), Some(body)).await.context("order")?;
+        let id = made["order_id"].as_str().context("the order has no order_id")?;
+        let path = format!("{orders}/{id}");
+        let shown = self.merchant_call(http::Method::GET, path.clone(), None).await.context("order")?;
+        let uri = shown["taler_pay_uri"].as_str().context("the order has no taler_pay_uri")?;
+        let offer = wallet.inspect_purchase(uri).await?;
+        let before = wallet.coins().len();
+        let purchase = wallet.pay_purchase(&offer).await?;
+        let coins = before.max(1).min(wallet.transaction(purchase)?.coins.max(1));
+        self.count("pay", coins, begun);
+        if is_refunded {
+            let begun = Instant::now();
+            let body = json!({ "refund": price, "reason": "torn" });
+            self.merchant_call(http::Method::POST, format!("{path}/refund"), Some(body))
+                .await
+                .context("refund")?;
+            let ids = wallet.pick_up_refunds(purchase).await.context("refund")?;
+            if ids.is_empty() {
+                bail!("refund: the shop gives nothing back");
+            }
+            self.count("refund", ids.len(), begun);
+        }
+        Ok(())
+    }
+
+    /// Another wallet, or none if there is only one.
+    fn another(&self, number: usize, numbers: &mut Numbers) -> Option<Wallet> {
+        let wallets = lock(&self.wallets);
+        let others: Vec<&Wallet> =
+            wallets.iter().filter(|(other, _)| **other != number).map(|(_, wallet)| wallet).collect();
+        let drawn = usize::try_from(numbers.below(others.len() as u64)).unwrap_or(0);
+        others.get(drawn).map(|wallet| (*wallet).clone())
+    }
+
+    async fn send(
+        &self,
+        wallet: &Wallet,
+        receiver: Option<&Wallet>,
+        price: Amount,
+        begun: Instant,
+    ) -> anyhow::Result<()> {
+        let hour = batzen_protocol::Duration::from_secs(3600);
+        let request = PeerRequest {
+            exchange: Some(self.target.exchange_url.clone()),
+            amount: price,
+            summary: "a present".to_owned(),
+            expiration: wallet.now().saturating_add(hour),
+            min_age: 0,
+        };
+        let id = wallet.send_money(&request).await?;
+        let sent = wallet.transaction(id)?;
+        let uri = sent.uri.context("money that was sent has a link")?;
+        let receiver = receiver.unwrap_or(wallet);
+        let offer = receiver.inspect_peer(&uri).await?;
+        let accepted = receiver.accept_peer(&offer).await?;
+        receiver.finish_within(accepted, PATIENCE).await?;
+        self.count("send", sent.coins, begun);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mix_is_weights() {
+        assert_eq!("pay=9,send=1".parse(), Ok(Mix { pay: 9, refund: 0, send: 1 }));
+        for wrong in ["", "pay=0", "steal=1", "pay=x"] {
+            assert!(wrong.parse::<Mix>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn latencies_of_several_generators_add_up() {
+        let mut tally = Tally::default();
+        for ms in 1..=100 {
+            tally.count("pay", 3, Duration::from_millis(ms));
+        }
+        let (kinds, errors) = tally.take();
+        assert!(errors.is_empty() && tally.take().0.is_empty());
+        let second = &kinds["pay"];
+        assert_eq!((second.ops, second.coins), (100, 300));
+        let mut all = histogram();
+        second.add_to(&mut all);
+        second.add_to(&mut all);
+        assert_eq!(all.len(), 200);
+        let p99 = all.value_at_quantile(0.99);
+        assert!((98_000..=101_000).contains(&p99), "{p99}");
+    }
+
+    #[test]
+    fn failures_are_told_apart_by_reason_not_by_number() {
+        let of = |text: &str| reason(&anyhow::anyhow!(text.to_owned()));
+        assert_eq!(of("operation 17 failed"), of("operation 4711 failed"));
+        assert_ne!(of("operation 17 failed"), of("operation 17 is pending"));
+        let mut tally = Tally::default();
+        for number in 0..2 * ERRORS_MAX {
+            tally.fail("x".repeat(number + 1));
+        }
+        assert_eq!(tally.errors.len(), ERRORS_MAX + 1);
+    }
+
+    #[tokio::test]
+    async fn what_is_late_counts_from_its_planned_time() {
+        let arrivals = Arrivals::default();
+        let planned = Instant::now() - Duration::from_secs(5);
+        arrivals.add(planned);
+        assert_eq!(arrivals.next().await, planned);
+        assert_eq!(arrivals.offered.load(Relaxed), 1);
+    }
+}

@@ -1,0 +1,743 @@
+//! Experiments: a whole payment system set up on many hosts from one description, loaded, watched, broken, and kept.
+//!
+//! | module | contents |
+//! |---|---|
+//! | [`topology`] | the description: hosts, roles, links |
+//! | [`placement`] | which instance runs where |
+//! | [`agent`] | the process on each host that runs the others |
+//! | `hosts` | how hosts are made, reached and removed |
+//! | `setup` | files, keys and commands of each role |
+//! | `state` | the directory of an experiment |
+//! | `load` | wallets that put load on everything |
+//! | `network` | delay, loss and cuts between sites |
+//! | `control` | the controller's side of the load |
+//! | [`ramp`] | the knee of the load curve, and what limits it |
+//! | `page` | the page of a kept experiment |
+
+pub mod agent;
+mod control;
+mod hosts;
+mod load;
+mod network;
+mod page;
+pub mod placement;
+pub mod ramp;
+mod setup;
+mod state;
+pub mod topology;
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail, ensure};
+use clap::{Args, Subcommand};
+use serde_json::{Value, json};
+
+pub(crate) use agent::now_ms;
+pub use control::LoadCommand;
+
+use agent::{Agent, Request};
+use network::NetworkOrder;
+use placement::Instance;
+use setup::SetUp;
+use state::Experiment;
+use topology::{HostKind, Link, Role, Step, Topology};
+
+/// The directory of an experiment
+#[derive(Args, Clone, Debug)]
+pub struct DirArgs {
+    /// Directory of the experiment
+    #[arg(long, value_name = "DIR", default_value = "experiment")]
+    dir: PathBuf,
+}
+
+/// Set up a payment system on the hosts of a topology
+#[derive(Args, Clone, Debug)]
+pub struct UpArgs {
+    /// The topology, a TOML file; lab/topologies has examples
+    #[arg(value_name = "FILE")]
+    topology: PathBuf,
+    #[command(flatten)]
+    at: DirArgs,
+    /// Print the plan only
+    #[arg(long)]
+    plan: bool,
+    /// Print the plan as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Do a whole experiment: set up, take the steps of the file, check, end, and write the page
+#[derive(Args, Clone, Debug)]
+pub struct ExperimentArgs {
+    /// The topology with its steps, a TOML file; lab/topologies has examples
+    #[arg(value_name = "FILE")]
+    topology: PathBuf,
+    #[command(flatten)]
+    at: DirArgs,
+}
+
+/// Show what runs where
+#[derive(Args, Clone, Debug)]
+pub struct StatusArgs {
+    #[command(flatten)]
+    at: DirArgs,
+    /// Print as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// End everything, and keep the result
+#[derive(Args, Clone, Debug)]
+pub struct DownArgs {
+    #[command(flatten)]
+    at: DirArgs,
+}
+
+/// Add or remove instances of a role while everything runs
+#[derive(Args, Clone, Debug)]
+pub struct ScaleArgs {
+    /// exchange, worker, merchant or load
+    role: String,
+    /// Instances from now on
+    #[arg(value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=64))]
+    count: u16,
+    #[command(flatten)]
+    at: DirArgs,
+}
+
+/// Do something to an instance, as failures do
+#[derive(Args, Clone, Debug)]
+pub struct DisturbArgs {
+    #[command(subcommand)]
+    command: DisturbCommand,
+}
+
+#[derive(Subcommand, Clone, Debug)]
+enum DisturbCommand {
+    /// Kill an instance with SIGKILL; its agent starts it again after a second
+    Kill(InstanceArgs),
+    /// Stop an instance, until it is started
+    Stop(InstanceArgs),
+    /// Start an instance that was stopped
+    Start(InstanceArgs),
+    /// Let an instance run for a share of the time only
+    Slow(SlowArgs),
+    /// Make the standby the primary
+    Promote(DirArgs),
+    /// Cut a site off from all others
+    Cut(SiteArgs),
+    /// Connect a site again
+    Heal(SiteArgs),
+    /// Change the link between two sites
+    Link(LinkArgs),
+}
+
+#[derive(Args, Clone, Debug)]
+struct SiteArgs {
+    /// The site
+    site: String,
+    #[command(flatten)]
+    at: DirArgs,
+}
+
+#[derive(Args, Clone, Debug)]
+struct LinkArgs {
+    /// One site
+    one: String,
+    /// The other site
+    two: String,
+    /// Round trip
+    #[arg(long, value_name = "MS", default_value_t = 0.0)]
+    rtt_ms: f64,
+    /// Largest random addition to each way
+    #[arg(long, value_name = "MS", default_value_t = 0.0)]
+    jitter_ms: f64,
+    /// Share of packets that get lost
+    #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
+    loss: f64,
+    /// Megabits per second; 0: no limit
+    #[arg(long, value_name = "MBIT", default_value_t = 0.0)]
+    bandwidth_mbit: f64,
+    #[command(flatten)]
+    at: DirArgs,
+}
+
+#[derive(Args, Clone, Debug)]
+struct InstanceArgs {
+    /// Name of the instance
+    instance: String,
+    #[command(flatten)]
+    at: DirArgs,
+}
+
+#[derive(Args, Clone, Debug)]
+struct SlowArgs {
+    /// Name of the instance
+    instance: String,
+    /// Share of the time, above 0 and at most 1, which is the whole
+    share: f64,
+    #[command(flatten)]
+    at: DirArgs,
+}
+
+/// Run a command on a host, or a shell
+#[derive(Args, Clone, Debug)]
+pub struct SshArgs {
+    /// The host
+    host: String,
+    /// The command and its arguments [default: a shell]
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    command: Vec<OsString>,
+    #[command(flatten)]
+    at: DirArgs,
+}
+
+/// Check that no money is lost: end the load, and ask the auditor and the books
+#[derive(Args, Clone, Debug)]
+pub struct CheckArgs {
+    #[command(flatten)]
+    at: DirArgs,
+    /// Print as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Show a kept experiment as a page
+#[derive(Args, Clone, Debug)]
+pub struct OpenArgs {
+    /// Directory of the experiment
+    #[arg(value_name = "DIR", default_value = "experiment")]
+    dir: PathBuf,
+    /// Write the page to this file instead of DIR/report.html
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Serve what Prometheus recorded, until Ctrl-C
+    #[arg(long)]
+    prometheus: bool,
+}
+
+/// The agent of a host, which the controller starts
+#[derive(Args, Clone, Debug)]
+pub struct AgentArgs {
+    #[command(subcommand)]
+    command: AgentCommand,
+}
+
+#[derive(Subcommand, Clone, Debug)]
+enum AgentCommand {
+    /// Run the processes of a host
+    Serve(agent::ServeArgs),
+    /// Connect standard input and output with an agent
+    Connect(agent::ConnectArgs),
+    /// Kill what an agent that is gone has left behind
+    Clean(agent::ConnectArgs),
+    /// Print the round trip to a service in milliseconds
+    Probe(agent::ProbeArgs),
+    /// Emulate the links between sites
+    Network(network::NetworkArgs),
+    /// Generate load with wallets, as ordered on standard input
+    Load,
+}
+
+/// Runs `batzen-lab agent`.
+///
+/// # Errors
+/// Those of the agent.
+pub fn agent(args: &AgentArgs) -> anyhow::Result<ExitCode> {
+    match &args.command {
+        AgentCommand::Serve(args) => agent::serve(args),
+        AgentCommand::Connect(args) => agent::connect(args),
+        AgentCommand::Clean(args) => agent::clean(args),
+        AgentCommand::Probe(args) => agent::probe(args),
+        AgentCommand::Network(args) => network::run(args),
+        AgentCommand::Load => load::run(),
+    }
+}
+
+fn read(path: &Path) -> anyhow::Result<(String, Topology)> {
+    let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
+    let topology = Topology::parse(&text).with_context(|| path.display().to_string())?;
+    Ok((text, topology))
+}
+
+/// Runs `batzen-lab up`.
+///
+/// # Errors
+/// When the topology is wrong, or a role does not start. Then everything is removed again but the logs.
+pub fn up(args: &UpArgs, commit: &str) -> anyhow::Result<ExitCode> {
+    let (text, topology) = read(&args.topology)?;
+    if args.plan {
+        let mut port = 40_000;
+        let planned = placement::place(&topology, 64, || {
+            port += 1;
+            anyhow::Ok(port)
+        })?;
+        print_plan(args.json, &topology, &planned)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut experiment = Experiment::create(&args.at.dir, &text, topology, commit)?;
+    print_plan(args.json, &experiment.topology, &experiment.state.instances)?;
+    if let Err(error) = set_up(&mut experiment) {
+        eprintln!("taking everything down again; logs stay in {}", experiment.dir.display());
+        if let Err(error) = take_down(&mut experiment) {
+            eprintln!("{error:#}");
+        }
+        return Err(error);
+    }
+    eprintln!(
+        "up: `batzen-lab load start --dir {0}` puts load on it, `batzen-lab down --dir {0}` ends it",
+        args.at.dir.display()
+    );
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print_plan(as_json: bool, topology: &Topology, instances: &[Instance]) -> anyhow::Result<()> {
+    if as_json {
+        println!("{}", serde_json::to_string(&json!({ "name": topology.name, "instances": instances }))?);
+    } else {
+        print!("{}", placement::table(topology, instances));
+    }
+    Ok(())
+}
+
+fn set_up(experiment: &mut Experiment) -> anyhow::Result<()> {
+    experiment.event("up", &experiment.topology.name)?;
+    let network = experiment.state.network;
+    hosts::make_namespaces(&experiment.topology, network)?;
+    let mut agents: BTreeMap<String, Agent> = BTreeMap::new();
+    for (name, access) in &experiment.hosts {
+        agents.insert(name.clone(), hosts::launch(access, network)?);
+    }
+    SetUp::new(experiment, agents).start_all()?;
+    experiment.event("ready", &experiment.topology.name)
+}
+
+/// Ends everything of an experiment, and fetches what other machines have kept.
+fn take_down(experiment: &mut Experiment) -> anyhow::Result<()> {
+    experiment.event("down", &experiment.topology.name)?;
+    let mut failures = Vec::new();
+    for access in experiment.hosts.values() {
+        if access.kind == HostKind::Ssh
+            && let Err(error) = fetch(experiment, access)
+        {
+            failures.push(format!("{}: {error:#}", access.name));
+        }
+        if let Err(error) = hosts::end(access) {
+            failures.push(format!("{error:#}"));
+        }
+    }
+    if let Err(error) = hosts::remove_namespaces(experiment.state.network) {
+        failures.push(format!("{error:#}"));
+    }
+    if let Err(error) = std::fs::remove_dir_all(&experiment.state.runtime_dir)
+        && error.kind() != std::io::ErrorKind::NotFound
+    {
+        failures.push(format!("{}: {error}", experiment.state.runtime_dir.display()));
+    }
+    ensure!(failures.is_empty(), "not everything could be ended: {}", failures.join("; "));
+    experiment.state.is_up = false;
+    experiment.save()
+}
+
+/// Fetches samples and outputs of a host of another machine.
+fn fetch(experiment: &Experiment, access: &hosts::HostAccess) -> anyhow::Result<()> {
+    let mut agent = experiment.agent(&access.name)?;
+    let there = experiment.state.instances.iter().filter(|instance| instance.host == access.name);
+    let mut files = vec![PathBuf::from("samples.jsonl"), PathBuf::from("agent.log")];
+    for instance in there {
+        let dir = PathBuf::from(&instance.name);
+        files.extend(["out", "log", "conf"].map(|name| dir.join(name)));
+    }
+    for file in files {
+        let path = experiment.dir.join("hosts").join(&access.name).join(&file);
+        std::fs::create_dir_all(path.parent().unwrap_or(&experiment.dir))?;
+        let (mut whole, mut offset) = (String::new(), 0);
+        // Not every role has every file.
+        while let Ok((text, next)) = agent.get(&access.dir.join(&file), offset) {
+            whole.push_str(&text);
+            if next == offset {
+                break;
+            }
+            offset = next;
+        }
+        std::fs::write(&path, whole)?;
+    }
+    Ok(())
+}
+
+/// Runs `batzen-lab down`.
+///
+/// # Errors
+/// When something could not be ended; what could is.
+pub fn down(args: &DownArgs) -> anyhow::Result<ExitCode> {
+    let mut experiment = Experiment::open(&args.at.dir)?;
+    take_down(&mut experiment)?;
+    eprintln!("down; `batzen-lab open {}` shows what was kept", args.at.dir.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Runs `batzen-lab experiment`. The last line of its output is JSON with the verdict.
+///
+/// # Errors
+/// When it cannot be set up or ended. Steps that fail are in the verdict.
+pub fn experiment(args: &ExperimentArgs, commit: &str, interrupted: &AtomicBool) -> anyhow::Result<ExitCode> {
+    let up_args = UpArgs { topology: args.topology.clone(), at: args.at.clone(), plan: false, json: false };
+    up(&up_args, commit)?;
+    let mut experiment = Experiment::open(&args.at.dir)?;
+    let mut failed = Vec::new();
+    let steps = experiment.topology.steps.clone();
+    for step in steps.iter().take_while(|_| !interrupted.load(Relaxed)) {
+        if let Err(error) = take_step(&experiment, step, interrupted) {
+            eprintln!("{error:#}");
+            failed.push(format!("{error:#}"));
+        }
+    }
+    let checked = control::check(&mut experiment);
+    take_down(&mut experiment)?;
+    let verdict = checked.unwrap_or_else(|error| {
+        failed.push(format!("check: {error:#}"));
+        json!({})
+    });
+    let path = experiment.dir.join("report.html");
+    std::fs::write(&path, page::html(&experiment)?).with_context(|| path.display().to_string())?;
+    if interrupted.load(Relaxed) {
+        failed.push("interrupted".to_owned());
+    }
+    let ramp = control::kept_ramp(&experiment);
+    let operations = page::operations(&experiment);
+    if operations == 0 && !experiment.of(Role::Load).is_empty() {
+        failed.push("no wallet has done anything".to_owned());
+    }
+    let is_right =
+        verdict["conserved"] == true && verdict["findings"].as_u64().is_none_or(|count| count == 0);
+    let is_ok = failed.is_empty() && is_right;
+    println!(
+        "{}",
+        json!({
+            "ok": is_ok,
+            "operations": operations,
+            "knee_ops_per_s": ramp.as_ref().and_then(|ramp| ramp.knee_ops_per_s),
+            "bottleneck": ramp.as_ref().and_then(|ramp| ramp.bottleneck.clone()),
+            "conserved": verdict["conserved"],
+            "findings": verdict["findings"],
+            "failed": failed,
+            "report": path,
+        })
+    );
+    Ok(if is_ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Takes a step as a user would: with this program.
+fn take_step(experiment: &Experiment, step: &Step, interrupted: &AtomicBool) -> anyhow::Result<()> {
+    match step {
+        Step::Wait { wait_s } => {
+            let end = Instant::now() + Duration::from_secs_f64(*wait_s);
+            while Instant::now() < end && !interrupted.load(Relaxed) {
+                std::thread::sleep(Duration::from_millis(100));
+            }
+            Ok(())
+        }
+        Step::Run { run } => {
+            eprintln!("> {}", run.join(" "));
+            let split = if run[0] == "ssh" { 1 } else { run.len() };
+            let mut command = Command::new(std::env::current_exe()?);
+            command.args(&run[..split]).arg("--dir").arg(&experiment.dir).args(&run[split..]);
+            // Standard output is for the verdict alone.
+            let status = command.stdin(Stdio::null()).stdout(std::io::stderr()).status()?;
+            ensure!(status.success(), "{}: {status}", run.join(" "));
+            Ok(())
+        }
+    }
+}
+
+/// Runs `batzen-lab status`.
+///
+/// # Errors
+/// When the directory holds no experiment.
+pub fn status(args: &StatusArgs) -> anyhow::Result<ExitCode> {
+    let experiment = Experiment::open(&args.at.dir)?;
+    let mut rows = Vec::new();
+    let mut is_well = true;
+    for host in experiment.hosts.keys() {
+        let states = match experiment.agent(host).and_then(|mut agent| agent.status()) {
+            Ok(states) => states,
+            Err(error) => {
+                is_well = false;
+                rows.push(json!({ "host": host, "instance": "agent", "error": format!("{error:#}") }));
+                continue;
+            }
+        };
+        for state in states {
+            is_well &= state.pid.is_some() == state.is_wanted;
+            rows.push(json!({
+                "host": host, "instance": state.name, "pid": state.pid, "wanted": state.is_wanted,
+                "restarts": state.restarts, "ended": state.ended, "share": state.share,
+            }));
+        }
+    }
+    if args.json {
+        println!("{}", json!({ "up": experiment.state.is_up, "well": is_well, "processes": rows }));
+    } else {
+        println!("{:<14}{:<26}{:>9}  state", "host", "process", "pid");
+        for row in &rows {
+            println!("{}", status_line(row));
+        }
+    }
+    Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn status_line(row: &Value) -> String {
+    let text = |name: &str| row[name].as_str().unwrap_or_default().to_owned();
+    let pid = row["pid"].as_u64().map_or_else(|| "–".to_owned(), |pid| pid.to_string());
+    let mut state = match (row["error"].as_str(), row["pid"].is_u64(), row["wanted"].as_bool()) {
+        (Some(error), _, _) => error.to_owned(),
+        (None, true, _) => "runs".to_owned(),
+        (None, false, Some(false)) => "stopped".to_owned(),
+        (None, false, _) => format!("ended: {}", text("ended")),
+    };
+    if let Some(restarts) = row["restarts"].as_u64().filter(|restarts| *restarts > 0) {
+        state.push_str(&format!(", started again {restarts} times ({})", text("ended")));
+    }
+    if let Some(share) = row["share"].as_f64().filter(|share| *share < 1.0) {
+        state.push_str(&format!(", {} % of the time", share * 100.0));
+    }
+    format!("{:<14}{:<26}{pid:>9}  {state}", text("host"), text("instance"))
+}
+
+/// Runs `batzen-lab scale`.
+///
+/// # Errors
+/// When the role cannot have several instances, or one does not start.
+pub fn scale(args: &ScaleArgs) -> anyhow::Result<ExitCode> {
+    let mut experiment = Experiment::open(&args.at.dir)?;
+    let role = [Role::Exchange, Role::Worker, Role::Merchant, Role::Load]
+        .into_iter()
+        .find(|role| role.name() == args.role)
+        .with_context(|| format!("{}: expected exchange, worker, merchant or load", args.role))?;
+    let present = experiment.of(role);
+    let first = present.first().with_context(|| format!("the topology has no {role}"))?.clone();
+    ensure!(
+        role != Role::Exchange || !experiment.of(Role::Proxy).is_empty(),
+        "several processes of an exchange need a database, a signer and a proxy in the topology"
+    );
+    let agents = experiment.agents()?;
+    let hosts: Vec<String> = experiment
+        .topology
+        .roles
+        .iter()
+        .filter(|spec| spec.role == role)
+        .flat_map(|spec| spec.hosts.clone())
+        .collect();
+    let mut added = Vec::new();
+    for index in u16::try_from(present.len())?..args.count {
+        let host = hosts[usize::from(index) % hosts.len()].clone();
+        let network = experiment.state.network;
+        let address = placement::address(&experiment.topology, network, &host);
+        let is_local = experiment.hosts.get(&host).is_some_and(|access| access.kind == HostKind::Local);
+        let used: Vec<u16> = experiment
+            .state
+            .instances
+            .iter()
+            .filter(|instance| instance.host == host)
+            .flat_map(|instance| instance.ports.clone())
+            .collect();
+        let mut ports = Vec::new();
+        for base in role.ports() {
+            ports.push(if is_local {
+                batzen_testkit::ports::reserve()?
+            } else {
+                (*base..).step_by(100).find(|port| !used.contains(port)).unwrap_or(*base)
+            });
+        }
+        let name = format!("{role}-{}", index + 1);
+        let instance = Instance { name, index, host, address, ports, ..first.clone() };
+        experiment.state.instances.push(instance.clone());
+        added.push(instance);
+    }
+    let removed: Vec<Instance> = present.into_iter().skip(usize::from(args.count)).collect();
+    experiment.state.instances.retain(|instance| !removed.contains(instance));
+    experiment.save()?;
+    let mut set_up = SetUp::new(&mut experiment, agents);
+    if role == Role::Exchange && !added.is_empty() {
+        set_up.update_signers()?;
+    }
+    for instance in &added {
+        set_up.start(instance)?;
+        set_up.wait_open(instance)?;
+    }
+    set_up.update_proxy()?;
+    for instance in &removed {
+        set_up.remove(instance)?;
+    }
+    set_up.update_prometheus()?;
+    drop(set_up);
+    experiment.event("scale", &format!("{role} {}", args.count))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Runs `batzen-lab disturb`.
+///
+/// # Errors
+/// When there is no such instance, or its agent does not answer.
+pub fn disturb(args: &DisturbArgs) -> anyhow::Result<ExitCode> {
+    let (at, name) = match &args.command {
+        DisturbCommand::Kill(args) | DisturbCommand::Stop(args) | DisturbCommand::Start(args) => {
+            (&args.at, args.instance.as_str())
+        }
+        DisturbCommand::Slow(args) => (&args.at, args.instance.as_str()),
+        DisturbCommand::Promote(at) => {
+            let mut experiment = Experiment::open(&at.dir)?;
+            let agents = experiment.agents()?;
+            SetUp::new(&mut experiment, agents).promote()?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        DisturbCommand::Cut(args) => return change_links(&args.at, NetworkOrder::Cut(args.site.clone())),
+        DisturbCommand::Heal(args) => return change_links(&args.at, NetworkOrder::Heal(args.site.clone())),
+        DisturbCommand::Link(args) => {
+            let link = Link {
+                between: [args.one.clone(), args.two.clone()],
+                rtt_ms: args.rtt_ms,
+                jitter_ms: args.jitter_ms,
+                loss: args.loss,
+                bandwidth_mbit: args.bandwidth_mbit,
+            };
+            return change_links(&args.at, NetworkOrder::Link(link));
+        }
+    };
+    let mut experiment = Experiment::open(&at.dir)?;
+    let (host, process) = experiment.process(name)?;
+    let name = process.clone();
+    let (what, request) = match &args.command {
+        DisturbCommand::Kill(_) => ("kill", Request::Signal { name, signal: 9 }),
+        DisturbCommand::Stop(_) => {
+            // PostgreSQL waits for its clients on SIGTERM, and ends at once on SIGINT.
+            let is_database = ["postgres", "standby"].contains(&name.as_str());
+            ("stop", Request::Stop { name, signal: if is_database { 2 } else { 15 } })
+        }
+        DisturbCommand::Slow(args) => ("slow", Request::Pace { name, share: args.share }),
+        DisturbCommand::Start(_) => {
+            experiment.event("start", &process)?;
+            let agents = experiment.agents()?;
+            SetUp::new(&mut experiment, agents).start_again(&process)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        _ => bail!("it is no matter of one instance"),
+    };
+    experiment.event(what, &process)?;
+    experiment.agent(&host)?.ask(&request)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Changes the links between sites, which must be in the topology.
+fn change_links(at: &DirArgs, order: NetworkOrder) -> anyhow::Result<ExitCode> {
+    let experiment = Experiment::open(&at.dir)?;
+    let between = experiment.topology.links.iter().map(|link| &link.between);
+    let (what, whom, is_known) = match &order {
+        NetworkOrder::Cut(site) => ("cut", site.clone(), between.flatten().any(|end| end == site)),
+        NetworkOrder::Heal(site) => ("heal", site.clone(), between.flatten().any(|end| end == site)),
+        NetworkOrder::Link(link) => {
+            let [one, two] = &link.between;
+            let is_same = |ends: &[String; 2]| ends.contains(one) && ends.contains(two) && one != two;
+            let properties = format!("{one} – {two}: {} ms, loss {}", link.rtt_ms, link.loss);
+            ("link", properties, {
+                let mut between = between;
+                between.any(is_same)
+            })
+        }
+    };
+    ensure!(
+        is_known,
+        "{whom}: the topology has no such link; only links that it has, perhaps without delay, can be changed and cut"
+    );
+    if let NetworkOrder::Link(link) = &order {
+        link.check()?;
+    }
+    experiment.event(what, &whom)?;
+    let line = serde_json::to_string(&order)?;
+    experiment.agent(hosts::NETWORK)?.ask(&Request::Input { name: hosts::NETWORK.to_owned(), line })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Runs `batzen-lab ssh`.
+///
+/// # Errors
+/// When there is no such host, or the command cannot be started.
+pub fn shell(args: &SshArgs) -> anyhow::Result<ExitCode> {
+    let experiment = Experiment::open(&args.at.dir)?;
+    let access = experiment.hosts.get(&args.host).with_context(|| {
+        let names: Vec<&str> = experiment.hosts.keys().map(String::as_str).collect();
+        format!("there is no host {}; there are {}", args.host, names.join(", "))
+    })?;
+    let mut command = match &access.reach {
+        agent::Reach::Ssh { destination, config, .. } => agent::ssh(destination, config.as_deref()),
+        agent::Reach::Socket(_) if access.kind == HostKind::Namespace => {
+            let mut command = Command::new("ip");
+            command.args(["netns", "exec", &hosts::namespace(experiment.state.network, &access.name)]);
+            command
+        }
+        agent::Reach::Socket(_) => Command::new("env"),
+    };
+    match (&access.reach, args.command.is_empty()) {
+        (agent::Reach::Ssh { .. }, true) => {}
+        // A shell there takes the words apart again.
+        (agent::Reach::Ssh { .. }, false) => {
+            let words: Vec<String> =
+                args.command.iter().map(|word| agent::quoted(&word.to_string_lossy())).collect();
+            command.arg(words.join(" "));
+        }
+        (agent::Reach::Socket(_), is_shell) => {
+            command.current_dir(&access.dir).args(&args.command);
+            if is_shell {
+                command.arg(std::env::var_os("SHELL").unwrap_or_else(|| "/bin/sh".into()));
+            }
+        }
+    }
+    Err(command.exec().into())
+}
+
+/// Runs `batzen-lab check`.
+///
+/// # Errors
+/// When a service does not answer.
+pub fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
+    let mut experiment = Experiment::open(&args.at.dir)?;
+    let verdict = control::check(&mut experiment)?;
+    let is_right =
+        verdict["conserved"] == true && verdict["findings"].as_u64().is_none_or(|count| count == 0);
+    if args.json {
+        println!("{verdict}");
+    } else {
+        println!("{verdict:#}");
+    }
+    Ok(if is_right { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Runs `batzen-lab open`.
+///
+/// # Errors
+/// When the directory holds no experiment.
+pub fn open(args: &OpenArgs) -> anyhow::Result<ExitCode> {
+    let experiment = Experiment::open(&args.dir)?;
+    let html = page::html(&experiment)?;
+    let path = args.out.clone().unwrap_or_else(|| experiment.dir.join("report.html"));
+    std::fs::write(&path, html).with_context(|| path.display().to_string())?;
+    println!("{}", path.display());
+    if args.prometheus {
+        return page::serve_prometheus(&experiment);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Runs `batzen-lab load`.
+///
+/// # Errors
+/// When no generator runs, or one does not answer.
+pub fn load(command: &LoadCommand) -> anyhow::Result<ExitCode> {
+    control::run(command)
+}

@@ -1,0 +1,251 @@
+//! The directory of an experiment: what is to be known about it while it runs and afterwards.
+//!
+//! | file | contents |
+//! |---|---|
+//! | `topology.toml` | the topology as it was given |
+//! | `state.json` | where everything runs, with its passwords; its owner's only |
+//! | `events.jsonl` | what was done to it, one event a line |
+//! | `load.jsonl` | the load, a line each second |
+//! | `ramp.json` | the last ramp |
+//! | `hosts/HOST/` | `samples.jsonl` with what the processes used, and for each instance `conf`, `log` and its data |
+//! | `offline/` | the exchange's master key |
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Write as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, ensure};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::agent::Agent;
+use super::hosts::{self, HostAccess};
+use super::load::Target;
+use super::placement::{self, Instance};
+use super::topology::{Role, Topology};
+
+/// The name of the file with the state.
+const STATE: &str = "state.json";
+/// The name of the file with the topology.
+pub(super) const TOPOLOGY: &str = "topology.toml";
+/// The name of the file with the events.
+pub(super) const EVENTS: &str = "events.jsonl";
+
+/// What must not be lost between two commands.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct State {
+    /// The version of the program that set it up.
+    pub(super) version: String,
+    /// The commit of that program.
+    pub(super) commit: String,
+    /// The number of its network of namespaces; 0: none.
+    pub(super) network: u8,
+    /// Whether something may still run.
+    pub(super) is_up: bool,
+    /// Sockets and data with short paths, removed at the end.
+    pub(super) runtime_dir: PathBuf,
+    /// The directory of the programs on this machine.
+    pub(super) own_bin_dir: PathBuf,
+    /// Every instance with its host and ports.
+    pub(super) instances: Vec<Instance>,
+    /// The password of the database.
+    pub(super) password: String,
+    /// The access token of all shops.
+    pub(super) shop_token: String,
+    /// The exchange's master key, once it exists.
+    pub(super) master_pub: Option<String>,
+    /// The proxy's certificate and private key.
+    pub(super) certificate: Option<String>,
+}
+
+/// An experiment.
+#[derive(Clone, Debug)]
+pub(super) struct Experiment {
+    pub(super) dir: PathBuf,
+    pub(super) topology: Topology,
+    pub(super) state: State,
+    pub(super) hosts: BTreeMap<String, HostAccess>,
+}
+
+fn secret() -> String {
+    let mut bytes = [0; 16];
+    batzen_crypto::fill_random(&mut bytes);
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+impl Experiment {
+    /// Creates the directory of an experiment. From then on `down` removes whatever was begun.
+    ///
+    /// # Errors
+    /// When the directory belongs to another experiment, or the network cannot be claimed.
+    pub(super) fn create(dir: &Path, text: &str, topology: Topology, commit: &str) -> anyhow::Result<Self> {
+        ensure!(
+            !dir.join(STATE).exists(),
+            "{} has an experiment already: `batzen-lab down --dir {0}` ends it; choose another --dir to keep its result",
+            dir.display()
+        );
+        let dir = batzen_cli_support::services::directory(dir)?;
+        let runtime_dir = std::env::temp_dir().join(format!("batzen-lab-{}", &secret()[..12]));
+        // PostgreSQL's user has to reach its own directory below.
+        std::fs::DirBuilder::new()
+            .mode(0o711)
+            .create(&runtime_dir)
+            .with_context(|| runtime_dir.display().to_string())?;
+        let sockets = runtime_dir.join("agents");
+        std::fs::DirBuilder::new().mode(0o700).create(&sockets)?;
+        let own = std::env::current_exe().context("the program has no path")?;
+        let own_bin_dir = own.parent().context("the program has no directory")?.to_owned();
+        let network = hosts::free_network(&topology)?;
+        let instances = placement::place(&topology, network, batzen_testkit::ports::reserve)?;
+        let hosts = hosts::accesses(&topology, &dir, &sockets, &own_bin_dir);
+        let state = State {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            commit: commit.to_owned(),
+            network,
+            is_up: true,
+            runtime_dir,
+            own_bin_dir,
+            instances,
+            password: secret(),
+            shop_token: format!("secret-token:{}", secret()),
+            master_pub: None,
+            certificate: None,
+        };
+        let experiment = Self { dir, topology, state, hosts };
+        std::fs::write(experiment.dir.join(TOPOLOGY), text)?;
+        experiment.save()?;
+        Ok(experiment)
+    }
+
+    /// Reads an experiment's directory.
+    ///
+    /// # Errors
+    /// When it holds none.
+    pub(super) fn open(dir: &Path) -> anyhow::Result<Self> {
+        let path = dir.join(STATE);
+        let text = std::fs::read_to_string(&path).with_context(|| {
+            format!("{} holds no experiment (`batzen-lab up FILE` makes one)", dir.display())
+        })?;
+        let state: State = serde_json::from_str(&text).with_context(|| path.display().to_string())?;
+        let path = dir.join(TOPOLOGY);
+        let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+        let topology = Topology::parse(&text).with_context(|| path.display().to_string())?;
+        let dir = dir.canonicalize()?;
+        let hosts = hosts::accesses(&topology, &dir, &state.runtime_dir.join("agents"), &state.own_bin_dir);
+        Ok(Self { dir, topology, state, hosts })
+    }
+
+    /// Writes the state, whole or not at all.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub(super) fn save(&self) -> anyhow::Result<()> {
+        let path = self.dir.join(STATE);
+        let draft = self.dir.join("state.json.new");
+        let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
+        file.write_all(serde_json::to_string_pretty(&self.state)?.as_bytes())?;
+        file.sync_all()?;
+        std::fs::rename(&draft, &path).with_context(|| path.display().to_string())
+    }
+
+    /// Appends an event.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub(super) fn event(&self, what: &str, whom: &str) -> anyhow::Result<()> {
+        self.append(EVENTS, &json!({ "time_ms": super::now_ms(), "event": what, "of": whom }))
+    }
+
+    /// Appends a line to a file of the directory.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub(super) fn append(&self, name: &str, line: &Value) -> anyhow::Result<()> {
+        let path = self.dir.join(name);
+        let mut file = File::options()
+            .create(true)
+            .append(true)
+            .open(&path)
+            .with_context(|| path.display().to_string())?;
+        // One write, so that a kill leaves whole lines.
+        file.write_all(format!("{line}\n").as_bytes()).with_context(|| path.display().to_string())
+    }
+
+    /// The instances of a role, in their order.
+    pub(super) fn of(&self, role: Role) -> Vec<Instance> {
+        self.state.instances.iter().filter(|instance| instance.role == role).cloned().collect()
+    }
+
+    /// The instance of this name.
+    ///
+    /// # Errors
+    /// When there is none, with the names of all.
+    pub(super) fn instance(&self, name: &str) -> anyhow::Result<&Instance> {
+        let names = || {
+            let names: Vec<&str> =
+                self.state.instances.iter().map(|instance| instance.name.as_str()).collect();
+            names.join(", ")
+        };
+        let found = self.state.instances.iter().find(|instance| instance.name == name);
+        found.with_context(|| format!("there is no instance {name}; there are {}", names()))
+    }
+
+    /// Host and name of a process: an instance's, or one of a group's.
+    ///
+    /// # Errors
+    /// When there is none, with the names of all.
+    pub(super) fn process(&self, name: &str) -> anyhow::Result<(String, String)> {
+        let of_group = self.state.instances.iter().find(|instance| {
+            instance.role == Role::Worker && name.strip_prefix(&format!("{}-", instance.name)).is_some()
+        });
+        match of_group {
+            Some(group) => Ok((group.host.clone(), name.to_owned())),
+            None => self.instance(name).map(|instance| (instance.host.clone(), name.to_owned())),
+        }
+    }
+
+    /// The exchange's public URL: the proxy's, or that of its only process.
+    pub(super) fn exchange_url(&self) -> String {
+        let of = |role| self.of(role).into_iter().next().map(|instance| instance.authority());
+        match (of(Role::Proxy), of(Role::Exchange)) {
+            (Some(proxy), _) => format!("https://{proxy}/"),
+            (None, Some(exchange)) => format!("http://{exchange}/"),
+            (None, None) => String::new(),
+        }
+    }
+
+    /// What the wallets of a load need to know.
+    ///
+    /// # Errors
+    /// When the topology has no bank.
+    pub(super) fn target(&self) -> anyhow::Result<Target> {
+        let bank = self.of(Role::Bank).into_iter().next().context("wallets need a bank")?;
+        Ok(Target {
+            exchange_url: self.exchange_url(),
+            bank_url: format!("http://{}/", bank.authority()),
+            merchants: self.of(Role::Merchant).iter().map(Instance::authority).collect(),
+            merchant_token: self.state.shop_token.clone(),
+            merchant_payto: format!("payto://x-taler-bank/{}/shop?receiver-name=shop", bank.address),
+            currency: self.topology.currency.clone(),
+        })
+    }
+
+    /// A connection to the agent of a host.
+    ///
+    /// # Errors
+    /// When it does not listen.
+    pub(super) fn agent(&self, host: &str) -> anyhow::Result<Agent> {
+        let access = self.hosts.get(host).with_context(|| format!("there is no host {host}"))?;
+        Agent::connect(host, &access.reach)
+    }
+
+    /// Connections to all agents.
+    ///
+    /// # Errors
+    /// When one does not listen.
+    pub(super) fn agents(&self) -> anyhow::Result<BTreeMap<String, Agent>> {
+        self.hosts.keys().map(|host| Ok((host.clone(), self.agent(host)?))).collect()
+    }
+}

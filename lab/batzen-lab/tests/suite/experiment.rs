@@ -1,0 +1,380 @@
+//! Experiments: set up, loaded, broken, ended and shown, by the program as a user runs it.
+
+use std::path::Path;
+use std::process::Output;
+use std::time::{Duration, Instant};
+
+use batzen_testkit::process::{PATIENCE, lab, stderr, stdout};
+use serde_json::Value;
+
+/// Runs a command of the laboratory on an experiment.
+fn on(dir: &Path, words: &[&str]) -> Output {
+    // Services of Debian are not in every user's search path.
+    let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
+    // What follows a host is its own.
+    let own = if words[0] == "ssh" { 1 } else { words.len() };
+    lab().args(&words[..own]).arg("--dir").arg(dir).args(&words[own..]).env("PATH", path).output().unwrap()
+}
+
+#[track_caller]
+fn must(dir: &Path, words: &[&str]) -> String {
+    let output = on(dir, words);
+    assert!(output.status.success(), "{words:?}: {}{}", stdout(&output), stderr(&output));
+    stdout(&output)
+}
+
+/// An experiment that is taken down when the test ends, however it ends.
+struct Experiment {
+    dir: tempfile::TempDir,
+}
+
+impl Experiment {
+    fn up(topology: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("given.toml");
+        std::fs::write(&file, topology).unwrap();
+        let experiment = Self { dir };
+        must(experiment.path().as_path(), &["up", file.to_str().unwrap()]);
+        experiment
+    }
+
+    fn path(&self) -> std::path::PathBuf {
+        self.dir.path().join("experiment")
+    }
+
+    fn must(&self, words: &[&str]) -> String {
+        must(&self.path(), words)
+    }
+
+    /// The ids of all its processes.
+    fn pids(&self) -> Vec<(String, u64)> {
+        let status: Value = serde_json::from_str(&self.must(&["status", "--json"])).unwrap();
+        let processes = status["processes"].as_array().unwrap().iter();
+        processes
+            .map(|row| (row["instance"].as_str().unwrap().to_owned(), row["pid"].as_u64().unwrap()))
+            .collect()
+    }
+
+    /// Waits until wallets have done more payments than `count`; returns how many.
+    fn wait_for_payments(&self, count: u64) -> u64 {
+        let out = self.path().join("hosts/here/load/out");
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let text = std::fs::read_to_string(&out).unwrap_or_default();
+            let seconds = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+            let done: u64 = seconds.map(|second| second["kinds"]["pay"]["ops"].as_u64().unwrap_or(0)).sum();
+            if done > count {
+                return done;
+            }
+            assert!(
+                Instant::now() < deadline,
+                "{done} payments; {}",
+                text.lines().last().unwrap_or_default()
+            );
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+impl Drop for Experiment {
+    fn drop(&mut self) {
+        // It may be down already.
+        let _ = on(&self.path(), &["down"]);
+    }
+}
+
+fn one_machine(more: &str) -> String {
+    let roles = ["bank", "exchange", "merchant", "auditor", "load"].map(|role| {
+        let more = if role == "exchange" { more } else { "" };
+        format!("[[role]]\nrole = '{role}'\nhosts = ['here']\n{more}\n")
+    });
+    format!("name = 'test'\nrsa_bits = 1024\n[hosts.here]\n{}", roles.concat())
+}
+
+#[test]
+fn an_experiment_is_loaded_and_broken_and_nothing_is_lost_or_left_behind() {
+    let experiment = Experiment::up(&one_machine(""));
+    let again = on(&experiment.path(), &["up", experiment.dir.path().join("given.toml").to_str().unwrap()]);
+    assert!(stderr(&again).contains("has an experiment already"), "{}", stderr(&again));
+
+    experiment.must(&["load", "start", "--wallets", "4", "--mix", "pay=6,refund=2,send=2"]);
+    let done = experiment.wait_for_payments(5);
+    experiment.must(&["disturb", "kill", "exchange"]);
+    let done = experiment.wait_for_payments(done + 5);
+    experiment.must(&["scale", "load", "2"]);
+    experiment.must(&["load", "scale", "6"]);
+    experiment.must(&["load", "rate", "10"]);
+    experiment.wait_for_payments(done + 5);
+    let shown = experiment.must(&["load", "show", "--seconds", "2", "--json"]);
+    assert!(shown.lines().all(|line| serde_json::from_str::<Value>(line).is_ok()), "{shown}");
+    let unknown = on(&experiment.path(), &["disturb", "kill", "oven"]);
+    assert!(stderr(&unknown).contains("there is no instance oven"), "{}", stderr(&unknown));
+    assert_eq!(experiment.must(&["ssh", "here", "--", "echo", "hello"]), "hello\n");
+
+    let checked: Value = serde_json::from_str(&experiment.must(&["check", "--json"])).unwrap();
+    assert_eq!((&checked["conserved"], &checked["findings"]), (&true.into(), &0.into()), "{checked}");
+
+    // What an agent has started dies with it, and what is kept opens.
+    let pids = experiment.pids();
+    assert!(pids.len() >= 6, "{pids:?}");
+    let agents = on(&experiment.path(), &["ssh", "here", "--", "sh", "-c", "echo $PPID"]);
+    assert!(agents.status.success());
+    let state: Value =
+        serde_json::from_slice(&std::fs::read(experiment.path().join("state.json")).unwrap()).unwrap();
+    let runtime_dir = state["runtime_dir"].as_str().unwrap().to_owned();
+    kill_agents(&runtime_dir);
+    wait_until_gone(&pids);
+    experiment.must(&["down"]);
+    assert!(!Path::new(&runtime_dir).exists(), "{runtime_dir} is left");
+
+    let page = experiment.dir.path().join("page.html");
+    let output = lab().args(["open", "--out"]).arg(&page).arg(experiment.path()).output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    let html = std::fs::read_to_string(&page).unwrap();
+    for expected in
+        ["Money conserved: yes", "Operations a second", "Processor time, cores", "kill", "exchange"]
+    {
+        assert!(html.contains(expected), "{expected}");
+    }
+    for secret in ["password", "shop_token"] {
+        assert!(!html.contains(state[secret].as_str().unwrap()), "the page shows the {secret}");
+    }
+}
+
+/// Kills all agents of an experiment with SIGKILL.
+fn kill_agents(runtime_dir: &str) {
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    let mut killed = 0;
+    for entry in entries {
+        let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line).replace('\0', " ");
+        if line.contains("agent serve") && line.contains(runtime_dir) {
+            let pid = entry.file_name().to_str().unwrap().to_owned();
+            assert!(std::process::Command::new("kill").args(["-9", &pid]).status().unwrap().success());
+            killed += 1;
+        }
+    }
+    assert!(killed > 0, "there is no agent");
+}
+
+fn wait_until_gone(pids: &[(String, u64)]) {
+    let deadline = Instant::now() + PATIENCE;
+    let runs = |pid: &u64| {
+        // A process that has ended may wait for somebody to read its status.
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+    };
+    while let Some((name, pid)) = pids.iter().find(|(_, pid)| runs(pid)) {
+        assert!(Instant::now() < deadline, "{name} ({pid}) outlives its agent");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_ramp_names_the_front_that_is_slow() {
+    let experiment = Experiment::up(&one_machine("cpu_share = 0.03"));
+    let words = [
+        "load",
+        "ramp",
+        "--from",
+        "10",
+        "--factor",
+        "4",
+        "--steps",
+        "4",
+        "--step-s",
+        "4",
+        "--wallets",
+        "60",
+        "--json",
+    ];
+    let ramp: Value = serde_json::from_str(&experiment.must(&words)).unwrap();
+    assert_eq!(ramp["bottleneck"]["stage"], "exchange", "{ramp:#}");
+    assert!(ramp["bottleneck"]["why"].as_str().unwrap().contains("% of the time only"), "{ramp:#}");
+}
+
+/// Whether this user may make network namespaces; a test that needs them says so when it may not.
+fn may_make_namespaces() -> bool {
+    let output = std::process::Command::new("ip").args(["netns", "list"]).output();
+    let may = output.is_ok_and(|output| output.status.success()) && std::process::id() > 0 && is_root();
+    if !may {
+        eprintln!("no network namespaces here: only root with iproute2 has them");
+    }
+    may
+}
+
+fn is_root() -> bool {
+    std::fs::read_to_string("/proc/self/status")
+        .unwrap()
+        .lines()
+        .any(|line| line.split_whitespace().eq(["Uid:", "0", "0", "0", "0"]))
+}
+
+#[test]
+fn a_ramp_names_the_way_to_a_far_database() {
+    if !may_make_namespaces() {
+        return;
+    }
+    let topology = std::fs::read_to_string("../topologies/far-database.toml").unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("far.toml");
+    // Fewer and shorter steps than a person would want.
+    let text = topology.replace("\"--step-s\", \"5\"", "\"--step-s\", \"3\"");
+    std::fs::write(&file, text).unwrap();
+    let output = on(&dir.path().join("experiment"), &["experiment", file.to_str().unwrap()]);
+    let last = stdout(&output).lines().last().unwrap_or_default().to_owned();
+    let verdict: Value = serde_json::from_str(&last).unwrap_or_else(|_| panic!("{last}{}", stderr(&output)));
+    assert_eq!(verdict["ok"], true, "{verdict:#}{}", stderr(&output));
+    assert_eq!(
+        (&verdict["conserved"], &verdict["bottleneck"]["stage"]),
+        (&true.into(), &"network".into()),
+        "{verdict:#}"
+    );
+    assert!(Path::new(verdict["report"].as_str().unwrap()).is_file());
+}
+
+/// Two hosts that only ssh reaches: namespaces with a server each, on a bridge of this test.
+struct SshHosts {
+    dir: tempfile::TempDir,
+    servers: Vec<std::process::Child>,
+}
+
+const BRIDGE: &str = "bzt-ssh";
+const SSH_HOSTS: [(&str, &str); 2] = [("bzt-one", "10.251.0.11"), ("bzt-two", "10.251.0.12")];
+
+#[track_caller]
+fn command(words: &[&str]) {
+    let output = std::process::Command::new(words[0]).args(&words[1..]).output().unwrap();
+    assert!(output.status.success(), "{words:?}: {}", stderr(&output));
+}
+
+fn remove_ssh_hosts() {
+    for (name, _) in SSH_HOSTS {
+        // What an earlier run has left, if anything.
+        let _ = std::process::Command::new("ip").args(["netns", "delete", name]).output();
+    }
+    let _ = std::process::Command::new("ip").args(["link", "delete", BRIDGE]).output();
+}
+
+impl SshHosts {
+    fn start() -> Self {
+        remove_ssh_hosts();
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+        for key in ["host-key", "user-key"] {
+            command(&["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", &path(key)]);
+        }
+        std::fs::copy(path("user-key.pub"), path("authorized")).unwrap();
+        command(&["ip", "link", "add", BRIDGE, "type", "bridge"]);
+        command(&["ip", "address", "add", "10.251.0.1/24", "dev", BRIDGE]);
+        command(&["ip", "link", "set", BRIDGE, "up"]);
+        command(&["mkdir", "-p", "/run/sshd"]);
+        let mut config = String::new();
+        let servers = SSH_HOSTS.map(|(name, address)| {
+            command(&["ip", "netns", "add", name]);
+            command(&["ip", "link", "add", name, "type", "veth", "peer", "name", "lan0", "netns", name]);
+            command(&["ip", "link", "set", name, "master", BRIDGE, "up"]);
+            command(&["ip", "-n", name, "address", "add", &format!("{address}/24"), "dev", "lan0"]);
+            command(&["ip", "-n", name, "link", "set", "lan0", "up"]);
+            command(&["ip", "-n", name, "link", "set", "lo", "up"]);
+            config.push_str(&format!(
+                "Host {name}\n  HostName {address}\n  User root\n  IdentityFile {}\n  IdentitiesOnly yes\n  \
+                 StrictHostKeyChecking no\n  UserKnownHostsFile /dev/null\n  LogLevel ERROR\n",
+                path("user-key")
+            ));
+            let options = format!(
+                "ListenAddress {address}\nHostKey {}\nAuthorizedKeysFile {}\nStrictModes no\nUsePAM no\nPidFile none\n\
+                 PermitRootLogin prohibit-password\nPasswordAuthentication no\n",
+                path("host-key"),
+                path("authorized")
+            );
+            let file = path(&format!("sshd-{name}"));
+            std::fs::write(&file, options).unwrap();
+            std::process::Command::new("ip")
+                .args(["netns", "exec", name, "/usr/sbin/sshd", "-D", "-f", &file])
+                .spawn()
+                .unwrap()
+        });
+        std::fs::write(path("config"), config).unwrap();
+        Self { dir, servers: servers.into() }
+    }
+
+    fn topology(&self) -> String {
+        let bin_dir = std::path::PathBuf::from(lab().get_program());
+        let bin_dir = bin_dir.parent().unwrap().display().to_string();
+        let mut text = format!(
+            "name = 'far'\nrsa_bits = 1024\nssh_config = '{}'\n",
+            self.dir.path().join("config").display()
+        );
+        for (name, address) in SSH_HOSTS {
+            let dir = self.dir.path().join(name);
+            text.push_str(&format!(
+                "[hosts.{name}]\nkind = 'ssh'\naddress = '{address}'\nssh = '{name}'\ndir = '{}'\nbin_dir = '{bin_dir}'\n",
+                dir.display()
+            ));
+        }
+        for (role, host) in [("bank", 0), ("exchange", 0), ("merchant", 0), ("auditor", 1), ("load", 1)] {
+            text.push_str(&format!("[[role]]\nrole = '{role}'\nhosts = ['{}']\n", SSH_HOSTS[host].0));
+        }
+        text
+    }
+}
+
+impl Drop for SshHosts {
+    fn drop(&mut self) {
+        for server in &mut self.servers {
+            // It may have ended already.
+            let _ = server.kill();
+            let _ = server.wait();
+        }
+        remove_ssh_hosts();
+    }
+}
+
+#[test]
+fn hosts_that_only_ssh_reaches_run_an_experiment_and_give_back_what_they_kept() {
+    if !may_make_namespaces() {
+        return;
+    }
+    // A package of it would open the machine to the network, so `make test` does not install it.
+    if !Path::new("/usr/sbin/sshd").exists() {
+        eprintln!("no sshd here: hosts by ssh are not tried");
+        return;
+    }
+    let hosts = SshHosts::start();
+    let experiment = Experiment::up(&hosts.topology());
+    experiment.must(&["load", "start", "--wallets", "3"]);
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let shown = experiment.must(&["load", "show", "--seconds", "1", "--json"]);
+        let second: Value = serde_json::from_str(shown.lines().last().unwrap_or_default()).unwrap();
+        if second["ops"].as_u64().unwrap() > 0 {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{second}");
+    }
+    assert_eq!(experiment.must(&["ssh", "bzt-two", "--", "echo", "two  words"]), "two  words\n");
+    let checked: Value = serde_json::from_str(&experiment.must(&["check", "--json"])).unwrap();
+    assert_eq!((&checked["conserved"], &checked["findings"]), (&true.into(), &0.into()), "{checked}");
+    let pids = experiment.pids();
+    experiment.must(&["down"]);
+    wait_until_gone(&pids);
+    // The samples and outputs of other machines are here now.
+    for file in ["bzt-one/samples.jsonl", "bzt-one/exchange/conf", "bzt-two/load/out"] {
+        let path = experiment.path().join("hosts").join(file);
+        assert!(std::fs::metadata(&path).is_ok_and(|found| found.len() > 0), "{file}");
+    }
+}
+
+#[test]
+fn every_topology_that_comes_with_the_program_can_be_planned() {
+    let mut planned = 0;
+    for entry in std::fs::read_dir("../topologies").unwrap().map(Result::unwrap) {
+        let output = lab().args(["up", "--plan", "--json"]).arg(entry.path()).output().unwrap();
+        assert!(output.status.success(), "{}: {}", entry.path().display(), stderr(&output));
+        let plan: Value = serde_json::from_str(&stdout(&output)).unwrap();
+        assert!(plan["instances"].as_array().is_some_and(|instances| !instances.is_empty()));
+        planned += 1;
+    }
+    assert!(planned >= 3);
+}
