@@ -141,69 +141,21 @@ bench: needs ## micro-benchmarks of cryptography and storage
 timing-test: needs ## look for secrets in the time that operations with private keys take (statistical, some minutes)
 	$(CARGO) run --release --locked -p batzen-crypto --example timing
 
-# The runs that docs/performance.md shows, in its order: name of the result, then the command.
 RESULTS ?= docs/results
-# The documents whose tables are renewed, and the page with plots.
-PAGES ?= docs/performance.md docs/performance-tables.md
+# The documents whose figures are renewed: those of the project if empty. And the page with plots.
+PAGES ?=
 PLOTS ?= target/results.html
 BENCH_TIME ?= 10
-define BENCH_RUNS
-withdraw                 bench withdraw --rsa 2048 --duration $(BENCH_TIME)
-withdraw-cs              bench withdraw --cs --duration $(BENCH_TIME)
-batch-withdraw           bench withdraw --rsa 2048 --batch 10 --duration $(BENCH_TIME)
-deposit                  bench deposit --rsa 2048 --duration $(BENCH_TIME)
-deposit-one-merchant     bench deposit --rsa 2048 --merchants one --duration $(BENCH_TIME)
-deposit-zipf             bench deposit --rsa 2048 --merchants zipf --duration $(BENCH_TIME)
-deposit-cs               bench deposit --cs --duration $(BENCH_TIME)
-batch-deposit            bench batch-deposit --rsa 2048 --batch 10 --duration $(BENCH_TIME)
-deposit-70-percent-alone bench deposit --rsa 2048 --rate 70% --duration $(BENCH_TIME)
-deposit-70-percent       bench deposit --rsa 2048 --rate 70% --with-workers --duration $(BENCH_TIME)
-refresh                  bench refresh --rsa 2048 --duration $(BENCH_TIME)
-mixed                    bench mixed --rsa 2048 --duration $(BENCH_TIME)
-cycle-one-client         bench cycle --rsa 2048 --clients 1 --duration $(BENCH_TIME)
-cycle                    bench cycle --rsa 2048 --duration $(BENCH_TIME)
-batch-cycle              bench cycle --rsa 2048 --batch 10 --duration $(BENCH_TIME)
-wirewatch                bench wirewatch
-aggregator               bench aggregator
-transfer                 bench transfer
-store                    bench store
-ledger-batch             ledger bench --transfers 10000000
-ledger-hundred           ledger bench --batch 100 --clients 32 --transfers 4000000
-ledger-single            ledger bench --batch 1 --clients 1000 --transfers 1000000
-ledger-single-unix       ledger bench --batch 1 --clients 1000 --transfers 1000000 --transport unix
-ledger-pairs             ledger bench --pending 100 --transfers 2000000
-ledger-zipf              ledger bench --accounts-by zipf --transfers 4000000
-ledger-two-accounts      ledger bench --accounts-by two --transfers 4000000
-ledger-million-accounts  ledger bench --accounts 1000000 --transfers 4000000
-switch-2                 switch bench --participants 2 --duration $(BENCH_TIME)
-switch-8                 switch bench --participants 8 --duration $(BENCH_TIME)
-switch-16                switch bench --participants 16 --duration $(BENCH_TIME)
-switch-32                switch bench --participants 32 --duration $(BENCH_TIME)
-endef
-export BENCH_RUNS
 
-# The same on PostgreSQL, a throw-away server beside the exchange on its core; runs without --store are there for comparison.
-define BENCH_POSTGRES_RUNS
-postgres-deposit             bench deposit --rsa 2048 --clients 512 --store postgres --duration $(BENCH_TIME)
-postgres-deposit-embedded    bench deposit --rsa 2048 --clients 512 --duration $(BENCH_TIME)
-postgres-withdraw            bench withdraw --rsa 2048 --store postgres --duration $(BENCH_TIME)
-postgres-refresh             bench refresh --rsa 2048 --store postgres --duration $(BENCH_TIME)
-postgres-mixed               bench mixed --rsa 2048 --store postgres --partitions 8 --duration $(BENCH_TIME)
-postgres-two-nodes           bench deposit --rsa 2048 --clients 512 --store postgres --nodes 2 --duration $(BENCH_TIME)
-postgres-wirewatch           bench wirewatch --store postgres
-postgres-aggregator          bench aggregator --store postgres
-postgres-transfer            bench transfer --store postgres
-endef
-export BENCH_POSTGRES_RUNS
-
-# Makes the runs of a list, unless they fail; results go to directories of their names.
+# Makes the runs of docs/results/runs.txt whose names fit options of grep, unless they fail; results go to directories of
+# their names.
 define bench_runs
 	while read -r name run; do \
 		echo "== $$name: batzen-lab $$run" >&2; \
 		rm -rf "$(RESULTS)/$$name"; \
 		$(LAB) $$run --out "$(RESULTS)/$$name" </dev/null; \
-		rm -f "$(RESULTS)/$$name"/server-metrics-*.prom; \
-	done
+		find "$(RESULTS)/$$name" -name 'server-metrics-*.prom' -delete; \
+	done < <(sed -n 's/BENCH_TIME/$(BENCH_TIME)/; /^[a-z]/p' docs/results/runs.txt | grep $(1))
 endef
 
 install deb image sbom bench-all bench-hostile bench-postgres bench-tables: PROFILE = dist
@@ -225,14 +177,11 @@ bench-all: build ## every measurement of docs/performance.md, its tables, and a 
 	rm -rf $(RESULTS)/limits && $(LAB) bench limits --out $(RESULTS)/limits
 	mkdir -p $(RESULTS)/lanes && $(LAB) bench lanes --json > $(RESULTS)/lanes/lanes.json.new
 	mv $(RESULTS)/lanes/lanes.json.new $(RESULTS)/lanes/lanes.json
-	$(bench_runs) <<<"$$BENCH_RUNS"
+	$(call bench_runs,-v '^postgres')
 	$(MAKE) bench-tables
 
 bench-postgres: build ## the measurements of docs/performance.md on PostgreSQL: 0 to 64 partitions, every worker, pgbench
-	rm -rf $(RESULTS)/postgres-partitions
-	$(LAB) bench partitions --rsa 2048 --batch 10 --clients 256 --duration $(BENCH_TIME) --out $(RESULTS)/postgres-partitions
-	rm -f $(RESULTS)/postgres-partitions/*/server-metrics-*.prom
-	$(bench_runs) <<<"$$BENCH_POSTGRES_RUNS"
+	$(call bench_runs,'^postgres')
 	$(MAKE) bench-tables
 
 # The attacks of docs/reliability.md; BEFORE names an older program, which is attacked with the same load. A run in which a
@@ -244,15 +193,13 @@ bench-hostile: build ## attacks on every service beside an honest load, and the 
 		$(LAB) bench hostile --rsa 2048 --duration $(BENCH_TIME) --out "$(RESULTS)/$$name" \
 			$$([ $$name = hostile ] || echo --program $(BEFORE)) </dev/null || [ $$? = 3 ]; \
 	done
-	$(LAB) bench table $$(ls -d $(RESULTS)/hostile $(RESULTS)/hostile-before 2>/dev/null) --into docs/reliability.md
+	$(MAKE) bench-tables
 
 # Kept results have only the files that tables are made of; the report names those that are missing.
-bench-tables: # renews tables and plots from the results that are there
-	names=$$(awk -v dir=$(RESULTS)/ '{ print dir $$1 }' <<<"$$BENCH_RUNS"$$'\n'"$$BENCH_POSTGRES_RUNS"); \
-		dirs=$$(ls -dU $$names $(RESULTS)/postgres-partitions/* 2>/dev/null || true); \
-		for page in $(PAGES); do $(LAB) bench table $(RESULTS)/limits $$dirs --into $$page; done; \
-		mkdir -p $(dir $(PLOTS)); \
-		$(LAB) bench report $$dirs $(RESULTS)/limits -o $(PLOTS)
+bench-tables: # renews figures and plots from the results that are there
+	$(LAB) bench figures --results $(RESULTS) $(PAGES)
+	mkdir -p $(dir $(PLOTS))
+	$(LAB) bench report $(RESULTS) -o $(PLOTS)
 
 fmt: ## format the code
 	$(CARGO) fmt --all

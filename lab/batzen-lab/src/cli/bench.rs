@@ -75,6 +75,8 @@ enum BenchCommand {
     Report(batzen_lab::bench::results::report::ReportArgs),
     /// Print results as Markdown, or renew the tables of a document
     Table(batzen_lab::bench::results::table::TableArgs),
+    /// Renew the figures of the project's documents from kept results, or check that none is typed by hand
+    Figures(batzen_lab::bench::results::figures::FiguresArgs),
     /// Compare two results: ratios, better, worse
     Compare(batzen_lab::bench::results::compare::CompareArgs),
     /// Measure the cryptography that operations require, alone (scenarios do this by themselves)
@@ -113,6 +115,7 @@ pub(super) fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         BenchCommand::Audit(args) => audit::run(&args, &context()?).or_else(not_measured),
         BenchCommand::Report(args) => batzen_lab::bench::results::report::run(&args).or_else(not_measured),
         BenchCommand::Table(args) => batzen_lab::bench::results::table::run(&args).or_else(not_measured),
+        BenchCommand::Figures(args) => batzen_lab::bench::results::figures::run(&args).or_else(not_measured),
         BenchCommand::Compare(args) => batzen_lab::bench::results::compare::run(&args).or_else(not_measured),
         BenchCommand::Ceiling(args) => {
             batzen_lab::bench::scenarios::ceiling::run(&args).or_else(not_measured)

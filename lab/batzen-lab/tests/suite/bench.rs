@@ -490,7 +490,9 @@ fn plans_grow_with_the_load() {
     assert!(!refused.status.success() && stderr(&refused).contains("--store citus"), "{}", stderr(&refused));
     let text = lab().args(["plan", "--payments-per-second", "1000"]).output().unwrap();
     let text = stdout(&text);
-    for part in ["cryptography", "lanes", "disk a day", "network", "measure with your own load"] {
+    for part in
+        ["cryptography", "lanes", "disk a day", "RAM in the end", "network", "measure with your own load"]
+    {
         assert!(text.contains(part), "{part}: {text}");
     }
     let refused = lab().args(["plan", "--payments-per-second", "0"]).output().unwrap();

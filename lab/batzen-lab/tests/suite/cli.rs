@@ -30,6 +30,7 @@ fn help_texts() {
         ("bench report", "bench-report"),
         ("bench compare", "bench-compare"),
         ("bench table", "bench-table"),
+        ("bench figures", "bench-figures"),
     ] {
         assert_help(lab(), command, &help.join(format!("{file}.txt")));
     }

@@ -48,6 +48,8 @@ pub(crate) struct Costs {
     pub(crate) missing: Vec<String>,
     /// The share of the lanes' time in which only one lane of a store can run.
     pub(crate) serial_share: f64,
+    /// Memory of the embedded store's indexes for an older row, in bytes.
+    pub(crate) index_bytes_per_row: f64,
     /// A coin withdrawn.
     pub(crate) withdraw: Batched,
     /// A coin deposited.
@@ -138,6 +140,14 @@ struct KeptCitus {
 
 /// Replace its figures by those of newer runs: `database_cpu_us_per_op` and `coordinator_cpu_share` of their results.
 const CITUS: &str = include_str!("../../../../../docs/results/citus/citus.json");
+
+/// The memory of indexes, from a store with many coins.
+const HISTORY: &str = include_str!("../../../../../docs/results/history/history.json");
+
+fn index_bytes_per_row() -> f64 {
+    let history: serde_json::Value = serde_json::from_str(HISTORY).expect("a test reads all kept results");
+    history["index_bytes_per_row"].as_f64().expect("a test reads all kept results")
+}
 
 /// Reads results, those below a directory before kept ones, and notes which.
 #[derive(Default)]
@@ -333,6 +343,7 @@ impl Costs {
             transfer: reader.single(transfer)?,
             credit: reader.single(credit)?,
             serial_share,
+            index_bytes_per_row: index_bytes_per_row(),
             citus: (store == StoreChoice::Citus).then(|| reader.citus()).transpose()?,
             slowdown: None,
             results: reader.results,

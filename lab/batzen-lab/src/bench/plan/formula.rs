@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::StoreChoice;
 use super::costs::{Batched, CitusCosts, Costs, STAGES, Single, Stages};
+use super::text::bytes;
 
 const SECONDS_PER_DAY: f64 = 86_400.0;
 const DAYS_PER_YEAR: f64 = 365.25;
@@ -17,10 +18,10 @@ const DEPOSITED_COIN_BYTES: f64 = 950.0;
 const REQUEST_BYTES: f64 = 900.0;
 /// Network traffic of a change, estimated in the same way: melt and reveal of three fresh coins.
 const CHANGE_BYTES: f64 = 6_400.0;
-/// The memory of the embedded store's indexes: the latest entries, and filters for the others. 3.64 bytes for a coin
-/// and its deposit, by `batzen-lab bench history --coins 8000000`.
+/// The memory of the embedded store's latest index entries; for the others there are filters.
 const INDEX_HOT_BYTES: f64 = (1_u64 << 30) as f64;
-const INDEX_BYTES_PER_ROW: f64 = 1.82;
+/// More memory than common machines have.
+const MACHINE_MEMORY_BYTES: f64 = (1_u64 << 40) as f64;
 /// Rows of a coin: its withdrawal, the coin, its deposit. A change has as many.
 const ROWS_PER_COIN: f64 = 3.0;
 /// Fewer workers than this are no reason to distribute anything.
@@ -95,8 +96,10 @@ pub(crate) struct Plan {
     pub(crate) disk_bytes_per_day: f64,
     /// Bytes after all the years, in one copy.
     pub(crate) disk_bytes: f64,
-    /// Bytes of indexes in memory after all the years, in one copy.
+    /// Bytes of indexes in memory (RAM) after all the years, in one copy.
     pub memory_bytes: f64,
+    /// Bytes that a payment adds to them.
+    pub(crate) memory_bytes_per_payment: f64,
     /// Bytes per second that the journal (or write-ahead log) grows at the peak.
     pub(crate) journal_bytes_per_s: f64,
     /// Bytes per second on the network at the peak, both directions, without copies.
@@ -231,7 +234,10 @@ impl Plan {
         };
         let payments_per_day = demand.payments_per_s * demand.mean_share * SECONDS_PER_DAY;
         let days = demand.years * DAYS_PER_YEAR;
-        let index_bytes = INDEX_HOT_BYTES + payments_per_day * days * rows_per_payment * INDEX_BYTES_PER_ROW;
+        let is_embedded = demand.store == StoreChoice::Embedded;
+        let memory_bytes_per_payment =
+            if is_embedded { rows_per_payment * costs.index_bytes_per_row } else { 0.0 };
+        let memory_bytes = INDEX_HOT_BYTES + payments_per_day * days * memory_bytes_per_payment;
         let network = coins * (WITHDRAWN_COIN_BYTES + DEPOSITED_COIN_BYTES)
             + REQUEST_BYTES * (1.0 + coins / demand.coins_per_withdrawal)
             + demand.change_share * CHANGE_BYTES;
@@ -253,7 +259,8 @@ impl Plan {
             disk_bytes_per_payment,
             disk_bytes_per_day: payments_per_day * disk_bytes_per_payment,
             disk_bytes: payments_per_day * days * disk_bytes_per_payment,
-            memory_bytes: if demand.store == StoreChoice::Embedded { index_bytes } else { 0.0 },
+            memory_bytes: if is_embedded { memory_bytes } else { 0.0 },
+            memory_bytes_per_payment,
             journal_bytes_per_s: demand.payments_per_s * disk_bytes_per_payment,
             network_bytes_per_s: demand.payments_per_s * network,
             remarks: Vec::new(),
@@ -307,6 +314,14 @@ impl Plan {
             self.remarks.push(format!(
                 "an embedded store belongs to one machine: this needs {machines_of_a_copy} exchanges, each with its \
                  own denominations, {more_cores}or --store postgres"
+            ));
+        }
+        let memory_of_a_machine = self.memory_bytes / f64::from(machines_of_a_copy);
+        if memory_of_a_machine > MACHINE_MEMORY_BYTES {
+            self.remarks.push(format!(
+                "the indexes need {} of RAM in each machine in the end: keep rows for fewer years (batzen exchange \
+                 archive), or --store postgres",
+                bytes(memory_of_a_machine)
             ));
         }
         self.remark_on_citus();
@@ -389,7 +404,8 @@ mod tests {
         assert!((plan.disk_bytes_per_payment - disk).abs() < 1e-9);
         assert!((plan.disk_bytes_per_day - 21_600_000.0 * disk).abs() < 1.0);
         let rows = 10.5 * 21_600_000.0 * 730.5;
-        assert!((plan.memory_bytes - (1_073_741_824.0 + 1.82 * rows)).abs() < 1.0, "{}", plan.memory_bytes);
+        let index_bytes = costs().index_bytes_per_row * rows;
+        assert!((plan.memory_bytes - (1_073_741_824.0 + index_bytes)).abs() < 1.0, "{}", plan.memory_bytes);
         assert!((plan.journal_bytes_per_s - 1_000.0 * disk).abs() < 1e-6);
     }
 
@@ -472,7 +488,12 @@ mod tests {
         let country = Demand { payments_per_s: 100_000.0, ..demand() };
         let plan = Plan::of(&country, &costs());
         assert!(plan.machines > 2 && plan.remarks.iter().any(|remark| remark.contains("exchanges")));
+        assert!(
+            plan.remarks.iter().any(|remark| remark.contains("TB of RAM in each machine")),
+            "{:?}",
+            plan.remarks
+        );
         let small = Plan::of(&demand(), &costs());
-        assert!(!small.remarks.iter().any(|remark| remark.contains("exchanges")));
+        assert!(!small.remarks.iter().any(|remark| remark.contains("exchanges") || remark.contains("RAM")));
     }
 }

@@ -118,6 +118,16 @@ impl PlanArgs {
 /// # Errors
 /// When options contradict each other, this machine cannot be measured, or results cannot be read.
 pub fn run(args: &PlanArgs) -> Result<ExitCode, BenchError> {
+    let plan = compute(args)?;
+    output::print(&if args.json { output::json(&plan) } else { text::table(&plan) })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The plan of the arguments.
+///
+/// # Errors
+/// As for [`run`].
+pub(crate) fn compute(args: &PlanArgs) -> Result<Plan, BenchError> {
     if args.worker_cores.is_some() && args.store != StoreChoice::Citus {
         return Err(BenchError::Usage("--worker-cores is for a Citus cluster; add --store citus".to_owned()));
     }
@@ -128,7 +138,5 @@ pub fn run(args: &PlanArgs) -> Result<ExitCode, BenchError> {
     if args.measure {
         costs.adjust(&measure::measure()?);
     }
-    let plan = Plan::of(&args.demand(), &costs);
-    output::print(&if args.json { output::json(&plan) } else { text::table(&plan) })?;
-    Ok(ExitCode::SUCCESS)
+    Ok(Plan::of(&args.demand(), &costs))
 }

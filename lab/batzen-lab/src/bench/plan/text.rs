@@ -11,7 +11,7 @@ use super::formula::Plan;
 const BAR: f64 = 40.0;
 
 /// Bytes with a decimal unit.
-fn bytes(bytes: f64) -> String {
+pub(super) fn bytes(bytes: f64) -> String {
     let units = ["B", "kB", "MB", "GB", "TB", "PB", "EB"];
     let (mut value, mut unit) = (bytes, 0);
     while value >= 1_000.0 && unit + 1 < units.len() {
@@ -105,7 +105,7 @@ pub(crate) fn table(plan: &Plan) -> String {
     line("disk a day", bytes(plan.disk_bytes_per_day), "one copy");
     line("disk in the end", bytes(plan.disk_bytes), "one copy");
     if plan.memory_bytes > 0.0 {
-        line("indexes in the end", bytes(plan.memory_bytes), "one copy");
+        line("memory for indexes", bytes(plan.memory_bytes), "RAM in the end, one copy");
     }
     let journal = if demand.store != StoreChoice::Embedded { "write-ahead log" } else { "journal" };
     line(journal, format!("{}/s", bytes(plan.journal_bytes_per_s)), "at the peak");

@@ -6,11 +6,15 @@ use super::{Results, markdown};
 use crate::bench::results::result::Run;
 use crate::bench::scenarios::hostile;
 
+pub(super) fn is_hostile(run: &Run) -> bool {
+    run.result.scenario == "hostile"
+}
+
 /// Attacks by service. "Before" are the runs that attacked another program (`--program`).
 pub(super) fn hostile(results: &Results) -> String {
     let runs = |is_before: bool| -> Vec<&Run> {
         let is_one = |run: &&Run| {
-            run.result.scenario == "hostile"
+            is_hostile(run)
                 && run.result.parameters.get("program").is_some_and(|program| *program == is_before)
         };
         results.runs.iter().filter(is_one).collect()

@@ -5,8 +5,6 @@
 //! is replaced.
 
 use std::fmt::Write as _;
-#[cfg(test)]
-use std::path::Path;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -22,7 +20,7 @@ use crate::bench::scenarios::limits::Limits;
 mod hostile;
 mod postgres;
 
-use hostile::hostile;
+use hostile::{hostile, is_hostile};
 use postgres::{is_postgres, postgres};
 
 /// Arguments of `batzen-lab bench table`.
@@ -62,22 +60,50 @@ impl Results {
     }
 }
 
-type Table = fn(&Results) -> String;
+/// A table of results.
+pub(super) struct Table {
+    name: &'static str,
+    pub(super) text: fn(&Results) -> String,
+    /// Returns whether it shows figures of a run.
+    pub(super) shows: fn(&Run) -> bool,
+    /// It shows the limits of one core.
+    pub(super) shows_limits: bool,
+}
 
-/// All tables by name, in the order in which they are printed.
-const TABLES: [(&str, Table); 11] = [
-    ("machine", machine),
-    ("limits", limits),
-    ("ceilings", ceilings),
-    ("requests", requests),
-    ("workers", workers),
-    ("postgres", postgres),
-    ("switch", switch),
-    ("hostile", hostile),
-    ("stages", stages),
-    ("reference", reference),
-    ("commands", commands),
+const fn of_runs(name: &'static str, text: fn(&Results) -> String, shows: fn(&Run) -> bool) -> Table {
+    Table { name, text, shows, shows_limits: false }
+}
+
+const fn of_limits(name: &'static str, text: fn(&Results) -> String) -> Table {
+    Table { name, text, shows: |_| false, shows_limits: true }
+}
+
+/// All tables, in the order in which they are printed.
+const TABLES: [Table; 11] = [
+    of_runs("machine", machine, |_| true),
+    of_limits("limits", limits),
+    of_limits("ceilings", ceilings),
+    of_runs("requests", requests, is_request),
+    of_runs("workers", workers, |run| is_worker(run) && !is_postgres(run)),
+    of_runs("postgres", postgres, is_postgres),
+    of_runs("switch", switch, is_switch),
+    of_runs("hostile", hostile, is_hostile),
+    of_runs("stages", stages, has_stages),
+    of_runs("reference", reference, is_rsa_cycle),
+    of_runs("commands", commands, |_| true),
 ];
+
+/// The table of a name.
+///
+/// # Errors
+/// When there is none.
+pub(super) fn find(name: &str) -> Result<&'static Table, String> {
+    const ALL: &[Table] = &TABLES;
+    ALL.iter().find(|table| table.name == name).ok_or_else(|| {
+        let known: Vec<&str> = ALL.iter().map(|table| table.name).collect();
+        format!("no table {name:?}, only {}", known.join(", "))
+    })
+}
 
 /// Runs `batzen-lab bench table`.
 ///
@@ -87,36 +113,47 @@ pub fn run(args: &TableArgs) -> Result<ExitCode> {
     let results = Results::read(&args.directories)?;
     if let Some(path) = &args.into {
         let document = std::fs::read_to_string(path).map_err(BenchError::io(path))?;
-        let renewed = renew(&document, &results)
-            .map_err(|error| BenchError::Usage(format!("{}: {error}", path.display())))?;
+        let renewed = if document.contains(MARK) {
+            renew(&document, |name| find(name).map(|table| (table.text)(&results)))
+        } else {
+            Err(NO_TABLE.to_owned())
+        };
+        let renewed = renewed.map_err(|error| BenchError::Usage(format!("{}: {error}", path.display())))?;
         output::replace_file(path, &renewed)?;
     } else {
         let mut text = String::new();
-        for (name, table) in TABLES {
-            let _ = writeln!(text, "### {name}\n\n{}", table(&results));
+        for table in TABLES {
+            let _ = writeln!(text, "### {}\n\n{}", table.name, (table.text)(&results));
         }
         output::print(&text)?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// The document with new tables.
-fn renew(document: &str, results: &Results) -> Result<String, String> {
+/// The beginning of a mark.
+const MARK: &str = "<!-- bench: ";
+const NO_TABLE: &str =
+    "there is no table to renew: put <!-- bench: NAME --> and <!-- bench: end --> on lines of their own";
+
+/// The document with new tables, each from its name.
+///
+/// # Errors
+/// When a mark is not complete, or has no table.
+pub(super) fn renew(
+    document: &str,
+    table: impl Fn(&str) -> Result<String, String>,
+) -> Result<String, String> {
     let mut out = String::with_capacity(document.len() * 2);
     let mut inside: Option<(usize, &str)> = None;
-    let mut has_tables = false;
     for (index, line) in document.lines().enumerate() {
-        let mark = line.trim().strip_prefix("<!-- bench: ").and_then(|rest| rest.strip_suffix(" -->"));
+        let mark = line.trim().strip_prefix(MARK).and_then(|rest| rest.strip_suffix(" -->"));
         match (mark, inside) {
             (Some("end"), Some(_)) => inside = None,
             (Some("end"), None) => return Err(format!("line {}: an end without a beginning", index + 1)),
             (Some(name), None) => {
-                let Some((_, table)) = TABLES.iter().find(|(known, _)| *known == name) else {
-                    let known: Vec<&str> = TABLES.iter().map(|(name, _)| *name).collect();
-                    return Err(format!("line {}: no table {name:?}, only {}", index + 1, known.join(", ")));
-                };
-                (inside, has_tables) = (Some((index + 1, name)), true);
-                let _ = write!(out, "{line}\n\n{}\n", table(results));
+                let text = table(name).map_err(|error| format!("line {}: {error}", index + 1))?;
+                inside = Some((index + 1, name));
+                let _ = write!(out, "{line}\n\n{text}\n");
                 continue;
             }
             (Some(name), Some(_)) => {
@@ -129,9 +166,6 @@ fn renew(document: &str, results: &Results) -> Result<String, String> {
         out.push('\n');
     }
     match inside {
-        None if !has_tables => Err(
-            "there is no table to renew: put <!-- bench: NAME --> and <!-- bench: end --> on lines of their own".into(),
-        ),
         Some((line, name)) => Err(format!("line {line}: table {name:?} has no end")),
         None => Ok(out),
     }
@@ -281,13 +315,15 @@ fn is_worker(run: &Run) -> bool {
     WORKERS.contains(&run.result.scenario.as_str())
 }
 
+fn is_request(run: &Run) -> bool {
+    !is_worker(run) && !is_switch(run) && !is_postgres(run) && !is_hostile(run)
+}
+
 fn requests(results: &Results) -> String {
     let rows: Vec<Vec<String>> = results
         .runs
         .iter()
-        .filter(|run| {
-            !is_worker(run) && !is_switch(run) && !is_postgres(run) && run.result.scenario != "hostile"
-        })
+        .filter(|run| is_request(run))
         .map(|run| {
             let result = &run.result;
             let ms = |pick: fn(crate::bench::results::result::Latency) -> u64| {
@@ -390,6 +426,10 @@ fn switch(results: &Results) -> String {
     markdown(&head, &rows)
 }
 
+fn has_stages(run: &Run) -> bool {
+    !run.result.cpu_us_per_op_by_stage.is_empty()
+}
+
 fn stages(results: &Results) -> String {
     let mut names: Vec<&str> = results
         .runs
@@ -401,7 +441,7 @@ fn stages(results: &Results) -> String {
     let rows: Vec<Vec<String>> = results
         .runs
         .iter()
-        .filter(|run| !run.result.cpu_us_per_op_by_stage.is_empty())
+        .filter(|run| has_stages(run))
         .map(|run| {
             let result = &run.result;
             let mandatory: f64 = result.ceiling_parts.iter().map(|part| part.per_op * part.us).sum();
@@ -418,27 +458,36 @@ fn stages(results: &Results) -> String {
     markdown(&head, &rows)
 }
 
-/// The reference implementation's server takes 5.8 ms of CPU time for one RSA-2048 coin to be withdrawn and
-/// deposited, according to its own benchmark, which handles one coin at a time.
-const REFERENCE_COINS_PER_S: f64 = 172.0;
+/// Figures of other systems.
+const FIELD: &str = include_str!("../../../../../../docs/results/field/field.json");
+
+/// Coins that the reference implementation withdraws and deposits per second and core, according to its own benchmark, which
+/// handles one coin at a time.
+fn reference_coins_per_s() -> f64 {
+    let field: serde_json::Value = serde_json::from_str(FIELD).expect("a test makes this table");
+    field["gnu_taler_one_core"]["coins_per_s"].as_f64().expect("a test makes this table")
+}
+
+fn is_rsa_cycle(run: &Run) -> bool {
+    let cipher = run.result.parameters.get("cipher").and_then(serde_json::Value::as_str);
+    run.result.scenario == "cycle" && cipher == Some("RSA-2048")
+}
 
 /// Coins withdrawn and deposited per second and core, with one or several coins per request.
 fn reference(results: &Results) -> String {
+    let reference = reference_coins_per_s();
     let rows: Vec<Vec<String>> = results
         .runs
         .iter()
-        .filter(|run| {
-            let cipher = run.result.parameters.get("cipher").and_then(serde_json::Value::as_str);
-            run.result.scenario == "cycle" && cipher == Some("RSA-2048")
-        })
+        .filter(|run| is_rsa_cycle(run))
         .map(|run| {
             let coins = run.result.ops_per_s / server_cores(run);
             vec![
                 run.result.title.clone(),
                 number(coins),
                 optional(run.result.cpu_us_per_op),
-                number(REFERENCE_COINS_PER_S),
-                number(coins / REFERENCE_COINS_PER_S),
+                number(reference),
+                number(coins / reference),
             ]
         })
         .collect();
@@ -446,9 +495,14 @@ fn reference(results: &Results) -> String {
 }
 
 fn commands(results: &Results) -> String {
-    let limits = results.limits.iter().map(|_| "batzen-lab bench limits");
-    let mut lines: Vec<&str> = Vec::new();
-    for line in limits.chain(results.runs.iter().map(|run| run.result.command.as_str())) {
+    let limits = results.limits.iter().map(|_| "batzen-lab bench limits".to_owned());
+    // Older results are of a time when one program had all commands.
+    let today = |run: &Run| match run.result.command.strip_prefix("batzen ") {
+        Some(words) => format!("batzen-lab {words}"),
+        None => run.result.command.clone(),
+    };
+    let mut lines: Vec<String> = Vec::new();
+    for line in limits.chain(results.runs.iter().map(today)) {
         // One command may produce several results.
         if !lines.contains(&line) {
             lines.push(line);
@@ -457,19 +511,10 @@ fn commands(results: &Results) -> String {
     lines.iter().fold("```sh\n".to_owned(), |text, line| text + line + "\n") + "```\n"
 }
 
-/// Returns whether a document's tables match its results, for tests of the documentation.
-///
-/// # Errors
-/// As for `batzen-lab bench table`.
-#[cfg(test)]
-pub(crate) fn is_current(document: &Path, directories: &[PathBuf]) -> Result<bool> {
-    let text = std::fs::read_to_string(document).map_err(BenchError::io(document))?;
-    let renewed = renew(&text, &Results::read(directories)?).map_err(BenchError::Usage)?;
-    Ok(renewed == text)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use super::*;
     use crate::bench::results::result::tests::sample_run;
 
@@ -527,19 +572,22 @@ mod tests {
             (run.result.commit, run.result.command) = (commit.into(), command.into());
             run
         };
-        let runs = vec![run("b", "two"), run("a", "one"), run("b", "two"), run("a", "three")];
+        let runs = vec![run("b", "two"), run("a", "batzen one"), run("b", "two"), run("a", "three")];
         let results = Results { runs, limits: None };
         let machine = machine(&results);
         assert_eq!(machine.matches("commit a;").count(), 1, "{machine}");
         assert_eq!(machine.matches("commit b;").count(), 1, "{machine}");
         assert!(machine.find("commit b;") < machine.find("commit a;"), "{machine}");
-        assert_eq!(commands(&results), "```sh\ntwo\none\nthree\n```\n");
+        assert_eq!(commands(&results), "```sh\ntwo\nbatzen-lab one\nthree\n```\n");
     }
 
     #[test]
     fn only_what_is_between_the_marks_changes() {
         let document = "# Title\n\n<!-- bench: commands -->\nold\n<!-- bench: end -->\nafter\n";
-        let renewed = renew(document, &results()).unwrap();
+        let results = results();
+        let renew =
+            |document: &str| super::renew(document, |name| find(name).map(|table| (table.text)(&results)));
+        let renewed = renew(document).unwrap();
         assert!(
             renewed.starts_with(
                 "# Title\n\n<!-- bench: commands -->\n\n```sh\nbatzen-lab bench withdraw --rsa 2048\n"
@@ -550,16 +598,14 @@ mod tests {
             renewed.ends_with("```\n\n<!-- bench: end -->\nafter\n") && !renewed.contains("old"),
             "{renewed}"
         );
-        assert_eq!(renew(&renewed, &results()).unwrap(), renewed, "renewing twice changes nothing");
+        assert_eq!(renew(&renewed).unwrap(), renewed, "renewing twice changes nothing");
         for (document, expected) in [
-            ("# Title\n", "there is no table to renew"),
-            ("", "there is no table to renew"),
             ("<!-- bench: nothing -->\n", "line 1: no table \"nothing\", only machine, limits"),
             ("<!-- bench: end -->\n", "line 1: an end without a beginning"),
             ("a\n<!-- bench: limits -->\n", "line 2: table \"limits\" has no end"),
             ("<!-- bench: limits -->\n<!-- bench: machine -->\n", "line 2: \"machine\" begins before"),
         ] {
-            let error = renew(document, &results()).unwrap_err();
+            let error = renew(document).unwrap_err();
             assert!(error.contains(expected), "{error}");
         }
     }
@@ -572,10 +618,11 @@ mod tests {
         let document = directory.path().join("performance.md");
         std::fs::write(&document, "<!-- bench: requests -->\n<!-- bench: end -->\n").unwrap();
         let directories = vec![run_directory];
-        assert!(!is_current(&document, &directories).unwrap());
-        run(&TableArgs { directories: directories.clone(), into: Some(document.clone()) }).unwrap();
-        assert!(is_current(&document, &directories).unwrap());
+        let into = || run(&TableArgs { directories: directories.clone(), into: Some(document.clone()) });
+        into().unwrap();
         assert!(std::fs::read_to_string(&document).unwrap().contains("| withdraw RSA-2048 |"));
+        std::fs::write(&document, "# Title\n").unwrap();
+        assert!(into().unwrap_err().to_string().contains("there is no table to renew"));
         let absent = TableArgs { directories: vec![directory.path().join("absent")], into: None };
         assert!(run(&absent).is_err());
     }
