@@ -9,6 +9,7 @@ use anyhow::Context;
 use batzen_config::{Config, Loader};
 use batzen_engine::Clock;
 use batzen_protocol::{Amount, Currency, Money, Timestamp};
+use batzen_service::PagesAddress;
 use clap::Args;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -34,6 +35,22 @@ pub struct Common {
         default_value = "0"
     )]
     pub timetravel: TimeShift,
+}
+
+/// The option of every process that can have an address of its own for its metrics.
+#[derive(Args, Clone, Debug)]
+pub struct MetricsArgs {
+    /// Address of this process's own /metrics, /health and /ready, and of a service's /dashboard; port 0 picks a free one
+    /// [default: from the configuration]
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub metrics: Option<PagesAddress>,
+}
+
+/// Shows where the metrics of this process are, if they have an address of their own.
+pub fn show_metrics_url(url: Option<&str>) {
+    if let Some(url) = url {
+        eprintln!("metrics of this process: {url}metrics");
+    }
 }
 
 /// The shift of a clock, in microseconds.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use batzen_bank::gateway_client::{self, GatewayCommand};
 use batzen_bank::{Bank, BankConfig, BankError, IbanBank, LedgerAddress};
-use batzen_cli_support::services::{self, Common};
+use batzen_cli_support::services::{self, Common, MetricsArgs};
 use batzen_cli_support::store_args::{self, StoreArgs};
 use batzen_crypto::{EddsaPublicKey, HashCode, Wtid};
 use batzen_http::client::{Client, ClientOptions};
@@ -65,6 +65,8 @@ struct ServeArgs {
     /// Address to listen on [default: every address, or 127.0.0.1 without configuration]
     #[arg(long, value_name = "ADDRESS")]
     bind: Option<String>,
+    #[command(flatten)]
+    metrics: MetricsArgs,
     /// Host name in payto and withdraw URIs [default: localhost; in withdraw URIs the address to listen on,
     /// if localhost does not lead there]
     #[arg(short = 'H', long, value_name = "NAME")]
@@ -231,6 +233,7 @@ fn bank_config(args: &ServeArgs) -> anyhow::Result<BankConfig> {
         config.ledger = ledger.clone();
     }
     config.http_port = args.port.unwrap_or(config.http_port);
+    config.metrics = args.metrics.metrics.clone().or(config.metrics);
     config.listen_host = args.bind.clone().or(config.listen_host);
     config.hostname = args.hostname.clone().unwrap_or(config.hostname);
     config.iban_bank = args.iban_bank.clone().or(config.iban_bank);
@@ -255,6 +258,7 @@ async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
         Err(BankError::Bind(error)) => bail!("cannot listen on port {port}: {error}"),
         other => other?,
     };
+    services::show_metrics_url(bank.metrics_url());
     eprintln!("bank ready: {}", bank.base_url);
     stop.await;
     bank.shutdown().await.context("the bank's store")?;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::{Context, anyhow, bail};
-use batzen_cli_support::services::{self, Common};
+use batzen_cli_support::services::{self, Common, MetricsArgs};
 use batzen_cli_support::store_args::{self, StoreArgs};
 use batzen_merchant::{ListenConfig, MerchantConfig, MerchantError, RunningMerchant, signkeys};
 use batzen_store::StoreError;
@@ -51,6 +51,8 @@ struct ServeArgs {
     /// Address to listen on [default: every address]
     #[arg(long, value_name = "ADDRESS")]
     bind: Option<String>,
+    #[command(flatten)]
+    metrics: MetricsArgs,
     /// Ignored, as in existing scripts
     #[arg(hide = true)]
     stray: Option<String>,
@@ -165,6 +167,7 @@ async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
         *port = args.port.unwrap_or(*port);
         *host = args.bind.or_else(|| host.take());
     }
+    config.metrics = args.metrics.metrics.or(config.metrics);
     config.clock = args.common.timetravel.clock();
     config.store = args.store.choose(Some(config.store))?.with_index_memory(&ini, "merchant")?;
     if config.exchanges.is_empty() {
@@ -178,6 +181,7 @@ async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
         Err(MerchantError::Bind(error)) => bail!("cannot listen on {place}: {error}"),
         other => other?,
     };
+    services::show_metrics_url(merchant.metrics_url());
     eprintln!("merchant ready: {}", merchant.bound());
     stop.await;
     merchant.shutdown().await.context("the merchant's store")?;

@@ -10,6 +10,7 @@ mod known_options;
 mod ledger;
 mod liabilities;
 mod merchant;
+mod metrics;
 mod sample;
 mod signer;
 mod store;
@@ -55,6 +56,8 @@ pub(crate) enum Command {
     Store(store::StoreArgs),
     /// Diagnose a live PostgreSQL server, and print the commands that fix it
     Doctor(doctor::DoctorArgs),
+    /// Add up the metrics of the processes of a service
+    Metrics(metrics::MetricsArgs),
     /// Read and change options of the configuration
     Config(config::ConfigArgs),
     /// Print the completion script for a shell
@@ -81,6 +84,7 @@ pub(crate) fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Liabilities(args) => liabilities::run(&args),
         Command::Store(args) => store::run(args),
         Command::Doctor(args) => doctor::run(args),
+        Command::Metrics(args) => metrics::run(args),
         Command::Config(args) => config::run(args),
         Command::Completions(args) => Ok(manual::completions(&args, crate::command())),
         Command::Man(args) => manual::man(&args, crate::command()),

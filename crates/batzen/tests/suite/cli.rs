@@ -57,6 +57,7 @@ fn help_texts() {
         "store verify",
         "store cut",
         "config",
+        "metrics",
         "doctor",
         "doctor watch",
         "switch serve",

@@ -11,6 +11,7 @@ use batzen_engine::Clock;
 use batzen_http::{Listen, OwnNames, TrustedProxies};
 use batzen_protocol::limits::URL_BYTES_MAX;
 use batzen_protocol::{Currency, Timestamp};
+use batzen_service::PagesAddress;
 use batzen_service::storage::StoreConfig;
 use batzen_signer::files::KeyFileError;
 use batzen_signer::load_or_create_eddsa;
@@ -46,6 +47,7 @@ pub const KNOWN_OPTIONS: &[(&str, &[&str])] = &[
             "UNIXPATH_MODE",
             "TRUSTED_PROXIES",
             "HOSTNAMES",
+            "METRICS",
             "TINY_AMOUNT",
         ],
     ),
@@ -114,6 +116,7 @@ pub enum KeyError {
 /// | `UNIXPATH`, `UNIXPATH_MODE` | –, 660 | the local socket and its permissions |
 /// | `TRUSTED_PROXIES` | none | proxies whose `X-Forwarded-For` names the client |
 /// | `HOSTNAMES` | none | names under which clients reach the auditor, beside that in `BASE_URL` |
+/// | `METRICS` | none | `ADDRESS:PORT` of the process's own `/metrics`, `/health`, `/ready` and `/dashboard` |
 ///
 /// `[exchange] MASTER_PUBLIC_KEY` and `BASE_URL` name the audited exchange. With `[exchange] DB = postgres`,
 /// `[exchangedb-postgres] CONFIG` is a database with its tables or a copy of them, in which the service looks up
@@ -146,6 +149,8 @@ pub struct AuditorConfig {
     pub trusted_proxies: TrustedProxies,
     /// Names under which clients reach the auditor, beside that in `base_url`.
     pub hostnames: OwnNames,
+    /// The address of the process's own pages, if they have one.
+    pub metrics: Option<PagesAddress>,
     /// The clock.
     pub clock: Arc<dyn Clock>,
 }
@@ -179,6 +184,7 @@ impl AuditorConfig {
             follow: None,
             trusted_proxies: TrustedProxies::default(),
             hostnames: OwnNames::default(),
+            metrics: None,
             clock: Arc::new(|| Timestamp::from_system_time(SystemTime::now())),
         }
     }
@@ -229,6 +235,7 @@ impl AuditorConfig {
             },
             trusted_proxies,
             hostnames,
+            metrics: PagesAddress::of(config, AUDITOR, "METRICS")?,
             ..Self::new(currency, &data_dir)
         })
     }

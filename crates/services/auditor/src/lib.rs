@@ -40,6 +40,7 @@ use batzen_engine::{Lane, LaneOptions, SubmitError};
 use batzen_http::{Bound, Drain, Drained, Server, ServerOptions};
 use batzen_postgres::PgError;
 use batzen_protocol::limits::SMALL_BODY_BYTES_MAX;
+use batzen_service::OwnPages;
 use batzen_store::{Store, StoreError};
 use futures_util::future::BoxFuture;
 use tokio::task::JoinHandle;
@@ -82,6 +83,7 @@ pub struct RunningAuditor {
     bound: Bound,
     service: Arc<Service>,
     serving: JoinHandle<Drained>,
+    pages: Option<OwnPages>,
     /// The thread that follows the exchange.
     following: Option<std::thread::JoinHandle<()>>,
 }
@@ -117,7 +119,7 @@ impl RunningAuditor {
         let is_asked = config.follow.is_some() || !config.store.is_database();
         let socket = (is_asked && !config.store.is_memory()).then(|| config.socket());
         let revocations = Revocations::new(config.exchange_database.as_deref(), config.master_pub)?;
-        let drain = Drain::new();
+        let (drain, metrics) = (Drain::new(), config.metrics.clone());
         let (mut running, mut following) = (None, None);
         if let Some(follow) = config.follow.clone() {
             let (store, master_pub) = (lane.store().clone(), follow.checks.subject.master_pub);
@@ -129,6 +131,9 @@ impl RunningAuditor {
         let service = Service::new(config, auditor_pub, lane, revocations, server.stats(), drain.clone());
         let service = Arc::new(service.following(running));
         batzen_service::fill_dashboard(&service);
+        let pages =
+            OwnPages::serve(metrics.as_ref(), &service, &options.hostnames, false, service.drain()).await;
+        let pages = pages.map_err(AuditorError::Bind)?;
         if let Some(socket) = socket
             && let Err(error) = link::serve(&service, &socket)
         {
@@ -136,13 +141,19 @@ impl RunningAuditor {
         }
         let api = Arc::new(api(Arc::clone(&service)));
         let serving = tokio::spawn(server.serve(api, options, drain));
-        Ok(Self { bound, service, serving, following })
+        Ok(Self { bound, service, serving, pages, following })
     }
 
     /// Where it listens.
     #[must_use]
     pub fn bound(&self) -> &Bound {
         &self.bound
+    }
+
+    /// The URL of the process's own pages, if they have an address.
+    #[must_use]
+    pub fn metrics_url(&self) -> Option<&str> {
+        self.pages.as_ref().map(OwnPages::url)
     }
 
     /// The store, for reading.
@@ -156,7 +167,7 @@ impl RunningAuditor {
     /// # Errors
     /// If the store's last checkpoint cannot be written. Everything answered is durable regardless.
     pub async fn shutdown(self) -> Result<(), StoreError> {
-        let Self { service, serving, following, .. } = self;
+        let Self { service, serving, pages, following, .. } = self;
         service.drain().trigger();
         if let Some(following) = following {
             let ended = tokio::task::spawn_blocking(move || following.join()).await;
@@ -165,6 +176,7 @@ impl RunningAuditor {
             }
         }
         let store = service.store().clone();
+        let serving = [serving].into_iter().chain(pages.map(OwnPages::into_task));
         let lane = batzen_service::end(service, serving).await.map(Service::into_lane);
         batzen_service::close(lane, store).await
     }

@@ -11,6 +11,7 @@ use batzen_engine::Clock;
 use batzen_http::{OwnNames, TrustedProxies};
 use batzen_ledger_service::net::LedgerAddress;
 use batzen_protocol::{Amount, Currency, Money, Timestamp};
+use batzen_service::PagesAddress;
 use batzen_service::storage::StoreConfig;
 
 use crate::names::{self, Hosts, IbanBank};
@@ -54,6 +55,7 @@ const BANK_OPTIONS: &[&str] = &[
     "PASSWORD_PASSES",
     "TRUSTED_PROXIES",
     "HOSTNAMES",
+    "METRICS",
     "RAM_LIMIT",
     "MAX_DEBT",
     "MAX_DEBT_BANK",
@@ -91,6 +93,7 @@ const BANK_OPTIONS: &[&str] = &[
 /// | `PLAY_MONEY` | YES | whether that page shows a notice about play money |
 /// | `TRUSTED_PROXIES` | none | proxies whose `X-Forwarded-For` names the client: addresses, networks, `unix` |
 /// | `HOSTNAMES` | none | further names under which clients reach the bank |
+/// | `METRICS` | none | `ADDRESS:PORT` of the process's own `/metrics`, `/health`, `/ready` and `/dashboard` |
 #[derive(Clone)]
 pub struct BankConfig {
     /// The currency of all accounts.
@@ -142,6 +145,8 @@ pub struct BankConfig {
     pub trusted_proxies: TrustedProxies,
     /// Names under which clients reach the bank, beside `hostname` and that in `base_url`.
     pub hostnames: OwnNames,
+    /// The address of the process's own pages, if they have one.
+    pub metrics: Option<PagesAddress>,
     /// Most concurrent connections.
     pub max_connections: usize,
     /// Whether to close each connection after its first request.
@@ -217,6 +222,7 @@ impl BankConfig {
             play_money: true,
             trusted_proxies: TrustedProxies::default(),
             hostnames: OwnNames::default(),
+            metrics: None,
             max_connections: 65_536,
             close_each_connection: false,
             clock: Arc::new(|| Timestamp::from_system_time(SystemTime::now())),
@@ -295,6 +301,7 @@ impl BankConfig {
             play_money: config.get_or(BANK, "PLAY_MONEY", true)?,
             trusted_proxies,
             hostnames,
+            metrics: PagesAddress::of(config, BANK, "METRICS")?,
             ..Self::new(currency)
         })
     }

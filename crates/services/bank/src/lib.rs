@@ -54,7 +54,7 @@ use batzen_http::{Bound, Drain, Drained, Listen, Server, ServerOptions, Waiters}
 use batzen_ledger::{Ledger, LedgerError, OutboxTask, RetryingLedger};
 use batzen_ledger_service::store::{DurableLedger, RecoveryError};
 use batzen_protocol::limits;
-use batzen_service::LAST_COMMITS;
+use batzen_service::{LAST_COMMITS, OwnPages};
 use batzen_store::{Store, StoreError};
 use futures_util::future::BoxFuture;
 use tokio::task::JoinHandle;
@@ -206,6 +206,7 @@ impl Bank {
             hostnames: config.hostnames.and(&config.hostname).and(&base_url),
             ..ServerOptions::default()
         };
+        let metrics = config.metrics.clone();
         let settings = Settings {
             base_url: base_url.clone(),
             port: addr.port(),
@@ -219,12 +220,14 @@ impl Bank {
             batzen_service::fill_dashboard(&service);
         }
         let drain = Drain::new();
+        let pages = OwnPages::serve(metrics.as_ref(), &service, &options.hostnames, false, &drain).await;
+        let pages = pages.map_err(BankError::Bind)?;
         let sums = tokio::spawn(service.keep_sums(drain.clone()));
         let api = Arc::new(api(Arc::clone(&service)));
         // Before the first request, so that a log begins with it.
         tracing::info!(%base_url, %addr, store = %service.place(), "the bank is serving");
         let serving = tokio::spawn(server.serve(api, options, drain.clone()));
-        Ok(RunningBank { base_url, addr, service, drain, serving, settling, sums, own_ledger: own })
+        Ok(RunningBank { base_url, addr, service, drain, serving, pages, settling, sums, own_ledger: own })
     }
 }
 
@@ -237,6 +240,7 @@ pub struct RunningBank {
     service: Arc<Service>,
     drain: Drain,
     serving: JoinHandle<Drained>,
+    pages: Option<OwnPages>,
     settling: OutboxTask,
     sums: JoinHandle<()>,
     own_ledger: Option<Arc<DurableLedger>>,
@@ -251,6 +255,11 @@ impl RunningBank {
     /// The payto URI of an account, as histories show it.
     pub fn payto(&self, account: &str) -> String {
         self.service.payto(account)
+    }
+
+    /// The URL of the process's own pages, if they have an address.
+    pub fn metrics_url(&self) -> Option<&str> {
+        self.pages.as_ref().map(OwnPages::url)
     }
 
     /// The store, for reading.
@@ -294,9 +303,10 @@ impl RunningBank {
     /// # Errors
     /// If the store's last checkpoint cannot be written. Everything answered is durable regardless.
     pub async fn shutdown(self) -> Result<(), StoreError> {
-        let Self { service, drain, serving, settling, sums, own_ledger, .. } = self;
+        let Self { service, drain, serving, pages, settling, sums, own_ledger, .. } = self;
         drain.trigger();
         let store = service.store().clone();
+        let serving = [serving].into_iter().chain(pages.map(OwnPages::into_task));
         let lane = batzen_service::end(service, serving).await.map(Service::close);
         // Ended either way: aborted, or done because of the drain.
         sums.abort();

@@ -8,6 +8,7 @@ use batzen_crypto::EddsaPublicKey;
 use batzen_engine::{Clock, Entropy, InlineQueue, LaneOptions, Lanes, RuntimeTimers, SubmitError, Timers};
 use batzen_http::Drain;
 use batzen_http::client::Transport;
+use batzen_metrics::Page;
 use batzen_protocol::Timestamp;
 use batzen_protocol::signatures::{MasterDenominationKeyValidity, SignedMessage};
 use batzen_store::{Store, StoreError};
@@ -207,6 +208,16 @@ impl Core {
                 return;
             }
         }
+    }
+
+    /// Writes the part of `/metrics` that all processes of an exchange have.
+    pub(crate) fn write_metrics(&self, page: &mut Page) {
+        let lane = self.lane.metrics();
+        self.metrics.write(page, lane.snapshot().conflicts);
+        self.metrics.workers.standings.write(page, self.now(), self.lease_clock.now());
+        lane.write(page);
+        self.rules.flow.write(page);
+        self.store.write_metrics(page, batzen_tables::exchange::ALL);
     }
 
     /// Makes everything accepted durable and closes the store. Blocks.

@@ -138,6 +138,9 @@ const WORKERS: Section = Section {
                 ("credits", gauge("batzen_worker_wirewatch_lag_seconds")),
                 ("aggregation", gauge("batzen_worker_aggregator_lag_seconds")),
                 ("transfers", gauge("batzen_worker_transfer_lag_seconds")),
+                ("closings", gauge("batzen_worker_closer_lag_seconds")),
+                ("purses", gauge("batzen_worker_expire_lag_seconds")),
+                ("profit", gauge("batzen_worker_drain_lag_seconds")),
             ]),
         ),
         chart(

@@ -11,6 +11,7 @@ use batzen_engine::Clock;
 use batzen_http::{Listen, Networks, OwnNames, TrustedProxies};
 use batzen_protocol::api::merchant::ContractAuditor;
 use batzen_protocol::{Currency, Timestamp};
+use batzen_service::PagesAddress;
 use batzen_service::storage::StoreConfig;
 
 use crate::exchanges::is_base_url;
@@ -34,6 +35,7 @@ pub const KNOWN_OPTIONS: &[(&str, &[&str])] = &[
             "DATA_DIR",
             "TRUSTED_PROXIES",
             "HOSTNAMES",
+            "METRICS",
             "DEPOSIT_CONFIRMATION_SHARE",
             "WEBHOOK_NETWORKS",
             "EXCHANGE_NETWORKS",
@@ -144,6 +146,7 @@ impl ListenConfig {
 /// | `WEBHOOK_NETWORKS` | none | networks that are not public and to which web hooks may go, such as `10.1.0.0/16` |
 /// | `EXCHANGE_NETWORKS` | none | networks that are not public, where exchanges and auditors that the configuration does not name may be |
 /// | `HOSTNAMES` | none | names under which clients reach the backend, such as `shop.example` |
+/// | `METRICS` | none | `ADDRESS:PORT` of the process's own `/metrics`, `/health`, `/ready` and `/dashboard` |
 ///
 /// Each section `[merchant-exchange-*]` names an exchange with `EXCHANGE_BASE_URL`, `MASTER_KEY` and `CURRENCY`;
 /// those of other currencies are ignored. Each section `[merchant-auditor-$NAME]` likewise names an auditor with
@@ -170,6 +173,8 @@ pub struct MerchantConfig {
     pub exchange_networks: Networks,
     /// Names under which clients reach the backend.
     pub hostnames: OwnNames,
+    /// The address of the process's own pages, if they have one.
+    pub metrics: Option<PagesAddress>,
     /// The clock.
     pub clock: Arc<dyn Clock>,
 }
@@ -200,6 +205,7 @@ impl MerchantConfig {
             webhook_networks: Networks::default(),
             exchange_networks: Networks::default(),
             hostnames: OwnNames::default(),
+            metrics: None,
             clock: Arc::new(|| Timestamp::from_system_time(SystemTime::now())),
         }
     }
@@ -266,6 +272,7 @@ impl MerchantConfig {
                 .unwrap_or(ConfirmationShare::DEFAULT),
             trusted_proxies,
             hostnames,
+            metrics: PagesAddress::of(config, MERCHANT, "METRICS")?,
             webhook_networks: networks("WEBHOOK_NETWORKS")?,
             exchange_networks: networks("EXCHANGE_NETWORKS")?,
             ..Self::new(currency)

@@ -38,6 +38,7 @@ use batzen_engine::{CpuPool, Lane, LaneOptions, SubmitError};
 use batzen_http::client::ClientError;
 use batzen_http::{Bound, Drain, Drained, Server, ServerOptions};
 use batzen_protocol::Currency;
+use batzen_service::OwnPages;
 use batzen_store::{Store, StoreError};
 use futures_util::future::BoxFuture;
 use tokio::task::JoinHandle;
@@ -82,6 +83,7 @@ pub struct RunningMerchant {
     merchant: Arc<Merchant>,
     drain: Drain,
     serving: JoinHandle<Drained>,
+    pages: Option<OwnPages>,
 }
 
 impl RunningMerchant {
@@ -116,6 +118,9 @@ impl RunningMerchant {
         let merchant = Arc::new(merchant);
         let drain = Drain::new();
         api::start_background(&merchant, &drain);
+        let (address, names) = (merchant.core.config.metrics.as_ref(), &options.hostnames);
+        let pages = OwnPages::serve(address, &merchant, names, false, &drain).await;
+        let pages = pages.map_err(MerchantError::Bind)?;
         let served = server.serve(Arc::new(api::api(Arc::clone(&merchant))), options, drain.clone());
         let ending = Arc::clone(&merchant);
         let serving = tokio::spawn(async move {
@@ -123,13 +128,19 @@ impl RunningMerchant {
             ending.end_background().await;
             drained
         });
-        Ok(Self { bound, merchant, drain, serving })
+        Ok(Self { bound, merchant, drain, serving, pages })
     }
 
     /// Where it listens.
     #[must_use]
     pub fn bound(&self) -> &Bound {
         &self.bound
+    }
+
+    /// The URL of the process's own pages, if they have an address.
+    #[must_use]
+    pub fn metrics_url(&self) -> Option<&str> {
+        self.pages.as_ref().map(OwnPages::url)
     }
 
     /// The store, for reading.
@@ -143,9 +154,10 @@ impl RunningMerchant {
     /// # Errors
     /// If the store's last checkpoint cannot be written. Everything answered is durable regardless.
     pub async fn shutdown(self) -> Result<(), StoreError> {
-        let Self { merchant, drain, serving, .. } = self;
+        let Self { merchant, drain, serving, pages, .. } = self;
         drain.trigger();
         let store = merchant.core.store.clone();
+        let serving = [serving].into_iter().chain(pages.map(OwnPages::into_task));
         let lane = batzen_service::end(merchant, serving).await.map(|merchant| merchant.core.into_lane());
         batzen_service::close(lane, store).await
     }

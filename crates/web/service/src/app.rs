@@ -45,25 +45,25 @@ pub struct Monitor {
     page: MetricsPage,
     checks: Checks,
     operations: Operations,
-    http: Arc<Stats>,
+    http: Option<Arc<Stats>>,
     guesses: Guesses,
 }
 
 impl Monitor {
     /// The monitor of a service with this name, these operations and this dashboard. `http` are the counters of its
-    /// server.
+    /// server, if it has one.
     #[must_use]
     pub fn new(
         service: &'static str,
         operations: &'static [&'static str],
         dashboard: &'static Layout,
-        http: Arc<Stats>,
+        http: impl Into<Option<Arc<Stats>>>,
     ) -> Self {
         Self {
             page: MetricsPage::new(service, dashboard),
             checks: Checks::default(),
             operations: Operations::new(operations),
-            http,
+            http: http.into(),
             guesses: Guesses::default(),
         }
     }
@@ -90,6 +90,11 @@ impl Monitor {
     #[must_use]
     pub fn checks(&self) -> &Checks {
         &self.checks
+    }
+
+    /// Returns whether the dashboard is filled.
+    pub(crate) fn is_filled(&self) -> bool {
+        self.page.is_sampled()
     }
 
     /// The checks that every service with a store has: that it can be written, and the clock.
@@ -123,7 +128,7 @@ pub fn fill_dashboard<A: App>(app: &Arc<A>) {
 fn write<A: App>(app: &A, page: &mut Page) {
     app.monitor().operations.write(page);
     app.write_metrics(page);
-    app.monitor().http.write(page);
+    app.monitor().http.iter().for_each(|http| http.write(page));
 }
 
 impl<A: App> Table<A> {

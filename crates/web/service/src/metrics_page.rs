@@ -121,6 +121,11 @@ impl MetricsPage {
         });
     }
 
+    /// Returns whether the dashboard is being filled.
+    pub(crate) fn is_sampled(&self) -> bool {
+        self.sampler.get().is_some()
+    }
+
     /// The answer to a request for `/dashboard` or a path below it.
     #[must_use]
     pub(crate) fn dashboard(&self, head: &Head) -> Response {

@@ -23,12 +23,12 @@ pub async fn ended(serving: impl IntoIterator<Item = JoinHandle<Drained>>) {
     }
 }
 
-/// Waits until the HTTP server has ended and no page is being written, then until the commands of disconnected clients
+/// Waits until the HTTP servers have ended and no page is being written, then until the commands of disconnected clients
 /// have ended, for at most [`LAST_COMMITS`].
 ///
 /// Returns the state of the service, unless some command still holds it.
-pub async fn end<A: App>(app: Arc<A>, serving: JoinHandle<Drained>) -> Option<A> {
-    ended([serving]).await;
+pub async fn end<A: App>(app: Arc<A>, serving: impl IntoIterator<Item = JoinHandle<Drained>>) -> Option<A> {
+    ended(serving).await;
     app.monitor().idle().await;
     let deadline = Instant::now() + LAST_COMMITS;
     while Arc::strong_count(&app) > 1 && Instant::now() < deadline {

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use batzen_auditor::live::FollowConfig;
 use batzen_auditor::{AuditorError, ListenConfig, RunningAuditor};
-use batzen_cli_support::services::{self, Common};
+use batzen_cli_support::services::{self, Common, MetricsArgs};
 use batzen_store::StoreError;
 use clap::Args;
 
@@ -26,6 +26,8 @@ pub(super) struct ServeArgs {
     /// Address to listen on [default: every address]
     #[arg(long, value_name = "ADDRESS")]
     bind: Option<String>,
+    #[command(flatten)]
+    metrics: MetricsArgs,
 }
 
 pub(super) async fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
@@ -35,6 +37,7 @@ pub(super) async fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
         *port = args.port.unwrap_or(*port);
         *host = args.bind.or_else(|| host.take());
     }
+    config.metrics = args.metrics.metrics.or(config.metrics);
     config.follow = FollowConfig::from_ini(&args.common.load()?)?;
     if let Some(dir) = config.follow.as_ref().and_then(|follow| follow.store.dir()) {
         services::directory(dir)?;
@@ -51,6 +54,7 @@ pub(super) async fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
         }
         other => other?,
     };
+    services::show_metrics_url(auditor.metrics_url());
     eprintln!("auditor ready: {}", auditor.bound());
     stop.await;
     auditor.shutdown().await.context("the auditor's store")?;

@@ -8,6 +8,7 @@ use batzen_cli_support::services;
 use batzen_exchange::config::ExchangeConfig;
 use batzen_exchange::workers::liabilities::{self, LiabilitiesError, Round};
 use batzen_exchange::workers::link;
+use batzen_exchange::workers::program::LinkedPages;
 
 use super::{WorkerArgs, set_data, start_beside};
 
@@ -29,12 +30,15 @@ pub(super) async fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
     if let Some(data) = &args.data {
         set_data(&mut ini, data)?;
     }
-    let config = ExchangeConfig::from_ini(&ini)?;
+    let metrics = args.metrics_address(&ini, "liabilities")?;
+    let config = ExchangeConfig { metrics: None, ..ExchangeConfig::from_ini(&ini)? };
     if config.liabilities.is_none() {
         bail!("the configuration has no [exchange-liabilities]");
     }
     let socket = link::socket(&config.runtime_dir);
     if !config.store.is_database() {
+        let pages = LinkedPages::start(&socket, metrics.as_ref()).await?;
+        services::show_metrics_url(pages.url());
         loop {
             match link::publish_in_service(&socket).await? {
                 Some(published) if args.test => {
@@ -51,8 +55,11 @@ pub(super) async fn run(args: WorkerArgs) -> anyhow::Result<ExitCode> {
                 () = tokio::time::sleep(ASK) => {}
             }
         }
+        pages.end().await;
     }
+    let config = ExchangeConfig { metrics, ..config };
     let exchange = start_beside(config, args.common.timetravel.clock(), "publishes").await?;
+    services::show_metrics_url(exchange.metrics_url());
     let work = async {
         exchange.ready().await?;
         if !args.test {

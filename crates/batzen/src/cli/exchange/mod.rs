@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use batzen_cli_support::progress;
-use batzen_cli_support::services::{self, Common};
+use batzen_cli_support::services::{self, Common, MetricsArgs};
 use batzen_cli_support::store_args;
 use batzen_config::Config;
 use batzen_engine::{Clock, LANES_MAX};
@@ -30,10 +30,12 @@ use batzen_exchange::rules::DenomTable;
 use batzen_exchange::service::{RunningExchange, StartOptions};
 use batzen_exchange::storage::{self, StoreConfig};
 use batzen_exchange::workers::link::{self, Worker};
+use batzen_exchange::workers::program::{LinkedPages, Program};
 use batzen_exchange::workers::{WorkerError, WorkerOptions};
 use batzen_http::ServerOptions;
 use batzen_http::client::{Client, ClientOptions};
 use batzen_protocol::{Currency, Duration};
+use batzen_service::PagesAddress;
 use batzen_store::StoreError;
 use batzen_tables::exchange::AccountId;
 use clap::{Args, Subcommand};
@@ -139,6 +141,8 @@ struct ServeArgs {
     /// Address to listen on
     #[arg(long, value_name = "ADDRESS")]
     bind: Option<String>,
+    #[command(flatten)]
+    metrics: MetricsArgs,
     /// Share the port with other services, or take it over from a running one without a failed request (as
     /// `[exchange] REUSE_PORT`)
     #[arg(short = 'r', long)]
@@ -202,6 +206,8 @@ struct OfflineArgs {
 struct WorkerArgs {
     #[command(flatten)]
     common: Common,
+    #[command(flatten)]
+    metrics: MetricsArgs,
     /// Run until there is nothing left to do, then exit
     #[arg(short, long)]
     test: bool,
@@ -367,6 +373,7 @@ fn exchange_config(args: &ServeArgs) -> anyhow::Result<ExchangeConfig> {
     if let Some(lanes) = args.lanes {
         config.lanes = usize::try_from(lanes).expect("it is at most LANES_MAX");
     }
+    config.metrics = args.metrics.metrics.clone().or(config.metrics);
     config.share_port |= args.reuse_port;
     if let Some(seconds) = args.timeout {
         config.connection_timeout = Duration::from_secs(seconds.into());
@@ -454,6 +461,7 @@ async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
             play_money::open_accounts(&client, &exchange.app().core.config).await;
             exchange.start_workers();
         }
+        services::show_metrics_url(exchange.metrics_url());
         eprintln!("exchange ready: {}", exchange.base_url());
         for url in exchange.feed_urls() {
             eprintln!("auditors connect to {url}");
@@ -478,6 +486,20 @@ async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+impl WorkerArgs {
+    /// The address of a worker program's own pages. A run until idle is short, and another one may have the address.
+    fn metrics_address(&self, ini: &Config, worker: &str) -> anyhow::Result<Option<PagesAddress>> {
+        match &self.metrics.metrics {
+            Some(address) => Ok(Some(address.clone())),
+            None if self.test => Ok(None),
+            None => {
+                let option = format!("{}_METRICS", worker.to_ascii_uppercase());
+                Ok(PagesAddress::of(ini, "exchange", &option)?)
+            }
+        }
+    }
+}
+
 /// Finds a watched account by its section name, with or without the common prefix.
 fn watched(config: &ExchangeConfig, section: &str) -> anyhow::Result<AccountId> {
     let names = |account: &&AccountConfig| {
@@ -497,19 +519,22 @@ async fn work_on_database(
     config: ExchangeConfig,
     (is_test, clock): (bool, Arc<dyn Clock>),
     options: WorkerOptions,
+    metrics: Option<PagesAddress>,
     stop: impl Future<Output = ()>,
 ) -> anyhow::Result<ExitCode> {
     let name = worker.name();
     let opened = tokio::task::spawn_blocking(move || Core::open(config, clock)).await;
-    let core = opened.context("opening the store")??;
+    let program = Program::start(opened.context("opening the store")??, metrics.as_ref()).await?;
+    services::show_metrics_url(program.metrics_url());
+    let core = program.core();
     let drain = core.drain.clone();
     let (stopped, ended) = {
         let work = async {
             if is_test {
-                worker.run_until_idle(&core, options).await.map(Some)
+                worker.run_until_idle(core, options).await.map(Some)
             } else {
                 eprintln!("{name}: working on the database");
-                worker.serve(&core, options).await.map(|()| None)
+                worker.serve(core, options).await.map(|()| None)
             }
         };
         tokio::pin!(work, stop);
@@ -522,7 +547,7 @@ async fn work_on_database(
             }
         }
     };
-    tokio::task::spawn_blocking(move || core.close()).await.context("closing the store")??;
+    program.end().await.context("closing the store")?;
     match ended {
         Ok(Some(progress)) => tracing::info!(?progress, "{name} is idle"),
         Ok(None) => {}
@@ -546,14 +571,17 @@ async fn work(
     }
     let config = ExchangeConfig::from_ini(&ini)?;
     options.account = account.map(|section| watched(&config, section)).transpose()?;
+    let metrics = args.metrics_address(&ini, worker.name())?;
     if config.store.is_database() {
         let clock = args.common.timetravel.clock();
-        return work_on_database(worker, config, (args.test, clock), options, stop).await;
+        return work_on_database(worker, config, (args.test, clock), options, metrics, stop).await;
     }
     let socket = link::socket(&config.runtime_dir);
     let name = worker.name();
     tokio::pin!(stop);
     if !args.test {
+        let pages = LinkedPages::start(&socket, metrics.as_ref()).await?;
+        services::show_metrics_url(pages.url());
         eprintln!("{name}: working in the exchange's service, beside its own workers, as long as both last");
         loop {
             let serve = async {
@@ -564,23 +592,27 @@ async fn work(
                 anyhow::Ok(())
             };
             tokio::select! {
-                () = &mut stop => return Ok(ExitCode::SUCCESS),
+                () = &mut stop => break,
                 // A supervisor restarts it.
                 ended = serve => ended?,
             }
             // The service has ended, but may come back.
             tokio::select! {
-                () = &mut stop => return Ok(ExitCode::SUCCESS),
+                () = &mut stop => break,
                 () = tokio::time::sleep(SETUP_PAUSE) => {}
             }
         }
+        pages.end().await;
+        return Ok(ExitCode::SUCCESS);
     }
     if let Some(progress) = link::run_in_service(&socket, worker, options).await? {
         tracing::info!(?progress, "{name} is idle, in the running service");
         return Ok(ExitCode::SUCCESS);
     }
     let clock = args.common.timetravel.clock();
+    let config = ExchangeConfig { metrics, ..config };
     let exchange = start_beside(config, clock, &format!("runs the {name}")).await?;
+    services::show_metrics_url(exchange.metrics_url());
     let progress = tokio::select! {
         () = &mut stop => None,
         progress = worker.run_until_idle(&exchange.app().core, options) => Some(progress),

@@ -141,13 +141,13 @@ impl Demo {
     }
 }
 
-/// A merchant backend for the coins of an exchange, and its base URL.
+/// A merchant backend for the coins of an exchange, with an address of its own for metrics, and its base URL.
 fn start_merchant(http: &Http, dir: &Path, exchange: &str) -> (Service, String) {
-    let port = free_port();
+    let (port, metrics) = (free_port(), free_port());
     let keys: Value = serde_json::from_str(&http.text(&format!("{exchange}keys"))).unwrap();
     let text = format!(
         "[taler]\nCURRENCY = KUDOS\n[merchant-exchange-one]\nEXCHANGE_BASE_URL = {exchange}\nMASTER_KEY = {}\n\
-         [merchant]\nPORT = {port}\nBIND_TO = 127.0.0.1\nDATA_DIR = {}\n",
+         [merchant]\nPORT = {port}\nBIND_TO = 127.0.0.1\nMETRICS = 127.0.0.1:{metrics}\nDATA_DIR = {}\n",
         keys["master_public_key"].as_str().unwrap(),
         dir.join("merchant").display()
     );
@@ -155,12 +155,22 @@ fn start_merchant(http: &Http, dir: &Path, exchange: &str) -> (Service, String) 
     std::fs::write(&file, text).unwrap();
     let service = Service::start(dir, "merchant", &["merchant", "serve", "-c", file.to_str().unwrap()]);
     wait_for(port, "/ready");
+    own_pages(http, "merchant", metrics);
     (service, format!("http://127.0.0.1:{port}/"))
 }
 
+/// Checks the pages of a process at an address of its own.
+fn own_pages(http: &Http, service: &str, port: u16) {
+    let page = http.text(&format!("http://127.0.0.1:{port}/metrics"));
+    assert!(page.contains(&format!("\nbatzen_build_info{{service=\"{service}\"")), "{page}");
+    assert_eq!(http.get(&format!("http://127.0.0.1:{port}/ready")).status, 200);
+    assert_eq!(http.get(&format!("http://127.0.0.1:{port}/dashboard")).status, 200);
+    assert_eq!(http.get(&format!("http://127.0.0.1:{port}/config")).status, 404);
+}
+
 /// An auditor's service that follows nobody, and its base URL.
-fn start_auditor(dir: &Path, exchange: &str) -> (Service, String) {
-    let (port, file) = (free_port(), dir.join("auditor.conf"));
+fn start_auditor(http: &Http, dir: &Path, exchange: &str) -> (Service, String) {
+    let (port, metrics, file) = (free_port(), free_port(), dir.join("auditor.conf"));
     let text = format!(
         "[taler]\nCURRENCY = KUDOS\n[paths]\nTALER_DATA_HOME = {}\n[exchange]\nBASE_URL = {exchange}\n\
          [auditor]\nPORT = {port}\nBIND_TO = 127.0.0.1\nBASE_URL = http://localhost:{port}/\n",
@@ -169,8 +179,11 @@ fn start_auditor(dir: &Path, exchange: &str) -> (Service, String) {
     std::fs::write(&file, text).unwrap();
     let made = run(&["auditor", "init", "-c", file.to_str().unwrap()]);
     assert!(made.status.success(), "{}", stderr(&made));
-    let service = Service::start(dir, "auditor", &["auditor", "serve", "-c", file.to_str().unwrap()]);
+    let at = format!("127.0.0.1:{metrics}");
+    let arguments = ["auditor", "serve", "-c", file.to_str().unwrap(), "--metrics", &at];
+    let service = Service::start(dir, "auditor", &arguments);
     wait_for(port, "/ready");
+    own_pages(http, "auditor", metrics);
     (service, format!("http://127.0.0.1:{port}/"))
 }
 
@@ -329,7 +342,7 @@ fn prometheus_understands_metrics_alerts_and_dashboards() {
     deployment.wait_same_keys(0);
     let [primary, follower] = deployment.metrics.map(|port| format!("http://127.0.0.1:{port}/"));
     let (merchant, merchant_url) = start_merchant(&http, demo.dir.path(), &demo.exchange);
-    let (auditor, auditor_url) = start_auditor(demo.dir.path(), &demo.exchange);
+    let (auditor, auditor_url) = start_auditor(&http, demo.dir.path(), &demo.exchange);
     let services = [
         &demo.exchange,
         &demo.bank,
@@ -410,6 +423,7 @@ fn naming(page: &str) {
         "version",
         "kind",
         "work",
+        "worker",
         "sum",
         "part",
         "share",
@@ -703,9 +717,10 @@ fn a_signer_shows_its_keys() {
 #[test]
 fn the_dashboard_can_be_switched_off() {
     let dir = tempfile::tempdir().unwrap();
-    let port = free_port();
+    let (port, metrics) = (free_port(), free_port());
     let config = format!(
-        "[taler]\nCURRENCY = KUDOS\n[bank]\nHTTP_PORT = {port}\nBIND_TO = 127.0.0.1\nDATA_DIR = {}\nDASHBOARD = NO\n",
+        "[taler]\nCURRENCY = KUDOS\n[bank]\nHTTP_PORT = {port}\nBIND_TO = 127.0.0.1\nDATA_DIR = {}\nDASHBOARD = NO\n\
+         METRICS = 127.0.0.1:{metrics}\n",
         dir.path().join("bank").display()
     );
     let file = dir.path().join("bank.conf");
@@ -718,8 +733,10 @@ fn the_dashboard_can_be_switched_off() {
         assert!(Instant::now() < deadline, "the bank does not start");
         std::thread::sleep(Duration::from_millis(20));
     }
-    for path in ["dashboard", "dashboard/", "dashboard/history", "dashboard/page.js"] {
-        assert_eq!(http.get(&format!("http://127.0.0.1:{port}/{path}")).status, 404, "{path}");
+    for port in [port, metrics] {
+        for path in ["dashboard", "dashboard/", "dashboard/history", "dashboard/page.js"] {
+            assert_eq!(http.get(&format!("http://127.0.0.1:{port}/{path}")).status, 404, "{path}");
+        }
+        assert_eq!(http.get(&format!("http://127.0.0.1:{port}/metrics")).status, 200);
     }
-    assert_eq!(http.get(&format!("http://127.0.0.1:{port}/metrics")).status, 200);
 }

@@ -6,6 +6,7 @@
 
 mod keys;
 mod limits;
+mod metrics;
 mod outage;
 mod purse;
 mod race;

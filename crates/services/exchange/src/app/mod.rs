@@ -344,14 +344,10 @@ impl Exchange {
 
     /// Writes this part of the page `/metrics`.
     pub(crate) fn write_metrics(&self, page: &mut Page) {
-        let lane = self.core.lane.metrics();
-        self.core.metrics.write(page, lane.snapshot().conflicts);
-        lane.write(page);
+        self.core.write_metrics(page);
         self.pool.write(page);
         self.custody.write(page);
-        self.core.rules.flow.write(page);
         self.write_expiry(page);
-        self.core.store.write_metrics(page, batzen_tables::exchange::ALL);
         self.feed_metrics.iter().for_each(|feed| feed.write(page));
     }
 }

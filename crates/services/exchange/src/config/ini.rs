@@ -8,6 +8,7 @@ use batzen_engine::LANES_MAX;
 use batzen_protocol::liabilities::BUCKET_LEAVES_MIN;
 use batzen_protocol::liabilities::tree::BUCKET_LEAVES_MAX;
 use batzen_protocol::{Currency, Duration, Money};
+use batzen_service::PagesAddress;
 use batzen_signer::config::module;
 use batzen_signer::service_config::{ClientConfig as SignersConfig, HelpersConfig};
 
@@ -259,6 +260,14 @@ pub const KNOWN: &[(&str, &[&str])] = &[
             "DASHBOARD",
             "TRUSTED_PROXIES",
             "HOSTNAMES",
+            "METRICS",
+            "WIREWATCH_METRICS",
+            "AGGREGATOR_METRICS",
+            "TRANSFER_METRICS",
+            "CLOSER_METRICS",
+            "EXPIRE_METRICS",
+            "DRAIN_METRICS",
+            "LIABILITIES_METRICS",
             "MAX_KEYS_CACHING",
             "MAX_REQUESTS",
             "SIGNERS",
@@ -414,6 +423,7 @@ impl ExchangeConfig {
             dashboard: ini.get_or("exchange", "DASHBOARD", true)?,
             trusted_proxies,
             hostnames,
+            metrics: PagesAddress::of(ini, "exchange", "METRICS")?,
             share_port: ini.get_or("exchange", "REUSE_PORT", false)?,
             store: reader.store()?,
             runtime_dir: reader.path_or("exchange", "RUNTIME_DIR", "${TALER_RUNTIME_DIR}/exchange-httpd")?,

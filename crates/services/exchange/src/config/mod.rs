@@ -10,6 +10,7 @@ use batzen_crypto::denom::Cipher;
 use batzen_http::{OwnNames, TrustedProxies};
 use batzen_protocol::limits::URL_BYTES_MAX;
 use batzen_protocol::{Currency, Duration, Money};
+use batzen_service::PagesAddress;
 
 use crate::rules::PURSE_LIFETIME_MAX;
 use crate::storage::StoreConfig;
@@ -327,6 +328,8 @@ pub struct ExchangeConfig {
     pub trusted_proxies: TrustedProxies,
     /// Names under which clients reach the exchange, beside that in `base_url`.
     pub hostnames: OwnNames,
+    /// The address of the process's own pages, if they have one.
+    pub metrics: Option<PagesAddress>,
     /// Whether other processes may listen on the same TCP port, for example to take over from this one
     /// (`SO_REUSEPORT`).
     pub share_port: bool,
@@ -416,6 +419,7 @@ impl ExchangeConfig {
             dashboard: true,
             trusted_proxies: TrustedProxies::default(),
             hostnames: OwnNames::default(),
+            metrics: None,
             master_public_key: None,
             listen: ListenConfig::Tcp { bind_to: Some("127.0.0.1".into()), port },
             share_port: false,

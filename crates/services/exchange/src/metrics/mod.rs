@@ -7,7 +7,7 @@ use batzen_engine::Count;
 use batzen_metrics::{Counter, Page};
 
 use crate::rules::{Answer, ConflictReason, Refusal};
-pub(crate) use workers::WorkerMetrics;
+pub(crate) use workers::{Leases, Queue, Standing, WorkerMetrics};
 
 /// Transactions that took effect for the first time.
 #[derive(Debug, Default)]
@@ -248,10 +248,10 @@ impl Metrics {
             page.count(name, help, counter);
         }
         for (name, help, grows, value) in self.workers.rows() {
-            if grows {
-                page.counter(name, help, value);
-            } else {
-                page.gauge(name, help, value);
+            match value {
+                Some(value) if grows => page.counter(name, help, value),
+                Some(value) => page.gauge(name, help, value),
+                None => {}
             }
         }
     }

@@ -34,7 +34,7 @@ pub(crate) const LEASE_MAX: Duration = Duration::from_secs(300);
 const BELIEVED_MAX: Duration = Duration::from_secs(600);
 
 /// A holder whose lease ended this recently still counts as live.
-const RECENTLY: Duration = Duration::from_secs(60);
+pub(crate) const RECENTLY: Duration = Duration::from_secs(60);
 
 /// The maximum number of concurrent ranges of an account. Further watchers help with the first range.
 pub const RANGES_MAX: usize = 256;
@@ -173,7 +173,7 @@ fn plan_group(job: LeaseJob, account: AccountId, plan: &mut Plan) {
 }
 
 /// Returns whether a lease has not expired.
-fn lasts(until: Timestamp, now: Timestamp) -> bool {
+pub(crate) fn lasts(until: Timestamp, now: Timestamp) -> bool {
     until > now && until <= now.saturating_add(BELIEVED_MAX)
 }
 
@@ -291,6 +291,28 @@ pub fn front(store: &Store, account: AccountId, now: Timestamp) -> Result<(u64, 
     ranges.sort_by_key(|found| found.key.start);
     let first = ranges.first().filter(|found| found.row.holder != 0 && lasts(found.row.until, now));
     Ok((cursor, first.is_some()))
+}
+
+/// The workers that have leases of a job, each with the end of its last one, whether or not it has expired.
+///
+/// # Errors
+/// When the store cannot be read.
+pub(crate) fn holders(
+    store: &Store,
+    job: LeaseJob,
+    account: Option<AccountId>,
+) -> Result<BTreeMap<u64, Timestamp>, StoreError> {
+    let account = account.unwrap_or(NO_ACCOUNT);
+    let mut holders = BTreeMap::new();
+    for found in store.lookup::<WorkerLeases>(WorkerLeases::BY_JOB, &group(job, account))? {
+        // The leases of slots end with those of their workers.
+        let is_dated = job == LeaseJob::Wirewatch || found.key.start >= WorkerLeases::MEMBERS;
+        if is_dated && found.row.holder != 0 {
+            let until: &mut Timestamp = holders.entry(found.row.holder).or_insert(found.row.until);
+            *until = (*until).max(found.row.until);
+        }
+    }
+    Ok(holders)
 }
 
 /// Removes all leases.

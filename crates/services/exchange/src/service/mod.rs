@@ -11,7 +11,7 @@ use batzen_feed::metrics::ServerMetrics as FeedMetrics;
 use batzen_feed::server::FeedServer;
 use batzen_http::{Bound, Drained, Listen, Server, ServerOptions};
 use batzen_protocol::Timestamp;
-use batzen_service::fill_dashboard;
+use batzen_service::{OwnPages, fill_dashboard};
 use batzen_signer::client::{ClientOptions as SignerOptions, SignerClient};
 use batzen_signer::keyholders::{KeyHelpers, Keyholders};
 use batzen_signer::{Custody, SecurityModules, channel};
@@ -74,6 +74,7 @@ pub struct RunningExchange {
     /// Its background tasks.
     followers: Vec<JoinHandle<()>>,
     workers: std::sync::Mutex<Option<crate::workers::Workers>>,
+    pages: Option<OwnPages>,
 }
 
 impl RunningExchange {
@@ -137,22 +138,26 @@ impl RunningExchange {
         if server.is_shared() {
             (http.idle_grace, http.drain_timeout) = (HANDOVER_IDLE_GRACE, HANDOVER_TIMEOUT);
         }
+        if app.core.config.dashboard {
+            fill_dashboard(&app);
+        }
+        let (address, names) = (app.core.config.metrics.as_ref(), &http.hostnames);
+        let pages = OwnPages::serve(address, &app, names, server.is_shared(), &drain).await;
+        let pages = pages.map_err(StartError::Listen)?;
         // The kernel gives a shared port's connections to every listener, so do not listen before the service
         // is ready.
         let server = server.listen().map_err(StartError::Listen)?;
         let api = Arc::new(crate::api::api(Arc::clone(&app)));
         let server = tokio::spawn(server.serve(api, http, drain));
         let keeper = tokio::spawn(key_keeper::run(Arc::clone(&app), options.progress));
-        let mut followers = vec![keeper, tokio::spawn(follow_keys(Arc::clone(&app)))];
+        let standing = tokio::spawn(crate::workers::standing::follow(Arc::clone(&app.core)));
+        let mut followers = vec![keeper, tokio::spawn(follow_keys(Arc::clone(&app))), standing];
         followers.extend(feed.map(|(server, _)| tokio::spawn(server.serve())));
         if app.core.store.backend().is_remote() && app.core.config.sums_money {
             let app = Arc::clone(&app);
             followers.push(tokio::spawn(async move { app.core.sum_shared_money().await }));
         }
-        if app.core.config.dashboard {
-            fill_dashboard(&app);
-        }
-        let running = Self { app, server, followers, workers: std::sync::Mutex::new(None) };
+        let running = Self { app, server, followers, workers: std::sync::Mutex::new(None), pages };
         if options.workers {
             running.start_workers();
         }
@@ -177,6 +182,11 @@ impl RunningExchange {
     /// The bound address.
     pub fn bound(&self) -> &Bound {
         &self.app.bound
+    }
+
+    /// The URL of the process's own pages, if they have an address.
+    pub fn metrics_url(&self) -> Option<&str> {
+        self.pages.as_ref().map(OwnPages::url)
     }
 
     /// Waits until every configured denomination has a key, and a stand-alone exchange has set itself up.
@@ -228,13 +238,13 @@ impl RunningExchange {
     }
 
     async fn end(self) -> Result<(), StoreError> {
-        let Self { app, server, followers, workers } = self;
+        let Self { app, server, followers, workers, pages } = self;
         app.core.drain.trigger();
         let workers = workers.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
         if let Some(workers) = workers {
             workers.join().await;
         }
-        batzen_service::ended([server]).await;
+        batzen_service::ended([server].into_iter().chain(pages.map(OwnPages::into_task))).await;
         for follower in followers {
             follower.abort();
             // It has ended in any case: it was aborted, or it finished because of the drain.

@@ -199,7 +199,8 @@ impl<'a> Aggregator<'a> {
     /// One pass over all due deposits.
     async fn round(&mut self) -> Result<Round, WorkerError> {
         let mut round = Round { progress: Progress::default(), others: 0 };
-        let first = self.measure().await?;
+        // When the first deposit became due.
+        let first = read(self.app, |store| read::next_ready(store, None)).await?;
         if self.resumed.is_none() {
             self.resume(&mut round).await?;
         }
@@ -254,15 +255,6 @@ impl<'a> Aggregator<'a> {
             let DepositTarget { h_payto, merchant_pub } = target;
             tracing::error!(%h_payto, %merchant_pub, %reason, "deposits cannot be paid, set aside");
         }
-    }
-
-    /// When the first deposit became due.
-    async fn measure(&self) -> Result<Option<Timestamp>, WorkerError> {
-        let now = self.app.now();
-        let first = read(self.app, |store| read::next_ready(store, None)).await?;
-        let lag = first.map_or(0, |ready| now.saturating_since(ready).as_micros() / 1_000_000);
-        self.app.metrics.workers.aggregation_lag_s.set(lag);
-        Ok(first)
     }
 
     /// Returns whether to search again for interrupted units: when the worker has gained slots of others,

@@ -31,9 +31,11 @@ pub(super) fn now(app: &Core) -> Timestamp {
     app.lease_clock.now()
 }
 
-/// A unique number for a worker.
+/// A unique number for a worker of this process.
 pub(super) fn holder(app: &Core) -> u64 {
-    (u64::from_le_bytes(app.random()) >> 1).max(1)
+    let holder = (u64::from_le_bytes(app.random()) >> 1).max(1);
+    app.metrics.workers.own_holders.add(holder);
+    holder
 }
 
 /// A lease's length in the protocol's terms.

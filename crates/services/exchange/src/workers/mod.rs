@@ -31,8 +31,10 @@ pub mod garbage;
 mod leases;
 pub mod liabilities;
 pub mod link;
+pub mod program;
 mod queues;
 mod rounds;
+pub(crate) mod standing;
 pub mod transfer;
 pub mod wirewatch;
 

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod browsers;
+mod own_pages;
 mod storage;
 mod table;
 mod topics;

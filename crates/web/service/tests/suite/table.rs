@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use batzen_http::{ErrorCode, Handler, Head, Method, Request, Response, Style};
+use batzen_http::{ErrorCode, Handler, Head, Method, Request, Response, Stats, Style};
 use batzen_metrics::Page;
 use batzen_protocol::limits::NO_BODY_BYTES_MAX;
 use batzen_service::dashboard::{COMMON, Layout};
@@ -46,7 +46,7 @@ fn table() -> Table<Shop> {
 
 #[tokio::test]
 async fn a_row_dispatches_counts_and_limits() {
-    let shop = Arc::new(Shop(Monitor::new("shop", &OPERATIONS, &LAYOUT, Arc::default())));
+    let shop = Arc::new(Shop(Monitor::new("shop", &OPERATIONS, &LAYOUT, Arc::<Stats>::default())));
     let api = Api::new(Arc::clone(&shop), table());
     let ask = async |method, path| {
         let answer = api.handle(Request::local(method, path, "")).await;
@@ -70,7 +70,7 @@ async fn a_row_dispatches_counts_and_limits() {
 
 #[tokio::test]
 async fn requests_without_an_endpoint_are_read_and_counted_if_the_table_says_so() {
-    let shop = Arc::new(Shop(Monitor::new("shop", &OPERATIONS, &LAYOUT, Arc::default())));
+    let shop = Arc::new(Shop(Monitor::new("shop", &OPERATIONS, &LAYOUT, Arc::<Stats>::default())));
     let api = Api::new(Arc::clone(&shop), table().reading_unrouted("other"));
     let admitted = api.admit(&Head::local(Method::POST, "/nowhere")).unwrap();
     assert_eq!(admitted.max_body_bytes, None);

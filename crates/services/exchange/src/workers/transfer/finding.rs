@@ -41,7 +41,6 @@ impl Transfers<'_> {
         };
         let size = self.options.shard_size.map(|size| usize::try_from(size).unwrap_or(PAGE_MAX));
         let mut launched = 0;
-        let mut oldest = None;
         let mut still_open = HashSet::new();
         loop {
             let from = position.take();
@@ -50,9 +49,6 @@ impl Transfers<'_> {
             let limit = size.unwrap_or(suits).clamp(1, PAGE_MAX);
             let page = read(self.app, move |store| read_page(store, from, limit)).await?;
             let Page { open: page, has_next } = page;
-            if let Some(first) = page.first() {
-                oldest.get_or_insert(first.found.row.time);
-            }
             let slots = if page.is_empty() { self.slots } else { self.slots().await? };
             if std::mem::replace(&mut self.slots, slots) != slots {
                 // The last holder of these slots may have settled transfers of this page.
@@ -96,7 +92,6 @@ impl Transfers<'_> {
             still_open.contains(wtid) || in_flight.contains(wtid) || just_ended.contains(wtid)
         });
         let metrics = &self.app.metrics.workers;
-        metrics.transfer_lag_s.set(oldest.map_or(0, |time| self.age_s(time)));
         let set_aside = self.aside.end_round();
         metrics.transfers_set_aside.set(set_aside);
         count_refused(self.app).await?;
@@ -190,7 +185,7 @@ async fn count_refused(app: &Core) -> Result<(), WorkerError> {
     })
     .await?;
     let gauge = &app.metrics.workers.transfers_refused;
-    if refused > gauge.get() {
+    if refused > gauge.get().unwrap_or(0) {
         tracing::error!(
             refused,
             "the bank refuses transfers for good: see `batzen exchange transfers`, mend the cause, and retry them"

@@ -87,7 +87,7 @@ impl Watch<'_> {
             |store: &Store| Ok::<_, StoreError>(rows::credits_aside(store, COUNTED_MAX)?.len() as u64);
         let open = read(self.app, count).await?;
         let gauge = &self.app.metrics.workers.credits_aside;
-        if open > gauge.get() {
+        if open > gauge.get().unwrap_or(0) {
             tracing::error!(open, "credits at the bank fill no reserve: see `batzen exchange credits`");
         }
         gauge.set(open);

@@ -36,6 +36,10 @@ use pages::Imported;
 pub(crate) const SHARD_ROWS: u64 = 65_536;
 /// Interval at which an idle watcher checks the progress of others.
 const STANDBY_LOOK: Duration = Duration::from_millis(500);
+/// The longest time after the end of its lease until a single watcher renews it, so that other processes see that it
+/// lives, and the number of leases that would fit into a shorter one.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(20);
+const SIGN_OF_LIFE_LEASES: u32 = 7;
 /// Interval at which an idle watcher renews its lease.
 const STANDBY_RENEW: Duration = Duration::from_secs(20);
 /// Time between two counts of the credits that are set aside: operators settle them in other processes, too.
@@ -337,24 +341,15 @@ impl<'a> Watch<'a> {
                 self.count_aside().await?;
                 counted = Some(now);
             }
-            // A single watcher need not renew its lease.
-            if held.range.has_others && held.is_over(self.app.timers.now()) {
+            if self.renewal(&held) <= self.app.timers.now() {
                 held = self.claim().await?;
             }
             let asked = self.app.timers.now();
             let answer = match self.fetched(&mut ahead, &held) {
                 Some(answer) => answer,
-                None => tokio::select! {
-                    answer = self.fetch(&held, long_poll) => answer,
-                    // Renew the lease if others could take over the range.
-                    () = self.app.timers.sleep_until(held.until), if held.range.has_others && held.range.is_first => {
-                        continue;
-                    }
-                    free = self.stand_by(), if !held.range.is_first => {
-                        free?;
-                        held = self.claim().await?;
-                        continue;
-                    }
+                None => match self.poll(&mut held, long_poll).await? {
+                    Some(answer) => answer,
+                    None => continue,
                 },
             };
             let rows = match answer {
@@ -409,6 +404,41 @@ impl<'a> Watch<'a> {
                 empty =
                     if self.app.timers.now() - asked < long_poll / 2 { empty.saturating_add(1) } else { 0 };
                 pause(self.app, until.saturating_duration_since(self.app.timers.now())).await?;
+            }
+        }
+    }
+
+    /// When the lease is renewed. Without others, or without leases, that is not necessary to keep the range.
+    fn renewal(&self, held: &Held) -> Instant {
+        let pause = SIGN_OF_LIFE.min(leases::lease(self.app) * SIGN_OF_LIFE_LEASES);
+        let is_contended = held.range.has_others && self.options.workers != Some(0);
+        if is_contended { held.until } else { held.until + pause }
+    }
+
+    /// Waits for the next page, and renews the lease meanwhile. None if the range has changed.
+    async fn poll(
+        &self,
+        held: &mut Held,
+        long_poll: Duration,
+    ) -> Result<Option<Result<Answer, ClientError>>, WorkerError> {
+        let RangeState { start, end, latest, .. } = held.range;
+        let answer = self.fetch_after(latest, Self::page_rows(held), long_poll);
+        tokio::pin!(answer);
+        loop {
+            tokio::select! {
+                answer = &mut answer => return Ok(Some(answer)),
+                () = self.app.timers.sleep_until(self.renewal(held)), if held.range.is_first => {
+                    *held = self.claim().await?;
+                    let range = held.range;
+                    if !range.is_first || (range.start, range.end, range.latest) != (start, end, latest) {
+                        return Ok(None);
+                    }
+                }
+                free = self.stand_by(), if !held.range.is_first => {
+                    free?;
+                    *held = self.claim().await?;
+                    return Ok(None);
+                }
             }
         }
     }

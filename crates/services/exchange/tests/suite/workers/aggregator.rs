@@ -123,7 +123,7 @@ async fn targets_that_cannot_be_paid_do_not_block_others() {
     }
     w.transfer().await.unwrap();
     assert_eq!(w.paid().await, [("42".to_owned(), m("0.89")), ("43".to_owned(), m("0.89"))]);
-    assert_eq!(w.app().core.metrics.workers.targets_set_aside.get(), 40);
+    assert_eq!(w.app().core.metrics.workers.targets_set_aside.get(), Some(40));
     let reply = batzen_http::client::Client::new(&Default::default())
         .unwrap()
         .get_json(format!("{}metrics", w.exchange.base_url()))

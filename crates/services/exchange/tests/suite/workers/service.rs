@@ -1,9 +1,12 @@
 //! The workers as tasks of the service.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use batzen_exchange::notices::tag;
 use batzen_protocol::Duration as Span;
+use batzen_tables::exchange::{LeaseJob, WorkerLeases};
 
 use crate::workers::proxy::Action;
 use crate::workers::world::{EXPIRED, World, m, reserve};
@@ -73,6 +76,67 @@ async fn the_workers_continue_after_an_outage_of_the_bank() {
     eventually("the credit", async || w.balance(reserve(7)) == Some(m("1"))).await;
     eventually("the transfers", async || w.open_transfers() == 0).await;
     assert_eq!(w.paid().await.len(), 20);
+    w.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_without_workers_shows_how_late_they_are() {
+    let w = World::new().await;
+    let client = batzen_http::client::Client::new(&Default::default()).unwrap();
+    let page = async || {
+        let reply = client.get_json(format!("{}metrics", w.exchange.base_url())).await.unwrap();
+        String::from_utf8(reply.body.to_vec()).unwrap()
+    };
+    let has = async |line: &str| page().await.contains(&format!("\n{line}\n"));
+    eventually("the first look", async || has("batzen_worker_aggregator_lag_seconds 0").await).await;
+    w.deposit("B", "43", &["1"], 0).await;
+    w.advance(1_000);
+    eventually("the lag", async || !has("batzen_worker_aggregator_lag_seconds 0").await).await;
+    let page = page().await;
+    let value = |name: &str| -> u64 {
+        let value = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        value.unwrap_or_else(|| panic!("{name} in {page}")).parse().unwrap()
+    };
+    assert!(value("batzen_worker_aggregator_lag_seconds") >= 900, "{page}");
+    assert!(value("batzen_worker_unattended_seconds{worker=\"aggregator\"}") >= 900, "{page}");
+    for idle in ["transfer", "closer", "expire", "drain"] {
+        assert_eq!(value(&format!("batzen_worker_{idle}_lag_seconds")), 0, "{page}");
+    }
+    w.end().await;
+}
+
+/// Otherwise other processes could not tell it from one that has died.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_single_watcher_renews_its_lease_while_the_bank_holds_its_request() {
+    let w = World::with(|_| {}, |config| config.workers.lease = Span::from_micros(20_000)).await;
+    w.add_incoming(reserve(1), "1", "42").await;
+    let requests = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&requests);
+    w.proxy.script(move |line, _| {
+        counted.fetch_add(usize::from(line.contains("history")), Ordering::SeqCst);
+        Action::Forward
+    });
+    w.exchange.start_workers();
+    eventually("the credit", async || w.balance(reserve(1)) == Some(m("1"))).await;
+    let until = || {
+        let leases = w.app().core.store.all::<WorkerLeases>().unwrap();
+        let watched = leases.iter().filter(|found| found.key.job == LeaseJob::Wirewatch);
+        watched.map(|found| found.row.until).max().unwrap()
+    };
+    let mut signs = 0;
+    let (mut seen, mut asked) = (until(), 0);
+    eventually("signs of life during one request", async || {
+        // Counted from the request that is under way.
+        if asked != requests.load(Ordering::SeqCst) {
+            (asked, signs) = (requests.load(Ordering::SeqCst), 0);
+        }
+        signs += usize::from(until() > seen);
+        seen = until();
+        signs >= 3
+    })
+    .await;
+    w.add_incoming(reserve(2), "1", "42").await;
+    eventually("the next credit", async || w.balance(reserve(2)) == Some(m("1"))).await;
     w.end().await;
 }
 

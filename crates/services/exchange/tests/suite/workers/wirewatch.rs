@@ -181,7 +181,7 @@ async fn invalid_rows_do_not_block_others() {
     assert_eq!(w.balance(reserve(7)), None);
     assert_eq!(w.cursor(), 12);
     let metrics = &w.app().core.metrics.workers;
-    assert_eq!((metrics.credits_set_aside.get(), metrics.credits_aside.get()), (6, 6));
+    assert_eq!((metrics.credits_set_aside.get(), metrics.credits_aside.get()), (6, Some(6)));
     let reasons = |w: &World| -> Vec<(u64, String)> {
         let rows = read::credits_aside(&w.app().core.store, 100).unwrap();
         rows.into_iter().map(|(key, row)| (key.bank_row, row.reason)).collect()
