@@ -641,8 +641,8 @@ impl<'a> SetUp<'a> {
             ("TRANSFER_IDLE_SLEEP_INTERVAL", "1 s".to_owned()),
             ("WIREWATCH_IDLE_SLEEP_INTERVAL", "1 s".to_owned()),
         ];
-        if let Some(port) = instance.ports.first() {
-            options.push(("PORT", port.to_string()));
+        if instance.role == Role::Exchange {
+            options.push(("PORT", instance.port().to_string()));
         }
         if let Some(proxy) = self.experiment.of(Role::Proxy).pop() {
             options.push(("TRUSTED_PROXIES", proxy.address));
@@ -733,8 +733,9 @@ impl<'a> SetUp<'a> {
     fn start_workers(&mut self, instance: &Instance) -> anyhow::Result<()> {
         let text = self.exchange_config(instance)?;
         let conf = self.configure(instance, text)?;
-        for worker in ["wirewatch", "aggregator", "transfer", "closer"] {
-            let command = self.batzen(instance, &["exchange", worker, "-c", &conf])?;
+        for (worker, authority) in worker_pages(instance) {
+            let command =
+                self.batzen(instance, &["exchange", worker, "-c", &conf, "--metrics", &authority])?;
             self.start_process(instance, &format!("{}-{worker}", instance.name), command)?;
         }
         Ok(())
@@ -883,7 +884,14 @@ impl<'a> SetUp<'a> {
                 .experiment
                 .of(role)
                 .iter()
-                .filter_map(|found| Some((found.name.clone(), metrics_authority(found)?)))
+                .flat_map(|found| match role {
+                    Role::Worker => worker_pages(found)
+                        .map(|(worker, authority)| (format!("{}-{worker}", found.name), authority))
+                        .collect(),
+                    _ => metrics_authority(found)
+                        .map(|found_at| vec![(found.name.clone(), found_at)])
+                        .unwrap_or_default(),
+                })
                 .collect();
             if targets.is_empty() {
                 continue;
@@ -922,6 +930,12 @@ impl<'a> SetUp<'a> {
         let line = serde_json::to_string(&super::load::Order::Target(self.experiment.target()?))?;
         self.agent(instance)?.ask(&Request::Input { name: instance.name.clone(), line }).map(drop)
     }
+}
+
+/// The workers of an instance, and where each shows its metrics.
+fn worker_pages(instance: &Instance) -> impl Iterator<Item = (&'static str, String)> {
+    let authorities = instance.ports.iter().map(|port| format!("{}:{port}", instance.address));
+    ["wirewatch", "aggregator", "transfer", "closer"].into_iter().zip(authorities)
 }
 
 /// Where an instance shows its metrics.

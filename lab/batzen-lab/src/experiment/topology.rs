@@ -188,7 +188,9 @@ impl Role {
             Self::Signer => &[7070, 7071],
             // The API, and the stream for the auditor.
             Self::Exchange => &[8081, 8090],
-            Self::Worker | Self::Load => &[],
+            // The pages of wirewatch, aggregator, transfer and closer.
+            Self::Worker => &[9181, 9182, 9183, 9184],
+            Self::Load => &[],
             Self::Proxy => &[8443],
             Self::Merchant => &[9966],
             Self::Auditor => &[8083],
