@@ -16,6 +16,12 @@ pub(crate) const EXAMPLES: &Examples = &[
          batzen-lab up town.toml --dir town-1",
     ),
     (&["experiment"], "batzen-lab experiment lab/topologies/town.toml --dir town-1"),
+    (&["provision"], "batzen-lab provision town.toml --package batzen_0.2.0_amd64.deb"),
+    (
+        &["sweep"],
+        "batzen-lab sweep lab/topologies/far-database.toml --over rtt_ms=0,2,10,50\n\
+         batzen-lab sweep lab/topologies/far-database.toml --over exchange.exchange.LANES=1,2,8 --dir lanes",
+    ),
     (&["status"], "batzen-lab status\nbatzen-lab status --dir town-1 --json"),
     (&["down"], "batzen-lab down"),
     (&["scale"], "batzen-lab scale exchange 3\nbatzen-lab scale load 8 --dir town-1"),

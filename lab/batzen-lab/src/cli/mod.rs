@@ -32,8 +32,12 @@ pub(crate) enum Command {
     Plan(plan::PlanArgs),
     /// Set up a payment system on the hosts of a topology
     Up(experiment::UpArgs),
+    /// Install Batzen and what the roles need on the ssh hosts of a topology
+    Provision(experiment::ProvisionArgs),
     /// Do a whole experiment: set up, take the steps of the file, check, end, and write the page
     Experiment(experiment::ExperimentArgs),
+    /// Repeat an experiment with other values of one parameter, and plot the knee
+    Sweep(experiment::SweepArgs),
     /// Show what runs where
     Status(experiment::StatusArgs),
     /// End everything that `up` started, and keep the result
@@ -113,9 +117,14 @@ pub(crate) fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Bench(args) => bench::run(args),
         Command::Plan(args) => bench::plan(&args),
         Command::Up(args) => experiment::up(&args, &bench::context()?.commit),
+        Command::Provision(args) => experiment::provision(&args),
         Command::Experiment(args) => {
             let context = bench::context()?;
             experiment::experiment(&args, &context.commit, &context.interrupted)
+        }
+        Command::Sweep(args) => {
+            let context = bench::context()?;
+            experiment::sweep(&args, &context.commit, &context.interrupted)
         }
         Command::Status(args) => experiment::status(&args),
         Command::Down(args) => experiment::down(&args),

@@ -639,7 +639,8 @@ pub(super) fn check(experiment: &mut Experiment) -> anyhow::Result<Value> {
         }
         let answer = crate::bench::load::wire::call(address, &crate::bench::load::wire::get("/audit.json"))?;
         let report: Value = serde_json::from_slice(&answer.body).context("/audit.json")?;
-        verdict["findings"] = json!(report["findings"].as_array().map(Vec::len));
+        let findings = report["findings"].as_array().context("/audit.json has no findings")?;
+        verdict["findings"] = json!(findings.len());
         std::fs::write(experiment.dir.join("audit.json"), serde_json::to_string_pretty(&report)?)?;
     }
     let exchange =

@@ -6,6 +6,7 @@
 //! | [`placement`] | which instance runs where |
 //! | [`agent`] | the process on each host that runs the others |
 //! | `hosts` | how hosts are made, reached and removed |
+//! | `provision` | packages on hosts that ssh reaches |
 //! | `setup` | files, keys and commands of each role |
 //! | `state` | the directory of an experiment |
 //! | `load` | wallets that put load on everything |
@@ -13,6 +14,7 @@
 //! | `control` | the controller's side of the load |
 //! | [`ramp`] | the knee of the load curve, and what limits it |
 //! | `page` | the page of a kept experiment |
+//! | `sweep` | the same experiment with other values of one parameter |
 
 pub mod agent;
 mod control;
@@ -21,9 +23,11 @@ mod load;
 mod network;
 mod page;
 pub mod placement;
+mod provision;
 pub mod ramp;
 mod setup;
 mod state;
+mod sweep;
 pub mod topology;
 
 use std::collections::BTreeMap;
@@ -40,6 +44,8 @@ use serde_json::{Value, json};
 
 pub(crate) use agent::now_ms;
 pub use control::LoadCommand;
+pub use provision::{ProvisionArgs, run as provision};
+pub use sweep::{SweepArgs, run as sweep};
 
 use agent::{Agent, Request};
 use network::NetworkOrder;
@@ -281,8 +287,24 @@ pub fn up(args: &UpArgs, commit: &str) -> anyhow::Result<ExitCode> {
         print_plan(args.json, &topology, &planned)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let mut experiment = Experiment::create(&args.at.dir, &text, topology, commit)?;
-    print_plan(args.json, &experiment.topology, &experiment.state.instances)?;
+    start(&text, topology, &args.at.dir, commit, args.json)?;
+    eprintln!(
+        "up: `batzen-lab load start --dir {0}` puts load on it, `batzen-lab down --dir {0}` ends it",
+        args.at.dir.display()
+    );
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Sets everything up in a directory, or nothing.
+fn start(
+    text: &str,
+    topology: Topology,
+    dir: &Path,
+    commit: &str,
+    as_json: bool,
+) -> anyhow::Result<Experiment> {
+    let mut experiment = Experiment::create(dir, text, topology, commit)?;
+    print_plan(as_json, &experiment.topology, &experiment.state.instances)?;
     if let Err(error) = set_up(&mut experiment) {
         eprintln!("taking everything down again; logs stay in {}", experiment.dir.display());
         if let Err(error) = take_down(&mut experiment) {
@@ -290,11 +312,7 @@ pub fn up(args: &UpArgs, commit: &str) -> anyhow::Result<ExitCode> {
         }
         return Err(error);
     }
-    eprintln!(
-        "up: `batzen-lab load start --dir {0}` puts load on it, `batzen-lab down --dir {0}` ends it",
-        args.at.dir.display()
-    );
-    Ok(ExitCode::SUCCESS)
+    Ok(experiment)
 }
 
 fn print_plan(as_json: bool, topology: &Topology, instances: &[Instance]) -> anyhow::Result<()> {
@@ -387,9 +405,21 @@ pub fn down(args: &DownArgs) -> anyhow::Result<ExitCode> {
 /// # Errors
 /// When it cannot be set up or ended. Steps that fail are in the verdict.
 pub fn experiment(args: &ExperimentArgs, commit: &str, interrupted: &AtomicBool) -> anyhow::Result<ExitCode> {
-    let up_args = UpArgs { topology: args.topology.clone(), at: args.at.clone(), plan: false, json: false };
-    up(&up_args, commit)?;
-    let mut experiment = Experiment::open(&args.at.dir)?;
+    let (text, topology) = read(&args.topology)?;
+    let (verdict, _) = carry_out(&text, topology, &args.at.dir, commit, interrupted)?;
+    println!("{verdict}");
+    Ok(if verdict["ok"] == true { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Sets up, takes the steps, checks, ends, and writes the page. Returns the verdict and the last ramp.
+fn carry_out(
+    text: &str,
+    topology: Topology,
+    dir: &Path,
+    commit: &str,
+    interrupted: &AtomicBool,
+) -> anyhow::Result<(Value, Option<ramp::Ramp>)> {
+    let mut experiment = start(text, topology, dir, commit, false)?;
     let mut failed = Vec::new();
     let steps = experiment.topology.steps.clone();
     for step in steps.iter().take_while(|_| !interrupted.load(Relaxed)) {
@@ -398,9 +428,11 @@ pub fn experiment(args: &ExperimentArgs, commit: &str, interrupted: &AtomicBool)
             failed.push(format!("{error:#}"));
         }
     }
+    // The steps may have added instances.
+    experiment = Experiment::open(dir)?;
     let checked = control::check(&mut experiment);
     take_down(&mut experiment)?;
-    let verdict = checked.unwrap_or_else(|error| {
+    let checked = checked.unwrap_or_else(|error| {
         failed.push(format!("check: {error:#}"));
         json!({})
     });
@@ -415,22 +447,18 @@ pub fn experiment(args: &ExperimentArgs, commit: &str, interrupted: &AtomicBool)
         failed.push("no wallet has done anything".to_owned());
     }
     let is_right =
-        verdict["conserved"] == true && verdict["findings"].as_u64().is_none_or(|count| count == 0);
-    let is_ok = failed.is_empty() && is_right;
-    println!(
-        "{}",
-        json!({
-            "ok": is_ok,
-            "operations": operations,
-            "knee_ops_per_s": ramp.as_ref().and_then(|ramp| ramp.knee_ops_per_s),
-            "bottleneck": ramp.as_ref().and_then(|ramp| ramp.bottleneck.clone()),
-            "conserved": verdict["conserved"],
-            "findings": verdict["findings"],
-            "failed": failed,
-            "report": path,
-        })
-    );
-    Ok(if is_ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        checked["conserved"] == true && checked["findings"].as_u64().is_none_or(|count| count == 0);
+    let verdict = json!({
+        "ok": failed.is_empty() && is_right,
+        "operations": operations,
+        "knee_ops_per_s": ramp.as_ref().and_then(|ramp| ramp.knee_ops_per_s),
+        "bottleneck": ramp.as_ref().and_then(|ramp| ramp.bottleneck.clone()),
+        "conserved": checked["conserved"],
+        "findings": checked["findings"],
+        "failed": failed,
+        "report": path,
+    });
+    Ok((verdict, ramp))
 }
 
 /// Takes a step as a user would: with this program.

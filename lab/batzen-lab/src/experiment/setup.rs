@@ -98,7 +98,7 @@ impl<'a> SetUp<'a> {
         for role in Role::ALL {
             let instances = self.experiment.of(role);
             if role == Role::Exchange && !instances.is_empty() {
-                self.found_exchange()?;
+                self.make_tables()?;
             }
             for instance in &instances {
                 self.start(instance)?;
@@ -352,9 +352,10 @@ impl<'a> SetUp<'a> {
         let command = CommandLine::new(initdb.into_iter().chain(auth)).by(POSTGRES_USER);
         self.agent(instance)?.run(command)?;
         let mut settings = format!(
-            "port = {}\nlisten_addresses = '*'\nunix_socket_directories = '{dir}'\nwal_level = logical\n\
+            "port = {}\nlisten_addresses = '{}'\nunix_socket_directories = '{dir}'\nwal_level = logical\n\
              max_connections = 300\nsynchronous_commit = on\n",
-            instance.port()
+            instance.port(),
+            instance.address
         );
         for (name, value) in instance.settings.get("postgresql").into_iter().flatten() {
             let _ = writeln!(settings, "{name} = '{}'", value.replace('\'', "''"));
@@ -403,7 +404,11 @@ impl<'a> SetUp<'a> {
         let mut command = CommandLine::new(words).by(POSTGRES_USER);
         command.env.insert("PGPASSWORD".to_owned(), self.experiment.state.password.clone());
         self.agent(instance)?.run(command)?;
-        let settings = format!("port = {}\nunix_socket_directories = '{dir}'\n", instance.port());
+        let settings = format!(
+            "port = {}\nlisten_addresses = '{}'\nunix_socket_directories = '{dir}'\n",
+            instance.port(),
+            instance.address
+        );
         self.append(instance, &format!("{data}/postgresql.conf"), &settings)?;
         self.serve_postgres(instance, &bin, &dir)?;
         self.sql(&primary, "postgres", "ALTER SYSTEM SET synchronous_standby_names = 'standby'")?;
@@ -462,14 +467,17 @@ impl<'a> SetUp<'a> {
         self.open_account(ACCOUNT)
     }
 
-    /// Makes the keys of signers and nodes, and the master key, before the first of them starts.
-    fn found_exchange(&mut self) -> anyhow::Result<()> {
-        if let Some(url) = self.database_url() {
-            let first = self.experiment.of(Role::Exchange).remove(0);
-            let words = ["exchange", "dbinit", "--database", &url];
-            self.run(&first, &words)?;
-        }
-        Ok(())
+    /// Makes the tables of the exchange, if it has a database.
+    fn make_tables(&mut self) -> anyhow::Result<()> {
+        let Some(url) = self.database_url() else { return Ok(()) };
+        let first = self.experiment.of(Role::Exchange).into_iter().next().context("there is an exchange")?;
+        let mut text = self.common_of(&first)?;
+        put_section(&mut text, "exchange", &[("DB", "postgres".to_owned())]);
+        put_section(&mut text, "exchangedb-postgres", &[("CONFIG", url)]);
+        // In a file, since everybody on a machine can read the arguments of commands.
+        let path = self.dir(&first)?.join("dbinit.conf");
+        self.agent(&first)?.put(&path, &text)?;
+        self.run(&first, &["exchange", "dbinit", "-c", &path.to_string_lossy()]).map(drop)
     }
 
     /// Tells the signers about the present processes of the exchange, which they learn at their start.

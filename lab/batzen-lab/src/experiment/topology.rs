@@ -181,8 +181,9 @@ impl Role {
     #[must_use]
     pub const fn ports(self) -> &'static [u16] {
         match self {
-            Self::Postgres => &[5432],
-            Self::Standby => &[5433],
+            // Not those of the server and of the Prometheus that Debian's packages start.
+            Self::Postgres => &[5532],
+            Self::Standby => &[5533],
             Self::Bank => &[8082],
             // The signing port and the page's.
             Self::Signer => &[7070, 7071],
@@ -194,7 +195,7 @@ impl Role {
             Self::Proxy => &[8443],
             Self::Merchant => &[9966],
             Self::Auditor => &[8083],
-            Self::Prometheus => &[9090],
+            Self::Prometheus => &[9490],
         }
     }
 }

@@ -17,6 +17,8 @@ fn help_texts() {
         ("switch bench", "switch-bench"),
         ("up", "up"),
         ("experiment", "experiment"),
+        ("provision", "provision"),
+        ("sweep", "sweep"),
         ("scale", "scale"),
         ("disturb", "disturb"),
         ("disturb link", "disturb-link"),

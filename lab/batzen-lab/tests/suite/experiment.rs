@@ -219,7 +219,12 @@ fn a_ramp_names_the_way_to_a_far_database() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("far.toml");
     // Fewer and shorter steps than a person would want.
-    let text = topology.replace("\"--step-s\", \"5\"", "\"--step-s\", \"3\"");
+    let (long, short) = (
+        r#""--from", "4", "--factor", "2", "--steps", "7", "--step-s", "5""#,
+        r#""--from", "20", "--factor", "4", "--steps", "4", "--step-s", "3""#,
+    );
+    assert!(topology.contains(long));
+    let text = topology.replace(long, short);
     std::fs::write(&file, text).unwrap();
     let output = on(&dir.path().join("experiment"), &["experiment", file.to_str().unwrap()]);
     let last = stdout(&output).lines().last().unwrap_or_default().to_owned();
