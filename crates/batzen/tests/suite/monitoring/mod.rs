@@ -216,7 +216,7 @@ pub(crate) fn queries(dashboard: &Value) -> Vec<String> {
     targets.map(|target| target["expr"].as_str().unwrap().to_owned()).collect()
 }
 
-const DASHBOARDS: [&str; 7] = [
+const DASHBOARDS: [&str; 8] = [
     "grafana/exchange.json",
     "grafana/bank.json",
     "grafana/merchant.json",
@@ -224,6 +224,7 @@ const DASHBOARDS: [&str; 7] = [
     "grafana/switch.json",
     "grafana/signer.json",
     "grafana/store.json",
+    "grafana/experiment.json",
 ];
 
 #[test]
