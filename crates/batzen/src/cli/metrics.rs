@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use batzen_cli_support::{numbers, services};
 use batzen_http::client::{Client, ClientOptions};
 use clap::Args;
@@ -42,6 +42,10 @@ pub(super) fn run(args: MetricsArgs) -> anyhow::Result<ExitCode> {
 }
 
 async fn show(args: MetricsArgs) -> anyhow::Result<ExitCode> {
+    for (number, process) in args.processes.iter().enumerate() {
+        let is_twice = args.processes[..number].contains(process);
+        ensure!(!is_twice, "{process} is named twice, and its counters would be added twice");
+    }
     let client = Client::new(&ClientOptions::default())?;
     let mut pages = Vec::with_capacity(args.processes.len());
     for process in &args.processes {

@@ -305,8 +305,9 @@ impl Soak {
     fn look(&mut self) {
         for shift in ["0", "7200000000"] {
             let output = self.auditor.run(&["run", "-T", shift]);
-            let is_too_early =
-                ["not whole", "the copy is empty"].iter().any(|why| stderr(&output).contains(why));
+            let is_too_early = ["not whole", "the copy is empty", "there is no store"]
+                .iter()
+                .any(|why| stderr(&output).contains(why));
             if output.status.code() == Some(1) && is_too_early {
                 return;
             }

@@ -342,7 +342,7 @@ impl<R: Rules> Lane<R> {
     /// When the operating system refuses to start a thread.
     pub fn start(rules: Arc<R>, store: Store, clock: Arc<dyn Clock>, options: LaneOptions) -> Self {
         let metrics = Arc::<LaneMetrics>::default();
-        metrics.limits(options.queue_commands_max, options.batch_commands_max);
+        metrics.limits(1, options.queue_commands_max, options.batch_commands_max);
         Self::start_one(rules, store, clock, options, metrics, 0)
     }
 
@@ -397,7 +397,7 @@ impl<R: Rules> Lane<R> {
     pub fn inline(rules: Arc<R>, store: Store, options: LaneOptions) -> (Self, InlineQueue<R>) {
         let metrics = Arc::<LaneMetrics>::default();
         let LaneOptions { queue_commands_max, queue_events_max, batch_commands_max, .. } = options;
-        metrics.limits(queue_commands_max, batch_commands_max);
+        metrics.limits(1, queue_commands_max, batch_commands_max);
         let limits = QueueLimits { commands_max: queue_commands_max, events_max: queue_events_max };
         let (queue, submissions) = SubmissionQueue::new(limits, Arc::clone(&metrics));
         let (gathered, gathered_max) = (Mutex::default(), queue_commands_max);

@@ -43,7 +43,7 @@ impl<R: Rules> Lanes<R> {
     ) -> Self {
         assert!((1..=LANES_MAX).contains(&count), "1 to {LANES_MAX} lanes");
         let metrics = Arc::<LaneMetrics>::default();
-        metrics.limits(options.queue_commands_max * count, options.batch_commands_max);
+        metrics.limits(count, options.queue_commands_max * count, options.batch_commands_max);
         let start = |number| {
             let (rules, clock) = (Arc::clone(&rules), Arc::clone(clock));
             Lane::start_one(rules, store.clone(), clock, options, Arc::clone(&metrics), number)

@@ -22,6 +22,7 @@ pub struct LaneMetrics {
     serves_clients: AtomicU64,
     /// Waiting events. For most lanes a command is one event.
     waiting: AtomicU64,
+    lanes: Gauge,
     queue_limit: Gauge,
     batch_limit: Gauge,
     batch_commands_max: AtomicU64,
@@ -55,6 +56,7 @@ impl Default for LaneMetrics {
             failed_batches: Counter::default(),
             serves_clients: AtomicU64::new(0),
             waiting: AtomicU64::new(0),
+            lanes: Gauge::default(),
             queue_limit: Gauge::default(),
             batch_limit: Gauge::default(),
             batch_commands_max: AtomicU64::new(0),
@@ -94,7 +96,9 @@ pub struct LaneSnapshot {
 }
 
 impl LaneMetrics {
-    pub(crate) fn limits(&self, queue_commands_max: usize, batch_commands_max: usize) {
+    /// Notes the number of lanes, and the limits of the queues together and of a batch.
+    pub(crate) fn limits(&self, lanes: usize, queue_commands_max: usize, batch_commands_max: usize) {
+        self.lanes.set(lanes as u64);
         self.queue_limit.set(queue_commands_max as u64);
         self.batch_limit.set(batch_commands_max as u64);
     }
@@ -237,6 +241,11 @@ impl LaneMetrics {
             "batzen_lane_failed_total",
             "Commands not decided because the store could not be read or written",
             &self.failed_commands,
+        );
+        page.gauge(
+            "batzen_lanes",
+            "Lanes, whose times are added up in batzen_lane_stage_seconds",
+            self.lanes.get(),
         );
         page.gauge("batzen_lane_queued", "Commands waiting", self.waiting());
         page.gauge("batzen_lane_queue_limit", "Commands that may wait", self.queue_limit.get());

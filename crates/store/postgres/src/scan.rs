@@ -18,6 +18,9 @@ const ROWS_AT_ONCE: i32 = 2_000;
 /// Number of positions that are read at once.
 const POSITIONS_AT_ONCE: usize = 10_000;
 
+/// Number of positions that are read first: many readers only look for the first one.
+const POSITIONS_AT_FIRST: usize = 32;
+
 /// A transaction on its own connection, whose snapshot contains the rows.
 pub(crate) struct Frozen {
     connection: Mutex<Connection>,
@@ -124,6 +127,7 @@ impl Database {
             kind != IndexKind::Serial
                 || position.last_chunk().is_some_and(|serial| u64::from_be_bytes(*serial) < decided)
         };
+        let mut limit = POSITIONS_AT_FIRST;
         loop {
             let mut page: Vec<Vec<u8>> = Vec::new();
             self.with_reader(|connection| {
@@ -133,14 +137,15 @@ impl Database {
                     if let Some(to) = &to {
                         params.bytes(to);
                     }
-                    params.int8(POSITIONS_AT_ONCE.try_into().expect("small"));
+                    params.int8(limit.try_into().expect("small"));
                 });
                 connection.run(&mut |_, mut columns| {
                     page.push(columns.bytes()?.to_vec());
                     Ok(())
                 })
             })?;
-            let is_last = page.len() < POSITIONS_AT_ONCE;
+            let is_last = page.len() < limit;
+            limit = POSITIONS_AT_ONCE;
             for position in page.iter().filter(|position| is_decided(position)) {
                 if visit(position).is_break() {
                     return Ok(());

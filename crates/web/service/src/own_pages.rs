@@ -115,7 +115,9 @@ impl OwnPages {
             }
         };
         let url = bound.as_ref().map_or_else(|| address.to_string(), |server| server.bound().to_string());
-        tracing::info!(%url, "the metrics of this process are served");
+        if bound.is_some() {
+            tracing::info!(%url, "the metrics of this process are served");
+        }
         let mut table = Table::new(Style::ByPath, &[]).monitored("");
         if app.monitor().is_filled() {
             table = table.with_dashboard("");

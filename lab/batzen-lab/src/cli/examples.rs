@@ -27,7 +27,7 @@ pub(crate) const EXAMPLES: &Examples = &[
     (&["scale"], "batzen-lab scale exchange 3\nbatzen-lab scale load 8 --dir town-1"),
     (
         &["disturb"],
-        "batzen-lab disturb kill exchange-1\nbatzen-lab disturb cut second    a site is off\n\
+        "batzen-lab disturb kill exchange-1\nbatzen-lab disturb cut second    cuts a site off\n\
          batzen-lab disturb slow postgres 0.1",
     ),
     (&["disturb", "kill"], "batzen-lab disturb kill exchange-1"),

@@ -34,7 +34,7 @@ pub(crate) enum Command {
     Up(experiment::UpArgs),
     /// Install Batzen and what the roles need on the ssh hosts of a topology
     Provision(experiment::ProvisionArgs),
-    /// Do a whole experiment: set up, take the steps of the file, check, end, and write the page
+    /// Run a whole experiment: set up, run the steps of the file, check, end, and write the page
     Experiment(experiment::ExperimentArgs),
     /// Repeat an experiment with other values of one parameter, and plot the knee
     Sweep(experiment::SweepArgs),
@@ -44,7 +44,7 @@ pub(crate) enum Command {
     Down(experiment::DownArgs),
     /// Add or remove instances of a role while everything runs
     Scale(experiment::ScaleArgs),
-    /// Kill, stop or slow an instance, or promote the standby
+    /// Inject failures: kill, stop or slow an instance, cut a site off, promote the standby
     Disturb(experiment::DisturbArgs),
     /// Run a command on a host, or a shell
     Ssh(experiment::SshArgs),
@@ -116,7 +116,10 @@ pub(crate) fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Shop(args) => shop::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Plan(args) => bench::plan(&args),
-        Command::Up(args) => experiment::up(&args, &bench::context()?.commit),
+        Command::Up(args) => {
+            let context = bench::context()?;
+            experiment::up(&args, &context.commit, &context.interrupted)
+        }
         Command::Provision(args) => experiment::provision(&args),
         Command::Experiment(args) => {
             let context = bench::context()?;
@@ -128,8 +131,8 @@ pub(crate) fn run(command: Command) -> anyhow::Result<ExitCode> {
         }
         Command::Status(args) => experiment::status(&args),
         Command::Down(args) => experiment::down(&args),
-        Command::Scale(args) => experiment::scale(&args),
-        Command::Disturb(args) => experiment::disturb(&args),
+        Command::Scale(args) => experiment::scale(&args, &bench::context()?.interrupted),
+        Command::Disturb(args) => experiment::disturb(&args, &bench::context()?.interrupted),
         Command::Ssh(args) => experiment::shell(&args),
         Command::Load(args) => experiment::load(&args),
         Command::Check(args) => experiment::check(&args),

@@ -12,10 +12,10 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 use super::agent::{Agent, CommandLine, Request, Sample};
-use super::load::{LoadPlan, Mix, Order, Second, histogram};
+use super::load::{LoadPlan, Mix, Order, Second, Target, histogram};
 use super::placement::Instance;
 use super::ramp::{HostUsage, Ramp, Step, Usage};
-use super::setup::metrics_authority;
+use super::setup::{metrics_authority, socket_addr};
 use super::state::Experiment;
 use super::topology::Role;
 use super::{DirArgs, now_ms};
@@ -25,6 +25,8 @@ use crate::bench::load::scrape::Page;
 const PLAN: &str = "load.json";
 /// The file with the last ramp.
 const RAMP: &str = "ramp.json";
+/// The file with the verdict of the last check.
+pub(super) const CHECK: &str = "check.json";
 /// Time after a change of the load that does not count.
 const SETTLE: Duration = Duration::from_secs(2);
 /// The pause between two looks at the generators.
@@ -51,11 +53,11 @@ enum Action {
     Scale(ScaleArgs),
     /// Change the rate of operations
     Rate(RateArgs),
-    /// Change what wallets do
+    /// Change the mix of operations
     Mix(MixArgs),
-    /// Raise the rate until the services do not follow, and find out why
+    /// Raise the rate until the services no longer keep up, and find out why
     Ramp(RampArgs),
-    /// Show what the wallets do, a line each second
+    /// Show operations, latencies and errors, a line each second
     Show(ShowArgs),
 }
 
@@ -163,9 +165,20 @@ fn factor(text: &str) -> Result<f64, String> {
     }
 }
 
-/// The generators of an experiment, and how far their lines were read.
+/// A generator, and how far its lines were read.
+struct Generator {
+    instance: Instance,
+    agent: Agent,
+    out: PathBuf,
+    offset: u64,
+    /// Wallets at work in the last line.
+    wallets: Option<usize>,
+}
+
+/// The generators of an experiment.
 struct Generators {
-    all: Vec<(Instance, Agent, PathBuf, u64)>,
+    all: Vec<Generator>,
+    target: Target,
 }
 
 impl Generators {
@@ -183,41 +196,50 @@ impl Generators {
                 }
                 offset = next;
             }
-            all.push((instance, agent, out, offset));
+            all.push(Generator { instance, agent, out, offset, wallets: None });
         }
         ensure!(!all.is_empty(), "the topology has no role load, whose wallets could put load on anything");
-        Ok(Self { all })
+        Ok(Self { all, target: experiment.target()? })
     }
 
-    /// Tells all what to do, each its part.
+    /// Tells all what to do, each its part, and with which services: one that was started again knows neither.
     fn order(&mut self, plan: &LoadPlan) -> anyhow::Result<()> {
         let count = self.all.len();
-        for (index, (instance, agent, ..)) in self.all.iter_mut().enumerate() {
+        for (index, generator) in self.all.iter_mut().enumerate() {
             let part = LoadPlan {
                 wallets: plan.wallets / count + usize::from(index < plan.wallets % count),
                 rate_per_s: plan.rate_per_s.map(|rate| rate / count as f64),
                 seed: plan.seed.wrapping_mul(1000).wrapping_add(index as u64),
                 ..*plan
             };
-            let line = serde_json::to_string(&Order::Plan(part))?;
-            agent.ask(&Request::Input { name: instance.name.clone(), line })?;
+            for order in [Order::Target(self.target.clone()), Order::Plan(part)] {
+                let line = serde_json::to_string(&order)?;
+                generator.agent.ask(&Request::Input { name: generator.instance.name.clone(), line })?;
+            }
         }
         Ok(())
     }
 
-    /// What was written since the last call.
-    fn seconds(&mut self) -> anyhow::Result<Vec<Second>> {
-        let mut seconds = Vec::new();
-        for (_, agent, out, offset) in &mut self.all {
-            let (text, _) = agent.get(out, *offset)?;
+    /// The lines since the last call, by generator.
+    fn lines(&mut self) -> anyhow::Result<Vec<Vec<Second>>> {
+        let mut all = Vec::with_capacity(self.all.len());
+        for generator in &mut self.all {
+            let (text, _) = generator.agent.get(&generator.out, generator.offset)?;
             // The last line may not be whole yet.
             let whole = text.rfind('\n').map_or(0, |end| end + 1);
-            *offset += whole as u64;
-            for line in text[..whole].lines() {
-                seconds.push(serde_json::from_str(line).context("a line of a generator")?);
-            }
+            generator.offset += whole as u64;
+            let seconds =
+                text[..whole].lines().map(|line| serde_json::from_str(line).context("a line of a generator"));
+            let seconds = seconds.collect::<anyhow::Result<Vec<Second>>>()?;
+            generator.wallets = seconds.last().map(|second| second.wallets).or(generator.wallets);
+            all.push(seconds);
         }
-        Ok(seconds)
+        Ok(all)
+    }
+
+    /// The same of all together.
+    fn seconds(&mut self) -> anyhow::Result<Vec<Second>> {
+        Ok(self.lines()?.into_iter().flatten().collect())
     }
 }
 
@@ -278,25 +300,29 @@ impl Sum {
     }
 }
 
-/// The samples of a host between two times.
+/// The samples of a host between two times of this machine's clock.
 fn samples(experiment: &Experiment, host: &str, from_ms: u64, to_ms: u64) -> anyhow::Result<Vec<Sample>> {
     let mut agent = experiment.agent(host)?;
+    let there = |time_ms: u64| time_ms.saturating_add_signed(agent.clock_offset_ms);
+    let times = there(from_ms)..=there(to_ms);
     let path = experiment.hosts.get(host).context("every host is known")?.dir.join("samples.jsonl");
     let (mut found, mut offset) = (Vec::new(), 0);
     loop {
         let (text, _) = agent.get(&path, offset)?;
         let whole = text.rfind('\n').map_or(0, |end| end + 1);
         if whole == 0 {
-            return Ok(found);
+            break;
         }
         offset += whole as u64;
         for line in text[..whole].lines() {
             let sample: Sample = serde_json::from_str(line).context("a sample")?;
-            if (from_ms..=to_ms).contains(&sample.time_ms) {
+            if times.contains(&sample.time_ms) {
                 found.push(sample);
             }
         }
     }
+    ensure!(found.len() > 1, "{host}: its agent took no samples during the step");
+    Ok(found)
 }
 
 /// The growth of a counter a second.
@@ -318,6 +344,7 @@ fn usage(experiment: &Experiment, from_ms: u64, to_ms: u64) -> anyhow::Result<(V
         let waited = |sample: &Sample| sample.host.disk_wait_us;
         hosts.push(HostUsage {
             host: host.clone(),
+            machine: experiment.machine(host),
             cores: last.host.cores,
             busy: last.host.busy_ticks.saturating_sub(first.host.busy_ticks) as f64 / ticks,
             disk_wait: waited(first)
@@ -355,7 +382,7 @@ fn usage(experiment: &Experiment, from_ms: u64, to_ms: u64) -> anyhow::Result<(V
 /// The pages with the metrics of the exchange's processes.
 fn pages(experiment: &Experiment) -> BTreeMap<String, Page> {
     let fetch = |instance: &Instance| {
-        let address = metrics_authority(instance)?.parse().ok()?;
+        let address = socket_addr(&metrics_authority(instance)?).ok()?;
         Some((instance.name.clone(), Page::fetch(address).ok()?))
     };
     experiment.of(Role::Exchange).iter().filter_map(fetch).collect()
@@ -390,12 +417,31 @@ fn add_lanes(
         if let (Some(prefetch), Some(execute), Some(commit)) =
             (stage("prefetch"), stage("execute"), stage("commit"))
         {
-            used.lane_s = Some([prefetch, execute, commit].map(|sum| sum / seconds));
+            // The sum is over all lanes, and one lane's time is a second a second.
+            let lanes = after.value("batzen_lanes").filter(|lanes| *lanes >= 1.0).unwrap_or(1.0);
+            used.lane_s = Some([prefetch, execute, commit].map(|sum| sum / seconds / lanes));
             let commits =
                 grown("batzen_lane_stage_seconds_count{stage=\"commit\"}").filter(|count| *count > 0.0);
             used.commit_ms = commits.map(|count| commit / count * 1000.0);
         }
     }
+}
+
+/// Removes the verdict of the last check.
+fn remove_verdict(experiment: &Experiment) -> anyhow::Result<()> {
+    match std::fs::remove_file(experiment.dir.join(CHECK)) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error).context(CHECK),
+        _ => Ok(()),
+    }
+}
+
+/// Divides the load among the present generators, and tells them about the present services.
+///
+/// # Errors
+/// When one does not answer.
+pub(super) fn divide_again(experiment: &Experiment) -> anyhow::Result<()> {
+    let Ok(plan) = saved_plan(experiment) else { return Ok(()) };
+    Generators::connect(experiment)?.order(&plan)
 }
 
 fn saved_plan(experiment: &Experiment) -> anyhow::Result<LoadPlan> {
@@ -405,6 +451,10 @@ fn saved_plan(experiment: &Experiment) -> anyhow::Result<LoadPlan> {
 }
 
 fn put_plan(experiment: &Experiment, generators: &mut Generators, plan: &LoadPlan) -> anyhow::Result<()> {
+    if plan.wallets > 0 {
+        // What was certified before is not about what comes now.
+        remove_verdict(experiment)?;
+    }
     generators.order(plan)?;
     std::fs::write(experiment.dir.join(PLAN), serde_json::to_string(plan)?)?;
     let rate = plan.rate_per_s.map_or_else(|| "free".to_owned(), number);
@@ -480,7 +530,7 @@ fn show(args: &ShowArgs) -> anyhow::Result<ExitCode> {
             "wallets", "offered", "done", "p50 ms", "p99 ms", "errors", "waiting"
         );
     }
-    let (mut shown, mut waiting) = (0, Vec::new());
+    let (mut shown, mut waiting): (u64, Vec<Second>) = (0, Vec::new());
     while shown < args.seconds {
         std::thread::sleep(LOOK_PAUSE);
         waiting.extend(generators.seconds()?);
@@ -532,18 +582,24 @@ fn step(
     std::thread::sleep(SETTLE);
     generators.seconds()?;
     let (from_ms, begun, before) = (now_ms(), Instant::now(), pages(experiment));
-    let mut seconds = Vec::new();
+    let mut lines: Vec<Vec<Second>> = vec![Vec::new(); generators.all.len()];
     while begun.elapsed() < length {
         std::thread::sleep(LOOK_PAUSE.min(length.saturating_sub(begun.elapsed())));
-        seconds.extend(generators.seconds()?);
+        for (all, new) in lines.iter_mut().zip(generators.lines()?) {
+            all.extend(new);
+        }
     }
     let (to_ms, elapsed, after) = (now_ms(), begun.elapsed().as_secs_f64(), pages(experiment));
+    let silent =
+        lines.iter().position(Vec::is_empty).map(|index| generators.all[index].instance.name.clone());
+    ensure!(silent.is_none(), "{} is silent: `batzen-lab status` shows why", silent.unwrap_or_default());
+    // Each generator writes one line a second, so the lines tell the time that they cover.
+    let covered_s = lines.iter().map(Vec::len).sum::<usize>() as f64 / lines.len() as f64;
+    let seconds: Vec<Second> = lines.into_iter().flatten().collect();
     let (mut used, hosts) = usage(experiment, from_ms, to_ms)?;
     add_lanes(&mut used, &before, &after, elapsed);
     add_round_trips(experiment, &mut used)?;
     let (sum, latency) = (Sum::of(&seconds), Sum::of(&seconds).latency());
-    // Each generator writes one line a second, so the lines tell the time that they cover.
-    let covered_s = (seconds.len() as f64 / generators.all.len() as f64).max(1.0);
     Ok(Step {
         offered_per_s: plan.rate_per_s.unwrap_or(0.0),
         ops_per_s: sum.ops as f64 / covered_s,
@@ -551,6 +607,7 @@ fn step(
         p50_us: latency.value_at_quantile(0.5),
         p99_us: latency.value_at_quantile(0.99),
         errors: sum.errors.values().sum(),
+        ops: sum.ops,
         usage: used,
         hosts,
     })
@@ -616,30 +673,22 @@ pub(super) fn kept_ramp(experiment: &Experiment) -> Option<Ramp> {
 
 /// Ends the load, waits until all is settled, and asks whether the books are right.
 pub(super) fn check(experiment: &mut Experiment) -> anyhow::Result<Value> {
-    if let Ok(mut generators) = Generators::connect(experiment) {
+    remove_verdict(experiment)?;
+    if !experiment.of(Role::Load).is_empty() {
+        let mut generators = Generators::connect(experiment)?;
         put_plan(experiment, &mut generators, &LoadPlan::default())?;
         let deadline = Instant::now() + PATIENCE;
-        while generators.seconds()?.last().is_none_or(|second| second.wallets > 0) {
+        // Only each generator itself knows whether its wallets are at work.
+        while generators.all.iter().any(|generator| generator.wallets != Some(0)) {
             ensure!(Instant::now() < deadline, "the wallets do not end their operations");
             std::thread::sleep(LOOK_PAUSE);
+            generators.seconds()?;
         }
     }
-    let mut verdict = json!({ "conserved": null, "findings": null });
+    let mut verdict = json!({ "time_ms": now_ms(), "conserved": null, "findings": null });
     if let Some(auditor) = experiment.of(Role::Auditor).pop() {
-        let address = auditor.authority().parse().context("the auditor's address")?;
-        let deadline = Instant::now() + PATIENCE;
-        let mut quiet = 0;
-        // Twice, because commits may be on their way.
-        while quiet < 2 {
-            let page = Page::fetch(address)?;
-            let lag = page.value("batzen_feed_lag_commits").unwrap_or(0.0);
-            quiet = if lag == 0.0 { quiet + 1 } else { 0 };
-            ensure!(Instant::now() < deadline, "the auditor does not catch up: {lag} commits behind");
-            std::thread::sleep(LOOK_PAUSE);
-        }
-        let answer = crate::bench::load::wire::call(address, &crate::bench::load::wire::get("/audit.json"))?;
-        let report: Value = serde_json::from_slice(&answer.body).context("/audit.json")?;
-        let findings = report["findings"].as_array().context("/audit.json has no findings")?;
+        let report = audit(experiment, &auditor)?;
+        let findings = report["findings"].as_array().context("the auditor's report has no findings")?;
         verdict["findings"] = json!(findings.len());
         std::fs::write(experiment.dir.join("audit.json"), serde_json::to_string_pretty(&report)?)?;
     }
@@ -653,8 +702,41 @@ pub(super) fn check(experiment: &mut Experiment) -> anyhow::Result<Value> {
         // Not known is not right.
         Err(error) => verdict["reason"] = json!(format!("{error:#}")),
     }
-    std::fs::write(experiment.dir.join("check.json"), serde_json::to_string_pretty(&verdict)?)?;
+    std::fs::write(experiment.dir.join(CHECK), serde_json::to_string_pretty(&verdict)?)?;
     Ok(verdict)
+}
+
+/// The report of an auditor that has seen everything and compares with the bank now.
+fn audit(experiment: &Experiment, auditor: &Instance) -> anyhow::Result<Value> {
+    let address = socket_addr(&auditor.authority())?;
+    let deadline = Instant::now() + PATIENCE;
+    let mut quiet = 0;
+    // Twice, because commits may be on their way.
+    while quiet < 2 {
+        let lag = Page::fetch(address)?.value("batzen_feed_lag_commits");
+        quiet = if lag == Some(0.0) { quiet + 1 } else { 0 };
+        ensure!(Instant::now() < deadline, "the auditor does not catch up: {lag:?} commits behind");
+        std::thread::sleep(LOOK_PAUSE);
+    }
+    let access = experiment.hosts.get(&auditor.host).context("a placed instance has a host")?;
+    let conf = access.dir.join(&auditor.name).join("conf").to_string_lossy().into_owned();
+    let words = [access.batzen.as_str(), "auditor", "run", "-c", &conf, "--json"];
+    // Findings make it fail, and are what is asked for.
+    let (_, stdout, stderr) =
+        experiment.agent(&auditor.host)?.run_whatever_comes(CommandLine::new(words), "")?;
+    let report: Value =
+        serde_json::from_str(&stdout).with_context(|| format!("auditor run: {}", stderr.trim()))?;
+    ensure!(
+        report["without_bank"].is_null(),
+        "the auditor could not compare with the bank: {}",
+        report["without_bank"]
+    );
+    let unchecked = report["accounts_not_checked"].as_array().is_some_and(|accounts| !accounts.is_empty());
+    ensure!(!unchecked, "the auditor did not check {}", report["accounts_not_checked"]);
+    let stream = &report["stream"];
+    let is_connected = stream.is_null() || stream["connected"] == true && stream["failure"].is_null();
+    ensure!(is_connected, "the auditor does not follow the exchange: {}", stream["text"]);
+    Ok(report)
 }
 
 /// Whether the exchange's books balance, and the figures that say so.
@@ -662,7 +744,7 @@ fn books(experiment: &Experiment, exchange: &Instance) -> anyhow::Result<(bool, 
     const DIFFERENCE: &str = "batzen_money_conservation_difference";
     if experiment.of(Role::Postgres).is_empty() {
         // An embedded store is open in its service, whose metrics are exact after every commit.
-        let page = Page::fetch(exchange.authority().parse().context("the exchange's address")?)?;
+        let page = Page::fetch(socket_addr(&exchange.authority())?)?;
         let difference = page.value(DIFFERENCE).context("the exchange is still adding up its rows")?;
         return Ok((difference == 0.0, json!({ DIFFERENCE: difference })));
     }

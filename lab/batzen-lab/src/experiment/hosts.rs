@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
 
-use super::agent::{Agent, Reach, Request, quoted, ssh};
+use super::agent::{Agent, MARK, Reach, Request, quoted, ssh};
 use super::placement::namespace_address;
 use super::topology::{HostKind, Topology};
 
@@ -35,11 +35,12 @@ pub(super) struct HostAccess {
     pub(super) socket: PathBuf,
 }
 
-/// The ways to all hosts. Sockets on this machine are in `runtime_dir`, since their paths must be short.
+/// The ways to all hosts. Sockets on this machine are in `runtime_dir`, since their paths must be short. Other machines
+/// have a directory of the experiment's own, by its `id`.
 pub(super) fn accesses(
     topology: &Topology,
     dir: &Path,
-    runtime_dir: &Path,
+    (id, runtime_dir): (&str, &Path),
     own_bin_dir: &Path,
 ) -> BTreeMap<String, HostAccess> {
     let access = |(name, host): (&String, &super::topology::Host)| {
@@ -53,7 +54,7 @@ pub(super) fn accesses(
         };
         let (batzen, lab) = (program(PROGRAMS[0]), program(PROGRAMS[1]));
         let (dir, socket) = match &host.dir {
-            Some(there) => (there.clone(), there.join("agent.sock")),
+            Some(there) => (there.join(id), there.join(id).join("agent.sock")),
             None => (dir.join("hosts").join(name), runtime_dir.join(format!("{name}.sock"))),
         };
         let reach = match host.kind {
@@ -94,18 +95,30 @@ fn bridge(network: u8) -> String {
     format!("batzen{network}")
 }
 
+fn has_namespaces(topology: &Topology) -> bool {
+    topology.hosts.values().any(|host| host.kind == HostKind::Namespace)
+}
+
+/// Checks that this user may make what the topology needs.
+///
+/// # Errors
+/// When namespaces are needed, and this user is not root.
+pub(super) fn require_rights(topology: &Topology) -> anyhow::Result<()> {
+    ensure!(
+        !has_namespaces(topology) || rustix::process::geteuid().is_root(),
+        "network namespaces need root: run this as root, or change the kind of the hosts to `local`"
+    );
+    Ok(())
+}
+
 /// A number that no experiment of this machine uses, if the topology needs one.
 ///
 /// # Errors
 /// When `ip` cannot be run, or too many experiments run.
 pub(super) fn free_network(topology: &Topology) -> anyhow::Result<u8> {
-    if topology.hosts.values().all(|host| host.kind != HostKind::Namespace) {
+    if !has_namespaces(topology) {
         return Ok(0);
     }
-    ensure!(
-        rustix::process::geteuid().is_root(),
-        "network namespaces need root: run this as root, or change the kind of the hosts to `local`"
-    );
     for network in 64..=250 {
         // The bridge is the claim: of two experiments that begin at once, one fails to add it and goes on.
         let name = bridge(network);
@@ -161,19 +174,18 @@ pub(super) fn remove_namespaces(network: u8) -> anyhow::Result<()> {
     }
     let prefix = format!("batzen{network}-");
     let listed = ip(&["netns", "list"])?;
-    let names: Vec<&str> = listed
-        .lines()
-        .filter_map(|line| line.split(' ').next())
-        .filter(|name| name.starts_with(&prefix))
-        .collect();
-    for name in names {
-        for pid in ip(&["netns", "pids", name])?.split_whitespace() {
-            kill(pid);
+    let names = listed.lines().filter_map(|line| line.split(' ').next());
+    let mut failures = Vec::new();
+    for name in names.filter(|name| name.starts_with(&prefix)) {
+        let pids = ip(&["netns", "pids", name]).unwrap_or_default();
+        pids.split_whitespace().for_each(kill);
+        if let Err(error) = ip(&["netns", "delete", name]) {
+            failures.push(format!("{error:#}"));
         }
-        ip(&["netns", "delete", name])?;
     }
     // It is gone already if an earlier attempt got this far.
     let _ = ip(&["link", "delete", &bridge(network)]);
+    ensure!(failures.is_empty(), "{}", failures.join("; "));
     Ok(())
 }
 
@@ -201,9 +213,11 @@ pub(super) fn launch(access: &HostAccess, network: u8) -> anyhow::Result<Agent> 
         let dir = quoted(&access.dir.to_string_lossy());
         let script = format!(
             "command -v {batzen} >/dev/null || {{ echo '{batzen} is not installed: batzen-lab provision' >&2; exit 1; }}; \
-             umask 077 && mkdir -p {dir} && exec setsid --fork {lab} {} {} </dev/null >>{dir}/agent.log 2>&1",
+             umask 077 && mkdir -p {dir} && [ -O {dir} ] && [ ! -L {dir} ] || {{ echo {dir}' belongs to another user' >&2; exit 1; }}; \
+             exec setsid --fork env {MARK}={socket} {lab} {} {} </dev/null >>{dir}/agent.log 2>&1",
             arguments.join(" "),
             quoted(&samples.to_string_lossy()),
+            socket = quoted(&access.socket.to_string_lossy()),
             batzen = access.batzen,
             lab = quoted(&access.lab),
         );
@@ -219,7 +233,7 @@ pub(super) fn launch(access: &HostAccess, network: u8) -> anyhow::Result<Agent> 
         if access.kind == HostKind::Namespace {
             command.args(["ip", "netns", "exec", &namespace(network, &access.name)]);
         }
-        command.arg(&access.lab).args(&words).arg(&samples);
+        command.arg(&access.lab).args(&words).arg(&samples).env(MARK, &access.socket);
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let status = command.status().context("cannot start setsid (apt-get install util-linux)")?;
         ensure!(status.success(), "{}: the agent cannot be started: {status}", access.name);
@@ -260,6 +274,17 @@ pub(super) fn end(access: &HostAccess) -> anyhow::Result<()> {
     }
 }
 
+/// Removes the directory of an experiment from another machine.
+///
+/// # Errors
+/// When the machine cannot be reached, or refuses.
+pub(super) fn remove_dir(access: &HostAccess) -> anyhow::Result<()> {
+    let Reach::Ssh { destination, config, .. } = &access.reach else { return Ok(()) };
+    let script = format!("rm -rf -- {}", quoted(&access.dir.to_string_lossy()));
+    let output = ssh(destination, config.as_deref()).arg(script).stdin(Stdio::null()).output();
+    finish(&access.name, output).map(drop)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -277,13 +302,13 @@ mod tests {
             dir = '/var/tmp/lab'
         ";
         let topology: Topology = toml::from_str(text).unwrap();
-        let found = accesses(&topology, Path::new("/r"), Path::new("/t"), Path::new("/bin"));
+        let found = accesses(&topology, Path::new("/r"), ("id", Path::new("/t")), Path::new("/bin"));
         assert_eq!(found["near"].reach, Reach::Socket("/t/near.sock".into()));
         assert_eq!(
             (found["near"].batzen.as_str(), found["near"].dir.as_path()),
             ("/bin/batzen", Path::new("/r/hosts/near"))
         );
-        let socket = PathBuf::from("/var/tmp/lab/agent.sock");
+        let socket = PathBuf::from("/var/tmp/lab/id/agent.sock");
         let reach =
             Reach::Ssh { destination: "root@far".into(), config: None, lab: "batzen-lab".into(), socket };
         assert_eq!((&found["far"].reach, found["far"].batzen.as_str()), (&reach, "batzen"));

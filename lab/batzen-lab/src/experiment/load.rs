@@ -1,4 +1,4 @@
-//! The load of an experiment: real wallet cores in memory that withdraw, pay, take change, return things and send each other
+//! The load of an experiment: real wallet cores in memory that withdraw, pay, take change, return goods and send each other
 //! money.
 //!
 //! A generator is a process on one host. It reads orders from standard input, a line of JSON each, and writes a line each
@@ -45,7 +45,7 @@ const ERRORS_MAX: usize = 50;
 /// The most operations that wait for a wallet. Those beyond it are counted as missed.
 const BACKLOG_MAX: usize = 100_000;
 
-/// What the wallets use.
+/// The services that wallets use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Target {
     /// The exchange.
@@ -62,7 +62,7 @@ pub(crate) struct Target {
     pub(crate) currency: String,
 }
 
-/// Weights of what wallets do.
+/// The weights of operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Mix {
     /// A purchase.
@@ -105,7 +105,7 @@ impl std::str::FromStr for Mix {
     }
 }
 
-/// How much load there is.
+/// The size and kind of a load.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct LoadPlan {
     /// Wallets.
@@ -114,7 +114,7 @@ pub(crate) struct LoadPlan {
     pub(crate) rate_per_s: Option<f64>,
     /// The average pause of a wallet between two operations, in milliseconds.
     pub(crate) think_ms: u64,
-    /// What wallets do.
+    /// Weights of their operations.
     pub(crate) mix: Mix,
     /// The seed of all choices.
     pub(crate) seed: u64,
@@ -124,9 +124,9 @@ pub(crate) struct LoadPlan {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Order {
-    /// What to use.
+    /// The services to use from now on.
     Target(Target),
-    /// How much to do from now on.
+    /// The load from now on.
     Plan(LoadPlan),
 }
 
@@ -141,7 +141,7 @@ pub(crate) struct KindSecond {
     pub(crate) latencies_us: Vec<(u64, u64)>,
 }
 
-/// What a generator did in one second.
+/// The operations of a generator in one second.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Second {
     /// Milliseconds since 1970.
@@ -182,7 +182,7 @@ struct Counts {
     latency: Option<Histogram<u64>>,
 }
 
-/// What is counted until the next line.
+/// The counts until the next line.
 #[derive(Default)]
 struct Tally {
     kinds: BTreeMap<&'static str, Counts>,
@@ -277,7 +277,7 @@ impl Arrivals {
 
 /// The parts of a generator that its wallets use together.
 struct Generator {
-    target: Target,
+    target: watch::Receiver<Target>,
     currency: Currency,
     client: Client,
     tally: Mutex<Tally>,
@@ -298,14 +298,13 @@ struct Generator {
 pub(crate) fn run() -> anyhow::Result<ExitCode> {
     batzen_cli_support::services::block_on(async {
         let (orders, plans) = watch::channel(LoadPlan::default());
-        let (targets, mut target) = tokio::sync::mpsc::channel(1);
+        let (targets, mut target) = watch::channel(None);
         std::thread::spawn(move || {
             for line in std::io::stdin().lock().lines() {
                 let Ok(line) = line else { break };
                 match serde_json::from_str(&line) {
                     Ok(Order::Target(target)) => {
-                        // Another one than the first cannot be used any more.
-                        let _ = targets.try_send(target);
+                        let _ = targets.send(Some(target));
                     }
                     Ok(Order::Plan(plan)) => {
                         let _ = orders.send(plan);
@@ -314,8 +313,21 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
                 }
             }
         });
-        let target: Target = target.recv().await.context("the input ended before the target came")?;
-        let generator = Arc::new(Generator::new(target)?);
+        let first =
+            target.wait_for(Option::is_some).await.context("the input ended before the target came")?.clone();
+        let first = first.context("the target is there")?;
+        let (latest, target_now) = watch::channel(first.clone());
+        tokio::spawn(async move {
+            while target.changed().await.is_ok() {
+                if let Some(target) = target.borrow_and_update().clone() {
+                    // Only the generator reads it.
+                    let _ = latest.send(target);
+                }
+            }
+            // The last one stays.
+            std::future::pending::<()>().await;
+        });
+        let generator = Arc::new(Generator::new(&first, target_now)?);
         generate(generator, plans).await;
         Ok(ExitCode::SUCCESS)
     })
@@ -364,9 +376,18 @@ async fn arrive(generator: Arc<Generator>, mut plans: watch::Receiver<LoadPlan>)
         let mut begun: u32 = 0;
         while !plans.has_changed().unwrap_or(true) {
             let due = begin + Duration::from_secs_f64(f64::from(begun) / rate);
-            tokio::time::sleep_until(due.into()).await;
-            generator.arrivals.add(due);
-            begun = begun.saturating_add(1);
+            tokio::select! {
+                () = tokio::time::sleep_until(due.into()) => {
+                    generator.arrivals.add(due);
+                    begun = begun.saturating_add(1);
+                }
+                changed = plans.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                    plans.mark_changed();
+                }
+            }
         }
         if plans.has_changed().is_err() {
             return;
@@ -431,9 +452,9 @@ async fn live(generator: Arc<Generator>, number: usize, mut plans: watch::Receiv
 }
 
 impl Generator {
-    fn new(target: Target) -> anyhow::Result<Self> {
+    fn new(first: &Target, target: watch::Receiver<Target>) -> anyhow::Result<Self> {
         Ok(Self {
-            currency: target.currency.parse().map_err(|error| anyhow::anyhow!("currency: {error}"))?,
+            currency: first.currency.parse().map_err(|error| anyhow::anyhow!("currency: {error}"))?,
             client: Client::new(&ClientOptions::default())?,
             tally: Mutex::default(),
             arrivals: Arrivals::default(),
@@ -474,6 +495,10 @@ impl Generator {
         lock(&self.tally).count(kind, coins, begun.elapsed());
     }
 
+    fn target(&self) -> Target {
+        self.target.borrow().clone()
+    }
+
     fn amount(&self, units: u64) -> anyhow::Result<Amount> {
         Ok(Money::new(units, 0)?.of(self.currency))
     }
@@ -496,15 +521,16 @@ impl Generator {
         let price = self.amount(1 + numbers.below(PRICE_MAX))?;
         let mut begun = begun;
         if self.available(wallet)? < price.money {
+            let withdrawal = Instant::now();
             self.withdraw(wallet, number).await.context("withdraw")?;
-            // The time of a withdrawal is its own; the operation itself begins now.
-            begun = Instant::now();
+            // The time of a withdrawal is its own. The wait before it stays that of the operation.
+            begun += withdrawal.elapsed();
         }
         let drawn = numbers.below(u64::from(mix.pay) + u64::from(mix.refund) + u64::from(mix.send));
         if drawn >= u64::from(mix.pay) + u64::from(mix.refund) {
             let receiver = self.another(number, numbers);
             self.send(wallet, receiver.as_ref(), price, begun).await.context("send")?;
-        } else if self.target.merchants.is_empty() {
+        } else if self.target().merchants.is_empty() {
             self.deposit(wallet, price, begun).await.context("pay")?;
         } else {
             let is_refunded = drawn >= u64::from(mix.pay);
@@ -521,7 +547,8 @@ impl Generator {
     async fn withdraw(&self, wallet: &Wallet, number: usize) -> anyhow::Result<()> {
         let begun = Instant::now();
         let user = format!("wallet-{}-{number}", std::process::id());
-        let (bank, exchange) = (&self.target.bank_url, &self.target.exchange_url);
+        let target = self.target();
+        let (bank, exchange) = (&target.bank_url, &target.exchange_url);
         let amount = self.amount(WITHDRAWAL)?;
         wallet.fresh_exchange(exchange).await?;
         wallet.accept_terms(exchange)?;
@@ -539,11 +566,11 @@ impl Generator {
         let deadline = Timestamp::from_system_time(std::time::SystemTime::now());
         let receipt = wallet
             .pay(&PaymentRequest {
-                exchange: Some(self.target.exchange_url.clone()),
+                exchange: Some(self.target().exchange_url),
                 amount: price,
                 max_fee: Money::ZERO,
                 merchant_pub: self.merchant_priv.public_key(),
-                merchant_payto: self.target.merchant_payto.clone(),
+                merchant_payto: self.target().merchant_payto,
                 wire_salt: self.wire_salt,
                 h_contract_terms: HashCode::random(),
                 timestamp: None,
@@ -563,7 +590,7 @@ impl Generator {
         body: Option<serde_json::Value>,
     ) -> anyhow::Result<serde_json::Value> {
         let call = self.client.call(method, url);
-        let call = call.header("authorization", &format!("Bearer {}", self.target.merchant_token));
+        let call = call.header("authorization", &format!("Bearer {}", self.target().merchant_token));
         let call = if let Some(body) = body { call.json(&body) } else { call };
         let reply = call.send().await?;
         reply.expect(&[200, 204])?;
@@ -575,16 +602,15 @@ impl Generator {
     }
 
     /// The shop of a purchase: the n-th gets 1/n of the share of the first.
-    fn shop(&self, numbers: &mut Numbers) -> &str {
-        let shares: Vec<f64> = (1..=self.target.merchants.len()).map(|rank| 1.0 / rank as f64).collect();
+    fn shop(&self, numbers: &mut Numbers) -> String {
+        let merchants = self.target().merchants;
+        let shares: Vec<f64> = (1..=merchants.len()).map(|rank| 1.0 / rank as f64).collect();
         let mut left = numbers.unit() * shares.iter().sum::<f64>();
-        for (merchant, share) in self.target.merchants.iter().zip(shares) {
+        let drawn = shares.iter().position(|share| {
             left -= share;
-            if left < 0.0 {
-                return merchant;
-            }
-        }
-        self.target.merchants.first().map_or("", String::as_str)
+            left < 0.0
+        });
+        merchants.into_iter().nth(drawn.unwrap_or(0)).unwrap_or_default()
     }
 
     async fn buy(
@@ -646,7 +672,7 @@ impl Generator {
     ) -> anyhow::Result<()> {
         let hour = batzen_protocol::Duration::from_secs(3600);
         let request = PeerRequest {
-            exchange: Some(self.target.exchange_url.clone()),
+            exchange: Some(self.target().exchange_url),
             amount: price,
             summary: "a present".to_owned(),
             expiration: wallet.now().saturating_add(hour),

@@ -38,7 +38,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, ensure};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
@@ -78,7 +78,7 @@ pub struct UpArgs {
     json: bool,
 }
 
-/// Do a whole experiment: set up, take the steps of the file, check, end, and write the page
+/// Run a whole experiment: set up, run the steps of the file, check, end, and write the page
 #[derive(Args, Clone, Debug)]
 pub struct ExperimentArgs {
     /// The topology with its steps, a TOML file; lab/topologies has examples
@@ -117,7 +117,7 @@ pub struct ScaleArgs {
     at: DirArgs,
 }
 
-/// Do something to an instance, as failures do
+/// Inject a failure
 #[derive(Args, Clone, Debug)]
 pub struct DisturbArgs {
     #[command(subcommand)]
@@ -132,7 +132,7 @@ enum DisturbCommand {
     Stop(InstanceArgs),
     /// Start an instance that was stopped
     Start(InstanceArgs),
-    /// Let an instance run for a share of the time only
+    /// Limit an instance to a share of the time
     Slow(SlowArgs),
     /// Make the standby the primary
     Promote(DirArgs),
@@ -254,7 +254,7 @@ enum AgentCommand {
 /// Runs `batzen-lab agent`.
 ///
 /// # Errors
-/// Those of the agent.
+/// As the command of the agent.
 pub fn agent(args: &AgentArgs) -> anyhow::Result<ExitCode> {
     match &args.command {
         AgentCommand::Serve(args) => agent::serve(args),
@@ -276,7 +276,7 @@ fn read(path: &Path) -> anyhow::Result<(String, Topology)> {
 ///
 /// # Errors
 /// When the topology is wrong, or a role does not start. Then everything is removed again but the logs.
-pub fn up(args: &UpArgs, commit: &str) -> anyhow::Result<ExitCode> {
+pub fn up(args: &UpArgs, commit: &str, interrupted: &AtomicBool) -> anyhow::Result<ExitCode> {
     let (text, topology) = read(&args.topology)?;
     if args.plan {
         let mut port = 40_000;
@@ -287,7 +287,7 @@ pub fn up(args: &UpArgs, commit: &str) -> anyhow::Result<ExitCode> {
         print_plan(args.json, &topology, &planned)?;
         return Ok(ExitCode::SUCCESS);
     }
-    start(&text, topology, &args.at.dir, commit, args.json)?;
+    start(&text, topology, &args.at.dir, (commit, interrupted), args.json)?;
     eprintln!(
         "up: `batzen-lab load start --dir {0}` puts load on it, `batzen-lab down --dir {0}` ends it",
         args.at.dir.display()
@@ -300,12 +300,23 @@ fn start(
     text: &str,
     topology: Topology,
     dir: &Path,
-    commit: &str,
+    (commit, interrupted): (&str, &AtomicBool),
     as_json: bool,
 ) -> anyhow::Result<Experiment> {
-    let mut experiment = Experiment::create(dir, text, topology, commit)?;
+    let is_new = !dir.exists();
+    let created = Experiment::create(dir, text, topology, commit);
+    let mut experiment = match created {
+        Ok(experiment) => experiment,
+        Err(error) => {
+            // What was claimed before it failed.
+            if is_new && let Ok(mut begun) = Experiment::open(dir) {
+                take_down(&mut begun)?;
+            }
+            return Err(error);
+        }
+    };
     print_plan(as_json, &experiment.topology, &experiment.state.instances)?;
-    if let Err(error) = set_up(&mut experiment) {
+    if let Err(error) = set_up(&mut experiment, interrupted) {
         eprintln!("taking everything down again; logs stay in {}", experiment.dir.display());
         if let Err(error) = take_down(&mut experiment) {
             eprintln!("{error:#}");
@@ -324,15 +335,19 @@ fn print_plan(as_json: bool, topology: &Topology, instances: &[Instance]) -> any
     Ok(())
 }
 
-fn set_up(experiment: &mut Experiment) -> anyhow::Result<()> {
+fn set_up(experiment: &mut Experiment, interrupted: &AtomicBool) -> anyhow::Result<()> {
     experiment.event("up", &experiment.topology.name)?;
     let network = experiment.state.network;
     hosts::make_namespaces(&experiment.topology, network)?;
     let mut agents: BTreeMap<String, Agent> = BTreeMap::new();
     for (name, access) in &experiment.hosts {
-        agents.insert(name.clone(), hosts::launch(access, network)?);
+        ensure!(!interrupted.load(Relaxed), "interrupted");
+        let agent = hosts::launch(access, network)?;
+        experiment.state.clock_offsets_ms.insert(name.clone(), agent.clock_offset_ms);
+        agents.insert(name.clone(), agent);
     }
-    SetUp::new(experiment, agents).start_all()?;
+    experiment.save()?;
+    SetUp::new(experiment, agents, interrupted).start_all()?;
     experiment.event("ready", &experiment.topology.name)
 }
 
@@ -341,13 +356,12 @@ fn take_down(experiment: &mut Experiment) -> anyhow::Result<()> {
     experiment.event("down", &experiment.topology.name)?;
     let mut failures = Vec::new();
     for access in experiment.hosts.values() {
-        if access.kind == HostKind::Ssh
-            && let Err(error) = fetch(experiment, access)
-        {
+        let fetched = if access.kind == HostKind::Ssh { fetch(experiment, access) } else { Ok(()) };
+        let ended = hosts::end(access);
+        // What could not be fetched is still there.
+        let removed = if fetched.is_ok() && ended.is_ok() { hosts::remove_dir(access) } else { Ok(()) };
+        for error in [fetched, ended, removed].into_iter().filter_map(Result::err) {
             failures.push(format!("{}: {error:#}", access.name));
-        }
-        if let Err(error) = hosts::end(access) {
-            failures.push(format!("{error:#}"));
         }
     }
     if let Err(error) = hosts::remove_namespaces(experiment.state.network) {
@@ -360,6 +374,8 @@ fn take_down(experiment: &mut Experiment) -> anyhow::Result<()> {
     }
     ensure!(failures.is_empty(), "not everything could be ended: {}", failures.join("; "));
     experiment.state.is_up = false;
+    // Another experiment may have this number from now on.
+    experiment.state.network = 0;
     experiment.save()
 }
 
@@ -374,17 +390,22 @@ fn fetch(experiment: &Experiment, access: &hosts::HostAccess) -> anyhow::Result<
     }
     for file in files {
         let path = experiment.dir.join("hosts").join(&access.name).join(&file);
-        std::fs::create_dir_all(path.parent().unwrap_or(&experiment.dir))?;
         let (mut whole, mut offset) = (String::new(), 0);
-        // Not every role has every file.
-        while let Ok((text, next)) = agent.get(&access.dir.join(&file), offset) {
-            whole.push_str(&text);
-            if next == offset {
-                break;
+        loop {
+            match agent.get(&access.dir.join(&file), offset) {
+                Ok((_, next)) if next == offset => break,
+                Ok((text, next)) => {
+                    whole.push_str(&text);
+                    offset = next;
+                }
+                // Not every role has every file.
+                Err(error) if format!("{error:#}").contains("os error 2") => break,
+                Err(error) => return Err(error.context(file.display().to_string())),
             }
-            offset = next;
         }
-        std::fs::write(&path, whole)?;
+        if offset > 0 {
+            state::write_own(&path, &whole)?;
+        }
     }
     Ok(())
 }
@@ -395,6 +416,10 @@ fn fetch(experiment: &Experiment, access: &hosts::HostAccess) -> anyhow::Result<
 /// When something could not be ended; what could is.
 pub fn down(args: &DownArgs) -> anyhow::Result<ExitCode> {
     let mut experiment = Experiment::open(&args.at.dir)?;
+    if !experiment.state.is_up {
+        eprintln!("it is down already");
+        return Ok(ExitCode::SUCCESS);
+    }
     take_down(&mut experiment)?;
     eprintln!("down; `batzen-lab open {}` shows what was kept", args.at.dir.display());
     Ok(ExitCode::SUCCESS)
@@ -419,7 +444,7 @@ fn carry_out(
     commit: &str,
     interrupted: &AtomicBool,
 ) -> anyhow::Result<(Value, Option<ramp::Ramp>)> {
-    let mut experiment = start(text, topology, dir, commit, false)?;
+    let mut experiment = start(text, topology, dir, (commit, interrupted), false)?;
     let mut failed = Vec::new();
     let steps = experiment.topology.steps.clone();
     for step in steps.iter().take_while(|_| !interrupted.load(Relaxed)) {
@@ -431,7 +456,9 @@ fn carry_out(
     // The steps may have added instances.
     experiment = Experiment::open(dir)?;
     let checked = control::check(&mut experiment);
-    take_down(&mut experiment)?;
+    if let Err(error) = take_down(&mut experiment) {
+        failed.push(format!("{error:#}"));
+    }
     let checked = checked.unwrap_or_else(|error| {
         failed.push(format!("check: {error:#}"));
         json!({})
@@ -542,7 +569,7 @@ fn status_line(row: &Value) -> String {
 ///
 /// # Errors
 /// When the role cannot have several instances, or one does not start.
-pub fn scale(args: &ScaleArgs) -> anyhow::Result<ExitCode> {
+pub fn scale(args: &ScaleArgs, interrupted: &AtomicBool) -> anyhow::Result<ExitCode> {
     let mut experiment = Experiment::open(&args.at.dir)?;
     let role = [Role::Exchange, Role::Worker, Role::Merchant, Role::Load]
         .into_iter()
@@ -555,65 +582,82 @@ pub fn scale(args: &ScaleArgs) -> anyhow::Result<ExitCode> {
         "several processes of an exchange need a database, a signer and a proxy in the topology"
     );
     let agents = experiment.agents()?;
-    let hosts: Vec<String> = experiment
-        .topology
-        .roles
-        .iter()
-        .filter(|spec| spec.role == role)
-        .flat_map(|spec| spec.hosts.clone())
-        .collect();
+    let before = experiment.state.instances.clone();
     let mut added = Vec::new();
     for index in u16::try_from(present.len())?..args.count {
-        let host = hosts[usize::from(index) % hosts.len()].clone();
-        let network = experiment.state.network;
-        let address = placement::address(&experiment.topology, network, &host);
-        let is_local = experiment.hosts.get(&host).is_some_and(|access| access.kind == HostKind::Local);
-        let used: Vec<u16> = experiment
-            .state
-            .instances
-            .iter()
-            .filter(|instance| instance.host == host)
-            .flat_map(|instance| instance.ports.clone())
-            .collect();
-        let mut ports = Vec::new();
-        for base in role.ports() {
-            ports.push(if is_local {
-                batzen_testkit::ports::reserve()?
-            } else {
-                (*base..).step_by(100).find(|port| !used.contains(port)).unwrap_or(*base)
-            });
-        }
-        let name = format!("{role}-{}", index + 1);
-        let instance = Instance { name, index, host, address, ports, ..first.clone() };
+        let instance = one_more(&experiment, &first, index)?;
+        // One that was removed comes back with its name.
+        experiment.state.instances.retain(|known| known.name != instance.name);
         experiment.state.instances.push(instance.clone());
         added.push(instance);
     }
     let removed: Vec<Instance> = present.into_iter().skip(usize::from(args.count)).collect();
-    experiment.state.instances.retain(|instance| !removed.contains(instance));
+    for instance in &mut experiment.state.instances {
+        instance.is_removed |= removed.iter().any(|removed| removed.name == instance.name);
+    }
+    if let Err(error) = follow_scale(&mut experiment, agents, (&added, &removed), interrupted) {
+        // It is not known to the others, and ends with the agent at the latest.
+        experiment.state.instances = before;
+        experiment.save()?;
+        return Err(error);
+    }
     experiment.save()?;
-    let mut set_up = SetUp::new(&mut experiment, agents);
-    if role == Role::Exchange && !added.is_empty() {
+    control::divide_again(&experiment)?;
+    experiment.event("scale", &format!("{role} {}", args.count))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The place of one more instance like this.
+fn one_more(experiment: &Experiment, like: &Instance, index: u16) -> anyhow::Result<Instance> {
+    let role = like.role;
+    let specs = experiment.topology.roles.iter().filter(|spec| spec.role == role);
+    let hosts: Vec<String> = specs.flat_map(|spec| spec.hosts.clone()).collect();
+    let host = hosts[usize::from(index) % hosts.len()].clone();
+    let address = placement::address(&experiment.topology, experiment.state.network, &host);
+    let is_local = experiment.hosts.get(&host).is_some_and(|access| access.kind == HostKind::Local);
+    let there = experiment.state.instances.iter().filter(|instance| instance.host == host);
+    let mut used: Vec<u16> = there.flat_map(|instance| instance.ports.clone()).collect();
+    let mut ports = Vec::new();
+    for base in role.ports() {
+        let port = if is_local {
+            batzen_testkit::ports::reserve()?
+        } else {
+            (*base..).step_by(100).find(|port| !used.contains(port)).unwrap_or(*base)
+        };
+        used.push(port);
+        ports.push(port);
+    }
+    Ok(Instance { name: format!("{role}-{}", index + 1), index, host, address, ports, ..like.clone() })
+}
+
+/// Starts what was added, tells the others, and ends what was removed.
+fn follow_scale(
+    experiment: &mut Experiment,
+    agents: BTreeMap<String, Agent>,
+    (added, removed): (&[Instance], &[Instance]),
+    interrupted: &AtomicBool,
+) -> anyhow::Result<()> {
+    let mut set_up = SetUp::new(experiment, agents, interrupted);
+    let is_exchange = added.iter().chain(removed).any(|instance| instance.role == Role::Exchange);
+    if is_exchange && !added.is_empty() {
         set_up.update_signers()?;
     }
-    for instance in &added {
+    for instance in added {
         set_up.start(instance)?;
         set_up.wait_open(instance)?;
     }
-    set_up.update_proxy()?;
-    for instance in &removed {
-        set_up.remove(instance)?;
+    if is_exchange {
+        set_up.update_proxy()?;
     }
-    set_up.update_prometheus()?;
-    drop(set_up);
-    experiment.event("scale", &format!("{role} {}", args.count))?;
-    Ok(ExitCode::SUCCESS)
+    removed.iter().try_for_each(|instance| set_up.remove(instance))?;
+    set_up.update_prometheus()
 }
 
 /// Runs `batzen-lab disturb`.
 ///
 /// # Errors
 /// When there is no such instance, or its agent does not answer.
-pub fn disturb(args: &DisturbArgs) -> anyhow::Result<ExitCode> {
+pub fn disturb(args: &DisturbArgs, interrupted: &AtomicBool) -> anyhow::Result<ExitCode> {
     let (at, name) = match &args.command {
         DisturbCommand::Kill(args) | DisturbCommand::Stop(args) | DisturbCommand::Start(args) => {
             (&args.at, args.instance.as_str())
@@ -622,7 +666,7 @@ pub fn disturb(args: &DisturbArgs) -> anyhow::Result<ExitCode> {
         DisturbCommand::Promote(at) => {
             let mut experiment = Experiment::open(&at.dir)?;
             let agents = experiment.agents()?;
-            SetUp::new(&mut experiment, agents).promote()?;
+            SetUp::new(&mut experiment, agents, interrupted).promote()?;
             return Ok(ExitCode::SUCCESS);
         }
         DisturbCommand::Cut(args) => return change_links(&args.at, NetworkOrder::Cut(args.site.clone())),
@@ -638,27 +682,30 @@ pub fn disturb(args: &DisturbArgs) -> anyhow::Result<ExitCode> {
             return change_links(&args.at, NetworkOrder::Link(link));
         }
     };
-    let mut experiment = Experiment::open(&at.dir)?;
-    let (host, process) = experiment.process(name)?;
-    let name = process.clone();
-    let (what, request) = match &args.command {
-        DisturbCommand::Kill(_) => ("kill", Request::Signal { name, signal: 9 }),
-        DisturbCommand::Stop(_) => {
-            // PostgreSQL waits for its clients on SIGTERM, and ends at once on SIGINT.
-            let is_database = ["postgres", "standby"].contains(&name.as_str());
-            ("stop", Request::Stop { name, signal: if is_database { 2 } else { 15 } })
-        }
-        DisturbCommand::Slow(args) => ("slow", Request::Pace { name, share: args.share }),
-        DisturbCommand::Start(_) => {
-            experiment.event("start", &process)?;
-            let agents = experiment.agents()?;
-            SetUp::new(&mut experiment, agents).start_again(&process)?;
-            return Ok(ExitCode::SUCCESS);
-        }
-        _ => bail!("it is no matter of one instance"),
-    };
-    experiment.event(what, &process)?;
-    experiment.agent(&host)?.ask(&request)?;
+    let experiment = Experiment::open(&at.dir)?;
+    let host = experiment.host_of(name)?;
+    let mut agent = experiment.agent(&host)?;
+    // The workers of an instance are several processes.
+    let prefix = format!("{name}-");
+    let all = agent.status()?.into_iter().map(|state| state.name);
+    let own: Vec<String> = all.filter(|own| own == name || own.starts_with(&prefix)).collect();
+    ensure!(!own.is_empty(), "{name} was never started");
+    let mut what = "start";
+    for name in own {
+        let request;
+        (what, request) = match &args.command {
+            DisturbCommand::Kill(_) => ("kill", Request::Signal { name, signal: 9 }),
+            DisturbCommand::Slow(args) => ("slow", Request::Pace { name, share: args.share }),
+            DisturbCommand::Stop(_) => {
+                // PostgreSQL waits for its clients on SIGTERM, and ends at once on SIGINT.
+                let is_database = ["postgres", "standby"].contains(&name.as_str());
+                ("stop", Request::Stop { name, signal: if is_database { 2 } else { 15 } })
+            }
+            _ => ("start", Request::Again { name }),
+        };
+        agent.ask(&request)?;
+    }
+    experiment.event(what, name)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -686,9 +733,11 @@ fn change_links(at: &DirArgs, order: NetworkOrder) -> anyhow::Result<ExitCode> {
     if let NetworkOrder::Link(link) = &order {
         link.check()?;
     }
-    experiment.event(what, &whom)?;
     let line = serde_json::to_string(&order)?;
+    // First what counts after a restart of the emulation.
+    experiment.append(network::ORDERS, &serde_json::to_value(&order)?)?;
     experiment.agent(hosts::NETWORK)?.ask(&Request::Input { name: hosts::NETWORK.to_owned(), line })?;
+    experiment.event(what, &whom)?;
     Ok(ExitCode::SUCCESS)
 }
 

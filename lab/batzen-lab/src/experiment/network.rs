@@ -25,6 +25,8 @@ use crate::bench::load::random::{Numbers, Seed};
 
 /// The largest packet in bytes, as on Ethernet.
 const MTU: u16 = 1500;
+/// The file, beside the topology, with the orders so far.
+pub(super) const ORDERS: &str = "network.jsonl";
 /// The longest time for which packets wait for bandwidth; those beyond it are lost.
 const QUEUE_MAX_NS: u64 = 500_000_000;
 
@@ -264,17 +266,10 @@ fn device(topology: &Topology, network: u8, host: &str, index: usize) -> anyhow:
     for neighbour in neighbours(topology, site) {
         let there = topology.hosts.iter().find(|(_, host)| host.site == *neighbour).map(|(name, _)| name);
         let [a, b, c, _] = namespace_address(topology, network, there.map_or("", String::as_str)).octets();
-        ip(&[
-            "-n",
-            &space,
-            "route",
-            "add",
-            &format!("{a}.{b}.{c}.0/24"),
-            "dev",
-            "wan0",
-            "src",
-            &own.to_string(),
-        ])?;
+        let route = format!("{a}.{b}.{c}.0/24");
+        // Without the device there is no way at all, rather than one without delay.
+        ip(&["-n", &space, "route", "replace", "unreachable", &route, "metric", "1000"])?;
+        ip(&["-n", &space, "route", "add", &route, "dev", "wan0", "src", &own.to_string()])?;
     }
     Ok(device)
 }
@@ -293,11 +288,14 @@ pub(super) fn run(args: &NetworkArgs) -> anyhow::Result<ExitCode> {
         devices.push(Arc::new(device(&topology, args.network, name, index)?));
         places.insert(namespace_address(&topology, args.network, name), (index, host.site.clone()));
     }
-    let board = Arc::new(Switchboard {
-        lines: Mutex::new(Lines::new(&topology.links)),
-        came: Condvar::new(),
-        begin: Instant::now(),
-    });
+    let mut lines = Lines::new(&topology.links);
+    // Orders that came before it was started again.
+    let earlier = std::fs::read_to_string(args.topology.with_file_name(ORDERS)).unwrap_or_default();
+    for line in earlier.lines() {
+        lines.obey(serde_json::from_str(line).with_context(|| ORDERS.to_owned())?);
+    }
+    let board =
+        Arc::new(Switchboard { lines: Mutex::new(lines), came: Condvar::new(), begin: Instant::now() });
     for (device, host) in devices.iter().zip(topology.hosts.values()) {
         let (device, site) = (Arc::clone(device), host.site.clone());
         let (board, places) = (Arc::clone(&board), places.clone());

@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
@@ -15,7 +16,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::agent::{ProcessSample, Sample};
-use super::control::{is_counted, kept_ramp};
+use super::control::{CHECK, is_counted, kept_ramp};
 use super::load::{Second, histogram};
 use super::ramp::Ramp;
 use super::state::{EVENTS, Experiment};
@@ -50,20 +51,28 @@ impl Kept {
         let begin_ms = events.iter().filter_map(|event| event["time_ms"].as_u64()).min().unwrap_or(0);
         let host_dir = |host: &str| experiment.dir.join("hosts").join(host);
         let mut seconds: BTreeMap<u64, Vec<Second>> = BTreeMap::new();
-        for instance in experiment.of(Role::Load) {
-            for second in lines::<Second>(&host_dir(&instance.host).join(&instance.name).join("out")) {
+        let offset_of = |host: &str| experiment.state.clock_offsets_ms.get(host).copied().unwrap_or(0);
+        for instance in experiment.ever_of(Role::Load) {
+            let offset_ms = offset_of(&instance.host);
+            for mut second in lines::<Second>(&host_dir(&instance.host).join(&instance.name).join("out")) {
+                second.time_ms = second.time_ms.saturating_add_signed(-offset_ms);
                 seconds.entry(second.time_ms.saturating_sub(begin_ms) / 1000).or_default().push(second);
             }
         }
-        let samples =
-            experiment.hosts.keys().map(|host| (host.clone(), lines(&host_dir(host).join("samples.jsonl"))));
+        let samples = experiment.hosts.keys().map(|host| {
+            let mut samples: Vec<Sample> = lines(&host_dir(host).join("samples.jsonl"));
+            for sample in &mut samples {
+                sample.time_ms = sample.time_ms.saturating_add_signed(-offset_of(host));
+            }
+            (host.clone(), samples)
+        });
         let json = |name: &str| std::fs::read_to_string(experiment.dir.join(name)).ok();
         Self {
             begin_ms,
             seconds,
             samples: samples.collect(),
             ramp: kept_ramp(experiment),
-            check: json("check.json").and_then(|text| serde_json::from_str(&text).ok()),
+            check: json(CHECK).and_then(|text| serde_json::from_str(&text).ok()),
             events,
         }
     }
@@ -277,20 +286,22 @@ pub(super) fn html(experiment: &Experiment) -> anyhow::Result<String> {
         experiment.hosts.len(),
         kept.end_s().round()
     );
-    if let Some(check) = &kept.check {
-        let word = |value: &Value| match value {
-            Value::Null => "not checked".to_owned(),
-            Value::Bool(true) => "yes".to_owned(),
-            Value::Bool(false) => "no".to_owned(),
-            other => other.to_string(),
-        };
-        let _ = writeln!(
-            out,
-            "<p class=\"note\">Money conserved: {}. Findings of the auditor: {}.</p>",
-            word(&check["conserved"]),
-            word(&check["findings"])
-        );
-    }
+    let word = |value: Option<&Value>| match value {
+        None | Some(Value::Null) => "not checked".to_owned(),
+        Some(Value::Bool(true)) => "yes".to_owned(),
+        Some(Value::Bool(false)) => "no".to_owned(),
+        Some(other) => other.to_string(),
+    };
+    let verdict = |name: &str| word(kept.check.as_ref().map(|check| &check[name]));
+    let when = kept.check.as_ref().and_then(|check| check["time_ms"].as_u64());
+    let when =
+        when.map_or_else(String::new, |time| format!(" ({} s after the start)", kept.at(time).round()));
+    let _ = writeln!(
+        out,
+        "<p class=\"note\">Money conserved: {}. Findings of the auditor: {}{when}.</p>",
+        verdict("conserved"),
+        verdict("findings")
+    );
     kept.ramp_section(&mut out);
     out.push_str("<h2>Load and processes</h2>\n<div class=\"plots wide\">\n");
     kept.load_plots(&mut out);
@@ -321,12 +332,12 @@ pub(super) fn serve_prometheus(experiment: &Experiment) -> anyhow::Result<ExitCo
     std::fs::write(&conf, "{}\n")?;
     let port = batzen_testkit::ports::reserve()?;
     eprintln!("http://127.0.0.1:{port}/ shows the recorded metrics; Ctrl-C ends it");
-    let status = Command::new("prometheus")
+    // This process becomes Prometheus, so that a signal ends it.
+    let error = Command::new("prometheus")
         .arg(format!("--config.file={}", conf.display()))
         .arg(format!("--storage.tsdb.path={}", data.display()))
         .arg("--storage.tsdb.retention.time=100y")
         .arg(format!("--web.listen-address=127.0.0.1:{port}"))
-        .status()
-        .context("prometheus is not installed (apt-get install prometheus)")?;
-    Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        .exec();
+    Err(error).context("prometheus is not installed (apt-get install prometheus)")
 }

@@ -29,6 +29,9 @@ pub struct Instance {
     /// The share of one core's time for which it may run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_share: Option<f64>,
+    /// Whether it has ended for good.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_removed: bool,
 }
 
 impl Instance {
@@ -75,7 +78,7 @@ pub fn address(topology: &Topology, network: u8, name: &str) -> String {
 /// Places every instance. `free_port` names a free port of this machine, for hosts that share it.
 ///
 /// # Errors
-/// Those of `free_port`.
+/// As `free_port`.
 pub fn place<E>(
     topology: &Topology,
     network: u8,
@@ -108,6 +111,7 @@ pub fn place<E>(
                 ports,
                 settings: spec.settings.clone(),
                 cpu_share: spec.cpu_share,
+                is_removed: false,
             });
         }
     }

@@ -9,12 +9,17 @@ use super::topology::Role;
 
 /// The share of the offered operations that must be done for the services to keep up.
 const KEEPS_UP: f64 = 0.95;
+/// The share of operations that may fail while services count as following.
+const ERRORS_MAX: f64 = 0.01;
+/// The share of its limit from which a slowed instance counts as saturated. It is lower, since what it does in its part
+/// of the time includes waiting.
+const SLOWED: f64 = 0.7;
 /// The share of its limit from which a stage counts as saturated.
 const SATURATED: f64 = 0.85;
 /// The share of a lane's time that it may spend with the database before that is what holds it up.
 const DATABASE_SHARE: f64 = 0.5;
 
-/// What one instance used during a step.
+/// The resources that one instance used during a step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Usage {
     /// The instance.
@@ -29,7 +34,7 @@ pub struct Usage {
     pub busiest_thread: f64,
     /// The share of the time for which it may run.
     pub share: f64,
-    /// The time of the exchange's lanes per second by stage, in seconds: prefetch, execute, commit.
+    /// The time of one of the exchange's lanes per second by stage, in seconds: prefetch, execute, commit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lane_s: Option<[f64; 3]>,
     /// The average time of a commit in milliseconds.
@@ -40,11 +45,13 @@ pub struct Usage {
     pub rtt_ms: Option<f64>,
 }
 
-/// What a host did during a step. Namespaces of one machine show the same.
+/// The work of a host during a step. Namespaces of one machine show the same.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct HostUsage {
     /// The host.
     pub host: String,
+    /// The machine whose cores it has: those of namespaces are this machine's.
+    pub machine: String,
     /// Its cores.
     pub cores: usize,
     /// The share of their time in which they worked.
@@ -69,9 +76,12 @@ pub struct Step {
     pub p99_us: u64,
     /// Operations that failed.
     pub errors: u64,
-    /// What each instance used.
+    /// Operations that were done.
+    #[serde(default)]
+    pub ops: u64,
+    /// The resources that each instance used.
     pub usage: Vec<Usage>,
-    /// What each host did.
+    /// The work of each host.
     pub hosts: Vec<HostUsage>,
 }
 
@@ -91,7 +101,7 @@ pub struct Ramp {
     pub steps: Vec<Step>,
     /// The largest rate that the services followed; none if they did not follow the first.
     pub knee_ops_per_s: Option<f64>,
-    /// What keeps them from more; none if they followed all steps.
+    /// The stage that keeps them from more; none if they followed all steps.
     pub bottleneck: Option<Bottleneck>,
 }
 
@@ -99,10 +109,13 @@ impl Step {
     /// Whether the services kept up, with latencies up to this.
     #[must_use]
     pub fn keeps_up(&self, p99_max_us: u64) -> bool {
-        self.ops_per_s >= KEEPS_UP * self.offered_per_s && self.p99_us <= p99_max_us
+        let is_served = self.ops_per_s >= KEEPS_UP * self.offered_per_s;
+        // An operation that fails has no latency, and a service that refuses everything at once is quick.
+        let is_right = self.errors as f64 <= ERRORS_MAX * self.ops as f64;
+        is_served && is_right && self.p99_us <= p99_max_us
     }
 
-    /// What limits the services in this step.
+    /// The stage that limits the services in this step.
     #[must_use]
     pub fn bottleneck(&self) -> Bottleneck {
         let found =
@@ -128,7 +141,7 @@ impl Step {
         };
         let paced = self.usage.iter().filter(|usage| usage.share < 1.0);
         let most = paced.max_by(|one, two| load(one).total_cmp(&load(two)))?;
-        (load(most) >= 0.7 * SATURATED).then(|| Bottleneck {
+        (load(most) >= SLOWED).then(|| Bottleneck {
             stage: most.instance.clone(),
             why: format!(
                 "it may run for {} % of the time only, and uses {} of a core of it",
@@ -144,7 +157,10 @@ impl Step {
         if busiest.busy < SATURATED {
             return None;
         }
-        let mut by_use: Vec<&Usage> = self.usage.iter().collect();
+        let there = |usage: &&Usage| {
+            self.hosts.iter().any(|host| host.host == usage.host && host.machine == busiest.machine)
+        };
+        let mut by_use: Vec<&Usage> = self.usage.iter().filter(there).collect();
         by_use.sort_by(|one, two| two.cores.total_cmp(&one.cores));
         let most = by_use.first()?;
         let shares: Vec<String> = by_use
@@ -211,17 +227,25 @@ impl Step {
     /// An exchange whose lanes wait for the database.
     fn database(&self) -> Option<Bottleneck> {
         let most = self.waiting()?;
-        let database = self.usage.iter().find(|usage| usage.role == Role::Postgres);
+        let commit_ms = most.commit_ms.map_or_else(|| "?".to_owned(), number);
+        let Some(database) = self.usage.iter().find(|usage| usage.role == Role::Postgres) else {
+            return Some(Bottleneck {
+                stage: "disk".to_owned(),
+                why: format!(
+                    "the lane of {} works all the time, and a commit to its store takes {commit_ms} ms",
+                    most.instance
+                ),
+            });
+        };
         let [prefetch, _, commit] = most.lane_s?;
         Some(Bottleneck {
             stage: "database".to_owned(),
             why: format!(
-                "the lane of {} spends {} % of the time waiting for the database (a commit takes {} ms), which itself uses \
-                 {} of a core: the round trip to it, or its disk, is slow",
+                "the lane of {} spends {} % of the time waiting for the database (a commit takes {commit_ms} ms), which itself \
+                 uses {} of a core: its disk, or its locks, are slow",
                 most.instance,
                 number((prefetch + commit) * 100.0),
-                most.commit_ms.map_or_else(|| "?".to_owned(), number),
-                database.map_or_else(|| "?".to_owned(), |usage| number(usage.cores))
+                number(database.cores)
             ),
         })
     }
@@ -282,7 +306,7 @@ impl Ramp {
             (None, Some(found)) => {
                 let _ = writeln!(
                     text,
-                    "the services did not follow the first step\nbottleneck: {}: {}",
+                    "the services did not keep up with the first step\nbottleneck: {}: {}",
                     found.stage, found.why
                 );
             }
@@ -314,12 +338,14 @@ mod tests {
     }
 
     fn step(offered: f64, done: f64) -> Step {
-        let host = HostUsage { host: "core".into(), cores: 4, busy: 0.3, disk_wait: None };
+        let host =
+            HostUsage { host: "core".into(), machine: "this".into(), cores: 4, busy: 0.3, disk_wait: None };
         Step {
             offered_per_s: offered,
             ops_per_s: done,
             p50_us: 2_000,
             p99_us: 20_000,
+            ops: 100,
             hosts: vec![host],
             usage: vec![usage("exchange-1", Role::Exchange, 0.5, 0.2), usage("load", Role::Load, 0.4, 0.2)],
             ..Step::default()
@@ -334,6 +360,8 @@ mod tests {
         assert!(ramp.table().contains("knee: 19.9"), "{}", ramp.table());
         let never = Ramp::of(vec![step(10.0, 10.0)], 1_000_000);
         assert_eq!((never.knee_ops_per_s, never.bottleneck), (Some(10.0), None));
+        let wrong = Step { errors: 50, ..step(10.0, 10.0) };
+        assert!(!wrong.keeps_up(1_000_000), "half of the operations fail");
         let late = Ramp::of(vec![step(10.0, 10.0)], 1_000);
         assert_eq!(late.knee_ops_per_s, None);
         assert!(late.bottleneck.is_some());
@@ -362,9 +390,28 @@ mod tests {
         let far = of(&|step| {
             step.usage[0].lane_s = Some([0.45, 0.02, 0.5]);
             step.usage[0].commit_ms = Some(41.0);
+            step.usage.push(usage("postgres", Role::Postgres, 0.1, 0.1));
         });
         assert_eq!(far.stage, "database");
         assert!(far.why.contains("41 ms"), "{}", far.why);
+        let own = of(&|step| {
+            step.usage[0].lane_s = Some([0.05, 0.02, 0.9]);
+            step.usage[0].commit_ms = Some(41.0);
+        });
+        assert_eq!(own.stage, "disk", "an embedded store is no database");
+        // The cores of one machine are not short because of what runs on another.
+        let elsewhere = of(&|step| {
+            step.hosts.push(HostUsage {
+                host: "gen".into(),
+                machine: "gen".into(),
+                cores: 2,
+                busy: 1.0,
+                disk_wait: None,
+            });
+            step.usage[1].host = "gen".into();
+            step.usage[0].cores = 3.0;
+        });
+        assert_eq!(elsewhere.stage, "generator", "{}", elsewhere.why);
         // A busy machine hides no long way.
         let farther = of(&|step| {
             step.hosts[0].busy = 0.99;

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
@@ -33,6 +34,8 @@ const COINS: [u32; 4] = [8, 4, 2, 1];
 pub(super) struct SetUp<'a> {
     experiment: &'a mut Experiment,
     agents: BTreeMap<String, Agent>,
+    /// Becomes true when the user interrupts it.
+    interrupted: &'a AtomicBool,
 }
 
 /// The money and keys that all programs of the exchange agree on.
@@ -65,7 +68,7 @@ fn put_section(text: &mut String, name: &str, options: &[(&str, String)]) {
 }
 
 /// The address of a service of an experiment.
-fn socket_addr(authority: &str) -> anyhow::Result<SocketAddr> {
+pub(super) fn socket_addr(authority: &str) -> anyhow::Result<SocketAddr> {
     let mut found = authority.to_socket_addrs().with_context(|| authority.to_owned())?;
     found.next().with_context(|| format!("{authority} has no address"))
 }
@@ -84,11 +87,23 @@ fn call(authority: &str, request: &[u8]) -> anyhow::Result<Vec<u8>> {
 
 impl<'a> SetUp<'a> {
     /// Takes over the agents of all hosts.
-    pub(super) fn new(experiment: &'a mut Experiment, agents: BTreeMap<String, Agent>) -> Self {
-        Self { experiment, agents }
+    pub(super) fn new(
+        experiment: &'a mut Experiment,
+        agents: BTreeMap<String, Agent>,
+        interrupted: &'a AtomicBool,
+    ) -> Self {
+        Self { experiment, agents, interrupted }
     }
 
-    /// Starts every instance, and waits until all are ready.
+    /// Fails once the user has interrupted the set-up, and after the deadline.
+    fn go_on(&self, deadline: Instant, late: &str) -> anyhow::Result<()> {
+        ensure!(!self.interrupted.load(Relaxed), "interrupted");
+        ensure!(Instant::now() < deadline, "{late}");
+        std::thread::sleep(Duration::from_millis(50));
+        Ok(())
+    }
+
+    /// Starts every instance, and waits until all run and those with a page are ready.
     ///
     /// # Errors
     /// The first that does not start, with what it said.
@@ -115,6 +130,7 @@ impl<'a> SetUp<'a> {
     /// # Errors
     /// When it does not start.
     pub(super) fn start(&mut self, instance: &Instance) -> anyhow::Result<()> {
+        ensure!(!self.interrupted.load(Relaxed), "interrupted");
         eprintln!("  {} on {}", instance.name, instance.host);
         self.experiment.event("start", &instance.name)?;
         match instance.role {
@@ -132,9 +148,20 @@ impl<'a> SetUp<'a> {
         }
         .with_context(|| format!("{} on {}", instance.name, instance.host))?;
         if let Some(share) = instance.cpu_share {
-            self.agent(instance)?.ask(&Request::Pace { name: instance.name.clone(), share })?;
+            for name in self.processes_of(instance)? {
+                self.agent(instance)?.ask(&Request::Pace { name, share })?;
+            }
         }
         Ok(())
+    }
+
+    /// The names of an instance's processes: workers are several.
+    fn processes_of(&mut self, instance: &Instance) -> anyhow::Result<Vec<String>> {
+        let prefix = format!("{}-", instance.name);
+        let is_own =
+            |name: &str| name == instance.name || instance.role == Role::Worker && name.starts_with(&prefix);
+        let states = self.agent(instance)?.status()?;
+        Ok(states.into_iter().map(|state| state.name).filter(|name| is_own(name)).collect())
     }
 
     fn host(&self, instance: &Instance) -> anyhow::Result<HostAccess> {
@@ -225,20 +252,27 @@ impl<'a> SetUp<'a> {
                 Err(error) => error.to_string(),
             };
             self.require_running(instance)?;
-            ensure!(Instant::now() < deadline, "http://{authority}{path} does not become ready: {last}");
-            std::thread::sleep(Duration::from_millis(50));
+            self.go_on(deadline, &format!("http://{authority}{path} does not become ready: {last}"))?;
         }
     }
 
     fn require_running(&mut self, instance: &Instance) -> anyhow::Result<()> {
+        let own = self.processes_of(instance)?;
         let states = self.agent(instance)?.status()?;
-        let Some(state) = states.iter().find(|state| state.name == instance.name) else { return Ok(()) };
-        if state.restarts > 0 || state.pid.is_none() {
-            let log = self.dir(instance)?.join("log");
-            let said = self.agent(instance)?.get(&log, 0).map(|(text, _)| text).unwrap_or_default();
-            let lines: Vec<&str> = said.trim().lines().collect();
-            let end = lines[lines.len().saturating_sub(5)..].join("; ");
-            bail!("it ended ({}): {end}", state.ended.as_deref().unwrap_or("no reason known"));
+        for state in states.iter().filter(|state| own.contains(&state.name)) {
+            if state.restarts > 0 || state.pid.is_none() {
+                let dir = self.dir(instance)?;
+                let dir = if state.name == instance.name { dir } else { dir.join(&state.name) };
+                let said =
+                    self.agent(instance)?.get(&dir.join("log"), 0).map(|(text, _)| text).unwrap_or_default();
+                let lines: Vec<&str> = said.trim().lines().collect();
+                let end = lines[lines.len().saturating_sub(5)..].join("; ");
+                bail!(
+                    "{} ended ({}): {end}",
+                    state.name,
+                    state.ended.as_deref().unwrap_or("no reason known")
+                );
+            }
         }
         Ok(())
     }
@@ -262,6 +296,7 @@ impl<'a> SetUp<'a> {
                 "the links cannot be made: {}",
                 said.trim()
             );
+            ensure!(!self.interrupted.load(Relaxed), "interrupted");
             ensure!(Instant::now() < deadline, "the links do not become ready");
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -375,8 +410,7 @@ impl<'a> SetUp<'a> {
         let asks = [&format!("{bin}/pg_isready"), "-q", "-h", dir, "-p", &instance.port().to_string()];
         while self.agent(instance)?.run(CommandLine::new(asks)).is_err() {
             self.require_running(instance)?;
-            ensure!(Instant::now() < deadline, "PostgreSQL does not become ready");
-            std::thread::sleep(Duration::from_millis(50));
+            self.go_on(deadline, "PostgreSQL does not become ready")?;
         }
         Ok(())
     }
@@ -421,11 +455,11 @@ impl<'a> SetUp<'a> {
     /// When there is none, or it refuses.
     pub(super) fn promote(&mut self) -> anyhow::Result<()> {
         let standby = self.experiment.of(Role::Standby).pop().context("the topology has no standby")?;
-        self.experiment.event("promote", &standby.name)?;
         // The new primary has no standby to wait for.
         self.sql(&standby, "postgres", "SELECT pg_promote()")?;
         self.sql(&standby, "postgres", "ALTER SYSTEM RESET synchronous_standby_names")?;
-        self.sql(&standby, "postgres", "SELECT pg_reload_conf()")
+        self.sql(&standby, "postgres", "SELECT pg_reload_conf()")?;
+        self.experiment.event("promote", &standby.name)
     }
 
     /// The bank account with this name, as a payto URI.
@@ -496,12 +530,14 @@ impl<'a> SetUp<'a> {
 
     fn wait_ended(&mut self, instance: &Instance) -> anyhow::Result<()> {
         let deadline = Instant::now() + PATIENCE;
-        let prefix = format!("{}-", instance.name);
-        let is_of =
-            |name: &str| name == instance.name || instance.role == Role::Worker && name.starts_with(&prefix);
-        while self.agent(instance)?.status()?.iter().any(|state| is_of(&state.name) && state.pid.is_some()) {
-            ensure!(Instant::now() < deadline, "{} does not end", instance.name);
-            std::thread::sleep(Duration::from_millis(20));
+        let own = self.processes_of(instance)?;
+        while self
+            .agent(instance)?
+            .status()?
+            .iter()
+            .any(|state| own.contains(&state.name) && state.pid.is_some())
+        {
+            self.go_on(deadline, "it does not end")?;
         }
         Ok(())
     }
@@ -512,25 +548,10 @@ impl<'a> SetUp<'a> {
     /// When it does not end.
     pub(super) fn remove(&mut self, instance: &Instance) -> anyhow::Result<()> {
         eprintln!("  {} ends", instance.name);
-        let prefix = format!("{}-", instance.name);
-        let agent = self.agent(instance)?;
-        for state in agent.status()? {
-            if state.name == instance.name || instance.role == Role::Worker && state.name.starts_with(&prefix)
-            {
-                agent.ask(&Request::Stop { name: state.name, signal: 15 })?;
-            }
+        for name in self.processes_of(instance)? {
+            self.agent(instance)?.ask(&Request::Stop { name, signal: 15 })?;
         }
         self.wait_ended(instance)
-    }
-
-    /// Starts a process that was stopped, with the command that it had.
-    ///
-    /// # Errors
-    /// When it runs, or cannot be started.
-    pub(super) fn start_again(&mut self, process: &str) -> anyhow::Result<()> {
-        let (host, name) = self.experiment.process(process)?;
-        let agent = self.agents.get_mut(&host).context("every host has an agent")?;
-        agent.ask(&Request::Again { name }).map(drop)
     }
 
     /// Waits until an instance that joined can be used like the others of its role.
@@ -763,7 +784,7 @@ impl<'a> SetUp<'a> {
             .map(|name| format!("  {name}_temp_path {scratch}/{name};\n"))
             .collect();
         Ok(format!(
-            "daemon off;\nuser root;\nworker_processes auto;\npid {scratch}/nginx.pid;\nerror_log stderr;\n\
+            "daemon off;\nmaster_process off;\npid {scratch}/nginx.pid;\nerror_log stderr;\n\
              worker_rlimit_nofile 65536;\nevents {{ worker_connections 16384; }}\nhttp {{\n  access_log off;\n{temporary}\
              \x20 upstream exchange {{\n{servers}    keepalive 256;\n    keepalive_timeout 20s;\n  }}\n\
              \x20 server {{\n    listen {authority} ssl;\n    ssl_certificate {scratch}/proxy.pem;\n\
@@ -787,10 +808,17 @@ impl<'a> SetUp<'a> {
             .run(CommandLine::new(["sh", "-c", "PATH=$PATH:/usr/sbin command -v nginx"]))
             .context("nginx is not installed there (apt-get install nginx-light)")?;
         let command = CommandLine::new([nginx.trim(), "-e", "stderr", "-c", &conf.to_string_lossy()]);
-        self.start_process(instance, &instance.name.clone(), command)
+        self.start_process(instance, &instance.name.clone(), command)?;
+        let (deadline, address) = (Instant::now() + PATIENCE, socket_addr(&instance.authority())?);
+        while TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_err() {
+            self.require_running(instance)?;
+            self.go_on(deadline, "it does not listen")?;
+        }
+        Ok(())
     }
 
-    /// Tells the proxy about the exchange's present processes.
+    /// Tells the proxy about the exchange's present processes. It starts again for that, since it is one process, which
+    /// the kernel kills with its agent.
     ///
     /// # Errors
     /// When its agent does not answer.
@@ -799,7 +827,9 @@ impl<'a> SetUp<'a> {
             let (conf, text) = (self.dir(&proxy)?.join("nginx.conf"), self.proxy_config(&proxy)?);
             let agent = self.agent(&proxy)?;
             agent.put(&conf, &text)?;
-            agent.ask(&Request::Signal { name: proxy.name.clone(), signal: 1 })?;
+            agent.ask(&Request::Stop { name: proxy.name.clone(), signal: 15 })?;
+            self.wait_ended(&proxy)?;
+            self.agent(&proxy)?.ask(&Request::Again { name: proxy.name.clone() })?;
         }
         Ok(())
     }
@@ -904,7 +934,7 @@ impl<'a> SetUp<'a> {
             if targets.is_empty() {
                 continue;
             }
-            let _ = writeln!(text, "  - job_name: {role}\n    static_configs:");
+            let _ = writeln!(text, "  - job_name: batzen-{role}\n    static_configs:");
             for (name, target) in targets {
                 let _ =
                     writeln!(text, "      - targets: ['{target}']\n        labels: {{ instance: {name} }}");

@@ -5,8 +5,9 @@
 //! | `topology.toml` | the topology as it was given |
 //! | `state.json` | where everything runs, with its passwords; its owner's only |
 //! | `events.jsonl` | what was done to it, one event a line |
-//! | `load.jsonl` | the load, a line each second |
-//! | `ramp.json` | the last ramp |
+//! | `load.json` | the plan of the load |
+//! | `network.jsonl` | changes of links, which the emulation repeats when it starts again |
+//! | `ramp.json`, `check.json`, `audit.json` | the last ramp, check and report of the auditor |
 //! | `hosts/HOST/` | `samples.jsonl` with what the processes used, and for each instance `conf`, `log` and its data |
 //! | `offline/` | the exchange's master key |
 
@@ -24,7 +25,7 @@ use super::agent::Agent;
 use super::hosts::{self, HostAccess};
 use super::load::Target;
 use super::placement::{self, Instance};
-use super::topology::{Role, Topology};
+use super::topology::{HostKind, Role, Topology};
 
 /// The name of the file with the state.
 const STATE: &str = "state.json";
@@ -33,15 +34,20 @@ pub(super) const TOPOLOGY: &str = "topology.toml";
 /// The name of the file with the events.
 pub(super) const EVENTS: &str = "events.jsonl";
 
-/// What must not be lost between two commands.
+/// The facts that must not be lost between two commands.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct State {
     /// The version of the program that set it up.
     pub(super) version: String,
     /// The commit of that program.
     pub(super) commit: String,
+    /// Its own random name.
+    pub(super) id: String,
     /// The number of its network of namespaces; 0: none.
     pub(super) network: u8,
+    /// The clock of each host less that of this machine, in milliseconds.
+    #[serde(default)]
+    pub(super) clock_offsets_ms: BTreeMap<String, i64>,
     /// Whether something may still run.
     pub(super) is_up: bool,
     /// Sockets and data with short paths, removed at the end.
@@ -69,6 +75,18 @@ pub(super) struct Experiment {
     pub(super) hosts: BTreeMap<String, HostAccess>,
 }
 
+/// Writes a file that only its owner may read, with the directories above it.
+///
+/// # Errors
+/// When it cannot be written.
+pub(super) fn write_own(path: &Path, text: &str) -> anyhow::Result<()> {
+    if let Some(parent) = path.parent() {
+        std::fs::create_dir_all(parent).with_context(|| parent.display().to_string())?;
+    }
+    let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    file.write_all(text.as_bytes()).with_context(|| path.display().to_string())
+}
+
 fn secret() -> String {
     let mut bytes = [0; 16];
     batzen_crypto::fill_random(&mut bytes);
@@ -86,8 +104,10 @@ impl Experiment {
             "{} has an experiment already: `batzen-lab down --dir {0}` ends it; choose another --dir to keep its result",
             dir.display()
         );
+        hosts::require_rights(&topology)?;
         let dir = batzen_cli_support::services::directory(dir)?;
-        let runtime_dir = std::env::temp_dir().join(format!("batzen-lab-{}", &secret()[..12]));
+        let id = secret()[..12].to_owned();
+        let runtime_dir = std::env::temp_dir().join(format!("batzen-lab-{id}"));
         // PostgreSQL's user has to reach its own directory below.
         std::fs::DirBuilder::new()
             .mode(0o711)
@@ -97,24 +117,30 @@ impl Experiment {
         std::fs::DirBuilder::new().mode(0o700).create(&sockets)?;
         let own = std::env::current_exe().context("the program has no path")?;
         let own_bin_dir = own.parent().context("the program has no directory")?.to_owned();
-        let network = hosts::free_network(&topology)?;
-        let instances = placement::place(&topology, network, batzen_testkit::ports::reserve)?;
-        let hosts = hosts::accesses(&topology, &dir, &sockets, &own_bin_dir);
+        let hosts = hosts::accesses(&topology, &dir, (&id, &sockets), &own_bin_dir);
         let state = State {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             commit: commit.to_owned(),
-            network,
+            id,
+            network: 0,
+            clock_offsets_ms: BTreeMap::new(),
             is_up: true,
             runtime_dir,
             own_bin_dir,
-            instances,
+            instances: Vec::new(),
             password: secret(),
             shop_token: format!("secret-token:{}", secret()),
             master_pub: None,
             certificate: None,
         };
-        let experiment = Self { dir, topology, state, hosts };
+        let mut experiment = Self { dir, topology, state, hosts };
         std::fs::write(experiment.dir.join(TOPOLOGY), text)?;
+        experiment.save()?;
+        experiment.state.network = hosts::free_network(&experiment.topology)?;
+        experiment.save()?;
+        let network = experiment.state.network;
+        experiment.state.instances =
+            placement::place(&experiment.topology, network, batzen_testkit::ports::reserve)?;
         experiment.save()?;
         Ok(experiment)
     }
@@ -133,7 +159,8 @@ impl Experiment {
         let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
         let topology = Topology::parse(&text).with_context(|| path.display().to_string())?;
         let dir = dir.canonicalize()?;
-        let hosts = hosts::accesses(&topology, &dir, &state.runtime_dir.join("agents"), &state.own_bin_dir);
+        let sockets = state.runtime_dir.join("agents");
+        let hosts = hosts::accesses(&topology, &dir, (&state.id, &sockets), &state.own_bin_dir);
         Ok(Self { dir, topology, state, hosts })
     }
 
@@ -144,9 +171,8 @@ impl Experiment {
     pub(super) fn save(&self) -> anyhow::Result<()> {
         let path = self.dir.join(STATE);
         let draft = self.dir.join("state.json.new");
-        let mut file = File::options().write(true).create(true).truncate(true).mode(0o600).open(&draft)?;
-        file.write_all(serde_json::to_string_pretty(&self.state)?.as_bytes())?;
-        file.sync_all()?;
+        write_own(&draft, &serde_json::to_string_pretty(&self.state)?)?;
+        File::open(&draft)?.sync_all()?;
         std::fs::rename(&draft, &path).with_context(|| path.display().to_string())
     }
 
@@ -175,6 +201,13 @@ impl Experiment {
 
     /// The instances of a role, in their order.
     pub(super) fn of(&self, role: Role) -> Vec<Instance> {
+        let mut all = self.ever_of(role);
+        all.retain(|instance| !instance.is_removed);
+        all
+    }
+
+    /// The instances of a role, those that were removed included.
+    pub(super) fn ever_of(&self, role: Role) -> Vec<Instance> {
         self.state.instances.iter().filter(|instance| instance.role == role).cloned().collect()
     }
 
@@ -192,17 +225,17 @@ impl Experiment {
         found.with_context(|| format!("there is no instance {name}; there are {}", names()))
     }
 
-    /// Host and name of a process: an instance's, or one of a group's.
+    /// The host of an instance, or of one of its processes.
     ///
     /// # Errors
     /// When there is none, with the names of all.
-    pub(super) fn process(&self, name: &str) -> anyhow::Result<(String, String)> {
+    pub(super) fn host_of(&self, name: &str) -> anyhow::Result<String> {
         let of_group = self.state.instances.iter().find(|instance| {
             instance.role == Role::Worker && name.strip_prefix(&format!("{}-", instance.name)).is_some()
         });
         match of_group {
-            Some(group) => Ok((group.host.clone(), name.to_owned())),
-            None => self.instance(name).map(|instance| (instance.host.clone(), name.to_owned())),
+            Some(group) => Ok(group.host.clone()),
+            None => self.instance(name).map(|instance| instance.host.clone()),
         }
     }
 
@@ -216,7 +249,7 @@ impl Experiment {
         }
     }
 
-    /// What the wallets of a load need to know.
+    /// The services that the wallets of a load use.
     ///
     /// # Errors
     /// When the topology has no bank.
@@ -230,6 +263,14 @@ impl Experiment {
             merchant_payto: format!("payto://x-taler-bank/{}/shop?receiver-name=shop", bank.address),
             currency: self.topology.currency.clone(),
         })
+    }
+
+    /// The machine whose cores a host has: this one, unless ssh reaches it.
+    pub(super) fn machine(&self, host: &str) -> String {
+        match self.hosts.get(host).map(|access| access.kind) {
+            Some(HostKind::Ssh) => host.to_owned(),
+            _ => "this machine".to_owned(),
+        }
     }
 
     /// A connection to the agent of a host.

@@ -54,7 +54,7 @@ fn parameter(text: &str) -> Result<Parameter, String> {
     Ok(Parameter { name: name.trim().to_owned(), values })
 }
 
-/// What came of one value.
+/// The result of one value.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Point {
     value: String,

@@ -34,13 +34,13 @@ pub struct Topology {
     pub ssh_config: Option<PathBuf>,
     /// The hosts, by name.
     pub hosts: BTreeMap<String, Host>,
-    /// What runs on them.
+    /// The roles on them.
     #[serde(rename = "role")]
     pub roles: Vec<RoleSpec>,
-    /// What lies between sites. Hosts of one site, and sites without a link, are connected without delay.
+    /// The links between sites. Hosts of one site, and sites without a link, are connected without delay.
     #[serde(default, rename = "link", skip_serializing_if = "Vec::is_empty")]
     pub links: Vec<Link>,
-    /// What `batzen-lab experiment` does once everything is up.
+    /// The steps of `batzen-lab experiment` once everything is up.
     #[serde(default, rename = "step", skip_serializing_if = "Vec::is_empty")]
     pub steps: Vec<Step>,
 }
@@ -73,7 +73,7 @@ const fn default_rsa_bits() -> u32 {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Host {
-    /// How it is reached.
+    /// The way to it.
     #[serde(default)]
     pub kind: HostKind,
     /// The site where it stands.
@@ -97,7 +97,7 @@ fn default_site() -> String {
     "main".to_owned()
 }
 
-/// How a host is reached.
+/// A way to a host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum HostKind {
@@ -304,7 +304,7 @@ impl Topology {
             }
             if host.kind == HostKind::Ssh {
                 if host.address.is_none() || host.dir.as_ref().is_none_or(|dir| !dir.is_absolute()) {
-                    let example = "`address = \"10.0.0.7\"` and `dir = \"/var/tmp/batzen-lab\"`";
+                    let example = "`address = \"10.0.0.7\"` and `dir = \"/root/batzen-lab\"`";
                     return Err(wrong(member, format_args!("a host of kind ssh needs {example}")));
                 }
             } else if host.address.is_some() || host.ssh.is_some() || host.dir.is_some() {

@@ -117,8 +117,6 @@ fn an_experiment_is_loaded_and_broken_and_nothing_is_lost_or_left_behind() {
     // What an agent has started dies with it, and what is kept opens.
     let pids = experiment.pids();
     assert!(pids.len() >= 6, "{pids:?}");
-    let agents = on(&experiment.path(), &["ssh", "here", "--", "sh", "-c", "echo $PPID"]);
-    assert!(agents.status.success());
     let state: Value =
         serde_json::from_slice(&std::fs::read(experiment.path().join("state.json")).unwrap()).unwrap();
     let runtime_dir = state["runtime_dir"].as_str().unwrap().to_owned();
@@ -139,6 +137,38 @@ fn an_experiment_is_loaded_and_broken_and_nothing_is_lost_or_left_behind() {
     for secret in ["password", "shop_token"] {
         assert!(!html.contains(state[secret].as_str().unwrap()), "the page shows the {secret}");
     }
+}
+
+#[test]
+fn what_a_killed_controller_has_begun_is_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, path) = (dir.path().join("given.toml"), dir.path().join("experiment"));
+    std::fs::write(&file, one_machine("")).unwrap();
+    let mut up = lab().arg("up").arg(&file).arg("--dir").arg(&path).spawn().unwrap();
+    let deadline = Instant::now() + PATIENCE;
+    let events = path.join("events.jsonl");
+    while !std::fs::read_to_string(&events).is_ok_and(|text| text.contains("exchange")) {
+        assert!(Instant::now() < deadline, "the exchange is not started");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    up.kill().unwrap();
+    up.wait().unwrap();
+    let experiment = Experiment { dir };
+    let status = on(&experiment.path(), &["status", "--json"]);
+    let status: Value = serde_json::from_str(&stdout(&status)).unwrap();
+    let pids: Vec<(String, u64)> = status["processes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|row| Some((row["instance"].as_str()?.to_owned(), row["pid"].as_u64()?)))
+        .collect();
+    assert!(!pids.is_empty(), "{status}");
+    experiment.must(&["down"]);
+    wait_until_gone(&pids);
+    let state: Value =
+        serde_json::from_slice(&std::fs::read(experiment.path().join("state.json")).unwrap()).unwrap();
+    assert_eq!(state["is_up"], false);
+    assert!(!Path::new(state["runtime_dir"].as_str().unwrap()).exists());
 }
 
 /// Kills all agents of an experiment with SIGKILL.
@@ -172,7 +202,7 @@ fn wait_until_gone(pids: &[(String, u64)]) {
 
 #[test]
 fn a_ramp_names_the_front_that_is_slow() {
-    let experiment = Experiment::up(&one_machine("cpu_share = 0.03"));
+    let experiment = Experiment::up(&one_machine("cpu_share = 0.1"));
     let words = [
         "load",
         "ramp",
@@ -224,7 +254,8 @@ fn a_ramp_names_the_way_to_a_far_database() {
         r#""--from", "20", "--factor", "4", "--steps", "4", "--step-s", "3""#,
     );
     assert!(topology.contains(long));
-    let text = topology.replace(long, short);
+    // So long that it is most of a commit even on a machine whose disk is slow.
+    let text = topology.replace(long, short).replace("rtt_ms = 20", "rtt_ms = 100");
     std::fs::write(&file, text).unwrap();
     let output = on(&dir.path().join("experiment"), &["experiment", file.to_str().unwrap()]);
     let last = stdout(&output).lines().last().unwrap_or_default().to_owned();
@@ -244,8 +275,20 @@ struct SshHosts {
     servers: Vec<std::process::Child>,
 }
 
-const BRIDGE: &str = "bzt-ssh";
-const SSH_HOSTS: [(&str, &str); 2] = [("bzt-one", "10.251.0.11"), ("bzt-two", "10.251.0.12")];
+/// The number of this test's network, so that two runs on one machine do not share one.
+fn ssh_network() -> u32 {
+    std::process::id() % 250
+}
+
+fn bridge() -> String {
+    format!("bzt{}", ssh_network())
+}
+
+/// Names and addresses of the hosts.
+fn ssh_hosts() -> [(String, String); 2] {
+    let network = ssh_network();
+    [1, 2].map(|number| (format!("bzt{network}-{number}"), format!("10.251.{network}.1{number}")))
+}
 
 #[track_caller]
 fn command(words: &[&str]) {
@@ -254,11 +297,11 @@ fn command(words: &[&str]) {
 }
 
 fn remove_ssh_hosts() {
-    for (name, _) in SSH_HOSTS {
-        // What an earlier run has left, if anything.
-        let _ = std::process::Command::new("ip").args(["netns", "delete", name]).output();
+    for (name, _) in ssh_hosts() {
+        // There may be none yet.
+        let _ = std::process::Command::new("ip").args(["netns", "delete", &name]).output();
     }
-    let _ = std::process::Command::new("ip").args(["link", "delete", BRIDGE]).output();
+    let _ = std::process::Command::new("ip").args(["link", "delete", &bridge()]).output();
 }
 
 impl SshHosts {
@@ -270,15 +313,17 @@ impl SshHosts {
             command(&["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", &path(key)]);
         }
         std::fs::copy(path("user-key.pub"), path("authorized")).unwrap();
-        command(&["ip", "link", "add", BRIDGE, "type", "bridge"]);
-        command(&["ip", "address", "add", "10.251.0.1/24", "dev", BRIDGE]);
-        command(&["ip", "link", "set", BRIDGE, "up"]);
+        let bridge = bridge();
+        command(&["ip", "link", "add", &bridge, "type", "bridge"]);
+        command(&["ip", "address", "add", &format!("10.251.{}.1/24", ssh_network()), "dev", &bridge]);
+        command(&["ip", "link", "set", &bridge, "up"]);
         command(&["mkdir", "-p", "/run/sshd"]);
         let mut config = String::new();
-        let servers = SSH_HOSTS.map(|(name, address)| {
+        let servers = ssh_hosts().map(|(name, address)| {
+            let name = name.as_str();
             command(&["ip", "netns", "add", name]);
             command(&["ip", "link", "add", name, "type", "veth", "peer", "name", "lan0", "netns", name]);
-            command(&["ip", "link", "set", name, "master", BRIDGE, "up"]);
+            command(&["ip", "link", "set", name, "master", &bridge, "up"]);
             command(&["ip", "-n", name, "address", "add", &format!("{address}/24"), "dev", "lan0"]);
             command(&["ip", "-n", name, "link", "set", "lan0", "up"]);
             command(&["ip", "-n", name, "link", "set", "lo", "up"]);
@@ -311,15 +356,15 @@ impl SshHosts {
             "name = 'far'\nrsa_bits = 1024\nssh_config = '{}'\n",
             self.dir.path().join("config").display()
         );
-        for (name, address) in SSH_HOSTS {
-            let dir = self.dir.path().join(name);
+        for (name, address) in ssh_hosts() {
+            let dir = self.dir.path().join(&name);
             text.push_str(&format!(
                 "[hosts.{name}]\nkind = 'ssh'\naddress = '{address}'\nssh = '{name}'\ndir = '{}'\nbin_dir = '{bin_dir}'\n",
                 dir.display()
             ));
         }
         for (role, host) in [("bank", 0), ("exchange", 0), ("merchant", 0), ("auditor", 1), ("load", 1)] {
-            text.push_str(&format!("[[role]]\nrole = '{role}'\nhosts = ['{}']\n", SSH_HOSTS[host].0));
+            text.push_str(&format!("[[role]]\nrole = '{role}'\nhosts = ['{}']\n", ssh_hosts()[host].0));
         }
         text
     }
@@ -347,6 +392,7 @@ fn hosts_that_only_ssh_reaches_run_an_experiment_and_give_back_what_they_kept() 
         return;
     }
     let hosts = SshHosts::start();
+    let [one, two] = ssh_hosts().map(|(name, _)| name);
     let experiment = Experiment::up(&hosts.topology());
     experiment.must(&["load", "start", "--wallets", "3"]);
     let deadline = Instant::now() + PATIENCE;
@@ -358,17 +404,21 @@ fn hosts_that_only_ssh_reaches_run_an_experiment_and_give_back_what_they_kept() 
         }
         assert!(Instant::now() < deadline, "{second}");
     }
-    assert_eq!(experiment.must(&["ssh", "bzt-two", "--", "echo", "two  words"]), "two  words\n");
+    assert_eq!(experiment.must(&["ssh", &two, "--", "echo", "two  words"]), "two  words\n");
     let checked: Value = serde_json::from_str(&experiment.must(&["check", "--json"])).unwrap();
     assert_eq!((&checked["conserved"], &checked["findings"]), (&true.into(), &0.into()), "{checked}");
     let pids = experiment.pids();
     experiment.must(&["down"]);
     wait_until_gone(&pids);
     // The samples and outputs of other machines are here now.
-    for file in ["bzt-one/samples.jsonl", "bzt-one/exchange/conf", "bzt-two/load/out"] {
-        let path = experiment.path().join("hosts").join(file);
-        assert!(std::fs::metadata(&path).is_ok_and(|found| found.len() > 0), "{file}");
+    for (host, file) in [(&one, "samples.jsonl"), (&one, "exchange/conf"), (&two, "load/out")] {
+        let path = experiment.path().join("hosts").join(host).join(file);
+        assert!(std::fs::metadata(&path).is_ok_and(|found| found.len() > 0), "{host}/{file}");
+        let left = std::fs::read_dir(hosts.dir.path().join(host)).unwrap().count();
+        assert_eq!(left, 0, "something stays on {host}");
     }
+    let again = on(&experiment.path(), &["down"]);
+    assert!(stderr(&again).contains("down already"), "{}", stderr(&again));
 }
 
 #[test]

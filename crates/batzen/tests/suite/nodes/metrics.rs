@@ -135,6 +135,8 @@ fn every_process_shows_itself_and_that_a_worker_has_died() {
         assert_eq!(pages.value(base, UNATTENDED), Some(0.0));
     }
     pages.until(&nodes_at[0], UNTIL, |until| until > ended);
+    // Its first look at the store may still be under way.
+    pages.until(&closer_at, WATCHERS, |watchers| watchers == 1.0);
     adds_up([&nodes_at[0], &watcher_at, &closer_at]);
 
     // A watcher that ends gives its lease back.

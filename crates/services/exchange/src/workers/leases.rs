@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::{Mode, WorkerError, decide};
 use crate::core::Core;
-use crate::rules::leases::Slots;
+use crate::rules::leases::{LEASE_MAX, Slots};
 use crate::rules::{Lease, Leased, SlotsClaim, SlotsShare};
 
 /// A lease is renewed after this part of it, because workers may have started or ended. For the same time, a
@@ -21,9 +21,9 @@ const RENEWALS: u32 = 3;
 /// Interval at which a waiting worker checks.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
-/// The duration of a lease.
+/// The duration of a lease, as the rules grant it.
 pub(super) fn lease(app: &Core) -> Duration {
-    super::idle_interval(app.config.workers.lease)
+    super::idle_interval(app.config.workers.lease.min(LEASE_MAX))
 }
 
 /// The time of leases, without the worker's clock shift: leases are shared between processes.

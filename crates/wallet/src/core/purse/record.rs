@@ -94,7 +94,7 @@ pub struct PursePart {
     pub coin_pub: EddsaPublicKey,
     /// Its contribution, deposit fee included.
     #[serde(with = "text")]
-    pub(crate) amount: Money,
+    pub amount: Money,
     #[serde(with = "text")]
     pub(crate) fee_deposit: Money,
     /// Where the contribution is.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 
-use super::{CommandLine, PROTOCOL, ProcessState, Reply, Request};
+use super::{CommandLine, PROTOCOL, ProcessState, Reply, Request, now_ms};
 
 /// Time that an agent may take to answer. Commands that it runs, such as `initdb`, take a while.
 const PATIENCE: Duration = Duration::from_secs(180);
@@ -43,6 +43,8 @@ pub(crate) struct Agent {
     pub(crate) version: String,
     /// The cores of its host.
     pub(crate) cores: usize,
+    /// Its host's clock less that of this machine, in milliseconds.
+    pub(crate) clock_offset_ms: i64,
 }
 
 impl Drop for Agent {
@@ -61,7 +63,9 @@ pub(crate) fn ssh(destination: &str, config: Option<&Path>) -> Command {
     if let Some(config) = config {
         command.arg("-F").arg(config);
     }
-    command.args(["-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "--", destination]);
+    command.args(["-o", "BatchMode=yes", "-o", "ConnectTimeout=10"]);
+    // A host that drops off must not hold up the controller for hours.
+    command.args(["-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=6", "--", destination]);
     command
 }
 
@@ -95,8 +99,9 @@ impl Agent {
                 Self::new(host, Box::new(stdout), Box::new(stdin), Some(child))
             }
         };
+        let asked_ms = now_ms();
         match agent.ask(&Request::Hello { protocol: PROTOCOL })? {
-            Reply::Hello { protocol, version, is_root, cores } => {
+            Reply::Hello { protocol, version, is_root, cores, time_ms } => {
                 ensure!(
                     protocol == PROTOCOL,
                     "{host}: the agent there is of version {version}, this program of {}: install the same",
@@ -105,6 +110,9 @@ impl Agent {
                 agent.is_root = is_root;
                 agent.version = version;
                 agent.cores = cores;
+                // It looked at its clock about halfway between question and answer.
+                let here_ms = asked_ms.midpoint(now_ms());
+                agent.clock_offset_ms = time_ms.cast_signed().saturating_sub(here_ms.cast_signed());
                 Ok(agent)
             }
             other => bail!("{host}: unexpected answer {other:?}"),
@@ -125,6 +133,7 @@ impl Agent {
             is_root: false,
             version: String::new(),
             cores: 1,
+            clock_offset_ms: 0,
         }
     }
 
@@ -139,13 +148,13 @@ impl Agent {
         self.writer
             .write_all(line.as_bytes())
             .and_then(|()| self.writer.flush())
-            .with_context(|| format!("the agent on {host} has gone"))?;
+            .with_context(|| format!("the agent on {host} is gone"))?;
         let mut answer = String::new();
         let count =
             self.reader.read_line(&mut answer).with_context(|| format!("the agent on {host} is silent"))?;
-        ensure!(count > 0, "the agent on {host} has gone");
+        ensure!(count > 0, "the agent on {host} is gone");
         match serde_json::from_str(&answer)
-            .with_context(|| format!("the agent on {host} answers otherwise"))?
+            .with_context(|| format!("the agent on {host} gave an unexpected answer"))?
         {
             Reply::Failed(reason) => bail!("{host}: {reason}"),
             reply => Ok(reply),
@@ -194,11 +203,22 @@ impl Agent {
     /// As [`Agent::run`].
     pub(crate) fn run_with(&mut self, command: CommandLine, input: &str) -> anyhow::Result<String> {
         let words = command.argv.join(" ");
+        let (success, stdout, stderr) = self.run_whatever_comes(command, input)?;
+        ensure!(success, "{}: {words}: {}", self.host, format!("{stdout}{stderr}").trim());
+        Ok(stdout)
+    }
+
+    /// Runs a command, and returns whether it succeeded, its output and its standard error.
+    ///
+    /// # Errors
+    /// As [`Agent::ask`].
+    pub(crate) fn run_whatever_comes(
+        &mut self,
+        command: CommandLine,
+        input: &str,
+    ) -> anyhow::Result<(bool, String, String)> {
         match self.ask(&Request::Run { command, input: input.to_owned() })? {
-            Reply::Ran { success: true, stdout, .. } => Ok(stdout),
-            Reply::Ran { stdout, stderr, .. } => {
-                bail!("{}: {words}: {}", self.host, format!("{stdout}{stderr}").trim())
-            }
+            Reply::Ran { success, stdout, stderr } => Ok((success, stdout, stderr)),
             other => bail!("{}: unexpected answer {other:?}", self.host),
         }
     }

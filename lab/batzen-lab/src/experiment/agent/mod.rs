@@ -4,8 +4,8 @@
 //! machine the file system authenticates the controller, on other machines ssh does, which carries the same
 //! lines (`batzen-lab agent connect`). Each line is a request in JSON, answered by one line.
 //!
-//! What an agent has started dies with it: the kernel kills the processes when the agent ends, however it
-//! ends. Their children are found by a variable in their environment, by the next agent or by `down`.
+//! Processes die with their agent: the kernel kills them when it ends, however it ends. Their own children are found by a
+//! variable in their environment, by the next agent or by `down`.
 
 mod client;
 mod pace;
@@ -19,11 +19,12 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use client::{Agent, Reach, quoted, ssh};
+pub(crate) use processes::MARK;
 pub(crate) use sample::{ProcessSample, Sample, now_ms};
 pub use server::{ConnectArgs, ProbeArgs, ServeArgs, clean, connect, probe, serve};
 
 /// The version of the protocol; both sides must have the same.
-const PROTOCOL: u32 = 1;
+const PROTOCOL: u32 = 2;
 /// The longest line in bytes.
 const LINE_BYTES_MAX: usize = 16 << 20;
 
@@ -82,7 +83,7 @@ pub(crate) enum Request {
     Run {
         /// The command.
         command: CommandLine,
-        /// What it reads from standard input.
+        /// The text of its standard input.
         input: String,
     },
     /// Starts a process, and starts it again when it ends by itself.
@@ -151,6 +152,8 @@ pub(crate) enum Reply {
         is_root: bool,
         /// The cores of its host.
         cores: usize,
+        /// The clock of its host, in milliseconds since 1970.
+        time_ms: u64,
     },
     /// A part of a file, as much text as fits.
     Part {
@@ -163,9 +166,9 @@ pub(crate) enum Reply {
     Ran {
         /// Whether it succeeded.
         success: bool,
-        /// What it printed.
+        /// The text of its standard output.
         stdout: String,
-        /// What it printed to standard error.
+        /// The text of its standard error.
         stderr: String,
     },
     /// The state of all processes.
@@ -181,9 +184,9 @@ pub(crate) struct ProcessState {
     pub(crate) pid: Option<u32>,
     /// Whether it is meant to run.
     pub(crate) is_wanted: bool,
-    /// How often it was started again.
+    /// The number of times that it was started again.
     pub(crate) restarts: u32,
-    /// How it ended last, if it did.
+    /// The status with which it ended last, if it did.
     pub(crate) ended: Option<String>,
     /// The share of the time for which it may run.
     pub(crate) share: f64,

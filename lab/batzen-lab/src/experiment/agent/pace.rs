@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -25,6 +25,10 @@ fn signal(pids: &[u32], signal: Signal) {
     }
 }
 
+fn sleep_until(time: Instant) {
+    std::thread::sleep(time.saturating_duration_since(Instant::now()));
+}
+
 impl Pace {
     /// Limits a process and its descendants.
     pub(super) fn start(pid: u32, share: f64) -> Self {
@@ -32,18 +36,24 @@ impl Pace {
             Self { pid: Arc::new(AtomicU32::new(pid)), share: Arc::new(AtomicU64::new(share.to_bits())) };
         let (pid, share) = (Arc::clone(&pace.pid), Arc::clone(&pace.share));
         std::thread::spawn(move || {
+            let mut all = Vec::new();
+            let mut begin = Instant::now();
             loop {
                 let root = pid.load(Relaxed);
-                let runs = f64::from_bits(share.load(Relaxed)).clamp(0.01, 1.0);
-                // Nobody else knows these numbers any more: the limit is over.
+                // Nobody else knows this number any more: the limit is over.
                 if root == 0 {
                     return;
                 }
-                let all = descendants(root);
+                let runs = f64::from_bits(share.load(Relaxed)).clamp(0.01, 1.0);
+                // Looking for new descendants takes a while, in which those that are known stand still.
                 signal(&all, Signal::STOP);
-                std::thread::sleep(PERIOD.mul_f64(1.0 - runs));
+                all = descendants(root);
+                signal(&all, Signal::STOP);
+                sleep_until(begin + PERIOD.mul_f64(1.0 - runs));
                 signal(&all, Signal::CONT);
+                let woken = Instant::now();
                 std::thread::sleep(PERIOD.mul_f64(runs));
+                begin = (begin + PERIOD).max(woken);
             }
         });
         pace

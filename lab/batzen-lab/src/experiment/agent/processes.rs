@@ -35,6 +35,7 @@ pub(super) struct Processes {
     all: BTreeMap<String, Process>,
     /// The agent's socket, which marks what it starts.
     socket: PathBuf,
+    sampler: sample::Sampler,
 }
 
 /// The command that the kernel kills when the thread that starts it ends, by its user if this process is root.
@@ -54,8 +55,8 @@ pub(super) fn tied(line: &CommandLine) -> io::Result<Command> {
     Ok(command)
 }
 
-/// The variable in the environment of all that an agent starts, with the path of its socket.
-pub(super) const MARK: &str = "BATZEN_LAB_AGENT";
+/// The variable in the environment of an agent and of all that it starts, with the path of its socket.
+pub(crate) const MARK: &str = "BATZEN_LAB_AGENT";
 
 /// Kills what an agent started and what still runs, such as the children of a process that the kernel killed with it.
 pub(super) fn sweep(socket: &Path) {
@@ -65,7 +66,8 @@ pub(super) fn sweep(socket: &Path) {
         let environment = std::fs::read(entry.path().join("environ")).unwrap_or_default();
         let is_marked = environment.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes());
         let pid = entry.file_name().to_str().and_then(|name| name.parse().ok()).and_then(Pid::from_raw);
-        if let Some(pid) = pid.filter(|_| is_marked) {
+        let own = rustix::process::getpid();
+        if let Some(pid) = pid.filter(|pid| is_marked && *pid != own) {
             // It may have ended meanwhile.
             let _ = kill_process(pid, Signal::KILL);
         }
@@ -73,7 +75,7 @@ pub(super) fn sweep(socket: &Path) {
 }
 
 fn named(signal: i32) -> io::Result<Signal> {
-    Signal::from_named_raw(signal).ok_or_else(|| io::Error::other(format!("{signal} is no signal")))
+    Signal::from_named_raw(signal).ok_or_else(|| io::Error::other(format!("{signal} is not a signal")))
 }
 
 impl Process {
@@ -121,7 +123,7 @@ impl Process {
 impl Processes {
     /// No processes yet.
     pub(super) fn new(socket: &Path) -> Self {
-        Self { all: BTreeMap::new(), socket: socket.to_owned() }
+        Self { all: BTreeMap::new(), socket: socket.to_owned(), sampler: sample::Sampler::default() }
     }
 
     /// Starts a process.
@@ -141,7 +143,7 @@ impl Processes {
             dir: dir.to_owned(),
             child: None,
             is_wanted: true,
-            restarts: before.as_ref().map_or(0, |process| process.restarts),
+            restarts: 0,
             ended: None,
             start_at: None,
             pace: before.and_then(|process| process.pace),
@@ -249,9 +251,9 @@ impl Processes {
         self.all.iter().map(state).collect()
     }
 
-    /// Looks at what the processes use.
-    pub(super) fn sample(&self) -> sample::Sample {
-        sample::take(self.all.iter().filter_map(|(name, process)| Some((name.as_str(), process.pid()?))))
+    /// Takes a sample of what the processes use.
+    pub(super) fn sample(&mut self) -> sample::Sample {
+        self.sampler.take(self.all.iter().filter_map(|(name, process)| Some((name.as_str(), process.pid()?))))
     }
 
     /// Ends all processes, those that do not follow by force.

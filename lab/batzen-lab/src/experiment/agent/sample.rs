@@ -1,4 +1,4 @@
-//! What the processes of a host use, as the kernel counts it.
+//! Samples of a host and its processes, as the kernel counts them.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +36,7 @@ pub(crate) struct ProcessSample {
     pub(crate) cpu_ms: u64,
     /// Resident memory in bytes.
     pub(crate) rss_bytes: u64,
-    /// The most that one thread of it has worked, in milliseconds.
+    /// Processor time of its busiest thread, in milliseconds: in each second that of the thread that was busiest then.
     pub(crate) busiest_thread_ms: u64,
 }
 
@@ -87,14 +87,31 @@ pub(super) fn descendants(root: u32) -> Vec<u32> {
     tree(&all(), root).into_iter().map(|stat| stat.pid).collect()
 }
 
-fn busiest_thread_ms(pid: u32) -> u64 {
+/// The processor time of each thread of a process, in milliseconds.
+fn threads_ms(pid: u32) -> Vec<(u32, u64)> {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let ms = tasks.filter_map(|task| {
+        let id = task.file_name().to_str()?.parse().ok()?;
         let stat = std::fs::read_to_string(task.path().join("stat")).ok()?;
         let words: Vec<&str> = stat[stat.rfind(')')? + 1..].split_whitespace().collect();
-        Some((words.get(11)?.parse::<u64>().ok()? + words.get(12)?.parse::<u64>().ok()?) * TICK_MS)
+        Some((id, (words.get(11)?.parse::<u64>().ok()? + words.get(12)?.parse::<u64>().ok()?) * TICK_MS))
     });
-    ms.max().unwrap_or(0)
+    ms.collect()
+}
+
+/// The times of all threads of a process, and the sum of the largest growths from sample to sample.
+#[derive(Clone, Debug, Default)]
+struct Threads {
+    before_ms: BTreeMap<u32, u64>,
+    busiest_ms: u64,
+}
+
+impl Threads {
+    fn add(&mut self, now_ms: BTreeMap<u32, u64>) {
+        let growth = |(id, ms): (&u32, &u64)| Some(ms.saturating_sub(*self.before_ms.get(id)?));
+        self.busiest_ms += now_ms.iter().filter_map(growth).max().unwrap_or(0);
+        self.before_ms = now_ms;
+    }
 }
 
 fn host() -> HostSample {
@@ -119,20 +136,30 @@ fn host() -> HostSample {
     }
 }
 
-/// Looks at the host and at these processes.
-pub(super) fn take<'a>(processes: impl Iterator<Item = (&'a str, u32)>) -> Sample {
-    let page_bytes = rustix::param::page_size() as u64;
-    let all = all();
-    let processes = processes.map(|(name, pid)| {
-        let tree = tree(&all, pid);
-        let sample = ProcessSample {
-            cpu_ms: tree.iter().map(|stat| stat.ticks).sum::<u64>() * TICK_MS,
-            rss_bytes: tree.iter().map(|stat| stat.rss_pages).sum::<u64>() * page_bytes,
-            busiest_thread_ms: tree.iter().map(|stat| busiest_thread_ms(stat.pid)).max().unwrap_or(0),
-        };
-        (name.to_owned(), sample)
-    });
-    Sample { processes: processes.collect(), host: host(), time_ms: now_ms() }
+/// Takes samples of a host, one after the other.
+#[derive(Debug, Default)]
+pub(super) struct Sampler {
+    threads: BTreeMap<String, Threads>,
+}
+
+impl Sampler {
+    /// Looks at the host and at these processes.
+    pub(super) fn take<'a>(&mut self, processes: impl Iterator<Item = (&'a str, u32)>) -> Sample {
+        let page_bytes = rustix::param::page_size() as u64;
+        let all = all();
+        let processes = processes.map(|(name, pid)| {
+            let tree = tree(&all, pid);
+            let threads = self.threads.entry(name.to_owned()).or_default();
+            threads.add(tree.iter().flat_map(|stat| threads_ms(stat.pid)).collect());
+            let sample = ProcessSample {
+                cpu_ms: tree.iter().map(|stat| stat.ticks).sum::<u64>() * TICK_MS,
+                rss_bytes: tree.iter().map(|stat| stat.rss_pages).sum::<u64>() * page_bytes,
+                busiest_thread_ms: threads.busiest_ms,
+            };
+            (name.to_owned(), sample)
+        });
+        Sample { processes: processes.collect(), host: host(), time_ms: now_ms() }
+    }
 }
 
 /// Milliseconds since 1970.
@@ -157,8 +184,18 @@ mod tests {
     }
 
     #[test]
+    fn the_busiest_thread_is_that_of_each_second() {
+        let mut threads = Threads::default();
+        threads.add(BTreeMap::from([(1, 5_000), (2, 0)]));
+        threads.add(BTreeMap::from([(1, 5_100), (2, 900)]));
+        // A thread that is new has no growth yet, and one that has ended none any more.
+        threads.add(BTreeMap::from([(2, 1_000), (3, 700)]));
+        assert_eq!(threads.busiest_ms, 1_000);
+    }
+
+    #[test]
     fn this_process_uses_memory() {
-        let sample = take(std::iter::once(("me", std::process::id())));
+        let sample = Sampler::default().take(std::iter::once(("me", std::process::id())));
         assert!(sample.processes["me"].rss_bytes > 0);
         assert!(sample.host.all_ticks >= sample.host.busy_ticks && sample.host.cores > 0);
     }

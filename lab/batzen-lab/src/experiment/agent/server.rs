@@ -2,7 +2,7 @@
 
 use std::fs::{File, Permissions};
 use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _, chown};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use anyhow::Context as _;
 use clap::Args;
 
 use super::processes::{Processes, sweep, tied};
-use super::{CommandLine, LINE_BYTES_MAX, PROTOCOL, Reply, Request};
+use super::{CommandLine, LINE_BYTES_MAX, PROTOCOL, Reply, Request, now_ms};
 
 /// The pause between two looks at the processes.
 const LOOK_PAUSE: Duration = Duration::from_millis(50);
@@ -167,6 +167,7 @@ fn handle(request: Request, supervisor: &Sender<Asked>) -> io::Result<Reply> {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             is_root: rustix::process::geteuid().is_root(),
             cores: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+            time_ms: now_ms(),
         }),
         Request::Put { path, text, owner } => put(&path, &text, owner.as_deref()).map(|()| Reply::Done),
         Request::Get { path, offset } => get(&path, offset),
@@ -236,7 +237,7 @@ fn run(command: &CommandLine, input: &str) -> io::Result<Reply> {
 pub struct ProbeArgs {
     /// Address and port of the service
     #[arg(long, value_name = "HOST:PORT")]
-    to: SocketAddr,
+    to: String,
 }
 
 /// Prints the round trip to a service in milliseconds: the time of a TCP connection, the shortest of several.
@@ -246,10 +247,12 @@ pub struct ProbeArgs {
 pub fn probe(args: &ProbeArgs) -> anyhow::Result<ExitCode> {
     const ATTEMPTS: usize = 5;
     const PATIENCE: Duration = Duration::from_secs(5);
+    let address = args.to.to_socket_addrs().ok().and_then(|mut found| found.next());
+    let address: SocketAddr = address.with_context(|| format!("{} has no address", args.to))?;
     let mut shortest = PATIENCE;
     for _ in 0..ATTEMPTS {
         let begun = Instant::now();
-        TcpStream::connect_timeout(&args.to, PATIENCE).with_context(|| args.to.to_string())?;
+        TcpStream::connect_timeout(&address, PATIENCE).with_context(|| args.to.clone())?;
         shortest = shortest.min(begun.elapsed());
     }
     println!("{:.3}", shortest.as_secs_f64() * 1000.0);

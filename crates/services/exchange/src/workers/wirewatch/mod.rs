@@ -40,6 +40,8 @@ const STANDBY_LOOK: Duration = Duration::from_millis(500);
 /// lives, and the number of leases that would fit into a shorter one.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(20);
 const SIGN_OF_LIFE_LEASES: u32 = 7;
+/// The shortest pause between two renewals while there is nothing to do.
+const RENEWAL_PAUSE_MIN: Duration = Duration::from_secs(1);
 /// Interval at which an idle watcher renews its lease.
 const STANDBY_RENEW: Duration = Duration::from_secs(20);
 /// Time between two counts of the credits that are set aside: operators settle them in other processes, too.
@@ -403,7 +405,16 @@ impl<'a> Watch<'a> {
                 let until = asked + idle.saturating_mul(2u32.saturating_pow(empty)).min(long_poll.max(idle));
                 empty =
                     if self.app.timers.now() - asked < long_poll / 2 { empty.saturating_add(1) } else { 0 };
-                pause(self.app, until.saturating_duration_since(self.app.timers.now())).await?;
+                loop {
+                    let now = self.app.timers.now();
+                    let awake = until.min(self.renewal(&held).max(now + RENEWAL_PAUSE_MIN));
+                    pause(self.app, awake.saturating_duration_since(now)).await?;
+                    if awake == until || !held.range.is_first {
+                        break;
+                    }
+                    // Other processes see by its lease that the watcher lives.
+                    held = self.claim().await?;
+                }
             }
         }
     }
