@@ -370,7 +370,7 @@ mod tests {
     #[test]
     fn packets_arrive_in_their_order() {
         let mut lines = Lines::new(&[link(2.0, 0.0, 0.0)]);
-        for (time, receiver) in [(5, 0), (5, 1), (1, 2)] {
+        for (time, receiver) in [(1, 2), (5, 0), (5, 1)] {
             lines.send(time, &("b".into(), "a".into()), receiver, &[0]);
         }
         let order: Vec<usize> =

@@ -135,9 +135,13 @@ impl Step {
 
     /// An instance that has used all the time that it may run.
     fn paced(&self) -> Option<Bottleneck> {
+        let is_busy =
+            |host: &str| self.hosts.iter().any(|found| found.host == host && found.busy >= SATURATED);
         let load = |usage: &Usage| {
             let of_thread = usage.busiest_thread / usage.share;
-            of_thread.max(usage.cores / (usage.share * self.cores(&usage.host)))
+            // Where others want the cores too, it may get no more than one while it runs.
+            let cores = if is_busy(&usage.host) { 1.0 } else { self.cores(&usage.host) };
+            of_thread.max(usage.cores / (usage.share * cores))
         };
         let paced = self.usage.iter().filter(|usage| usage.share < 1.0);
         let most = paced.max_by(|one, two| load(one).total_cmp(&load(two)))?;
@@ -379,7 +383,7 @@ mod tests {
             step.usage.push(Usage { share: 0.1, ..usage("postgres", Role::Postgres, 0.1, 0.09) });
         });
         assert_eq!(paced.stage, "postgres");
-        assert!(paced.why.contains("10 % of the time"), "{}", paced.why);
+        assert!(paced.why.contains("10.0 % of the time"), "{}", paced.why);
         let machine = of(&|step| step.hosts[0].busy = 0.99);
         assert_eq!(machine.stage, "machine");
         let generator = of(&|step| {
@@ -393,7 +397,7 @@ mod tests {
             step.usage.push(usage("postgres", Role::Postgres, 0.1, 0.1));
         });
         assert_eq!(far.stage, "database");
-        assert!(far.why.contains("41 ms"), "{}", far.why);
+        assert!(far.why.contains("41.0 ms"), "{}", far.why);
         let own = of(&|step| {
             step.usage[0].lane_s = Some([0.05, 0.02, 0.9]);
             step.usage[0].commit_ms = Some(41.0);

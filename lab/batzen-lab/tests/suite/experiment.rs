@@ -251,7 +251,7 @@ fn a_ramp_names_the_way_to_a_far_database() {
     // Fewer and shorter steps than a person would want.
     let (long, short) = (
         r#""--from", "4", "--factor", "2", "--steps", "7", "--step-s", "5""#,
-        r#""--from", "20", "--factor", "4", "--steps", "4", "--step-s", "3""#,
+        r#""--from", "40", "--factor", "4", "--steps", "3", "--step-s", "2""#,
     );
     assert!(topology.contains(long));
     // So long that it is most of a commit even on a machine whose disk is slow.
