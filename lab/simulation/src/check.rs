@@ -21,7 +21,7 @@ use batzen_tables::exchange::{
 use batzen_tables::merchant::{OrderDeposits, OrderRef, OrderRefunds, Orders};
 use batzen_wallet::core::WalletState;
 use batzen_wallet::core::purchase::PurchaseStage;
-use batzen_wallet::core::purse::{IncomeStage, PartState, PayStage, PursePart};
+use batzen_wallet::core::purse::{IncomeStage, PartState, PayStage};
 use batzen_wallet::core::state::OpKind;
 
 use crate::audit;
