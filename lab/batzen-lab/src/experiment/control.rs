@@ -29,6 +29,8 @@ const RAMP: &str = "ramp.json";
 pub(super) const CHECK: &str = "check.json";
 /// Time after a change of the load that does not count.
 const SETTLE: Duration = Duration::from_secs(2);
+/// Samples up to this time before a step count as of the step.
+const SAMPLES_BEFORE_MS: u64 = 1_500;
 /// The pause between two looks at the generators.
 const LOOK_PAUSE: Duration = Duration::from_millis(500);
 /// Most attempts to bring all wallets to work before the first step.
@@ -304,7 +306,8 @@ impl Sum {
 fn samples(experiment: &Experiment, host: &str, from_ms: u64, to_ms: u64) -> anyhow::Result<Vec<Sample>> {
     let mut agent = experiment.agent(host)?;
     let there = |time_ms: u64| time_ms.saturating_add_signed(agent.clock_offset_ms);
-    let times = there(from_ms)..=there(to_ms);
+    // The load is the same for a while before the step counts, and a short step may fall between two samples.
+    let times = there(from_ms.saturating_sub(SAMPLES_BEFORE_MS))..=there(to_ms);
     let path = experiment.hosts.get(host).context("every host is known")?.dir.join("samples.jsonl");
     let (mut found, mut offset) = (Vec::new(), 0);
     loop {

@@ -183,7 +183,7 @@ impl Step {
             why: format!(
                 "all {} cores of {} work {} % of the time (cores: {}){advice}",
                 busiest.cores,
-                busiest.host,
+                busiest.machine,
                 number(busiest.busy * 100.0),
                 shares.join(", ")
             ),
