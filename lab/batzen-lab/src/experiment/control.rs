@@ -340,9 +340,6 @@ fn usage(experiment: &Experiment, from_ms: u64, to_ms: u64) -> anyhow::Result<(V
         let samples = samples(experiment, host, from_ms, to_ms)?;
         let (Some(first), Some(last)) = (samples.first(), samples.last()) else { continue };
         let (begin, end) = (first.time_ms, last.time_ms);
-        if begin == end {
-            continue;
-        }
         let ticks = last.host.all_ticks.saturating_sub(first.host.all_ticks).max(1) as f64;
         let waited = |sample: &Sample| sample.host.disk_wait_us;
         hosts.push(HostUsage {
@@ -356,10 +353,10 @@ fn usage(experiment: &Experiment, from_ms: u64, to_ms: u64) -> anyhow::Result<(V
         });
         for (name, after) in &last.processes {
             let Some(before) = first.processes.get(name) else { continue };
-            let instance = experiment.state.instances.iter().find(|instance| {
-                instance.name == *name || instance.role == Role::Worker && name.starts_with(&instance.name)
-            });
-            let Some(instance) = instance else { continue };
+            let mut instances = experiment.state.instances.iter();
+            let Some(instance) = instances.find(|instance| instance.processes().contains(name)) else {
+                continue;
+            };
             usage.push(Usage {
                 instance: name.clone(),
                 role: instance.role,

@@ -274,6 +274,17 @@ pub(super) fn end(access: &HostAccess) -> anyhow::Result<()> {
     }
 }
 
+/// Whether another machine has a directory of the experiment, so that something was begun there.
+///
+/// # Errors
+/// When the machine cannot be reached.
+pub(super) fn has_dir(access: &HostAccess) -> anyhow::Result<bool> {
+    let Reach::Ssh { destination, config, .. } = &access.reach else { return Ok(true) };
+    let script = format!("if [ -d {} ]; then echo yes; fi", quoted(&access.dir.to_string_lossy()));
+    let output = ssh(destination, config.as_deref()).arg(script).stdin(Stdio::null()).output();
+    Ok(finish(&access.name, output)?.trim() == "yes")
+}
+
 /// Removes the directory of an experiment from another machine.
 ///
 /// # Errors

@@ -353,14 +353,13 @@ fn set_up(experiment: &mut Experiment, interrupted: &AtomicBool) -> anyhow::Resu
 
 /// Ends everything of an experiment, and fetches what other machines have kept.
 fn take_down(experiment: &mut Experiment) -> anyhow::Result<()> {
-    experiment.event("down", &experiment.topology.name)?;
     let mut failures = Vec::new();
+    // A disk that is full must not keep anything running.
+    if let Err(error) = experiment.event("down", &experiment.topology.name) {
+        failures.push(format!("{error:#}"));
+    }
     for access in experiment.hosts.values() {
-        let fetched = if access.kind == HostKind::Ssh { fetch(experiment, access) } else { Ok(()) };
-        let ended = hosts::end(access);
-        // What could not be fetched is still there.
-        let removed = if fetched.is_ok() && ended.is_ok() { hosts::remove_dir(access) } else { Ok(()) };
-        for error in [fetched, ended, removed].into_iter().filter_map(Result::err) {
+        if let Err(error) = end_host(experiment, access) {
             failures.push(format!("{}: {error:#}", access.name));
         }
     }
@@ -379,9 +378,25 @@ fn take_down(experiment: &mut Experiment) -> anyhow::Result<()> {
     experiment.save()
 }
 
+/// Ends what runs on a host. What another machine has kept is fetched first, and removed there.
+fn end_host(experiment: &Experiment, access: &hosts::HostAccess) -> anyhow::Result<()> {
+    if access.kind != HostKind::Ssh {
+        return hosts::end(access);
+    }
+    if !hosts::has_dir(access)? {
+        return Ok(());
+    }
+    // An agent that was killed is replaced, since only an agent reads the files there.
+    let agent = experiment.agent(&access.name).or_else(|_| hosts::launch(access, experiment.state.network));
+    let fetched = agent.and_then(|agent| fetch(experiment, access, agent));
+    hosts::end(access)?;
+    // What could not be fetched stays there.
+    fetched?;
+    hosts::remove_dir(access)
+}
+
 /// Fetches samples and outputs of a host of another machine.
-fn fetch(experiment: &Experiment, access: &hosts::HostAccess) -> anyhow::Result<()> {
-    let mut agent = experiment.agent(&access.name)?;
+fn fetch(experiment: &Experiment, access: &hosts::HostAccess, mut agent: Agent) -> anyhow::Result<()> {
     let there = experiment.state.instances.iter().filter(|instance| instance.host == access.name);
     let mut files = vec![PathBuf::from("samples.jsonl"), PathBuf::from("agent.log")];
     for instance in there {
@@ -464,7 +479,10 @@ fn carry_out(
         json!({})
     });
     let path = experiment.dir.join("report.html");
-    std::fs::write(&path, page::html(&experiment)?).with_context(|| path.display().to_string())?;
+    let written = page::html(&experiment).and_then(|html| Ok(std::fs::write(&path, html)?));
+    if let Err(error) = written {
+        failed.push(format!("{}: {error:#}", path.display()));
+    }
     if interrupted.load(Relaxed) {
         failed.push("interrupted".to_owned());
     }
@@ -683,15 +701,10 @@ pub fn disturb(args: &DisturbArgs, interrupted: &AtomicBool) -> anyhow::Result<E
         }
     };
     let experiment = Experiment::open(&at.dir)?;
-    let host = experiment.host_of(name)?;
+    let (host, processes) = experiment.processes(name)?;
     let mut agent = experiment.agent(&host)?;
-    // The workers of an instance are several processes.
-    let prefix = format!("{name}-");
-    let all = agent.status()?.into_iter().map(|state| state.name);
-    let own: Vec<String> = all.filter(|own| own == name || own.starts_with(&prefix)).collect();
-    ensure!(!own.is_empty(), "{name} was never started");
     let mut what = "start";
-    for name in own {
+    for name in processes {
         let request;
         (what, request) = match &args.command {
             DisturbCommand::Kill(_) => ("kill", Request::Signal { name, signal: 9 }),

@@ -27,6 +27,8 @@ use crate::bench::load::random::{Numbers, Seed};
 const MTU: u16 = 1500;
 /// The file, beside the topology, with the orders so far.
 pub(super) const ORDERS: &str = "network.jsonl";
+/// The most that is under way on all links together, in bytes; packets beyond it are lost.
+const UNDER_WAY_BYTES_MAX: usize = 256 << 20;
 /// The longest time for which packets wait for bandwidth; those beyond it are lost.
 const QUEUE_MAX_NS: u64 = 500_000_000;
 
@@ -60,9 +62,9 @@ struct Pipe {
     jitter_ns: u64,
     loss: f64,
     ns_per_byte: f64,
-    /// When the packets before have left, in nanoseconds.
+    /// The time at which the packets before have left, in nanoseconds.
     free_at_ns: u64,
-    /// When the last of them arrives: packets do not overtake each other.
+    /// The arrival of the last of them: packets do not overtake each other.
     arrived_ns: u64,
     is_cut: bool,
 }
@@ -84,7 +86,7 @@ impl Pipe {
         }
     }
 
-    /// When a packet that comes now arrives; `None`: it gets lost.
+    /// The arrival of a packet that comes now; `None`: it gets lost.
     fn admit(&mut self, now_ns: u64, bytes: usize, numbers: &mut Numbers) -> Option<u64> {
         if self.is_cut || self.loss > 0.0 && numbers.unit() < self.loss {
             return None;
@@ -145,6 +147,7 @@ impl Ord for Packet {
 struct Lines {
     pipes: BTreeMap<(String, String), Pipe>,
     under_way: BinaryHeap<Packet>,
+    under_way_bytes: usize,
     number: u64,
     numbers: Numbers,
 }
@@ -154,6 +157,7 @@ impl Lines {
         let mut lines = Self {
             pipes: BTreeMap::new(),
             under_way: BinaryHeap::new(),
+            under_way_bytes: 0,
             number: 0,
             numbers: Seed::new(1).numbers("network"),
         };
@@ -186,10 +190,21 @@ impl Lines {
     }
 
     fn send(&mut self, now_ns: u64, ends: &(String, String), receiver: usize, bytes: &[u8]) {
+        if self.under_way_bytes + bytes.len() > UNDER_WAY_BYTES_MAX {
+            return;
+        }
         let Some(pipe) = self.pipes.get_mut(ends) else { return };
         let Some(arrives_ns) = pipe.admit(now_ns, bytes.len(), &mut self.numbers) else { return };
         self.number += 1;
+        self.under_way_bytes += bytes.len();
         self.under_way.push(Packet { arrives_ns, number: self.number, receiver, bytes: bytes.to_vec() });
+    }
+
+    /// Takes the packet that arrives first.
+    fn arrive(&mut self) -> Option<Packet> {
+        let packet = self.under_way.pop()?;
+        self.under_way_bytes -= packet.bytes.len();
+        Some(packet)
     }
 }
 
@@ -224,7 +239,7 @@ impl Switchboard {
             let now_ns = self.now_ns();
             match lines.under_way.peek() {
                 Some(first) if first.arrives_ns <= now_ns => {
-                    if let Some(packet) = lines.under_way.pop() {
+                    if let Some(packet) = lines.arrive() {
                         drop(lines);
                         // A host that is gone loses its packets, like one that is off.
                         let _ = devices[packet.receiver].send(&packet.bytes);
@@ -373,9 +388,23 @@ mod tests {
         for (time, receiver) in [(1, 2), (5, 0), (5, 1)] {
             lines.send(time, &("b".into(), "a".into()), receiver, &[0]);
         }
-        let order: Vec<usize> =
-            std::iter::from_fn(|| lines.under_way.pop()).map(|packet| packet.receiver).collect();
+        let order: Vec<usize> = std::iter::from_fn(|| lines.arrive()).map(|packet| packet.receiver).collect();
         assert_eq!(order, [2, 0, 1]);
+        assert_eq!(lines.under_way_bytes, 0);
+    }
+
+    #[test]
+    fn no_more_is_under_way_than_fits_into_memory() {
+        let mut lines = Lines::new(&[link(60_000.0, 0.0, 0.0)]);
+        let ends = ("a".to_owned(), "b".to_owned());
+        let packet = vec![0; 1 << 20];
+        for _ in 0..300 {
+            lines.send(0, &ends, 0, &packet);
+        }
+        assert_eq!(lines.under_way.len(), UNDER_WAY_BYTES_MAX / packet.len());
+        lines.arrive();
+        lines.send(0, &ends, 0, &packet);
+        assert_eq!(lines.under_way.len(), UNDER_WAY_BYTES_MAX / packet.len());
     }
 
     #[test]

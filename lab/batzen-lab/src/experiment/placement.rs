@@ -34,7 +34,19 @@ pub struct Instance {
     pub is_removed: bool,
 }
 
+/// The workers of the exchange, each a process of an instance of [`Role::Worker`].
+pub const WORKERS: [&str; 4] = ["wirewatch", "aggregator", "transfer", "closer"];
+
 impl Instance {
+    /// The names of its processes.
+    #[must_use]
+    pub fn processes(&self) -> Vec<String> {
+        match self.role {
+            Role::Worker => WORKERS.map(|worker| format!("{}-{worker}", self.name)).into(),
+            _ => vec![self.name.clone()],
+        }
+    }
+
     /// Its first port.
     #[must_use]
     pub fn port(&self) -> u16 {
@@ -190,6 +202,17 @@ mod tests {
         assert_eq!((of("load-1").address.as_str(), of("load-2").port()), ("10.77.2.2", 0));
         let table = table(&topology, &instances);
         assert!(table.contains("link north – south: 10 ms round trip, 1 % loss"), "{table}");
+    }
+
+    #[test]
+    fn a_process_belongs_to_one_instance() {
+        let text = TWO_SITES.replace("role = 'load'", "role = 'worker'");
+        let topology: Topology = toml::from_str(&text).unwrap();
+        let instances = place(&topology, 1, || Err("no local host")).unwrap();
+        let all: Vec<String> = instances.iter().flat_map(Instance::processes).collect();
+        let different: BTreeSet<&String> = all.iter().collect();
+        assert_eq!((all.len(), different.len()), (2 + 2 * WORKERS.len(), all.len()), "{all:?}");
+        assert!(all.contains(&"worker-2-closer".to_owned()), "{all:?}");
     }
 
     #[test]

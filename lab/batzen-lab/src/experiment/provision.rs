@@ -58,7 +58,7 @@ fn script(digest: &str, packages: &BTreeSet<&'static str>, state_dir: &str) -> S
     )
 }
 
-/// Where a host remembers what was installed.
+/// The directory in which a host remembers what was installed.
 const STATE_DIR: &str = "/var/lib/batzen-lab";
 
 /// Runs `batzen-lab provision`.

@@ -225,17 +225,16 @@ impl Experiment {
         found.with_context(|| format!("there is no instance {name}; there are {}", names()))
     }
 
-    /// The host of an instance, or of one of its processes.
+    /// The host of an instance or of one of its processes, and the processes that the name means.
     ///
     /// # Errors
     /// When there is none, with the names of all.
-    pub(super) fn host_of(&self, name: &str) -> anyhow::Result<String> {
-        let of_group = self.state.instances.iter().find(|instance| {
-            instance.role == Role::Worker && name.strip_prefix(&format!("{}-", instance.name)).is_some()
-        });
+    pub(super) fn processes(&self, name: &str) -> anyhow::Result<(String, Vec<String>)> {
+        let mut present = self.state.instances.iter().filter(|instance| !instance.is_removed);
+        let of_group = present.find(|instance| instance.processes().iter().any(|process| process == name));
         match of_group {
-            Some(group) => Ok(group.host.clone()),
-            None => self.instance(name).map(|instance| instance.host.clone()),
+            Some(instance) => Ok((instance.host.clone(), vec![name.to_owned()])),
+            None => self.instance(name).map(|instance| (instance.host.clone(), instance.processes())),
         }
     }
 

@@ -42,13 +42,13 @@ impl Measured {
 pub(crate) struct Leases {
     /// Number of workers that hold one now.
     pub(crate) holders: u64,
-    /// When the last one ends or ended, if there is any.
+    /// The end of the last one, if there is any.
     pub(crate) until: Option<Timestamp>,
     /// Number of holders in this process.
     pub(crate) own: u64,
 }
 
-/// Where a worker finds its work.
+/// The source of a worker's work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Queue {
     /// In the store: when the oldest open item became due, if one is.
@@ -103,7 +103,7 @@ pub(crate) struct Standings(Mutex<Option<Look>>);
 #[derive(Debug)]
 struct Look {
     at: Instant,
-    /// When somebody watched the bank at a look, or else the first look, by the clock of leases.
+    /// The last look at which somebody watched the bank, or else the first look, by the clock of leases.
     watched: Timestamp,
     rows: Vec<Standing>,
 }

@@ -89,6 +89,17 @@ fn thread_ns(task: &Path) -> Option<u64> {
     Some((ticks(11)? + ticks(12)?) * 10_000_000)
 }
 
+/// CPU time, in nanoseconds, of each current thread of a process by its id.
+#[must_use]
+pub(crate) fn thread_times_ns(pid: u32) -> BTreeMap<u32, u64> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let times = tasks.filter_map(|task| {
+        let id = task.file_name().to_str()?.parse().ok()?;
+        Some((id, thread_ns(&task.path())?))
+    });
+    times.collect()
+}
+
 /// CPU time, in nanoseconds, of each thread of this process whose name begins with `prefix`.
 #[must_use]
 pub(crate) fn own_threads_ns(prefix: &str) -> BTreeMap<String, u64> {
@@ -128,6 +139,12 @@ impl CoreTime {
             time.stolen += ticks.get(7).copied().unwrap_or(0);
         }
         time
+    }
+
+    /// The ticks in which the cores worked, time given to other guests included, and all ticks.
+    #[must_use]
+    pub(crate) fn busy_and_all(&self) -> (u64, u64) {
+        (self.total - self.idle, self.total)
     }
 
     /// Share of the time since `earlier` in which the cores were idle.

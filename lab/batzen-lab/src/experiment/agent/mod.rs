@@ -65,7 +65,7 @@ pub(crate) enum Request {
     },
     /// Writes a file, with the directories above it.
     Put {
-        /// Where.
+        /// Its path.
         path: PathBuf,
         /// Its text.
         text: String,
@@ -74,7 +74,7 @@ pub(crate) enum Request {
     },
     /// Reads a part of a file.
     Get {
-        /// Where.
+        /// Its path.
         path: PathBuf,
         /// The first byte.
         offset: u64,

@@ -25,7 +25,7 @@ struct Process {
     is_wanted: bool,
     restarts: u32,
     ended: Option<String>,
-    /// When it may be started again.
+    /// The earliest time of its next start.
     start_at: Option<Instant>,
     pace: Option<Pace>,
 }

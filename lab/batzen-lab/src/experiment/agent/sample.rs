@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::bench::load::procfs::{CoreTime, thread_times_ns};
+
 /// One look at a host.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Sample {
@@ -87,46 +89,26 @@ pub(super) fn descendants(root: u32) -> Vec<u32> {
     tree(&all(), root).into_iter().map(|stat| stat.pid).collect()
 }
 
-/// The processor time of each thread of a process, in milliseconds.
-fn threads_ms(pid: u32) -> Vec<(u32, u64)> {
-    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    let ms = tasks.filter_map(|task| {
-        let id = task.file_name().to_str()?.parse().ok()?;
-        let stat = std::fs::read_to_string(task.path().join("stat")).ok()?;
-        let words: Vec<&str> = stat[stat.rfind(')')? + 1..].split_whitespace().collect();
-        Some((id, (words.get(11)?.parse::<u64>().ok()? + words.get(12)?.parse::<u64>().ok()?) * TICK_MS))
-    });
-    ms.collect()
-}
-
 /// The times of all threads of a process, and the sum of the largest growths from sample to sample.
 #[derive(Clone, Debug, Default)]
 struct Threads {
-    before_ms: BTreeMap<u32, u64>,
-    busiest_ms: u64,
+    before_ns: BTreeMap<u32, u64>,
+    busiest_ns: u64,
 }
 
 impl Threads {
-    fn add(&mut self, now_ms: BTreeMap<u32, u64>) {
-        let growth = |(id, ms): (&u32, &u64)| Some(ms.saturating_sub(*self.before_ms.get(id)?));
-        self.busiest_ms += now_ms.iter().filter_map(growth).max().unwrap_or(0);
-        self.before_ms = now_ms;
+    fn add(&mut self, now_ns: BTreeMap<u32, u64>) {
+        let growth = |(id, ns): (&u32, &u64)| Some(ns.saturating_sub(*self.before_ns.get(id)?));
+        self.busiest_ns += now_ns.iter().filter_map(growth).max().unwrap_or(0);
+        self.before_ns = now_ns;
     }
 }
 
 fn host() -> HostSample {
-    let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
-    let ticks: Vec<u64> = stat
-        .lines()
-        .find_map(|line| line.strip_prefix("cpu "))
-        .map(|line| line.split_whitespace().take(8).filter_map(|word| word.parse().ok()).collect())
-        .unwrap_or_default();
-    let all_ticks = ticks.iter().sum::<u64>();
-    // The fourth and fifth are idle time and waiting for the disk.
-    let idle_ticks: u64 = ticks.iter().skip(3).take(2).sum();
+    let (busy_ticks, all_ticks) = CoreTime::of(&[]).busy_and_all();
     let pressure = std::fs::read_to_string("/proc/pressure/io").unwrap_or_default();
     HostSample {
-        busy_ticks: all_ticks - idle_ticks,
+        busy_ticks,
         all_ticks,
         cores: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
         disk_wait_us: pressure
@@ -150,11 +132,11 @@ impl Sampler {
         let processes = processes.map(|(name, pid)| {
             let tree = tree(&all, pid);
             let threads = self.threads.entry(name.to_owned()).or_default();
-            threads.add(tree.iter().flat_map(|stat| threads_ms(stat.pid)).collect());
+            threads.add(tree.iter().flat_map(|stat| thread_times_ns(stat.pid)).collect());
             let sample = ProcessSample {
                 cpu_ms: tree.iter().map(|stat| stat.ticks).sum::<u64>() * TICK_MS,
                 rss_bytes: tree.iter().map(|stat| stat.rss_pages).sum::<u64>() * page_bytes,
-                busiest_thread_ms: threads.busiest_ms,
+                busiest_thread_ms: threads.busiest_ns / 1_000_000,
             };
             (name.to_owned(), sample)
         });
@@ -190,7 +172,7 @@ mod tests {
         threads.add(BTreeMap::from([(1, 5_100), (2, 900)]));
         // A thread that is new has no growth yet, and one that has ended none any more.
         threads.add(BTreeMap::from([(2, 1_000), (3, 700)]));
-        assert_eq!(threads.busiest_ms, 1_000);
+        assert_eq!(threads.busiest_ns, 1_000);
     }
 
     #[test]

@@ -419,7 +419,7 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// When the lease is renewed. Without others, or without leases, that is not necessary to keep the range.
+    /// The time to renew the lease. Without others, or without leases, that is not necessary to keep the range.
     fn renewal(&self, held: &Held) -> Instant {
         let pause = SIGN_OF_LIFE.min(leases::lease(self.app) * SIGN_OF_LIFE_LEASES);
         let is_contended = held.range.has_others && self.options.workers != Some(0);

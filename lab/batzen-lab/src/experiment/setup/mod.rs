@@ -1,0 +1,461 @@
+//! Sets up the roles: files, keys and commands of each instance, as an operator would make them.
+//!
+//! | module | contents |
+//! |---|---|
+//! | `postgres` | the exchange's database and its standby |
+//! | `exchange` | tables, signers, processes and workers of the exchange, and its offline tool |
+//! | `front` | the proxy and Prometheus, which are told when instances come and go |
+
+mod exchange;
+mod front;
+mod postgres;
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail, ensure};
+use serde_json::json;
+
+use crate::bench::load::wire;
+use crate::experiment::agent::{Agent, CommandLine, Request};
+use crate::experiment::hosts::{HostAccess, NETWORK};
+use crate::experiment::placement::{Instance, WORKERS};
+use crate::experiment::state::Experiment;
+use crate::experiment::topology::{HostKind, Role};
+
+/// Time that a service may take until it is ready. Large RSA keys take a while on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(300);
+/// The exchange's account at the bank.
+const ACCOUNT: &str = "exchange";
+/// The password of every account at the bank, whose money is play money.
+const PASSWORD: &str = "laboratory";
+/// The user who runs PostgreSQL, which refuses to run as root.
+const POSTGRES_USER: &str = "postgres";
+/// PostgreSQL's superuser of the experiment.
+const SUPERUSER: &str = "batzen";
+/// The values of coins in whole units.
+const COINS: [u32; 4] = [8, 4, 2, 1];
+
+/// The set-up of an experiment under way: its facts, and a connection to each host's agent.
+pub(in crate::experiment) struct SetUp<'a> {
+    experiment: &'a mut Experiment,
+    agents: BTreeMap<String, Agent>,
+    /// Becomes true when the user interrupts it.
+    interrupted: &'a AtomicBool,
+}
+
+/// The money and keys that all programs of the exchange agree on.
+fn common(currency: &str, rsa_bits: u32, home: &Path, run: &Path) -> String {
+    let mut text = format!(
+        "[taler]\nCURRENCY = {currency}\nCURRENCY_ROUND_UNIT = {currency}:0.01\n\
+         [paths]\nTALER_DATA_HOME = {}\nTALER_RUNTIME_DIR = {}\n",
+        home.display(),
+        run.display()
+    );
+    for helper in ["rsa", "cs", "eddsa"] {
+        let _ = writeln!(text, "[taler-exchange-secmod-{helper}]\nLOOKAHEAD_SIGN = 1 day");
+    }
+    for value in COINS {
+        let _ = writeln!(
+            text,
+            "[coin_{value}]\nVALUE = {currency}:{value}\nDURATION_WITHDRAW = 7 days\nDURATION_SPEND = 2 years\n\
+             DURATION_LEGAL = 3 years\nFEE_WITHDRAW = {currency}:0\nFEE_DEPOSIT = {currency}:0\n\
+             FEE_REFRESH = {currency}:0\nFEE_REFUND = {currency}:0\nCIPHER = RSA\nRSA_KEYSIZE = {rsa_bits}"
+        );
+    }
+    text
+}
+
+fn put_section(text: &mut String, name: &str, options: &[(&str, String)]) {
+    let _ = writeln!(text, "[{name}]");
+    for (option, value) in options {
+        let _ = writeln!(text, "{option} = {value}");
+    }
+}
+
+/// The address of a service of an experiment.
+pub(in crate::experiment) fn socket_addr(authority: &str) -> anyhow::Result<SocketAddr> {
+    let mut found = authority.to_socket_addrs().with_context(|| authority.to_owned())?;
+    found.next().with_context(|| format!("{authority} has no address"))
+}
+
+/// Sends a request that must succeed, or find its work done.
+fn call(authority: &str, request: &[u8]) -> anyhow::Result<Vec<u8>> {
+    let answer = wire::call(socket_addr(authority)?, request).with_context(|| authority.to_owned())?;
+    let text = String::from_utf8_lossy(&answer.body).into_owned();
+    ensure!(
+        (200..300).contains(&answer.status) || answer.status == 409,
+        "{authority}: HTTP {}: {text}",
+        answer.status
+    );
+    Ok(answer.body)
+}
+
+impl<'a> SetUp<'a> {
+    /// Takes over the agents of all hosts.
+    pub(in crate::experiment) fn new(
+        experiment: &'a mut Experiment,
+        agents: BTreeMap<String, Agent>,
+        interrupted: &'a AtomicBool,
+    ) -> Self {
+        Self { experiment, agents, interrupted }
+    }
+
+    /// Fails once the user has interrupted the set-up, and after the deadline.
+    fn go_on(&self, deadline: Instant, late: &str) -> anyhow::Result<()> {
+        ensure!(!self.interrupted.load(Relaxed), "interrupted");
+        ensure!(Instant::now() < deadline, "{late}");
+        std::thread::sleep(Duration::from_millis(50));
+        Ok(())
+    }
+
+    /// Starts every instance, and waits until all run and those with a page are ready.
+    ///
+    /// # Errors
+    /// The first that does not start, with what it said.
+    pub(in crate::experiment) fn start_all(&mut self) -> anyhow::Result<()> {
+        self.start_network()?;
+        self.prepare_secrets()?;
+        for role in Role::ALL {
+            let instances = self.experiment.of(role);
+            if role == Role::Exchange && !instances.is_empty() {
+                self.make_tables()?;
+            }
+            for instance in &instances {
+                self.start(instance)?;
+            }
+            if role == Role::Exchange && !instances.is_empty() {
+                self.open_exchange(&instances)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts one more instance, and waits until it is ready.
+    ///
+    /// # Errors
+    /// When it does not start.
+    pub(in crate::experiment) fn start(&mut self, instance: &Instance) -> anyhow::Result<()> {
+        ensure!(!self.interrupted.load(Relaxed), "interrupted");
+        eprintln!("  {} on {}", instance.name, instance.host);
+        self.experiment.event("start", &instance.name)?;
+        match instance.role {
+            Role::Postgres => self.start_postgres(instance),
+            Role::Standby => self.start_standby(instance),
+            Role::Bank => self.start_bank(instance),
+            Role::Signer => self.start_signer(instance),
+            Role::Exchange => self.start_exchange(instance),
+            Role::Worker => self.start_workers(instance),
+            Role::Proxy => self.start_proxy(instance),
+            Role::Merchant => self.start_merchant(instance),
+            Role::Auditor => self.start_auditor(instance),
+            Role::Prometheus => self.start_prometheus(instance),
+            Role::Load => self.start_load(instance),
+        }
+        .with_context(|| format!("{} on {}", instance.name, instance.host))?;
+        if let Some(share) = instance.cpu_share {
+            for name in instance.processes() {
+                self.agent(instance)?.ask(&Request::Pace { name, share })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn host(&self, instance: &Instance) -> anyhow::Result<HostAccess> {
+        self.experiment.hosts.get(&instance.host).cloned().context("a placed instance has a host")
+    }
+
+    fn agent(&mut self, instance: &Instance) -> anyhow::Result<&mut Agent> {
+        self.agents.get_mut(&instance.host).context("every host has an agent")
+    }
+
+    /// The directory of an instance, which is kept.
+    fn dir(&self, instance: &Instance) -> anyhow::Result<PathBuf> {
+        Ok(self.host(instance)?.dir.join(&instance.name))
+    }
+
+    /// A directory of an instance with a short path, which is not kept.
+    fn scratch(&self, instance: &Instance) -> anyhow::Result<PathBuf> {
+        let host = self.host(instance)?;
+        Ok(match host.kind {
+            HostKind::Ssh => host.dir.join("run").join(&instance.name),
+            _ => self.experiment.state.runtime_dir.join(&instance.name),
+        })
+    }
+
+    /// The text of a configuration, with the options of the topology at its end.
+    fn with_settings(mut text: String, instance: &Instance) -> String {
+        for (section, options) in &instance.settings {
+            let options: Vec<(&str, String)> =
+                options.iter().map(|(option, value)| (option.as_str(), value.clone())).collect();
+            put_section(&mut text, section, &options);
+        }
+        text
+    }
+
+    /// Writes the configuration of an instance, and returns its path.
+    fn configure(&mut self, instance: &Instance, text: String) -> anyhow::Result<String> {
+        let path = self.dir(instance)?.join("conf");
+        let text = Self::with_settings(text, instance);
+        self.agent(instance)?.put(&path, &text)?;
+        Ok(path.to_string_lossy().into_owned())
+    }
+
+    /// A command of the product on the instance's host.
+    fn batzen(&self, instance: &Instance, words: &[&str]) -> anyhow::Result<CommandLine> {
+        let program = self.host(instance)?.batzen;
+        let mut command = CommandLine::new(std::iter::once(program.as_str()).chain(words.iter().copied()));
+        command.env.insert("HOME".to_owned(), self.dir(instance)?.to_string_lossy().into_owned());
+        if self.experiment.state.certificate.is_some() {
+            let path = self.certificate_path(instance)?;
+            command.env.insert("SSL_CERT_FILE".to_owned(), path.to_string_lossy().into_owned());
+        }
+        Ok(command)
+    }
+
+    /// The file with the certificate of the proxy, which its clients trust.
+    fn certificate_path(&self, instance: &Instance) -> anyhow::Result<PathBuf> {
+        Ok(self.host(instance)?.dir.join("proxy.pem"))
+    }
+
+    fn run(&mut self, instance: &Instance, words: &[&str]) -> anyhow::Result<String> {
+        let command = self.batzen(instance, words)?;
+        self.agent(instance)?.run(command)
+    }
+
+    fn start_process(&mut self, instance: &Instance, name: &str, command: CommandLine) -> anyhow::Result<()> {
+        let dir = self.dir(instance)?;
+        let dir = if name == instance.name { dir } else { dir.join(name) };
+        self.agent(instance)?.ask(&Request::Start { name: name.to_owned(), command, dir }).map(drop)
+    }
+
+    /// Starts a service of the product, and waits until it answers.
+    fn serve(&mut self, instance: &Instance, words: &[&str], ready: (&str, &str)) -> anyhow::Result<()> {
+        let command = self.batzen(instance, words)?;
+        self.start_process(instance, &instance.name.clone(), command)?;
+        self.wait_until(instance, ready)
+    }
+
+    /// Waits until an instance answers a path at an address with 200.
+    fn wait_until(&mut self, instance: &Instance, (authority, path): (&str, &str)) -> anyhow::Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        let address = socket_addr(authority)?;
+        loop {
+            let last = match wire::call(address, &wire::get(path)) {
+                Ok(answer) if answer.status == 200 => return Ok(()),
+                Ok(answer) => {
+                    format!("HTTP {}: {}", answer.status, String::from_utf8_lossy(&answer.body).trim())
+                }
+                Err(error) => error.to_string(),
+            };
+            self.require_running(instance)?;
+            self.go_on(deadline, &format!("http://{authority}{path} does not become ready: {last}"))?;
+        }
+    }
+
+    fn require_running(&mut self, instance: &Instance) -> anyhow::Result<()> {
+        let own = instance.processes();
+        let states = self.agent(instance)?.status()?;
+        for state in states.iter().filter(|state| own.contains(&state.name)) {
+            if state.restarts > 0 || state.pid.is_none() {
+                let dir = self.dir(instance)?;
+                let dir = if state.name == instance.name { dir } else { dir.join(&state.name) };
+                let said =
+                    self.agent(instance)?.get(&dir.join("log"), 0).map(|(text, _)| text).unwrap_or_default();
+                let lines: Vec<&str> = said.trim().lines().collect();
+                let end = lines[lines.len().saturating_sub(5)..].join("; ");
+                bail!(
+                    "{} ended ({}): {end}",
+                    state.name,
+                    state.ended.as_deref().unwrap_or("no reason known")
+                );
+            }
+        }
+        Ok(())
+    }
+
+    /// Starts the emulation of links, if there are any.
+    fn start_network(&mut self) -> anyhow::Result<()> {
+        let Some(access) = self.experiment.hosts.get(NETWORK).cloned() else { return Ok(()) };
+        let topology = self.experiment.dir.join(crate::experiment::state::TOPOLOGY);
+        let (topology, network) = (topology.to_string_lossy(), self.experiment.state.network.to_string());
+        let words = [access.lab.as_str(), "agent", "network", "--topology", &topology, "--network", &network];
+        let dir = access.dir.join(NETWORK);
+        let agent = self.agents.get_mut(NETWORK).context("the network has an agent")?;
+        let command = CommandLine::new(words);
+        agent.ask(&Request::Start { name: NETWORK.to_owned(), command, dir: dir.clone() })?;
+        let deadline = Instant::now() + PATIENCE;
+        while !agent.get(&dir.join("out"), 0).is_ok_and(|(text, _)| text.contains("ready")) {
+            let state = agent.status()?.pop();
+            let (said, _) = agent.get(&dir.join("log"), 0).unwrap_or_default();
+            ensure!(
+                state.is_some_and(|state| state.restarts == 0),
+                "the links cannot be made: {}",
+                said.trim()
+            );
+            ensure!(!self.interrupted.load(Relaxed), "interrupted");
+            ensure!(Instant::now() < deadline, "the links do not become ready");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    }
+
+    /// The bank account with this name, as a payto URI.
+    fn payto(&self, account: &str) -> anyhow::Result<String> {
+        let bank = self.experiment.of(Role::Bank).pop().context("a payto URI needs a bank")?;
+        Ok(format!("payto://x-taler-bank/{}/{account}?receiver-name={account}", bank.address))
+    }
+
+    fn open_account(&self, account: &str) -> anyhow::Result<()> {
+        let bank = self.experiment.of(Role::Bank).pop().context("an account needs a bank")?;
+        let body = json!({ "username": account, "password": PASSWORD });
+        call(&bank.authority(), &wire::post("/taler-bank-access/testing/register", &body)).map(drop)
+    }
+
+    fn start_bank(&mut self, instance: &Instance) -> anyhow::Result<()> {
+        let currency = self.experiment.topology.currency.clone();
+        let mut text = String::new();
+        let home = self.dir(instance)?.display().to_string();
+        put_section(&mut text, "taler", &[("CURRENCY", currency.clone())]);
+        put_section(&mut text, "paths", &[("TALER_DATA_HOME", home)]);
+        let suggested = match self.experiment.of(Role::Exchange).is_empty() {
+            true => Vec::new(),
+            false => vec![("SUGGESTED_EXCHANGE", self.experiment.exchange_url())],
+        };
+        let options = [
+            ("HTTP_PORT", instance.port().to_string()),
+            ("BIND_TO", instance.address.clone()),
+            ("HOSTNAME", instance.address.clone()),
+            ("BASE_URL", format!("http://{}/", instance.authority())),
+            ("SIGNUP_BONUS", format!("{currency}:1000000")),
+            // Wallets open accounts by the thousand, and guard only play money with them.
+            ("PASSWORD_MEMORY_KIB", "256".to_owned()),
+            ("PASSWORD_PASSES", "1".to_owned()),
+        ];
+        put_section(&mut text, "bank", &options);
+        put_section(&mut text, "bank", &suggested);
+        let conf = self.configure(instance, text)?;
+        self.serve(instance, &["bank", "serve", "-c", &conf], (&instance.authority(), "/ready"))?;
+        self.open_account(ACCOUNT)
+    }
+
+    fn wait_ended(&mut self, instance: &Instance) -> anyhow::Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        let own = instance.processes();
+        while self
+            .agent(instance)?
+            .status()?
+            .iter()
+            .any(|state| own.contains(&state.name) && state.pid.is_some())
+        {
+            self.go_on(deadline, "it does not end")?;
+        }
+        Ok(())
+    }
+
+    /// Stops an instance for good.
+    ///
+    /// # Errors
+    /// When it does not end.
+    pub(in crate::experiment) fn remove(&mut self, instance: &Instance) -> anyhow::Result<()> {
+        eprintln!("  {} ends", instance.name);
+        for name in instance.processes() {
+            self.agent(instance)?.ask(&Request::Stop { name, signal: 15 })?;
+        }
+        self.wait_ended(instance)
+    }
+
+    fn start_merchant(&mut self, instance: &Instance) -> anyhow::Result<()> {
+        let currency = self.experiment.topology.currency.clone();
+        let mut text = String::new();
+        let (home, master_pub) = (self.dir(instance)?.display().to_string(), self.master_pub()?);
+        put_section(&mut text, "taler", &[("CURRENCY", currency.clone())]);
+        put_section(&mut text, "paths", &[("TALER_DATA_HOME", home)]);
+        let options = [("PORT", instance.port().to_string()), ("BIND_TO", instance.address.clone())];
+        put_section(&mut text, "merchant", &options);
+        let exchange = [
+            ("EXCHANGE_BASE_URL", self.experiment.exchange_url()),
+            ("MASTER_KEY", master_pub),
+            ("CURRENCY", currency.clone()),
+        ];
+        put_section(&mut text, "merchant-exchange-1", &exchange);
+        let conf = self.configure(instance, text)?;
+        self.serve(instance, &["merchant", "serve", "-c", &conf], (&instance.authority(), "/ready"))?;
+        let account = instance.name.clone();
+        self.open_account(&account)?;
+        let shop = json!({
+            "id": "default", "name": account,
+            "auth": { "method": "token", "token": self.experiment.state.shop_token },
+            "payto_uris": [self.payto(&account)?],
+            "address": {}, "jurisdiction": {},
+            "default_max_wire_fee": format!("{currency}:1"),
+            "default_max_deposit_fee": format!("{currency}:1"),
+            "default_wire_fee_amortization": 1,
+            "default_wire_transfer_delay": { "d_us": 0 },
+            "default_pay_delay": { "d_us": 3_600_000_000_u64 },
+        });
+        call(&instance.authority(), &wire::post("/management/instances", &shop)).map(drop)
+    }
+
+    fn start_auditor(&mut self, instance: &Instance) -> anyhow::Result<()> {
+        let exchange = self.experiment.of(Role::Exchange).remove(0);
+        let bank = self.experiment.of(Role::Bank).pop().context("an auditor reads a bank's history")?;
+        let (url, master_pub) = (self.experiment.exchange_url(), self.master_pub()?);
+        let mut text = self.common_of(instance)?;
+        let options = [
+            ("BASE_URL", format!("http://{}/", instance.authority())),
+            ("PORT", instance.port().to_string()),
+            ("BIND_TO", instance.address.clone()),
+        ];
+        put_section(&mut text, "auditor", &options);
+        put_section(
+            &mut text,
+            "exchange",
+            &[("BASE_URL", url.clone()), ("MASTER_PUBLIC_KEY", master_pub.clone())],
+        );
+        let mut feed = Vec::new();
+        if let Some(database) = self.database_url() {
+            let conf = self.dir(&exchange)?.join("conf").display().to_string();
+            self.run(&exchange, &["exchange", "replication", "--setup", "-c", &conf])?;
+            feed.push(("EXCHANGE", database));
+        } else {
+            feed.push(("EXCHANGE", format!("tcp://{}:{}", exchange.address, exchange.ports[1])));
+            feed.push(("EXCHANGE_KEY", self.static_key(&exchange, "feed.key")?));
+            feed.push(("KEY_FILE", self.dir(instance)?.join("feed.key").display().to_string()));
+        }
+        put_section(&mut text, "auditor-feed", &feed);
+        put_section(&mut text, "exchange-account-1", &[("PAYTO_URI", self.payto(ACCOUNT)?)]);
+        put_section(&mut text, "exchange-accountcredentials-1", &Self::gateway(&bank));
+        let conf = self.configure(instance, text)?;
+        self.run(instance, &["auditor", "init", "-c", &conf])?;
+        self.run(instance, &["auditor", "exchange", "add", "-c", &conf, &master_pub, &url])?;
+        self.serve(instance, &["auditor", "serve", "-c", &conf], (&instance.authority(), "/ready"))
+    }
+
+    fn start_load(&mut self, instance: &Instance) -> anyhow::Result<()> {
+        let mut command = self.batzen(instance, &[])?;
+        command.argv = vec![self.host(instance)?.lab, "agent".to_owned(), "load".to_owned()];
+        self.start_process(instance, &instance.name.clone(), command)?;
+        let line = serde_json::to_string(&crate::experiment::load::Order::Target(self.experiment.target()?))?;
+        self.agent(instance)?.ask(&Request::Input { name: instance.name.clone(), line }).map(drop)
+    }
+}
+
+/// The workers of an instance, and where each shows its metrics.
+fn worker_pages(instance: &Instance) -> impl Iterator<Item = (&'static str, String)> {
+    let authorities = instance.ports.iter().map(|port| format!("{}:{port}", instance.address));
+    WORKERS.into_iter().zip(authorities)
+}
+
+/// The address at which an instance shows its metrics.
+pub(in crate::experiment) fn metrics_authority(instance: &Instance) -> Option<String> {
+    match instance.role {
+        Role::Bank | Role::Exchange | Role::Merchant | Role::Auditor => Some(instance.authority()),
+        Role::Signer => Some(format!("{}:{}", instance.address, instance.ports.get(1)?)),
+        Role::Postgres | Role::Standby | Role::Proxy | Role::Worker | Role::Load | Role::Prometheus => None,
+    }
+}
