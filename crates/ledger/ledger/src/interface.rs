@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::pin::Pin;
 
+use crate::machine::read::SEARCH_MAX;
 use crate::{
     Account, AccountBalance, AccountFilter, ChangeEvent, ChangeFilter, CreateAccountStatus, CreateResult,
     CreateTransferStatus, QueryFilter, Transfer,
@@ -18,6 +19,16 @@ pub enum LedgerError {
     /// Too many requests are waiting, or there is no space: nothing was done, try later.
     #[error("the ledger is busy: {0}")]
     Busy(String),
+    /// The search reached its limit before it had found as many as were asked for. The part of the period up to this
+    /// timestamp, in the direction of the search, takes no more than one request: see [`in_parts`](crate::in_parts).
+    #[error(
+        "the search ended at timestamp {until} after {SEARCH_MAX} records, and found too few: ask for shorter \
+         periods, the first of them up to this timestamp"
+    )]
+    Unfinished {
+        /// In nanoseconds since the epoch.
+        until: u64,
+    },
     /// The connection broke or the ledger stops: the request may or may not have taken effect.
     #[error("no answer from the ledger: {0}")]
     Unknown(String),
@@ -46,7 +57,8 @@ pub trait Ledger: Send + Sync + 'static {
     /// The transfers with these ids, in their order; missing ones are left out.
     fn lookup_transfers(&self, ids: Vec<u128>) -> Answer<'_, Vec<Transfer>>;
 
-    /// The transfers of an account in the order of their timestamps. A malformed filter yields nothing.
+    /// The transfers of an account in the order of their timestamps. A malformed filter yields nothing. This and the
+    /// other searches may end with [`LedgerError::Unfinished`].
     fn get_account_transfers(&self, filter: AccountFilter) -> Answer<'_, Vec<Transfer>>;
 
     /// Past balances of an account with history; nothing for others.

@@ -32,7 +32,9 @@ pub mod testing;
 pub use interface::{Answer, Ledger, LedgerError};
 pub use memory::MemoryLedger;
 pub use outbox::{Booking, Intents, Outbox, OutboxQueue, OutboxTask, Sent};
-pub use query::{AccountBalance, AccountFilter, ChangeEvent, ChangeFilter, ChangeKind, QueryFilter};
+pub use query::{
+    AccountBalance, AccountFilter, ChangeEvent, ChangeFilter, ChangeKind, QueryFilter, Search, in_parts,
+};
 pub use record::{Account, AccountFlags, Transfer, TransferFlags};
 pub use retry::{RetryingLedger, answered};
 pub use status::{CreateAccountStatus, CreateResult, CreateTransferStatus};

@@ -3,7 +3,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::machine::read::{account_balances, account_transfers, change_events, query_transfers};
+use crate::machine::read::{SEARCH_MAX, account_balances, account_transfers, change_events, query_transfers};
 use crate::machine::{Counts, Digest, Divergence, Fault, Machine, MemoryHistory};
 use crate::{
     Account, AccountBalance, AccountFilter, Answer, BATCH_EVENTS_MAX, ChangeEvent, ChangeFilter,
@@ -103,6 +103,15 @@ impl MemoryLedger {
         state.keep();
         Box::pin(std::future::ready(Ok(answer)))
     }
+
+    /// Runs a search, which may end before it has found enough.
+    fn search<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&LedgerState) -> Result<T, LedgerError>,
+    ) -> Answer<'_, T> {
+        let answer = self.run(0, |state, _| work(state));
+        Box::pin(async move { answer.await? })
+    }
 }
 
 impl LedgerState {
@@ -142,30 +151,25 @@ impl Ledger for MemoryLedger {
     }
 
     fn get_account_transfers(&self, filter: AccountFilter) -> Answer<'_, Vec<Transfer>> {
-        self.run(0, |state, _| {
-            let Some(cursor) = state.machine.account_cursor(&filter) else { return Vec::new() };
-            let Ok(transfers) = account_transfers(&state.history, &cursor, &filter);
-            transfers
+        self.search(|state| {
+            let Some(cursor) = state.machine.account_cursor(&filter) else { return Ok(Vec::new()) };
+            Ok(account_transfers(&state.history, &cursor, &filter, SEARCH_MAX)?)
         })
     }
 
     fn get_account_balances(&self, filter: AccountFilter) -> Answer<'_, Vec<AccountBalance>> {
-        self.run(0, |state, _| {
-            let Some(cursor) = state.machine.account_cursor(&filter) else { return Vec::new() };
-            let Ok(balances) = account_balances(&state.history, &cursor, &filter);
-            balances
+        self.search(|state| {
+            let Some(cursor) = state.machine.account_cursor(&filter) else { return Ok(Vec::new()) };
+            Ok(account_balances(&state.history, &cursor, &filter, SEARCH_MAX)?)
         })
     }
 
     fn query_accounts(&self, filter: QueryFilter) -> Answer<'_, Vec<Account>> {
-        self.run(0, |state, _| state.machine.query_accounts(&filter))
+        self.search(|state| Ok(state.machine.query_accounts(&filter, SEARCH_MAX)?))
     }
 
     fn query_transfers(&self, filter: QueryFilter) -> Answer<'_, Vec<Transfer>> {
-        self.run(0, |state, _| {
-            let Ok(transfers) = query_transfers(&state.history, &filter);
-            transfers
-        })
+        self.search(|state| Ok(query_transfers(&state.history, &filter, SEARCH_MAX)?))
     }
 
     fn get_change_events(&self, filter: ChangeFilter) -> Answer<'_, Vec<ChangeEvent>> {

@@ -5,6 +5,7 @@ use std::ops::{Bound, ControlFlow};
 
 use batzen_ledger::{
     Account, AccountFilter, BATCH_EVENTS_MAX, Ledger, LedgerError, QueryFilter, Transfer, TransferFlags,
+    in_parts,
 };
 use batzen_protocol::{Money, MoneySum};
 use batzen_store::{Found, Store, StoreError};
@@ -116,7 +117,7 @@ pub async fn totals(store: &Store, ledger: &dyn Ledger) -> Result<Totals, BooksE
         ..QueryFilter::default()
     };
     loop {
-        let page = ledger.query_accounts(filter).await?;
+        let page = in_parts(filter, |filter| ledger.query_accounts(filter)).await?;
         let Some(last) = page.last() else { break };
         filter.timestamp_min = last.timestamp + 1;
         for account in page {
@@ -224,7 +225,7 @@ async fn each_transfer(
 ) -> Result<(), LedgerError> {
     let mut filter = AccountFilter::all(account_id);
     loop {
-        let page = ledger.get_account_transfers(filter).await?;
+        let page = in_parts(filter, |filter| ledger.get_account_transfers(filter)).await?;
         let Some(last) = page.last() else { return Ok(()) };
         filter.timestamp_min = last.timestamp + 1;
         page.iter().for_each(&mut visit);

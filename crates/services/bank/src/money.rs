@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use batzen_http::Drain;
-use batzen_ledger::{BATCH_EVENTS_MAX, Ledger, LedgerError, QueryFilter};
+use batzen_ledger::{BATCH_EVENTS_MAX, Ledger, LedgerError, QueryFilter, in_parts};
 use batzen_metrics::Page;
 
 use crate::chart::{CODE_NAMED, Chart};
@@ -71,7 +71,7 @@ async fn add_up(ledger: &dyn Ledger, chart: &Chart) -> Result<Sums, LedgerError>
         ..QueryFilter::default()
     };
     loop {
-        let page = ledger.query_accounts(filter).await?;
+        let page = in_parts(filter, |filter| ledger.query_accounts(filter)).await?;
         let Some(last) = page.last() else { return Ok(sums) };
         filter.timestamp_min = last.timestamp + 1;
         for account in page {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use batzen_cli_support::services;
-use batzen_ledger::{CreateResult, Ledger, LedgerError};
+use batzen_ledger::{CreateResult, Ledger, LedgerError, in_parts};
 use batzen_ledger_service::net::json::{AccountJson, BalanceJson, EventJson, ResultJson, TransferJson};
 use clap::Args;
 use serde::Serialize;
@@ -201,15 +201,17 @@ async fn ask(ledger: &dyn Ledger, request: Request) -> Result<Shown, LedgerError
         }
         Request::LookupAccounts(ids) => Shown::of::<_, AccountJson>(&ledger.lookup_accounts(ids).await?),
         Request::LookupTransfers(ids) => Shown::of::<_, TransferJson>(&ledger.lookup_transfers(ids).await?),
-        Request::AccountTransfers(filter) => {
-            Shown::of::<_, TransferJson>(&ledger.get_account_transfers(filter).await?)
+        Request::AccountTransfers(filter) => Shown::of::<_, TransferJson>(
+            &in_parts(filter, |filter| ledger.get_account_transfers(filter)).await?,
+        ),
+        Request::AccountBalances(filter) => Shown::of::<_, BalanceJson>(
+            &in_parts(filter, |filter| ledger.get_account_balances(filter)).await?,
+        ),
+        Request::QueryAccounts(filter) => {
+            Shown::of::<_, AccountJson>(&in_parts(filter, |filter| ledger.query_accounts(filter)).await?)
         }
-        Request::AccountBalances(filter) => {
-            Shown::of::<_, BalanceJson>(&ledger.get_account_balances(filter).await?)
-        }
-        Request::QueryAccounts(filter) => Shown::of::<_, AccountJson>(&ledger.query_accounts(filter).await?),
         Request::QueryTransfers(filter) => {
-            Shown::of::<_, TransferJson>(&ledger.query_transfers(filter).await?)
+            Shown::of::<_, TransferJson>(&in_parts(filter, |filter| ledger.query_transfers(filter)).await?)
         }
         Request::Events(filter) => Shown::of::<_, EventJson>(&ledger.get_change_events(filter).await?),
     })

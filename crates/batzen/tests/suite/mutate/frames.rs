@@ -5,6 +5,8 @@ use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, TcpStream};
 use std::time::Duration;
 
+use batzen_ledger_service::store::system_clock;
+
 use crate::mutate::campaign::{Plan, Watched};
 use crate::mutate::dice::Dice;
 use crate::mutate::pump::Failure;
@@ -108,8 +110,11 @@ fn user_data(dice: &mut Dice, out: &mut Vec<u8>) {
     out.extend_from_slice(&(number(dice) as u32).to_le_bytes());
 }
 
+/// The nanoseconds that a search usually goes back: one that nothing matches reads its whole period.
+const SEARCH_NS: u64 = 20_000_000;
+
 /// A filter: zeros with numbers at random places.
-fn filter(dice: &mut Dice, size: usize, out: &mut Vec<u8>) {
+fn filter(dice: &mut Dice, kind: u16, size: usize, out: &mut Vec<u8>) {
     let start = out.len();
     out.resize(start + size, 0);
     if size == 80 {
@@ -121,8 +126,15 @@ fn filter(dice: &mut Dice, size: usize, out: &mut Vec<u8>) {
         let value = number(dice) as u32;
         out[at..at + 4].copy_from_slice(&value.to_le_bytes());
     }
-    // The limit.
-    let at = start + if size == 80 { 60 } else { 44 };
+    // The first timestamp and the limit.
+    let (from, at) = match kind {
+        20 | 21 => (start + 40, start + 60),
+        24 => (start, start + 16),
+        _ => (start + 24, start + 44),
+    };
+    if dice.chance(95) {
+        out[from..from + 8].copy_from_slice(&(system_clock() - SEARCH_NS).to_le_bytes());
+    }
     // Answers of a megabyte would take up most of the time.
     let limit =
         if dice.chance(1) { [8189, 8190, u32::MAX][dice.below(3)] } else { [0, 1, 10, 20][dice.below(4)] };
@@ -141,7 +153,7 @@ fn body(dice: &mut Dice, kind: u16, size: usize) -> Vec<u8> {
         16 => (0..count).for_each(|_| account(dice, &mut out)),
         17 => (0..count).for_each(|_| transfer(dice, &mut out)),
         18 | 19 => (0..count).for_each(|_| out.extend_from_slice(&id(dice).to_le_bytes())),
-        20..=24 => filter(dice, size, &mut out),
+        20..=24 => filter(dice, kind, size, &mut out),
         _ => {}
     }
     out
@@ -232,7 +244,7 @@ impl Link {
                 let half = |at: usize| u16::from_le_bytes(header[at..at + 2].try_into().unwrap());
                 let (kind, status) = (half(12), half(14));
                 let id = u64::from_le_bytes(header[16..24].try_into().unwrap());
-                if size > BODY_BYTES_MAX || status > 6 {
+                if size > BODY_BYTES_MAX || status > 7 {
                     return Err(format!("an answer with status {status} and {size} bytes"));
                 }
                 if let Some(body) = input.get(HEADER_BYTES..HEADER_BYTES + size) {

@@ -2,6 +2,8 @@
 //!
 //! Pure: bytes in, bytes out.
 
+use std::borrow::Cow;
+
 use batzen_ledger::record::RECORD_BYTES;
 use batzen_ledger::{BATCH_EVENTS_MAX, LedgerError};
 
@@ -107,6 +109,8 @@ pub enum Status {
     Refused = 5,
     /// Unknown whether it was done: repeat under the same ids.
     Unknown = 6,
+    /// The search reached its limit. The text is the timestamp it reached, in decimal digits.
+    Unfinished = 7,
 }
 
 impl Status {
@@ -121,18 +125,20 @@ impl Status {
             4 => Self::Malformed,
             5 => Self::Refused,
             6 => Self::Unknown,
+            7 => Self::Unfinished,
             _ => return None,
         })
     }
 
     /// The status and text for this error.
     #[must_use]
-    pub fn of(error: &LedgerError) -> (Self, &str) {
+    pub fn of(error: &LedgerError) -> (Self, Cow<'_, str>) {
         match error {
-            LedgerError::TooMuchData => (Self::TooMuchData, ""),
-            LedgerError::Busy(text) => (Self::Busy, text),
-            LedgerError::Unknown(text) => (Self::Unknown, text),
-            LedgerError::Refused(text) => (Self::Refused, text),
+            LedgerError::TooMuchData => (Self::TooMuchData, Cow::Borrowed("")),
+            LedgerError::Busy(text) => (Self::Busy, Cow::Borrowed(text)),
+            LedgerError::Unknown(text) => (Self::Unknown, Cow::Borrowed(text)),
+            LedgerError::Refused(text) => (Self::Refused, Cow::Borrowed(text)),
+            LedgerError::Unfinished { until } => (Self::Unfinished, Cow::Owned(until.to_string())),
         }
     }
 
@@ -144,6 +150,10 @@ impl Status {
             Self::Busy => LedgerError::Busy(text),
             Self::Unknown | Self::Done => LedgerError::Unknown(text),
             Self::Version | Self::Malformed | Self::Refused => LedgerError::Refused(text),
+            Self::Unfinished => match text.parse() {
+                Ok(until) => LedgerError::Unfinished { until },
+                Err(_) => LedgerError::Refused(format!("a search that ended at {text:?}, which is no time")),
+            },
         }
     }
 }

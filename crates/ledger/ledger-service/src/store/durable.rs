@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex};
 
 use batzen_engine::{Lane, LaneOptions, Stage, SubmitError};
 use batzen_ledger::machine::read::{
-    account_balances, account_transfers, change_events, query_transfers, read_transfers,
+    SEARCH_MAX, SearchError, account_balances, account_transfers, change_events, query_transfers,
+    read_transfers,
 };
 use batzen_ledger::{
     Account, AccountBalance, AccountFilter, Answer, BATCH_EVENTS_MAX, ChangeEvent, ChangeFilter,
@@ -249,7 +250,7 @@ impl DurableLedger {
     /// Reads the log as it is durable now, on a thread for blocking work.
     async fn read<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&LogReader<'_>, &Log) -> Result<T, StoreError> + Send + 'static,
+        work: impl FnOnce(&LogReader<'_>, &Log) -> Result<T, SearchError<StoreError>> + Send + 'static,
     ) -> Result<T, LedgerError> {
         let Ok(_place) = self.readers_waiting.try_acquire() else {
             self.metrics.busy.inc();
@@ -263,7 +264,10 @@ impl DurableLedger {
             work(&LogReader::new(&log), &log)
         });
         match read.await {
-            Ok(result) => result.map_err(|error| ledger_error(&error)),
+            Ok(result) => result.map_err(|error| match error {
+                SearchError::History(error) => ledger_error(&error),
+                SearchError::Unfinished(unfinished) => unfinished.into(),
+            }),
             Err(error) => Err(LedgerError::Unknown(error.to_string())),
         }
     }
@@ -299,7 +303,7 @@ impl Ledger for DurableLedger {
     fn lookup_transfers(&self, ids: Vec<u128>) -> Answer<'_, Vec<Transfer>> {
         Box::pin(async move {
             let located = self.ask(Kind::LookupTransfers, ids.len(), LocateTransfers(ids)).await?;
-            self.read(move |reader, _| read_transfers(reader, &located)).await
+            self.read(move |reader, _| Ok(read_transfers(reader, &located)?)).await
         })
     }
 
@@ -308,7 +312,7 @@ impl Ledger for DurableLedger {
             let Some(cursor) = self.ask(Kind::GetAccountTransfers, 0, FindCursor(filter)).await? else {
                 return Ok(Vec::new());
             };
-            self.read(move |reader, _| account_transfers(reader, &cursor, &filter)).await
+            self.read(move |reader, _| account_transfers(reader, &cursor, &filter, SEARCH_MAX)).await
         })
     }
 
@@ -317,22 +321,22 @@ impl Ledger for DurableLedger {
             let Some(cursor) = self.ask(Kind::GetAccountBalances, 0, FindCursor(filter)).await? else {
                 return Ok(Vec::new());
             };
-            self.read(move |reader, _| account_balances(reader, &cursor, &filter)).await
+            self.read(move |reader, _| account_balances(reader, &cursor, &filter, SEARCH_MAX)).await
         })
     }
 
     fn query_accounts(&self, filter: QueryFilter) -> Answer<'_, Vec<Account>> {
-        Box::pin(self.ask(Kind::QueryAccounts, 0, QueryAccounts(filter)))
+        Box::pin(async move { Ok(self.ask(Kind::QueryAccounts, 0, QueryAccounts(filter)).await??) })
     }
 
     fn query_transfers(&self, filter: QueryFilter) -> Answer<'_, Vec<Transfer>> {
         // Everything acknowledged is in the log, so this request need not queue.
         self.metrics.asked(Kind::QueryTransfers);
-        Box::pin(self.read(move |reader, _| query_transfers(reader, &filter)))
+        Box::pin(self.read(move |reader, _| query_transfers(reader, &filter, SEARCH_MAX)))
     }
 
     fn get_change_events(&self, filter: ChangeFilter) -> Answer<'_, Vec<ChangeEvent>> {
         self.metrics.asked(Kind::GetChangeEvents);
-        Box::pin(self.read(move |reader, log| change_events(reader, log, &filter)))
+        Box::pin(self.read(move |reader, log| Ok(change_events(reader, log, &filter)?)))
     }
 }

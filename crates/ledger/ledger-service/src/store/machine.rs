@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use batzen_ledger::machine::read::{AccountCursor, Located};
+use batzen_ledger::machine::read::{AccountCursor, Located, SEARCH_MAX, Unfinished};
 use batzen_ledger::machine::{Counts, Digest, Machine, Mark, MemoryBytes};
 use batzen_ledger::{
     Account, AccountFilter, BATCH_EVENTS_MAX, CreateAccountStatus, CreateResult, CreateTransferStatus,
@@ -60,8 +60,8 @@ pub enum Response {
     LocateTransfers(Vec<Located>),
     /// Where to read, if there is anything.
     FindCursor(Option<AccountCursor>),
-    /// The accounts found.
-    QueryAccounts(Vec<Account>),
+    /// The accounts found, or where the search has reached its limit.
+    QueryAccounts(Result<Vec<Account>, Unfinished>),
 }
 
 /// A request together with the type of its answer, so that a caller gets exactly that answer.
@@ -113,7 +113,7 @@ typed_requests! {
     /// Finds where the transfers of an account are in the log.
     FindCursor(AccountFilter) -> Option<AccountCursor>;
     /// Finds accounts by their fields.
-    QueryAccounts(QueryFilter) -> Vec<Account>;
+    QueryAccounts(QueryFilter) -> Result<Vec<Account>, Unfinished>;
 }
 
 /// The state of a ledger, in numbers.
@@ -279,7 +279,7 @@ impl DurableMachine {
             }
             Request::FindCursor(FindCursor(filter)) => Response::FindCursor(machine.account_cursor(filter)),
             Request::QueryAccounts(QueryAccounts(filter)) => {
-                Response::QueryAccounts(machine.query_accounts(filter))
+                Response::QueryAccounts(machine.query_accounts(filter, SEARCH_MAX))
             }
         })
     }

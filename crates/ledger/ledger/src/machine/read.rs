@@ -5,8 +5,48 @@ use super::log::{Balances, History, LogRecord, Movement};
 use super::{IdStatus, Machine, TIMESTAMP_END};
 use crate::{
     Account, AccountBalance, AccountFilter, AccountFlags, BATCH_EVENTS_MAX, ChangeEvent, ChangeFilter,
-    QueryFilter, Transfer,
+    LedgerError, QueryFilter, Transfer,
 };
+
+/// The most records or accounts that one request searches. A filter that nothing matches would otherwise read the whole
+/// ledger, as often as a client likes.
+pub const SEARCH_MAX: u64 = 1 << 18;
+
+/// A search that ended at its limit, before it had found as many as were asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unfinished {
+    /// The timestamp that was reached, in the direction of the search: the part of the period up to it takes no more
+    /// than one request.
+    pub until: u64,
+}
+
+/// The error of a search.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SearchError<E> {
+    /// The history cannot be read.
+    History(E),
+    /// The limit was reached.
+    Unfinished(Unfinished),
+}
+
+impl<E> From<E> for SearchError<E> {
+    fn from(error: E) -> Self {
+        Self::History(error)
+    }
+}
+
+impl From<Unfinished> for LedgerError {
+    fn from(Unfinished { until }: Unfinished) -> Self {
+        Self::Unfinished { until }
+    }
+}
+
+impl From<SearchError<std::convert::Infallible>> for LedgerError {
+    fn from(error: SearchError<std::convert::Infallible>) -> Self {
+        let SearchError::Unfinished(unfinished) = error;
+        unfinished.into()
+    }
+}
 
 /// Immutable data of accounts, by number.
 pub trait Directory {
@@ -90,10 +130,14 @@ impl Machine {
         Some(AccountCursor { number, has_history, windows })
     }
 
-    /// Accounts in the order of their timestamps.
-    #[must_use]
-    pub fn query_accounts(&self, filter: &QueryFilter) -> Vec<Account> {
-        let Some((min, max)) = period(filter.timestamp_min, filter.timestamp_max) else { return Vec::new() };
+    /// Accounts in the order of their timestamps, among at most `search_max`.
+    ///
+    /// # Errors
+    /// If there are more, and too few of the first ones match.
+    pub fn query_accounts(&self, filter: &QueryFilter, search_max: u64) -> Result<Vec<Account>, Unfinished> {
+        let Some((min, max)) = period(filter.timestamp_min, filter.timestamp_max) else {
+            return Ok(Vec::new());
+        };
         let fits = |account: &&Account| {
             any_or(filter.user_data_128, account.user_data_128)
                 && any_or(filter.user_data_64, account.user_data_64)
@@ -101,12 +145,24 @@ impl Machine {
                 && any_or(filter.ledger, account.ledger)
                 && any_or(filter.code, account.code)
         };
-        let accounts = self.accounts.within(min, max).iter().map(|state| &state.account);
+        let accounts = self.accounts.within(min, max);
+        let searched = usize::try_from(search_max).map_or(accounts.len(), |max| max.min(accounts.len()));
+        let is_whole = searched == accounts.len();
+        let accounts =
+            if filter.reversed { &accounts[accounts.len() - searched..] } else { &accounts[..searched] };
+        let last = if filter.reversed { accounts.first() } else { accounts.last() };
         let limit = limit(filter.limit);
-        if filter.reversed {
-            accounts.rev().filter(fits).take(limit).copied().collect()
+        let each = accounts.iter().map(|state| &state.account);
+        let found: Vec<Account> = if filter.reversed {
+            each.rev().filter(fits).take(limit).copied().collect()
         } else {
-            accounts.filter(fits).take(limit).copied().collect()
+            each.filter(fits).take(limit).copied().collect()
+        };
+        match last {
+            Some(last) if !is_whole && found.len() < limit => {
+                Err(Unfinished { until: last.account.timestamp })
+            }
+            _ => Ok(found),
         }
     }
 }
@@ -137,31 +193,34 @@ pub fn read_transfers<H: History>(history: &H, located: &[Located]) -> Result<Ve
     Ok(transfers)
 }
 
-/// The transfers of an account that match a filter.
+/// The transfers of an account that match a filter. Reads about `search_max` records at most.
 ///
 /// # Errors
-/// If the history cannot be read.
+/// If the history cannot be read, or too few of these records match.
 pub fn account_transfers<H: History>(
     history: &H,
     cursor: &AccountCursor,
     filter: &AccountFilter,
-) -> Result<Vec<Transfer>, H::Error> {
-    account_movements(history, cursor, filter, |movement| movement.transfer)
+    search_max: u64,
+) -> Result<Vec<Transfer>, SearchError<H::Error>> {
+    account_movements(history, cursor, filter, search_max, |movement| movement.transfer)
 }
 
-/// The balances of an account with history, after each transfer that matches a filter.
+/// The balances of an account with history, after each transfer that matches a filter. Reads about `search_max` records
+/// at most.
 ///
 /// # Errors
-/// If the history cannot be read.
+/// If the history cannot be read, or too few of these records match.
 pub fn account_balances<H: History>(
     history: &H,
     cursor: &AccountCursor,
     filter: &AccountFilter,
-) -> Result<Vec<AccountBalance>, H::Error> {
+    search_max: u64,
+) -> Result<Vec<AccountBalance>, SearchError<H::Error>> {
     if !cursor.has_history {
         return Ok(Vec::new());
     }
-    account_movements(history, cursor, filter, |movement| {
+    account_movements(history, cursor, filter, search_max, |movement| {
         let side = movement.side_of(cursor.number).expect("a movement of the account");
         let Balances { debits_pending, debits_posted, credits_pending, credits_posted } = side.balances;
         AccountBalance {
@@ -178,8 +237,9 @@ fn account_movements<H: History, T>(
     history: &H,
     cursor: &AccountCursor,
     filter: &AccountFilter,
+    search_max: u64,
     show: impl Fn(&Movement) -> T,
-) -> Result<Vec<T>, H::Error> {
+) -> Result<Vec<T>, SearchError<H::Error>> {
     let Some((min, max)) = period(filter.timestamp_min, filter.timestamp_max) else { return Ok(Vec::new()) };
     let fits = |movement: &Movement| {
         let transfer = &movement.transfer;
@@ -194,13 +254,17 @@ fn account_movements<H: History, T>(
     };
     let limit = limit(filter.limit);
     let mut found = Vec::new();
-    let mut read = |&(last, size): &(u64, u64)| -> Result<bool, H::Error> {
+    // Appends what fits of a window, and returns the timestamps of its first and last movement.
+    let read = |&(last, size): &(u64, u64), found: &mut Vec<T>| -> Result<(u64, u64), H::Error> {
         let mut window = Vec::with_capacity(64);
         let mut at = last;
+        let (mut first, mut last) = (0, 0);
         for _ in 0..size {
             let LogRecord::Movement(movement) = history.record(at - 1)? else {
                 unreachable!("links lead to movements")
             };
+            first = movement.timestamp;
+            last = last.max(first);
             if fits(&movement) {
                 window.push(show(&movement));
             }
@@ -211,25 +275,37 @@ fn account_movements<H: History, T>(
         }
         let room = limit - found.len();
         found.extend(window.into_iter().take(room));
-        Ok(found.len() < limit)
+        Ok((first, last))
     };
     let mut forwards = cursor.windows.iter();
     let mut backwards = cursor.windows.iter().rev();
-    let next: &mut dyn Iterator<Item = &(u64, u64)> =
+    let windows: &mut dyn ExactSizeIterator<Item = &(u64, u64)> =
         if filter.reversed { &mut backwards } else { &mut forwards };
-    for window in next {
-        if !read(window)? {
+    let mut searched = 0;
+    while let Some(window) = windows.next() {
+        let (first, last) = read(window, &mut found)?;
+        if found.len() == limit {
             break;
+        }
+        // The latest window may begin after the period.
+        searched += if first <= max { window.1 } else { 0 };
+        if searched >= search_max && windows.len() > 0 {
+            let until = if filter.reversed { first } else { last };
+            return Err(SearchError::Unfinished(Unfinished { until }));
         }
     }
     Ok(found)
 }
 
-/// Transfers in the order of their timestamps. Reads all records of the period.
+/// Transfers in the order of their timestamps. Reads at most `search_max` records of the period.
 ///
 /// # Errors
-/// If the history cannot be read.
-pub fn query_transfers<H: History>(history: &H, filter: &QueryFilter) -> Result<Vec<Transfer>, H::Error> {
+/// If the history cannot be read, or too few of these records match.
+pub fn query_transfers<H: History>(
+    history: &H,
+    filter: &QueryFilter,
+    search_max: u64,
+) -> Result<Vec<Transfer>, SearchError<H::Error>> {
     let Some((min, max)) = period(filter.timestamp_min, filter.timestamp_max) else { return Ok(Vec::new()) };
     let fits = |transfer: &Transfer| {
         any_or(filter.user_data_128, transfer.user_data_128)
@@ -240,13 +316,19 @@ pub fn query_transfers<H: History>(history: &H, filter: &QueryFilter) -> Result<
     };
     let limit = limit(filter.limit);
     let mut found = Vec::new();
-    let (from, to) = (history.seek(min)?, history.seek(max + 1)?);
+    let (from, to) = (history.seek(min)?, end_of_period(history, min, max)?);
+    let mut until = min;
     for at in 0..to.saturating_sub(from) {
         if found.len() == limit {
             break;
         }
+        if at == search_max {
+            return Err(SearchError::Unfinished(Unfinished { until }));
+        }
         let number = if filter.reversed { to - 1 - at } else { from + at };
-        if let LogRecord::Movement(movement) = history.record(number)?
+        let record = history.record(number)?;
+        until = record.timestamp();
+        if let LogRecord::Movement(movement) = record
             && movement.creates_transfer()
             && fits(&movement.transfer)
         {
@@ -254,6 +336,24 @@ pub fn query_transfers<H: History>(history: &H, filter: &QueryFilter) -> Result<
         }
     }
     Ok(found)
+}
+
+/// The number of the first record after a period. [`History::seek`] finds movements only, and as many accounts as there
+/// are may have been created before the next one.
+fn end_of_period<H: History>(history: &H, min: u64, max: u64) -> Result<u64, H::Error> {
+    let (mut from, mut to) = (history.seek(min)?, history.seek(max + 1)?);
+    if max == TIMESTAMP_END - 1 {
+        return Ok(to);
+    }
+    while from < to {
+        let middle = from.midpoint(to);
+        if history.record(middle)?.timestamp() <= max {
+            from = middle + 1;
+        } else {
+            to = middle;
+        }
+    }
+    Ok(to)
 }
 
 /// The event stream from a timestamp on.

@@ -176,14 +176,18 @@ async fn home(_: &LedgerApi, _: &Request) -> Response {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[schema(as = Error)]
 pub(crate) struct ErrorJson {
-    /// `malformed`, `unauthorized`, `not_found`, `too_much_data`, `busy`, `unknown` or `refused`.
+    /// `malformed`, `unauthorized`, `not_found`, `too_much_data`, `unfinished`, `busy`, `unknown` or
+    /// `refused`.
     pub error: String,
     /// A description for people.
     pub(crate) detail: String,
+    /// With `unfinished`: the timestamp that the search has reached. Ask for the period up to it, then for the rest.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) until: Option<String>,
 }
 
 fn error(status: u16, name: &str, detail: &str) -> Response {
-    Response::json(status, &ErrorJson { error: name.to_owned(), detail: detail.to_owned() })
+    Response::json(status, &ErrorJson { error: name.to_owned(), detail: detail.to_owned(), until: None })
 }
 
 fn malformed(detail: &str) -> Response {
@@ -195,6 +199,10 @@ fn refused(refusal: &LedgerError) -> Response {
     let detail = refusal.to_string();
     match refusal {
         LedgerError::TooMuchData => error(413, "too_much_data", &detail),
+        LedgerError::Unfinished { until } => Response::json(
+            422,
+            &ErrorJson { error: "unfinished".to_owned(), detail, until: Some(until.to_string()) },
+        ),
         LedgerError::Busy(_) => error(503, "busy", &detail).with_header(header::RETRY_AFTER, "1"),
         LedgerError::Unknown(_) => error(504, "unknown", &detail),
         LedgerError::Refused(_) => error(501, "refused", &detail),

@@ -109,7 +109,7 @@ impl Conn {
         let (status, text) = Status::of(error);
         let mut out = self.out();
         if !out.is_broken {
-            frame::push_error(out.unwritten.end(), kind, status, number, text);
+            frame::push_error(out.unwritten.end(), kind, status, number, &text);
         }
     }
 

@@ -6,11 +6,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use batzen_http::{Drain, Listen};
+use batzen_http::{Drain, Handler, Listen, Method, Request};
+use batzen_ledger::machine::read::SEARCH_MAX;
 use batzen_ledger::{
     Account, BATCH_EVENTS_MAX, ChangeFilter, CreateTransferStatus, Ledger, LedgerError, MemoryLedger,
-    Transfer, TransferFlags,
+    QueryFilter, Transfer, TransferFlags, in_parts,
 };
+use batzen_ledger_service::net::api::LedgerApi;
 use batzen_ledger_service::net::frame::{self, BODY_BYTES_MAX, HEADER_BYTES, Header, Hello, Kind, Status};
 use batzen_ledger_service::net::{ClientOptions, LedgerAddress, LedgerClient, NetOptions, connect};
 use common::{Gate, Proxy, Served, account, transfer};
@@ -445,4 +447,37 @@ async fn requests_already_read_are_answered_before_the_server_ends() {
             ..account(7)
         }]
     );
+}
+
+/// A ledger with more accounts than one search reads, the last of which has code 2, over both interfaces.
+#[tokio::test]
+async fn a_search_that_reaches_its_limit_goes_on_from_there() {
+    let memory = Arc::new(MemoryLedger::with_system_clock());
+    let last = u128::from(SEARCH_MAX) + 10_000;
+    let ids: Vec<u128> = (1..=last).collect();
+    for ids in ids.chunks(BATCH_EVENTS_MAX) {
+        let code = |id| if id == last { 2 } else { 1 };
+        let accounts = ids.iter().map(|id| Account { code: code(*id), ..account(*id) }).collect();
+        memory.create_accounts(accounts).await.unwrap();
+    }
+    let served = Served::start(Arc::clone(&memory) as Arc<dyn Ledger>, NetOptions::default()).await;
+    let client = connect(&served.url).await.unwrap();
+    let filter = QueryFilter { code: 2, limit: 10, ..QueryFilter::default() };
+    let until = match client.query_accounts(filter).await {
+        Err(LedgerError::Unfinished { until }) => until,
+        other => panic!("{other:?}"),
+    };
+    let found = in_parts(filter, |filter| client.query_accounts(filter)).await.unwrap();
+    assert_eq!(found.iter().map(|account| account.id).collect::<Vec<_>>(), [last]);
+    let reversed = QueryFilter { limit: 1, reversed: true, ..filter };
+    assert_eq!(client.query_accounts(reversed).await.unwrap(), found, "the first account read matches");
+    served.stop().await;
+
+    let api = Arc::new(LedgerApi::new(memory, Arc::default(), Arc::new(|_| {}), None)).handler();
+    let query = |body: &str| api.handle(Request::local(Method::POST, "/v1/accounts/query", body.to_owned()));
+    let answer = query(r#"{"code": 2}"#).await;
+    assert_eq!((answer.status, answer.json_value()["error"].as_str()), (422, Some("unfinished")));
+    assert_eq!(answer.json_value()["until"], until.to_string());
+    let rest = query(&format!(r#"{{"code": 2, "timestamp_min": "{}"}}"#, until + 1)).await.json_value();
+    assert_eq!(rest["accounts"][0]["id"], last.to_string());
 }

@@ -319,7 +319,7 @@ impl Pair {
     }
 
     fn accounts(&self) -> Vec<Account> {
-        self.machine.query_accounts(&QueryFilter { limit: 100, ..QueryFilter::default() })
+        self.machine.query_accounts(&QueryFilter { limit: 100, ..QueryFilter::default() }, u64::MAX).unwrap()
     }
 
     fn compare(&self) {
@@ -347,7 +347,7 @@ impl Pair {
         }
         let transfers: Vec<Transfer> = self.naive.transfers().copied().collect();
         let query = QueryFilter { limit: 8000, ..QueryFilter::default() };
-        assert_eq!(query_transfers(&self.history, &query), Ok(transfers.clone()));
+        assert_eq!(query_transfers(&self.history, &query, u64::MAX), Ok(transfers.clone()));
         let ids: Vec<u128> = transfers.iter().map(|t| t.id).chain(self.naive.burnt.iter().copied()).collect();
         assert_eq!(self.machine.lookup_transfers(&self.history, &ids), Ok(transfers.clone()));
         for account in &self.naive.accounts {
@@ -355,8 +355,8 @@ impl Pair {
             let expected: Vec<Transfer> = transfers.iter().filter(mine).copied().collect();
             let filter = AccountFilter::all(account.id);
             let cursor = self.machine.account_cursor(&filter).unwrap();
-            assert_eq!(account_transfers(&self.history, &cursor, &filter), Ok(expected.clone()));
-            let Ok(balances) = account_balances(&self.history, &cursor, &filter);
+            assert_eq!(account_transfers(&self.history, &cursor, &filter, u64::MAX), Ok(expected.clone()));
+            let balances = account_balances(&self.history, &cursor, &filter, u64::MAX).unwrap();
             let keeps = account.flags.contains(A::HISTORY);
             assert_eq!(balances.len(), if keeps { expected.len() } else { 0 });
             if let (Some(min), Some(max)) = (expected.get(2), expected.get(4)) {
@@ -368,7 +368,7 @@ impl Pair {
                 };
                 let cursor = self.machine.account_cursor(&filter).unwrap();
                 let between: Vec<Transfer> = expected[2..=4].iter().rev().copied().collect();
-                assert_eq!(account_transfers(&self.history, &cursor, &filter), Ok(between));
+                assert_eq!(account_transfers(&self.history, &cursor, &filter, u64::MAX), Ok(between));
             }
         }
     }
