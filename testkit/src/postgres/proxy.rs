@@ -5,6 +5,7 @@ use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use crate::postgres::ClusterError;
 use crate::postgres::process::PATIENCE;
@@ -47,6 +48,7 @@ struct ProxyState {
     plan: Option<Plan>,
     is_closed: bool,
     refuses: bool,
+    delay: Duration,
     cuts: u32,
     releases: u64,
     accepted: u64,
@@ -134,6 +136,11 @@ impl Proxy {
     /// Sets whether new connections are closed at once, as if the server were down.
     pub fn refuse(&self, refuses: bool) {
         lock(&self.shared.state).refuses = refuses;
+    }
+
+    /// Delays everything that clients send, chunk by chunk.
+    pub fn delay(&self, delay: Duration) {
+        lock(&self.shared.state).delay = delay;
     }
 
     /// Number of connections that are open.
@@ -261,6 +268,8 @@ impl Link {
                     return server.write_all(&bytes);
                 }
                 bytes.extend_from_slice(&chunk[..count]);
+                let delay = lock(&self.shared.state).delay;
+                std::thread::sleep(delay);
                 continue;
             };
             let message: Vec<u8> = bytes.drain(..whole).collect();

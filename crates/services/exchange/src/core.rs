@@ -96,9 +96,12 @@ impl Core {
         config.master_public_key = Some(master_public_key);
         let lanes = config.lanes_on(std::thread::available_parallelism().map_or(1, usize::from));
         let store = storage::open(&config.store, lanes)?;
-        // A lane for each part of the store and one for commands over several, unless the operator has decided.
-        let wanted = store.backend().lanes_wanted().filter(|_| config.lanes == 0);
-        let lanes = wanted.map_or(lanes, |wanted| (wanted + 1).min(batzen_engine::LANES_MAX));
+        let lanes = match (config.lanes, store.backend().lanes_wanted()) {
+            // A lane for each part of the store and one for commands over several.
+            (0, Some(parts)) => (parts + 1).min(batzen_engine::LANES_MAX),
+            (0, None) => store.backend().round_trip().map_or(lanes, |time| config.lanes_at(time)),
+            _ => lanes,
+        };
         let rules = rules(&store, master_public_key, &config)?;
         if !config.store.is_database() {
             sum_money(&rules, &store)?;

@@ -86,6 +86,9 @@ impl PostgresStore {
     }
 }
 
+/// The round trips that are measured: the shortest is without the first one's set-up and without other work.
+const ROUND_TRIPS: usize = 8;
+
 impl Backend for PostgresStore {
     fn get_many(&self, table: &'static TableDef, keys: &[Vec<u8>]) -> Result<Vec<Option<RawRow>>> {
         match self.one(Read::Rows { table, keys: keys.to_vec() })? {
@@ -168,6 +171,19 @@ impl Backend for PostgresStore {
 
     fn lanes_wanted(&self) -> Option<usize> {
         self.database.nodes_with_shards()
+    }
+
+    fn round_trip(&self) -> Option<Duration> {
+        let measure = |connection: &mut crate::Connection| {
+            let mut shortest = Duration::MAX;
+            for _ in 0..ROUND_TRIPS {
+                let begun = Instant::now();
+                connection.query_text("SELECT 1")?;
+                shortest = shortest.min(begun.elapsed());
+            }
+            Ok(shortest)
+        };
+        self.database.with_reader(measure).ok()
     }
 
     fn is_remote(&self) -> bool {

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::ops::{Bound, ControlFlow};
+use std::time::Duration;
 
 use batzen_metrics::{Histogram, Page};
 
@@ -560,6 +561,12 @@ pub trait Backend: Send + Sync + 'static {
     /// Returns the number of lanes that suit the backend; `None` if that depends on the cores of this machine
     /// alone.
     fn lanes_wanted(&self) -> Option<usize> {
+        None
+    }
+
+    /// The shortest of a few round trips to the server that has the data; `None` if it is in this process, or does not
+    /// answer.
+    fn round_trip(&self) -> Option<Duration> {
         None
     }
 

@@ -136,7 +136,10 @@ pub fn run(args: &SweepArgs, commit: &str, interrupted: &AtomicBool) -> anyhow::
         // As it happens, so that an interruption keeps what was measured.
         std::fs::write(
             dir.join(SWEEP),
-            serde_json::to_string_pretty(&json!({ "parameter": name, "points": points }))?,
+            serde_json::to_string_pretty(&json!({
+                "version": env!("CARGO_PKG_VERSION"), "commit": commit,
+                "parameter": name, "points": points,
+            }))?,
         )?;
         std::fs::write(dir.join("report.html"), html(name, &points))?;
     }

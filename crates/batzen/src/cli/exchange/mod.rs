@@ -153,8 +153,8 @@ struct ServeArgs {
     /// Close a connection that has been unused for this many seconds [default: 30]
     #[arg(short, long, value_name = "SECONDS", value_parser = clap::value_parser!(u32).range(1..))]
     timeout: Option<u32>,
-    /// Batches in progress at the same time (as `[exchange] LANES`) [default: 1 on a database, otherwise one for
-    /// each four cores]
+    /// Batches in progress at the same time (as `[exchange] LANES`) [default: on a database 1 to 8, by the
+    /// round trip to it; otherwise one for each four cores]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=LANES_MAX as u64))]
     lanes: Option<u64>,
     /// Do not run the workers in this process

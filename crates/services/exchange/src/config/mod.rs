@@ -27,10 +27,12 @@ pub use batzen_signer::config::{CipherConfig, ConfigError};
 pub use ini::{CREDENTIALS_PREFIX, KNOWN};
 pub use kyc::{KycConfig, KycLogicConfig, KycOfficerConfig, KycProviderConfig, OAuth2Config};
 
-/// The number of lanes of an exchange on a database, unless the configuration says otherwise. With service
-/// and server on one core, one lane was faster than three, because three split the work into smaller batches:
-/// docs/internals/lab/2026-11-21-postgresql.md.
-const LANES_ON_DATABASE: usize = 1;
+/// The most lanes of an exchange on a database that is not Citus, unless the configuration says otherwise.
+pub const LANES_ON_DATABASE_MAX: usize = 8;
+/// The round trip to the database for which an exchange gets another lane: while one lane waits for an answer, others
+/// work. With a database on the same machine, one lane is faster than three, because three split the work into smaller
+/// batches: docs/internals/lab/2026-11-21-postgresql.md. docs/scaling-out.md has the curve.
+const ROUND_TRIP_PER_LANE: std::time::Duration = std::time::Duration::from_millis(1);
 /// Time that archives are kept by default, as wire fees are.
 const ARCHIVE_RETENTION: Duration = Duration::from_days(10 * 365);
 /// On a store in the service's own process there is one lane for this many cores. The other cores do
@@ -521,14 +523,25 @@ impl ExchangeConfig {
         }
     }
 
-    /// The number of lanes on a machine with this many cores.
+    /// The number of lanes on a machine with this many cores; on a database the largest, see [`Self::lanes_at`].
     #[must_use]
     pub fn lanes_on(&self, cores: usize) -> usize {
         match self.lanes {
-            0 if self.store.is_database() => LANES_ON_DATABASE,
+            0 if self.store.is_database() => LANES_ON_DATABASE_MAX,
             0 => (cores / CORES_PER_LANE).clamp(1, batzen_engine::LANES_MAX),
             lanes => lanes,
         }
+    }
+
+    /// The number of lanes on a database that is one server, this round trip away.
+    #[must_use]
+    pub fn lanes_at(&self, round_trip: std::time::Duration) -> usize {
+        if self.lanes > 0 {
+            return self.lanes;
+        }
+        let further = round_trip.as_nanos() / ROUND_TRIP_PER_LANE.as_nanos();
+        usize::try_from(further)
+            .map_or(LANES_ON_DATABASE_MAX, |further| (1 + further).min(LANES_ON_DATABASE_MAX))
     }
 
     /// Checks options against each other. Called at the start.
@@ -658,6 +671,13 @@ mod tests {
         config.store = StoreConfig::postgres("postgres:///exchange".to_owned());
         assert_eq!(lanes(&config), [3; 5]);
         config.lanes = 0;
-        assert_eq!(lanes(&config), [1; 5]);
+        assert_eq!(lanes(&config), [LANES_ON_DATABASE_MAX; 5]);
+        let at = |config: &ExchangeConfig| {
+            [0, 300, 1_000, 2_500, 10_000, 900_000]
+                .map(|us| config.lanes_at(std::time::Duration::from_micros(us)))
+        };
+        assert_eq!(at(&config), [1, 1, 2, 3, 8, 8]);
+        config.lanes = 3;
+        assert_eq!(at(&config), [3; 6]);
     }
 }

@@ -39,6 +39,19 @@ fn metric(store: &Store, name: &str) -> u64 {
     line.rsplit(' ').next().unwrap().parse().unwrap()
 }
 
+/// The round trip is the way to the server.
+#[test]
+fn the_round_trip_grows_with_the_way_to_the_server() {
+    let (proxy, through, _) = behind_proxy();
+    let store = open(&through);
+    let near = store.backend().round_trip().unwrap();
+    assert!(near > Duration::ZERO);
+    let delay = Duration::from_millis(30);
+    proxy.delay(delay);
+    let far = store.backend().round_trip().unwrap();
+    assert!(far >= delay, "{far:?} with a delay of {delay:?}");
+}
+
 /// Wherever the connection is cut, every commit takes effect exactly once, and the program learns the
 /// outcome.
 #[test]
