@@ -56,18 +56,11 @@ async fn purse(app: &Exchange, request: &mut Request) -> Checked<Response> {
     if !signing::is_signed(app, body.merge_pub, &message, body.merge_sig).await? {
         return Err(error(ErrorCode::EXCHANGE_RESERVES_PURSE_MERGE_SIGNATURE_INVALID, payto.as_str()));
     }
-    if body.purse_expiration <= app.core.now() {
-        return Err(error(ErrorCode::EXCHANGE_RESERVES_PURSE_EXPIRATION_BEFORE_NOW, ""));
-    }
     if body.purse_expiration.is_never() {
         return Err(error(ErrorCode::EXCHANGE_RESERVES_PURSE_EXPIRATION_IS_NEVER, ""));
     }
     let keys = app.keys();
     let purse_fee = current_purse_fee(app, &keys)?;
-    if offered.is_some_and(|offered| offered < purse_fee) {
-        let detail = purse_fee.of(currency).to_string();
-        return Err(error(ErrorCode::EXCHANGE_RESERVES_PURSE_FEE_TOO_LOW, &detail));
-    }
     let terms = PurseTerms {
         merge_pub: body.merge_pub,
         h_contract_terms: body.h_contract_terms,
@@ -97,7 +90,8 @@ async fn purse(app: &Exchange, request: &mut Request) -> Checked<Response> {
         purse_pub,
         reserve_pub,
         terms,
-        fee: offered.map(|_| purse_fee),
+        offered,
+        fee: purse_fee,
         merge: PurseMergeRow {
             reserve_pub,
             h_payto: payto.hash(),
@@ -134,7 +128,7 @@ async fn open(app: &Exchange, request: &mut Request) -> Checked<Response> {
     } else {
         let sign = |coin_contribution, _, _| WalletReserveOpenDeposit { reserve_sig, coin_contribution };
         let payments = ("payments", body.payments);
-        check_coins::<ReserveOpenRequest, _>(app, &keys, payments, 0, sign).await?.coins
+        check_coins::<ReserveOpenRequest, _>(app, &keys, payments, 0, sign).await?
     };
     let Some((_, fees)) = keys.global_fee(body.request_timestamp) else {
         return Err(error(ErrorCode::EXCHANGE_GENERIC_BAD_CONFIGURATION, "no global fees for that time"));

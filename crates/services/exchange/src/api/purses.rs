@@ -78,15 +78,7 @@ async fn find(app: &Exchange, purse_pub: PursePub) -> Checked<(PurseRow, Option<
 // --- Parts of requests
 // ---------------------------------------------------------------------------------------------------
 
-/// The coins of a request, checked except for their balances.
-pub(super) struct CheckedCoins {
-    /// For the rules.
-    pub(crate) coins: Vec<PurseCoin>,
-    /// The sum of the contributions less deposit fees.
-    pub(crate) total: Money,
-}
-
-/// Checks the coins of a request in the order of the protocol's table. `sign` makes the message that a coin
+/// Checks the coins of a request, except for their balances, in the order of the protocol's table. `sign` makes the message that a coin
 /// signs: from its amount, denomination and hash of the age commitment.
 pub(super) async fn check_coins<T: DeserializeOwned, M: SignedMessage>(
     app: &Exchange,
@@ -94,12 +86,11 @@ pub(super) async fn check_coins<T: DeserializeOwned, M: SignedMessage>(
     (field, coins): (&str, Vec<CoinBody>),
     min_age: u32,
     sign: impl Fn(Amount, HashCode, ShortHash) -> M,
-) -> Checked<CheckedCoins> {
+) -> Checked<Vec<PurseCoin>> {
     let now = app.core.now();
     let mut checks = Vec::with_capacity(2 * coins.len());
     let mut checked = Vec::with_capacity(coins.len());
     let mut attests = Vec::new();
-    let mut total = Money::ZERO;
     for (index, coin) in coins.into_iter().enumerate() {
         let amount = in_currency(app, &coin.amount).map_err(|problem| {
             let element = Some((index, "amount".to_owned()));
@@ -116,12 +107,9 @@ pub(super) async fn check_coins<T: DeserializeOwned, M: SignedMessage>(
             );
         }
         check::check_cipher(denom, check::signature_cipher(&coin.ub_sig))?;
-        let net = amount
-            .checked_sub(denom.fee_deposit)
-            .map_err(|_| error(ErrorCode::EXCHANGE_DEPOSIT_NEGATIVE_VALUE_AFTER_FEE, ""))?;
-        total = total.checked_add(net).map_err(|_| {
-            error(ErrorCode::GENERIC_PARAMETER_MALFORMED, &format!("{field}: the sum is too large"))
-        })?;
+        if amount < denom.fee_deposit {
+            return Err(error(ErrorCode::EXCHANGE_DEPOSIT_NEGATIVE_VALUE_AFTER_FEE, ""));
+        }
         let commitment = age_commitment(denom.public.age_mask, coin.age_commitment)?;
         let h_age = commitment.as_ref().map(AgeCommitment::hash);
         let message = sign(coin.amount, coin.denom_pub_hash, h_age.unwrap_or(NO_AGE));
@@ -148,7 +136,7 @@ pub(super) async fn check_coins<T: DeserializeOwned, M: SignedMessage>(
     if min_age > 0 {
         check_ages(app, min_age, attests).await?;
     }
-    Ok(CheckedCoins { coins: checked, total })
+    Ok(checked)
 }
 
 /// The age commitment of a coin, if it has one.
@@ -315,9 +303,6 @@ async fn create(app: &Exchange, request: &mut Request) -> Checked<Response> {
     let purse_pub = purse_pub(request)?;
     let body: PurseCreateRequest = large_body(request).await?;
     let target = money::<PurseCreateRequest>(app, &body.amount, "amount")?;
-    if body.purse_expiration <= app.core.now() {
-        return Err(error(ErrorCode::EXCHANGE_PURSE_CREATE_EXPIRATION_BEFORE_NOW, ""));
-    }
     if body.purse_expiration.is_never() {
         return Err(error(ErrorCode::EXCHANGE_PURSE_CREATE_EXPIRATION_IS_NEVER, ""));
     }
@@ -325,10 +310,7 @@ async fn create(app: &Exchange, request: &mut Request) -> Checked<Response> {
     let keys = app.keys();
     let purse_fee = current_purse_fee(app, &keys)?;
     let checked = check_deposits::<PurseCreateRequest>(app, &keys, purse_pub, body.min_age, body.deposits);
-    let CheckedCoins { coins, total } = checked.await?;
-    if total < purse_fee {
-        return Err(error(ErrorCode::EXCHANGE_CREATE_PURSE_NEGATIVE_VALUE_AFTER_FEE, ""));
-    }
+    let coins = checked.await?;
     let terms = PurseTerms {
         merge_pub: body.merge_pub,
         h_contract_terms: body.h_contract_terms,
@@ -345,6 +327,7 @@ async fn create(app: &Exchange, request: &mut Request) -> Checked<Response> {
         terms: terms.clone(),
         reserve_pub,
         coins: coins.clone(),
+        fee: purse_fee,
         contract: contract.clone(),
     };
     // A new purse has neither reserve nor coins.
@@ -364,7 +347,7 @@ async fn check_deposits<T: DeserializeOwned>(
     purse_pub: PursePub,
     min_age: u32,
     deposits: Vec<CoinBody>,
-) -> Checked<CheckedCoins> {
+) -> Checked<Vec<PurseCoin>> {
     let h_exchange_base_url = hash_text(&app.core.config.base_url);
     let sign = |coin_amount, h_denom_pub, h_age_commitment| WalletPurseDeposit {
         coin_amount,
@@ -383,7 +366,7 @@ async fn deposit(app: &Exchange, request: &mut Request) -> Checked<Response> {
     let (purse, merge) = find_current(app, purse_pub).await?;
     let keys = app.keys();
     let checked = check_deposits::<PurseDepositRequest>(app, &keys, purse_pub, purse.min_age, body.deposits);
-    let coins = checked.await?.coins;
+    let coins = checked.await?;
     let command = |reserve_pub, _| PurseDeposit { purse_pub, reserve_pub, coins: coins.clone() };
     let parts = (merge.map(|merge| merge.reserve_pub), Vec::new());
     let deposited = decide_purse(app, &keys, DenomOperation::Purse, purse_pub, parts, command).await?;

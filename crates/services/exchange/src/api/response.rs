@@ -313,6 +313,14 @@ async fn refused(
         }
         Refusal::PurseUnknown => plain(Code::EXCHANGE_GENERIC_PURSE_UNKNOWN),
         Refusal::PurseExpired => plain(Code::EXCHANGE_GENERIC_PURSE_EXPIRED),
+        Refusal::PurseTooLate if operation == DenomOperation::ReservePurse => {
+            plain(Code::EXCHANGE_RESERVES_PURSE_EXPIRATION_BEFORE_NOW)
+        }
+        Refusal::PurseTooLate => plain(Code::EXCHANGE_PURSE_CREATE_EXPIRATION_BEFORE_NOW),
+        Refusal::PurseFeeTooLow(fee) if operation == DenomOperation::ReservePurse => {
+            error(Code::EXCHANGE_RESERVES_PURSE_FEE_TOO_LOW, &fee.of(app.core.config.currency).to_string())
+        }
+        Refusal::PurseFeeTooLow(_) => plain(Code::EXCHANGE_CREATE_PURSE_NEGATIVE_VALUE_AFTER_FEE),
         Refusal::PurseDeleted => plain(Code::EXCHANGE_GENERIC_PURSE_DELETED),
         Refusal::PurseDecided if operation == DenomOperation::PurseDelete => {
             plain(Code::EXCHANGE_PURSE_DELETE_ALREADY_DECIDED)

@@ -107,6 +107,8 @@ pub struct PurseCreate {
     pub reserve_pub: Option<ReservePub>,
     /// 1 to 256 coins.
     pub coins: Vec<PurseCoin>,
+    /// What the coins of a new purse must cover.
+    pub fee: Money,
     /// The contract for its receiver.
     pub contract: Option<Contract>,
 }
@@ -157,6 +159,10 @@ impl Command<ExchangeRules> for PurseCreate {
         };
         let merge = merge_of(rows, &key, self.reserve_pub)?;
         let total = rules.deposit_coins(rows, &key, purse, merge.as_ref(), &self.coins, now)?;
+        // Of a purse that exists, the fee of its time was asked for.
+        if is_new && total.deposited < self.fee {
+            return Err(Refusal::PurseFeeTooLow(self.fee));
+        }
         store_contract(rows, &key, self.contract.as_ref())?;
         let purse = rows.get::<Purses>(&key).expect("it was written");
         Ok(PurseCreated { expiration: purse.expiration, deposited: total.deposited, is_new })
@@ -299,8 +305,10 @@ pub struct ReservePurse {
     pub reserve_pub: ReservePub,
     /// Its terms.
     pub terms: PurseTerms,
-    /// The purse fee, which the reserve pays; none if the purse uses the reserve's quota.
-    pub fee: Option<Money>,
+    /// The most that the reserve pays for a new purse; none if the purse uses the reserve's quota.
+    pub offered: Option<Money>,
+    /// The fee for a new purse.
+    pub fee: Money,
     /// The row to store, with both signatures verified.
     pub merge: PurseMergeRow,
     /// The contract for its payer.
@@ -343,13 +351,16 @@ impl Command<ExchangeRules> for ReservePurse {
             return Ok(PurseCreated { expiration, deposited, is_new: false });
         }
         rules.check_lifetime(&self.terms, now)?;
+        if self.offered.is_some_and(|offered| offered < self.fee) {
+            return Err(Refusal::PurseFeeTooLow(self.fee));
+        }
         let (amount, until) = (self.terms.target, self.terms.expiration);
         rules.require_merge_kyc(rows, &self.reserve_pub, amount, now)?;
         let hold = KycHold { purse_pub: self.purse_pub, amount, until };
         rules.hold_merge_kyc(rows, &self.reserve_pub, hold, now)?;
-        let (mode, fee) = match self.fee {
+        let (mode, fee) = match self.offered {
             None => (PurseMode::Quota, Money::ZERO),
-            Some(fee) => (PurseMode::Fee, fee),
+            Some(_) => (PurseMode::Fee, self.fee),
         };
         let reserve = rows.get::<Reserves>(&reserve_key).cloned();
         match (mode, reserve) {
@@ -581,7 +592,7 @@ impl ExchangeRules {
     fn check_lifetime(&self, terms: &PurseTerms, now: Timestamp) -> Result<()> {
         let longest = self.config.purse_lifetime_max;
         if terms.expiration <= now {
-            return Err(Refusal::PurseExpired);
+            return Err(Refusal::PurseTooLate);
         }
         if terms.expiration > now.saturating_add(longest) {
             return Err(Refusal::PurseLifeTooLong(longest));

@@ -152,9 +152,15 @@ pub enum Refusal {
     /// \[1025\] No such purse.
     #[error("unknown purse")]
     PurseUnknown,
-    /// \[1026\] The purse has expired, or would expire before it is created.
+    /// \[1026\] The purse has expired.
     #[error("the purse has expired")]
     PurseExpired,
+    /// \[1853, 1775\] A new purse would expire before it is created.
+    #[error("the purse would be created after its expiration")]
+    PurseTooLate,
+    /// \[1860, 1678\] The coins or the offer do not cover the fee for a new purse.
+    #[error("the fee for a purse is higher")]
+    PurseFeeTooLow(Money),
     /// \[1031\] The purse was deleted.
     #[error("the purse was deleted")]
     PurseDeleted,

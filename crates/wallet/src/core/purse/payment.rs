@@ -395,8 +395,10 @@ fn after_deposit(step: &mut Step<'_, '_>, mut record: PursePayment, response: &H
             let (h_denom_pub, status) = unusable(step, coins, "PURSE CREATE", response)?;
             replace(step, record, drop_denomination(h_denom_pub, status))
         }
-        // An earlier attempt may have been paid in, and then the receiver has the money.
-        (410, ErrorCode::EXCHANGE_GENERIC_PURSE_EXPIRED) => {
+        // An earlier attempt may have been paid in, and then the receiver has the money. Some exchanges refuse a request
+        // that they have carried out as one for a purse that expires too early.
+        (410, ErrorCode::EXCHANGE_GENERIC_PURSE_EXPIRED)
+        | (400, ErrorCode::EXCHANGE_PURSE_CREATE_EXPIRATION_BEFORE_NOW) => {
             if !check_expired(&record.terms, step.now)? {
                 return Err(response.refusal("paying"));
             }

@@ -306,6 +306,19 @@ async fn a_purse_for_adults_takes_only_coins_that_prove_the_age() {
     }
 }
 
+/// A client that got no answer repeats its request, however late: the exchange has the money.
+#[tokio::test]
+async fn a_purse_is_confirmed_again_after_its_expiration() {
+    let site = Site::start().await;
+    let coin = site.coin(RSA_8).await;
+    let payment = Payment::of(&site, "5");
+    let request = payment.create(vec![payment.coin(&site, &coin, "5.02")]);
+    let created: PurseConfirmation = site.ok(&payment.path("create"), &request).await;
+    site.clock.advance(Duration::from_days(3));
+    let again: PurseConfirmation = site.ok(&payment.path("create"), &request).await;
+    assert_eq!(again.total_deposited, created.total_deposited);
+}
+
 #[tokio::test]
 async fn invalid_requests_for_purses_are_refused() {
     let site = Site::start().await;
@@ -319,7 +332,6 @@ async fn invalid_requests_for_purses_are_refused() {
         request
     };
     for (request, status, code) in [
-        (change(|request| request.purse_expiration = Timestamp::from_secs(1)), 400, 1853),
         (change(|request| request.purse_expiration = Timestamp::NEVER), 400, 1854),
         (change(|request| request.deposits.clear()), 400, 26),
         (change(|request| request.deposits[0].amount = amount("8.01")), 400, 1021),
@@ -330,6 +342,9 @@ async fn invalid_requests_for_purses_are_refused() {
     ] {
         site.refused(&path, &request, status, code).await;
     }
+    let late = Payment { expiration: Timestamp::from_secs(1), ..Payment::of(&site, "5") };
+    let create = late.create(vec![late.coin(&site, &coin, "5.02")]);
+    site.refused(&late.path("create"), &create, 400, 1853).await;
     let unknown = Payment::of(&site, "5");
     is_error(&site.get(&unknown.path("merge")).await, 404, 1025);
     is_error(&site.get(&unknown.path("other")).await, 400, 1475);

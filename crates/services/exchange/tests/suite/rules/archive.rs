@@ -204,6 +204,7 @@ fn nothing_that_left_counts_again() {
             terms: purse_terms("1", 9_000_000),
             reserve_pub: None,
             coins,
+            fee: Money::ZERO,
             contract: None,
         };
         [
@@ -376,6 +377,7 @@ fn deposits_into_decided_purses_leave_and_the_purses_stay() {
             terms,
             reserve_pub: None,
             coins,
+            fee: Money::ZERO,
             contract: None,
         }));
     }

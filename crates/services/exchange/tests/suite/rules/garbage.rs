@@ -337,7 +337,14 @@ fn create(n: u8, terms: PurseTerms) -> Command {
     let contract = Contract { contract_pub: key(79, n), econtract: vec![n; 40], econtract_sig: sig(n) };
     let coins = vec![PurseCoin { coin: presented(n, 1), amount: m("3"), coin_sig: sig(n) }];
     let purse_pub = purse_pub(n);
-    Command::PurseCreate(PurseCreate { purse_pub, terms, reserve_pub: None, coins, contract: Some(contract) })
+    Command::PurseCreate(PurseCreate {
+        purse_pub,
+        terms,
+        reserve_pub: None,
+        coins,
+        fee: Money::ZERO,
+        contract: Some(contract),
+    })
 }
 
 fn request(n: u8, reserve_n: u8, fee: &str) -> Command {
@@ -345,7 +352,8 @@ fn request(n: u8, reserve_n: u8, fee: &str) -> Command {
         purse_pub: purse_pub(n),
         reserve_pub: reserve(reserve_n),
         terms: purse_terms("1", 500),
-        fee: Some(m(fee)),
+        offered: Some(m(fee)),
+        fee: m(fee),
         merge: PurseMergeRow {
             reserve_pub: reserve(reserve_n),
             h_payto: h_payto(reserve_n),
@@ -396,7 +404,7 @@ fn refunded_purses_go_and_their_coins_stay_safe() {
     assert_eq!(balance_of(Money::ZERO, effects), Some(statement.balance));
     // Its coin has everything back, and what it signed for the purse is worth nothing in another one.
     assert_eq!(world.remaining(1), Some(m("10")));
-    assert_eq!(world.refused(create(1, purse_terms("2", 500))), Refusal::PurseExpired);
+    assert_eq!(world.refused(create(1, purse_terms("2", 500))), Refusal::PurseTooLate);
     let later = create(1, purse_terms("2", 10 * delay_s()));
     let problem = DenomProblem::Expired;
     assert_eq!(

@@ -9,8 +9,8 @@ use batzen_exchange::rules::{
     ReserveHistory, ReserveOpen, ReservePurse, RulesConfig, StartKyc, SubmitKyc, TransferFailed,
     TransferRetry, TransfersDone, Trigger,
 };
-use batzen_protocol::Duration;
 use batzen_protocol::payto::PaytoUri;
+use batzen_protocol::{Duration, Money};
 use batzen_tables::exchange::{FreshCoin, KycOperation, PurseMergeRow};
 use proptest::prelude::*;
 
@@ -267,7 +267,9 @@ fn asking(n: u8, reserve_n: u8, fee: Option<&str>, odd: u8) -> Command {
         purse_pub: purse(n),
         reserve_pub: reserve(reserve_n),
         terms: purse_terms(n, odd == 0),
-        fee: fee.map(m),
+        offered: fee.map(m),
+        // Some offer less than the fee.
+        fee: fee.map_or(Money::ZERO, |fee| if odd == 2 { m("0.4") } else { m(fee) }),
         merge: purse_merge(reserve_n, odd == 1),
         contract: (odd > 4).then(|| purse_contract(n, odd == 5)),
     })
@@ -280,6 +282,7 @@ fn purse_command() -> impl Strategy<Value = Command> {
             terms: purse_terms(n, odd == 0),
             reserve_pub: reserve_pub.filter(|_| odd > 6),
             coins,
+            fee: if odd == 3 { m("0.3") } else { Money::ZERO },
             contract: (odd > 4).then(|| purse_contract(n, odd == 5)),
         })
     });
@@ -596,6 +599,7 @@ fn send(n: u8, coin_n: u8, amount: &str) -> PurseCreate {
         terms: purse_terms(n, false),
         reserve_pub: None,
         coins: vec![PurseCoin { coin, amount: m(amount), coin_sig: sig(coin_n) }],
+        fee: Money::ZERO,
         contract: None,
     }
 }

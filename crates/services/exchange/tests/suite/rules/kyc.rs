@@ -246,7 +246,8 @@ fn ask(n: u8, value: &str, expiration_s: u64) -> ReservePurse {
         purse_pub: purse_pub(n),
         reserve_pub: reserve(1),
         terms: purse_terms(value, expiration_s),
-        fee: Some(Money::ZERO),
+        offered: Some(Money::ZERO),
+        fee: Money::ZERO,
         merge,
         contract: None,
     }

@@ -22,7 +22,14 @@ fn coins(first: u8, amounts: &[&str]) -> Vec<PurseCoin> {
 
 fn create(n: u8, terms: PurseTerms, coins: Vec<PurseCoin>) -> PurseCreate {
     let contract = Contract { contract_pub: key(79, n), econtract: vec![n; 40], econtract_sig: sig(n) };
-    PurseCreate { purse_pub: purse_pub(n), terms, reserve_pub: None, coins, contract: Some(contract) }
+    PurseCreate {
+        purse_pub: purse_pub(n),
+        terms,
+        reserve_pub: None,
+        coins,
+        fee: Money::ZERO,
+        contract: Some(contract),
+    }
 }
 
 fn merge_row(reserve_n: u8, merge_sig: u8) -> PurseMergeRow {
@@ -45,7 +52,8 @@ fn request(n: u8, reserve_n: u8, fee: Option<&str>, target: &str) -> ReservePurs
         purse_pub: purse_pub(n),
         reserve_pub: reserve(reserve_n),
         terms: purse_terms(target, 1_000),
-        fee: fee.map(m),
+        offered: fee.map(m),
+        fee: fee.map_or(Money::ZERO, m),
         merge: merge_row(reserve_n, reserve_n),
         contract: None,
     }
@@ -169,6 +177,29 @@ fn expired_and_deleted_purses_give_everything_back_once() {
     }
     assert_eq!((state(&world, 1), state(&world, 2)), (PurseState::Expired, PurseState::Deleted));
     assert_eq!(world.totals().purses, sum("0"));
+}
+
+/// Time and fee of the moment are those of new purses: one that exists is confirmed as it was created.
+#[test]
+fn time_and_fee_of_a_repetition_do_not_matter() {
+    let world = world();
+    let push = create(1, purse_terms("9", 1_000), coins(1, &["5"]));
+    let dear = PurseCreate { fee: m("5.1"), ..push.clone() };
+    assert_eq!(world.refused(Command::PurseCreate(dear.clone())), Refusal::PurseFeeTooLow(m("5.1")));
+    assert_eq!(world.remaining(1), None, "a refusal leaves nothing");
+    let Answer::PurseCreate(created) = world.ok(Command::PurseCreate(push)) else { panic!() };
+    let pull = request(2, 1, Some("0"), "6");
+    let dear_pull = ReservePurse { fee: m("0.1"), ..pull.clone() };
+    assert_eq!(world.refused(Command::ReservePurse(dear_pull.clone())), Refusal::PurseFeeTooLow(m("0.1")));
+    world.ok(Command::ReservePurse(pull));
+    world.advance(1_000);
+    let again = Answer::PurseCreate(PurseCreated { is_new: false, ..created });
+    assert_eq!(world.ok(Command::PurseCreate(dear)), again);
+    assert!(matches!(world.ok(Command::ReservePurse(dear_pull)), Answer::ReservePurse(_)));
+    let late = create(3, purse_terms("9", 1_000), coins(2, &["5"]));
+    assert_eq!(world.refused(Command::PurseCreate(late)), Refusal::PurseTooLate);
+    let late = request(4, 1, Some("0"), "6");
+    assert_eq!(world.refused(Command::ReservePurse(late)), Refusal::PurseTooLate);
 }
 
 #[test]

@@ -98,7 +98,7 @@ impl Model {
                 return Err(Refusal::PurseConflict(Box::new(self.row(&purse))).into());
             }
             Some(purse) => purse,
-            None if command.terms.expiration <= now => return Err(Refusal::PurseExpired.into()),
+            None if command.terms.expiration <= now => return Err(Refusal::PurseTooLate.into()),
             None => Purse {
                 terms: command.terms.clone(),
                 mode: PurseMode::Push,
@@ -111,6 +111,9 @@ impl Model {
             },
         };
         let (deposited, _) = self.pay_in(&mut purse, command.reserve_pub, &command.coins, now)?;
+        if is_new && deposited < u(command.fee) {
+            return Err(Refusal::PurseFeeTooLow(command.fee).into());
+        }
         purse.keep(command.contract.as_ref())?;
         let expiration = purse.terms.expiration;
         self.purses.insert(command.purse_pub, purse);
@@ -268,12 +271,15 @@ impl Model {
             return Ok(PurseCreated { expiration, deposited: Money::ZERO, is_new: false });
         }
         if command.terms.expiration <= now {
-            return Err(Refusal::PurseExpired.into());
+            return Err(Refusal::PurseTooLate.into());
+        }
+        if command.offered.is_some_and(|offered| offered < command.fee) {
+            return Err(Refusal::PurseFeeTooLow(command.fee).into());
         }
         self.limit_merge(&command.reserve_pub, u(command.terms.target), now)?;
-        let fee = u(command.fee.unwrap_or(Money::ZERO));
+        let fee = command.offered.map_or(0, |_| u(command.fee));
         let known = self.reserves.contains_key(&command.reserve_pub);
-        match command.fee {
+        match command.offered {
             Some(_) if !known && fee == 0 => {
                 let idle = now.saturating_add(self.config.idle_reserve_expiration);
                 self.fill(command.reserve_pub, 0, idle, now);
@@ -301,7 +307,7 @@ impl Model {
         }
         let purse = Purse {
             terms: command.terms.clone(),
-            mode: if command.fee.is_some() { PurseMode::Fee } else { PurseMode::Quota },
+            mode: if command.offered.is_some() { PurseMode::Fee } else { PurseMode::Quota },
             fee,
             created: now,
             coins: BTreeMap::new(),
