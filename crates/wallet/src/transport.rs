@@ -5,6 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
 
+use batzen_http::client::correlation::CORRELATION_ID;
 use batzen_http::client::{Client, ClientError, ClientOptions};
 
 use crate::core::http::{Context, HttpRequest, HttpResponse, Method};
@@ -78,6 +79,9 @@ impl HttpTransport {
         }
         if let Some(purse_sig) = &request.purse_sig {
             call = call.header("taler-purse-signature", &purse_sig.to_string());
+        }
+        if let Some(id) = &request.correlation_id {
+            call = call.header(CORRELATION_ID, id);
         }
         if let Some(body) = &request.body {
             call = call.body("application/json", body.clone());
@@ -162,6 +166,7 @@ mod tests {
         let (received, answer) =
             exchange(response, |request| request.basic_auth = Some(("a".into(), "b".into()))).await;
         let received = String::from_utf8_lossy(&received).to_ascii_lowercase();
+        assert!(!received.contains("correlation"), "an id would link requests: {received}");
         for field in [
             "get /x http/1.1",
             "accept: application/json",
@@ -178,6 +183,14 @@ mod tests {
             (304, Some("\"1\""), Some(7))
         );
         assert_eq!(answer.content_type.as_deref(), Some("text/plain"));
+    }
+
+    #[tokio::test]
+    async fn a_laboratory_may_give_requests_an_id() {
+        let response = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
+        let (received, _) = exchange(response, |request| request.correlation_id = Some("a-1".into())).await;
+        let received = String::from_utf8_lossy(&received).to_ascii_lowercase();
+        assert!(received.contains("taler-correlation-id: a-1\r\n"), "{received}");
     }
 
     #[tokio::test]

@@ -69,6 +69,8 @@ pub struct HttpRequest {
     pub basic_auth: Option<(String, String)>,
     /// The signature of a purse's key, in the header `Taler-Purse-Signature`.
     pub purse_sig: Option<EddsaSignature>,
+    /// The id for the logs of all that work on it. Wallets of people send none: it would link their requests.
+    pub correlation_id: Option<String>,
     /// Decides which connections may carry it.
     pub context: Context,
     /// Time that the server may delay its answer (long poll), in milliseconds. The driver waits that much
@@ -94,6 +96,7 @@ impl HttpRequest {
             accept: "application/json",
             basic_auth: None,
             purse_sig: None,
+            correlation_id: None,
             context,
             poll_ms: 0,
         }
