@@ -83,6 +83,11 @@ struct Demo {
 
 impl Demo {
     fn start() -> Self {
+        Self::start_on("embedded")
+    }
+
+    /// The same with its books in this kind of store.
+    fn start_on(store: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let data = dir.path().join("data");
         let mut service = Service::start(
@@ -95,6 +100,8 @@ impl Demo {
                 "1024",
                 "--data",
                 data.to_str().unwrap(),
+                "--store",
+                store,
                 "--bank-port",
                 "0",
                 "--exchange-port",
@@ -120,19 +127,25 @@ impl Demo {
         }
     }
 
+    fn wallet(&self, words: &[&str]) {
+        let file = self.dir.path().join("zoe.db");
+        let mut all = vec!["wallet", "--wallet", file.to_str().unwrap(), "--yes"];
+        all.extend(words);
+        let output = run(&all);
+        assert!(output.status.success(), "{}{}", stdout(&output), stderr(&output));
+    }
+
     /// Withdraws and pays, as a customer of the running demo.
     fn spend(&self) {
-        let file = self.dir.path().join("zoe.db");
-        let wallet = |words: &[&str]| {
-            let mut all = vec!["wallet", "--wallet", file.to_str().unwrap(), "--yes"];
-            all.extend(words);
-            let output = run(&all);
-            assert!(output.status.success(), "{}{}", stdout(&output), stderr(&output));
-        };
         let (bank, exchange) = (self.bank.as_str(), self.exchange.as_str());
         let words = ["withdraw", "--exchange", exchange, "--amount", "KUDOS:20", "--bank", bank];
-        wallet(&[&words[..], &["--user", "zoe", "--password", "zoe"]].concat());
-        wallet(&["deposit", "KUDOS:7.5", "payto://x-taler-bank/localhost/zoe?receiver-name=zoe"]);
+        self.wallet(&[&words[..], &["--user", "zoe", "--password", "zoe"]].concat());
+        self.spend_again();
+    }
+
+    /// Pays, as the same customer.
+    fn spend_again(&self) {
+        self.wallet(&["deposit", "KUDOS:7.5", "payto://x-taler-bank/localhost/zoe?receiver-name=zoe"]);
     }
 
     fn stop(&mut self) {
@@ -402,6 +415,36 @@ fn prometheus_understands_metrics_alerts_and_dashboards() {
     assert!(auditor.terminate().0.success());
 }
 
+#[test]
+fn the_dashboard_of_the_database_shows_a_process_on_postgresql() {
+    const FILE: &str = "grafana/database.json";
+    /// Metrics that only a database with subscribers has.
+    const SUBSCRIBERS: &str = "batzen_postgres_replication_";
+    let demo = Demo::start_on("postgres");
+    demo.spend();
+    let http = Http::new();
+    let pages = [http.text(&format!("{}metrics", demo.exchange)), replication_page()];
+    naming(&pages[0]);
+    let known: BTreeMap<&str, &str> = pages.iter().flat_map(|page| families(page)).collect();
+    let mut queries = queries(&serde_json::from_str(&read(FILE)).unwrap());
+    for name in queries.iter().flat_map(|query| names_in(query)) {
+        assert!(known.contains_key(family_of(name, &known)), "{FILE} names {name}, which no page has");
+    }
+    queries.retain(|query| !query.contains(SUBSCRIBERS));
+    assert!(queries.len() >= 20, "{queries:?}");
+    let targets = [("127.0.0.1:8081", &demo.exchange), ("127.0.0.1:8082", &demo.bank)];
+    let prometheus = scraping(&http, demo.dir.path(), &targets);
+    // Rates count what happens between two scrapes.
+    demo.spend_again();
+    let commits = "min(increase(batzen_postgres_commit_seconds_count[1m])) > 0";
+    let deadline = Instant::now() + PATIENCE;
+    while prometheus.query(commits).is_none_or(|rows| rows.is_empty()) {
+        assert!(Instant::now() < deadline, "Prometheus sees no commits");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    prometheus.answers(&queries);
+}
+
 /// Checks the naming rules of `promtool` and ours: few labels, and none that identify anybody.
 fn naming(page: &str) {
     let output = tool("promtool", &["check", "metrics"], page);
@@ -446,18 +489,43 @@ fn naming(page: &str) {
 }
 
 /// A Prometheus that is stopped when it is dropped.
-struct Prometheus(Child);
+struct Prometheus<'a> {
+    child: Child,
+    port: u16,
+    http: &'a Http,
+}
 
-impl Drop for Prometheus {
+impl Drop for Prometheus<'_> {
     fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
-/// A real Prometheus scrapes all services with our configuration and answers every query of the dashboards.
-/// The given addresses replace the targets in the configuration.
-fn scraped(http: &Http, dir: &Path, targets: &[(&str, &String)], queries: &[String]) {
+impl Prometheus<'_> {
+    /// The rows of a query; none if it does not answer yet.
+    fn query(&self, text: &str) -> Option<Vec<Value>> {
+        let url = format!("http://127.0.0.1:{}/api/v1/query", self.port);
+        let Http(runtime, client) = self.http;
+        let reply = runtime.block_on(client.get(&url).query("query", text).send()).ok()?;
+        let answer: Value = serde_json::from_slice(&reply.body).ok()?;
+        assert_eq!(answer["status"], "success", "{text}: {answer}");
+        Some(answer["data"]["result"].as_array()?.clone())
+    }
+
+    /// Checks that every query of a dashboard has a result.
+    fn answers(&self, queries: &[String]) {
+        for text in queries {
+            let text = text.replace("$instance", ".*").replace("$__rate_interval", "1m");
+            let rows = self.query(&text).unwrap();
+            assert!(!rows.is_empty(), "the query has no result: {text}");
+        }
+    }
+}
+
+/// A real Prometheus that has scraped these services with our configuration. The given addresses replace the targets in
+/// the configuration.
+fn scraping<'a>(http: &'a Http, dir: &Path, targets: &[(&str, &String)]) -> Prometheus<'a> {
     let dir = dir.join("prometheus");
     std::fs::create_dir(&dir).unwrap();
     let address =
@@ -485,35 +553,32 @@ fn scraped(http: &Http, dir: &Path, targets: &[(&str, &String)], queries: &[Stri
         .stdout(log.try_clone().unwrap())
         .stderr(log)
         .spawn();
-    let mut prometheus = Prometheus(child.unwrap_or_else(|error| missing("prometheus", &error)));
-    let query = |text: &str| -> Option<Vec<Value>> {
-        let url = format!("http://127.0.0.1:{port}/api/v1/query");
-        let reply = http.0.block_on(http.1.get(&url).query("query", text).send()).ok()?;
-        let answer: Value = serde_json::from_slice(&reply.body).ok()?;
-        assert_eq!(answer["status"], "success", "{text}: {answer}");
-        Some(answer["data"]["result"].as_array()?.clone())
-    };
+    let child = child.unwrap_or_else(|error| missing("prometheus", &error));
+    let mut prometheus = Prometheus { child, port, http };
     let deadline = Instant::now() + PATIENCE;
-    let has_all = || {
-        let up = query("up == 1")?.len() == targets.len();
+    let has_all = |prometheus: &Prometheus<'_>| {
+        let up = prometheus.query("up == 1")?.len() == targets.len();
         // At least three scrapes, so that rates exist.
-        let scrapes = query("min(count_over_time(up[1h]))")?;
+        let scrapes = prometheus.query("min(count_over_time(up[1h]))")?;
         Some(up && scrapes.first()?["value"][1].as_str()?.parse::<f64>().ok()? >= 3.0)
     };
-    while has_all() != Some(true) {
+    while has_all(&prometheus) != Some(true) {
         let said = || std::fs::read_to_string(dir.join("log")).unwrap();
-        assert!(prometheus.0.try_wait().unwrap().is_none(), "prometheus ended: {}", said());
+        assert!(prometheus.child.try_wait().unwrap().is_none(), "prometheus ended: {}", said());
         if Instant::now() >= deadline {
             let state = http.text(&format!("http://127.0.0.1:{port}/api/v1/targets?state=active"));
             panic!("prometheus does not scrape: {state}\n{}", said());
         }
         std::thread::sleep(Duration::from_millis(200));
     }
-    for text in queries {
-        let text = text.replace("$instance", ".*").replace("$__rate_interval", "1m");
-        let rows = query(&text).unwrap();
-        assert!(!rows.is_empty(), "the query has no result: {text}");
-    }
+    prometheus
+}
+
+/// Checks what Prometheus knows of all services, and that it answers every query of their dashboards.
+fn scraped(http: &Http, dir: &Path, targets: &[(&str, &String)], queries: &[String]) {
+    let prometheus = scraping(http, dir, targets);
+    prometheus.answers(queries);
+    let query = |text: &str| prometheus.query(text);
     let value =
         |text: &str| -> f64 { query(text).unwrap()[0]["value"][1].as_str().unwrap().parse().unwrap() };
     assert!(value("batzen_money_wired_in") > 80.0);
