@@ -55,7 +55,16 @@ pub(crate) const EXAMPLES: &Examples = &[
     (&["load", "ramp"], "batzen-lab load ramp --from 5 --factor 1.5 --steps 12 --wallets 200"),
     (&["load", "show"], "batzen-lab load show --seconds 60 --json"),
     (&["check"], "batzen-lab check --json"),
-    (&["open"], "batzen-lab open town-1\nbatzen-lab open town-1 --prometheus"),
+    (
+        &["compare"],
+        "batzen-lab compare town-1 town-2\nbatzen-lab compare before after --json --out compare.html",
+    ),
+    (
+        &["logs"],
+        "batzen-lab logs --instance exchange --since-s 30\nbatzen-lab logs 3f9c2a7e5b1d4086 --dir town-1",
+    ),
+    (&["pack"], "batzen-lab pack town-1\nbatzen-lab pack town-1 town.tar.zst"),
+    (&["open"], "batzen-lab open town-1\nbatzen-lab open town-1 --prometheus\nbatzen-lab open town-1.tar.gz"),
     (
         &["bench", "lanes"],
         "batzen-lab bench lanes\nbatzen-lab bench lanes --lanes 1,2 --coins 500000 --dir /var/lib --json",

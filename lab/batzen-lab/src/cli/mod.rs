@@ -52,8 +52,14 @@ pub(crate) enum Command {
     Load(experiment::LoadCommand),
     /// Check that no money is lost: end the load, and ask the auditor and the books
     Check(experiment::CheckArgs),
-    /// Show a kept experiment as a page
+    /// Show a kept experiment as a page, from its directory or a packed file
     Open(experiment::OpenArgs),
+    /// Show the logs of all hosts in the order of time, or the lines of one request
+    Logs(experiment::LogsArgs),
+    /// Pack a kept experiment into one file to send, without its secrets
+    Pack(experiment::PackArgs),
+    /// Compare two experiments, or repetitions of them: what differs, and what is better or worse
+    Compare(experiment::CompareArgs),
     /// The agent of a host, which `up` starts
     #[command(hide = true)]
     Agent(experiment::AgentArgs),
@@ -136,7 +142,10 @@ pub(crate) fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Ssh(args) => experiment::shell(&args),
         Command::Load(args) => experiment::load(&args),
         Command::Check(args) => experiment::check(&args),
-        Command::Open(args) => experiment::open(&args),
+        Command::Open(args) => experiment::open(&args, &bench::context()?.interrupted),
+        Command::Logs(args) => experiment::logs(&args),
+        Command::Pack(args) => experiment::pack(&args),
+        Command::Compare(args) => experiment::compare(&args),
         Command::Agent(args) => experiment::agent(&args),
         Command::Completions(args) => Ok(manual::completions(&args, crate::command())),
         Command::Man(args) => manual::man(&args, crate::command()),

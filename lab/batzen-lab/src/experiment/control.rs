@@ -16,15 +16,15 @@ use super::load::{LoadPlan, Mix, Order, Second, Target, histogram};
 use super::placement::Instance;
 use super::ramp::{HostUsage, Ramp, Step, Usage};
 use super::setup::{metrics_authority, socket_addr};
-use super::state::Experiment;
+use super::state::{AUDIT, Experiment};
 use super::topology::Role;
 use super::{DirArgs, now_ms};
 use crate::bench::load::scrape::Page;
 
 /// The file with the plan of the load.
-const PLAN: &str = "load.json";
+pub(super) const PLAN: &str = "load.json";
 /// The file with the last ramp.
-const RAMP: &str = "ramp.json";
+pub(super) const RAMP: &str = "ramp.json";
 /// The file with the verdict of the last check.
 pub(super) const CHECK: &str = "check.json";
 /// Time after a change of the load that does not count.
@@ -33,6 +33,8 @@ const SETTLE: Duration = Duration::from_secs(2);
 const SAMPLES_BEFORE_MS: u64 = 1_500;
 /// The pause between two looks at the generators.
 const LOOK_PAUSE: Duration = Duration::from_millis(500);
+/// Time after which a generator that writes nothing is silent.
+const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// Most attempts to bring all wallets to work before the first step.
 const WARM_UPS_MAX: u32 = 6;
 /// Time that the auditor may take to check what was done.
@@ -230,9 +232,9 @@ impl Generators {
             // The last line may not be whole yet.
             let whole = text.rfind('\n').map_or(0, |end| end + 1);
             generator.offset += whole as u64;
-            let seconds =
-                text[..whole].lines().map(|line| serde_json::from_str(line).context("a line of a generator"));
-            let seconds = seconds.collect::<anyhow::Result<Vec<Second>>>()?;
+            // A kill or a full disk may have cut a line.
+            let lines = text[..whole].lines();
+            let seconds: Vec<Second> = lines.filter_map(|line| serde_json::from_str(line).ok()).collect();
             generator.wallets = seconds.last().map(|second| second.wallets).or(generator.wallets);
             all.push(seconds);
         }
@@ -252,6 +254,8 @@ struct Sum {
     ops: u64,
     coins: u64,
     errors: BTreeMap<String, u64>,
+    /// The correlation id of one of them by reason.
+    examples: BTreeMap<String, String>,
     by_kind: BTreeMap<String, (u64, Latencies)>,
 }
 
@@ -276,6 +280,9 @@ impl Sum {
             sum.offered += second.offered;
             for (reason, count) in &second.errors {
                 *sum.errors.entry(reason.clone()).or_default() += count;
+            }
+            for (reason, id) in &second.examples {
+                sum.examples.entry(reason.clone()).or_insert_with(|| id.clone());
             }
             for (kind, counts) in &second.kinds {
                 sum.coins += counts.coins;
@@ -317,12 +324,9 @@ fn samples(experiment: &Experiment, host: &str, from_ms: u64, to_ms: u64) -> any
             break;
         }
         offset += whole as u64;
-        for line in text[..whole].lines() {
-            let sample: Sample = serde_json::from_str(line).context("a sample")?;
-            if times.contains(&sample.time_ms) {
-                found.push(sample);
-            }
-        }
+        // A kill or a full disk may have cut a line.
+        let all = text[..whole].lines().filter_map(|line| serde_json::from_str::<Sample>(line).ok());
+        found.extend(all.filter(|sample| times.contains(&sample.time_ms)));
     }
     ensure!(found.len() > 1, "{host}: its agent took no samples during the step");
     Ok(found)
@@ -456,7 +460,7 @@ fn put_plan(experiment: &Experiment, generators: &mut Generators, plan: &LoadPla
         remove_verdict(experiment)?;
     }
     generators.order(plan)?;
-    std::fs::write(experiment.dir.join(PLAN), serde_json::to_string(plan)?)?;
+    experiment.keep(PLAN, &serde_json::to_string(plan)?)?;
     let rate = plan.rate_per_s.map_or_else(|| "free".to_owned(), number);
     experiment.event("load", &format!("{} wallets, rate {rate}", plan.wallets))
 }
@@ -530,14 +534,20 @@ fn show(args: &ShowArgs) -> anyhow::Result<ExitCode> {
             "wallets", "offered", "done", "p50 ms", "p99 ms", "errors", "waiting"
         );
     }
-    let (mut shown, mut waiting): (u64, Vec<Second>) = (0, Vec::new());
+    let (mut shown, mut waiting, mut spoke): (u64, Vec<Second>, Instant) = (0, Vec::new(), Instant::now());
     while shown < args.seconds {
         std::thread::sleep(LOOK_PAUSE);
         waiting.extend(generators.seconds()?);
         // Each generator writes one line a second.
         if waiting.len() < count {
+            ensure!(
+                spoke.elapsed() < SILENCE_MAX,
+                "a generator is silent: `batzen-lab status --dir {}` shows why",
+                args.at.dir.display()
+            );
             continue;
         }
+        spoke = Instant::now();
         let seconds = std::mem::take(&mut waiting);
         shown += (seconds.len() / count) as u64;
         let (sum, latency) = (Sum::of(&seconds), Sum::of(&seconds).latency());
@@ -550,7 +560,7 @@ fn show(args: &ShowArgs) -> anyhow::Result<ExitCode> {
                 json!({
                     "time_ms": now_ms(), "wallets": wallets, "offered": sum.offered, "ops": sum.ops, "coins": sum.coins,
                     "p50_us": latency.value_at_quantile(0.5), "p99_us": latency.value_at_quantile(0.99),
-                    "errors": sum.errors, "backlog": backlog,
+                    "errors": sum.errors, "examples": sum.examples, "backlog": backlog,
                     "kinds": sum.by_kind.iter().map(|(kind, (ops, _))| (kind.clone(), json!(ops))).collect::<serde_json::Map<_, _>>(),
                 })
             );
@@ -563,7 +573,8 @@ fn show(args: &ShowArgs) -> anyhow::Result<ExitCode> {
                 milliseconds(latency.value_at_quantile(0.99) as f64)
             );
             for (reason, count) in &sum.errors {
-                println!("          {count} × {reason}");
+                let id = sum.examples.get(reason).map_or_else(String::new, |id| format!(" (logs {id})"));
+                println!("          {count} × {reason}{id}");
             }
         }
         std::io::stdout().flush()?;
@@ -649,7 +660,7 @@ fn ramp(args: &RampArgs) -> anyhow::Result<ExitCode> {
         let is_behind = !measured.keeps_up(p99_max_us);
         steps.push(measured);
         let found = Ramp::of(steps.clone(), p99_max_us);
-        std::fs::write(experiment.dir.join(RAMP), serde_json::to_string_pretty(&found)?)?;
+        experiment.keep(RAMP, &serde_json::to_string_pretty(&found)?)?;
         // One step behind the knee shows what limits; more only make the queues longer.
         if is_behind {
             break;
@@ -690,7 +701,7 @@ pub(super) fn check(experiment: &mut Experiment) -> anyhow::Result<Value> {
         let report = audit(experiment, &auditor)?;
         let findings = report["findings"].as_array().context("the auditor's report has no findings")?;
         verdict["findings"] = json!(findings.len());
-        std::fs::write(experiment.dir.join("audit.json"), serde_json::to_string_pretty(&report)?)?;
+        experiment.keep(AUDIT, &serde_json::to_string_pretty(&report)?)?;
     }
     let exchange =
         experiment.of(Role::Exchange).into_iter().next().context("the topology has no exchange")?;
@@ -702,7 +713,7 @@ pub(super) fn check(experiment: &mut Experiment) -> anyhow::Result<Value> {
         // Not known is not right.
         Err(error) => verdict["reason"] = json!(format!("{error:#}")),
     }
-    std::fs::write(experiment.dir.join(CHECK), serde_json::to_string_pretty(&verdict)?)?;
+    experiment.keep(CHECK, &serde_json::to_string_pretty(&verdict)?)?;
     Ok(verdict)
 }
 

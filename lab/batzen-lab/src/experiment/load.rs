@@ -17,8 +17,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use batzen_crypto::{EddsaPrivateKey, HashCode, WireSalt};
+use batzen_http::client::correlation::{CORRELATION_ID, new_correlation_id};
 use batzen_http::client::{Client, ClientOptions};
 use batzen_protocol::{Amount, Currency, Money, Timestamp};
+use batzen_wallet::core::http::HttpRequest;
+use batzen_wallet::transport::{ResponseFuture, Transport};
 use batzen_wallet::{CoinWish, PaymentRequest, PeerRequest, RunUntil, Wallet, WalletOptions};
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
@@ -158,6 +161,9 @@ pub(crate) struct Second {
     pub(crate) kinds: BTreeMap<String, KindSecond>,
     /// Failed operations by reason.
     pub(crate) errors: BTreeMap<String, u64>,
+    /// The correlation id of the first of them by reason.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) examples: BTreeMap<String, String>,
 }
 
 /// Empty latencies.
@@ -187,6 +193,7 @@ struct Counts {
 struct Tally {
     kinds: BTreeMap<&'static str, Counts>,
     errors: BTreeMap<String, u64>,
+    examples: BTreeMap<String, String>,
 }
 
 impl Tally {
@@ -198,16 +205,17 @@ impl Tally {
         counts.latency.get_or_insert_with(histogram).saturating_record(took_us);
     }
 
-    fn fail(&mut self, reason: String) {
+    fn fail(&mut self, reason: String, id: &str) {
         let reason = if self.errors.len() < ERRORS_MAX || self.errors.contains_key(&reason) {
             reason
         } else {
             "other".to_owned()
         };
+        self.examples.entry(reason.clone()).or_insert_with(|| id.to_owned());
         *self.errors.entry(reason).or_default() += 1;
     }
 
-    fn take(&mut self) -> (BTreeMap<String, KindSecond>, BTreeMap<String, u64>) {
+    fn take(&mut self) -> Second {
         let kinds = std::mem::take(&mut self.kinds).into_iter().map(|(name, counts)| {
             let latencies = counts.latency.unwrap_or_else(histogram);
             let latencies_us = latencies
@@ -216,7 +224,12 @@ impl Tally {
                 .collect();
             (name.to_owned(), KindSecond { ops: counts.ops, coins: counts.coins, latencies_us })
         });
-        (kinds.collect(), std::mem::take(&mut self.errors))
+        Second {
+            kinds: kinds.collect(),
+            errors: std::mem::take(&mut self.errors),
+            examples: std::mem::take(&mut self.examples),
+            ..Second::default()
+        }
     }
 }
 
@@ -236,6 +249,21 @@ fn reason(error: &anyhow::Error) -> String {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+tokio::task_local! {
+    /// The correlation id of the operation that a wallet is at.
+    static OPERATION: String;
+}
+
+/// Sends requests with the id of their operation, so that the logs of all services tell what came of it.
+struct Tagged(Arc<dyn Transport>);
+
+impl Transport for Tagged {
+    fn send<'a>(&'a self, request: &'a HttpRequest) -> ResponseFuture<'a> {
+        let tagged = HttpRequest { correlation_id: OPERATION.try_with(Clone::clone).ok(), ..request.clone() };
+        Box::pin(async move { self.0.send(&tagged).await })
+    }
 }
 
 /// Operations whose time has come.
@@ -399,7 +427,8 @@ async fn arrive(generator: Arc<Generator>, mut plans: watch::Receiver<LoadPlan>)
 async fn live(generator: Arc<Generator>, number: usize, mut plans: watch::Receiver<LoadPlan>) {
     let mut numbers = Seed::new(plans.borrow().seed).numbers(&format!("wallet {number}"));
     let mut wallet: Option<(Wallet, u32)> = None;
-    let transport = WalletOptions::system().map(|options| options.transport);
+    let transport =
+        WalletOptions::system().map(|options| Arc::new(Tagged(options.transport)) as Arc<dyn Transport>);
     loop {
         let plan = *plans.borrow_and_update();
         if number >= plan.wallets {
@@ -423,17 +452,19 @@ async fn live(generator: Arc<Generator>, number: usize, mut plans: watch::Receiv
                 Err(error) => Err(anyhow::anyhow!("{error}")),
             },
         };
+        let id = new_correlation_id();
         match used {
             Ok((one, used)) => {
-                if let Err(error) = generator.act(&one, number, plan.mix, begun, &mut numbers).await {
-                    lock(&generator.tally).fail(reason(&error));
+                let act = generator.act(&one, number, plan.mix, begun, &mut numbers);
+                if let Err(error) = OPERATION.scope(id.clone(), act).await {
+                    lock(&generator.tally).fail(reason(&error), &id);
                     // What failed once may fail at once again.
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
                 wallet = Some((one, used + 1));
             }
             Err(error) => {
-                lock(&generator.tally).fail(reason(&error));
+                lock(&generator.tally).fail(reason(&error), &id);
                 tokio::time::sleep(Duration::from_secs(1)).await;
             }
         }
@@ -466,11 +497,7 @@ impl Generator {
         })
     }
 
-    fn new_wallet(
-        &self,
-        number: usize,
-        transport: &Arc<dyn batzen_wallet::transport::Transport>,
-    ) -> anyhow::Result<Wallet> {
+    fn new_wallet(&self, number: usize, transport: &Arc<dyn Transport>) -> anyhow::Result<Wallet> {
         let mut options = WalletOptions::system()?;
         options.transport = Arc::clone(transport);
         let wallet = Wallet::in_memory_with(options);
@@ -479,15 +506,14 @@ impl Generator {
     }
 
     fn second(&self) -> Second {
-        let (kinds, errors) = lock(&self.tally).take();
+        let tally = lock(&self.tally).take();
         Second {
             time_ms: now_ms(),
             wallets: lock(&self.active).len(),
             offered: self.arrivals.offered.swap(0, Relaxed),
             backlog: lock(&self.arrivals.due).len(),
             missed: self.arrivals.missed.swap(0, Relaxed),
-            kinds,
-            errors,
+            ..tally
         }
     }
 
@@ -591,6 +617,7 @@ impl Generator {
     ) -> anyhow::Result<serde_json::Value> {
         let call = self.client.call(method, url);
         let call = call.header("authorization", &format!("Bearer {}", self.target().merchant_token));
+        let call = call.header(CORRELATION_ID, &OPERATION.try_with(Clone::clone).unwrap_or_default());
         let call = if let Some(body) = body { call.json(&body) } else { call };
         let reply = call.send().await?;
         reply.expect(&[200, 204])?;
@@ -708,9 +735,9 @@ mod tests {
         for ms in 1..=100 {
             tally.count("pay", 3, Duration::from_millis(ms));
         }
-        let (kinds, errors) = tally.take();
-        assert!(errors.is_empty() && tally.take().0.is_empty());
-        let second = &kinds["pay"];
+        let taken = tally.take();
+        assert!(taken.errors.is_empty() && tally.take().kinds.is_empty());
+        let second = &taken.kinds["pay"];
         assert_eq!((second.ops, second.coins), (100, 300));
         let mut all = histogram();
         second.add_to(&mut all);
@@ -727,9 +754,11 @@ mod tests {
         assert_ne!(of("operation 17 failed"), of("operation 17 is pending"));
         let mut tally = Tally::default();
         for number in 0..2 * ERRORS_MAX {
-            tally.fail("x".repeat(number + 1));
+            tally.fail("x".repeat(number + 1), &number.to_string());
         }
         assert_eq!(tally.errors.len(), ERRORS_MAX + 1);
+        tally.fail("x".to_owned(), "later");
+        assert_eq!(tally.take().examples["x"], "0", "the first of a kind is the example");
     }
 
     #[tokio::test]

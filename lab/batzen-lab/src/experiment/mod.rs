@@ -10,17 +10,23 @@
 //! | `setup` | files, keys and commands of each role |
 //! | `state` | the directory of an experiment |
 //! | `load` | wallets that put load on everything |
+//! | `logs` | the logs of all hosts, by time and by correlation id |
 //! | `network` | delay, loss and cuts between sites |
 //! | `control` | the controller's side of the load |
 //! | [`ramp`] | the knee of the load curve, and what limits it |
 //! | `page` | the page of a kept experiment |
+//! | `pack` | a kept experiment as one file to send |
+//! | `compare` | two experiments, or repetitions of them, beside each other |
 //! | `sweep` | the same experiment with other values of one parameter |
 
 pub mod agent;
+mod compare;
 mod control;
 mod hosts;
 mod load;
+mod logs;
 mod network;
+mod pack;
 mod page;
 pub mod placement;
 mod provision;
@@ -43,12 +49,16 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
 pub(crate) use agent::now_ms;
+pub use compare::{CompareArgs, run as compare};
 pub use control::LoadCommand;
+pub use logs::{LogsArgs, run as logs};
+pub use pack::{PackArgs, run as pack};
 pub use provision::{ProvisionArgs, run as provision};
 pub use sweep::{SweepArgs, run as sweep};
 
 use agent::{Agent, Request};
 use network::NetworkOrder;
+use pack::Opened;
 use placement::Instance;
 use setup::SetUp;
 use state::Experiment;
@@ -217,10 +227,10 @@ pub struct CheckArgs {
 /// Show a kept experiment as a page
 #[derive(Args, Clone, Debug)]
 pub struct OpenArgs {
-    /// Directory of the experiment
-    #[arg(value_name = "DIR", default_value = "experiment")]
-    dir: PathBuf,
-    /// Write the page to this file instead of DIR/report.html
+    /// Directory of the experiment, or the file that `pack` made of it
+    #[arg(value_name = "DIR|FILE", default_value = "experiment")]
+    kept: PathBuf,
+    /// Write the page to this file instead of DIR/report.html, or of FILE with .html in place of its ending
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
     /// Serve what Prometheus recorded, until Ctrl-C
@@ -340,10 +350,12 @@ fn set_up(experiment: &mut Experiment, interrupted: &AtomicBool) -> anyhow::Resu
     let network = experiment.state.network;
     hosts::make_namespaces(&experiment.topology, network)?;
     let mut agents: BTreeMap<String, Agent> = BTreeMap::new();
-    for (name, access) in &experiment.hosts {
+    for (name, access) in &experiment.hosts.clone() {
         ensure!(!interrupted.load(Relaxed), "interrupted");
         let agent = hosts::launch(access, network)?;
         experiment.state.clock_offsets_ms.insert(name.clone(), agent.clock_offset_ms);
+        let machine = experiment.machine(name);
+        experiment.state.machines.insert(machine, agent.machine.clone());
         agents.insert(name.clone(), agent);
     }
     experiment.save()?;
@@ -353,11 +365,7 @@ fn set_up(experiment: &mut Experiment, interrupted: &AtomicBool) -> anyhow::Resu
 
 /// Ends everything of an experiment, and fetches what other machines have kept.
 fn take_down(experiment: &mut Experiment) -> anyhow::Result<()> {
-    let mut failures = Vec::new();
-    // A disk that is full must not keep anything running.
-    if let Err(error) = experiment.event("down", &experiment.topology.name) {
-        failures.push(format!("{error:#}"));
-    }
+    let (begun_ms, mut failures) = (now_ms(), Vec::new());
     for access in experiment.hosts.values() {
         if let Err(error) = end_host(experiment, access) {
             failures.push(format!("{}: {error:#}", access.name));
@@ -371,6 +379,9 @@ fn take_down(experiment: &mut Experiment) -> anyhow::Result<()> {
     {
         failures.push(format!("{}: {error}", experiment.state.runtime_dir.display()));
     }
+    // Nothing runs any more that would take the room away.
+    experiment.release_spare();
+    experiment.event_at(begun_ms, "down", &experiment.topology.name)?;
     ensure!(failures.is_empty(), "not everything could be ended: {}", failures.join("; "));
     experiment.state.is_up = false;
     // Another experiment may have this number from now on.
@@ -405,21 +416,12 @@ fn fetch(experiment: &Experiment, access: &hosts::HostAccess, mut agent: Agent) 
     }
     for file in files {
         let path = experiment.dir.join("hosts").join(&access.name).join(&file);
-        let (mut whole, mut offset) = (String::new(), 0);
-        loop {
-            match agent.get(&access.dir.join(&file), offset) {
-                Ok((_, next)) if next == offset => break,
-                Ok((text, next)) => {
-                    whole.push_str(&text);
-                    offset = next;
-                }
-                // Not every role has every file.
-                Err(error) if format!("{error:#}").contains("os error 2") => break,
-                Err(error) => return Err(error.context(file.display().to_string())),
-            }
-        }
-        if offset > 0 {
-            state::write_own(&path, &whole)?;
+        match agent.text(&access.dir.join(&file)) {
+            Ok(text) if text.is_empty() => {}
+            Ok(text) => state::write_own(&path, &text)?,
+            // Not every role has every file.
+            Err(error) if format!("{error:#}").contains("os error 2") => {}
+            Err(error) => return Err(error.context(file.display().to_string())),
         }
     }
     Ok(())
@@ -538,14 +540,12 @@ pub fn status(args: &StatusArgs) -> anyhow::Result<ExitCode> {
     let mut rows = Vec::new();
     let mut is_well = true;
     for host in experiment.hosts.keys() {
-        let states = match experiment.agent(host).and_then(|mut agent| agent.status()) {
-            Ok(states) => states,
-            Err(error) => {
-                is_well = false;
-                rows.push(json!({ "host": host, "instance": "agent", "error": format!("{error:#}") }));
-                continue;
-            }
-        };
+        let asked = experiment.agent(host).and_then(|mut agent| Ok((agent.status()?, agent.trouble.take())));
+        let (states, trouble) = asked.unwrap_or_else(|error| (Vec::new(), Some(format!("{error:#}"))));
+        if let Some(error) = trouble {
+            is_well = false;
+            rows.push(json!({ "host": host, "instance": "agent", "error": error }));
+        }
         for state in states {
             is_well &= state.pid.is_some() == state.is_wanted;
             rows.push(json!({
@@ -811,15 +811,15 @@ pub fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
 /// Runs `batzen-lab open`.
 ///
 /// # Errors
-/// When the directory holds no experiment.
-pub fn open(args: &OpenArgs) -> anyhow::Result<ExitCode> {
-    let experiment = Experiment::open(&args.dir)?;
-    let html = page::html(&experiment)?;
-    let path = args.out.clone().unwrap_or_else(|| experiment.dir.join("report.html"));
+/// When it holds no experiment.
+pub fn open(args: &OpenArgs, interrupted: &AtomicBool) -> anyhow::Result<ExitCode> {
+    let opened = Opened::read(&args.kept)?;
+    let html = page::html(&opened.experiment)?;
+    let path = args.out.clone().unwrap_or_else(|| opened.page(&args.kept));
     std::fs::write(&path, html).with_context(|| path.display().to_string())?;
     println!("{}", path.display());
     if args.prometheus {
-        return page::serve_prometheus(&experiment);
+        return page::serve_prometheus(&opened.experiment, interrupted);
     }
     Ok(ExitCode::SUCCESS)
 }

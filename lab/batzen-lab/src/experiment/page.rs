@@ -4,11 +4,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, ExitCode};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
 use batzen_cli_support::numbers::{milliseconds, number, short};
 use batzen_http::escape_html;
 use batzen_http::plot::{Line, LinePlot};
@@ -32,23 +33,32 @@ fn lines<T: DeserializeOwned>(path: &Path) -> Vec<T> {
     text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
 }
 
+fn begin_of(events: &[Value]) -> u64 {
+    events.iter().filter_map(|event| event["time_ms"].as_u64()).min().unwrap_or(0)
+}
+
+/// The time from which seconds count, in milliseconds since 1970.
+pub(super) fn begin_ms(experiment: &Experiment) -> u64 {
+    begin_of(&lines(&experiment.dir.join(EVENTS)))
+}
+
 /// All that the page shows.
-struct Kept {
+pub(super) struct Kept {
     /// The time from which seconds count, in milliseconds since 1970.
     begin_ms: u64,
-    events: Vec<Value>,
+    pub(super) events: Vec<Value>,
     /// The seconds of all generators, by their time in seconds from the beginning.
-    seconds: BTreeMap<u64, Vec<Second>>,
+    pub(super) seconds: BTreeMap<u64, Vec<Second>>,
     /// The samples of each host.
-    samples: BTreeMap<String, Vec<Sample>>,
-    ramp: Option<Ramp>,
-    check: Option<Value>,
+    pub(super) samples: BTreeMap<String, Vec<Sample>>,
+    pub(super) ramp: Option<Ramp>,
+    pub(super) check: Option<Value>,
 }
 
 impl Kept {
-    fn read(experiment: &Experiment) -> Self {
+    pub(super) fn read(experiment: &Experiment) -> Self {
         let events: Vec<Value> = lines(&experiment.dir.join(EVENTS));
-        let begin_ms = events.iter().filter_map(|event| event["time_ms"].as_u64()).min().unwrap_or(0);
+        let begin_ms = begin_of(&events);
         let host_dir = |host: &str| experiment.dir.join("hosts").join(host);
         let mut seconds: BTreeMap<u64, Vec<Second>> = BTreeMap::new();
         let offset_of = |host: &str| experiment.state.clock_offsets_ms.get(host).copied().unwrap_or(0);
@@ -77,7 +87,7 @@ impl Kept {
         }
     }
 
-    fn at(&self, time_ms: u64) -> f64 {
+    pub(super) fn at(&self, time_ms: u64) -> f64 {
         time_ms.saturating_sub(self.begin_ms) as f64 / 1000.0
     }
 
@@ -192,7 +202,7 @@ impl Kept {
     }
 
     fn event_table(&self, out: &mut String) {
-        out.push_str("<h2>What happened</h2>\n<div class=\"scroll\"><table>\n<thead><tr><th>s</th><th>event</th><th>of</th></tr></thead>\n<tbody>\n");
+        out.push_str("<h2>What happened</h2>\n<div class=\"scroll\" tabindex=\"0\"><table>\n<thead><tr><th>s</th><th>event</th><th>of</th></tr></thead>\n<tbody>\n");
         for event in &self.events {
             let text = |name: &str| escape_html(event[name].as_str().unwrap_or_default());
             let time =
@@ -221,7 +231,10 @@ impl Kept {
         }
         let head = ["offered/s", "done/s", "coins/s", "p50 ms", "p99 ms", "errors"];
         let cells: String = head.iter().map(|name| format!("<th>{name}</th>")).collect();
-        let _ = writeln!(out, "<div class=\"scroll\"><table>\n<thead><tr>{cells}</tr></thead>\n<tbody>");
+        let _ = writeln!(
+            out,
+            "<div class=\"scroll\" tabindex=\"0\"><table>\n<thead><tr>{cells}</tr></thead>\n<tbody>"
+        );
         for step in &ramp.steps {
             let _ = writeln!(
                 out,
@@ -313,7 +326,7 @@ pub(super) fn html(experiment: &Experiment) -> anyhow::Result<String> {
     kept.event_table(&mut out);
     let _ = writeln!(
         out,
-        "<h2>What ran where</h2>\n<pre class=\"scroll\">{}</pre>",
+        "<h2>What ran where</h2>\n<pre class=\"scroll\" tabindex=\"0\">{}</pre>",
         escape_html(&super::placement::table(&experiment.topology, &experiment.state.instances))
     );
     out.push_str(END);
@@ -324,7 +337,10 @@ pub(super) fn html(experiment: &Experiment) -> anyhow::Result<String> {
 ///
 /// # Errors
 /// When nothing was recorded, or Prometheus is not installed.
-pub(super) fn serve_prometheus(experiment: &Experiment) -> anyhow::Result<ExitCode> {
+pub(super) fn serve_prometheus(
+    experiment: &Experiment,
+    interrupted: &AtomicBool,
+) -> anyhow::Result<ExitCode> {
     let recorded = experiment.of(Role::Prometheus).pop().context("the topology has no role prometheus")?;
     let data = experiment.dir.join("hosts").join(&recorded.host).join(&recorded.name).join("data");
     ensure!(data.is_dir(), "{} is missing: Prometheus recorded on another machine", data.display());
@@ -332,12 +348,26 @@ pub(super) fn serve_prometheus(experiment: &Experiment) -> anyhow::Result<ExitCo
     std::fs::write(&conf, "{}\n")?;
     let port = batzen_testkit::ports::reserve()?;
     eprintln!("http://127.0.0.1:{port}/ shows the recorded metrics; Ctrl-C ends it");
-    // This process becomes Prometheus, so that a signal ends it.
-    let error = Command::new("prometheus")
+    // It ends with this process, which may have to remove what it unpacked.
+    let mut child = Command::new("setpriv")
+        .args(["--pdeathsig", "KILL", "--", "prometheus"])
         .arg(format!("--config.file={}", conf.display()))
         .arg(format!("--storage.tsdb.path={}", data.display()))
         .arg("--storage.tsdb.retention.time=100y")
         .arg(format!("--web.listen-address=127.0.0.1:{port}"))
-        .exec();
-    Err(error).context("prometheus is not installed (apt-get install prometheus)")
+        .spawn()
+        .context("cannot start setpriv (apt-get install util-linux)")?;
+    let status = loop {
+        if interrupted.load(Relaxed) {
+            // Nothing is written that would be lost.
+            child.kill()?;
+            child.wait()?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    bail!("prometheus ended ({status}): is it installed (apt-get install prometheus)?")
 }

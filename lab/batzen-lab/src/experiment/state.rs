@@ -5,6 +5,7 @@
 //! | `topology.toml` | the topology as it was given |
 //! | `state.json` | where everything runs, with its passwords; its owner's only |
 //! | `events.jsonl` | what was done to it, one event a line |
+//! | `spare` | room for the last event and the state, if the disk is full at the end |
 //! | `load.json` | the plan of the load |
 //! | `network.jsonl` | changes of links, which the emulation repeats when it starts again |
 //! | `ramp.json`, `check.json`, `audit.json` | the last ramp, check and report of the auditor |
@@ -26,13 +27,22 @@ use super::hosts::{self, HostAccess};
 use super::load::Target;
 use super::placement::{self, Instance};
 use super::topology::{HostKind, Role, Topology};
+use crate::bench::results::machine::Machine;
+use crate::bench::results::output;
 
 /// The name of the file with the state.
-const STATE: &str = "state.json";
+pub(super) const STATE: &str = "state.json";
 /// The name of the file with the topology.
 pub(super) const TOPOLOGY: &str = "topology.toml";
+/// The name of the file with the report of the auditor.
+pub(super) const AUDIT: &str = "audit.json";
 /// The name of the file with the events.
 pub(super) const EVENTS: &str = "events.jsonl";
+
+/// The name of the file that keeps some room.
+const SPARE: &str = "spare";
+/// The room that the end of an experiment needs, in bytes.
+const SPARE_BYTES: usize = 1 << 20;
 
 /// The facts that must not be lost between two commands.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -48,6 +58,9 @@ pub(super) struct State {
     /// The clock of each host less that of this machine, in milliseconds.
     #[serde(default)]
     pub(super) clock_offsets_ms: BTreeMap<String, i64>,
+    /// The machines whose cores its hosts have, by [`Experiment::machine`].
+    #[serde(default)]
+    pub(super) machines: BTreeMap<String, Machine>,
     /// Whether something may still run.
     pub(super) is_up: bool,
     /// Sockets and data with short paths, removed at the end.
@@ -87,6 +100,18 @@ pub(super) fn write_own(path: &Path, text: &str) -> anyhow::Result<()> {
     file.write_all(text.as_bytes()).with_context(|| path.display().to_string())
 }
 
+/// Goes on without what a full disk does not take: it must not end what is measured.
+fn unless_full(name: &str, written: anyhow::Result<()>) -> anyhow::Result<()> {
+    use std::io::ErrorKind::{QuotaExceeded, StorageFull};
+    let Err(error) = written else { return Ok(()) };
+    let io = error.chain().filter_map(|cause| cause.downcast_ref::<std::io::Error>());
+    if !io.map(std::io::Error::kind).any(|kind| matches!(kind, StorageFull | QuotaExceeded)) {
+        return Err(error);
+    }
+    eprintln!("the disk is full, so this is not kept in {name}: {error:#}");
+    Ok(())
+}
+
 fn secret() -> String {
     let mut bytes = [0; 16];
     batzen_crypto::fill_random(&mut bytes);
@@ -124,6 +149,7 @@ impl Experiment {
             id,
             network: 0,
             clock_offsets_ms: BTreeMap::new(),
+            machines: BTreeMap::new(),
             is_up: true,
             runtime_dir,
             own_bin_dir,
@@ -135,6 +161,7 @@ impl Experiment {
         };
         let mut experiment = Self { dir, topology, state, hosts };
         std::fs::write(experiment.dir.join(TOPOLOGY), text)?;
+        std::fs::write(experiment.dir.join(SPARE), vec![1; SPARE_BYTES])?;
         experiment.save()?;
         experiment.state.network = hosts::free_network(&experiment.topology)?;
         experiment.save()?;
@@ -143,6 +170,11 @@ impl Experiment {
             placement::place(&experiment.topology, network, batzen_testkit::ports::reserve)?;
         experiment.save()?;
         Ok(experiment)
+    }
+
+    /// Whether a directory holds an experiment.
+    pub(super) fn is_in(dir: &Path) -> bool {
+        dir.join(STATE).is_file()
     }
 
     /// Reads an experiment's directory.
@@ -176,12 +208,35 @@ impl Experiment {
         std::fs::rename(&draft, &path).with_context(|| path.display().to_string())
     }
 
-    /// Appends an event.
+    /// Gives back the room that was kept for the end.
+    pub(super) fn release_spare(&self) {
+        // An earlier attempt may have done so.
+        let _ = std::fs::remove_file(self.dir.join(SPARE));
+    }
+
+    /// Appends an event, if the disk is not full.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// When it cannot be written for another reason.
     pub(super) fn event(&self, what: &str, whom: &str) -> anyhow::Result<()> {
-        self.append(EVENTS, &json!({ "time_ms": super::now_ms(), "event": what, "of": whom }))
+        self.event_at(super::now_ms(), what, whom)
+    }
+
+    /// The same for an event that began at this time.
+    ///
+    /// # Errors
+    /// As [`Experiment::event`].
+    pub(super) fn event_at(&self, time_ms: u64, what: &str, whom: &str) -> anyhow::Result<()> {
+        let event = json!({ "time_ms": time_ms, "event": what, "of": whom });
+        unless_full(EVENTS, self.append(EVENTS, &event))
+    }
+
+    /// Replaces a file of the directory as a whole, if the disk is not full.
+    ///
+    /// # Errors
+    /// When it cannot be written for another reason.
+    pub(super) fn keep(&self, name: &str, text: &str) -> anyhow::Result<()> {
+        unless_full(name, output::replace_file(&self.dir.join(name), text).map_err(anyhow::Error::from))
     }
 
     /// Appends a line to a file of the directory.
@@ -195,8 +250,11 @@ impl Experiment {
             .append(true)
             .open(&path)
             .with_context(|| path.display().to_string())?;
-        // One write, so that a kill leaves whole lines.
-        file.write_all(format!("{line}\n").as_bytes()).with_context(|| path.display().to_string())
+        let before = file.metadata()?.len();
+        // One write, so that a kill leaves whole lines. A full disk may take a part of it.
+        file.write_all(format!("{line}\n").as_bytes())
+            .inspect_err(|_| drop(file.set_len(before)))
+            .with_context(|| path.display().to_string())
     }
 
     /// The instances of a role, in their order.

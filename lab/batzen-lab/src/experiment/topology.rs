@@ -14,6 +14,8 @@ use serde::{Deserialize, Serialize};
 const HOSTS_MAX: usize = 200;
 /// The largest number of sites.
 const SITES_MAX: usize = 100;
+/// The levels of logs.
+const LOG_LEVELS: [&str; 4] = ["ERROR", "WARNING", "INFO", "DEBUG"];
 /// The largest number of instances of one role.
 const COUNT_MAX: u16 = 64;
 
@@ -29,6 +31,10 @@ pub struct Topology {
     /// Key size of RSA denominations in bits.
     #[serde(default = "default_rsa_bits")]
     pub rsa_bits: u32,
+    /// The level of its services' logs: ERROR, WARNING, INFO or DEBUG. From INFO on they have a line for each request
+    /// that changes something.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub log: Option<String>,
     /// The configuration file of ssh, if it is not the user's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ssh_config: Option<PathBuf>,
@@ -291,6 +297,9 @@ impl Topology {
         if !(1024..=4096).contains(&self.rsa_bits) {
             return Err(wrong("rsa_bits", "expected 1024 to 4096"));
         }
+        if self.log.as_ref().is_some_and(|level| !LOG_LEVELS.contains(&level.as_str())) {
+            return Err(wrong("log", format_args!("expected one of {}", LOG_LEVELS.join(", "))));
+        }
         if self.hosts.is_empty() || self.hosts.len() > HOSTS_MAX {
             return Err(wrong("hosts", format_args!("expected 1 to {HOSTS_MAX} hosts")));
         }
@@ -492,6 +501,9 @@ mod tests {
             Topology::parse(&SMALL.replace(old, new)).unwrap_err().to_string()
         };
         assert!(of("'small'", "'Small Town'").starts_with("name: a name has"));
+        assert!(
+            of("name = 'small'", "name = 'small'\nlog = 'LOUD'").starts_with("log: expected one of ERROR")
+        );
         assert!(of("role = 'bank'", "role = 'bakery'").contains("unknown variant `bakery`"));
         assert!(
             of("[hosts.one]", "[hosts.one]\nkind = 'ssh'").starts_with("hosts.one: a host of kind ssh needs")

@@ -8,7 +8,7 @@ use batzen_testkit::process::{PATIENCE, lab, stderr, stdout};
 use serde_json::Value;
 
 /// Runs a command of the laboratory on an experiment.
-fn on(dir: &Path, words: &[&str]) -> Output {
+pub(crate) fn on(dir: &Path, words: &[&str]) -> Output {
     // Services of Debian are not in every user's search path.
     let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
     // What follows a host is its own.
@@ -24,13 +24,16 @@ fn must(dir: &Path, words: &[&str]) -> String {
 }
 
 /// An experiment that is taken down when the test ends, however it ends.
-struct Experiment {
-    dir: tempfile::TempDir,
+pub(crate) struct Experiment {
+    pub(crate) dir: tempfile::TempDir,
 }
 
 impl Experiment {
     fn up(topology: &str) -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        Self::up_in(tempfile::tempdir().unwrap(), topology)
+    }
+
+    pub(crate) fn up_in(dir: tempfile::TempDir, topology: &str) -> Self {
         let file = dir.path().join("given.toml");
         std::fs::write(&file, topology).unwrap();
         let experiment = Self { dir };
@@ -38,12 +41,17 @@ impl Experiment {
         experiment
     }
 
-    fn path(&self) -> std::path::PathBuf {
+    pub(crate) fn path(&self) -> std::path::PathBuf {
         self.dir.path().join("experiment")
     }
 
-    fn must(&self, words: &[&str]) -> String {
+    #[track_caller]
+    pub(crate) fn must(&self, words: &[&str]) -> String {
         must(&self.path(), words)
+    }
+
+    pub(crate) fn state(&self) -> Value {
+        serde_json::from_slice(&std::fs::read(self.path().join("state.json")).unwrap()).unwrap()
     }
 
     /// The ids of all its processes.
@@ -56,7 +64,7 @@ impl Experiment {
     }
 
     /// Waits until wallets have done more payments than `count`; returns how many.
-    fn wait_for_payments(&self, count: u64) -> u64 {
+    pub(crate) fn wait_for_payments(&self, count: u64) -> u64 {
         let out = self.path().join("hosts/here/load/out");
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -83,7 +91,7 @@ impl Drop for Experiment {
     }
 }
 
-fn one_machine(more: &str) -> String {
+pub(crate) fn one_machine(more: &str) -> String {
     let roles = ["bank", "exchange", "merchant", "auditor", "load"].map(|role| {
         let more = if role == "exchange" { more } else { "" };
         format!("[[role]]\nrole = '{role}'\nhosts = ['here']\n{more}\n")
@@ -117,8 +125,7 @@ fn an_experiment_is_loaded_and_broken_and_nothing_is_lost_or_left_behind() {
     // What an agent has started dies with it, and what is kept opens.
     let pids = experiment.pids();
     assert!(pids.len() >= 6, "{pids:?}");
-    let state: Value =
-        serde_json::from_slice(&std::fs::read(experiment.path().join("state.json")).unwrap()).unwrap();
+    let state = experiment.state();
     let runtime_dir = state["runtime_dir"].as_str().unwrap().to_owned();
     kill_agents(&runtime_dir);
     wait_until_gone(&pids);
@@ -165,8 +172,7 @@ fn what_a_killed_controller_has_begun_is_removed() {
     assert!(!pids.is_empty(), "{status}");
     experiment.must(&["down"]);
     wait_until_gone(&pids);
-    let state: Value =
-        serde_json::from_slice(&std::fs::read(experiment.path().join("state.json")).unwrap()).unwrap();
+    let state = experiment.state();
     assert_eq!(state["is_up"], false);
     assert!(!Path::new(state["runtime_dir"].as_str().unwrap()).exists());
 }
@@ -374,7 +380,7 @@ impl SshHosts {
         let bin_dir = std::path::PathBuf::from(lab().get_program());
         let bin_dir = bin_dir.parent().unwrap().display().to_string();
         let mut text = format!(
-            "name = 'far'\nrsa_bits = 1024\nssh_config = '{}'\n",
+            "name = 'far'\nlog = 'INFO'\nrsa_bits = 1024\nssh_config = '{}'\n",
             self.dir.path().join("config").display()
         );
         for (name, address) in ssh_hosts() {
@@ -425,6 +431,8 @@ fn hosts_that_only_ssh_reaches_run_an_experiment_and_give_back_what_they_kept() 
         }
         assert!(Instant::now() < deadline, "{second}");
     }
+    let logged = experiment.must(&["logs", "--instance", "merchant"]);
+    assert!(logged.contains("path=\"/private/orders\""), "{logged}");
     assert_eq!(experiment.must(&["ssh", &two, "--", "echo", "two  words"]), "two  words\n");
     let checked: Value = serde_json::from_str(&experiment.must(&["check", "--json"])).unwrap();
     assert_eq!((&checked["conserved"], &checked["findings"]), (&true.into(), &0.into()), "{checked}");

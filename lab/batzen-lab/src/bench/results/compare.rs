@@ -100,6 +100,9 @@ pub(crate) struct Comparison {
     pub(crate) b: String,
     pub(crate) a_runs: usize,
     pub(crate) b_runs: usize,
+    /// Results that are no figures, such as the bottleneck of an experiment.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) outcomes: Vec<Difference>,
     /// The figures that both runs have.
     pub(crate) figures: Vec<Figure>,
 }
@@ -136,9 +139,8 @@ struct Values(Vec<f64>);
 
 impl Values {
     /// None if there are no runs, or one of them lacks the figure.
-    fn of(runs: &[RunResult], name: &str) -> Option<Self> {
-        let value = |run: &RunResult| figures(run).into_iter().find(|(other, ..)| other == name)?.1;
-        let mut values = runs.iter().map(value).collect::<Option<Vec<f64>>>()?;
+    fn of(values: impl IntoIterator<Item = Option<f64>>) -> Option<Self> {
+        let mut values = values.into_iter().collect::<Option<Vec<f64>>>()?;
         values.sort_by(f64::total_cmp);
         (!values.is_empty()).then_some(Self(values))
     }
@@ -151,6 +153,26 @@ impl Values {
     fn range(&self) -> (f64, f64) {
         (self.0[0], self.0[self.0.len() - 1])
     }
+}
+
+/// A figure of both sides from its values in their runs; none if one of the runs lacks it.
+pub(crate) fn figure<Side: IntoIterator<Item = Option<f64>>>(
+    name: &str,
+    (a, b): (Side, Side),
+    more_is_better: bool,
+    noise: f64,
+) -> Option<Figure> {
+    let (of_a, of_b) = (Values::of(a)?, Values::of(b)?);
+    let (before, after) = (of_a.median(), of_b.median());
+    Some(Figure {
+        name: name.to_owned(),
+        a: before,
+        b: after,
+        ratio: (before != 0.0).then(|| after / before),
+        a_range: of_a.range(),
+        b_range: of_b.range(),
+        verdict: verdict(&of_a, &of_b, more_is_better, noise),
+    })
 }
 
 fn verdict(a: &Values, b: &Values, more_is_better: bool, noise: f64) -> Verdict {
@@ -181,21 +203,36 @@ fn is_definite(text: &str) -> bool {
     text != UNKNOWN && !text.ends_with("-dirty")
 }
 
+/// The values of a property in the runs of both sides, which need not differ.
+pub(crate) fn values(
+    name: &str,
+    (of_a, of_b): (BTreeSet<Option<String>>, BTreeSet<Option<String>>),
+) -> Difference {
+    let text = |values: BTreeSet<Option<String>>| {
+        let is_absent = values.iter().all(Option::is_none);
+        let texts = values.into_iter().map(|value| value.unwrap_or_else(absent));
+        (!is_absent).then(|| texts.collect::<Vec<_>>().join(", "))
+    };
+    Difference { name: name.to_owned(), a: text(of_a), b: text(of_b) }
+}
+
+/// A property that is not the same in all runs of both sides, or not known to be where it must be.
+pub(crate) fn difference(
+    name: &str,
+    sides: (BTreeSet<Option<String>>, BTreeSet<Option<String>>),
+    must_be_known: bool,
+) -> Option<Difference> {
+    let (of_a, of_b) = &sides;
+    let is_known = !must_be_known || of_a.iter().all(|value| value.as_deref().is_some_and(is_definite));
+    let is_same = of_a == of_b && of_a.len() == 1 && is_known;
+    (!is_same).then(|| values(name, sides))
+}
+
 fn differences(a: &[RunResult], b: &[RunResult]) -> Vec<Difference> {
     let mut all: Vec<Difference> = Vec::new();
     let mut add = |name: &str, pick: &dyn Fn(&RunResult) -> Option<String>, must_be_known: bool| {
-        let values = |runs: &[RunResult]| runs.iter().map(pick).collect::<BTreeSet<Option<String>>>();
-        let (of_a, of_b) = (values(a), values(b));
-        let is_known = !must_be_known || of_a.iter().all(|value| value.as_deref().is_some_and(is_definite));
-        if of_a == of_b && of_a.len() == 1 && is_known {
-            return;
-        }
-        let text = |values: BTreeSet<Option<String>>| {
-            let is_absent = values.iter().all(Option::is_none);
-            let texts = values.into_iter().map(|value| value.unwrap_or_else(absent));
-            (!is_absent).then(|| texts.collect::<Vec<_>>().join(", "))
-        };
-        all.push(Difference { name: name.to_owned(), a: text(of_a), b: text(of_b) });
+        let sides = (a.iter().map(pick).collect(), b.iter().map(pick).collect());
+        all.extend(difference(name, sides, must_be_known));
     };
     let parameter = |name: &str, result: &RunResult| result.parameters.get(name).map(plain);
     add("scenario", &|result| Some(result.scenario.clone()), false);
@@ -226,20 +263,12 @@ fn differences(a: &[RunResult], b: &[RunResult]) -> Vec<Difference> {
 /// If a side has no run.
 #[must_use]
 pub(crate) fn compare(a: &[RunResult], b: &[RunResult], noise: f64) -> Comparison {
+    let value = |run: &RunResult, name: &str| figures(run).into_iter().find(|(other, ..)| other == name)?.1;
     let figures = figures(&a[0])
         .into_iter()
         .filter_map(|(name, _, more_is_better)| {
-            let (of_a, of_b) = (Values::of(a, &name)?, Values::of(b, &name)?);
-            let (before, after) = (of_a.median(), of_b.median());
-            Some(Figure {
-                name,
-                a: before,
-                b: after,
-                ratio: (before != 0.0).then(|| after / before),
-                a_range: of_a.range(),
-                b_range: of_b.range(),
-                verdict: verdict(&of_a, &of_b, more_is_better, noise),
-            })
+            let of = |runs: &[RunResult]| runs.iter().map(|run| value(run, &name)).collect::<Vec<_>>();
+            figure(&name, (of(a), of(b)), more_is_better, noise)
         })
         .collect();
     Comparison {
@@ -248,6 +277,7 @@ pub(crate) fn compare(a: &[RunResult], b: &[RunResult], noise: f64) -> Compariso
         b: b[0].title.clone(),
         a_runs: a.len(),
         b_runs: b.len(),
+        outcomes: Vec::new(),
         figures,
     }
 }
@@ -273,47 +303,74 @@ fn read_runs(directory: &Path) -> Result<Vec<RunResult>> {
 /// # Errors
 /// When a result cannot be read.
 pub fn run(args: &CompareArgs) -> Result<ExitCode> {
-    if !(0.0..=100.0).contains(&args.noise) {
-        return Err(BenchError::Usage("--noise: expected 0 to 100 percent".into()));
-    }
+    let noise = noise_share(args.noise)?;
     let (before, after) = (read_runs(&args.before)?, read_runs(&args.after)?);
-    let comparison = compare(&before, &after, args.noise / 100.0);
+    let comparison = compare(&before, &after, noise);
     output::print(&if args.json { output::json(&comparison) } else { table(&comparison) })?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn absent() -> String {
+pub(crate) fn absent() -> String {
     "–".to_owned()
 }
 
-fn table(comparison: &Comparison) -> String {
-    let runs = |count: usize| if count == 1 { "1 run".to_owned() } else { format!("median of {count} runs") };
+impl Verdict {
+    /// A word, if there is something to say.
+    pub(crate) const fn word(self) -> &'static str {
+        match self {
+            Self::Better => "better",
+            Self::Worse => "worse",
+            Self::Same => "",
+            Self::Unclear => "unclear",
+        }
+    }
+}
+
+/// Checks the share that `--noise` names, in percent, and returns it as a share of one.
+///
+/// # Errors
+/// When it is none.
+pub(crate) fn noise_share(percent: f64) -> Result<f64> {
+    if (0.0..=100.0).contains(&percent) {
+        return Ok(percent / 100.0);
+    }
+    Err(BenchError::Usage("--noise: expected 0 to 100 percent".into()))
+}
+
+/// A number of runs in words.
+pub(crate) fn runs(count: usize) -> String {
+    if count == 1 { "1 run".to_owned() } else { format!("median of {count} runs") }
+}
+
+/// A comparison as text.
+pub(crate) fn table(comparison: &Comparison) -> String {
     let mut text = String::new();
-    if !comparison.differences.is_empty() {
-        text.push_str("Not the same in A and B, or not known to be, so judge with care:\n");
-        for difference in &comparison.differences {
+    let rows = |text: &mut String, differences: &[Difference]| {
+        for difference in differences {
             let (a, b) = (difference.a.clone(), difference.b.clone());
             let (a, b) = (a.unwrap_or_else(absent), b.unwrap_or_else(absent));
             let _ = writeln!(text, "  {:<24} {a}  →  {b}", difference.name);
         }
         text.push('\n');
+    };
+    if !comparison.differences.is_empty() {
+        text.push_str("Not the same in A and B, or not known to be, so judge with care:\n");
+        rows(&mut text, &comparison.differences);
     }
     let _ = writeln!(text, "A  {}  ({})", comparison.a, runs(comparison.a_runs));
-    let _ = writeln!(text, "B  {}  ({})", comparison.b, runs(comparison.b_runs));
-    let _ = writeln!(text, "\n{:<26} {:>12} {:>12} {:>8}", "", "A", "B", "B ÷ A");
+    let _ = writeln!(text, "B  {}  ({})\n", comparison.b, runs(comparison.b_runs));
+    if !comparison.outcomes.is_empty() {
+        rows(&mut text, &comparison.outcomes);
+    }
+    let _ = writeln!(text, "{:<26} {:>12} {:>12} {:>8}", "", "A", "B", "B ÷ A");
     for figure in &comparison.figures {
         let ratio = figure.ratio.map_or_else(absent, ratio);
-        let verdict = match figure.verdict {
-            Verdict::Better => "better",
-            Verdict::Worse => "worse",
-            Verdict::Same => "",
-            Verdict::Unclear => "unclear",
-        };
         let line = format!(
-            "{:<26} {:>12} {:>12} {ratio:>8}  {verdict}",
+            "{:<26} {:>12} {:>12} {ratio:>8}  {}",
             figure.name,
             number(figure.a),
-            number(figure.b)
+            number(figure.b),
+            figure.verdict.word()
         );
         let _ = writeln!(text, "{}", line.trim_end());
     }

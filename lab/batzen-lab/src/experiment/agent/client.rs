@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
 
+use crate::bench::results::machine::Machine;
+
 use super::{CommandLine, PROTOCOL, ProcessState, Reply, Request, now_ms};
 
 /// Time that an agent may take to answer. Commands that it runs, such as `initdb`, take a while.
@@ -41,8 +43,10 @@ pub(crate) struct Agent {
     pub(crate) is_root: bool,
     /// The version of its program.
     pub(crate) version: String,
-    /// The cores of its host.
-    pub(crate) cores: usize,
+    /// The machine of its host.
+    pub(crate) machine: Machine,
+    /// The reason why its samples were lost when it was last asked for its status.
+    pub(crate) trouble: Option<String>,
     /// Its host's clock less that of this machine, in milliseconds.
     pub(crate) clock_offset_ms: i64,
 }
@@ -101,7 +105,7 @@ impl Agent {
         };
         let asked_ms = now_ms();
         match agent.ask(&Request::Hello { protocol: PROTOCOL })? {
-            Reply::Hello { protocol, version, is_root, cores, time_ms } => {
+            Reply::Hello { protocol, version, is_root, machine, time_ms } => {
                 ensure!(
                     protocol == PROTOCOL,
                     "{host}: the agent there is of version {version}, this program of {}: install the same",
@@ -109,7 +113,7 @@ impl Agent {
                 );
                 agent.is_root = is_root;
                 agent.version = version;
-                agent.cores = cores;
+                agent.machine = machine;
                 // It looked at its clock about halfway between question and answer.
                 let here_ms = asked_ms.midpoint(now_ms());
                 agent.clock_offset_ms = time_ms.cast_signed().saturating_sub(here_ms.cast_signed());
@@ -132,7 +136,8 @@ impl Agent {
             ssh,
             is_root: false,
             version: String::new(),
-            cores: 1,
+            machine: Machine::default(),
+            trouble: None,
             clock_offset_ms: 0,
         }
     }
@@ -189,6 +194,22 @@ impl Agent {
         }
     }
 
+    /// The text of a whole file.
+    ///
+    /// # Errors
+    /// As [`Agent::ask`].
+    pub(crate) fn text(&mut self, path: &Path) -> anyhow::Result<String> {
+        let (mut whole, mut offset) = (String::new(), 0);
+        loop {
+            let (text, next) = self.get(path, offset)?;
+            if next == offset {
+                return Ok(whole);
+            }
+            whole.push_str(&text);
+            offset = next;
+        }
+    }
+
     /// Runs a command, which must succeed, and returns its output.
     ///
     /// # Errors
@@ -229,7 +250,10 @@ impl Agent {
     /// As [`Agent::ask`].
     pub(crate) fn status(&mut self) -> anyhow::Result<Vec<ProcessState>> {
         match self.ask(&Request::Status)? {
-            Reply::Status(states) => Ok(states),
+            Reply::Status { processes, trouble } => {
+                self.trouble = trouble;
+                Ok(processes)
+            }
             other => bail!("{}: unexpected answer {other:?}", self.host),
         }
     }

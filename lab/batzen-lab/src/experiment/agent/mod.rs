@@ -18,13 +18,15 @@ use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
+use crate::bench::results::machine::Machine;
+
 pub(crate) use client::{Agent, Reach, quoted, ssh};
 pub(crate) use processes::MARK;
 pub(crate) use sample::{ProcessSample, Sample, now_ms};
 pub use server::{ConnectArgs, ProbeArgs, ServeArgs, clean, connect, probe, serve};
 
 /// The version of the protocol; both sides must have the same.
-const PROTOCOL: u32 = 2;
+const PROTOCOL: u32 = 3;
 /// The longest line in bytes.
 const LINE_BYTES_MAX: usize = 16 << 20;
 
@@ -150,8 +152,8 @@ pub(crate) enum Reply {
         version: String,
         /// Whether it is root.
         is_root: bool,
-        /// The cores of its host.
-        cores: usize,
+        /// The machine of its host.
+        machine: Machine,
         /// The clock of its host, in milliseconds since 1970.
         time_ms: u64,
     },
@@ -171,8 +173,13 @@ pub(crate) enum Reply {
         /// The text of its standard error.
         stderr: String,
     },
-    /// The state of all processes.
-    Status(Vec<ProcessState>),
+    /// The state of the host.
+    Status {
+        /// All processes.
+        processes: Vec<ProcessState>,
+        /// The reason why samples are lost at present.
+        trouble: Option<String>,
+    },
 }
 
 /// The state of a process.

@@ -14,6 +14,8 @@ use anyhow::Context as _;
 use clap::Args;
 
 use super::processes::{Processes, sweep, tied};
+use crate::bench::results::machine::Machine;
+
 use super::{CommandLine, LINE_BYTES_MAX, PROTOCOL, Reply, Request, now_ms};
 
 /// The pause between two looks at the processes.
@@ -58,11 +60,7 @@ pub fn serve(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     let listener = UnixListener::bind(&args.socket)
         .with_context(|| format!("cannot listen at {}", args.socket.display()))?;
     std::fs::set_permissions(&args.socket, Permissions::from_mode(FILE_MODE))?;
-    let mut samples = File::options()
-        .create(true)
-        .append(true)
-        .open(&args.samples)
-        .with_context(|| args.samples.display().to_string())?;
+    let mut samples = Samples::open(&args.samples)?;
     let (sender, requests) = channel();
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
@@ -81,8 +79,36 @@ pub fn serve(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// The file of the samples.
+struct Samples {
+    file: File,
+    /// The reason why the last one was lost, if it was.
+    trouble: Option<String>,
+}
+
+impl Samples {
+    fn open(path: &Path) -> anyhow::Result<Self> {
+        let file = File::options().create(true).append(true).open(path);
+        Ok(Self { file: file.with_context(|| path.display().to_string())?, trouble: None })
+    }
+
+    /// Appends a line. A full disk must not end what is being measured.
+    fn write(&mut self, line: &str) {
+        let before = self.file.metadata().map(|found| found.len());
+        let written = writeln!(self.file, "{line}");
+        if let (Err(error), None) = (&written, &self.trouble) {
+            tracing::warn!(%error, "samples are lost");
+        }
+        self.trouble = written.err().map(|error| format!("samples are lost: {error}"));
+        if let (Some(_), Ok(before)) = (&self.trouble, before) {
+            // A part of a line would spoil the next one.
+            let _ = self.file.set_len(before);
+        }
+    }
+}
+
 /// Starts and watches processes on this thread, which must outlive them.
-fn supervise(requests: &Receiver<Asked>, samples: &mut File, socket: &Path) {
+fn supervise(requests: &Receiver<Asked>, samples: &mut Samples, socket: &Path) {
     let mut processes = Processes::new(socket);
     let mut next_sample = Instant::now();
     loop {
@@ -95,6 +121,11 @@ fn supervise(requests: &Receiver<Asked>, samples: &mut File, socket: &Path) {
                 std::thread::sleep(LOOK_PAUSE);
                 return;
             }
+            Ok((Request::Status, reply)) => {
+                processes.look();
+                let trouble = samples.trouble.clone();
+                let _ = reply.send(Reply::Status { processes: processes.states(), trouble });
+            }
             Ok((request, reply)) => {
                 let answer = perform(&mut processes, request);
                 let _ = reply.send(answer.unwrap_or_else(|error| Reply::Failed(error.to_string())));
@@ -105,11 +136,7 @@ fn supervise(requests: &Receiver<Asked>, samples: &mut File, socket: &Path) {
         processes.look();
         if next_sample <= Instant::now() {
             next_sample = (next_sample + SAMPLE_PAUSE).max(Instant::now());
-            let line = serde_json::to_string(&processes.sample()).unwrap_or_default();
-            // A full disk must not end what is being measured.
-            if let Err(error) = writeln!(samples, "{line}") {
-                tracing::warn!(%error, "a sample is lost");
-            }
+            samples.write(&serde_json::to_string(&processes.sample()).unwrap_or_default());
         }
     }
 }
@@ -122,14 +149,11 @@ fn perform(processes: &mut Processes, request: Request) -> io::Result<Reply> {
         Request::Signal { name, signal } => processes.signal(&name, signal)?,
         Request::Input { name, line } => processes.input(&name, &line)?,
         Request::Pace { name, share } => processes.pace(&name, share)?,
-        Request::Status => {
-            processes.look();
-            return Ok(Reply::Status(processes.states()));
-        }
         Request::Hello { .. }
         | Request::Put { .. }
         | Request::Get { .. }
         | Request::Run { .. }
+        | Request::Status
         | Request::End => {
             return Err(io::Error::other("this request is answered elsewhere"));
         }
@@ -166,7 +190,7 @@ fn handle(request: Request, supervisor: &Sender<Asked>) -> io::Result<Reply> {
             protocol: PROTOCOL,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             is_root: rustix::process::geteuid().is_root(),
-            cores: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+            machine: Machine::detect(),
             time_ms: now_ms(),
         }),
         Request::Put { path, text, owner } => put(&path, &text, owner.as_deref()).map(|()| Reply::Done),

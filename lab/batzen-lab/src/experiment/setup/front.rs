@@ -79,7 +79,8 @@ impl SetUp<'_> {
         let nginx = agent
             .run(CommandLine::new(["sh", "-c", "PATH=$PATH:/usr/sbin command -v nginx"]))
             .context("nginx is not installed there (apt-get install nginx-light)")?;
-        let command = CommandLine::new([nginx.trim(), "-e", "stderr", "-c", &conf.to_string_lossy()]);
+        let mut command = CommandLine::new([nginx.trim(), "-e", "stderr", "-c", &conf.to_string_lossy()]);
+        command.env.insert("TZ".to_owned(), "UTC".to_owned());
         self.start_process(instance, &instance.name.clone(), command)?;
         let (deadline, address) = (Instant::now() + PATIENCE, socket_addr(&instance.authority())?);
         while TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_err() {

@@ -227,8 +227,16 @@ impl<'a> SetUp<'a> {
         self.agent(instance)?.run(command)
     }
 
-    fn start_process(&mut self, instance: &Instance, name: &str, command: CommandLine) -> anyhow::Result<()> {
-        let dir = self.dir(instance)?;
+    fn start_process(
+        &mut self,
+        instance: &Instance,
+        name: &str,
+        mut command: CommandLine,
+    ) -> anyhow::Result<()> {
+        let (dir, batzen) = (self.dir(instance)?, self.host(instance)?.batzen);
+        if let (Some(level), true) = (&self.experiment.topology.log, command.argv.first() == Some(&batzen)) {
+            command.argv.extend(["-L".to_owned(), level.clone()]);
+        }
         let dir = if name == instance.name { dir } else { dir.join(name) };
         self.agent(instance)?.ask(&Request::Start { name: name.to_owned(), command, dir }).map(drop)
     }

@@ -67,7 +67,7 @@ impl SetUp<'_> {
         self.agent(instance)?.run(command)?;
         let mut settings = format!(
             "port = {}\nlisten_addresses = '{}'\nunix_socket_directories = '{dir}'\nwal_level = logical\n\
-             max_connections = 300\nsynchronous_commit = on\n",
+             max_connections = 300\nsynchronous_commit = on\nlog_timezone = UTC\n",
             instance.port(),
             instance.address
         );
