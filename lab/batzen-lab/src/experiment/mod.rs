@@ -44,7 +44,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, ensure};
+use anyhow::{Context as _, bail, ensure};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
@@ -56,7 +56,7 @@ pub use pack::{PackArgs, run as pack};
 pub use provision::{ProvisionArgs, run as provision};
 pub use sweep::{SweepArgs, run as sweep};
 
-use agent::{Agent, Request};
+use agent::{Agent, Reply, Request};
 use network::NetworkOrder;
 use pack::Opened;
 use placement::Instance;
@@ -358,9 +358,28 @@ fn set_up(experiment: &mut Experiment, interrupted: &AtomicBool) -> anyhow::Resu
         experiment.state.machines.insert(machine, agent.machine.clone());
         agents.insert(name.clone(), agent);
     }
+    connect_hosts(experiment, &mut agents)?;
     experiment.save()?;
     SetUp::new(experiment, agents, interrupted).start_all()?;
     experiment.event("ready", &experiment.topology.name)
+}
+
+/// Lets every host show its metrics, and measure its way to the others.
+fn connect_hosts(experiment: &mut Experiment, agents: &mut BTreeMap<String, Agent>) -> anyhow::Result<()> {
+    for host in experiment.topology.hosts.keys() {
+        let address = placement::address(&experiment.topology, experiment.state.network, host);
+        let agent = agents.get_mut(host).context("every host has an agent")?;
+        let Reply::Listening { port } = agent.ask(&Request::Listen { address: address.clone() })? else {
+            bail!("{host}: its agent does not listen")
+        };
+        experiment.state.pages.insert(host.clone(), format!("{address}:{port}"));
+    }
+    for host in experiment.topology.hosts.keys() {
+        let mut peers = experiment.state.pages.clone();
+        peers.remove(host);
+        agents.get_mut(host).context("every host has an agent")?.ask(&Request::Follow { peers })?;
+    }
+    Ok(())
 }
 
 /// Ends everything of an experiment, and fetches what other machines have kept.
@@ -539,8 +558,13 @@ pub fn status(args: &StatusArgs) -> anyhow::Result<ExitCode> {
     let experiment = Experiment::open(&args.at.dir)?;
     let mut rows = Vec::new();
     let mut is_well = true;
+    let mut round_trips_ms: page::RoundTrips = BTreeMap::new();
     for host in experiment.hosts.keys() {
-        let asked = experiment.agent(host).and_then(|mut agent| Ok((agent.status()?, agent.trouble.take())));
+        let asked = experiment.agent(host).and_then(|mut agent| {
+            let states = agent.status()?;
+            round_trips_ms.insert(host.clone(), std::mem::take(&mut agent.round_trips_ms));
+            Ok((states, agent.trouble.take()))
+        });
         let (states, trouble) = asked.unwrap_or_else(|error| (Vec::new(), Some(format!("{error:#}"))));
         if let Some(error) = trouble {
             is_well = false;
@@ -555,12 +579,17 @@ pub fn status(args: &StatusArgs) -> anyhow::Result<ExitCode> {
         }
     }
     if args.json {
-        println!("{}", json!({ "up": experiment.state.is_up, "well": is_well, "processes": rows }));
+        let up = experiment.state.is_up;
+        println!(
+            "{}",
+            json!({ "up": up, "well": is_well, "processes": rows, "round_trips_ms": round_trips_ms })
+        );
     } else {
         println!("{:<14}{:<26}{:>9}  state", "host", "process", "pid");
         for row in &rows {
             println!("{}", status_line(row));
         }
+        print!("{}", page::round_trip_table(&round_trips_ms));
     }
     Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

@@ -16,7 +16,7 @@ use batzen_http::plot::{Line, LinePlot};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::agent::{ProcessSample, Sample};
+use super::agent::{HostSample, ProcessSample, Sample};
 use super::control::{CHECK, is_counted, kept_ramp};
 use super::load::{Second, histogram};
 use super::ramp::Ramp;
@@ -53,6 +53,10 @@ pub(super) struct Kept {
     pub(super) samples: BTreeMap<String, Vec<Sample>>,
     pub(super) ramp: Option<Ramp>,
     pub(super) check: Option<Value>,
+    /// The requests that the proxy answered.
+    proxied: Vec<Proxied>,
+    /// The machine whose cores each host has.
+    machines: BTreeMap<String, String>,
 }
 
 impl Kept {
@@ -76,11 +80,22 @@ impl Kept {
             }
             (host.clone(), samples)
         });
+        let proxied = experiment.ever_of(Role::Proxy).into_iter().flat_map(|instance| {
+            let path = host_dir(&instance.host).join(&instance.name).join("out");
+            let text = std::fs::read_to_string(path).unwrap_or_default();
+            let offset_ms = offset_of(&instance.host);
+            let all = text.lines().filter_map(Proxied::parse);
+            let at_home = all
+                .map(|found| Proxied { time_ms: found.time_ms.saturating_add_signed(-offset_ms), ..found });
+            at_home.collect::<Vec<_>>()
+        });
         let json = |name: &str| std::fs::read_to_string(experiment.dir.join(name)).ok();
         Self {
             begin_ms,
             seconds,
             samples: samples.collect(),
+            proxied: proxied.collect(),
+            machines: experiment.hosts.keys().map(|host| (host.clone(), experiment.machine(host))).collect(),
             ramp: kept_ramp(experiment),
             check: json(CHECK).and_then(|text| serde_json::from_str(&text).ok()),
             events,
@@ -169,6 +184,129 @@ impl Kept {
         }
     }
 
+    /// The median round trips of the whole run.
+    fn round_trips(&self) -> RoundTrips {
+        let mut all: BTreeMap<&String, BTreeMap<&String, Vec<f64>>> = BTreeMap::new();
+        for (host, samples) in &self.samples {
+            let of_host = all.entry(host).or_default();
+            for (peer, ms) in samples.iter().flat_map(|sample| &sample.round_trips_ms) {
+                of_host.entry(peer).or_default().push(*ms);
+            }
+        }
+        all.retain(|host, of_host| !of_host.is_empty() || *host != super::hosts::NETWORK);
+        let median = |mut values: Vec<f64>| {
+            values.sort_by(f64::total_cmp);
+            values[values.len() / 2]
+        };
+        let medians = |of_host: BTreeMap<&String, Vec<f64>>| {
+            of_host.into_iter().map(|(peer, values)| (peer.clone(), median(values))).collect()
+        };
+        all.into_iter().map(|(host, of_host)| (host.clone(), medians(of_host))).collect()
+    }
+
+    fn round_trip_section(&self, out: &mut String) {
+        let trips = self.round_trips();
+        if trips.values().all(BTreeMap::is_empty) {
+            return;
+        }
+        out.push_str(
+            "<h2>Round trips between hosts, ms</h2>\n<p>Medians of TCP connections, row to column.</p>\n",
+        );
+        let heads: String = trips.keys().map(|host| format!("<th>{}</th>", escape_html(host))).collect();
+        let _ = writeln!(
+            out,
+            "<div class=\"scroll\" tabindex=\"0\"><table>\n<thead><tr><th>from</th>{heads}</tr></thead>\n<tbody>"
+        );
+        for (host, cells) in round_trip_rows(&trips) {
+            let cells: String = cells.iter().map(|cell| format!("<td>{cell}</td>")).collect();
+            let _ = writeln!(out, "<tr><th scope=\"row\">{}</th>{cells}</tr>", escape_html(&host));
+        }
+        out.push_str("</tbody></table></div>\n");
+    }
+
+    /// Plots of what hosts used. Those of one machine share its cores, memory and disk.
+    fn host_plots(&self, out: &mut String) {
+        let mut one_of_machine: BTreeMap<&String, &String> = BTreeMap::new();
+        for (host, machine) in &self.machines {
+            one_of_machine.entry(machine).or_insert(host);
+        }
+        let machines: Vec<(&String, &String)> = one_of_machine.into_iter().collect();
+        let hosts: Vec<(&String, &String)> = self.samples.keys().map(|host| (host, host)).collect();
+        let share = |before: &HostSample, after: &HostSample, _: f64| {
+            let all = after.all_ticks.saturating_sub(before.all_ticks).max(1) as f64;
+            Some(after.busy_ticks.saturating_sub(before.busy_ticks) as f64 / all * 100.0)
+        };
+        let rate = |before: Option<u64>, after: Option<u64>, elapsed_ms: f64| {
+            Some(after?.saturating_sub(before?) as f64 / elapsed_ms / 1000.0)
+        };
+        self.host_plot(out, "Cores at work, %", &machines, &share);
+        self.host_plot(out, "Memory for new work, MB", &machines, &|_, after, _| {
+            Some(after.memory_available_bytes? as f64 / 1e6)
+        });
+        self.host_plot(out, "Written to disk, MB/s", &machines, &|before, after, ms| {
+            rate(before.disk_written_bytes, after.disk_written_bytes, ms)
+        });
+        self.host_plot(out, "Sent by hosts, MB/s", &hosts, &|before, after, ms| {
+            rate(before.sent_bytes, after.sent_bytes, ms)
+        });
+    }
+
+    fn host_plot(
+        &self,
+        out: &mut String,
+        caption: &str,
+        of: &[(&String, &String)],
+        value: &dyn Fn(&HostSample, &HostSample, f64) -> Option<f64>,
+    ) {
+        let found = of.iter().filter_map(|(name, host)| {
+            let samples = self.samples.get(*host)?;
+            let points = samples.windows(2).filter_map(|pair| {
+                let elapsed_ms = pair[1].time_ms.saturating_sub(pair[0].time_ms).max(1) as f64;
+                Some((self.at(pair[1].time_ms), value(&pair[0].host, &pair[1].host, elapsed_ms)?))
+            });
+            let points: Vec<(f64, f64)> = points.collect();
+            (!points.is_empty()).then(|| ((*name).clone(), points))
+        });
+        self.highest(out, caption, found.collect());
+    }
+
+    /// The time that requests spent at the proxy, and of it at the exchange.
+    fn proxy_plot(&self, out: &mut String) {
+        if self.proxied.is_empty() {
+            return;
+        }
+        let mut by_second: BTreeMap<u64, Vec<&Proxied>> = BTreeMap::new();
+        for request in &self.proxied {
+            by_second.entry(request.time_ms.saturating_sub(self.begin_ms) / 1000).or_default().push(request);
+        }
+        let p99 = |mut values: Vec<f64>| {
+            values.sort_by(f64::total_cmp);
+            values.get((values.len() * 99 / 100).min(values.len().saturating_sub(1))).copied()
+        };
+        let points = |of: &dyn Fn(&Proxied) -> Option<f64>| -> Vec<(f64, f64)> {
+            let point = |(time, requests): (&u64, &Vec<&Proxied>)| {
+                Some((
+                    *time as f64,
+                    p99(requests.iter().filter_map(|request| of(request)).collect())? * 1000.0,
+                ))
+            };
+            by_second.iter().filter_map(point).collect()
+        };
+        let failures = self.proxied.iter().filter(|request| request.status >= 500).count();
+        let caption =
+            format!("Requests at the proxy, 99th percentile, ms ({failures} answered with 500 or more)");
+        let names = [("all".to_owned(), 0), ("at the exchange".to_owned(), 1)];
+        let lines = vec![
+            Line { name: "all".to_owned(), colour: 0, points: points(&|request| Some(request.took_s)) },
+            Line {
+                name: "at the exchange".to_owned(),
+                colour: 1,
+                points: points(&|request| request.upstream_s),
+            },
+        ];
+        self.figure(out, &caption, lines, &names);
+    }
+
     /// A plot with a line for each of the processes that reach the highest values.
     fn process_plot(
         &self,
@@ -189,6 +327,11 @@ impl Kept {
                 found.push((name.clone(), points.collect()));
             }
         }
+        self.highest(out, caption, found);
+    }
+
+    /// A plot of the lines that reach the highest values.
+    fn highest(&self, out: &mut String, caption: &str, mut found: Vec<(String, Vec<(f64, f64)>)>) {
         let highest = |points: &[(f64, f64)]| points.iter().map(|(_, value)| *value).fold(0.0, f64::max);
         found.sort_by(|one, two| highest(&two.1).total_cmp(&highest(&one.1)));
         found.truncate(LINES_MAX);
@@ -274,6 +417,57 @@ impl Kept {
     }
 }
 
+/// Round trips in milliseconds from each host to each other.
+pub(super) type RoundTrips = BTreeMap<String, BTreeMap<String, f64>>;
+
+/// The rows of a matrix of round trips: the host, and a cell for each host.
+fn round_trip_rows(trips: &RoundTrips) -> Vec<(String, Vec<String>)> {
+    let cell = |from: &str, to: &str| match trips.get(from).and_then(|to_others| to_others.get(to)) {
+        _ if from == to => String::new(),
+        Some(ms) => number(*ms),
+        None => "–".to_owned(),
+    };
+    let hosts = || trips.keys();
+    hosts().map(|from| (from.clone(), hosts().map(|to| cell(from, to)).collect())).collect()
+}
+
+/// The matrix as text; nothing if there is no round trip.
+pub(super) fn round_trip_table(trips: &RoundTrips) -> String {
+    let mut text = String::new();
+    if trips.values().all(BTreeMap::is_empty) {
+        return text;
+    }
+    let heads: String = trips.keys().map(|host| format!("{host:>10}")).collect();
+    let _ = writeln!(text, "\n{:<14}{heads}", "ms from/to");
+    for (host, cells) in round_trip_rows(trips) {
+        let cells: String = cells.iter().map(|cell| format!("{cell:>10}")).collect();
+        let _ = writeln!(text, "{}", format!("{host:<14}{cells}").trim_end());
+    }
+    text
+}
+
+/// A request that the proxy has answered, a line of its log.
+struct Proxied {
+    time_ms: u64,
+    status: u16,
+    took_s: f64,
+    /// The time of the exchange's process; none if none was asked.
+    upstream_s: Option<f64>,
+}
+
+impl Proxied {
+    fn parse(line: &str) -> Option<Self> {
+        let mut words = line.split(' ');
+        let seconds: f64 = words.next()?.parse().ok()?;
+        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a time of this century")]
+        let time_ms = (seconds * 1000.0) as u64;
+        let (status, took_s) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
+        // Of a request that was repeated elsewhere, all times are there, with commas.
+        let times: Vec<f64> = words.filter_map(|word| word.trim_end_matches(',').parse().ok()).collect();
+        Some(Self { time_ms, status, took_s, upstream_s: (!times.is_empty()).then(|| times.iter().sum()) })
+    }
+}
+
 /// The payments of all wallets.
 pub(super) fn operations(experiment: &Experiment) -> u64 {
     let seconds = Kept::read(experiment).seconds;
@@ -322,7 +516,10 @@ pub(super) fn html(experiment: &Experiment) -> anyhow::Result<String> {
         after.cpu_ms.saturating_sub(before.cpu_ms) as f64 / elapsed_ms
     });
     kept.process_plot(&mut out, "Memory, MB", &|_, after, _| after.rss_bytes as f64 / 1e6);
+    kept.host_plots(&mut out);
+    kept.proxy_plot(&mut out);
     out.push_str("</div>\n");
+    kept.round_trip_section(&mut out);
     kept.event_table(&mut out);
     let _ = writeln!(
         out,

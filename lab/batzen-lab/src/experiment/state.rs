@@ -61,6 +61,9 @@ pub(super) struct State {
     /// The machines whose cores its hosts have, by [`Experiment::machine`].
     #[serde(default)]
     pub(super) machines: BTreeMap<String, Machine>,
+    /// Address and port of the page of each host's agent.
+    #[serde(default)]
+    pub(super) pages: BTreeMap<String, String>,
     /// Whether something may still run.
     pub(super) is_up: bool,
     /// Sockets and data with short paths, removed at the end.
@@ -150,6 +153,7 @@ impl Experiment {
             network: 0,
             clock_offsets_ms: BTreeMap::new(),
             machines: BTreeMap::new(),
+            pages: BTreeMap::new(),
             is_up: true,
             runtime_dir,
             own_bin_dir,

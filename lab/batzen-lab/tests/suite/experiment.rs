@@ -293,7 +293,15 @@ fn a_ramp_shows_the_way_to_a_far_database() {
             assert!(exchange[name].as_f64().is_some_and(|ms| ms >= 100.0), "{name}: {exchange:#}");
         }
     }
-    assert!(Path::new(verdict["report"].as_str().unwrap()).is_file());
+    let report = std::fs::read_to_string(verdict["report"].as_str().unwrap()).unwrap();
+    assert!(report.contains("Round trips between hosts"));
+    // While the ramp ran, the agents saw the same way.
+    let samples = std::fs::read_to_string(dir.path().join("experiment/hosts/core/samples.jsonl")).unwrap();
+    let samples = samples.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
+    let trips: Vec<Value> = samples.map(|sample| sample["round_trips_ms"].clone()).collect();
+    let to = |host: &str| trips.iter().filter_map(|all| all[host].as_f64()).collect::<Vec<f64>>();
+    assert!(to("db").iter().any(|ms| *ms >= 100.0), "{trips:?}");
+    assert!(to("people").iter().any(|ms| *ms < 100.0), "{trips:?}");
 }
 
 /// Two hosts that only ssh reaches: namespaces with a server each, on a bridge of this test.
@@ -433,6 +441,10 @@ fn hosts_that_only_ssh_reaches_run_an_experiment_and_give_back_what_they_kept() 
     }
     let logged = experiment.must(&["logs", "--instance", "merchant"]);
     assert!(logged.contains("path=\"/private/orders\""), "{logged}");
+    let status: Value = serde_json::from_str(&experiment.must(&["status", "--json"])).unwrap();
+    for (from, to) in [(&one, &two), (&two, &one)] {
+        assert!(status["round_trips_ms"][from][to].is_f64(), "{status}");
+    }
     assert_eq!(experiment.must(&["ssh", &two, "--", "echo", "two  words"]), "two  words\n");
     let checked: Value = serde_json::from_str(&experiment.must(&["check", "--json"])).unwrap();
     assert_eq!((&checked["conserved"], &checked["findings"]), (&true.into(), &0.into()), "{checked}");

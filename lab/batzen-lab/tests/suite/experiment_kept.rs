@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use batzen_http::client::{Client, ClientOptions};
 use batzen_testkit::browser::Browser;
 use batzen_testkit::process::{PATIENCE, lab, stderr, stdout};
 use serde_json::Value;
@@ -34,6 +35,7 @@ fn files(dir: &Path) -> Vec<PathBuf> {
 /// Runs an experiment until something was paid, and takes it down.
 fn kept() -> Experiment {
     let topology = one_machine("").replacen("rsa_bits", "log = 'INFO'\nrsa_bits", 1);
+    let topology = topology + "[[role]]\nrole = 'prometheus'\nhosts = ['here']\n";
     let experiment = Experiment::up_in(tempfile::tempdir().unwrap(), &topology);
     let ramp = ["load", "ramp", "--from", "4", "--factor", "2", "--steps", "2", "--step-s", "2"];
     experiment.must(&[&ramp[..], &["--wallets", "8", "--mix", "pay=8,refund=1,send=1"]].concat());
@@ -63,6 +65,7 @@ fn look_at(browser: &Browser, page: &Path, name: &str, plots: f64) {
 fn what_was_kept_is_sent_opened_compared_and_read() {
     let experiment = kept();
     follow_an_id(&experiment);
+    shows_its_hosts(&experiment);
     experiment.must(&["down"]);
     follow_an_id(&experiment);
     let dir = experiment.dir.path();
@@ -98,6 +101,34 @@ fn what_was_kept_is_sent_opened_compared_and_read() {
     let browser = Browser::start();
     look_at(&browser, &page, "experiment", 5.0);
     look_at(&browser, &comparison, "experiment-comparison", 1.0);
+}
+
+/// Checks that Prometheus has what the dashboard of hosts asks for.
+fn shows_its_hosts(experiment: &Experiment) {
+    let state = experiment.state();
+    let instances = state["instances"].as_array().unwrap();
+    let prometheus = instances.iter().find(|instance| instance["role"] == "prometheus").unwrap();
+    let base = format!("http://127.0.0.1:{}/api/v1/query", prometheus["ports"][0]);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let client = runtime.block_on(async { Client::new(&ClientOptions::default()).unwrap() });
+    let dashboard = std::fs::read_to_string("../../deploy/grafana/hosts.json").unwrap();
+    let dashboard: Value = serde_json::from_str(&dashboard).unwrap();
+    let panels = dashboard["panels"].as_array().unwrap().iter();
+    let targets = panels.flat_map(|panel| panel["targets"].as_array().unwrap());
+    let mut asked = 0;
+    for target in targets {
+        let text = target["expr"].as_str().unwrap();
+        let text = text.replace("$instance", ".*").replace("$__rate_interval", "1m");
+        let reply = runtime.block_on(client.get(&base).query("query", &text).send()).unwrap();
+        let answer: Value = serde_json::from_slice(&reply.body).unwrap();
+        assert_eq!(answer["status"], "success", "{text}: {answer}");
+        // One host has no other, and not every disk tells what is written.
+        let may_be_empty = text.contains("round_trip") || text.contains("disk_written");
+        let rows = answer["data"]["result"].as_array().unwrap();
+        assert!(may_be_empty || !rows.is_empty(), "the query has no result: {text}");
+        asked += 1;
+    }
+    assert!(asked >= 9);
 }
 
 /// Checks that the lines of one request are found by its id, while the experiment runs and afterwards.

@@ -1,5 +1,6 @@
 //! The controller's side of an agent.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -47,6 +48,8 @@ pub(crate) struct Agent {
     pub(crate) machine: Machine,
     /// The reason why its samples were lost when it was last asked for its status.
     pub(crate) trouble: Option<String>,
+    /// The round trips to other hosts, in milliseconds, when it was last asked for its status.
+    pub(crate) round_trips_ms: BTreeMap<String, f64>,
     /// Its host's clock less that of this machine, in milliseconds.
     pub(crate) clock_offset_ms: i64,
 }
@@ -138,6 +141,7 @@ impl Agent {
             version: String::new(),
             machine: Machine::default(),
             trouble: None,
+            round_trips_ms: BTreeMap::new(),
             clock_offset_ms: 0,
         }
     }
@@ -250,8 +254,8 @@ impl Agent {
     /// As [`Agent::ask`].
     pub(crate) fn status(&mut self) -> anyhow::Result<Vec<ProcessState>> {
         match self.ask(&Request::Status)? {
-            Reply::Status { processes, trouble } => {
-                self.trouble = trouble;
+            Reply::Status { processes, trouble, round_trips_ms } => {
+                (self.trouble, self.round_trips_ms) = (trouble, round_trips_ms);
                 Ok(processes)
             }
             other => bail!("{}: unexpected answer {other:?}", self.host),

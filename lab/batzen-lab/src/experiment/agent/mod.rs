@@ -12,6 +12,7 @@ mod pace;
 mod processes;
 mod sample;
 mod server;
+mod watch;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -22,7 +23,7 @@ use crate::bench::results::machine::Machine;
 
 pub(crate) use client::{Agent, Reach, quoted, ssh};
 pub(crate) use processes::MARK;
-pub(crate) use sample::{ProcessSample, Sample, now_ms};
+pub(crate) use sample::{HostSample, ProcessSample, Sample, now_ms};
 pub use server::{ConnectArgs, ProbeArgs, ServeArgs, clean, connect, probe, serve};
 
 /// The version of the protocol; both sides must have the same.
@@ -130,6 +131,16 @@ pub(crate) enum Request {
         /// Above 0 and at most 1, which means no limit.
         share: f64,
     },
+    /// Serves the host's metrics at this address; other agents measure their way there.
+    Listen {
+        /// The address at which other hosts reach it.
+        address: String,
+    },
+    /// Names the pages of the other hosts, to which it measures its way.
+    Follow {
+        /// Address and port by host.
+        peers: BTreeMap<String, String>,
+    },
     /// Asks for the state of all processes.
     Status,
     /// Stops all processes, then the agent itself.
@@ -164,6 +175,11 @@ pub(crate) enum Reply {
         /// The offset behind it.
         next: u64,
     },
+    /// The host's page.
+    Listening {
+        /// Its port.
+        port: u16,
+    },
     /// A command's end.
     Ran {
         /// Whether it succeeded.
@@ -179,6 +195,8 @@ pub(crate) enum Reply {
         processes: Vec<ProcessState>,
         /// The reason why samples are lost at present.
         trouble: Option<String>,
+        /// The last round trips to other hosts, in milliseconds.
+        round_trips_ms: BTreeMap<String, f64>,
     },
 }
 

@@ -121,9 +121,9 @@ impl Process {
 }
 
 impl Processes {
-    /// No processes yet.
-    pub(super) fn new(socket: &Path) -> Self {
-        Self { all: BTreeMap::new(), socket: socket.to_owned(), sampler: sample::Sampler::default() }
+    /// No processes yet. `dir` is on the disk that samples tell of.
+    pub(super) fn new(socket: &Path, dir: &Path) -> Self {
+        Self { all: BTreeMap::new(), socket: socket.to_owned(), sampler: sample::Sampler::new(dir) }
     }
 
     /// Starts a process.

@@ -1,10 +1,11 @@
 //! Samples of a host and its processes, as the kernel counts them.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::bench::load::procfs::{CoreTime, thread_times_ns};
+use crate::bench::load::procfs::{CoreTime, device_written_bytes, thread_times_ns};
 
 /// One look at a host.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -15,6 +16,9 @@ pub(crate) struct Sample {
     pub(crate) host: HostSample,
     /// The processes that run, by instance.
     pub(crate) processes: BTreeMap<String, ProcessSample>,
+    /// The round trips to other hosts in milliseconds, if they were measured since the sample before.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) round_trips_ms: BTreeMap<String, f64>,
 }
 
 /// The machine's counters, which namespaces of one machine share.
@@ -29,6 +33,21 @@ pub(crate) struct HostSample {
     /// Time for which some process waited for the disk, in microseconds, where the kernel counts it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) disk_wait_us: Option<u64>,
+    /// Memory for new work, in bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) memory_available_bytes: Option<u64>,
+    /// Room on the experiment's disk, in bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) disk_free_bytes: Option<u64>,
+    /// Bytes written to that disk, where the kernel counts them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) disk_written_bytes: Option<u64>,
+    /// Bytes that its interfaces received, but for the one to itself.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) received_bytes: Option<u64>,
+    /// Bytes that they sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) sent_bytes: Option<u64>,
 }
 
 /// A process with its children.
@@ -43,7 +62,7 @@ pub(crate) struct ProcessSample {
 }
 
 /// A tick of the kernel's counters in milliseconds. It is 10 on every Linux that runs Batzen.
-const TICK_MS: u64 = 10;
+pub(super) const TICK_MS: u64 = 10;
 
 /// A line of `/proc/PID/stat`.
 struct Stat {
@@ -104,7 +123,25 @@ impl Threads {
     }
 }
 
-fn host() -> HostSample {
+/// The bytes that all interfaces have received and sent, but for the one to the host itself.
+fn interface_bytes(net_dev: &str) -> Option<(u64, u64)> {
+    let rows = net_dev.lines().filter_map(|line| line.split_once(':'));
+    let bytes = |(_, counts): (&str, &str)| {
+        let counts: Vec<&str> = counts.split_whitespace().collect();
+        Some((counts.first()?.parse::<u64>().ok()?, counts.get(8)?.parse::<u64>().ok()?))
+    };
+    rows.filter(|(name, _)| name.trim() != "lo")
+        .filter_map(bytes)
+        .reduce(|sum, next| (sum.0 + next.0, sum.1 + next.1))
+}
+
+fn host(dir: &Path) -> HostSample {
+    let meminfo = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let available_kb = meminfo.lines().find_map(|line| {
+        line.strip_prefix("MemAvailable:")?.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()
+    });
+    let network = interface_bytes(&std::fs::read_to_string("/proc/net/dev").unwrap_or_default());
+    let disk = rustix::fs::statvfs(dir).ok();
     let (busy_ticks, all_ticks) = CoreTime::of(&[]).busy_and_all();
     let pressure = std::fs::read_to_string("/proc/pressure/io").unwrap_or_default();
     HostSample {
@@ -115,16 +152,28 @@ fn host() -> HostSample {
             .lines()
             .find(|line| line.starts_with("some"))
             .and_then(|line| line.rsplit_once("total=")?.1.trim().parse().ok()),
+        memory_available_bytes: available_kb.map(|kb| kb * 1024),
+        disk_free_bytes: disk.map(|found| found.f_bavail * found.f_frsize),
+        disk_written_bytes: device_written_bytes(dir),
+        received_bytes: network.map(|(received, _)| received),
+        sent_bytes: network.map(|(_, sent)| sent),
     }
 }
 
 /// Takes samples of a host, one after the other.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Sampler {
     threads: BTreeMap<String, Threads>,
+    /// A directory on the disk that samples tell of.
+    dir: PathBuf,
 }
 
 impl Sampler {
+    /// No samples yet.
+    pub(super) fn new(dir: &Path) -> Self {
+        Self { threads: BTreeMap::new(), dir: dir.to_owned() }
+    }
+
     /// Looks at the host and at these processes.
     pub(super) fn take<'a>(&mut self, processes: impl Iterator<Item = (&'a str, u32)>) -> Sample {
         let page_bytes = rustix::param::page_size() as u64;
@@ -140,7 +189,8 @@ impl Sampler {
             };
             (name.to_owned(), sample)
         });
-        Sample { processes: processes.collect(), host: host(), time_ms: now_ms() }
+        let processes = processes.collect();
+        Sample { processes, host: host(&self.dir), time_ms: now_ms(), round_trips_ms: BTreeMap::new() }
     }
 }
 
@@ -166,6 +216,14 @@ mod tests {
     }
 
     #[test]
+    fn bytes_between_hosts_are_counted() {
+        let text = "Inter-|   Receive   |  Transmit\n face |bytes packets\n    lo: 99 1 0 0 0 0 0 0 99 1 0 0 0 0 0 0\n\
+                    \x20 lan0: 10 1 0 0 0 0 0 0 20 1 0 0 0 0 0 0\n  wan0: 1 1 0 0 0 0 0 0 2 1 0 0 0 0 0 0\n";
+        assert_eq!(interface_bytes(text), Some((11, 22)));
+        assert_eq!(interface_bytes(""), None);
+    }
+
+    #[test]
     fn the_busiest_thread_is_that_of_each_second() {
         let mut threads = Threads::default();
         threads.add(BTreeMap::from([(1, 5_000), (2, 0)]));
@@ -177,8 +235,9 @@ mod tests {
 
     #[test]
     fn this_process_uses_memory() {
-        let sample = Sampler::default().take(std::iter::once(("me", std::process::id())));
+        let sample = Sampler::new(Path::new(".")).take(std::iter::once(("me", std::process::id())));
         assert!(sample.processes["me"].rss_bytes > 0);
+        assert!(sample.host.memory_available_bytes > Some(0) && sample.host.disk_free_bytes.is_some());
         assert!(sample.host.all_ticks >= sample.host.busy_ticks && sample.host.cores > 0);
     }
 }

@@ -2,7 +2,6 @@
 
 use std::fs::{File, Permissions};
 use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Write as _};
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
 use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _, chown};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -14,6 +13,7 @@ use anyhow::Context as _;
 use clap::Args;
 
 use super::processes::{Processes, sweep, tied};
+use super::watch::{Watch, round_trip_ms};
 use crate::bench::results::machine::Machine;
 
 use super::{CommandLine, LINE_BYTES_MAX, PROTOCOL, Reply, Request, now_ms};
@@ -62,17 +62,22 @@ pub fn serve(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     std::fs::set_permissions(&args.socket, Permissions::from_mode(FILE_MODE))?;
     let mut samples = Samples::open(&args.samples)?;
     let (sender, requests) = channel();
+    let watch = Watch::default();
+    let probing = watch.clone();
+    std::thread::spawn(move || probing.probe());
+    let shared = watch.clone();
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
-            let sender = sender.clone();
+            let (sender, watch) = (sender.clone(), shared.clone());
             std::thread::spawn(move || {
-                if let Err(error) = answer(&stream, &sender) {
+                if let Err(error) = answer(&stream, &sender, &watch) {
                     tracing::debug!(%error, "a controller has gone");
                 }
             });
         }
     });
-    supervise(&requests, &mut samples, &args.socket);
+    let dir = args.samples.parent().unwrap_or(Path::new("."));
+    supervise(&requests, &mut samples, Processes::new(&args.socket, dir), &watch);
     sweep(&args.socket);
     // A file that cannot be removed is removed with its directory.
     let _ = std::fs::remove_file(&args.socket);
@@ -108,8 +113,7 @@ impl Samples {
 }
 
 /// Starts and watches processes on this thread, which must outlive them.
-fn supervise(requests: &Receiver<Asked>, samples: &mut Samples, socket: &Path) {
-    let mut processes = Processes::new(socket);
+fn supervise(requests: &Receiver<Asked>, samples: &mut Samples, mut processes: Processes, watch: &Watch) {
     let mut next_sample = Instant::now();
     loop {
         match requests.recv_timeout(LOOK_PAUSE) {
@@ -123,8 +127,9 @@ fn supervise(requests: &Receiver<Asked>, samples: &mut Samples, socket: &Path) {
             }
             Ok((Request::Status, reply)) => {
                 processes.look();
-                let trouble = samples.trouble.clone();
-                let _ = reply.send(Reply::Status { processes: processes.states(), trouble });
+                let (trouble, round_trips_ms) = (samples.trouble.clone(), watch.round_trips_ms());
+                let processes = processes.states();
+                let _ = reply.send(Reply::Status { processes, trouble, round_trips_ms });
             }
             Ok((request, reply)) => {
                 let answer = perform(&mut processes, request);
@@ -136,7 +141,7 @@ fn supervise(requests: &Receiver<Asked>, samples: &mut Samples, socket: &Path) {
         processes.look();
         if next_sample <= Instant::now() {
             next_sample = (next_sample + SAMPLE_PAUSE).max(Instant::now());
-            samples.write(&serde_json::to_string(&processes.sample()).unwrap_or_default());
+            samples.write(&serde_json::to_string(&watch.complete(processes.sample())).unwrap_or_default());
         }
     }
 }
@@ -153,6 +158,8 @@ fn perform(processes: &mut Processes, request: Request) -> io::Result<Reply> {
         | Request::Put { .. }
         | Request::Get { .. }
         | Request::Run { .. }
+        | Request::Listen { .. }
+        | Request::Follow { .. }
         | Request::Status
         | Request::End => {
             return Err(io::Error::other("this request is answered elsewhere"));
@@ -162,7 +169,7 @@ fn perform(processes: &mut Processes, request: Request) -> io::Result<Reply> {
 }
 
 /// Answers the requests of one connection.
-fn answer(stream: &UnixStream, supervisor: &Sender<Asked>) -> io::Result<()> {
+fn answer(stream: &UnixStream, supervisor: &Sender<Asked>, watch: &Watch) -> io::Result<()> {
     let mut reader = BufReader::new(stream);
     let mut line = String::new();
     loop {
@@ -173,7 +180,7 @@ fn answer(stream: &UnixStream, supervisor: &Sender<Asked>) -> io::Result<()> {
         }
         let reply = match serde_json::from_str(&line) {
             Ok(request) => {
-                handle(request, supervisor).unwrap_or_else(|error| Reply::Failed(error.to_string()))
+                handle(request, supervisor, watch).unwrap_or_else(|error| Reply::Failed(error.to_string()))
             }
             Err(error) => Reply::Failed(format!("not a request of protocol {PROTOCOL}: {error}")),
         };
@@ -184,7 +191,7 @@ fn answer(stream: &UnixStream, supervisor: &Sender<Asked>) -> io::Result<()> {
     }
 }
 
-fn handle(request: Request, supervisor: &Sender<Asked>) -> io::Result<Reply> {
+fn handle(request: Request, supervisor: &Sender<Asked>, watch: &Watch) -> io::Result<Reply> {
     match request {
         Request::Hello { .. } => Ok(Reply::Hello {
             protocol: PROTOCOL,
@@ -196,6 +203,11 @@ fn handle(request: Request, supervisor: &Sender<Asked>) -> io::Result<Reply> {
         Request::Put { path, text, owner } => put(&path, &text, owner.as_deref()).map(|()| Reply::Done),
         Request::Get { path, offset } => get(&path, offset),
         Request::Run { command, input } => run(&command, &input),
+        Request::Listen { address } => watch.listen(&address).map(|port| Reply::Listening { port }),
+        Request::Follow { peers } => {
+            watch.follow(peers);
+            Ok(Reply::Done)
+        }
         other => {
             let (sender, reply) = channel();
             let gone = || io::Error::other("the agent ends");
@@ -271,15 +283,8 @@ pub struct ProbeArgs {
 pub fn probe(args: &ProbeArgs) -> anyhow::Result<ExitCode> {
     const ATTEMPTS: usize = 5;
     const PATIENCE: Duration = Duration::from_secs(5);
-    let address = args.to.to_socket_addrs().ok().and_then(|mut found| found.next());
-    let address: SocketAddr = address.with_context(|| format!("{} has no address", args.to))?;
-    let mut shortest = PATIENCE;
-    for _ in 0..ATTEMPTS {
-        let begun = Instant::now();
-        TcpStream::connect_timeout(&address, PATIENCE).with_context(|| args.to.clone())?;
-        shortest = shortest.min(begun.elapsed());
-    }
-    println!("{:.3}", shortest.as_secs_f64() * 1000.0);
+    let ms = round_trip_ms(&args.to, ATTEMPTS, PATIENCE).with_context(|| args.to.clone())?;
+    println!("{ms:.3}");
     Ok(ExitCode::SUCCESS)
 }
 

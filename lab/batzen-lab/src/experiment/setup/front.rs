@@ -57,7 +57,9 @@ impl SetUp<'_> {
             .collect();
         Ok(format!(
             "daemon off;\nmaster_process off;\npid {scratch}/nginx.pid;\nerror_log stderr;\n\
-             worker_rlimit_nofile 65536;\nevents {{ worker_connections 16384; }}\nhttp {{\n  access_log off;\n{temporary}\
+             worker_rlimit_nofile 65536;\nevents {{ worker_connections 16384; }}\nhttp {{\n\
+             \x20 log_format times '$msec $status $request_time $upstream_response_time';\n\
+             \x20 access_log /dev/stdout times buffer=32k flush=1s;\n{temporary}\
              \x20 upstream exchange {{\n{servers}    keepalive 256;\n    keepalive_timeout 20s;\n  }}\n\
              \x20 server {{\n    listen {authority} ssl;\n    ssl_certificate {scratch}/proxy.pem;\n\
              \x20   ssl_certificate_key {scratch}/proxy.pem;\n    client_max_body_size 16m;\n    keepalive_timeout 30s;\n\
@@ -145,6 +147,10 @@ impl SetUp<'_> {
                 let _ =
                     writeln!(text, "      - targets: ['{target}']\n        labels: {{ instance: {name} }}");
             }
+        }
+        let _ = writeln!(text, "  - job_name: batzen-host\n    static_configs:");
+        for (host, page) in &self.experiment.state.pages {
+            let _ = writeln!(text, "      - targets: ['{page}']\n        labels: {{ instance: {host} }}");
         }
         text
     }
