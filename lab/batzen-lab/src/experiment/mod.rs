@@ -25,6 +25,8 @@ mod page;
 pub mod placement;
 mod provision;
 pub mod ramp;
+#[cfg(test)]
+mod schema;
 mod setup;
 mod state;
 mod sweep;
