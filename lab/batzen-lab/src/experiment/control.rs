@@ -720,7 +720,8 @@ fn audit(experiment: &Experiment, auditor: &Instance) -> anyhow::Result<Value> {
     }
     let access = experiment.hosts.get(&auditor.host).context("a placed instance has a host")?;
     let conf = access.dir.join(&auditor.name).join("conf").to_string_lossy().into_owned();
-    let words = [access.batzen.as_str(), "auditor", "run", "-c", &conf, "--json"];
+    let program = access.batzen_of(auditor);
+    let words = [program.as_str(), "auditor", "run", "-c", &conf, "--json"];
     // Findings make it fail, and are what is asked for.
     let (_, stdout, stderr) =
         experiment.agent(&auditor.host)?.run_whatever_comes(CommandLine::new(words), "")?;
@@ -750,7 +751,8 @@ fn books(experiment: &Experiment, exchange: &Instance) -> anyhow::Result<(bool, 
     }
     let access = experiment.hosts.get(&exchange.host).context("a placed instance has a host")?;
     let conf = access.dir.join(&exchange.name).join("conf").to_string_lossy().into_owned();
-    let words = [access.batzen.as_str(), "exchange", "totals", "-c", &conf, "--json"];
+    let program = access.batzen_of(exchange);
+    let words = [program.as_str(), "exchange", "totals", "-c", &conf, "--json"];
     let text = experiment.agent(&exchange.host)?.run(CommandLine::new(words))?;
     // The command fails unless the books balance.
     Ok((true, serde_json::from_str(&text).context("exchange totals")?))

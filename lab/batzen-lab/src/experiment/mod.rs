@@ -282,10 +282,13 @@ pub fn up(args: &UpArgs, commit: &str, interrupted: &AtomicBool) -> anyhow::Resu
     let (text, topology) = read(&args.topology)?;
     if args.plan {
         let mut port = 40_000;
-        let planned = placement::place(&topology, 64, || {
+        let mut planned = placement::place(&topology, 64, || {
             port += 1;
             anyhow::Ok(port)
         })?;
+        let (nowhere, own) = (Path::new(""), state::own_bin_dir()?);
+        let hosts = hosts::accesses(&topology, nowhere, ("", nowhere), &own);
+        hosts::note_versions(&mut planned, &hosts)?;
         print_plan(args.json, &topology, &planned)?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -550,8 +553,11 @@ pub fn status(args: &StatusArgs) -> anyhow::Result<ExitCode> {
         };
         for state in states {
             is_well &= state.pid.is_some() == state.is_wanted;
+            let mut instances = experiment.state.instances.iter();
+            let instance = instances.find(|instance| instance.processes().contains(&state.name));
             rows.push(json!({
-                "host": host, "instance": state.name, "pid": state.pid, "wanted": state.is_wanted,
+                "host": host, "instance": state.name, "pid": state.pid,
+                "version": instance.and_then(|instance| instance.version.as_ref()), "wanted": state.is_wanted,
                 "restarts": state.restarts, "ended": state.ended, "share": state.share,
             }));
         }
@@ -559,7 +565,7 @@ pub fn status(args: &StatusArgs) -> anyhow::Result<ExitCode> {
     if args.json {
         println!("{}", json!({ "up": experiment.state.is_up, "well": is_well, "processes": rows }));
     } else {
-        println!("{:<14}{:<26}{:>9}  state", "host", "process", "pid");
+        println!("{:<14}{:<26}{:>9}  {:<10}state", "host", "process", "pid", "version");
         for row in &rows {
             println!("{}", status_line(row));
         }
@@ -582,7 +588,8 @@ fn status_line(row: &Value) -> String {
     if let Some(share) = row["share"].as_f64().filter(|share| *share < 1.0) {
         state.push_str(&format!(", {} % of the time", share * 100.0));
     }
-    format!("{:<14}{:<26}{pid:>9}  {state}", text("host"), text("instance"))
+    let version = row["version"].as_str().unwrap_or("–");
+    format!("{:<14}{:<26}{pid:>9}  {version:<10}{state}", text("host"), text("instance"))
 }
 
 /// Runs `batzen-lab scale`.
@@ -596,7 +603,7 @@ pub fn scale(args: &ScaleArgs, interrupted: &AtomicBool) -> anyhow::Result<ExitC
         .find(|role| role.name() == args.role)
         .with_context(|| format!("{}: expected exchange, worker, merchant or load", args.role))?;
     let present = experiment.of(role);
-    let first = present.first().with_context(|| format!("the topology has no {role}"))?.clone();
+    ensure!(!present.is_empty(), "the topology has no {role}");
     ensure!(
         role != Role::Exchange || !experiment.of(Role::Proxy).is_empty(),
         "several processes of an exchange need a database, a signer and a proxy in the topology"
@@ -605,7 +612,7 @@ pub fn scale(args: &ScaleArgs, interrupted: &AtomicBool) -> anyhow::Result<ExitC
     let before = experiment.state.instances.clone();
     let mut added = Vec::new();
     for index in u16::try_from(present.len())?..args.count {
-        let instance = one_more(&experiment, &first, index)?;
+        let instance = one_more(&experiment, role, index)?;
         // One that was removed comes back with its name.
         experiment.state.instances.retain(|known| known.name != instance.name);
         experiment.state.instances.push(instance.clone());
@@ -627,18 +634,17 @@ pub fn scale(args: &ScaleArgs, interrupted: &AtomicBool) -> anyhow::Result<ExitC
     Ok(ExitCode::SUCCESS)
 }
 
-/// The place of one more instance like this.
-fn one_more(experiment: &Experiment, like: &Instance, index: u16) -> anyhow::Result<Instance> {
-    let role = like.role;
+/// The place of one more instance of a role: those of the topology take turns.
+fn one_more(experiment: &Experiment, role: Role, index: u16) -> anyhow::Result<Instance> {
     let specs = experiment.topology.roles.iter().filter(|spec| spec.role == role);
-    let hosts: Vec<String> = specs.flat_map(|spec| spec.hosts.clone()).collect();
-    let host = hosts[usize::from(index) % hosts.len()].clone();
-    let address = placement::address(&experiment.topology, experiment.state.network, &host);
-    let is_local = experiment.hosts.get(&host).is_some_and(|access| access.kind == HostKind::Local);
-    let there = experiment.state.instances.iter().filter(|instance| instance.host == host);
+    let places: Vec<_> = specs.flat_map(|spec| spec.hosts.iter().map(move |host| (spec, host))).collect();
+    let (spec, host) = places[usize::from(index) % places.len()];
+    let address = placement::address(&experiment.topology, experiment.state.network, host);
+    let is_local = experiment.hosts.get(host).is_some_and(|access| access.kind == HostKind::Local);
+    let there = experiment.state.instances.iter().filter(|instance| instance.host == *host);
     let mut used: Vec<u16> = there.flat_map(|instance| instance.ports.clone()).collect();
     let mut ports = Vec::new();
-    for base in role.ports() {
+    for base in spec.ports() {
         let port = if is_local {
             batzen_testkit::ports::reserve()?
         } else {
@@ -647,7 +653,7 @@ fn one_more(experiment: &Experiment, like: &Instance, index: u16) -> anyhow::Res
         used.push(port);
         ports.push(port);
     }
-    Ok(Instance { name: format!("{role}-{}", index + 1), index, host, address, ports, ..like.clone() })
+    Ok(Instance::new(spec, format!("{role}-{}", index + 1), index, (host, address, ports)))
 }
 
 /// Starts what was added, tells the others, and ends what was removed.

@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr};
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-use super::topology::{HostKind, Role, Topology};
+use super::topology::{HostKind, Role, RoleSpec, Topology, Worker};
 
 /// A process that the experiment runs, or for workers a group of them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -21,8 +22,17 @@ pub struct Instance {
     pub host: String,
     /// The address at which the other hosts reach it.
     pub address: String,
-    /// Its ports, in the order of [`Role::ports`].
+    /// Its ports, in the order of [`Role::ports`]; of workers a port each.
     pub ports: Vec<u16>,
+    /// The workers that it runs, each a process.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub workers: Vec<Worker>,
+    /// The directory of its `batzen`, if it is not that of its host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bin_dir: Option<PathBuf>,
+    /// The version of its `batzen`, once it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
     /// The options of its configuration, by section.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub settings: BTreeMap<String, BTreeMap<String, String>>,
@@ -34,15 +44,37 @@ pub struct Instance {
     pub is_removed: bool,
 }
 
-/// The workers of the exchange, each a process of an instance of [`Role::Worker`].
-pub const WORKERS: [&str; 4] = ["wirewatch", "aggregator", "transfer", "closer"];
-
 impl Instance {
+    /// An instance as its role says, with host, address and ports.
+    pub(super) fn new(
+        spec: &RoleSpec,
+        name: String,
+        index: u16,
+        (host, address, ports): (&str, String, Vec<u16>),
+    ) -> Self {
+        Self {
+            name,
+            role: spec.role,
+            index,
+            host: host.to_owned(),
+            address,
+            ports,
+            workers: spec.workers().to_vec(),
+            bin_dir: spec.bin_dir.clone(),
+            version: None,
+            settings: spec.settings.clone(),
+            cpu_share: spec.cpu_share,
+            is_removed: false,
+        }
+    }
+
     /// The names of its processes.
     #[must_use]
     pub fn processes(&self) -> Vec<String> {
         match self.role {
-            Role::Worker => WORKERS.map(|worker| format!("{}-{worker}", self.name)).into(),
+            Role::Worker => {
+                self.workers.iter().map(|worker| format!("{}-{}", self.name, worker.name())).collect()
+            }
             _ => vec![self.name.clone()],
         }
     }
@@ -105,8 +137,8 @@ pub fn place<E>(
         for ((spec, host), index) in placed.zip(0_u16..) {
             let name = if is_single { role.name().to_owned() } else { format!("{role}-{}", index + 1) };
             let is_local = topology.hosts.get(host).is_some_and(|host| host.kind == HostKind::Local);
-            let mut ports = Vec::with_capacity(role.ports().len());
-            for base in role.ports() {
+            let mut ports = Vec::with_capacity(spec.ports().len());
+            for base in spec.ports() {
                 let port = if is_local {
                     free_port()?
                 } else {
@@ -114,17 +146,8 @@ pub fn place<E>(
                 };
                 ports.push(port);
             }
-            instances.push(Instance {
-                name,
-                role,
-                index,
-                host: host.clone(),
-                address: address(topology, network, host),
-                ports,
-                settings: spec.settings.clone(),
-                cpu_share: spec.cpu_share,
-                is_removed: false,
-            });
+            let address = address(topology, network, host);
+            instances.push(Instance::new(spec, name, index, (host, address, ports)));
         }
     }
     Ok(instances)
@@ -134,18 +157,22 @@ pub fn place<E>(
 #[must_use]
 pub fn table(topology: &Topology, instances: &[Instance]) -> String {
     let mut text = String::new();
-    let _ =
-        writeln!(text, "{:<14}{:<12}{:<10}{:<12}{:<16}ports", "instance", "host", "kind", "site", "address");
+    let _ = writeln!(
+        text,
+        "{:<14}{:<12}{:<10}{:<12}{:<16}{:<10}ports",
+        "instance", "host", "kind", "site", "address", "version"
+    );
     for instance in instances {
         let host = topology.hosts.get(&instance.host).cloned().unwrap_or_default();
         let kind = format!("{:?}", host.kind).to_lowercase();
         let ports: Vec<String> = instance.ports.iter().map(u16::to_string).collect();
         let line = format!(
-            "{:<14}{:<12}{kind:<10}{:<12}{:<16}{}",
+            "{:<14}{:<12}{kind:<10}{:<12}{:<16}{:<10}{}",
             instance.name,
             instance.host,
             host.site,
             instance.address,
+            instance.version.as_deref().unwrap_or("–"),
             ports.join(", ")
         );
         let _ = writeln!(text, "{}", line.trim_end());
@@ -211,8 +238,18 @@ mod tests {
         let instances = place(&topology, 1, || Err("no local host")).unwrap();
         let all: Vec<String> = instances.iter().flat_map(Instance::processes).collect();
         let different: BTreeSet<&String> = all.iter().collect();
-        assert_eq!((all.len(), different.len()), (2 + 2 * WORKERS.len(), all.len()), "{all:?}");
+        assert_eq!((all.len(), different.len()), (2 + 2 * Worker::ALL.len(), all.len()), "{all:?}");
         assert!(all.contains(&"worker-2-closer".to_owned()), "{all:?}");
+    }
+
+    #[test]
+    fn an_instance_runs_the_workers_of_its_role() {
+        let text = TWO_SITES.replace("role = 'load'", "role = 'worker'\nworkers = ['transfer', 'closer']");
+        let topology: Topology = toml::from_str(&text).unwrap();
+        let instances = place(&topology, 1, || Err("no local host")).unwrap();
+        let second = instances.iter().find(|instance| instance.name == "worker-2").unwrap();
+        assert_eq!(second.processes(), ["worker-2-transfer", "worker-2-closer"]);
+        assert_eq!(second.ports, [9281, 9282], "each has a page, beside those of the first instance");
     }
 
     #[test]

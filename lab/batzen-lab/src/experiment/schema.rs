@@ -7,7 +7,7 @@ use serde::de::value::Error;
 use serde::de::{Deserialize, Deserializer, Error as _, Visitor};
 use serde_json::Value;
 
-use super::topology::{Host, HostKind, Link, Role, RoleSpec, Topology};
+use super::topology::{Host, HostKind, Link, Role, RoleSpec, Topology, Worker};
 
 const DIRECTIVE: &str = "#:schema ./topology.schema.json";
 
@@ -64,7 +64,7 @@ fn names<'de, T: Deserialize<'de>>() -> BTreeSet<&'static str> {
     names.0
 }
 
-/// What a value breaks of a schema, with the parts of JSON Schema that this one uses.
+/// The demands of a schema that a value does not meet. Of JSON Schema it knows what this one uses.
 fn problems(root: &Value, schema: &Value, value: &Value, path: &str) -> Vec<String> {
     let mut found = Vec::new();
     for (keyword, wanted) in schema.as_object().unwrap() {
@@ -160,6 +160,7 @@ fn every_member_that_is_read_is_in_the_schema() {
     for (place, values) in [
         ("/definitions/host/properties/kind", names::<HostKind>()),
         ("/definitions/role/properties/role", names::<Role>()),
+        ("/definitions/role/properties/workers/items", names::<Worker>()),
     ] {
         let listed = schema.pointer(place).unwrap()["enum"].as_array().unwrap().iter();
         assert_eq!(listed.map(|value| value.as_str().unwrap()).collect::<BTreeSet<_>>(), values, "{place}");
@@ -192,6 +193,7 @@ fn the_schema_and_the_program_refuse_the_same() {
         ("hosts = ['one']", "hosts = ['one']\ncount = 0"),
         ("hosts = ['one']", "hosts = ['one']\ncpu_share = 0.0"),
         ("hosts = ['one']", "hosts = ['one']\nsettings = { bank = { PORT = 1 } }"),
+        ("hosts = ['one']", "hosts = ['one']\nworkers = ['baker']"),
         ("wait_s = 1", "wait_s = -1"),
         ("wait_s = 1", "sleep_s = 1"),
         ("wait_s = 1", "wait_s = 1\n[[link]]\nrtt_ms = 1"),

@@ -87,6 +87,15 @@ pub(super) fn write_own(path: &Path, text: &str) -> anyhow::Result<()> {
     file.write_all(text.as_bytes()).with_context(|| path.display().to_string())
 }
 
+/// The directory of this program.
+///
+/// # Errors
+/// When it is not known.
+pub(super) fn own_bin_dir() -> anyhow::Result<PathBuf> {
+    let own = std::env::current_exe().context("the program has no path")?;
+    Ok(own.parent().context("the program has no directory")?.to_owned())
+}
+
 fn secret() -> String {
     let mut bytes = [0; 16];
     batzen_crypto::fill_random(&mut bytes);
@@ -115,8 +124,7 @@ impl Experiment {
             .with_context(|| runtime_dir.display().to_string())?;
         let sockets = runtime_dir.join("agents");
         std::fs::DirBuilder::new().mode(0o700).create(&sockets)?;
-        let own = std::env::current_exe().context("the program has no path")?;
-        let own_bin_dir = own.parent().context("the program has no directory")?.to_owned();
+        let own_bin_dir = own_bin_dir()?;
         let hosts = hosts::accesses(&topology, &dir, (&id, &sockets), &own_bin_dir);
         let state = State {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -141,6 +149,7 @@ impl Experiment {
         let network = experiment.state.network;
         experiment.state.instances =
             placement::place(&experiment.topology, network, batzen_testkit::ports::reserve)?;
+        hosts::note_versions(&mut experiment.state.instances, &experiment.hosts)?;
         experiment.save()?;
         Ok(experiment)
     }

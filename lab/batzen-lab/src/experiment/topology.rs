@@ -177,6 +177,12 @@ impl Role {
         matches!(self, Self::Signer | Self::Exchange | Self::Worker | Self::Merchant | Self::Load)
     }
 
+    /// Whether its instances run the program `batzen`.
+    #[must_use]
+    pub const fn is_of_batzen(self) -> bool {
+        !matches!(self, Self::Postgres | Self::Standby | Self::Proxy | Self::Load | Self::Prometheus)
+    }
+
     /// The ports that an instance listens at on a host of its own.
     #[must_use]
     pub const fn ports(self) -> &'static [u16] {
@@ -189,7 +195,7 @@ impl Role {
             Self::Signer => &[7070, 7071],
             // The API, and the stream for the auditor.
             Self::Exchange => &[8081, 8090],
-            // The pages of wirewatch, aggregator, transfer and closer.
+            // The pages of its workers.
             Self::Worker => &[9181, 9182, 9183, 9184],
             Self::Load => &[],
             Self::Proxy => &[8443],
@@ -206,6 +212,36 @@ impl fmt::Display for Role {
     }
 }
 
+/// A worker of the exchange.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Worker {
+    /// Credits reserves with what came in at the bank.
+    Wirewatch,
+    /// Adds up the deposits of each merchant.
+    Aggregator,
+    /// Has the bank pay merchants.
+    Transfer,
+    /// Pays back what is left in old reserves.
+    Closer,
+}
+
+impl Worker {
+    /// All workers.
+    pub const ALL: [Self; 4] = [Self::Wirewatch, Self::Aggregator, Self::Transfer, Self::Closer];
+
+    /// Its name in topologies, and its command.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Wirewatch => "wirewatch",
+            Self::Aggregator => "aggregator",
+            Self::Transfer => "transfer",
+            Self::Closer => "closer",
+        }
+    }
+}
+
 /// Instances of a role.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -217,6 +253,12 @@ pub struct RoleSpec {
     /// The number of instances; by default one on each host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub count: Option<u16>,
+    /// For `worker`: the workers that each instance runs, by default all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workers: Option<Vec<Worker>>,
+    /// The directory of another version's `batzen` on these hosts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bin_dir: Option<PathBuf>,
     /// Options of its configuration, by section.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub settings: BTreeMap<String, BTreeMap<String, String>>,
@@ -348,20 +390,12 @@ impl Topology {
     }
 
     fn check_roles(&self) -> Result<(), TopologyError> {
-        for spec in &self.roles {
-            let member = format!("role {}", spec.role);
-            if spec.hosts.is_empty() {
-                return Err(wrong(member, "hosts is empty"));
-            }
-            if let Some(unknown) = spec.hosts.iter().find(|host| !self.hosts.contains_key(*host)) {
-                return Err(wrong(member, format_args!("there is no host {unknown}")));
-            }
-            if !(1..=COUNT_MAX).contains(&spec.instances()) {
-                return Err(wrong(member, format_args!("count must be 1 to {COUNT_MAX}")));
-            }
-            if spec.cpu_share.is_some_and(|share| !(share > 0.0 && share <= 1.0)) {
-                return Err(wrong(member, "cpu_share must be above 0 and at most 1, such as 0.25"));
-            }
+        self.roles.iter().try_for_each(|spec| self.check_role(spec))?;
+        let runs = |worker| self.roles.iter().any(|spec| spec.workers().contains(&worker));
+        if self.count(Role::Worker) > 0
+            && let Some(missing) = Worker::ALL.into_iter().find(|worker| !runs(*worker))
+        {
+            return Err(wrong("role worker", format_args!("no instance runs {}", missing.name())));
         }
         for role in Role::ALL {
             if self.count(role) > 1 && !role.may_repeat() {
@@ -376,6 +410,7 @@ impl Topology {
         };
         needs(Role::Exchange, Role::Bank, "an exchange has its account at a bank")?;
         needs(Role::Worker, Role::Postgres, "workers of their own share a database with the exchange")?;
+        needs(Role::Worker, Role::Signer, "workers of their own share its keys")?;
         needs(Role::Standby, Role::Postgres, "a standby follows a primary")?;
         needs(Role::Proxy, Role::Exchange, "the proxy stands before an exchange")?;
         needs(Role::Merchant, Role::Exchange, "a merchant needs an exchange")?;
@@ -388,6 +423,38 @@ impl Topology {
             needs(Role::Exchange, Role::Proxy, "several processes need one address")?;
         }
         Ok(())
+    }
+
+    fn check_role(&self, spec: &RoleSpec) -> Result<(), TopologyError> {
+        let refuse = |reason: &dyn fmt::Display| Err(wrong(format_args!("role {}", spec.role), reason));
+        if spec.hosts.is_empty() {
+            return refuse(&"hosts is empty");
+        }
+        if let Some(unknown) = spec.hosts.iter().find(|host| !self.hosts.contains_key(*host)) {
+            return refuse(&format_args!("there is no host {unknown}"));
+        }
+        if !(1..=COUNT_MAX).contains(&spec.instances()) {
+            return refuse(&format_args!("count must be 1 to {COUNT_MAX}"));
+        }
+        if spec.cpu_share.is_some_and(|share| !(share > 0.0 && share <= 1.0)) {
+            return refuse(&"cpu_share must be above 0 and at most 1, such as 0.25");
+        }
+        if let Some(workers) = &spec.workers {
+            if spec.role != Role::Worker {
+                return refuse(&"only the role worker has workers");
+            }
+            let different: BTreeSet<_> = workers.iter().collect();
+            if workers.is_empty() || different.len() < workers.len() {
+                return refuse(
+                    &"workers names at least one, each once, such as [\"aggregator\", \"transfer\"]",
+                );
+            }
+        }
+        match &spec.bin_dir {
+            Some(_) if !spec.role.is_of_batzen() => refuse(&"it does not run batzen, so it has no bin_dir"),
+            Some(dir) if !dir.is_absolute() => refuse(&"bin_dir must begin with /, such as /opt/batzen-0.1"),
+            _ => Ok(()),
+        }
     }
 
     fn check_links(&self) -> Result<(), TopologyError> {
@@ -456,6 +523,23 @@ impl RoleSpec {
         self.count.unwrap_or_else(|| u16::try_from(self.hosts.len()).unwrap_or(u16::MAX))
     }
 
+    /// The workers that each instance runs.
+    #[must_use]
+    pub fn workers(&self) -> &[Worker] {
+        match &self.workers {
+            Some(workers) => workers,
+            None if self.role == Role::Worker => &Worker::ALL,
+            None => &[],
+        }
+    }
+
+    /// The ports that an instance listens at on a host of its own.
+    #[must_use]
+    pub fn ports(&self) -> &'static [u16] {
+        let all = self.role.ports();
+        if self.role == Role::Worker { &all[..self.workers().len()] } else { all }
+    }
+
     /// The host of each instance.
     pub fn placed(&self) -> impl Iterator<Item = &String> {
         self.hosts.iter().cycle().take(usize::from(self.instances()))
@@ -503,6 +587,24 @@ mod tests {
         assert_eq!(two, "role exchange: several processes share a database: add a role postgres");
         let slow = of("role = 'exchange'", "role = 'exchange'\ncpu_share = 0.0");
         assert!(slow.contains("cpu_share must be above 0"));
+        assert_eq!(
+            of("role = 'bank'", "role = 'bank'\nworkers = ['closer']"),
+            "role bank: only the role worker has workers"
+        );
+        assert!(of("role = 'bank'", "role = 'bank'\nbin_dir = 'old'").contains("bin_dir must begin with /"));
+        assert!(
+            of("role = 'bank'", "role = 'proxy'\nbin_dir = '/old'").contains("it does not run batzen"),
+            "nginx is none of its programs"
+        );
+        let some = |workers: &str| {
+            let worker = format!("[[role]]\nrole = 'worker'\nhosts = ['one']\nworkers = {workers}");
+            let others =
+                ["postgres", "signer"].map(|role| format!("[[role]]\nrole = '{role}'\nhosts = ['one']\n"));
+            let text = format!("{SMALL}\n{}{worker}", others.concat());
+            Topology::parse(&text).unwrap_err().to_string()
+        };
+        assert!(some("['closer', 'closer']").contains("each once"));
+        assert_eq!(some("['wirewatch', 'aggregator', 'closer']"), "role worker: no instance runs transfer");
         let step = format!("{SMALL}\n[[step]]\nrun = ['dance']");
         assert!(
             Topology::parse(&step).unwrap_err().to_string().starts_with("step 1: run begins with one of")
@@ -520,6 +622,8 @@ mod tests {
             role: Role::Load,
             hosts: vec!["a".into(), "b".into()],
             count: Some(3),
+            workers: None,
+            bin_dir: None,
             settings: BTreeMap::new(),
             cpu_share: None,
         };

@@ -171,6 +171,45 @@ fn what_a_killed_controller_has_begun_is_removed() {
     assert!(!Path::new(state["runtime_dir"].as_str().unwrap()).exists());
 }
 
+#[test]
+fn workers_of_two_versions_share_a_database_and_status_names_both() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = std::path::PathBuf::from(lab().get_program()).with_file_name("batzen");
+    let other = dir.path().join("batzen");
+    let text = format!(
+        "#!/bin/sh\nif [ \"$1\" = --version ]; then echo batzen 0.1.9; exit; fi\nexec {} \"$@\"\n",
+        program.display()
+    );
+    std::fs::write(&other, text).unwrap();
+    std::fs::set_permissions(&other, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let mut topology = "name = 'test'\nrsa_bits = 1024\n[hosts.here]\n".to_owned();
+    for (role, more) in [
+        ("postgres", String::new()),
+        ("bank", String::new()),
+        ("signer", String::new()),
+        ("exchange", String::new()),
+        ("worker", "workers = ['wirewatch', 'closer']".to_owned()),
+        ("worker", format!("workers = ['aggregator', 'transfer']\nbin_dir = '{}'", dir.path().display())),
+        ("load", String::new()),
+    ] {
+        topology.push_str(&format!("[[role]]\nrole = '{role}'\nhosts = ['here']\n{more}\n"));
+    }
+    let experiment = Experiment::up(&topology);
+    let status: Value = serde_json::from_str(&experiment.must(&["status", "--json"])).unwrap();
+    let version = |process: &str| {
+        let mut rows = status["processes"].as_array().unwrap().iter();
+        rows.find(|row| row["instance"] == process).unwrap_or_else(|| panic!("{status:#}"))["version"].clone()
+    };
+    assert_eq!(version("worker-1-wirewatch"), env!("CARGO_PKG_VERSION"));
+    assert_eq!(version("worker-2-transfer"), "0.1.9");
+    assert_eq!(version("postgres"), Value::Null, "it has versions of its own");
+    assert_eq!(experiment.pids().len(), 9, "{status:#}");
+    experiment.must(&["load", "start", "--wallets", "2"]);
+    experiment.wait_for_payments(3);
+    let checked: Value = serde_json::from_str(&experiment.must(&["check", "--json"])).unwrap();
+    assert_eq!(checked["conserved"], true, "{checked}");
+}
+
 /// Kills all agents of an experiment with SIGKILL.
 fn kill_agents(runtime_dir: &str) {
     let entries = std::fs::read_dir("/proc").unwrap().flatten();

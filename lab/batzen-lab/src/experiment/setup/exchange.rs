@@ -246,9 +246,9 @@ impl SetUp<'_> {
         let text = self.exchange_config(instance)?;
         let conf = self.configure(instance, text)?;
         for (worker, authority) in worker_pages(instance) {
-            let command =
-                self.batzen(instance, &["exchange", worker, "-c", &conf, "--metrics", &authority])?;
-            self.start_process(instance, &format!("{}-{worker}", instance.name), command)?;
+            let name = worker.name();
+            let command = self.batzen(instance, &["exchange", name, "-c", &conf, "--metrics", &authority])?;
+            self.start_process(instance, &format!("{}-{name}", instance.name), command)?;
             self.wait_until(instance, (&authority, "/health"))?;
         }
         Ok(())

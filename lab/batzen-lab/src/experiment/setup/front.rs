@@ -129,7 +129,7 @@ impl SetUp<'_> {
                 .iter()
                 .flat_map(|found| match role {
                     Role::Worker => worker_pages(found)
-                        .map(|(worker, authority)| (format!("{}-{worker}", found.name), authority))
+                        .map(|(worker, authority)| (format!("{}-{}", found.name, worker.name()), authority))
                         .collect(),
                     _ => metrics_authority(found)
                         .map(|found_at| vec![(found.name.clone(), found_at)])

@@ -22,10 +22,10 @@ use serde_json::json;
 
 use crate::bench::load::wire;
 use crate::experiment::agent::{Agent, CommandLine, Request};
-use crate::experiment::hosts::{HostAccess, NETWORK};
-use crate::experiment::placement::{Instance, WORKERS};
+use crate::experiment::hosts::{HostAccess, NETWORK, version_of};
+use crate::experiment::placement::Instance;
 use crate::experiment::state::Experiment;
-use crate::experiment::topology::{HostKind, Role};
+use crate::experiment::topology::{HostKind, Role, Worker};
 
 /// Time that a service may take until it is ready. Large RSA keys take a while on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -143,6 +143,7 @@ impl<'a> SetUp<'a> {
         ensure!(!self.interrupted.load(Relaxed), "interrupted");
         eprintln!("  {} on {}", instance.name, instance.host);
         self.experiment.event("start", &instance.name)?;
+        self.note_version(instance)?;
         match instance.role {
             Role::Postgres => self.start_postgres(instance),
             Role::Standby => self.start_standby(instance),
@@ -163,6 +164,20 @@ impl<'a> SetUp<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Asks the program of an instance for its version, if nobody has.
+    fn note_version(&mut self, instance: &Instance) -> anyhow::Result<()> {
+        if !instance.role.is_of_batzen() || instance.version.is_some() {
+            return Ok(());
+        }
+        let program = self.host(instance)?.batzen_of(instance);
+        let said = self.agent(instance)?.run(CommandLine::new([&program, "--version"]))?;
+        let mut known = self.experiment.state.instances.iter_mut();
+        if let Some(known) = known.find(|known| known.name == instance.name) {
+            known.version = Some(version_of(&said));
+        }
+        self.experiment.save()
     }
 
     fn host(&self, instance: &Instance) -> anyhow::Result<HostAccess> {
@@ -207,7 +222,7 @@ impl<'a> SetUp<'a> {
 
     /// A command of the product on the instance's host.
     fn batzen(&self, instance: &Instance, words: &[&str]) -> anyhow::Result<CommandLine> {
-        let program = self.host(instance)?.batzen;
+        let program = self.host(instance)?.batzen_of(instance);
         let mut command = CommandLine::new(std::iter::once(program.as_str()).chain(words.iter().copied()));
         command.env.insert("HOME".to_owned(), self.dir(instance)?.to_string_lossy().into_owned());
         if self.experiment.state.certificate.is_some() {
@@ -446,9 +461,9 @@ impl<'a> SetUp<'a> {
 }
 
 /// The workers of an instance, and where each shows its metrics.
-fn worker_pages(instance: &Instance) -> impl Iterator<Item = (&'static str, String)> {
+fn worker_pages(instance: &Instance) -> impl Iterator<Item = (Worker, String)> {
     let authorities = instance.ports.iter().map(|port| format!("{}:{port}", instance.address));
-    WORKERS.into_iter().zip(authorities)
+    instance.workers.iter().copied().zip(authorities)
 }
 
 /// The address at which an instance shows its metrics.
