@@ -50,7 +50,7 @@ pub(crate) enum Command {
     Ssh(experiment::SshArgs),
     /// Put load on what is up: start, stop, scale, rate, mix, ramp, show
     Load(experiment::LoadCommand),
-    /// Check that no money is lost: end the load, and ask the auditor and the books
+    /// Check that no money is lost: end the load, and ask the auditor, the books and the switch
     Check(experiment::CheckArgs),
     /// Show a kept experiment as a page
     Open(experiment::OpenArgs),

@@ -12,11 +12,13 @@
 //! | `load` | wallets that put load on everything |
 //! | `network` | delay, loss and cuts between sites |
 //! | `control` | the controller's side of the load |
+//! | `check` | whether money is lost |
 //! | [`ramp`] | the knee of the load curve, and what limits it |
 //! | `page` | the page of a kept experiment |
 //! | `sweep` | the same experiment with other values of one parameter |
 
 pub mod agent;
+mod check;
 mod control;
 mod hosts;
 mod load;
@@ -206,7 +208,7 @@ pub struct SshArgs {
     at: DirArgs,
 }
 
-/// Check that no money is lost: end the load, and ask the auditor and the books
+/// Check that no money is lost: end the load, and ask the auditor, the books and the switch
 #[derive(Args, Clone, Debug)]
 pub struct CheckArgs {
     #[command(flatten)]
@@ -475,7 +477,7 @@ fn carry_out(
     }
     // The steps may have added instances.
     experiment = Experiment::open(dir)?;
-    let checked = control::check(&mut experiment);
+    let checked = check::check(&experiment);
     if let Err(error) = take_down(&mut experiment) {
         failed.push(format!("{error:#}"));
     }
@@ -494,7 +496,7 @@ fn carry_out(
     let ramp = control::kept_ramp(&experiment);
     let operations = page::operations(&experiment);
     if operations == 0 && !experiment.of(Role::Load).is_empty() {
-        failed.push("no wallet has done anything".to_owned());
+        failed.push("the load has done nothing".to_owned());
     }
     let is_right =
         checked["conserved"] == true && checked["findings"].as_u64().is_none_or(|count| count == 0);
@@ -644,7 +646,7 @@ fn one_more(experiment: &Experiment, role: Role, index: u16) -> anyhow::Result<I
     let there = experiment.state.instances.iter().filter(|instance| instance.host == *host);
     let mut used: Vec<u16> = there.flat_map(|instance| instance.ports.clone()).collect();
     let mut ports = Vec::new();
-    for base in spec.ports() {
+    for base in experiment.topology.ports(spec) {
         let port = if is_local {
             batzen_testkit::ports::reserve()?
         } else {
@@ -804,8 +806,8 @@ pub fn shell(args: &SshArgs) -> anyhow::Result<ExitCode> {
 /// # Errors
 /// When a service does not answer.
 pub fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
-    let mut experiment = Experiment::open(&args.at.dir)?;
-    let verdict = control::check(&mut experiment)?;
+    let experiment = Experiment::open(&args.at.dir)?;
+    let verdict = check::check(&experiment)?;
     let is_right =
         verdict["conserved"] == true && verdict["findings"].as_u64().is_none_or(|count| count == 0);
     if args.json {

@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs as _};
 use std::path::PathBuf;
 
+use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 
 use super::topology::{HostKind, Role, RoleSpec, Topology, Worker};
@@ -79,6 +80,12 @@ impl Instance {
         }
     }
 
+    /// The participants of the switch that it plays, and the ports of their callbacks.
+    pub fn participants(&self) -> impl Iterator<Item = (String, u16)> {
+        let ports = if self.role == Role::Load { self.ports.as_slice() } else { &[] };
+        ports.iter().zip(1..).map(|(port, number)| (format!("{}-{number}", self.name), *port))
+    }
+
     /// Its first port.
     #[must_use]
     pub fn port(&self) -> u16 {
@@ -119,6 +126,23 @@ pub fn address(topology: &Topology, network: u8, name: &str) -> String {
     }
 }
 
+/// The address of a service of an experiment.
+pub(super) fn socket_addr(authority: &str) -> anyhow::Result<SocketAddr> {
+    let mut found = authority.to_socket_addrs().with_context(|| authority.to_owned())?;
+    found.next().with_context(|| format!("{authority} has no address"))
+}
+
+/// The address at which an instance shows its metrics.
+pub(super) fn metrics_authority(instance: &Instance) -> Option<String> {
+    match instance.role {
+        // The HTTP interface of the one, and the operators' of the other.
+        Role::Ledger | Role::Switch => Some(format!("{}:{}", instance.address, instance.ports.get(1)?)),
+        Role::Bank | Role::Exchange | Role::Merchant | Role::Auditor => Some(instance.authority()),
+        Role::Signer => Some(format!("{}:{}", instance.address, instance.ports.get(1)?)),
+        Role::Postgres | Role::Standby | Role::Proxy | Role::Worker | Role::Load | Role::Prometheus => None,
+    }
+}
+
 /// Places every instance. `free_port` names a free port of this machine, for hosts that share it.
 ///
 /// # Errors
@@ -137,8 +161,8 @@ pub fn place<E>(
         for ((spec, host), index) in placed.zip(0_u16..) {
             let name = if is_single { role.name().to_owned() } else { format!("{role}-{}", index + 1) };
             let is_local = topology.hosts.get(host).is_some_and(|host| host.kind == HostKind::Local);
-            let mut ports = Vec::with_capacity(spec.ports().len());
-            for base in spec.ports() {
+            let mut ports = Vec::with_capacity(topology.ports(spec).len());
+            for base in topology.ports(spec) {
                 let port = if is_local {
                     free_port()?
                 } else {

@@ -34,7 +34,7 @@ pub struct Usage {
     pub busiest_thread: f64,
     /// The share of the time for which it may run.
     pub share: f64,
-    /// The time of one of the exchange's lanes per second by stage, in seconds: prefetch, execute, commit.
+    /// The time of one of its lanes, if it is an exchange or a switch, per second by stage, in seconds: prefetch, execute, commit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lane_s: Option<[f64; 3]>,
     /// The average time of a commit in milliseconds.
@@ -232,7 +232,9 @@ impl Step {
     fn database(&self) -> Option<Bottleneck> {
         let most = self.waiting()?;
         let commit_ms = most.commit_ms.map_or_else(|| "?".to_owned(), number);
-        let Some(database) = self.usage.iter().find(|usage| usage.role == Role::Postgres) else {
+        // A switch has a store of its own.
+        let is_its = |usage: &&Usage| usage.role == Role::Postgres && most.role == Role::Exchange;
+        let Some(database) = self.usage.iter().find(is_its) else {
             return Some(Bottleneck {
                 stage: "disk".to_owned(),
                 why: format!(

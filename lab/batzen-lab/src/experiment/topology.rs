@@ -120,6 +120,10 @@ pub enum Role {
     Standby,
     /// The bank.
     Bank,
+    /// The switch's ledger, if it is a process of its own.
+    Ledger,
+    /// The interbank switch.
+    Switch,
     /// A signer, which holds the exchange's private keys; the second and later ones follow the first.
     Signer,
     /// A process of the exchange that serves its API.
@@ -132,7 +136,7 @@ pub enum Role {
     Merchant,
     /// An auditor that follows the exchange.
     Auditor,
-    /// Wallets that put load on everything.
+    /// Wallets, and participants of the switch, that put load on everything.
     Load,
     /// Prometheus, which records every service's metrics.
     Prometheus,
@@ -140,10 +144,12 @@ pub enum Role {
 
 impl Role {
     /// All roles, in the order in which they are started.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 13] = [
         Self::Postgres,
         Self::Standby,
         Self::Bank,
+        Self::Ledger,
+        Self::Switch,
         Self::Signer,
         Self::Proxy,
         Self::Exchange,
@@ -161,6 +167,8 @@ impl Role {
             Self::Postgres => "postgres",
             Self::Standby => "standby",
             Self::Bank => "bank",
+            Self::Ledger => "ledger",
+            Self::Switch => "switch",
             Self::Signer => "signer",
             Self::Exchange => "exchange",
             Self::Worker => "worker",
@@ -191,13 +199,18 @@ impl Role {
             Self::Postgres => &[5532],
             Self::Standby => &[5533],
             Self::Bank => &[8082],
+            // The binary protocol, and HTTP.
+            Self::Ledger => &[3001, 3002],
+            // The participants' interface, and the operators'.
+            Self::Switch => &[8090, 8091],
             // The signing port and the page's.
             Self::Signer => &[7070, 7071],
             // The API, and the stream for the auditor.
             Self::Exchange => &[8081, 8090],
             // The pages of its workers.
             Self::Worker => &[9181, 9182, 9183, 9184],
-            Self::Load => &[],
+            // The callbacks of the participants that it plays.
+            Self::Load => &[9701, 9702, 9703, 9704],
             Self::Proxy => &[8443],
             Self::Merchant => &[9966],
             Self::Auditor => &[8083],
@@ -399,8 +412,15 @@ impl Topology {
         }
         for role in Role::ALL {
             if self.count(role) > 1 && !role.may_repeat() {
-                return Err(wrong(format_args!("role {role}"), "an experiment has at most one"));
+                let why = match role {
+                    Role::Switch => "count: a switch keeps its state in memory, so it is one process",
+                    _ => "an experiment has at most one",
+                };
+                return Err(wrong(format_args!("role {role}"), why));
             }
+        }
+        if self.count(Role::Switch) > 0 && self.currency.len() != 3 {
+            return Err(wrong("currency", "a switch clears currencies of three letters, such as EUR"));
         }
         let needs = |role, needed, why: &str| {
             if self.count(role) > 0 && self.count(needed) == 0 {
@@ -416,7 +436,10 @@ impl Topology {
         needs(Role::Merchant, Role::Exchange, "a merchant needs an exchange")?;
         needs(Role::Auditor, Role::Exchange, "an auditor follows an exchange")?;
         needs(Role::Signer, Role::Exchange, "a signer signs for an exchange")?;
-        needs(Role::Load, Role::Exchange, "wallets need an exchange")?;
+        needs(Role::Ledger, Role::Switch, "a ledger of its own is that of a switch")?;
+        if self.count(Role::Switch) == 0 {
+            needs(Role::Load, Role::Exchange, "wallets need an exchange")?;
+        }
         if self.count(Role::Exchange) > 1 {
             needs(Role::Exchange, Role::Postgres, "several processes share a database")?;
             needs(Role::Exchange, Role::Signer, "several processes share their keys")?;
@@ -485,6 +508,17 @@ impl Topology {
         self.hosts.values().map(|host| &host.site).collect()
     }
 
+    /// The ports that an instance listens at on a host of its own.
+    #[must_use]
+    pub fn ports(&self, spec: &RoleSpec) -> &'static [u16] {
+        let all = spec.role.ports();
+        match spec.role {
+            Role::Worker => &all[..spec.workers().len()],
+            Role::Load if self.count(Role::Switch) == 0 => &[],
+            _ => all,
+        }
+    }
+
     /// The number of instances of a role.
     #[must_use]
     pub fn count(&self, role: Role) -> u16 {
@@ -533,13 +567,6 @@ impl RoleSpec {
         }
     }
 
-    /// The ports that an instance listens at on a host of its own.
-    #[must_use]
-    pub fn ports(&self) -> &'static [u16] {
-        let all = self.role.ports();
-        if self.role == Role::Worker { &all[..self.workers().len()] } else { all }
-    }
-
     /// The host of each instance.
     pub fn placed(&self) -> impl Iterator<Item = &String> {
         self.hosts.iter().cycle().take(usize::from(self.instances()))
@@ -583,6 +610,10 @@ mod tests {
         assert!(of("[hosts.one]", "[hosts.one]\ncolour = 'red'").contains("unknown field `colour`"));
         assert_eq!(of("hosts = ['one']", "hosts = ['two']"), "role bank: there is no host two");
         assert!(of("role = 'bank'", "role = 'worker'").contains("add a role bank"));
+        let switch = of("role = 'exchange'", "role = 'switch'\ncount = 2");
+        assert_eq!(switch, "role switch: count: a switch keeps its state in memory, so it is one process");
+        assert!(of("role = 'exchange'", "role = 'switch'").starts_with("currency: a switch clears"));
+        assert!(of("role = 'exchange'", "role = 'ledger'").contains("add a role switch"));
         let two = of("role = 'exchange'", "role = 'exchange'\ncount = 2");
         assert_eq!(two, "role exchange: several processes share a database: add a role postgres");
         let slow = of("role = 'exchange'", "role = 'exchange'\ncpu_share = 0.0");

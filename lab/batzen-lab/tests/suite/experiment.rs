@@ -55,20 +55,41 @@ impl Experiment {
             .collect()
     }
 
+    /// Waits until a process that was killed runs again.
+    fn wait_until_started_again(&self, name: &str) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let status = stdout(&on(&self.path(), &["status", "--json"]));
+            let status: Value = serde_json::from_str(&status).unwrap();
+            let mut rows = status["processes"].as_array().unwrap().iter();
+            let row = rows.find(|row| row["instance"] == name).unwrap();
+            if row["pid"].is_u64() && row["restarts"].as_u64() > Some(0) {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{row}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
     /// Waits until wallets have done more payments than `count`; returns how many.
     fn wait_for_payments(&self, count: u64) -> u64 {
-        let out = self.path().join("hosts/here/load/out");
+        self.wait_for("load", "pay", count)
+    }
+
+    /// Waits until a generator has done more operations of a kind than `count`; returns how many.
+    fn wait_for(&self, generator: &str, kind: &str, count: u64) -> u64 {
+        let out = self.path().join("hosts/here").join(generator).join("out");
         let deadline = Instant::now() + PATIENCE;
         loop {
             let text = std::fs::read_to_string(&out).unwrap_or_default();
             let seconds = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-            let done: u64 = seconds.map(|second| second["kinds"]["pay"]["ops"].as_u64().unwrap_or(0)).sum();
+            let done: u64 = seconds.map(|second| second["kinds"][kind]["ops"].as_u64().unwrap_or(0)).sum();
             if done > count {
                 return done;
             }
             assert!(
                 Instant::now() < deadline,
-                "{done} payments; {}",
+                "{done} of {kind}; {}",
                 text.lines().last().unwrap_or_default()
             );
             std::thread::sleep(Duration::from_millis(100));
@@ -208,6 +229,37 @@ fn workers_of_two_versions_share_a_database_and_status_names_both() {
     experiment.wait_for_payments(3);
     let checked: Value = serde_json::from_str(&experiment.must(&["check", "--json"])).unwrap();
     assert_eq!(checked["conserved"], true, "{checked}");
+}
+
+#[test]
+fn a_switch_is_loaded_and_killed_and_its_positions_are_those_of_its_ledger() {
+    let topology = std::fs::read_to_string("../topologies/switch.toml").unwrap();
+    let experiment = Experiment::up(&topology);
+    experiment.must(&["load", "start", "--wallets", "20", "--rate", "40"]);
+    let mut done = 0;
+    for victim in ["switch", "ledger", "load"] {
+        done = experiment.wait_for("load", "transfer", done + 10);
+        experiment.must(&["disturb", "kill", victim]);
+    }
+    experiment.wait_until_started_again("load");
+    // One that was started again has no load before it is told.
+    experiment.must(&["load", "rate", "30"]);
+    experiment.wait_for("load", "transfer", done + 10);
+    experiment.must(&["scale", "load", "2"]);
+    experiment.wait_for("load-2", "transfer", 10);
+    let ramp = ["load", "ramp", "--from", "20", "--steps", "1", "--step-s", "2", "--json"];
+    let ramp: Value = serde_json::from_str(&experiment.must(&ramp)).unwrap();
+    let usage = ramp["steps"][0]["usage"].as_array().unwrap();
+    let switch = usage.iter().find(|used| used["instance"] == "switch").unwrap();
+    assert!(switch["lane_s"].is_array() && switch["commit_ms"].is_number(), "{ramp:#}");
+    let checked: Value = serde_json::from_str(&experiment.must(&["check", "--json"])).unwrap();
+    assert_eq!((&checked["conserved"], &checked["findings"]), (&true.into(), &Value::Null), "{checked:#}");
+    let (committed, told) = (&checked["switch"]["committed"], &checked["switch"]["told"]);
+    assert!(told.as_u64() > Some(30) && told.as_u64() <= committed.as_u64(), "{checked:#}");
+    let wrong = on(&experiment.path(), &["load", "start", "--mix", "pay=1,transfer=1", "--rate", "5"]);
+    assert!(wrong.status.success(), "{}", stderr(&wrong));
+    let shown = experiment.must(&["load", "show", "--seconds", "4"]);
+    assert!(shown.contains("there is no exchange"), "{shown}");
 }
 
 /// Kills all agents of an experiment with SIGKILL.

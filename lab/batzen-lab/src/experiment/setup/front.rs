@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 
-use super::{PATIENCE, SetUp, metrics_authority, socket_addr, worker_pages};
+use super::{PATIENCE, SetUp, worker_pages};
 use crate::experiment::agent::{CommandLine, Request};
-use crate::experiment::placement::Instance;
+use crate::experiment::placement::{Instance, metrics_authority, socket_addr};
 use crate::experiment::topology::Role;
 
 impl SetUp<'_> {

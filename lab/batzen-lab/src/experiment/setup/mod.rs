@@ -4,15 +4,16 @@
 //! |---|---|
 //! | `postgres` | the exchange's database and its standby |
 //! | `exchange` | tables, signers, processes and workers of the exchange, and its offline tool |
+//! | `clearing` | the switch, its ledger and its participants |
 //! | `front` | the proxy and Prometheus, which are told when instances come and go |
 
+mod clearing;
 mod exchange;
 mod front;
 mod postgres;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -23,7 +24,7 @@ use serde_json::json;
 use crate::bench::load::wire;
 use crate::experiment::agent::{Agent, CommandLine, Request};
 use crate::experiment::hosts::{HostAccess, NETWORK, version_of};
-use crate::experiment::placement::Instance;
+use crate::experiment::placement::{Instance, socket_addr};
 use crate::experiment::state::Experiment;
 use crate::experiment::topology::{HostKind, Role, Worker};
 
@@ -75,12 +76,6 @@ fn put_section(text: &mut String, name: &str, options: &[(&str, String)]) {
     for (option, value) in options {
         let _ = writeln!(text, "{option} = {value}");
     }
-}
-
-/// The address of a service of an experiment.
-pub(in crate::experiment) fn socket_addr(authority: &str) -> anyhow::Result<SocketAddr> {
-    let mut found = authority.to_socket_addrs().with_context(|| authority.to_owned())?;
-    found.next().with_context(|| format!("{authority} has no address"))
 }
 
 /// Sends a request that must succeed, or find its work done.
@@ -148,6 +143,8 @@ impl<'a> SetUp<'a> {
             Role::Postgres => self.start_postgres(instance),
             Role::Standby => self.start_standby(instance),
             Role::Bank => self.start_bank(instance),
+            Role::Ledger => self.start_ledger(instance),
+            Role::Switch => self.start_switch(instance),
             Role::Signer => self.start_signer(instance),
             Role::Exchange => self.start_exchange(instance),
             Role::Worker => self.start_workers(instance),
@@ -452,10 +449,13 @@ impl<'a> SetUp<'a> {
     }
 
     fn start_load(&mut self, instance: &Instance) -> anyhow::Result<()> {
+        self.enrol(instance)?;
         let mut command = self.batzen(instance, &[])?;
         command.argv = vec![self.host(instance)?.lab, "agent".to_owned(), "load".to_owned()];
         self.start_process(instance, &instance.name.clone(), command)?;
-        let line = serde_json::to_string(&crate::experiment::load::Order::Target(self.experiment.target()?))?;
+        let line = serde_json::to_string(&crate::experiment::load::Order::Target(
+            self.experiment.target(instance)?,
+        ))?;
         self.agent(instance)?.ask(&Request::Input { name: instance.name.clone(), line }).map(drop)
     }
 }
@@ -464,13 +464,4 @@ impl<'a> SetUp<'a> {
 fn worker_pages(instance: &Instance) -> impl Iterator<Item = (Worker, String)> {
     let authorities = instance.ports.iter().map(|port| format!("{}:{port}", instance.address));
     instance.workers.iter().copied().zip(authorities)
-}
-
-/// The address at which an instance shows its metrics.
-pub(in crate::experiment) fn metrics_authority(instance: &Instance) -> Option<String> {
-    match instance.role {
-        Role::Bank | Role::Exchange | Role::Merchant | Role::Auditor => Some(instance.authority()),
-        Role::Signer => Some(format!("{}:{}", instance.address, instance.ports.get(1)?)),
-        Role::Postgres | Role::Standby | Role::Proxy | Role::Worker | Role::Load | Role::Prometheus => None,
-    }
 }
