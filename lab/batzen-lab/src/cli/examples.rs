@@ -28,12 +28,13 @@ pub(crate) const EXAMPLES: &Examples = &[
     (
         &["disturb"],
         "batzen-lab disturb kill exchange-1\nbatzen-lab disturb cut second    cuts a site off\n\
-         batzen-lab disturb slow postgres 0.1",
+         batzen-lab disturb slow postgres 0.1\nbatzen-lab disturb slow-disk postgres --delay-ms 20",
     ),
     (&["disturb", "kill"], "batzen-lab disturb kill exchange-1"),
     (&["disturb", "stop"], "batzen-lab disturb stop postgres"),
     (&["disturb", "start"], "batzen-lab disturb start postgres"),
     (&["disturb", "slow"], "batzen-lab disturb slow exchange-2 0.1"),
+    (&["disturb", "slow-disk"], "batzen-lab disturb slow-disk postgres --delay-ms 20"),
     (&["disturb", "promote"], "batzen-lab disturb promote"),
     (&["disturb", "cut"], "batzen-lab disturb cut second"),
     (&["disturb", "heal"], "batzen-lab disturb heal second"),

@@ -376,6 +376,11 @@ fn usage(experiment: &Experiment, from_ms: u64, to_ms: u64) -> anyhow::Result<(V
                 cores: growth(before.cpu_ms, after.cpu_ms, begin, end),
                 busiest_thread: growth(before.busiest_thread_ms, after.busiest_thread_ms, begin, end),
                 share: 1.0,
+                disk_delay_ms: None,
+                disk_busy: before
+                    .disk_busy_ms
+                    .zip(after.disk_busy_ms)
+                    .map(|(before, after)| growth(before, after, begin, end)),
                 lane_s: None,
                 commit_ms: None,
                 rtt_ms: None,
@@ -384,7 +389,7 @@ fn usage(experiment: &Experiment, from_ms: u64, to_ms: u64) -> anyhow::Result<(V
         let states = experiment.agent(host)?.status()?;
         for used in usage.iter_mut().filter(|used| used.host == *host) {
             if let Some(state) = states.iter().find(|state| state.name == used.instance) {
-                used.share = state.share;
+                (used.share, used.disk_delay_ms) = (state.share, state.disk_delay_ms);
             }
         }
     }

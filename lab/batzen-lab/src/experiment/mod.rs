@@ -138,6 +138,8 @@ enum DisturbCommand {
     Start(InstanceArgs),
     /// Limit an instance to a share of the time
     Slow(SlowArgs),
+    /// Let each sync of an instance's files take longer
+    SlowDisk(SlowDiskArgs),
     /// Make the standby the primary
     Promote(DirArgs),
     /// Cut a site off from all others
@@ -192,6 +194,17 @@ struct SlowArgs {
     instance: String,
     /// Share of the time, above 0 and at most 1, which is the whole
     share: f64,
+    #[command(flatten)]
+    at: DirArgs,
+}
+
+#[derive(Args, Clone, Debug)]
+struct SlowDiskArgs {
+    /// Name of the instance, whose role has disk_delay_ms in the topology
+    instance: String,
+    /// Time that each sync takes longer; 0 ends it
+    #[arg(long, value_name = "MS")]
+    delay_ms: f64,
     #[command(flatten)]
     at: DirArgs,
 }
@@ -561,6 +574,7 @@ pub fn status(args: &StatusArgs) -> anyhow::Result<ExitCode> {
                 "host": host, "instance": state.name, "pid": state.pid,
                 "version": instance.and_then(|instance| instance.version.as_ref()), "wanted": state.is_wanted,
                 "restarts": state.restarts, "ended": state.ended, "share": state.share,
+                "disk_delay_ms": state.disk_delay_ms,
             }));
         }
     }
@@ -589,6 +603,9 @@ fn status_line(row: &Value) -> String {
     }
     if let Some(share) = row["share"].as_f64().filter(|share| *share < 1.0) {
         state.push_str(&format!(", {} % of the time", share * 100.0));
+    }
+    if let Some(delay_ms) = row["disk_delay_ms"].as_f64().filter(|delay_ms| *delay_ms > 0.0) {
+        state.push_str(&format!(", syncs take {delay_ms} ms longer"));
     }
     let version = row["version"].as_str().unwrap_or("–");
     format!("{:<14}{:<26}{pid:>9}  {version:<10}{state}", text("host"), text("instance"))
@@ -691,6 +708,7 @@ pub fn disturb(args: &DisturbArgs, interrupted: &AtomicBool) -> anyhow::Result<E
             (&args.at, args.instance.as_str())
         }
         DisturbCommand::Slow(args) => (&args.at, args.instance.as_str()),
+        DisturbCommand::SlowDisk(args) => (&args.at, args.instance.as_str()),
         DisturbCommand::Promote(at) => {
             let mut experiment = Experiment::open(&at.dir)?;
             let agents = experiment.agents()?;
@@ -719,6 +737,7 @@ pub fn disturb(args: &DisturbArgs, interrupted: &AtomicBool) -> anyhow::Result<E
         (what, request) = match &args.command {
             DisturbCommand::Kill(_) => ("kill", Request::Signal { name, signal: 9 }),
             DisturbCommand::Slow(args) => ("slow", Request::Pace { name, share: args.share }),
+            DisturbCommand::SlowDisk(args) => ("slow-disk", Request::Delay { name, delay_ms: args.delay_ms }),
             DisturbCommand::Stop(_) => {
                 // PostgreSQL waits for its clients on SIGTERM, and ends at once on SIGINT.
                 let is_database = ["postgres", "standby"].contains(&name.as_str());

@@ -40,6 +40,9 @@ pub struct Instance {
     /// The share of one core's time for which it may run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_share: Option<f64>,
+    /// The milliseconds that each sync of its files takes longer at first, if its disk may be slow.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk_delay_ms: Option<f64>,
     /// Whether it has ended for good.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_removed: bool,
@@ -65,6 +68,7 @@ impl Instance {
             version: None,
             settings: spec.settings.clone(),
             cpu_share: spec.cpu_share,
+            disk_delay_ms: spec.disk_delay_ms,
             is_removed: false,
         }
     }

@@ -193,6 +193,7 @@ fn the_schema_and_the_program_refuse_the_same() {
         ("hosts = ['one']", "hosts = ['one']\ncount = 0"),
         ("hosts = ['one']", "hosts = ['one']\ncpu_share = 0.0"),
         ("hosts = ['one']", "hosts = ['one']\nsettings = { bank = { PORT = 1 } }"),
+        ("hosts = ['one']", "hosts = ['one']\ndisk_delay_ms = -1"),
         ("hosts = ['one']", "hosts = ['one']\nworkers = ['baker']"),
         ("wait_s = 1", "wait_s = -1"),
         ("wait_s = 1", "sleep_s = 1"),

@@ -10,6 +10,8 @@ use std::path::PathBuf;
 use batzen_protocol::Currency;
 use serde::{Deserialize, Serialize};
 
+use super::agent::DELAY_MAX_MS;
+
 /// The largest number of hosts, which keeps addresses of namespaces short.
 const HOSTS_MAX: usize = 200;
 /// The largest number of sites.
@@ -278,6 +280,10 @@ pub struct RoleSpec {
     /// The share of one core's time for which each instance may run, as on a slow machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_share: Option<f64>,
+    /// The milliseconds that each sync of an instance's files takes longer, as on a disk that fails. Only with it, also if it is
+    /// 0, `disturb slow-disk` can change it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk_delay_ms: Option<f64>,
 }
 
 /// The connection between two sites, in both directions.
@@ -462,6 +468,9 @@ impl Topology {
         if spec.cpu_share.is_some_and(|share| !(share > 0.0 && share <= 1.0)) {
             return refuse(&"cpu_share must be above 0 and at most 1, such as 0.25");
         }
+        if spec.disk_delay_ms.is_some_and(|delay_ms| !(0.0..=DELAY_MAX_MS).contains(&delay_ms)) {
+            return refuse(&format_args!("disk_delay_ms must be 0 to {DELAY_MAX_MS}"));
+        }
         if let Some(workers) = &spec.workers {
             if spec.role != Role::Worker {
                 return refuse(&"only the role worker has workers");
@@ -618,6 +627,8 @@ mod tests {
         assert_eq!(two, "role exchange: several processes share a database: add a role postgres");
         let slow = of("role = 'exchange'", "role = 'exchange'\ncpu_share = 0.0");
         assert!(slow.contains("cpu_share must be above 0"));
+        let slow = of("role = 'exchange'", "role = 'exchange'\ndisk_delay_ms = -1");
+        assert_eq!(slow, "role exchange: disk_delay_ms must be 0 to 60000");
         assert_eq!(
             of("role = 'bank'", "role = 'bank'\nworkers = ['closer']"),
             "role bank: only the role worker has workers"
@@ -657,6 +668,7 @@ mod tests {
             bin_dir: None,
             settings: BTreeMap::new(),
             cpu_share: None,
+            disk_delay_ms: None,
         };
         assert_eq!(spec.placed().collect::<Vec<_>>(), ["a", "b", "a"]);
     }

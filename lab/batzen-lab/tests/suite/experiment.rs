@@ -322,6 +322,42 @@ fn a_ramp_names_the_front_that_is_slow() {
     assert!(ramp["bottleneck"]["why"].as_str().unwrap().contains("% of the time only"), "{ramp:#}");
 }
 
+#[test]
+fn a_ramp_names_the_disk_that_is_slow() {
+    let experiment = Experiment::up(&one_machine("disk_delay_ms = 0"));
+    let unprepared = on(&experiment.path(), &["disturb", "slow-disk", "bank", "--delay-ms", "20"]);
+    assert!(stderr(&unprepared).contains("give its role `disk_delay_ms = 0`"), "{}", stderr(&unprepared));
+    experiment.must(&["disturb", "slow-disk", "exchange", "--delay-ms", "600"]);
+    let status = experiment.must(&["status"]);
+    assert!(status.contains("syncs take 600 ms longer"), "{status}");
+    // A process that is started again finds the same disk.
+    experiment.must(&["disturb", "kill", "exchange"]);
+    let words = [
+        "load",
+        "ramp",
+        "--from",
+        "4",
+        "--steps",
+        "1",
+        "--step-s",
+        "6",
+        "--wallets",
+        "20",
+        "--p99-max-ms",
+        "500",
+        "--json",
+    ];
+    let ramp: Value = serde_json::from_str(&experiment.must(&words)).unwrap();
+    let usage = ramp["steps"].as_array().unwrap().last().unwrap()["usage"].as_array().unwrap();
+    let exchange = usage.iter().find(|used| used["instance"] == "exchange").unwrap();
+    assert_eq!(exchange["disk_delay_ms"], 600.0, "{exchange:#}");
+    assert!(exchange["commit_ms"].as_f64().unwrap() >= 600.0, "{exchange:#}");
+    assert_eq!(ramp["bottleneck"]["stage"], "disk of exchange", "{ramp:#}");
+    experiment.must(&["disturb", "slow-disk", "exchange", "--delay-ms", "0"]);
+    let checked: Value = serde_json::from_str(&experiment.must(&["check", "--json"])).unwrap();
+    assert_eq!((&checked["conserved"], &checked["findings"]), (&true.into(), &0.into()), "{checked}");
+}
+
 /// Whether this user and this kernel make network namespaces with links; a test that needs them says so when not.
 fn may_make_namespaces() -> bool {
     let name = format!("bztry{}", std::process::id());

@@ -242,7 +242,8 @@ impl<'a> SetUp<'a> {
     fn start_process(&mut self, instance: &Instance, name: &str, command: CommandLine) -> anyhow::Result<()> {
         let dir = self.dir(instance)?;
         let dir = if name == instance.name { dir } else { dir.join(name) };
-        self.agent(instance)?.ask(&Request::Start { name: name.to_owned(), command, dir }).map(drop)
+        let (name, disk_delay_ms) = (name.to_owned(), instance.disk_delay_ms);
+        self.agent(instance)?.ask(&Request::Start { name, command, dir, disk_delay_ms }).map(drop)
     }
 
     /// Starts a service of the product, and waits until it answers.
@@ -299,7 +300,8 @@ impl<'a> SetUp<'a> {
         let dir = access.dir.join(NETWORK);
         let agent = self.agents.get_mut(NETWORK).context("the network has an agent")?;
         let command = CommandLine::new(words);
-        agent.ask(&Request::Start { name: NETWORK.to_owned(), command, dir: dir.clone() })?;
+        let (name, disk_delay_ms) = (NETWORK.to_owned(), None);
+        agent.ask(&Request::Start { name, command, dir: dir.clone(), disk_delay_ms })?;
         let deadline = Instant::now() + PATIENCE;
         while !agent.get(&dir.join("out"), 0).is_ok_and(|(text, _)| text.contains("ready")) {
             let state = agent.status()?.pop();
