@@ -25,6 +25,7 @@ pub(crate) const EXAMPLES: &Examples = &[
     (&["status"], "batzen-lab status\nbatzen-lab status --dir town-1 --json"),
     (&["down"], "batzen-lab down"),
     (&["scale"], "batzen-lab scale exchange 3\nbatzen-lab scale load 8 --dir town-1"),
+    (&["upgrade"], "batzen-lab upgrade exchange-1 /opt/batzen-0.3/bin"),
     (
         &["disturb"],
         "batzen-lab disturb kill exchange-1\nbatzen-lab disturb cut second    cuts a site off\n\

@@ -44,6 +44,8 @@ pub(crate) enum Command {
     Down(experiment::DownArgs),
     /// Add or remove instances of a role while everything runs
     Scale(experiment::ScaleArgs),
+    /// Start an instance again with another version's program
+    Upgrade(experiment::UpgradeArgs),
     /// Inject failures: kill, stop or slow an instance or its disk, cut a site off, promote the standby
     Disturb(experiment::DisturbArgs),
     /// Run a command on a host, or a shell
@@ -132,6 +134,7 @@ pub(crate) fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Status(args) => experiment::status(&args),
         Command::Down(args) => experiment::down(&args),
         Command::Scale(args) => experiment::scale(&args, &bench::context()?.interrupted),
+        Command::Upgrade(args) => experiment::upgrade(&args, &bench::context()?.interrupted),
         Command::Disturb(args) => experiment::disturb(&args, &bench::context()?.interrupted),
         Command::Ssh(args) => experiment::shell(&args),
         Command::Load(args) => experiment::load(&args),

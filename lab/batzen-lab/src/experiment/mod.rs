@@ -121,6 +121,18 @@ pub struct ScaleArgs {
     at: DirArgs,
 }
 
+/// Start an instance again with another version's program
+#[derive(Args, Clone, Debug)]
+pub struct UpgradeArgs {
+    /// Name of the instance
+    instance: String,
+    /// Directory of the other `batzen` on its host
+    #[arg(value_name = "DIR")]
+    bin_dir: PathBuf,
+    #[command(flatten)]
+    at: DirArgs,
+}
+
 /// Inject a failure
 #[derive(Args, Clone, Debug)]
 pub struct DisturbArgs {
@@ -696,6 +708,25 @@ fn follow_scale(
     }
     removed.iter().try_for_each(|instance| set_up.remove(instance))?;
     set_up.update_prometheus()
+}
+
+/// Runs `batzen-lab upgrade`.
+///
+/// # Errors
+/// When there is no such instance or program, or it does not come back.
+pub fn upgrade(args: &UpgradeArgs, interrupted: &AtomicBool) -> anyhow::Result<ExitCode> {
+    let dir = &args.bin_dir;
+    ensure!(dir.is_absolute(), "{}: expected a directory that begins with /", dir.display());
+    let mut experiment = Experiment::open(&args.at.dir)?;
+    let role = experiment.instance(&args.instance)?.role;
+    ensure!(role.is_of_batzen(), "a {role} does not run batzen");
+    let mut found = experiment.state.instances.iter_mut();
+    let known = found.find(|known| known.name == args.instance).context("it was found before")?;
+    (known.bin_dir, known.version) = (Some(dir.clone()), None);
+    let (instance, agents) = (known.clone(), experiment.agents()?);
+    SetUp::new(&mut experiment, agents, interrupted).restart(&instance)?;
+    experiment.event("upgrade", &format!("{}: {}", args.instance, dir.display()))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Runs `batzen-lab disturb`.

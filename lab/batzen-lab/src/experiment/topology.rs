@@ -388,7 +388,7 @@ impl Topology {
     }
 
     fn check_steps(&self) -> Result<(), TopologyError> {
-        const COMMANDS: [&str; 6] = ["status", "load", "scale", "disturb", "ssh", "check"];
+        const COMMANDS: [&str; 7] = ["status", "load", "scale", "upgrade", "disturb", "ssh", "check"];
         for (step, number) in self.steps.iter().zip(1..) {
             let member = format!("step {number}");
             match step {

@@ -216,17 +216,24 @@ fn workers_of_two_versions_share_a_database_and_status_names_both() {
         topology.push_str(&format!("[[role]]\nrole = '{role}'\nhosts = ['here']\n{more}\n"));
     }
     let experiment = Experiment::up(&topology);
-    let status: Value = serde_json::from_str(&experiment.must(&["status", "--json"])).unwrap();
     let version = |process: &str| {
+        let status: Value = serde_json::from_str(&experiment.must(&["status", "--json"])).unwrap();
         let mut rows = status["processes"].as_array().unwrap().iter();
         rows.find(|row| row["instance"] == process).unwrap_or_else(|| panic!("{status:#}"))["version"].clone()
     };
     assert_eq!(version("worker-1-wirewatch"), env!("CARGO_PKG_VERSION"));
     assert_eq!(version("worker-2-transfer"), "0.1.9");
     assert_eq!(version("postgres"), Value::Null, "it has versions of its own");
-    assert_eq!(experiment.pids().len(), 9, "{status:#}");
+    assert_eq!(experiment.pids().len(), 9, "{:?}", experiment.pids());
     experiment.must(&["load", "start", "--wallets", "2"]);
-    experiment.wait_for_payments(3);
+    let done = experiment.wait_for_payments(3);
+    let missing = on(&experiment.path(), &["upgrade", "exchange", "/nonexistent"]);
+    assert!(stderr(&missing).contains("/nonexistent/batzen"), "{}", stderr(&missing));
+    for instance in ["exchange", "worker-1"] {
+        experiment.must(&["upgrade", instance, dir.path().to_str().unwrap()]);
+    }
+    assert_eq!((version("exchange"), version("worker-1-closer")), ("0.1.9".into(), "0.1.9".into()));
+    experiment.wait_for_payments(done + 3);
     let checked: Value = serde_json::from_str(&experiment.must(&["check", "--json"])).unwrap();
     assert_eq!(checked["conserved"], true, "{checked}");
 }

@@ -273,7 +273,8 @@ impl<'a> SetUp<'a> {
     fn require_running(&mut self, instance: &Instance) -> anyhow::Result<()> {
         let own = instance.processes();
         let states = self.agent(instance)?.status()?;
-        for state in states.iter().filter(|state| own.contains(&state.name)) {
+        // Those that a restart has ended have their turn later.
+        for state in states.iter().filter(|state| state.is_wanted && own.contains(&state.name)) {
             if state.restarts > 0 || state.pid.is_none() {
                 let dir = self.dir(instance)?;
                 let dir = if state.name == instance.name { dir } else { dir.join(&state.name) };
@@ -381,6 +382,17 @@ impl<'a> SetUp<'a> {
             self.agent(instance)?.ask(&Request::Stop { name, signal: 15 })?;
         }
         self.wait_ended(instance)
+    }
+
+    /// Ends an instance, and starts it as it is described now.
+    ///
+    /// # Errors
+    /// When its program is missing, before it ends; or when it does not come back.
+    pub(in crate::experiment) fn restart(&mut self, instance: &Instance) -> anyhow::Result<()> {
+        self.note_version(instance)?;
+        self.remove(instance)?;
+        self.start(instance)?;
+        self.wait_open(instance)
     }
 
     fn start_merchant(&mut self, instance: &Instance) -> anyhow::Result<()> {
