@@ -14,7 +14,7 @@ use super::placement::{Instance, socket_addr};
 use super::state::Experiment;
 use super::topology::Role;
 use crate::bench::load::scrape::Page;
-use crate::participants::hub::{Hub, ten_thousandths};
+use crate::participants::hub::ten_thousandths;
 
 /// The file with the verdict of the last check.
 pub(super) const CHECK: &str = "check.json";
@@ -151,7 +151,7 @@ fn cleared(experiment: &Experiment) -> anyhow::Result<(bool, Value)> {
     let sum = |name: &str| ten_thousandths(&sums[name]).with_context(|| format!("{name} of /balances"));
     let is_balanced = sum("ledgerDebits")? == sum("ledgerCredits")?;
     let is_quiet = sum("pending")? == 0 && sum("hubSettlement")? == 0;
-    let different = different_positions(&hub, currency)?;
+    let different = different_positions(|path| Ok(hub.get(path)?), currency)?;
     let is_right = is_balanced && is_quiet && different.is_empty() && told <= committed;
     let facts = json!({
         "committed": committed, "told": told, "sums": sums, "transfers": balances["transfers"], "different_positions": different,
@@ -160,15 +160,18 @@ fn cleared(experiment: &Experiment) -> anyhow::Result<(bool, Value)> {
 }
 
 /// The participants whose position in the ledger is not the sum of what the switch has recorded in windows that are not
-/// settled, with both.
-fn different_positions(hub: &Hub, currency: &str) -> anyhow::Result<BTreeMap<String, Value>> {
+/// settled, with both. `get` asks the switch.
+fn different_positions(
+    get: impl Fn(&str) -> anyhow::Result<Value>,
+    currency: &str,
+) -> anyhow::Result<BTreeMap<String, Value>> {
     let mut recorded: BTreeMap<String, i128> = BTreeMap::new();
-    let participants = hub.get("/participants")?;
+    let participants = get("/participants")?;
     for participant in participants.as_array().context("a list of participants")? {
         let name = participant["name"].as_str().context("a participant has a name")?;
         recorded.insert(name.to_owned(), 0);
     }
-    let windows = hub.get("/settlementWindows")?;
+    let windows = get("/settlementWindows")?;
     let windows = windows.as_array().context("a list of windows")?;
     for line in windows.iter().filter_map(|window| window["content"].as_array()).flatten() {
         if line["currency"] == currency && line["settlementId"].is_null() {
@@ -179,7 +182,7 @@ fn different_positions(hub: &Hub, currency: &str) -> anyhow::Result<BTreeMap<Str
     }
     let mut different = BTreeMap::new();
     for (name, recorded) in recorded {
-        let positions = hub.get(&format!("/participants/{name}/positions"))?;
+        let positions = get(&format!("/participants/{name}/positions"))?;
         let found = positions.as_array().into_iter().flatten().find(|found| found["currency"] == currency);
         let in_ledger = found.map_or(Some(0), |found| ten_thousandths(&found["value"]));
         if in_ledger != Some(recorded) {
@@ -209,4 +212,32 @@ fn transfers_told(experiment: &Experiment) -> anyhow::Result<u64> {
         }
     }
     Ok(told)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_position_that_the_switch_has_not_recorded_is_found() {
+        let line = |name: &str, net: &str, settlement: Value| json!({ "participant": name, "currency": "EUR", "net": net, "settlementId": settlement });
+        let different = |position: &str| {
+            let get = |path: &str| {
+                Ok(match path {
+                    "/participants" => json!([{ "name": "one" }, { "name": "two" }, { "name": "idle" }]),
+                    "/settlementWindows" => json!([
+                        { "content": [line("one", "7", json!(1)), line("two", "-7", json!(1))] },
+                        { "content": [line("one", "2.5", Value::Null), line("two", "-2.5", Value::Null)] },
+                        { "content": [line("one", "-1", Value::Null), line("two", "1", Value::Null)] },
+                    ]),
+                    "/participants/one/positions" => json!([{ "currency": "EUR", "value": position }]),
+                    "/participants/two/positions" => json!([{ "currency": "EUR", "value": "-1.5" }]),
+                    _ => json!([]),
+                })
+            };
+            different_positions(get, "EUR").unwrap().into_keys().collect::<Vec<_>>()
+        };
+        assert_eq!(different("1.5"), Vec::<String>::new(), "what is settled does not count");
+        assert_eq!(different("1.5001"), ["one"]);
+    }
 }

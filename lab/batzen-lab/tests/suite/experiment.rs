@@ -339,6 +339,7 @@ fn a_ramp_names_the_disk_that_is_slow() {
     assert!(status.contains("syncs take 600 ms longer"), "{status}");
     // A process that is started again finds the same disk.
     experiment.must(&["disturb", "kill", "exchange"]);
+    experiment.wait_until_started_again("exchange");
     let words = [
         "load",
         "ramp",
