@@ -25,15 +25,17 @@ pub(crate) const EXAMPLES: &Examples = &[
     (&["status"], "batzen-lab status\nbatzen-lab status --dir town-1 --json"),
     (&["down"], "batzen-lab down"),
     (&["scale"], "batzen-lab scale exchange 3\nbatzen-lab scale load 8 --dir town-1"),
+    (&["upgrade"], "batzen-lab upgrade exchange-1 /opt/batzen-0.3/bin"),
     (
         &["disturb"],
         "batzen-lab disturb kill exchange-1\nbatzen-lab disturb cut second    cuts a site off\n\
-         batzen-lab disturb slow postgres 0.1",
+         batzen-lab disturb slow postgres 0.1\nbatzen-lab disturb slow-disk postgres --delay-ms 20",
     ),
     (&["disturb", "kill"], "batzen-lab disturb kill exchange-1"),
     (&["disturb", "stop"], "batzen-lab disturb stop postgres"),
     (&["disturb", "start"], "batzen-lab disturb start postgres"),
     (&["disturb", "slow"], "batzen-lab disturb slow exchange-2 0.1"),
+    (&["disturb", "slow-disk"], "batzen-lab disturb slow-disk postgres --delay-ms 20"),
     (&["disturb", "promote"], "batzen-lab disturb promote"),
     (&["disturb", "cut"], "batzen-lab disturb cut second"),
     (&["disturb", "heal"], "batzen-lab disturb heal second"),

@@ -44,13 +44,15 @@ pub(crate) enum Command {
     Down(experiment::DownArgs),
     /// Add or remove instances of a role while everything runs
     Scale(experiment::ScaleArgs),
-    /// Inject failures: kill, stop or slow an instance, cut a site off, promote the standby
+    /// Start an instance again with another version's program
+    Upgrade(experiment::UpgradeArgs),
+    /// Inject failures: kill, stop or slow an instance or its disk, cut a site off, promote the standby
     Disturb(experiment::DisturbArgs),
     /// Run a command on a host, or a shell
     Ssh(experiment::SshArgs),
     /// Put load on what is up: start, stop, scale, rate, mix, ramp, show
     Load(experiment::LoadCommand),
-    /// Check that no money is lost: end the load, and ask the auditor and the books
+    /// Check that no money is lost: end the load, and ask the auditor, the books and the switch
     Check(experiment::CheckArgs),
     /// Show a kept experiment as a page, from its directory or a packed file
     Open(experiment::OpenArgs),
@@ -138,6 +140,7 @@ pub(crate) fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Status(args) => experiment::status(&args),
         Command::Down(args) => experiment::down(&args),
         Command::Scale(args) => experiment::scale(&args, &bench::context()?.interrupted),
+        Command::Upgrade(args) => experiment::upgrade(&args, &bench::context()?.interrupted),
         Command::Disturb(args) => experiment::disturb(&args, &bench::context()?.interrupted),
         Command::Ssh(args) => experiment::shell(&args),
         Command::Load(args) => experiment::load(&args),

@@ -9,14 +9,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, ensure};
 use batzen_cli_support::numbers::{milliseconds, number};
 use clap::{Args, Subcommand};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::agent::{Agent, CommandLine, Request, Sample};
-use super::load::{LoadPlan, Mix, Order, Second, Target, histogram};
-use super::placement::Instance;
+use super::check::remove_verdict;
+use super::load::{LoadPlan, Mix, Order, Second, histogram};
+use super::placement::{Instance, metrics_authority, socket_addr};
 use super::ramp::{HostUsage, Ramp, Step, Usage};
-use super::setup::{metrics_authority, socket_addr};
-use super::state::{AUDIT, Experiment};
+use super::state::Experiment;
 use super::topology::Role;
 use super::{DirArgs, now_ms};
 use crate::bench::load::scrape::Page;
@@ -25,8 +25,6 @@ use crate::bench::load::scrape::Page;
 pub(super) const PLAN: &str = "load.json";
 /// The file with the last ramp.
 pub(super) const RAMP: &str = "ramp.json";
-/// The file with the verdict of the last check.
-pub(super) const CHECK: &str = "check.json";
 /// Time after a change of the load that does not count.
 const SETTLE: Duration = Duration::from_secs(2);
 /// Samples up to this time before a step count as of the step.
@@ -37,8 +35,6 @@ const LOOK_PAUSE: Duration = Duration::from_millis(500);
 const SILENCE_MAX: Duration = Duration::from_secs(10);
 /// Most attempts to bring all wallets to work before the first step.
 const WARM_UPS_MAX: u32 = 6;
-/// Time that the auditor may take to check what was done.
-const PATIENCE: Duration = Duration::from_secs(300);
 
 /// Put load on an experiment
 #[derive(Args, Clone, Debug)]
@@ -49,7 +45,7 @@ pub struct LoadCommand {
 
 #[derive(Subcommand, Clone, Debug)]
 enum Action {
-    /// Start wallets, which withdraw, pay and take change
+    /// Start wallets, which withdraw, pay and take change, and transfers at a switch
     Start(StartArgs),
     /// Stop all wallets
     Stop(DirArgs),
@@ -67,7 +63,7 @@ enum Action {
 
 #[derive(Args, Clone, Debug)]
 struct StartArgs {
-    /// Wallets on all generator hosts together
+    /// Wallets on all generator hosts together; of transfers, the most under way
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     wallets: u32,
     /// Operations begun a second, whatever the services do [default: each wallet acts again after its pause]
@@ -76,9 +72,9 @@ struct StartArgs {
     /// Average pause of a wallet between two operations, without --rate
     #[arg(long, value_name = "MS", default_value_t = 0)]
     think_ms: u64,
-    /// Weights of what wallets do: pay, refund, send
-    #[arg(long, value_name = "WHAT=WEIGHT,…", default_value = "pay=1")]
-    mix: Mix,
+    /// Weights of what is done: pay, refund, send; transfer at a switch [default: pay=1, without an exchange transfer=1]
+    #[arg(long, value_name = "WHAT=WEIGHT,…")]
+    mix: Option<Mix>,
     /// Seed of all choices
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
@@ -88,7 +84,7 @@ struct StartArgs {
 
 #[derive(Args, Clone, Debug)]
 struct ScaleArgs {
-    /// Wallets on all generator hosts together
+    /// Wallets on all generator hosts together; of transfers, the most under way
     #[arg(value_parser = clap::value_parser!(u32).range(0..=100_000))]
     wallets: u32,
     #[command(flatten)]
@@ -106,7 +102,7 @@ struct RateArgs {
 
 #[derive(Args, Clone, Debug)]
 struct MixArgs {
-    /// Weights of what wallets do: pay, refund, send
+    /// Weights of what is done: pay, refund, send; transfer at a switch
     #[arg(value_name = "WHAT=WEIGHT,…")]
     mix: Mix,
     #[command(flatten)]
@@ -130,12 +126,12 @@ struct RampArgs {
     /// Largest 99th percentile of the latency at which the services count as following
     #[arg(long, value_name = "MS", default_value_t = 2000)]
     p99_max_ms: u64,
-    /// Wallets on all generator hosts together
+    /// Wallets on all generator hosts together; of transfers, the most under way
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     wallets: u32,
-    /// Weights of what wallets do: pay, refund, send
-    #[arg(long, value_name = "WHAT=WEIGHT,…", default_value = "pay=1")]
-    mix: Mix,
+    /// Weights of what is done: pay, refund, send; transfer at a switch [default: pay=1, without an exchange transfer=1]
+    #[arg(long, value_name = "WHAT=WEIGHT,…")]
+    mix: Option<Mix>,
     /// Print as JSON
     #[arg(long)]
     json: bool,
@@ -180,14 +176,13 @@ struct Generator {
 }
 
 /// The generators of an experiment.
-struct Generators {
+pub(super) struct Generators {
     all: Vec<Generator>,
-    target: Target,
 }
 
 impl Generators {
     /// Connects to all; what they wrote before is left out.
-    fn connect(experiment: &Experiment) -> anyhow::Result<Self> {
+    pub(super) fn connect(experiment: &Experiment) -> anyhow::Result<Self> {
         let mut all = Vec::new();
         for instance in experiment.of(Role::Load) {
             let mut agent = experiment.agent(&instance.host)?;
@@ -203,11 +198,11 @@ impl Generators {
             all.push(Generator { instance, agent, out, offset, wallets: None });
         }
         ensure!(!all.is_empty(), "the topology has no role load, whose wallets could put load on anything");
-        Ok(Self { all, target: experiment.target()? })
+        Ok(Self { all })
     }
 
     /// Tells all what to do, each its part, and with which services: one that was started again knows neither.
-    fn order(&mut self, plan: &LoadPlan) -> anyhow::Result<()> {
+    fn order(&mut self, experiment: &Experiment, plan: &LoadPlan) -> anyhow::Result<()> {
         let count = self.all.len();
         for (index, generator) in self.all.iter_mut().enumerate() {
             let part = LoadPlan {
@@ -216,7 +211,8 @@ impl Generators {
                 seed: plan.seed.wrapping_mul(1000).wrapping_add(index as u64),
                 ..*plan
             };
-            for order in [Order::Target(self.target.clone()), Order::Plan(part)] {
+            let target = experiment.target(&generator.instance)?;
+            for order in [Order::Target(target), Order::Plan(part)] {
                 let line = serde_json::to_string(&order)?;
                 generator.agent.ask(&Request::Input { name: generator.instance.name.clone(), line })?;
             }
@@ -239,6 +235,22 @@ impl Generators {
             all.push(seconds);
         }
         Ok(all)
+    }
+
+    /// Stops the load, and waits until all wallets have ended what they do.
+    ///
+    /// # Errors
+    /// When they do not end.
+    pub(super) fn stop(&mut self, experiment: &Experiment, patience: Duration) -> anyhow::Result<()> {
+        put_plan(experiment, self, &LoadPlan::default())?;
+        let deadline = Instant::now() + patience;
+        // Only each generator itself knows whether its wallets are at work.
+        while self.all.iter().any(|generator| generator.wallets != Some(0)) {
+            ensure!(Instant::now() < deadline, "the wallets do not end their operations");
+            std::thread::sleep(LOOK_PAUSE);
+            self.seconds()?;
+        }
+        Ok(())
     }
 
     /// The same of all together.
@@ -270,7 +282,7 @@ impl Default for Latencies {
 
 /// Whether operations of this kind are what a load consists of; the others are done for them.
 pub(super) fn is_counted(kind: &str) -> bool {
-    matches!(kind, "pay" | "send")
+    matches!(kind, "pay" | "send" | "transfer")
 }
 
 impl Sum {
@@ -368,6 +380,11 @@ fn usage(experiment: &Experiment, from_ms: u64, to_ms: u64) -> anyhow::Result<(V
                 cores: growth(before.cpu_ms, after.cpu_ms, begin, end),
                 busiest_thread: growth(before.busiest_thread_ms, after.busiest_thread_ms, begin, end),
                 share: 1.0,
+                disk_delay_ms: None,
+                disk_busy: before
+                    .disk_busy_ms
+                    .zip(after.disk_busy_ms)
+                    .map(|(before, after)| growth(before, after, begin, end)),
                 lane_s: None,
                 commit_ms: None,
                 rtt_ms: None,
@@ -376,20 +393,24 @@ fn usage(experiment: &Experiment, from_ms: u64, to_ms: u64) -> anyhow::Result<(V
         let states = experiment.agent(host)?.status()?;
         for used in usage.iter_mut().filter(|used| used.host == *host) {
             if let Some(state) = states.iter().find(|state| state.name == used.instance) {
-                used.share = state.share;
+                (used.share, used.disk_delay_ms) = (state.share, state.disk_delay_ms);
             }
         }
     }
     Ok((usage, hosts))
 }
 
-/// The pages with the metrics of the exchange's processes.
+/// The pages with the metrics of the exchange's processes and of the switch.
 fn pages(experiment: &Experiment) -> BTreeMap<String, Page> {
-    let fetch = |instance: &Instance| {
-        let address = socket_addr(&metrics_authority(instance)?).ok()?;
-        Some((instance.name.clone(), Page::fetch(address).ok()?))
+    let fetch = |instance: Instance| {
+        let address = socket_addr(&metrics_authority(&instance)?).ok()?;
+        Some((instance.name, Page::fetch(address).ok()?))
     };
-    experiment.of(Role::Exchange).iter().filter_map(fetch).collect()
+    [Role::Exchange, Role::Switch]
+        .into_iter()
+        .flat_map(|role| experiment.of(role))
+        .filter_map(fetch)
+        .collect()
 }
 
 /// Adds the round trips from the exchange's processes to the database.
@@ -405,7 +426,7 @@ fn add_round_trips(experiment: &Experiment, usage: &mut [Usage]) -> anyhow::Resu
     Ok(())
 }
 
-/// Adds what the exchange's lanes did between two looks at their metrics.
+/// Adds what the lanes of exchange and switch did between two looks at their metrics.
 fn add_lanes(
     usage: &mut [Usage],
     before: &BTreeMap<String, Page>,
@@ -418,24 +439,22 @@ fn add_lanes(
         };
         let grown = |series: &str| Some(after.value(series)? - before.value(series).unwrap_or(0.0));
         let stage = |name: &str| grown(&format!("batzen_lane_stage_seconds_sum{{stage=\"{name}\"}}"));
+        let counted =
+            |sum: f64, series: &str| grown(series).filter(|count| *count > 0.0).map(|count| sum / count);
         if let (Some(prefetch), Some(execute), Some(commit)) =
             (stage("prefetch"), stage("execute"), stage("commit"))
         {
             // The sum is over all lanes, and one lane's time is a second a second.
             let lanes = after.value("batzen_lanes").filter(|lanes| *lanes >= 1.0).unwrap_or(1.0);
             used.lane_s = Some([prefetch, execute, commit].map(|sum| sum / seconds / lanes));
-            let commits =
-                grown("batzen_lane_stage_seconds_count{stage=\"commit\"}").filter(|count| *count > 0.0);
-            used.commit_ms = commits.map(|count| commit / count * 1000.0);
+            let commits = counted(commit, "batzen_lane_stage_seconds_count{stage=\"commit\"}");
+            used.commit_ms = commits.map(|commit_s| commit_s * 1000.0);
+        } else if let Some(batches) = grown("batzen_switch_batch_seconds_sum") {
+            // Nearly all of a batch of the switch is its commit.
+            used.lane_s = Some([0.0, 0.0, batches / seconds]);
+            used.commit_ms =
+                counted(batches, "batzen_switch_batch_seconds_count").map(|commit_s| commit_s * 1000.0);
         }
-    }
-}
-
-/// Removes the verdict of the last check.
-fn remove_verdict(experiment: &Experiment) -> anyhow::Result<()> {
-    match std::fs::remove_file(experiment.dir.join(CHECK)) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error).context(CHECK),
-        _ => Ok(()),
     }
 }
 
@@ -445,7 +464,12 @@ fn remove_verdict(experiment: &Experiment) -> anyhow::Result<()> {
 /// When one does not answer.
 pub(super) fn divide_again(experiment: &Experiment) -> anyhow::Result<()> {
     let Ok(plan) = saved_plan(experiment) else { return Ok(()) };
-    Generators::connect(experiment)?.order(&plan)
+    Generators::connect(experiment)?.order(experiment, &plan)
+}
+
+/// The operations of a load that names none.
+fn usual_mix(experiment: &Experiment) -> Mix {
+    if experiment.of(Role::Exchange).is_empty() { Mix::TRANSFERS } else { Mix::default() }
 }
 
 fn saved_plan(experiment: &Experiment) -> anyhow::Result<LoadPlan> {
@@ -459,7 +483,7 @@ fn put_plan(experiment: &Experiment, generators: &mut Generators, plan: &LoadPla
         // What was certified before is not about what comes now.
         remove_verdict(experiment)?;
     }
-    generators.order(plan)?;
+    generators.order(experiment, plan)?;
     experiment.keep(PLAN, &serde_json::to_string(plan)?)?;
     let rate = plan.rate_per_s.map_or_else(|| "free".to_owned(), number);
     experiment.event("load", &format!("{} wallets, rate {rate}", plan.wallets))
@@ -486,7 +510,7 @@ impl Action {
                 wallets: args.wallets as usize,
                 rate_per_s: args.rate,
                 think_ms: args.think_ms,
-                mix: args.mix,
+                mix: args.mix.unwrap_or(plan.mix),
                 seed: args.seed,
             },
             Self::Stop(_) => LoadPlan::default(),
@@ -517,7 +541,7 @@ pub(super) fn run(command: &LoadCommand) -> anyhow::Result<ExitCode> {
     let experiment = Experiment::open(&command.action.at().dir)?;
     let mut generators = Generators::connect(&experiment)?;
     let plan = match &command.action {
-        Action::Start(_) | Action::Stop(_) => LoadPlan::default(),
+        Action::Start(_) | Action::Stop(_) => LoadPlan { mix: usual_mix(&experiment), ..LoadPlan::default() },
         _ => saved_plan(&experiment)?,
     };
     put_plan(&experiment, &mut generators, &command.action.changed(plan)?)?;
@@ -632,7 +656,7 @@ fn ramp(args: &RampArgs) -> anyhow::Result<ExitCode> {
         wallets: args.wallets as usize,
         rate_per_s: Some(args.from),
         think_ms: 0,
-        mix: args.mix,
+        mix: args.mix.unwrap_or_else(|| usual_mix(&experiment)),
         seed: 1,
     };
     let length = Duration::from_secs(args.step_s);
@@ -680,91 +704,6 @@ fn ramp(args: &RampArgs) -> anyhow::Result<ExitCode> {
 pub(super) fn kept_ramp(experiment: &Experiment) -> Option<Ramp> {
     let text = std::fs::read_to_string(experiment.dir.join(RAMP)).ok()?;
     serde_json::from_str(&text).ok()
-}
-
-/// Ends the load, waits until all is settled, and asks whether the books are right.
-pub(super) fn check(experiment: &mut Experiment) -> anyhow::Result<Value> {
-    remove_verdict(experiment)?;
-    if !experiment.of(Role::Load).is_empty() {
-        let mut generators = Generators::connect(experiment)?;
-        put_plan(experiment, &mut generators, &LoadPlan::default())?;
-        let deadline = Instant::now() + PATIENCE;
-        // Only each generator itself knows whether its wallets are at work.
-        while generators.all.iter().any(|generator| generator.wallets != Some(0)) {
-            ensure!(Instant::now() < deadline, "the wallets do not end their operations");
-            std::thread::sleep(LOOK_PAUSE);
-            generators.seconds()?;
-        }
-    }
-    let mut verdict = json!({ "time_ms": now_ms(), "conserved": null, "findings": null });
-    if let Some(auditor) = experiment.of(Role::Auditor).pop() {
-        let report = audit(experiment, &auditor)?;
-        let findings = report["findings"].as_array().context("the auditor's report has no findings")?;
-        verdict["findings"] = json!(findings.len());
-        experiment.keep(AUDIT, &serde_json::to_string_pretty(&report)?)?;
-    }
-    let exchange =
-        experiment.of(Role::Exchange).into_iter().next().context("the topology has no exchange")?;
-    match books(experiment, &exchange) {
-        Ok((is_conserved, facts)) => {
-            verdict["conserved"] = json!(is_conserved);
-            verdict["books"] = facts;
-        }
-        // Not known is not right.
-        Err(error) => verdict["reason"] = json!(format!("{error:#}")),
-    }
-    experiment.keep(CHECK, &serde_json::to_string_pretty(&verdict)?)?;
-    Ok(verdict)
-}
-
-/// The report of an auditor that has seen everything and compares with the bank now.
-fn audit(experiment: &Experiment, auditor: &Instance) -> anyhow::Result<Value> {
-    let address = socket_addr(&auditor.authority())?;
-    let deadline = Instant::now() + PATIENCE;
-    let mut quiet = 0;
-    // Twice, because commits may be on their way.
-    while quiet < 2 {
-        let lag = Page::fetch(address)?.value("batzen_feed_lag_commits");
-        quiet = if lag == Some(0.0) { quiet + 1 } else { 0 };
-        ensure!(Instant::now() < deadline, "the auditor does not catch up: {lag:?} commits behind");
-        std::thread::sleep(LOOK_PAUSE);
-    }
-    let access = experiment.hosts.get(&auditor.host).context("a placed instance has a host")?;
-    let conf = access.dir.join(&auditor.name).join("conf").to_string_lossy().into_owned();
-    let words = [access.batzen.as_str(), "auditor", "run", "-c", &conf, "--json"];
-    // Findings make it fail, and are what is asked for.
-    let (_, stdout, stderr) =
-        experiment.agent(&auditor.host)?.run_whatever_comes(CommandLine::new(words), "")?;
-    let report: Value =
-        serde_json::from_str(&stdout).with_context(|| format!("auditor run: {}", stderr.trim()))?;
-    ensure!(
-        report["without_bank"].is_null(),
-        "the auditor could not compare with the bank: {}",
-        report["without_bank"]
-    );
-    let unchecked = report["accounts_not_checked"].as_array().is_some_and(|accounts| !accounts.is_empty());
-    ensure!(!unchecked, "the auditor did not check {}", report["accounts_not_checked"]);
-    let stream = &report["stream"];
-    let is_connected = stream.is_null() || stream["connected"] == true && stream["failure"].is_null();
-    ensure!(is_connected, "the auditor does not follow the exchange: {}", stream["text"]);
-    Ok(report)
-}
-
-/// Whether the exchange's books balance, and the figures that say so.
-fn books(experiment: &Experiment, exchange: &Instance) -> anyhow::Result<(bool, Value)> {
-    const DIFFERENCE: &str = "batzen_money_conservation_difference";
-    if experiment.of(Role::Postgres).is_empty() {
-        // An embedded store is open in its service, whose metrics are exact after every commit.
-        let page = Page::fetch(socket_addr(&exchange.authority())?)?;
-        let difference = page.value(DIFFERENCE).context("the exchange is still adding up its rows")?;
-        return Ok((difference == 0.0, json!({ DIFFERENCE: difference })));
-    }
-    let access = experiment.hosts.get(&exchange.host).context("a placed instance has a host")?;
-    let conf = access.dir.join(&exchange.name).join("conf").to_string_lossy().into_owned();
-    let words = [access.batzen.as_str(), "exchange", "totals", "-c", &conf, "--json"];
-    let text = experiment.agent(&exchange.host)?.run(CommandLine::new(words))?;
-    // The command fails unless the books balance.
-    Ok((true, serde_json::from_str(&text).context("exchange totals")?))
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail, ensure};
 
 use super::agent::{Agent, MARK, Reach, Request, quoted, ssh};
-use super::placement::namespace_address;
+use super::placement::{Instance, namespace_address};
 use super::topology::{HostKind, Topology};
 
 /// Time that an agent may take to listen.
@@ -33,6 +33,45 @@ pub(super) struct HostAccess {
     pub(super) reach: Reach,
     /// The agent's socket there.
     pub(super) socket: PathBuf,
+}
+
+impl HostAccess {
+    /// The product's program of an instance there.
+    pub(super) fn batzen_of(&self, instance: &Instance) -> String {
+        let own = instance.bin_dir.as_ref().map(|dir| dir.join(PROGRAMS[0]).to_string_lossy().into_owned());
+        own.unwrap_or_else(|| self.batzen.clone())
+    }
+}
+
+/// The version that a program has said it is of: `batzen 0.2.0`.
+pub(super) fn version_of(said: &str) -> String {
+    said.trim().rsplit(' ').next().unwrap_or_default().to_owned()
+}
+
+/// Notes the versions of the programs on this machine. Those of others are asked for once their agents run.
+///
+/// # Errors
+/// When a role's own program is missing.
+pub(super) fn note_versions(
+    instances: &mut [Instance],
+    hosts: &BTreeMap<String, HostAccess>,
+) -> anyhow::Result<()> {
+    let mut known: BTreeMap<String, String> = BTreeMap::new();
+    for instance in instances.iter_mut().filter(|instance| instance.role.is_of_batzen()) {
+        let here = hosts.get(&instance.host).filter(|access| access.kind != HostKind::Ssh);
+        let Some(program) = here.map(|access| access.batzen_of(instance)) else { continue };
+        if !known.contains_key(&program) {
+            let output = Command::new(&program).arg("--version").stdin(Stdio::null()).output();
+            match finish(&format!("role {}: bin_dir: {program}", instance.role), output) {
+                Ok(said) => known.insert(program.clone(), version_of(&said)),
+                Err(error) if instance.bin_dir.is_some() => return Err(error),
+                // A plan can be made without the program.
+                Err(_) => continue,
+            };
+        }
+        instance.version = known.get(&program).cloned();
+    }
+    Ok(())
 }
 
 /// The ways to all hosts. Sockets on this machine are in `runtime_dir`, since their paths must be short. Other machines

@@ -1,5 +1,5 @@
 //! The load of an experiment: real wallet cores in memory that withdraw, pay, take change, return goods and send each other
-//! money.
+//! money, and participants of a switch that send each other transfers.
 //!
 //! A generator is a process on one host. It reads orders from standard input, a line of JSON each, and writes a line each
 //! second of what its wallets did. The controller adds up the lines of all generators.
@@ -10,6 +10,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{BufRead as _, Write as _};
+use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -30,6 +31,7 @@ use tokio::sync::{Notify, watch};
 
 use super::now_ms;
 use crate::bench::load::random::{Numbers, Seed};
+use crate::participants::{self, Behaviour, Fsps, FspsConfig};
 
 /// The largest latency recorded, in microseconds.
 const LATENCY_MAX_US: u64 = 600_000_000;
@@ -39,6 +41,10 @@ const DIGITS: u8 = 2;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The largest price in whole units.
 const PRICE_MAX: u64 = 15;
+/// The largest transfer in hundredths.
+const CENTS_MAX: u64 = 10_000;
+/// Time that a transfer may take before it expires.
+const EXPIRATION: Duration = Duration::from_secs(20);
 /// The amount of a withdrawal in whole units.
 const WITHDRAWAL: u64 = 60;
 /// Operations after which a wallet is replaced by a new one, so that histories do not grow for ever.
@@ -48,9 +54,20 @@ const ERRORS_MAX: usize = 50;
 /// The most operations that wait for a wallet. Those beyond it are counted as missed.
 const BACKLOG_MAX: usize = 100_000;
 
-/// The services that wallets use.
+/// The services that a generator uses.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Target {
+    /// The currency.
+    pub(crate) currency: String,
+    /// The services of wallets, if there is an exchange.
+    pub(crate) cash: Option<Cash>,
+    /// The switch, if there is one.
+    pub(crate) clearing: Option<Clearing>,
+}
+
+/// The services that wallets use.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Cash {
     /// The exchange.
     pub(crate) exchange_url: String,
     /// The bank.
@@ -61,8 +78,19 @@ pub(crate) struct Target {
     pub(crate) merchant_token: String,
     /// The account of the merchant without a backend.
     pub(crate) merchant_payto: String,
-    /// The currency.
-    pub(crate) currency: String,
+}
+
+/// The switch, and the participants that a generator plays.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Clearing {
+    /// The address of the switch for transfers.
+    pub(crate) switch: SocketAddr,
+    /// The address at which the switch calls back.
+    pub(crate) host: String,
+    /// The names of the participants.
+    pub(crate) names: Vec<String>,
+    /// The ports of their callbacks.
+    pub(crate) ports: Vec<u16>,
 }
 
 /// The weights of operations.
@@ -74,11 +102,51 @@ pub(crate) struct Mix {
     pub(crate) refund: u32,
     /// Money sent to another wallet.
     pub(crate) send: u32,
+    /// A transfer between two participants of the switch.
+    #[serde(default)]
+    pub(crate) transfer: u32,
 }
 
 impl Default for Mix {
     fn default() -> Self {
-        Self { pay: 1, refund: 0, send: 0 }
+        Self { pay: 1, ..Self::NOTHING }
+    }
+}
+
+/// A kind of operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Act {
+    Pay,
+    Refund,
+    Send,
+    Transfer,
+}
+
+impl Mix {
+    const NOTHING: Self = Self { pay: 0, refund: 0, send: 0, transfer: 0 };
+    /// Transfers only.
+    pub(crate) const TRANSFERS: Self = Self { transfer: 1, ..Self::NOTHING };
+
+    fn weights(self) -> [(Act, u64); 4] {
+        let all = [
+            (Act::Pay, self.pay),
+            (Act::Refund, self.refund),
+            (Act::Send, self.send),
+            (Act::Transfer, self.transfer),
+        ];
+        all.map(|(act, weight)| (act, u64::from(weight)))
+    }
+
+    fn draw(self, numbers: &mut Numbers) -> Act {
+        let weights = self.weights();
+        let mut drawn = numbers.below(weights.iter().map(|(_, weight)| weight).sum());
+        for (act, weight) in weights {
+            match drawn.checked_sub(weight) {
+                Some(left) => drawn = left,
+                None => return act,
+            }
+        }
+        Act::Pay
     }
 }
 
@@ -86,7 +154,7 @@ impl std::str::FromStr for Mix {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let mut mix = Self { pay: 0, refund: 0, send: 0 };
+        let mut mix = Self::NOTHING;
         for part in text.split(',') {
             let (name, weight) = part.split_once('=').unwrap_or((part, "1"));
             let weight: u32 = weight.trim().parse().map_err(|error| format!("{part}: {error}"))?;
@@ -94,14 +162,15 @@ impl std::str::FromStr for Mix {
                 "pay" => mix.pay = weight,
                 "refund" => mix.refund = weight,
                 "send" => mix.send = weight,
+                "transfer" => mix.transfer = weight,
                 other => {
                     return Err(format!(
-                        "{other}: expected pay, refund or send, such as pay=90,refund=5,send=5"
+                        "{other}: expected pay, refund, send or transfer, such as pay=90,refund=5,send=5"
                     ));
                 }
             }
         }
-        if u64::from(mix.pay) + u64::from(mix.refund) + u64::from(mix.send) == 0 {
+        if mix == Self::NOTHING {
             return Err("at least one weight must be above zero".to_owned());
         }
         Ok(mix)
@@ -314,6 +383,8 @@ struct Generator {
     wallets: Mutex<BTreeMap<usize, Wallet>>,
     /// The numbers of the wallets at work.
     active: Mutex<BTreeSet<usize>>,
+    /// The participants of the switch, if there is one.
+    fsps: Option<Fsps>,
     /// The merchant without a backend.
     merchant_priv: EddsaPrivateKey,
     wire_salt: WireSalt,
@@ -445,28 +516,20 @@ async fn live(generator: Arc<Generator>, number: usize, mut plans: watch::Receiv
         } else {
             Instant::now()
         };
-        let used = match wallet.take() {
-            Some((wallet, used)) if used < OPERATIONS_MAX => Ok((wallet, used)),
-            _ => match &transport {
-                Ok(transport) => generator.new_wallet(number, transport).map(|wallet| (wallet, 0)),
-                Err(error) => Err(anyhow::anyhow!("{error}")),
-            },
+        let act = plan.mix.draw(&mut numbers);
+        let work = async {
+            if act == Act::Transfer {
+                return generator.transfer(begun, &mut numbers).await;
+            }
+            let transport = transport.as_ref().map_err(|error| anyhow::anyhow!("{error}"))?;
+            let wallet = with_uses(&generator, &mut wallet, number, transport)?;
+            generator.act(wallet, number, act, begun, &mut numbers).await
         };
         let id = new_correlation_id();
-        match used {
-            Ok((one, used)) => {
-                let act = generator.act(&one, number, plan.mix, begun, &mut numbers);
-                if let Err(error) = OPERATION.scope(id.clone(), act).await {
-                    lock(&generator.tally).fail(reason(&error), &id);
-                    // What failed once may fail at once again.
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                }
-                wallet = Some((one, used + 1));
-            }
-            Err(error) => {
-                lock(&generator.tally).fail(reason(&error), &id);
-                tokio::time::sleep(Duration::from_secs(1)).await;
-            }
+        if let Err(error) = OPERATION.scope(id.clone(), work).await {
+            lock(&generator.tally).fail(reason(&error), &id);
+            // What failed once may fail at once again.
+            tokio::time::sleep(Duration::from_millis(100)).await;
         }
         if plan.rate_per_s.is_none() && plan.think_ms > 0 {
             // Exponential pauses, as of people who do not know each other.
@@ -482,6 +545,31 @@ async fn live(generator: Arc<Generator>, number: usize, mut plans: watch::Receiv
     lock(&generator.active).remove(&number);
 }
 
+/// Plays the participants of a switch.
+fn play(clearing: &Clearing, currency: &str) -> anyhow::Result<Fsps> {
+    let mut config = FspsConfig::new(clearing.names.len(), clearing.switch, currency);
+    config.names.clone_from(&clearing.names);
+    config.ports.clone_from(&clearing.ports);
+    config.callback_bind = clearing.host.parse().ok();
+    config.callback_host = Some(clearing.host.clone());
+    Fsps::start(config).context("the participants cannot listen")
+}
+
+/// The wallet for one more operation: a new one if there is none, or it has done enough.
+fn with_uses<'a>(
+    generator: &Generator,
+    wallet: &'a mut Option<(Wallet, u32)>,
+    number: usize,
+    transport: &Arc<dyn batzen_wallet::transport::Transport>,
+) -> anyhow::Result<&'a Wallet> {
+    if wallet.as_ref().is_none_or(|(_, used)| *used >= OPERATIONS_MAX) {
+        *wallet = Some((generator.new_wallet(number, transport)?, 0));
+    }
+    let (wallet, used) = wallet.as_mut().context("it was made")?;
+    *used += 1;
+    Ok(wallet)
+}
+
 impl Generator {
     fn new(first: &Target, target: watch::Receiver<Target>) -> anyhow::Result<Self> {
         Ok(Self {
@@ -493,6 +581,7 @@ impl Generator {
             active: Mutex::default(),
             merchant_priv: EddsaPrivateKey::from_bytes(Seed::new(0).bytes("merchant", 0)),
             wire_salt: WireSalt::from_bytes(Seed::new(0).bytes::<32>("salt", 0)[..16].try_into()?),
+            fsps: first.clearing.as_ref().map(|clearing| play(clearing, &first.currency)).transpose()?,
             target,
         })
     }
@@ -521,8 +610,8 @@ impl Generator {
         lock(&self.tally).count(kind, coins, begun.elapsed());
     }
 
-    fn target(&self) -> Target {
-        self.target.borrow().clone()
+    fn cash(&self) -> anyhow::Result<Cash> {
+        self.target.borrow().cash.clone().context("there is no exchange: use the mix transfer=1")
     }
 
     fn amount(&self, units: u64) -> anyhow::Result<Amount> {
@@ -540,7 +629,7 @@ impl Generator {
         &self,
         wallet: &Wallet,
         number: usize,
-        mix: Mix,
+        act: Act,
         begun: Instant,
         numbers: &mut Numbers,
     ) -> anyhow::Result<()> {
@@ -552,15 +641,13 @@ impl Generator {
             // The time of a withdrawal is its own. The wait before it stays that of the operation.
             begun += withdrawal.elapsed();
         }
-        let drawn = numbers.below(u64::from(mix.pay) + u64::from(mix.refund) + u64::from(mix.send));
-        if drawn >= u64::from(mix.pay) + u64::from(mix.refund) {
+        if act == Act::Send {
             let receiver = self.another(number, numbers);
             self.send(wallet, receiver.as_ref(), price, begun).await.context("send")?;
-        } else if self.target().merchants.is_empty() {
+        } else if self.cash()?.merchants.is_empty() {
             self.deposit(wallet, price, begun).await.context("pay")?;
         } else {
-            let is_refunded = drawn >= u64::from(mix.pay);
-            self.buy(wallet, price, is_refunded, begun, numbers).await.context("pay")?;
+            self.buy(wallet, price, act == Act::Refund, begun, numbers).await.context("pay")?;
         }
         let changes = Instant::now();
         let report = wallet.run(RunUntil::Idle).await.context("change")?;
@@ -573,8 +660,8 @@ impl Generator {
     async fn withdraw(&self, wallet: &Wallet, number: usize) -> anyhow::Result<()> {
         let begun = Instant::now();
         let user = format!("wallet-{}-{number}", std::process::id());
-        let target = self.target();
-        let (bank, exchange) = (&target.bank_url, &target.exchange_url);
+        let cash = self.cash()?;
+        let (bank, exchange) = (&cash.bank_url, &cash.exchange_url);
         let amount = self.amount(WITHDRAWAL)?;
         wallet.fresh_exchange(exchange).await?;
         wallet.accept_terms(exchange)?;
@@ -590,13 +677,14 @@ impl Generator {
     /// Pays a merchant without a backend: its coins are deposited.
     async fn deposit(&self, wallet: &Wallet, price: Amount, begun: Instant) -> anyhow::Result<()> {
         let deadline = Timestamp::from_system_time(std::time::SystemTime::now());
+        let cash = self.cash()?;
         let receipt = wallet
             .pay(&PaymentRequest {
-                exchange: Some(self.target().exchange_url),
+                exchange: Some(cash.exchange_url),
                 amount: price,
                 max_fee: Money::ZERO,
                 merchant_pub: self.merchant_priv.public_key(),
-                merchant_payto: self.target().merchant_payto,
+                merchant_payto: cash.merchant_payto,
                 wire_salt: self.wire_salt,
                 h_contract_terms: HashCode::random(),
                 timestamp: None,
@@ -616,7 +704,7 @@ impl Generator {
         body: Option<serde_json::Value>,
     ) -> anyhow::Result<serde_json::Value> {
         let call = self.client.call(method, url);
-        let call = call.header("authorization", &format!("Bearer {}", self.target().merchant_token));
+        let call = call.header("authorization", &format!("Bearer {}", self.cash()?.merchant_token));
         let call = call.header(CORRELATION_ID, &OPERATION.try_with(Clone::clone).unwrap_or_default());
         let call = if let Some(body) = body { call.json(&body) } else { call };
         let reply = call.send().await?;
@@ -629,15 +717,15 @@ impl Generator {
     }
 
     /// The shop of a purchase: the n-th gets 1/n of the share of the first.
-    fn shop(&self, numbers: &mut Numbers) -> String {
-        let merchants = self.target().merchants;
+    fn shop(&self, numbers: &mut Numbers) -> anyhow::Result<String> {
+        let merchants = self.cash()?.merchants;
         let shares: Vec<f64> = (1..=merchants.len()).map(|rank| 1.0 / rank as f64).collect();
         let mut left = numbers.unit() * shares.iter().sum::<f64>();
         let drawn = shares.iter().position(|share| {
             left -= share;
             left < 0.0
         });
-        merchants.into_iter().nth(drawn.unwrap_or(0)).unwrap_or_default()
+        merchants.into_iter().nth(drawn.unwrap_or(0)).context("there are no shops")
     }
 
     async fn buy(
@@ -648,7 +736,7 @@ impl Generator {
         begun: Instant,
         numbers: &mut Numbers,
     ) -> anyhow::Result<()> {
-        let orders = format!("http://{}/private/orders", self.shop(numbers));
+        let orders = format!("http://{}/private/orders", self.shop(numbers)?);
         let order = json!({ "amount": price, "summary": "a measured article", "fulfillment_url": "https://shop.example/${ORDER_ID}" });
         let body = if is_refunded {
             json!({ "order": order, "refund_delay": { "d_us": 3_600_000_000_u64 } })
@@ -681,13 +769,33 @@ impl Generator {
         Ok(())
     }
 
+    /// A transfer between two participants of the switch, until its payer knows how it ended.
+    async fn transfer(&self, begun: Instant, numbers: &mut Numbers) -> anyhow::Result<()> {
+        let fsps = self.fsps.as_ref().context("transfer: the topology has no switch")?;
+        let count = fsps.names().len();
+        let payer = numbers.index(count);
+        let order = participants::Order {
+            payer,
+            payee: (payer + 1 + numbers.index(count - 1)) % count,
+            cents: 1 + numbers.below(CENTS_MAX),
+            behaviour: Behaviour::Accept,
+            expiration: EXPIRATION,
+        };
+        let notice = tokio::time::timeout(PATIENCE, fsps.transfer(order)).await;
+        let notice = notice.context("transfer: nobody tells the payer how it ended")??;
+        if !notice.is_committed() {
+            bail!("transfer: {notice}");
+        }
+        self.count("transfer", 0, begun);
+        Ok(())
+    }
+
     /// Another wallet, or none if there is only one.
     fn another(&self, number: usize, numbers: &mut Numbers) -> Option<Wallet> {
         let wallets = lock(&self.wallets);
         let others: Vec<&Wallet> =
             wallets.iter().filter(|(other, _)| **other != number).map(|(_, wallet)| wallet).collect();
-        let drawn = usize::try_from(numbers.below(others.len() as u64)).unwrap_or(0);
-        others.get(drawn).map(|wallet| (*wallet).clone())
+        others.get(numbers.index(others.len())).map(|wallet| (*wallet).clone())
     }
 
     async fn send(
@@ -699,7 +807,7 @@ impl Generator {
     ) -> anyhow::Result<()> {
         let hour = batzen_protocol::Duration::from_secs(3600);
         let request = PeerRequest {
-            exchange: Some(self.target().exchange_url),
+            exchange: Some(self.cash()?.exchange_url),
             amount: price,
             summary: "a present".to_owned(),
             expiration: wallet.now().saturating_add(hour),
@@ -723,7 +831,12 @@ mod tests {
 
     #[test]
     fn a_mix_is_weights() {
-        assert_eq!("pay=9,send=1".parse(), Ok(Mix { pay: 9, refund: 0, send: 1 }));
+        assert_eq!("pay=9,send=1".parse(), Ok(Mix { pay: 9, send: 1, ..Mix::NOTHING }));
+        let (mix, mut numbers) = ("pay=3,transfer=1".parse::<Mix>().unwrap(), Seed::new(7).numbers("mix"));
+        let drawn: Vec<Act> = (0..400).map(|_| mix.draw(&mut numbers)).collect();
+        let count = |act| drawn.iter().filter(|drawn| **drawn == act).count();
+        assert_eq!(count(Act::Pay) + count(Act::Transfer), 400);
+        assert!((60..140).contains(&count(Act::Transfer)), "a quarter of 400: {}", count(Act::Transfer));
         for wrong in ["", "pay=0", "steal=1", "pay=x"] {
             assert!(wrong.parse::<Mix>().is_err(), "{wrong}");
         }

@@ -13,6 +13,7 @@
 //! | `logs` | the logs of all hosts, by time and by correlation id |
 //! | `network` | delay, loss and cuts between sites |
 //! | `control` | the controller's side of the load |
+//! | `check` | whether money is lost |
 //! | [`ramp`] | the knee of the load curve, and what limits it |
 //! | `page` | the page of a kept experiment |
 //! | `pack` | a kept experiment as one file to send |
@@ -20,6 +21,7 @@
 //! | `sweep` | the same experiment with other values of one parameter |
 
 pub mod agent;
+mod check;
 mod compare;
 mod control;
 mod hosts;
@@ -31,6 +33,8 @@ mod page;
 pub mod placement;
 mod provision;
 pub mod ramp;
+#[cfg(test)]
+mod schema;
 mod setup;
 mod state;
 mod sweep;
@@ -127,6 +131,18 @@ pub struct ScaleArgs {
     at: DirArgs,
 }
 
+/// Start an instance again with another version's program
+#[derive(Args, Clone, Debug)]
+pub struct UpgradeArgs {
+    /// Name of the instance
+    instance: String,
+    /// Directory of the other `batzen` on its host
+    #[arg(value_name = "DIR")]
+    bin_dir: PathBuf,
+    #[command(flatten)]
+    at: DirArgs,
+}
+
 /// Inject a failure
 #[derive(Args, Clone, Debug)]
 pub struct DisturbArgs {
@@ -144,6 +160,8 @@ enum DisturbCommand {
     Start(InstanceArgs),
     /// Limit an instance to a share of the time
     Slow(SlowArgs),
+    /// Let each sync of an instance's files take longer
+    SlowDisk(SlowDiskArgs),
     /// Make the standby the primary
     Promote(DirArgs),
     /// Cut a site off from all others
@@ -202,6 +220,17 @@ struct SlowArgs {
     at: DirArgs,
 }
 
+#[derive(Args, Clone, Debug)]
+struct SlowDiskArgs {
+    /// Name of the instance, whose role has disk_delay_ms in the topology
+    instance: String,
+    /// Time that each sync takes longer; 0 ends it
+    #[arg(long, value_name = "MS")]
+    delay_ms: f64,
+    #[command(flatten)]
+    at: DirArgs,
+}
+
 /// Run a command on a host, or a shell
 #[derive(Args, Clone, Debug)]
 pub struct SshArgs {
@@ -214,7 +243,7 @@ pub struct SshArgs {
     at: DirArgs,
 }
 
-/// Check that no money is lost: end the load, and ask the auditor and the books
+/// Check that no money is lost: end the load, and ask the auditor, the books and the switch
 #[derive(Args, Clone, Debug)]
 pub struct CheckArgs {
     #[command(flatten)]
@@ -290,10 +319,13 @@ pub fn up(args: &UpArgs, commit: &str, interrupted: &AtomicBool) -> anyhow::Resu
     let (text, topology) = read(&args.topology)?;
     if args.plan {
         let mut port = 40_000;
-        let planned = placement::place(&topology, 64, || {
+        let mut planned = placement::place(&topology, 64, || {
             port += 1;
             anyhow::Ok(port)
         })?;
+        let (nowhere, own) = (Path::new(""), state::own_bin_dir()?);
+        let hosts = hosts::accesses(&topology, nowhere, ("", nowhere), &own);
+        hosts::note_versions(&mut planned, &hosts)?;
         print_plan(args.json, &topology, &planned)?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -491,7 +523,7 @@ fn carry_out(
     }
     // The steps may have added instances.
     experiment = Experiment::open(dir)?;
-    let checked = control::check(&mut experiment);
+    let checked = check::check(&experiment);
     if let Err(error) = take_down(&mut experiment) {
         failed.push(format!("{error:#}"));
     }
@@ -510,7 +542,7 @@ fn carry_out(
     let ramp = control::kept_ramp(&experiment);
     let operations = page::operations(&experiment);
     if operations == 0 && !experiment.of(Role::Load).is_empty() {
-        failed.push("no wallet has done anything".to_owned());
+        failed.push("the load has done nothing".to_owned());
     }
     let is_right =
         checked["conserved"] == true && checked["findings"].as_u64().is_none_or(|count| count == 0);
@@ -572,9 +604,13 @@ pub fn status(args: &StatusArgs) -> anyhow::Result<ExitCode> {
         }
         for state in states {
             is_well &= state.pid.is_some() == state.is_wanted;
+            let mut instances = experiment.state.instances.iter();
+            let instance = instances.find(|instance| instance.processes().contains(&state.name));
             rows.push(json!({
-                "host": host, "instance": state.name, "pid": state.pid, "wanted": state.is_wanted,
+                "host": host, "instance": state.name, "pid": state.pid,
+                "version": instance.and_then(|instance| instance.version.as_ref()), "wanted": state.is_wanted,
                 "restarts": state.restarts, "ended": state.ended, "share": state.share,
+                "disk_delay_ms": state.disk_delay_ms,
             }));
         }
     }
@@ -585,7 +621,7 @@ pub fn status(args: &StatusArgs) -> anyhow::Result<ExitCode> {
             json!({ "up": up, "well": is_well, "processes": rows, "round_trips_ms": round_trips_ms })
         );
     } else {
-        println!("{:<14}{:<26}{:>9}  state", "host", "process", "pid");
+        println!("{:<14}{:<26}{:>9}  {:<10}state", "host", "process", "pid", "version");
         for row in &rows {
             println!("{}", status_line(row));
         }
@@ -609,7 +645,11 @@ fn status_line(row: &Value) -> String {
     if let Some(share) = row["share"].as_f64().filter(|share| *share < 1.0) {
         state.push_str(&format!(", {} % of the time", share * 100.0));
     }
-    format!("{:<14}{:<26}{pid:>9}  {state}", text("host"), text("instance"))
+    if let Some(delay_ms) = row["disk_delay_ms"].as_f64().filter(|delay_ms| *delay_ms > 0.0) {
+        state.push_str(&format!(", syncs take {delay_ms} ms longer"));
+    }
+    let version = row["version"].as_str().unwrap_or("–");
+    format!("{:<14}{:<26}{pid:>9}  {version:<10}{state}", text("host"), text("instance"))
 }
 
 /// Runs `batzen-lab scale`.
@@ -623,7 +663,7 @@ pub fn scale(args: &ScaleArgs, interrupted: &AtomicBool) -> anyhow::Result<ExitC
         .find(|role| role.name() == args.role)
         .with_context(|| format!("{}: expected exchange, worker, merchant or load", args.role))?;
     let present = experiment.of(role);
-    let first = present.first().with_context(|| format!("the topology has no {role}"))?.clone();
+    ensure!(!present.is_empty(), "the topology has no {role}");
     ensure!(
         role != Role::Exchange || !experiment.of(Role::Proxy).is_empty(),
         "several processes of an exchange need a database, a signer and a proxy in the topology"
@@ -632,7 +672,7 @@ pub fn scale(args: &ScaleArgs, interrupted: &AtomicBool) -> anyhow::Result<ExitC
     let before = experiment.state.instances.clone();
     let mut added = Vec::new();
     for index in u16::try_from(present.len())?..args.count {
-        let instance = one_more(&experiment, &first, index)?;
+        let instance = one_more(&experiment, role, index)?;
         // One that was removed comes back with its name.
         experiment.state.instances.retain(|known| known.name != instance.name);
         experiment.state.instances.push(instance.clone());
@@ -654,18 +694,17 @@ pub fn scale(args: &ScaleArgs, interrupted: &AtomicBool) -> anyhow::Result<ExitC
     Ok(ExitCode::SUCCESS)
 }
 
-/// The place of one more instance like this.
-fn one_more(experiment: &Experiment, like: &Instance, index: u16) -> anyhow::Result<Instance> {
-    let role = like.role;
+/// The place of one more instance of a role: those of the topology take turns.
+fn one_more(experiment: &Experiment, role: Role, index: u16) -> anyhow::Result<Instance> {
     let specs = experiment.topology.roles.iter().filter(|spec| spec.role == role);
-    let hosts: Vec<String> = specs.flat_map(|spec| spec.hosts.clone()).collect();
-    let host = hosts[usize::from(index) % hosts.len()].clone();
-    let address = placement::address(&experiment.topology, experiment.state.network, &host);
-    let is_local = experiment.hosts.get(&host).is_some_and(|access| access.kind == HostKind::Local);
-    let there = experiment.state.instances.iter().filter(|instance| instance.host == host);
+    let places: Vec<_> = specs.flat_map(|spec| spec.hosts.iter().map(move |host| (spec, host))).collect();
+    let (spec, host) = places[usize::from(index) % places.len()];
+    let address = placement::address(&experiment.topology, experiment.state.network, host);
+    let is_local = experiment.hosts.get(host).is_some_and(|access| access.kind == HostKind::Local);
+    let there = experiment.state.instances.iter().filter(|instance| instance.host == *host);
     let mut used: Vec<u16> = there.flat_map(|instance| instance.ports.clone()).collect();
     let mut ports = Vec::new();
-    for base in role.ports() {
+    for base in experiment.topology.ports(spec) {
         let port = if is_local {
             batzen_testkit::ports::reserve()?
         } else {
@@ -674,7 +713,7 @@ fn one_more(experiment: &Experiment, like: &Instance, index: u16) -> anyhow::Res
         used.push(port);
         ports.push(port);
     }
-    Ok(Instance { name: format!("{role}-{}", index + 1), index, host, address, ports, ..like.clone() })
+    Ok(Instance::new(spec, format!("{role}-{}", index + 1), index, (host, address, ports)))
 }
 
 /// Starts what was added, tells the others, and ends what was removed.
@@ -700,6 +739,25 @@ fn follow_scale(
     set_up.update_prometheus()
 }
 
+/// Runs `batzen-lab upgrade`.
+///
+/// # Errors
+/// When there is no such instance or program, or it does not come back.
+pub fn upgrade(args: &UpgradeArgs, interrupted: &AtomicBool) -> anyhow::Result<ExitCode> {
+    let dir = &args.bin_dir;
+    ensure!(dir.is_absolute(), "{}: expected a directory that begins with /", dir.display());
+    let mut experiment = Experiment::open(&args.at.dir)?;
+    let role = experiment.instance(&args.instance)?.role;
+    ensure!(role.is_of_batzen(), "a {role} does not run batzen");
+    let mut found = experiment.state.instances.iter_mut();
+    let known = found.find(|known| known.name == args.instance).context("it was found before")?;
+    (known.bin_dir, known.version) = (Some(dir.clone()), None);
+    let (instance, agents) = (known.clone(), experiment.agents()?);
+    SetUp::new(&mut experiment, agents, interrupted).restart(&instance)?;
+    experiment.event("upgrade", &format!("{}: {}", args.instance, dir.display()))?;
+    Ok(ExitCode::SUCCESS)
+}
+
 /// Runs `batzen-lab disturb`.
 ///
 /// # Errors
@@ -710,6 +768,7 @@ pub fn disturb(args: &DisturbArgs, interrupted: &AtomicBool) -> anyhow::Result<E
             (&args.at, args.instance.as_str())
         }
         DisturbCommand::Slow(args) => (&args.at, args.instance.as_str()),
+        DisturbCommand::SlowDisk(args) => (&args.at, args.instance.as_str()),
         DisturbCommand::Promote(at) => {
             let mut experiment = Experiment::open(&at.dir)?;
             let agents = experiment.agents()?;
@@ -738,6 +797,7 @@ pub fn disturb(args: &DisturbArgs, interrupted: &AtomicBool) -> anyhow::Result<E
         (what, request) = match &args.command {
             DisturbCommand::Kill(_) => ("kill", Request::Signal { name, signal: 9 }),
             DisturbCommand::Slow(args) => ("slow", Request::Pace { name, share: args.share }),
+            DisturbCommand::SlowDisk(args) => ("slow-disk", Request::Delay { name, delay_ms: args.delay_ms }),
             DisturbCommand::Stop(_) => {
                 // PostgreSQL waits for its clients on SIGTERM, and ends at once on SIGINT.
                 let is_database = ["postgres", "standby"].contains(&name.as_str());
@@ -825,8 +885,8 @@ pub fn shell(args: &SshArgs) -> anyhow::Result<ExitCode> {
 /// # Errors
 /// When a service does not answer.
 pub fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
-    let mut experiment = Experiment::open(&args.at.dir)?;
-    let verdict = control::check(&mut experiment)?;
+    let experiment = Experiment::open(&args.at.dir)?;
+    let verdict = check::check(&experiment)?;
     let is_right =
         verdict["conserved"] == true && verdict["findings"].as_u64().is_none_or(|count| count == 0);
     if args.json {

@@ -8,7 +8,8 @@ use std::process::{Command, ExitCode, Stdio};
 use anyhow::{Context as _, ensure};
 use clap::Args;
 
-use super::control::{CHECK, PLAN, RAMP};
+use super::check::CHECK;
+use super::control::{PLAN, RAMP};
 use super::hosts::NETWORK;
 use super::network::ORDERS;
 use super::state::{AUDIT, EVENTS, Experiment, State, TOPOLOGY};

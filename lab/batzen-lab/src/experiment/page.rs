@@ -17,7 +17,8 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::agent::{HostSample, ProcessSample, Sample};
-use super::control::{CHECK, is_counted, kept_ramp};
+use super::check::CHECK;
+use super::control::{is_counted, kept_ramp};
 use super::load::{Second, histogram};
 use super::ramp::Ramp;
 use super::state::{EVENTS, Experiment};
@@ -156,7 +157,7 @@ impl Kept {
         let lines =
             latencies.map(|(name, q, colour)| line(name, colour, points(&|all| quantile(all, q)))).to_vec();
         let names = latencies.map(|(name, _, colour)| (name.to_owned(), colour));
-        self.figure(out, "Latency of payments, ms", lines, &names);
+        self.figure(out, "Latency of payments and transfers, ms", lines, &names);
 
         let errors =
             |all: &[Second]| all.iter().flat_map(|second| second.errors.values()).sum::<u64>() as f64;
@@ -468,7 +469,7 @@ impl Proxied {
     }
 }
 
-/// The payments of all wallets.
+/// The payments of all wallets, and the transfers.
 pub(super) fn operations(experiment: &Experiment) -> u64 {
     let seconds = Kept::read(experiment).seconds;
     let kinds = seconds.values().flatten().flat_map(|second| &second.kinds);

@@ -2,11 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs as _};
+use std::path::PathBuf;
 
+use anyhow::Context as _;
 use serde::{Deserialize, Serialize};
 
-use super::topology::{HostKind, Role, Topology};
+use super::topology::{HostKind, Role, RoleSpec, Topology, Worker};
 
 /// A process that the experiment runs, or for workers a group of them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -21,30 +23,71 @@ pub struct Instance {
     pub host: String,
     /// The address at which the other hosts reach it.
     pub address: String,
-    /// Its ports, in the order of [`Role::ports`].
+    /// Its ports, in the order of [`Role::ports`]; of workers a port each.
     pub ports: Vec<u16>,
+    /// The workers that it runs, each a process.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub workers: Vec<Worker>,
+    /// The directory of its `batzen`, if it is not that of its host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bin_dir: Option<PathBuf>,
+    /// The version of its `batzen`, once it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<String>,
     /// The options of its configuration, by section.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub settings: BTreeMap<String, BTreeMap<String, String>>,
     /// The share of one core's time for which it may run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_share: Option<f64>,
+    /// The milliseconds that each sync of its files takes longer at first, if its disk may be slow.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk_delay_ms: Option<f64>,
     /// Whether it has ended for good.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_removed: bool,
 }
 
-/// The workers of the exchange, each a process of an instance of [`Role::Worker`].
-pub const WORKERS: [&str; 4] = ["wirewatch", "aggregator", "transfer", "closer"];
-
 impl Instance {
+    /// An instance as its role says, with host, address and ports.
+    pub(super) fn new(
+        spec: &RoleSpec,
+        name: String,
+        index: u16,
+        (host, address, ports): (&str, String, Vec<u16>),
+    ) -> Self {
+        Self {
+            name,
+            role: spec.role,
+            index,
+            host: host.to_owned(),
+            address,
+            ports,
+            workers: spec.workers().to_vec(),
+            bin_dir: spec.bin_dir.clone(),
+            version: None,
+            settings: spec.settings.clone(),
+            cpu_share: spec.cpu_share,
+            disk_delay_ms: spec.disk_delay_ms,
+            is_removed: false,
+        }
+    }
+
     /// The names of its processes.
     #[must_use]
     pub fn processes(&self) -> Vec<String> {
         match self.role {
-            Role::Worker => WORKERS.map(|worker| format!("{}-{worker}", self.name)).into(),
+            Role::Worker => {
+                self.workers.iter().map(|worker| format!("{}-{}", self.name, worker.name())).collect()
+            }
             _ => vec![self.name.clone()],
         }
+    }
+
+    /// The participants of the switch that it plays, and the ports of their callbacks.
+    pub fn participants(&self) -> impl Iterator<Item = (String, u16)> {
+        let ports = if self.role == Role::Load { self.ports.as_slice() } else { &[] };
+        ports.iter().zip(1..).map(|(port, number)| (format!("{}-{number}", self.name), *port))
     }
 
     /// Its first port.
@@ -87,6 +130,23 @@ pub fn address(topology: &Topology, network: u8, name: &str) -> String {
     }
 }
 
+/// The address of a service of an experiment.
+pub(super) fn socket_addr(authority: &str) -> anyhow::Result<SocketAddr> {
+    let mut found = authority.to_socket_addrs().with_context(|| authority.to_owned())?;
+    found.next().with_context(|| format!("{authority} has no address"))
+}
+
+/// The address at which an instance shows its metrics.
+pub(super) fn metrics_authority(instance: &Instance) -> Option<String> {
+    match instance.role {
+        // The HTTP interface of the one, and the operators' of the other.
+        Role::Ledger | Role::Switch => Some(format!("{}:{}", instance.address, instance.ports.get(1)?)),
+        Role::Bank | Role::Exchange | Role::Merchant | Role::Auditor => Some(instance.authority()),
+        Role::Signer => Some(format!("{}:{}", instance.address, instance.ports.get(1)?)),
+        Role::Postgres | Role::Standby | Role::Proxy | Role::Worker | Role::Load | Role::Prometheus => None,
+    }
+}
+
 /// Places every instance. `free_port` names a free port of this machine, for hosts that share it.
 ///
 /// # Errors
@@ -105,8 +165,8 @@ pub fn place<E>(
         for ((spec, host), index) in placed.zip(0_u16..) {
             let name = if is_single { role.name().to_owned() } else { format!("{role}-{}", index + 1) };
             let is_local = topology.hosts.get(host).is_some_and(|host| host.kind == HostKind::Local);
-            let mut ports = Vec::with_capacity(role.ports().len());
-            for base in role.ports() {
+            let mut ports = Vec::with_capacity(topology.ports(spec).len());
+            for base in topology.ports(spec) {
                 let port = if is_local {
                     free_port()?
                 } else {
@@ -114,17 +174,8 @@ pub fn place<E>(
                 };
                 ports.push(port);
             }
-            instances.push(Instance {
-                name,
-                role,
-                index,
-                host: host.clone(),
-                address: address(topology, network, host),
-                ports,
-                settings: spec.settings.clone(),
-                cpu_share: spec.cpu_share,
-                is_removed: false,
-            });
+            let address = address(topology, network, host);
+            instances.push(Instance::new(spec, name, index, (host, address, ports)));
         }
     }
     Ok(instances)
@@ -134,18 +185,22 @@ pub fn place<E>(
 #[must_use]
 pub fn table(topology: &Topology, instances: &[Instance]) -> String {
     let mut text = String::new();
-    let _ =
-        writeln!(text, "{:<14}{:<12}{:<10}{:<12}{:<16}ports", "instance", "host", "kind", "site", "address");
+    let _ = writeln!(
+        text,
+        "{:<14}{:<12}{:<10}{:<12}{:<16}{:<10}ports",
+        "instance", "host", "kind", "site", "address", "version"
+    );
     for instance in instances {
         let host = topology.hosts.get(&instance.host).cloned().unwrap_or_default();
         let kind = format!("{:?}", host.kind).to_lowercase();
         let ports: Vec<String> = instance.ports.iter().map(u16::to_string).collect();
         let line = format!(
-            "{:<14}{:<12}{kind:<10}{:<12}{:<16}{}",
+            "{:<14}{:<12}{kind:<10}{:<12}{:<16}{:<10}{}",
             instance.name,
             instance.host,
             host.site,
             instance.address,
+            instance.version.as_deref().unwrap_or("–"),
             ports.join(", ")
         );
         let _ = writeln!(text, "{}", line.trim_end());
@@ -211,8 +266,18 @@ mod tests {
         let instances = place(&topology, 1, || Err("no local host")).unwrap();
         let all: Vec<String> = instances.iter().flat_map(Instance::processes).collect();
         let different: BTreeSet<&String> = all.iter().collect();
-        assert_eq!((all.len(), different.len()), (2 + 2 * WORKERS.len(), all.len()), "{all:?}");
+        assert_eq!((all.len(), different.len()), (2 + 2 * Worker::ALL.len(), all.len()), "{all:?}");
         assert!(all.contains(&"worker-2-closer".to_owned()), "{all:?}");
+    }
+
+    #[test]
+    fn an_instance_runs_the_workers_of_its_role() {
+        let text = TWO_SITES.replace("role = 'load'", "role = 'worker'\nworkers = ['transfer', 'closer']");
+        let topology: Topology = toml::from_str(&text).unwrap();
+        let instances = place(&topology, 1, || Err("no local host")).unwrap();
+        let second = instances.iter().find(|instance| instance.name == "worker-2").unwrap();
+        assert_eq!(second.processes(), ["worker-2-transfer", "worker-2-closer"]);
+        assert_eq!(second.ports, [9281, 9282], "each has a page, beside those of the first instance");
     }
 
     #[test]

@@ -34,7 +34,13 @@ pub struct Usage {
     pub busiest_thread: f64,
     /// The share of the time for which it may run.
     pub share: f64,
-    /// The time of one of the exchange's lanes per second by stage, in seconds: prefetch, execute, commit.
+    /// The milliseconds that each sync of its files takes longer, if its disk may be slow.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk_delay_ms: Option<f64>,
+    /// The share of the time in which a sync was held up for that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk_busy: Option<f64>,
+    /// The time of one of its lanes, if it is an exchange or a switch, per second by stage, in seconds: prefetch, execute, commit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lane_s: Option<[f64; 3]>,
     /// The average time of a commit in milliseconds.
@@ -88,7 +94,7 @@ pub struct Step {
 /// The stage that limits the services, and why it is believed to.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Bottleneck {
-    /// The instance, `machine`, `disk`, or `unknown`.
+    /// The instance, its disk, `machine`, `disk`, or `unknown`.
     pub stage: String,
     /// The reason, in plain words.
     pub why: String,
@@ -118,8 +124,12 @@ impl Step {
     /// The stage that limits the services in this step.
     #[must_use]
     pub fn bottleneck(&self) -> Bottleneck {
-        let found =
-            self.paced().or_else(|| self.network()).or_else(|| self.machine()).or_else(|| self.thread());
+        let found = self
+            .paced()
+            .or_else(|| self.slow_disk())
+            .or_else(|| self.network())
+            .or_else(|| self.machine())
+            .or_else(|| self.thread());
         found.or_else(|| self.database()).or_else(|| self.disk()).unwrap_or_else(|| Bottleneck {
             stage: "unknown".to_owned(),
             why: "no processor, lane or disk is saturated: look at the latencies by kind, and at limits for one client"
@@ -151,6 +161,23 @@ impl Step {
                 "it may run for {} % of the time only, and uses {} of a core of it",
                 number(most.share * 100.0),
                 number(most.cores)
+            ),
+        })
+    }
+
+    /// An instance whose disk was made slow, and holds up a sync most of the time.
+    fn slow_disk(&self) -> Option<Bottleneck> {
+        let slowed = self.usage.iter().filter_map(|usage| {
+            let delay_ms = usage.disk_delay_ms.filter(|delay_ms| *delay_ms > 0.0)?;
+            Some((usage, delay_ms, usage.disk_busy?))
+        });
+        let (most, delay_ms, busy) = slowed.max_by(|one, two| one.2.total_cmp(&two.2))?;
+        (busy >= SLOWED).then(|| Bottleneck {
+            stage: format!("disk of {}", most.instance),
+            why: format!(
+                "each of its syncs takes {} ms longer, and one is under way {} % of the time",
+                number(delay_ms),
+                number(busy * 100.0)
             ),
         })
     }
@@ -232,7 +259,9 @@ impl Step {
     fn database(&self) -> Option<Bottleneck> {
         let most = self.waiting()?;
         let commit_ms = most.commit_ms.map_or_else(|| "?".to_owned(), number);
-        let Some(database) = self.usage.iter().find(|usage| usage.role == Role::Postgres) else {
+        // A switch has a store of its own.
+        let is_its = |usage: &&Usage| usage.role == Role::Postgres && most.role == Role::Exchange;
+        let Some(database) = self.usage.iter().find(is_its) else {
             return Some(Bottleneck {
                 stage: "disk".to_owned(),
                 why: format!(
@@ -335,6 +364,8 @@ mod tests {
             cores,
             busiest_thread,
             share: 1.0,
+            disk_delay_ms: None,
+            disk_busy: None,
             lane_s: None,
             commit_ms: None,
             rtt_ms: None,
@@ -384,6 +415,15 @@ mod tests {
         });
         assert_eq!(paced.stage, "postgres");
         assert!(paced.why.contains("10.0 % of the time"), "{}", paced.why);
+        let slow_disk = |busy| {
+            of(&|step: &mut Step| {
+                step.usage[0].lane_s = Some([0.05, 0.02, 0.9]);
+                (step.usage[0].disk_delay_ms, step.usage[0].disk_busy) = (Some(20.0), Some(busy));
+            })
+        };
+        assert_eq!(slow_disk(0.9).stage, "disk of exchange-1");
+        assert!(slow_disk(0.9).why.contains("20.0 ms longer"), "{}", slow_disk(0.9).why);
+        assert_eq!(slow_disk(0.3).stage, "disk", "what else is slow about it");
         let machine = of(&|step| step.hosts[0].busy = 0.99);
         assert_eq!(machine.stage, "machine");
         let generator = of(&|step| {

@@ -24,11 +24,12 @@ use serde_json::{Value, json};
 
 use super::agent::Agent;
 use super::hosts::{self, HostAccess};
-use super::load::Target;
-use super::placement::{self, Instance};
+use super::load::{Cash, Clearing, Target};
+use super::placement::{self, Instance, metrics_authority, socket_addr};
 use super::topology::{HostKind, Role, Topology};
 use crate::bench::results::machine::Machine;
 use crate::bench::results::output;
+use crate::participants::hub::Hub;
 
 /// The name of the file with the state.
 pub(super) const STATE: &str = "state.json";
@@ -76,6 +77,9 @@ pub(super) struct State {
     pub(super) password: String,
     /// The access token of all shops.
     pub(super) shop_token: String,
+    /// The tokens of the switch's two operators.
+    #[serde(default)]
+    pub(super) operator_tokens: [String; 2],
     /// The exchange's master key, once it exists.
     pub(super) master_pub: Option<String>,
     /// The proxy's certificate and private key.
@@ -115,10 +119,23 @@ fn unless_full(name: &str, written: anyhow::Result<()>) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The directory of this program.
+///
+/// # Errors
+/// When it is not known.
+pub(super) fn own_bin_dir() -> anyhow::Result<PathBuf> {
+    let own = std::env::current_exe().context("the program has no path")?;
+    Ok(own.parent().context("the program has no directory")?.to_owned())
+}
+
 fn secret() -> String {
     let mut bytes = [0; 16];
     batzen_crypto::fill_random(&mut bytes);
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn token() -> String {
+    format!("secret-token:{}", secret())
 }
 
 impl Experiment {
@@ -143,8 +160,7 @@ impl Experiment {
             .with_context(|| runtime_dir.display().to_string())?;
         let sockets = runtime_dir.join("agents");
         std::fs::DirBuilder::new().mode(0o700).create(&sockets)?;
-        let own = std::env::current_exe().context("the program has no path")?;
-        let own_bin_dir = own.parent().context("the program has no directory")?.to_owned();
+        let own_bin_dir = own_bin_dir()?;
         let hosts = hosts::accesses(&topology, &dir, (&id, &sockets), &own_bin_dir);
         let state = State {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -159,7 +175,8 @@ impl Experiment {
             own_bin_dir,
             instances: Vec::new(),
             password: secret(),
-            shop_token: format!("secret-token:{}", secret()),
+            shop_token: token(),
+            operator_tokens: [token(), token()],
             master_pub: None,
             certificate: None,
         };
@@ -172,6 +189,7 @@ impl Experiment {
         let network = experiment.state.network;
         experiment.state.instances =
             placement::place(&experiment.topology, network, batzen_testkit::ports::reserve)?;
+        hosts::note_versions(&mut experiment.state.instances, &experiment.hosts)?;
         experiment.save()?;
         Ok(experiment)
     }
@@ -310,20 +328,42 @@ impl Experiment {
         }
     }
 
-    /// The services that the wallets of a load use.
+    /// The services that a generator uses.
     ///
     /// # Errors
-    /// When the topology has no bank.
-    pub(super) fn target(&self) -> anyhow::Result<Target> {
+    /// When the topology has an exchange but no bank, or the switch has no address.
+    pub(super) fn target(&self, generator: &Instance) -> anyhow::Result<Target> {
+        let cash = match self.of(Role::Exchange).is_empty() {
+            true => None,
+            false => Some(self.cash()?),
+        };
+        let clearing = self.of(Role::Switch).pop().map(|switch| {
+            let (names, ports) = generator.participants().unzip();
+            let (switch, host) = (socket_addr(&switch.authority())?, generator.address.clone());
+            anyhow::Ok(Clearing { switch, host, names, ports })
+        });
+        Ok(Target { currency: self.topology.currency.clone(), cash, clearing: clearing.transpose()? })
+    }
+
+    fn cash(&self) -> anyhow::Result<Cash> {
         let bank = self.of(Role::Bank).into_iter().next().context("wallets need a bank")?;
-        Ok(Target {
+        Ok(Cash {
             exchange_url: self.exchange_url(),
             bank_url: format!("http://{}/", bank.authority()),
             merchants: self.of(Role::Merchant).iter().map(Instance::authority).collect(),
             merchant_token: self.state.shop_token.clone(),
             merchant_payto: format!("payto://x-taler-bank/{}/shop?receiver-name=shop", bank.address),
-            currency: self.topology.currency.clone(),
         })
+    }
+
+    /// The operators of the switch.
+    ///
+    /// # Errors
+    /// When there is no switch, or it has no address.
+    pub(super) fn hub(&self) -> anyhow::Result<Hub> {
+        let switch = self.of(Role::Switch).pop().context("the topology has no switch")?;
+        let address = metrics_authority(&switch).context("a switch has a port for operators")?;
+        Ok(Hub::new(socket_addr(&address)?, self.state.operator_tokens.clone()))
     }
 
     /// The machine whose cores a host has: this one, unless ssh reaches it.

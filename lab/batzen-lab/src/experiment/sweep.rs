@@ -26,8 +26,8 @@ pub struct SweepArgs {
     /// The topology with its steps, one of which is a ramp
     #[arg(value_name = "FILE")]
     topology: PathBuf,
-    /// The parameter and its values: rtt_ms, jitter_ms, loss or bandwidth_mbit of all links, ROLE.count, ROLE.cpu_share, or
-    /// ROLE.SECTION.OPTION of its configuration
+    /// The parameter and its values: rtt_ms, jitter_ms, loss or bandwidth_mbit of all links, ROLE.count, ROLE.cpu_share,
+    /// ROLE.disk_delay_ms, or ROLE.SECTION.OPTION of its configuration
     #[arg(long = "over", value_name = "NAME=VALUE,…", value_parser = parameter)]
     parameter: Parameter,
     /// Directory for the experiments, one in each of its directories
@@ -84,7 +84,7 @@ fn with(topology: &Topology, name: &str, value: &str) -> anyhow::Result<Topology
     } else {
         let Some((role, what)) = name.split_once('.') else {
             bail!(
-                "{name}: expected rtt_ms, jitter_ms, loss, bandwidth_mbit, ROLE.count, ROLE.cpu_share or ROLE.SECTION.OPTION"
+                "{name}: expected rtt_ms, jitter_ms, loss, bandwidth_mbit, ROLE.count, ROLE.cpu_share, ROLE.disk_delay_ms or ROLE.SECTION.OPTION"
             );
         };
         let role = Role::ALL.into_iter().find(|found| found.name() == role);
@@ -95,13 +95,16 @@ fn with(topology: &Topology, name: &str, value: &str) -> anyhow::Result<Topology
             match (what, what.split_once('.')) {
                 ("count", _) => spec.count = Some(value.parse().with_context(|| format!("{name}={value}"))?),
                 ("cpu_share", _) => spec.cpu_share = Some(figure()?),
+                ("disk_delay_ms", _) => spec.disk_delay_ms = Some(figure()?),
                 (_, Some((section, option))) => {
                     spec.settings
                         .entry(section.to_owned())
                         .or_default()
                         .insert(option.to_owned(), value.to_owned());
                 }
-                _ => bail!("{name}: expected count, cpu_share or SECTION.OPTION after the role"),
+                _ => {
+                    bail!("{name}: expected count, cpu_share, disk_delay_ms or SECTION.OPTION after the role")
+                }
             }
         }
     }
@@ -249,6 +252,8 @@ mod tests {
         assert_eq!(Topology { roles: topology.roles.clone(), ..lanes }, topology);
         let slow = with(&topology, "exchange.cpu_share", "0.5").unwrap();
         assert_eq!(slow.roles[1].cpu_share, Some(0.5));
+        let slow = with(&topology, "exchange.disk_delay_ms", "20").unwrap();
+        assert_eq!(slow.roles[1].disk_delay_ms, Some(20.0));
         for (name, value, expected) in [
             ("rtt_ms", "far", "expected a number"),
             ("loss", "2", "below 1"),

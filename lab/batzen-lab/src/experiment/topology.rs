@@ -10,6 +10,8 @@ use std::path::PathBuf;
 use batzen_protocol::Currency;
 use serde::{Deserialize, Serialize};
 
+use super::agent::DELAY_MAX_MS;
+
 /// The largest number of hosts, which keeps addresses of namespaces short.
 const HOSTS_MAX: usize = 200;
 /// The largest number of sites.
@@ -126,6 +128,10 @@ pub enum Role {
     Standby,
     /// The bank.
     Bank,
+    /// The switch's ledger, if it is a process of its own.
+    Ledger,
+    /// The interbank switch.
+    Switch,
     /// A signer, which holds the exchange's private keys; the second and later ones follow the first.
     Signer,
     /// A process of the exchange that serves its API.
@@ -138,7 +144,7 @@ pub enum Role {
     Merchant,
     /// An auditor that follows the exchange.
     Auditor,
-    /// Wallets that put load on everything.
+    /// Wallets, and participants of the switch, that put load on everything.
     Load,
     /// Prometheus, which records every service's metrics.
     Prometheus,
@@ -146,10 +152,12 @@ pub enum Role {
 
 impl Role {
     /// All roles, in the order in which they are started.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 13] = [
         Self::Postgres,
         Self::Standby,
         Self::Bank,
+        Self::Ledger,
+        Self::Switch,
         Self::Signer,
         Self::Proxy,
         Self::Exchange,
@@ -167,6 +175,8 @@ impl Role {
             Self::Postgres => "postgres",
             Self::Standby => "standby",
             Self::Bank => "bank",
+            Self::Ledger => "ledger",
+            Self::Switch => "switch",
             Self::Signer => "signer",
             Self::Exchange => "exchange",
             Self::Worker => "worker",
@@ -183,6 +193,12 @@ impl Role {
         matches!(self, Self::Signer | Self::Exchange | Self::Worker | Self::Merchant | Self::Load)
     }
 
+    /// Whether its instances run the program `batzen`.
+    #[must_use]
+    pub const fn is_of_batzen(self) -> bool {
+        !matches!(self, Self::Postgres | Self::Standby | Self::Proxy | Self::Load | Self::Prometheus)
+    }
+
     /// The ports that an instance listens at on a host of its own.
     #[must_use]
     pub const fn ports(self) -> &'static [u16] {
@@ -191,13 +207,18 @@ impl Role {
             Self::Postgres => &[5532],
             Self::Standby => &[5533],
             Self::Bank => &[8082],
+            // The binary protocol, and HTTP.
+            Self::Ledger => &[3001, 3002],
+            // The participants' interface, and the operators'.
+            Self::Switch => &[8090, 8091],
             // The signing port and the page's.
             Self::Signer => &[7070, 7071],
             // The API, and the stream for the auditor.
             Self::Exchange => &[8081, 8090],
-            // The pages of wirewatch, aggregator, transfer and closer.
+            // The pages of its workers.
             Self::Worker => &[9181, 9182, 9183, 9184],
-            Self::Load => &[],
+            // The callbacks of the participants that it plays.
+            Self::Load => &[9701, 9702, 9703, 9704],
             Self::Proxy => &[8443],
             Self::Merchant => &[9966],
             Self::Auditor => &[8083],
@@ -212,6 +233,36 @@ impl fmt::Display for Role {
     }
 }
 
+/// A worker of the exchange.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Worker {
+    /// Credits reserves with what came in at the bank.
+    Wirewatch,
+    /// Adds up the deposits of each merchant.
+    Aggregator,
+    /// Has the bank pay merchants.
+    Transfer,
+    /// Pays back what is left in old reserves.
+    Closer,
+}
+
+impl Worker {
+    /// All workers.
+    pub const ALL: [Self; 4] = [Self::Wirewatch, Self::Aggregator, Self::Transfer, Self::Closer];
+
+    /// Its name in topologies, and its command.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Wirewatch => "wirewatch",
+            Self::Aggregator => "aggregator",
+            Self::Transfer => "transfer",
+            Self::Closer => "closer",
+        }
+    }
+}
+
 /// Instances of a role.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -223,12 +274,22 @@ pub struct RoleSpec {
     /// The number of instances; by default one on each host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub count: Option<u16>,
+    /// For `worker`: the workers that each instance runs, by default all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub workers: Option<Vec<Worker>>,
+    /// The directory of another version's `batzen` on these hosts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bin_dir: Option<PathBuf>,
     /// Options of its configuration, by section.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub settings: BTreeMap<String, BTreeMap<String, String>>,
     /// The share of one core's time for which each instance may run, as on a slow machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu_share: Option<f64>,
+    /// The milliseconds that each sync of an instance's files takes longer, as on a disk that fails. Only with it, also if it is
+    /// 0, `disturb slow-disk` can change it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk_delay_ms: Option<f64>,
 }
 
 /// The connection between two sites, in both directions.
@@ -336,7 +397,7 @@ impl Topology {
     }
 
     fn check_steps(&self) -> Result<(), TopologyError> {
-        const COMMANDS: [&str; 6] = ["status", "load", "scale", "disturb", "ssh", "check"];
+        const COMMANDS: [&str; 7] = ["status", "load", "scale", "upgrade", "disturb", "ssh", "check"];
         for (step, number) in self.steps.iter().zip(1..) {
             let member = format!("step {number}");
             match step {
@@ -357,25 +418,24 @@ impl Topology {
     }
 
     fn check_roles(&self) -> Result<(), TopologyError> {
-        for spec in &self.roles {
-            let member = format!("role {}", spec.role);
-            if spec.hosts.is_empty() {
-                return Err(wrong(member, "hosts is empty"));
-            }
-            if let Some(unknown) = spec.hosts.iter().find(|host| !self.hosts.contains_key(*host)) {
-                return Err(wrong(member, format_args!("there is no host {unknown}")));
-            }
-            if !(1..=COUNT_MAX).contains(&spec.instances()) {
-                return Err(wrong(member, format_args!("count must be 1 to {COUNT_MAX}")));
-            }
-            if spec.cpu_share.is_some_and(|share| !(share > 0.0 && share <= 1.0)) {
-                return Err(wrong(member, "cpu_share must be above 0 and at most 1, such as 0.25"));
-            }
+        self.roles.iter().try_for_each(|spec| self.check_role(spec))?;
+        let runs = |worker| self.roles.iter().any(|spec| spec.workers().contains(&worker));
+        if self.count(Role::Worker) > 0
+            && let Some(missing) = Worker::ALL.into_iter().find(|worker| !runs(*worker))
+        {
+            return Err(wrong("role worker", format_args!("no instance runs {}", missing.name())));
         }
         for role in Role::ALL {
             if self.count(role) > 1 && !role.may_repeat() {
-                return Err(wrong(format_args!("role {role}"), "an experiment has at most one"));
+                let why = match role {
+                    Role::Switch => "count: a switch keeps its state in memory, so it is one process",
+                    _ => "an experiment has at most one",
+                };
+                return Err(wrong(format_args!("role {role}"), why));
             }
+        }
+        if self.count(Role::Switch) > 0 && self.currency.len() != 3 {
+            return Err(wrong("currency", "a switch clears currencies of three letters, such as EUR"));
         }
         let needs = |role, needed, why: &str| {
             if self.count(role) > 0 && self.count(needed) == 0 {
@@ -385,18 +445,57 @@ impl Topology {
         };
         needs(Role::Exchange, Role::Bank, "an exchange has its account at a bank")?;
         needs(Role::Worker, Role::Postgres, "workers of their own share a database with the exchange")?;
+        needs(Role::Worker, Role::Signer, "workers of their own share its keys")?;
         needs(Role::Standby, Role::Postgres, "a standby follows a primary")?;
         needs(Role::Proxy, Role::Exchange, "the proxy stands before an exchange")?;
         needs(Role::Merchant, Role::Exchange, "a merchant needs an exchange")?;
         needs(Role::Auditor, Role::Exchange, "an auditor follows an exchange")?;
         needs(Role::Signer, Role::Exchange, "a signer signs for an exchange")?;
-        needs(Role::Load, Role::Exchange, "wallets need an exchange")?;
+        needs(Role::Ledger, Role::Switch, "a ledger of its own is that of a switch")?;
+        if self.count(Role::Switch) == 0 {
+            needs(Role::Load, Role::Exchange, "wallets need an exchange")?;
+        }
         if self.count(Role::Exchange) > 1 {
             needs(Role::Exchange, Role::Postgres, "several processes share a database")?;
             needs(Role::Exchange, Role::Signer, "several processes share their keys")?;
             needs(Role::Exchange, Role::Proxy, "several processes need one address")?;
         }
         Ok(())
+    }
+
+    fn check_role(&self, spec: &RoleSpec) -> Result<(), TopologyError> {
+        let refuse = |reason: &dyn fmt::Display| Err(wrong(format_args!("role {}", spec.role), reason));
+        if spec.hosts.is_empty() {
+            return refuse(&"hosts is empty");
+        }
+        if let Some(unknown) = spec.hosts.iter().find(|host| !self.hosts.contains_key(*host)) {
+            return refuse(&format_args!("there is no host {unknown}"));
+        }
+        if !(1..=COUNT_MAX).contains(&spec.instances()) {
+            return refuse(&format_args!("count must be 1 to {COUNT_MAX}"));
+        }
+        if spec.cpu_share.is_some_and(|share| !(share > 0.0 && share <= 1.0)) {
+            return refuse(&"cpu_share must be above 0 and at most 1, such as 0.25");
+        }
+        if spec.disk_delay_ms.is_some_and(|delay_ms| !(0.0..=DELAY_MAX_MS).contains(&delay_ms)) {
+            return refuse(&format_args!("disk_delay_ms must be 0 to {DELAY_MAX_MS}"));
+        }
+        if let Some(workers) = &spec.workers {
+            if spec.role != Role::Worker {
+                return refuse(&"only the role worker has workers");
+            }
+            let different: BTreeSet<_> = workers.iter().collect();
+            if workers.is_empty() || different.len() < workers.len() {
+                return refuse(
+                    &"workers names at least one, each once, such as [\"aggregator\", \"transfer\"]",
+                );
+            }
+        }
+        match &spec.bin_dir {
+            Some(_) if !spec.role.is_of_batzen() => refuse(&"it does not run batzen, so it has no bin_dir"),
+            Some(dir) if !dir.is_absolute() => refuse(&"bin_dir must begin with /, such as /opt/batzen-0.1"),
+            _ => Ok(()),
+        }
     }
 
     fn check_links(&self) -> Result<(), TopologyError> {
@@ -425,6 +524,17 @@ impl Topology {
     #[must_use]
     pub fn sites(&self) -> BTreeSet<&String> {
         self.hosts.values().map(|host| &host.site).collect()
+    }
+
+    /// The ports that an instance listens at on a host of its own.
+    #[must_use]
+    pub fn ports(&self, spec: &RoleSpec) -> &'static [u16] {
+        let all = spec.role.ports();
+        match spec.role {
+            Role::Worker => &all[..spec.workers().len()],
+            Role::Load if self.count(Role::Switch) == 0 => &[],
+            _ => all,
+        }
     }
 
     /// The number of instances of a role.
@@ -463,6 +573,16 @@ impl RoleSpec {
     #[must_use]
     pub fn instances(&self) -> u16 {
         self.count.unwrap_or_else(|| u16::try_from(self.hosts.len()).unwrap_or(u16::MAX))
+    }
+
+    /// The workers that each instance runs.
+    #[must_use]
+    pub fn workers(&self) -> &[Worker] {
+        match &self.workers {
+            Some(workers) => workers,
+            None if self.role == Role::Worker => &Worker::ALL,
+            None => &[],
+        }
     }
 
     /// The host of each instance.
@@ -511,10 +631,34 @@ mod tests {
         assert!(of("[hosts.one]", "[hosts.one]\ncolour = 'red'").contains("unknown field `colour`"));
         assert_eq!(of("hosts = ['one']", "hosts = ['two']"), "role bank: there is no host two");
         assert!(of("role = 'bank'", "role = 'worker'").contains("add a role bank"));
+        let switch = of("role = 'exchange'", "role = 'switch'\ncount = 2");
+        assert_eq!(switch, "role switch: count: a switch keeps its state in memory, so it is one process");
+        assert!(of("role = 'exchange'", "role = 'switch'").starts_with("currency: a switch clears"));
+        assert!(of("role = 'exchange'", "role = 'ledger'").contains("add a role switch"));
         let two = of("role = 'exchange'", "role = 'exchange'\ncount = 2");
         assert_eq!(two, "role exchange: several processes share a database: add a role postgres");
         let slow = of("role = 'exchange'", "role = 'exchange'\ncpu_share = 0.0");
         assert!(slow.contains("cpu_share must be above 0"));
+        let slow = of("role = 'exchange'", "role = 'exchange'\ndisk_delay_ms = -1");
+        assert_eq!(slow, "role exchange: disk_delay_ms must be 0 to 60000");
+        assert_eq!(
+            of("role = 'bank'", "role = 'bank'\nworkers = ['closer']"),
+            "role bank: only the role worker has workers"
+        );
+        assert!(of("role = 'bank'", "role = 'bank'\nbin_dir = 'old'").contains("bin_dir must begin with /"));
+        assert!(
+            of("role = 'bank'", "role = 'proxy'\nbin_dir = '/old'").contains("it does not run batzen"),
+            "nginx is none of its programs"
+        );
+        let some = |workers: &str| {
+            let worker = format!("[[role]]\nrole = 'worker'\nhosts = ['one']\nworkers = {workers}");
+            let others =
+                ["postgres", "signer"].map(|role| format!("[[role]]\nrole = '{role}'\nhosts = ['one']\n"));
+            let text = format!("{SMALL}\n{}{worker}", others.concat());
+            Topology::parse(&text).unwrap_err().to_string()
+        };
+        assert!(some("['closer', 'closer']").contains("each once"));
+        assert_eq!(some("['wirewatch', 'aggregator', 'closer']"), "role worker: no instance runs transfer");
         let step = format!("{SMALL}\n[[step]]\nrun = ['dance']");
         assert!(
             Topology::parse(&step).unwrap_err().to_string().starts_with("step 1: run begins with one of")
@@ -532,8 +676,11 @@ mod tests {
             role: Role::Load,
             hosts: vec!["a".into(), "b".into()],
             count: Some(3),
+            workers: None,
+            bin_dir: None,
             settings: BTreeMap::new(),
             cpu_share: None,
+            disk_delay_ms: None,
         };
         assert_eq!(spec.placed().collect::<Vec<_>>(), ["a", "b", "a"]);
     }

@@ -6,6 +6,8 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use tokio::sync::oneshot;
+
 use crate::participants::order::Behaviour;
 use crate::participants::outcome::{Notice, TransferOutcome};
 use crate::participants::text::TransferId;
@@ -115,12 +117,26 @@ pub(crate) struct Book {
     shards: Vec<Mutex<Map<Flight>>>,
     outcomes: Option<Mutex<Map<TransferOutcome>>>,
     ended: Condvar,
+    /// Watchers of transfers, who want the notice to the payer.
+    watchers: Mutex<Map<oneshot::Sender<Notice>>>,
 }
 
 impl Book {
     pub(crate) fn new(keeps_outcomes: bool) -> Self {
         let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
-        Self { shards, outcomes: keeps_outcomes.then(Mutex::default), ended: Condvar::new() }
+        Self {
+            shards,
+            outcomes: keeps_outcomes.then(Mutex::default),
+            ended: Condvar::new(),
+            watchers: Mutex::default(),
+        }
+    }
+
+    /// The payer's notice of a transfer that is about to begin, once it comes.
+    pub(crate) fn watch(&self, id: TransferId) -> oneshot::Receiver<Notice> {
+        let (sender, receiver) = oneshot::channel();
+        self.watchers.lock().unwrap_or_else(PoisonError::into_inner).insert(id.0, sender);
+        receiver
     }
 
     fn shard(&self, id: TransferId) -> MutexGuard<'_, Map<Flight>> {
@@ -173,6 +189,12 @@ impl Book {
             return if is_same { News::Repeated } else { News::Contradicted };
         }
         *own = Some(notice);
+        if side == Side::Payer
+            && let Some(watcher) = self.watchers.lock().unwrap_or_else(PoisonError::into_inner).remove(&id.0)
+        {
+            // It may have given up.
+            let _ = watcher.send(notice);
+        }
         let ended = *flight;
         if flight.payer_notice.is_some() && !flight.awaits_patch() {
             shard.remove(&id.0);

@@ -9,11 +9,13 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
+use tokio::sync::oneshot;
+
 use crate::participants::book::Book;
 use crate::participants::ilp::Secret;
 use crate::participants::message::Words;
 use crate::participants::order::{Load, Order};
-use crate::participants::outcome::{Report, TransferOutcome};
+use crate::participants::outcome::{Notice, Report, TransferOutcome};
 use crate::participants::text::TransferId;
 use crate::participants::worker::Worker;
 
@@ -262,15 +264,35 @@ impl Fsps {
     /// When there are no such participants.
     #[must_use]
     pub(crate) fn send(&self, order: Order) -> TransferId {
-        let count = self.names().len();
-        assert!(order.payer < count && order.payee < count, "there are {count} participants");
+        let id = Self::new_id();
+        self.send_as(id, order);
+        id
+    }
+
+    /// Sends one transfer, and waits for the notice to its payer.
+    ///
+    /// # Panics
+    /// When there are no such participants.
+    #[must_use]
+    pub(crate) fn transfer(&self, order: Order) -> oneshot::Receiver<Notice> {
+        let id = Self::new_id();
+        let notice = self.shared.book.watch(id);
+        self.send_as(id, order);
+        notice
+    }
+
+    fn new_id() -> TransferId {
         let mut random = [0; 16];
         getrandom::fill(&mut random).expect("the operating system has random bytes");
-        let id = TransferId::from_random(u128::from_le_bytes(random));
+        TransferId::from_random(u128::from_le_bytes(random))
+    }
+
+    fn send_as(&self, id: TransferId, order: Order) {
+        let count = self.names().len();
+        assert!(order.payer < count && order.payee < count, "there are {count} participants");
         let thread = order.payer % self.threads.len();
         self.shared.commands[thread].push(Command::Order(id, order));
         self.wake(thread);
-        id
     }
 
     /// The outcome of a transfer once the payer has its notice, and the payee, if it waits for one. After

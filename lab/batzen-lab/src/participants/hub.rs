@@ -219,15 +219,33 @@ impl Hub {
         Ok(())
     }
 
+    /// Creates a participant that can pay and be paid, or notes where one that exists is called back now.
+    ///
+    /// # Errors
+    /// When the switch cannot be reached or refuses.
+    pub(crate) fn enrol(&self, participant: &Onboarding<'_>) -> Result<(), HubError> {
+        let path = format!("/participants/{}", participant.name);
+        match self.get(&path) {
+            Ok(_) => self.call_back(participant),
+            Err(HubError::Refused { status: 404, .. }) => self.onboard(participant),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn call_back(&self, participant: &Onboarding<'_>) -> Result<(), HubError> {
+        let path = format!("/participants/{}/endpoints", participant.name);
+        let body = json!({"type": "FSPIOP_CALLBACK_URL", "value": participant.callback_url});
+        self.change("POST", &path, &body).map(drop)
+    }
+
     /// Creates a participant that can pay and be paid.
     ///
     /// # Errors
     /// When the switch cannot be reached or refuses.
     pub fn onboard(&self, participant: &Onboarding<'_>) -> Result<(), HubError> {
-        let Onboarding { name, currency, callback_url, cap_cents, funds_cents } = *participant;
+        let Onboarding { name, currency, cap_cents, funds_cents, .. } = *participant;
         self.change("POST", "/participants", &json!({"name": name, "currency": currency}))?;
-        let path = format!("/participants/{name}/endpoints");
-        self.change("POST", &path, &json!({"type": "FSPIOP_CALLBACK_URL", "value": callback_url}))?;
+        self.call_back(participant)?;
         let limit = json!({
             "currency": currency,
             "limit": {"type": "NET_DEBIT_CAP", "value": amount(cap_cents)},

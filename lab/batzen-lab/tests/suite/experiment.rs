@@ -63,20 +63,41 @@ impl Experiment {
             .collect()
     }
 
+    /// Waits until a process that was killed runs again.
+    fn wait_until_started_again(&self, name: &str) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let status = stdout(&on(&self.path(), &["status", "--json"]));
+            let status: Value = serde_json::from_str(&status).unwrap();
+            let mut rows = status["processes"].as_array().unwrap().iter();
+            let row = rows.find(|row| row["instance"] == name).unwrap();
+            if row["pid"].is_u64() && row["restarts"].as_u64() > Some(0) {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{row}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
     /// Waits until wallets have done more payments than `count`; returns how many.
     pub(crate) fn wait_for_payments(&self, count: u64) -> u64 {
-        let out = self.path().join("hosts/here/load/out");
+        self.wait_for("load", "pay", count)
+    }
+
+    /// Waits until a generator has done more operations of a kind than `count`; returns how many.
+    fn wait_for(&self, generator: &str, kind: &str, count: u64) -> u64 {
+        let out = self.path().join("hosts/here").join(generator).join("out");
         let deadline = Instant::now() + PATIENCE;
         loop {
             let text = std::fs::read_to_string(&out).unwrap_or_default();
             let seconds = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-            let done: u64 = seconds.map(|second| second["kinds"]["pay"]["ops"].as_u64().unwrap_or(0)).sum();
+            let done: u64 = seconds.map(|second| second["kinds"][kind]["ops"].as_u64().unwrap_or(0)).sum();
             if done > count {
                 return done;
             }
             assert!(
                 Instant::now() < deadline,
-                "{done} payments; {}",
+                "{done} of {kind}; {}",
                 text.lines().last().unwrap_or_default()
             );
             std::thread::sleep(Duration::from_millis(100));
@@ -177,6 +198,83 @@ fn what_a_killed_controller_has_begun_is_removed() {
     assert!(!Path::new(state["runtime_dir"].as_str().unwrap()).exists());
 }
 
+#[test]
+fn workers_of_two_versions_share_a_database_and_status_names_both() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = std::path::PathBuf::from(lab().get_program()).with_file_name("batzen");
+    let other = dir.path().join("batzen");
+    let text = format!(
+        "#!/bin/sh\nif [ \"$1\" = --version ]; then echo batzen 0.1.9; exit; fi\nexec {} \"$@\"\n",
+        program.display()
+    );
+    std::fs::write(&other, text).unwrap();
+    std::fs::set_permissions(&other, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let mut topology = "name = 'test'\nrsa_bits = 1024\n[hosts.here]\n".to_owned();
+    for (role, more) in [
+        ("postgres", String::new()),
+        ("bank", String::new()),
+        ("signer", String::new()),
+        ("exchange", String::new()),
+        ("worker", "workers = ['wirewatch', 'closer']".to_owned()),
+        ("worker", format!("workers = ['aggregator', 'transfer']\nbin_dir = '{}'", dir.path().display())),
+        ("load", String::new()),
+    ] {
+        topology.push_str(&format!("[[role]]\nrole = '{role}'\nhosts = ['here']\n{more}\n"));
+    }
+    let experiment = Experiment::up(&topology);
+    let version = |process: &str| {
+        let status: Value = serde_json::from_str(&experiment.must(&["status", "--json"])).unwrap();
+        let mut rows = status["processes"].as_array().unwrap().iter();
+        rows.find(|row| row["instance"] == process).unwrap_or_else(|| panic!("{status:#}"))["version"].clone()
+    };
+    assert_eq!(version("worker-1-wirewatch"), env!("CARGO_PKG_VERSION"));
+    assert_eq!(version("worker-2-transfer"), "0.1.9");
+    assert_eq!(version("postgres"), Value::Null, "it has versions of its own");
+    assert_eq!(experiment.pids().len(), 9, "{:?}", experiment.pids());
+    experiment.must(&["load", "start", "--wallets", "2"]);
+    let done = experiment.wait_for_payments(3);
+    let missing = on(&experiment.path(), &["upgrade", "exchange", "/nonexistent"]);
+    assert!(stderr(&missing).contains("/nonexistent/batzen"), "{}", stderr(&missing));
+    for instance in ["exchange", "worker-1"] {
+        experiment.must(&["upgrade", instance, dir.path().to_str().unwrap()]);
+    }
+    assert_eq!((version("exchange"), version("worker-1-closer")), ("0.1.9".into(), "0.1.9".into()));
+    experiment.wait_for_payments(done + 3);
+    let checked: Value = serde_json::from_str(&experiment.must(&["check", "--json"])).unwrap();
+    assert_eq!(checked["conserved"], true, "{checked}");
+}
+
+#[test]
+fn a_switch_is_loaded_and_killed_and_its_positions_are_those_of_its_ledger() {
+    let topology = std::fs::read_to_string("../topologies/switch.toml").unwrap();
+    let experiment = Experiment::up(&topology);
+    experiment.must(&["load", "start", "--wallets", "20", "--rate", "40"]);
+    let mut done = 0;
+    for victim in ["switch", "ledger", "load"] {
+        done = experiment.wait_for("load", "transfer", done + 10);
+        experiment.must(&["disturb", "kill", victim]);
+    }
+    experiment.wait_until_started_again("load");
+    // One that was started again has no load before it is told.
+    experiment.must(&["load", "rate", "30"]);
+    experiment.wait_for("load", "transfer", done + 10);
+    experiment.must(&["scale", "load", "2"]);
+    experiment.wait_for("load-2", "transfer", 10);
+    let ramp = ["load", "ramp", "--from", "20", "--steps", "1", "--step-s", "2", "--json"];
+    let ramp: Value = serde_json::from_str(&experiment.must(&ramp)).unwrap();
+    let usage = ramp["steps"][0]["usage"].as_array().unwrap();
+    let switch = usage.iter().find(|used| used["instance"] == "switch").unwrap();
+    assert!(switch["lane_s"].is_array() && switch["commit_ms"].is_number(), "{ramp:#}");
+    let checked: Value = serde_json::from_str(&experiment.must(&["check", "--json"])).unwrap();
+    assert_eq!((&checked["conserved"], &checked["findings"]), (&true.into(), &Value::Null), "{checked:#}");
+    let (committed, told) = (&checked["switch"]["committed"], &checked["switch"]["told"]);
+    assert!(told.as_u64() > Some(30) && told.as_u64() <= committed.as_u64(), "{checked:#}");
+    let wrong = on(&experiment.path(), &["load", "start", "--mix", "pay=1,transfer=1", "--rate", "5"]);
+    assert!(wrong.status.success(), "{}", stderr(&wrong));
+    let shown = experiment.must(&["load", "show", "--seconds", "4"]);
+    assert!(shown.contains("there is no exchange"), "{shown}");
+}
+
 /// Kills all agents of an experiment with SIGKILL.
 fn kill_agents(runtime_dir: &str) {
     let entries = std::fs::read_dir("/proc").unwrap().flatten();
@@ -235,6 +333,43 @@ fn a_ramp_names_the_front_that_is_slow() {
     }
     assert_eq!(ramp["bottleneck"]["stage"], "exchange", "{ramp:#}");
     assert!(ramp["bottleneck"]["why"].as_str().unwrap().contains("% of the time only"), "{ramp:#}");
+}
+
+#[test]
+fn a_ramp_names_the_disk_that_is_slow() {
+    let experiment = Experiment::up(&one_machine("disk_delay_ms = 0"));
+    let unprepared = on(&experiment.path(), &["disturb", "slow-disk", "bank", "--delay-ms", "20"]);
+    assert!(stderr(&unprepared).contains("give its role `disk_delay_ms = 0`"), "{}", stderr(&unprepared));
+    experiment.must(&["disturb", "slow-disk", "exchange", "--delay-ms", "600"]);
+    let status = experiment.must(&["status"]);
+    assert!(status.contains("syncs take 600 ms longer"), "{status}");
+    // A process that is started again finds the same disk.
+    experiment.must(&["disturb", "kill", "exchange"]);
+    experiment.wait_until_started_again("exchange");
+    let words = [
+        "load",
+        "ramp",
+        "--from",
+        "4",
+        "--steps",
+        "1",
+        "--step-s",
+        "6",
+        "--wallets",
+        "20",
+        "--p99-max-ms",
+        "500",
+        "--json",
+    ];
+    let ramp: Value = serde_json::from_str(&experiment.must(&words)).unwrap();
+    let usage = ramp["steps"].as_array().unwrap().last().unwrap()["usage"].as_array().unwrap();
+    let exchange = usage.iter().find(|used| used["instance"] == "exchange").unwrap();
+    assert_eq!(exchange["disk_delay_ms"], 600.0, "{exchange:#}");
+    assert!(exchange["commit_ms"].as_f64().unwrap() >= 600.0, "{exchange:#}");
+    assert_eq!(ramp["bottleneck"]["stage"], "disk of exchange", "{ramp:#}");
+    experiment.must(&["disturb", "slow-disk", "exchange", "--delay-ms", "0"]);
+    let checked: Value = serde_json::from_str(&experiment.must(&["check", "--json"])).unwrap();
+    assert_eq!((&checked["conserved"], &checked["findings"]), (&true.into(), &0.into()), "{checked}");
 }
 
 /// Whether this user and this kernel make network namespaces with links; a test that needs them says so when not.
@@ -467,9 +602,10 @@ fn hosts_that_only_ssh_reaches_run_an_experiment_and_give_back_what_they_kept() 
 #[test]
 fn every_topology_that_comes_with_the_program_can_be_planned() {
     let mut planned = 0;
-    for entry in std::fs::read_dir("../topologies").unwrap().map(Result::unwrap) {
-        let output = lab().args(["up", "--plan", "--json"]).arg(entry.path()).output().unwrap();
-        assert!(output.status.success(), "{}: {}", entry.path().display(), stderr(&output));
+    let files = std::fs::read_dir("../topologies").unwrap().map(|entry| entry.unwrap().path());
+    for path in files.filter(|path| path.extension().is_some_and(|extension| extension == "toml")) {
+        let output = lab().args(["up", "--plan", "--json"]).arg(&path).output().unwrap();
+        assert!(output.status.success(), "{}: {}", path.display(), stderr(&output));
         let plan: Value = serde_json::from_str(&stdout(&output)).unwrap();
         assert!(plan["instances"].as_array().is_some_and(|instances| !instances.is_empty()));
         planned += 1;

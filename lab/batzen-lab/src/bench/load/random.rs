@@ -58,6 +58,11 @@ impl Numbers {
         self.draw() % limit.max(1)
     }
 
+    /// The place of one of so many things.
+    pub(crate) fn index(&mut self, count: usize) -> usize {
+        usize::try_from(self.below(count as u64)).unwrap_or(0)
+    }
+
     /// A number from 0 up to, but not including, 1.
     #[allow(clippy::cast_precision_loss, reason = "53 bits are what a float holds")]
     pub(crate) fn unit(&mut self) -> f64 {

@@ -8,6 +8,8 @@
 //! variable in their environment, by the next agent or by `down`.
 
 mod client;
+mod disk;
+mod notify;
 mod pace;
 mod processes;
 mod sample;
@@ -22,6 +24,7 @@ use serde::{Deserialize, Serialize};
 use crate::bench::results::machine::Machine;
 
 pub(crate) use client::{Agent, Reach, quoted, ssh};
+pub(crate) use disk::DELAY_MAX_MS;
 pub(crate) use processes::MARK;
 pub(crate) use sample::{HostSample, ProcessSample, Sample, now_ms};
 pub use server::{ConnectArgs, ProbeArgs, ServeArgs, clean, connect, probe, serve};
@@ -97,6 +100,8 @@ pub(crate) enum Request {
         command: CommandLine,
         /// The directory for its output, `out` and `log`, and its working directory.
         dir: PathBuf,
+        /// For a disk whose delay can change: the delay now, in milliseconds.
+        disk_delay_ms: Option<f64>,
     },
     /// Starts a process that was stopped, with the same command.
     Again {
@@ -140,6 +145,13 @@ pub(crate) enum Request {
     Follow {
         /// Address and port by host.
         peers: BTreeMap<String, String>,
+    },
+    /// Changes the delay of the disk of a process that was started with one.
+    Delay {
+        /// The instance's name.
+        name: String,
+        /// Milliseconds that each sync takes longer.
+        delay_ms: f64,
     },
     /// Asks for the state of all processes.
     Status,
@@ -215,4 +227,7 @@ pub(crate) struct ProcessState {
     pub(crate) ended: Option<String>,
     /// The share of the time for which it may run.
     pub(crate) share: f64,
+    /// The milliseconds that each sync takes longer, if its disk may be slow.
+    #[serde(default)]
+    pub(crate) disk_delay_ms: Option<f64>,
 }

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
+use super::disk::Disk;
 use super::pace::Pace;
 use super::{CommandLine, ProcessState, sample};
 
@@ -28,6 +29,7 @@ struct Process {
     /// The earliest time of its next start.
     start_at: Option<Instant>,
     pace: Option<Pace>,
+    disk: Option<Disk>,
 }
 
 /// All processes of a host. Use it on one thread: processes end with the thread that has started them.
@@ -86,7 +88,10 @@ impl Process {
         let home = if self.command.user.is_some() { Path::new("/") } else { &self.dir };
         command.env("HOME", home).current_dir(home).stdin(Stdio::piped());
         command.stdout(open("out")?).stderr(open("log")?);
-        let child = command.spawn()?;
+        let child = match &mut self.disk {
+            Some(disk) => disk.spawn(command)?,
+            None => command.spawn()?,
+        };
         self.start_at = None;
         if let Some(pace) = &self.pace {
             pace.follow(child.id());
@@ -130,7 +135,13 @@ impl Processes {
     ///
     /// # Errors
     /// When one of this name runs, or the program cannot be started.
-    pub(super) fn start(&mut self, name: &str, mut command: CommandLine, dir: &Path) -> io::Result<()> {
+    pub(super) fn start(
+        &mut self,
+        name: &str,
+        mut command: CommandLine,
+        dir: &Path,
+        disk_delay_ms: Option<f64>,
+    ) -> io::Result<()> {
         self.look();
         command.env.insert(MARK.to_owned(), self.socket.to_string_lossy().into_owned());
         if self.all.get(name).is_some_and(|process| process.child.is_some()) {
@@ -147,6 +158,7 @@ impl Processes {
             ended: None,
             start_at: None,
             pace: before.and_then(|process| process.pace),
+            disk: disk_delay_ms.map(Disk::new).transpose()?,
         };
         process.start()?;
         self.all.insert(name.to_owned(), process);
@@ -224,6 +236,18 @@ impl Processes {
         Ok(())
     }
 
+    /// Changes the delay of the disk of a process.
+    ///
+    /// # Errors
+    /// When there is none of this name, it has no such disk, or the delay is none.
+    pub(super) fn delay(&mut self, name: &str, delay_ms: f64) -> io::Result<()> {
+        let disk = self.get(name)?.disk.as_ref().ok_or_else(|| {
+            let advice = "give its role `disk_delay_ms = 0` in the topology";
+            io::Error::other(format!("the disk of {name} cannot become slow: {advice}"))
+        })?;
+        disk.delay(delay_ms)
+    }
+
     /// Notes which processes have ended, and starts those again that are to run.
     pub(super) fn look(&mut self) {
         for process in self.all.values_mut() {
@@ -247,13 +271,20 @@ impl Processes {
             restarts: process.restarts,
             ended: process.ended.clone(),
             share: process.pace.as_ref().map_or(1.0, Pace::share),
+            disk_delay_ms: process.disk.as_ref().map(Disk::delay_ms),
         };
         self.all.iter().map(state).collect()
     }
 
     /// Takes a sample of what the processes use.
     pub(super) fn sample(&mut self) -> sample::Sample {
-        self.sampler.take(self.all.iter().filter_map(|(name, process)| Some((name.as_str(), process.pid()?))))
+        let running = self.all.iter().filter_map(|(name, process)| Some((name.as_str(), process.pid()?)));
+        let mut sample = self.sampler.take(running);
+        for (name, process) in &mut sample.processes {
+            let disk = self.all.get(name).and_then(|process| process.disk.as_ref());
+            process.disk_busy_ms = disk.map(Disk::busy_ms);
+        }
+        sample
     }
 
     /// Ends all processes, those that do not follow by force.

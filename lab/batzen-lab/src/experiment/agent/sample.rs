@@ -59,6 +59,9 @@ pub(crate) struct ProcessSample {
     pub(crate) rss_bytes: u64,
     /// Processor time of its busiest thread, in milliseconds: in each second that of the thread that was busiest then.
     pub(crate) busiest_thread_ms: u64,
+    /// Time for which a sync was held up, in milliseconds, if its disk may be slow.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) disk_busy_ms: Option<u64>,
 }
 
 /// A tick of the kernel's counters in milliseconds. It is 10 on every Linux that runs Batzen.
@@ -186,6 +189,7 @@ impl Sampler {
                 cpu_ms: tree.iter().map(|stat| stat.ticks).sum::<u64>() * TICK_MS,
                 rss_bytes: tree.iter().map(|stat| stat.rss_pages).sum::<u64>() * page_bytes,
                 busiest_thread_ms: threads.busiest_ns / 1_000_000,
+                disk_busy_ms: None,
             };
             (name.to_owned(), sample)
         });

@@ -148,12 +148,15 @@ fn supervise(requests: &Receiver<Asked>, samples: &mut Samples, mut processes: P
 
 fn perform(processes: &mut Processes, request: Request) -> io::Result<Reply> {
     match request {
-        Request::Start { name, command, dir } => processes.start(&name, command, &dir)?,
+        Request::Start { name, command, dir, disk_delay_ms } => {
+            processes.start(&name, command, &dir, disk_delay_ms)?;
+        }
         Request::Again { name } => processes.again(&name)?,
         Request::Stop { name, signal } => processes.stop(&name, signal)?,
         Request::Signal { name, signal } => processes.signal(&name, signal)?,
         Request::Input { name, line } => processes.input(&name, &line)?,
         Request::Pace { name, share } => processes.pace(&name, share)?,
+        Request::Delay { name, delay_ms } => processes.delay(&name, delay_ms)?,
         Request::Hello { .. }
         | Request::Put { .. }
         | Request::Get { .. }

@@ -5,7 +5,6 @@ use serde_json::Value;
 
 use super::{ACCOUNT, SetUp, call, common, put_section, worker_pages};
 use crate::bench::load::wire;
-use crate::experiment::agent::Request;
 use crate::experiment::placement::Instance;
 use crate::experiment::topology::Role;
 
@@ -28,13 +27,7 @@ impl SetUp<'_> {
     /// # Errors
     /// When one does not come back.
     pub(in crate::experiment) fn update_signers(&mut self) -> anyhow::Result<()> {
-        for signer in self.experiment.of(Role::Signer) {
-            let agent = self.agent(&signer)?;
-            agent.ask(&Request::Stop { name: signer.name.clone(), signal: 15 })?;
-            self.wait_ended(&signer)?;
-            self.start(&signer)?;
-        }
-        Ok(())
+        self.experiment.of(Role::Signer).iter().try_for_each(|signer| self.restart(signer))
     }
 
     /// Waits until an instance that joined can be used like the others of its role.
@@ -246,9 +239,9 @@ impl SetUp<'_> {
         let text = self.exchange_config(instance)?;
         let conf = self.configure(instance, text)?;
         for (worker, authority) in worker_pages(instance) {
-            let command =
-                self.batzen(instance, &["exchange", worker, "-c", &conf, "--metrics", &authority])?;
-            self.start_process(instance, &format!("{}-{worker}", instance.name), command)?;
+            let name = worker.name();
+            let command = self.batzen(instance, &["exchange", name, "-c", &conf, "--metrics", &authority])?;
+            self.start_process(instance, &format!("{}-{name}", instance.name), command)?;
             self.wait_until(instance, (&authority, "/health"))?;
         }
         Ok(())

@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 
-use super::{PATIENCE, SetUp, metrics_authority, socket_addr, worker_pages};
+use super::{PATIENCE, SetUp, worker_pages};
 use crate::experiment::agent::{CommandLine, Request};
-use crate::experiment::placement::Instance;
+use crate::experiment::placement::{Instance, metrics_authority, socket_addr};
 use crate::experiment::topology::Role;
 
 impl SetUp<'_> {
@@ -132,7 +132,7 @@ impl SetUp<'_> {
                 .iter()
                 .flat_map(|found| match role {
                     Role::Worker => worker_pages(found)
-                        .map(|(worker, authority)| (format!("{}-{worker}", found.name), authority))
+                        .map(|(worker, authority)| (format!("{}-{}", found.name, worker.name()), authority))
                         .collect(),
                     _ => metrics_authority(found)
                         .map(|found_at| vec![(found.name.clone(), found_at)])

@@ -4,15 +4,16 @@
 //! |---|---|
 //! | `postgres` | the exchange's database and its standby |
 //! | `exchange` | tables, signers, processes and workers of the exchange, and its offline tool |
+//! | `clearing` | the switch, its ledger and its participants |
 //! | `front` | the proxy and Prometheus, which are told when instances come and go |
 
+mod clearing;
 mod exchange;
 mod front;
 mod postgres;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -22,10 +23,10 @@ use serde_json::json;
 
 use crate::bench::load::wire;
 use crate::experiment::agent::{Agent, CommandLine, Request};
-use crate::experiment::hosts::{HostAccess, NETWORK};
-use crate::experiment::placement::{Instance, WORKERS};
+use crate::experiment::hosts::{HostAccess, NETWORK, version_of};
+use crate::experiment::placement::{Instance, socket_addr};
 use crate::experiment::state::Experiment;
-use crate::experiment::topology::{HostKind, Role};
+use crate::experiment::topology::{HostKind, Role, Worker};
 
 /// Time that a service may take until it is ready. Large RSA keys take a while on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -75,12 +76,6 @@ fn put_section(text: &mut String, name: &str, options: &[(&str, String)]) {
     for (option, value) in options {
         let _ = writeln!(text, "{option} = {value}");
     }
-}
-
-/// The address of a service of an experiment.
-pub(in crate::experiment) fn socket_addr(authority: &str) -> anyhow::Result<SocketAddr> {
-    let mut found = authority.to_socket_addrs().with_context(|| authority.to_owned())?;
-    found.next().with_context(|| format!("{authority} has no address"))
 }
 
 /// Sends a request that must succeed, or find its work done.
@@ -143,10 +138,13 @@ impl<'a> SetUp<'a> {
         ensure!(!self.interrupted.load(Relaxed), "interrupted");
         eprintln!("  {} on {}", instance.name, instance.host);
         self.experiment.event("start", &instance.name)?;
+        self.note_version(instance)?;
         match instance.role {
             Role::Postgres => self.start_postgres(instance),
             Role::Standby => self.start_standby(instance),
             Role::Bank => self.start_bank(instance),
+            Role::Ledger => self.start_ledger(instance),
+            Role::Switch => self.start_switch(instance),
             Role::Signer => self.start_signer(instance),
             Role::Exchange => self.start_exchange(instance),
             Role::Worker => self.start_workers(instance),
@@ -163,6 +161,20 @@ impl<'a> SetUp<'a> {
             }
         }
         Ok(())
+    }
+
+    /// Asks the program of an instance for its version, if nobody has.
+    fn note_version(&mut self, instance: &Instance) -> anyhow::Result<()> {
+        if !instance.role.is_of_batzen() || instance.version.is_some() {
+            return Ok(());
+        }
+        let program = self.host(instance)?.batzen_of(instance);
+        let said = self.agent(instance)?.run(CommandLine::new([&program, "--version"]))?;
+        let mut known = self.experiment.state.instances.iter_mut();
+        if let Some(known) = known.find(|known| known.name == instance.name) {
+            known.version = Some(version_of(&said));
+        }
+        self.experiment.save()
     }
 
     fn host(&self, instance: &Instance) -> anyhow::Result<HostAccess> {
@@ -207,7 +219,7 @@ impl<'a> SetUp<'a> {
 
     /// A command of the product on the instance's host.
     fn batzen(&self, instance: &Instance, words: &[&str]) -> anyhow::Result<CommandLine> {
-        let program = self.host(instance)?.batzen;
+        let program = self.host(instance)?.batzen_of(instance);
         let mut command = CommandLine::new(std::iter::once(program.as_str()).chain(words.iter().copied()));
         command.env.insert("HOME".to_owned(), self.dir(instance)?.to_string_lossy().into_owned());
         if self.experiment.state.certificate.is_some() {
@@ -238,7 +250,8 @@ impl<'a> SetUp<'a> {
             command.argv.extend(["-L".to_owned(), level.clone()]);
         }
         let dir = if name == instance.name { dir } else { dir.join(name) };
-        self.agent(instance)?.ask(&Request::Start { name: name.to_owned(), command, dir }).map(drop)
+        let (name, disk_delay_ms) = (name.to_owned(), instance.disk_delay_ms);
+        self.agent(instance)?.ask(&Request::Start { name, command, dir, disk_delay_ms }).map(drop)
     }
 
     /// Starts a service of the product, and waits until it answers.
@@ -268,7 +281,8 @@ impl<'a> SetUp<'a> {
     fn require_running(&mut self, instance: &Instance) -> anyhow::Result<()> {
         let own = instance.processes();
         let states = self.agent(instance)?.status()?;
-        for state in states.iter().filter(|state| own.contains(&state.name)) {
+        // Those that a restart has ended have their turn later.
+        for state in states.iter().filter(|state| state.is_wanted && own.contains(&state.name)) {
             if state.restarts > 0 || state.pid.is_none() {
                 let dir = self.dir(instance)?;
                 let dir = if state.name == instance.name { dir } else { dir.join(&state.name) };
@@ -295,7 +309,8 @@ impl<'a> SetUp<'a> {
         let dir = access.dir.join(NETWORK);
         let agent = self.agents.get_mut(NETWORK).context("the network has an agent")?;
         let command = CommandLine::new(words);
-        agent.ask(&Request::Start { name: NETWORK.to_owned(), command, dir: dir.clone() })?;
+        let (name, disk_delay_ms) = (NETWORK.to_owned(), None);
+        agent.ask(&Request::Start { name, command, dir: dir.clone(), disk_delay_ms })?;
         let deadline = Instant::now() + PATIENCE;
         while !agent.get(&dir.join("out"), 0).is_ok_and(|(text, _)| text.contains("ready")) {
             let state = agent.status()?.pop();
@@ -377,6 +392,17 @@ impl<'a> SetUp<'a> {
         self.wait_ended(instance)
     }
 
+    /// Ends an instance, and starts it as it is described now.
+    ///
+    /// # Errors
+    /// When its program is missing, before it ends; or when it does not come back.
+    pub(in crate::experiment) fn restart(&mut self, instance: &Instance) -> anyhow::Result<()> {
+        self.note_version(instance)?;
+        self.remove(instance)?;
+        self.start(instance)?;
+        self.wait_open(instance)
+    }
+
     fn start_merchant(&mut self, instance: &Instance) -> anyhow::Result<()> {
         let currency = self.experiment.topology.currency.clone();
         let mut text = String::new();
@@ -445,25 +471,19 @@ impl<'a> SetUp<'a> {
     }
 
     fn start_load(&mut self, instance: &Instance) -> anyhow::Result<()> {
+        self.enrol(instance)?;
         let mut command = self.batzen(instance, &[])?;
         command.argv = vec![self.host(instance)?.lab, "agent".to_owned(), "load".to_owned()];
         self.start_process(instance, &instance.name.clone(), command)?;
-        let line = serde_json::to_string(&crate::experiment::load::Order::Target(self.experiment.target()?))?;
+        let line = serde_json::to_string(&crate::experiment::load::Order::Target(
+            self.experiment.target(instance)?,
+        ))?;
         self.agent(instance)?.ask(&Request::Input { name: instance.name.clone(), line }).map(drop)
     }
 }
 
 /// The workers of an instance, and where each shows its metrics.
-fn worker_pages(instance: &Instance) -> impl Iterator<Item = (&'static str, String)> {
+fn worker_pages(instance: &Instance) -> impl Iterator<Item = (Worker, String)> {
     let authorities = instance.ports.iter().map(|port| format!("{}:{port}", instance.address));
-    WORKERS.into_iter().zip(authorities)
-}
-
-/// The address at which an instance shows its metrics.
-pub(in crate::experiment) fn metrics_authority(instance: &Instance) -> Option<String> {
-    match instance.role {
-        Role::Bank | Role::Exchange | Role::Merchant | Role::Auditor => Some(instance.authority()),
-        Role::Signer => Some(format!("{}:{}", instance.address, instance.ports.get(1)?)),
-        Role::Postgres | Role::Standby | Role::Proxy | Role::Worker | Role::Load | Role::Prometheus => None,
-    }
+    instance.workers.iter().copied().zip(authorities)
 }

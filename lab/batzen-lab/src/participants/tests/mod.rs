@@ -93,6 +93,17 @@ fn every_behaviour_ends_as_it_should() {
     assert_eq!(fsps.outcomes().len(), 8);
 }
 
+#[tokio::test]
+async fn the_end_of_a_transfer_is_awaited_without_keeping_outcomes() {
+    let (_relay, fsps) = town(2, Faults::default(), |config| config.keeps_outcomes = false);
+    for (behaviour, notice) in
+        [(Behaviour::Accept, Notice::Committed), (Behaviour::Reject, Notice::Error(5104))]
+    {
+        let told = tokio::time::timeout(PATIENCE, fsps.transfer(order(behaviour))).await;
+        assert_eq!(told.expect("the payer is told").unwrap(), notice);
+    }
+}
+
 #[test]
 fn a_load_is_counted_to_the_last_transfer() {
     for threads in [1, 3] {
