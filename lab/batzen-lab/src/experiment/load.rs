@@ -19,19 +19,15 @@ use anyhow::{Context as _, bail};
 use batzen_crypto::{EddsaPrivateKey, HashCode, WireSalt};
 use batzen_http::client::{Client, ClientOptions};
 use batzen_protocol::{Amount, Currency, Money, Timestamp};
-use batzen_wallet::{CoinWish, PaymentRequest, PeerRequest, RunUntil, Wallet, WalletOptions};
-use hdrhistogram::Histogram;
+use batzen_wallet::{CoinWish, PaymentRequest, PeerRequest, RunUntil, Status, Wallet, WalletOptions};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::sync::{Notify, watch};
 
 use super::now_ms;
+use super::tally::{Second, Tally};
 use crate::bench::load::random::{Numbers, Seed};
 
-/// The largest latency recorded, in microseconds.
-const LATENCY_MAX_US: u64 = 600_000_000;
-/// Significant digits of latencies. Two are 1 %.
-const DIGITS: u8 = 2;
 /// Time that an operation may wait for others, such as for the money of a withdrawal.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The largest price in whole units.
@@ -40,8 +36,6 @@ const PRICE_MAX: u64 = 15;
 const WITHDRAWAL: u64 = 60;
 /// Operations after which a wallet is replaced by a new one, so that histories do not grow for ever.
 const OPERATIONS_MAX: u32 = 200;
-/// The most kinds of errors that are told apart.
-const ERRORS_MAX: usize = 50;
 /// The most operations that wait for a wallet. Those beyond it are counted as missed.
 const BACKLOG_MAX: usize = 100_000;
 
@@ -128,110 +122,6 @@ pub(crate) enum Order {
     Target(Target),
     /// The load from now on.
     Plan(LoadPlan),
-}
-
-/// Operations of one kind in one second.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct KindSecond {
-    /// Operations that succeeded.
-    pub(crate) ops: u64,
-    /// Coins that they moved.
-    pub(crate) coins: u64,
-    /// Their latencies: value in microseconds and count.
-    pub(crate) latencies_us: Vec<(u64, u64)>,
-}
-
-/// The operations of a generator in one second.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Second {
-    /// Milliseconds since 1970.
-    pub(crate) time_ms: u64,
-    /// Wallets at work.
-    pub(crate) wallets: usize,
-    /// Operations that were to begin, in an open loop.
-    pub(crate) offered: u64,
-    /// Operations that wait for a wallet.
-    pub(crate) backlog: usize,
-    /// Operations given up because too many waited.
-    pub(crate) missed: u64,
-    /// Operations by kind.
-    pub(crate) kinds: BTreeMap<String, KindSecond>,
-    /// Failed operations by reason.
-    pub(crate) errors: BTreeMap<String, u64>,
-}
-
-/// Empty latencies.
-pub(crate) fn histogram() -> Histogram<u64> {
-    Histogram::new_with_bounds(1, LATENCY_MAX_US, DIGITS).expect("constant bounds")
-}
-
-impl KindSecond {
-    /// Adds the latencies to a histogram.
-    pub(crate) fn add_to(&self, histogram: &mut Histogram<u64>) {
-        for (value, count) in &self.latencies_us {
-            // Values above the bound were recorded as the bound.
-            let _ = histogram.record_n((*value).min(LATENCY_MAX_US), *count);
-        }
-    }
-}
-
-#[derive(Default)]
-struct Counts {
-    ops: u64,
-    coins: u64,
-    latency: Option<Histogram<u64>>,
-}
-
-/// The counts until the next line.
-#[derive(Default)]
-struct Tally {
-    kinds: BTreeMap<&'static str, Counts>,
-    errors: BTreeMap<String, u64>,
-}
-
-impl Tally {
-    fn count(&mut self, kind: &'static str, coins: usize, took: Duration) {
-        let counts = self.kinds.entry(kind).or_default();
-        counts.ops += 1;
-        counts.coins += coins as u64;
-        let took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        counts.latency.get_or_insert_with(histogram).saturating_record(took_us);
-    }
-
-    fn fail(&mut self, reason: String) {
-        let reason = if self.errors.len() < ERRORS_MAX || self.errors.contains_key(&reason) {
-            reason
-        } else {
-            "other".to_owned()
-        };
-        *self.errors.entry(reason).or_default() += 1;
-    }
-
-    fn take(&mut self) -> (BTreeMap<String, KindSecond>, BTreeMap<String, u64>) {
-        let kinds = std::mem::take(&mut self.kinds).into_iter().map(|(name, counts)| {
-            let latencies = counts.latency.unwrap_or_else(histogram);
-            let latencies_us = latencies
-                .iter_recorded()
-                .map(|step| (step.value_iterated_to(), step.count_at_value()))
-                .collect();
-            (name.to_owned(), KindSecond { ops: counts.ops, coins: counts.coins, latencies_us })
-        });
-        (kinds.collect(), std::mem::take(&mut self.errors))
-    }
-}
-
-/// The reason of a failure without the numbers that differ each time.
-fn reason(error: &anyhow::Error) -> String {
-    let text = format!("{error:#}");
-    let mut short = String::new();
-    for character in text.chars().take(300) {
-        match (character.is_ascii_digit(), short.ends_with('#')) {
-            (true, true) => {}
-            (true, false) => short.push('#'),
-            (false, _) => short.push(character),
-        }
-    }
-    short
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -426,14 +316,14 @@ async fn live(generator: Arc<Generator>, number: usize, mut plans: watch::Receiv
         match used {
             Ok((one, used)) => {
                 if let Err(error) = generator.act(&one, number, plan.mix, begun, &mut numbers).await {
-                    lock(&generator.tally).fail(reason(&error));
+                    lock(&generator.tally).fail(&error);
                     // What failed once may fail at once again.
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
                 wallet = Some((one, used + 1));
             }
             Err(error) => {
-                lock(&generator.tally).fail(reason(&error));
+                lock(&generator.tally).fail(&error);
                 tokio::time::sleep(Duration::from_secs(1)).await;
             }
         }
@@ -491,8 +381,8 @@ impl Generator {
         }
     }
 
-    fn count(&self, kind: &'static str, coins: usize, begun: Instant) {
-        lock(&self.tally).count(kind, coins, begun.elapsed());
+    fn count(&self, kind: &'static str, size: (Money, usize), begun: Instant) {
+        lock(&self.tally).count(kind, size, begun.elapsed());
     }
 
     fn target(&self) -> Target {
@@ -536,10 +426,23 @@ impl Generator {
             let is_refunded = drawn >= u64::from(mix.pay);
             self.buy(wallet, price, is_refunded, begun, numbers).await.context("pay")?;
         }
-        let changes = Instant::now();
-        let report = wallet.run(RunUntil::Idle).await.context("change")?;
-        if !report.finished.is_empty() {
-            self.count("change", report.finished.len(), changes);
+        self.follow_up(wallet).await.context("change")
+    }
+
+    /// Takes the change that is due.
+    async fn follow_up(&self, wallet: &Wallet) -> anyhow::Result<()> {
+        let begun = Instant::now();
+        let report = wallet.run(RunUntil::Idle).await?;
+        let (mut amount, mut coins) = (Money::ZERO, 0);
+        for id in report.finished {
+            let row = wallet.transaction(id)?;
+            if row.kind == "refresh" && row.status == Status::Done {
+                amount = amount.checked_add(row.amount.money)?;
+                coins += row.coins;
+            }
+        }
+        if coins > 0 {
+            self.count("change", (amount, coins), begun);
         }
         Ok(())
     }
@@ -557,7 +460,7 @@ impl Generator {
             .withdraw_from_bank(bank, &user, "laboratory", amount, Some(exchange), CoinWish::default())
             .await?;
         wallet.finish_within(id, PATIENCE).await?;
-        self.count("withdraw", wallet.coins().len().saturating_sub(before), begun);
+        self.count("withdraw", (amount.money, wallet.coins().len().saturating_sub(before)), begun);
         Ok(())
     }
 
@@ -579,7 +482,7 @@ impl Generator {
                 summary: "a measured article".to_owned(),
             })
             .await?;
-        self.count("pay", receipt.coins.len(), begun);
+        self.count("pay", (price.money, receipt.coins.len()), begun);
         Ok(())
     }
 
@@ -635,10 +538,9 @@ impl Generator {
         let shown = self.merchant_call(http::Method::GET, path.clone(), None).await.context("order")?;
         let uri = shown["taler_pay_uri"].as_str().context("the order has no taler_pay_uri")?;
         let offer = wallet.inspect_purchase(uri).await?;
-        let before = wallet.coins().len();
         let purchase = wallet.pay_purchase(&offer).await?;
-        let coins = before.max(1).min(wallet.transaction(purchase)?.coins.max(1));
-        self.count("pay", coins, begun);
+        let coins = wallet.transaction(purchase)?.coins;
+        self.count("pay", (price.money, coins), begun);
         if is_refunded {
             let begun = Instant::now();
             let body = json!({ "refund": price, "reason": "torn" });
@@ -649,7 +551,7 @@ impl Generator {
             if ids.is_empty() {
                 bail!("refund: the shop gives nothing back");
             }
-            self.count("refund", ids.len(), begun);
+            self.count("refund", (price.money, coins), begun);
         }
         Ok(())
     }
@@ -685,7 +587,7 @@ impl Generator {
         let offer = receiver.inspect_peer(&uri).await?;
         let accepted = receiver.accept_peer(&offer).await?;
         receiver.finish_within(accepted, PATIENCE).await?;
-        self.count("send", sent.coins, begun);
+        self.count("send", (price.money, sent.coins), begun);
         Ok(())
     }
 }
@@ -700,36 +602,6 @@ mod tests {
         for wrong in ["", "pay=0", "steal=1", "pay=x"] {
             assert!(wrong.parse::<Mix>().is_err(), "{wrong}");
         }
-    }
-
-    #[test]
-    fn latencies_of_several_generators_add_up() {
-        let mut tally = Tally::default();
-        for ms in 1..=100 {
-            tally.count("pay", 3, Duration::from_millis(ms));
-        }
-        let (kinds, errors) = tally.take();
-        assert!(errors.is_empty() && tally.take().0.is_empty());
-        let second = &kinds["pay"];
-        assert_eq!((second.ops, second.coins), (100, 300));
-        let mut all = histogram();
-        second.add_to(&mut all);
-        second.add_to(&mut all);
-        assert_eq!(all.len(), 200);
-        let p99 = all.value_at_quantile(0.99);
-        assert!((98_000..=101_000).contains(&p99), "{p99}");
-    }
-
-    #[test]
-    fn failures_are_told_apart_by_reason_not_by_number() {
-        let of = |text: &str| reason(&anyhow::anyhow!(text.to_owned()));
-        assert_eq!(of("operation 17 failed"), of("operation 4711 failed"));
-        assert_ne!(of("operation 17 failed"), of("operation 17 is pending"));
-        let mut tally = Tally::default();
-        for number in 0..2 * ERRORS_MAX {
-            tally.fail("x".repeat(number + 1));
-        }
-        assert_eq!(tally.errors.len(), ERRORS_MAX + 1);
     }
 
     #[tokio::test]

@@ -10,6 +10,7 @@
 //! | `setup` | files, keys and commands of each role |
 //! | `state` | the directory of an experiment |
 //! | `load` | wallets that put load on everything |
+//! | `tally` | the operations of these wallets: counts, latencies, times by amount and number of coins |
 //! | `network` | delay, loss and cuts between sites |
 //! | `control` | the controller's side of the load |
 //! | [`ramp`] | the knee of the load curve, and what limits it |
@@ -28,6 +29,7 @@ pub mod ramp;
 mod setup;
 mod state;
 mod sweep;
+mod tally;
 pub mod topology;
 
 use std::collections::BTreeMap;

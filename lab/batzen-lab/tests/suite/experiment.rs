@@ -107,6 +107,17 @@ fn an_experiment_is_loaded_and_broken_and_nothing_is_lost_or_left_behind() {
     experiment.wait_for_payments(done + 5);
     let shown = experiment.must(&["load", "show", "--seconds", "2", "--json"]);
     assert!(shown.lines().all(|line| serde_json::from_str::<Value>(line).is_ok()), "{shown}");
+    let table = experiment.must(&["load", "show", "--seconds", "2", "--table", "--json"]);
+    let table: Value = serde_json::from_str(&table).unwrap();
+    let pays: Vec<&Value> =
+        table["times"].as_array().unwrap().iter().filter(|row| row["kind"] == "pay").collect();
+    assert!(!pays.is_empty(), "{table}");
+    for row in pays {
+        let of = |name: &str| row[name][1].as_u64().unwrap();
+        // Prices are whole units up to 15, and each coin is worth one at least.
+        assert!((1..=20).contains(&of("amount")) && (1..=of("amount")).contains(&of("coins")), "{row}");
+        assert!(row["p99_us"].as_u64() >= row["p50_us"].as_u64() && row["count"].as_u64() > Some(0), "{row}");
+    }
     let unknown = on(&experiment.path(), &["disturb", "kill", "oven"]);
     assert!(stderr(&unknown).contains("there is no instance oven"), "{}", stderr(&unknown));
     assert_eq!(experiment.must(&["ssh", "here", "--", "echo", "hello"]), "hello\n");
@@ -129,9 +140,14 @@ fn an_experiment_is_loaded_and_broken_and_nothing_is_lost_or_left_behind() {
     let output = lab().args(["open", "--out"]).arg(&page).arg(experiment.path()).output().unwrap();
     assert!(output.status.success(), "{}", stderr(&output));
     let html = std::fs::read_to_string(&page).unwrap();
-    for expected in
-        ["Money conserved: yes", "Operations a second", "Processor time, cores", "kill", "exchange"]
-    {
+    for expected in [
+        "Money conserved: yes",
+        "Operations a second",
+        "Processor time, cores",
+        "Times by amount and number of coins",
+        "kill",
+        "exchange",
+    ] {
         assert!(html.contains(expected), "{expected}");
     }
     for secret in ["password", "shop_token"] {
