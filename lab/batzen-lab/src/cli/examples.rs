@@ -35,6 +35,7 @@ pub(crate) const EXAMPLES: &Examples = &[
     (&["disturb", "start"], "batzen-lab disturb start postgres"),
     (&["disturb", "slow"], "batzen-lab disturb slow exchange-2 0.1"),
     (&["disturb", "promote"], "batzen-lab disturb promote"),
+    (&["disturb", "revoke"], "batzen-lab disturb revoke --share 0.5"),
     (&["disturb", "cut"], "batzen-lab disturb cut second"),
     (&["disturb", "heal"], "batzen-lab disturb heal second"),
     (&["disturb", "link"], "batzen-lab disturb link main second --rtt-ms 50 --loss 0.01"),

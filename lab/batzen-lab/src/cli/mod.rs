@@ -44,7 +44,7 @@ pub(crate) enum Command {
     Down(experiment::DownArgs),
     /// Add or remove instances of a role while everything runs
     Scale(experiment::ScaleArgs),
-    /// Inject failures: kill, stop or slow an instance, cut a site off, promote the standby
+    /// Inject failures: kill, stop or slow an instance, cut a site off, promote the standby, revoke denominations
     Disturb(experiment::DisturbArgs),
     /// Run a command on a host, or a shell
     Ssh(experiment::SshArgs),

@@ -19,7 +19,9 @@ use anyhow::{Context as _, bail};
 use batzen_crypto::{EddsaPrivateKey, HashCode, WireSalt};
 use batzen_http::client::{Client, ClientOptions};
 use batzen_protocol::{Amount, Currency, Money, Timestamp};
-use batzen_wallet::{CoinWish, PaymentRequest, PeerRequest, RunUntil, Status, Wallet, WalletOptions};
+use batzen_wallet::{
+    CoinWish, PaymentRequest, PeerRequest, RunUntil, Status, Wallet, WalletError, WalletOptions,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::sync::{Notify, watch};
@@ -30,6 +32,8 @@ use crate::bench::load::random::{Numbers, Seed};
 
 /// Time that an operation may wait for others, such as for the money of a withdrawal.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// The least time between two looks of a wallet at the exchange's keys after something failed.
+const KEYS_PAUSE: Duration = Duration::from_secs(5);
 /// The largest price in whole units.
 const PRICE_MAX: u64 = 15;
 /// The amount of a withdrawal in whole units.
@@ -290,6 +294,7 @@ async fn live(generator: Arc<Generator>, number: usize, mut plans: watch::Receiv
     let mut numbers = Seed::new(plans.borrow().seed).numbers(&format!("wallet {number}"));
     let mut wallet: Option<(Wallet, u32)> = None;
     let transport = WalletOptions::system().map(|options| options.transport);
+    let mut looked: Option<Instant> = None;
     loop {
         let plan = *plans.borrow_and_update();
         if number >= plan.wallets {
@@ -317,6 +322,13 @@ async fn live(generator: Arc<Generator>, number: usize, mut plans: watch::Receiv
             Ok((one, used)) => {
                 if let Err(error) = generator.act(&one, number, plan.mix, begun, &mut numbers).await {
                     lock(&generator.tally).fail(&error);
+                    if may_be_revoked(&error) && looked.is_none_or(|at| at.elapsed() > KEYS_PAUSE) {
+                        looked = Some(Instant::now());
+                        // The next operation goes on with what is left.
+                        if let Err(error) = generator.recover(&one).await {
+                            tracing::debug!("{error:#}");
+                        }
+                    }
                     // What failed once may fail at once again.
                     tokio::time::sleep(Duration::from_millis(100)).await;
                 }
@@ -339,6 +351,11 @@ async fn live(generator: Arc<Generator>, number: usize, mut plans: watch::Receiv
     }
     lock(&generator.wallets).remove(&number);
     lock(&generator.active).remove(&number);
+}
+
+/// Returns whether revoked coins may be why an operation failed: somebody has answered.
+fn may_be_revoked(error: &anyhow::Error) -> bool {
+    !matches!(error.downcast_ref::<WalletError>(), Some(WalletError::NoAnswer(_)))
 }
 
 impl Generator {
@@ -429,20 +446,31 @@ impl Generator {
         self.follow_up(wallet).await.context("change")
     }
 
-    /// Takes the change that is due.
+    /// Does what the owner of a wallet does when paying fails: looks whether the exchange has revoked coins, and then gives
+    /// up what was to be paid with them.
+    async fn recover(&self, wallet: &Wallet) -> anyhow::Result<()> {
+        let exchange = wallet.add_exchange(&self.target().exchange_url).await?;
+        if exchange.denoms.values().any(|denom| denom.revoked) {
+            for purchase in wallet.pending().into_iter().filter(|pending| pending.kind == "payment") {
+                // The shop may have been paid meanwhile, or not answer.
+                let _ = wallet.abort_purchase(purchase.id).await;
+            }
+        }
+        self.follow_up(wallet).await
+    }
+
+    /// Takes the change that is due, and gets the money of revoked coins back.
     async fn follow_up(&self, wallet: &Wallet) -> anyhow::Result<()> {
         let begun = Instant::now();
         let report = wallet.run(RunUntil::Idle).await?;
-        let (mut amount, mut coins) = (Money::ZERO, 0);
-        for id in report.finished {
-            let row = wallet.transaction(id)?;
-            if row.kind == "refresh" && row.status == Status::Done {
-                amount = amount.checked_add(row.amount.money)?;
-                coins += row.coins;
+        let rows = report.finished.iter().map(|id| wallet.transaction(*id));
+        let rows = rows.collect::<Result<Vec<_>, _>>()?;
+        for (kind, name) in [("change", "refresh"), ("recoup", "recoup")] {
+            let done = rows.iter().filter(|row| row.kind == name && row.status == Status::Done);
+            let coins: usize = done.clone().map(|row| row.coins).sum();
+            if coins > 0 {
+                self.count(kind, (Money::checked_sum(done.map(|row| row.amount.money))?, coins), begun);
             }
-        }
-        if coins > 0 {
-            self.count("change", (amount, coins), begun);
         }
         Ok(())
     }

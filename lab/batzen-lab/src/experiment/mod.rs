@@ -52,7 +52,7 @@ pub use sweep::{SweepArgs, run as sweep};
 use agent::{Agent, Request};
 use network::NetworkOrder;
 use placement::Instance;
-use setup::SetUp;
+use setup::{Revoked, SetUp};
 use state::Experiment;
 use topology::{HostKind, Link, Role, Step, Topology};
 
@@ -138,6 +138,8 @@ enum DisturbCommand {
     Slow(SlowArgs),
     /// Make the standby the primary
     Promote(DirArgs),
+    /// Revoke denominations, as if their keys had leaked: wallets get the money of their coins back
+    Revoke(RevokeArgs),
     /// Cut a site off from all others
     Cut(SiteArgs),
     /// Connect a site again
@@ -182,6 +184,25 @@ struct InstanceArgs {
     instance: String,
     #[command(flatten)]
     at: DirArgs,
+}
+
+#[derive(Args, Clone, Debug)]
+struct RevokeArgs {
+    /// Hash of the denomination [default: one with the largest coins]
+    #[arg(value_name = "DENOMINATION", conflicts_with = "share")]
+    denomination: Option<batzen_crypto::HashCode>,
+    /// Share of the denominations on offer, those with the largest coins first
+    #[arg(long, value_name = "SHARE", value_parser = share)]
+    share: Option<f64>,
+    #[command(flatten)]
+    at: DirArgs,
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(share) if share > 0.0 && share <= 1.0 => Ok(share),
+        _ => Err("expected a number above 0 and at most 1, such as 0.5".to_owned()),
+    }
 }
 
 #[derive(Args, Clone, Debug)]
@@ -687,6 +708,16 @@ pub fn disturb(args: &DisturbArgs, interrupted: &AtomicBool) -> anyhow::Result<E
             let mut experiment = Experiment::open(&at.dir)?;
             let agents = experiment.agents()?;
             SetUp::new(&mut experiment, agents, interrupted).promote()?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        DisturbCommand::Revoke(args) => {
+            let mut experiment = Experiment::open(&args.at.dir)?;
+            let agents = experiment.agents()?;
+            // A share of nothing is rounded up to one.
+            let share = Revoked::Share(args.share.unwrap_or(0.0));
+            let what = args.denomination.map_or(share, Revoked::One);
+            let count = SetUp::new(&mut experiment, agents, interrupted).revoke(what)?;
+            eprintln!("{count} revoked, and replaced");
             return Ok(ExitCode::SUCCESS);
         }
         DisturbCommand::Cut(args) => return change_links(&args.at, NetworkOrder::Cut(args.site.clone())),

@@ -5,6 +5,7 @@ use std::process::Output;
 use std::time::{Duration, Instant};
 
 use batzen_testkit::process::{PATIENCE, lab, stderr, stdout};
+use batzen_testkit::setup::ask;
 use serde_json::Value;
 
 /// Runs a command of the laboratory on an experiment.
@@ -46,6 +47,18 @@ impl Experiment {
         must(&self.path(), words)
     }
 
+    fn state(&self) -> Value {
+        serde_json::from_slice(&std::fs::read(self.path().join("state.json")).unwrap()).unwrap()
+    }
+
+    /// The first port of the instance with this name.
+    fn port(&self, name: &str) -> u16 {
+        let state = self.state();
+        let mut instances = state["instances"].as_array().unwrap().iter();
+        let found = instances.find(|instance| instance["name"] == name).unwrap();
+        found["ports"][0].as_u64().unwrap().try_into().unwrap()
+    }
+
     /// The ids of all its processes.
     fn pids(&self) -> Vec<(String, u64)> {
         let status: Value = serde_json::from_str(&self.must(&["status", "--json"])).unwrap();
@@ -57,18 +70,23 @@ impl Experiment {
 
     /// Waits until wallets have done more payments than `count`; returns how many.
     fn wait_for_payments(&self, count: u64) -> u64 {
+        self.wait_for("pay", count)
+    }
+
+    /// The same of another kind of operation.
+    fn wait_for(&self, kind: &str, count: u64) -> u64 {
         let out = self.path().join("hosts/here/load/out");
         let deadline = Instant::now() + PATIENCE;
         loop {
             let text = std::fs::read_to_string(&out).unwrap_or_default();
             let seconds = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-            let done: u64 = seconds.map(|second| second["kinds"]["pay"]["ops"].as_u64().unwrap_or(0)).sum();
+            let done: u64 = seconds.map(|second| second["kinds"][kind]["ops"].as_u64().unwrap_or(0)).sum();
             if done > count {
                 return done;
             }
             assert!(
                 Instant::now() < deadline,
-                "{done} payments; {}",
+                "{done} operations {kind}; {}",
                 text.lines().last().unwrap_or_default()
             );
             std::thread::sleep(Duration::from_millis(100));
@@ -128,8 +146,7 @@ fn an_experiment_is_loaded_and_broken_and_nothing_is_lost_or_left_behind() {
     // What an agent has started dies with it, and what is kept opens.
     let pids = experiment.pids();
     assert!(pids.len() >= 6, "{pids:?}");
-    let state: Value =
-        serde_json::from_slice(&std::fs::read(experiment.path().join("state.json")).unwrap()).unwrap();
+    let state = experiment.state();
     let runtime_dir = state["runtime_dir"].as_str().unwrap().to_owned();
     kill_agents(&runtime_dir);
     wait_until_gone(&pids);
@@ -153,6 +170,31 @@ fn an_experiment_is_loaded_and_broken_and_nothing_is_lost_or_left_behind() {
     for secret in ["password", "shop_token"] {
         assert!(!html.contains(state[secret].as_str().unwrap()), "the page shows the {secret}");
     }
+}
+
+#[test]
+fn wallets_get_the_money_of_revoked_coins_back_and_go_on() {
+    let experiment = Experiment::up(&one_machine(""));
+    let port = experiment.port("exchange");
+    let denoms = |name: &str| {
+        let answer = ask(port, "GET /keys", "");
+        let keys: Value = serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap();
+        keys[name].as_array().map_or(0, Vec::len)
+    };
+    let offered = denoms("denoms");
+    experiment.must(&["load", "start", "--wallets", "4", "--mix", "pay=6,refund=2,send=2"]);
+    let done = experiment.wait_for_payments(8);
+    let unknown = "0".repeat(103);
+    let refused = on(&experiment.path(), &["disturb", "revoke", &unknown]);
+    assert!(stderr(&refused).contains("offers no denomination"), "{}", stderr(&refused));
+    experiment.must(&["disturb", "revoke"]);
+    assert_eq!((denoms("recoup"), denoms("denoms")), (1, offered));
+    experiment.must(&["disturb", "revoke", "--share", "1"]);
+    assert_eq!((denoms("recoup"), denoms("denoms")), (1 + offered, offered));
+    experiment.wait_for("recoup", 3);
+    experiment.wait_for_payments(done + 8);
+    let checked: Value = serde_json::from_str(&experiment.must(&["check", "--json"])).unwrap();
+    assert_eq!((&checked["conserved"], &checked["findings"]), (&true.into(), &0.into()), "{checked}");
 }
 
 #[test]
@@ -181,8 +223,7 @@ fn what_a_killed_controller_has_begun_is_removed() {
     assert!(!pids.is_empty(), "{status}");
     experiment.must(&["down"]);
     wait_until_gone(&pids);
-    let state: Value =
-        serde_json::from_slice(&std::fs::read(experiment.path().join("state.json")).unwrap()).unwrap();
+    let state = experiment.state();
     assert_eq!(state["is_up"], false);
     assert!(!Path::new(state["runtime_dir"].as_str().unwrap()).exists());
 }

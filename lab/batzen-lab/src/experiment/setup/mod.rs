@@ -4,11 +4,13 @@
 //! |---|---|
 //! | `postgres` | the exchange's database and its standby |
 //! | `exchange` | tables, signers, processes and workers of the exchange, and its offline tool |
+//! | `revoke` | revocations of denominations |
 //! | `front` | the proxy and Prometheus, which are told when instances come and go |
 
 mod exchange;
 mod front;
 mod postgres;
+mod revoke;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -26,6 +28,8 @@ use crate::experiment::hosts::{HostAccess, NETWORK};
 use crate::experiment::placement::{Instance, WORKERS};
 use crate::experiment::state::Experiment;
 use crate::experiment::topology::{HostKind, Role};
+
+pub(in crate::experiment) use revoke::Revoked;
 
 /// Time that a service may take until it is ready. Large RSA keys take a while on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(300);
