@@ -12,22 +12,26 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{BufRead as _, Write as _};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use batzen_crypto::{EddsaPrivateKey, HashCode, WireSalt};
 use batzen_http::client::{Client, ClientOptions};
+use batzen_http::{Drain, OwnNames};
 use batzen_protocol::{Amount, Currency, Money, Timestamp};
+use batzen_service::{OwnPages, PagesAddress};
 use batzen_wallet::{
     CoinWish, PaymentRequest, PeerRequest, RunUntil, Status, Wallet, WalletError, WalletOptions,
 };
+use clap::Args;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::sync::{Notify, watch};
 
-use super::now_ms;
+use super::metrics::LoadMetrics;
 use super::tally::{Second, Tally};
+use super::{lock, now_ms};
 use crate::bench::load::random::{Numbers, Seed};
 
 /// Time that an operation may wait for others, such as for the money of a withdrawal.
@@ -128,10 +132,6 @@ pub(crate) enum Order {
     Plan(LoadPlan),
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 /// Operations whose time has come.
 #[derive(Default)]
 struct Arrivals {
@@ -175,9 +175,12 @@ struct Generator {
     currency: Currency,
     client: Client,
     tally: Mutex<Tally>,
+    metrics: Arc<LoadMetrics>,
     arrivals: Arrivals,
     /// The wallets, for those who send each other money.
     wallets: Mutex<BTreeMap<usize, Wallet>>,
+    /// The money that each could spend before its latest operation.
+    held: Mutex<BTreeMap<usize, Money>>,
     /// The numbers of the wallets at work.
     active: Mutex<BTreeSet<usize>>,
     /// The merchant without a backend.
@@ -185,12 +188,27 @@ struct Generator {
     wire_salt: WireSalt,
 }
 
+/// Options of a generator.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct GeneratorArgs {
+    /// Address of its /metrics, /health and /ready
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    metrics: Option<PagesAddress>,
+}
+
 /// Runs a generator until its input ends.
 ///
 /// # Errors
-/// When the input has another form.
-pub(crate) fn run() -> anyhow::Result<ExitCode> {
+/// When the input has another form, or the address of its metrics cannot be used.
+pub(crate) fn run(args: &GeneratorArgs) -> anyhow::Result<ExitCode> {
     batzen_cli_support::services::block_on(async {
+        let metrics = Arc::new(LoadMetrics::new());
+        let names = args
+            .metrics
+            .as_ref()
+            .map_or_else(OwnNames::default, |at| OwnNames::default().and(&at.to_string()));
+        // It is started again after a kill, when the system may still hold the address.
+        let pages = OwnPages::serve(args.metrics.as_ref(), &metrics, &names, true, &Drain::new()).await?;
         let (orders, plans) = watch::channel(LoadPlan::default());
         let (targets, mut target) = watch::channel(None);
         std::thread::spawn(move || {
@@ -221,8 +239,9 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
             // The last one stays.
             std::future::pending::<()>().await;
         });
-        let generator = Arc::new(Generator::new(&first, target_now)?);
+        let generator = Arc::new(Generator::new(&first, target_now, metrics)?);
         generate(generator, plans).await;
+        drop(pages);
         Ok(ExitCode::SUCCESS)
     })
 }
@@ -321,7 +340,7 @@ async fn live(generator: Arc<Generator>, number: usize, mut plans: watch::Receiv
         match used {
             Ok((one, used)) => {
                 if let Err(error) = generator.act(&one, number, plan.mix, begun, &mut numbers).await {
-                    lock(&generator.tally).fail(&error);
+                    generator.fail(&error);
                     if may_be_revoked(&error) && looked.is_none_or(|at| at.elapsed() > KEYS_PAUSE) {
                         looked = Some(Instant::now());
                         // The next operation goes on with what is left.
@@ -335,7 +354,7 @@ async fn live(generator: Arc<Generator>, number: usize, mut plans: watch::Receiv
                 wallet = Some((one, used + 1));
             }
             Err(error) => {
-                lock(&generator.tally).fail(&error);
+                generator.fail(&error);
                 tokio::time::sleep(Duration::from_secs(1)).await;
             }
         }
@@ -350,6 +369,7 @@ async fn live(generator: Arc<Generator>, number: usize, mut plans: watch::Receiv
         }
     }
     lock(&generator.wallets).remove(&number);
+    lock(&generator.held).remove(&number);
     lock(&generator.active).remove(&number);
 }
 
@@ -359,11 +379,17 @@ fn may_be_revoked(error: &anyhow::Error) -> bool {
 }
 
 impl Generator {
-    fn new(first: &Target, target: watch::Receiver<Target>) -> anyhow::Result<Self> {
+    fn new(
+        first: &Target,
+        target: watch::Receiver<Target>,
+        metrics: Arc<LoadMetrics>,
+    ) -> anyhow::Result<Self> {
         Ok(Self {
             currency: first.currency.parse().map_err(|error| anyhow::anyhow!("currency: {error}"))?,
             client: Client::new(&ClientOptions::default())?,
             tally: Mutex::default(),
+            metrics,
+            held: Mutex::default(),
             arrivals: Arrivals::default(),
             wallets: Mutex::default(),
             active: Mutex::default(),
@@ -387,7 +413,7 @@ impl Generator {
 
     fn second(&self) -> Second {
         let (kinds, errors) = lock(&self.tally).take();
-        Second {
+        let second = Second {
             time_ms: now_ms(),
             wallets: lock(&self.active).len(),
             offered: self.arrivals.offered.swap(0, Relaxed),
@@ -395,11 +421,25 @@ impl Generator {
             missed: self.arrivals.missed.swap(0, Relaxed),
             kinds,
             errors,
-        }
+        };
+        self.metrics.offered.add(second.offered);
+        self.metrics.missed.add(second.missed);
+        self.metrics.wallets.set(second.wallets as u64);
+        self.metrics.waiting.set(second.backlog as u64);
+        *lock(&self.metrics.money) =
+            Money::checked_sum(lock(&self.held).values().copied()).unwrap_or(Money::MAX);
+        second
+    }
+
+    fn fail(&self, error: &anyhow::Error) {
+        lock(&self.tally).fail(error);
+        self.metrics.fail(error);
     }
 
     fn count(&self, kind: &'static str, size: (Money, usize), begun: Instant) {
-        lock(&self.tally).count(kind, size, begun.elapsed());
+        let took = begun.elapsed();
+        lock(&self.tally).count(kind, size, took);
+        self.metrics.count(kind, took);
     }
 
     fn target(&self) -> Target {
@@ -427,7 +467,9 @@ impl Generator {
     ) -> anyhow::Result<()> {
         let price = self.amount(1 + numbers.below(PRICE_MAX))?;
         let mut begun = begun;
-        if self.available(wallet)? < price.money {
+        let available = self.available(wallet)?;
+        lock(&self.held).insert(number, available);
+        if available < price.money {
             let withdrawal = Instant::now();
             self.withdraw(wallet, number).await.context("withdraw")?;
             // The time of a withdrawal is its own. The wait before it stays that of the operation.

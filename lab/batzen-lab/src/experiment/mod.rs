@@ -11,6 +11,7 @@
 //! | `state` | the directory of an experiment |
 //! | `load` | wallets that put load on everything |
 //! | `tally` | the operations of these wallets: counts, latencies, times by amount and number of coins |
+//! | `metrics` | the same for Prometheus |
 //! | `network` | delay, loss and cuts between sites |
 //! | `control` | the controller's side of the load |
 //! | [`ramp`] | the knee of the load curve, and what limits it |
@@ -21,6 +22,7 @@ pub mod agent;
 mod control;
 mod hosts;
 mod load;
+mod metrics;
 mod network;
 mod page;
 pub mod placement;
@@ -38,6 +40,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
@@ -271,7 +274,7 @@ enum AgentCommand {
     /// Emulate the links between sites
     Network(network::NetworkArgs),
     /// Generate load with wallets, as ordered on standard input
-    Load,
+    Load(load::GeneratorArgs),
 }
 
 /// Runs `batzen-lab agent`.
@@ -285,8 +288,12 @@ pub fn agent(args: &AgentArgs) -> anyhow::Result<ExitCode> {
         AgentCommand::Clean(args) => agent::clean(args),
         AgentCommand::Probe(args) => agent::probe(args),
         AgentCommand::Network(args) => network::run(args),
-        AgentCommand::Load => load::run(),
+        AgentCommand::Load(args) => load::run(args),
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn read(path: &Path) -> anyhow::Result<(String, Topology)> {

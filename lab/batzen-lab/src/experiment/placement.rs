@@ -199,7 +199,7 @@ mod tests {
         let instances = place(&topology, 77, || Err("no local host")).unwrap();
         let of = |name: &str| instances.iter().find(|instance| instance.name == name).unwrap();
         assert_eq!(of("bank").authority(), "10.77.1.1:8082");
-        assert_eq!((of("load-1").address.as_str(), of("load-2").port()), ("10.77.2.2", 0));
+        assert_eq!((of("load-1").address.as_str(), of("load-2").port()), ("10.77.2.2", 9690));
         let table = table(&topology, &instances);
         assert!(table.contains("link north – south: 10 ms round trip, 1 % loss"), "{table}");
     }

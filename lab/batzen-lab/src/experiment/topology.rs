@@ -191,7 +191,8 @@ impl Role {
             Self::Exchange => &[8081, 8090],
             // The pages of wirewatch, aggregator, transfer and closer.
             Self::Worker => &[9181, 9182, 9183, 9184],
-            Self::Load => &[],
+            // The page.
+            Self::Load => &[9590],
             Self::Proxy => &[8443],
             Self::Merchant => &[9966],
             Self::Auditor => &[8083],

@@ -136,6 +136,13 @@ fn an_experiment_is_loaded_and_broken_and_nothing_is_lost_or_left_behind() {
         assert!((1..=20).contains(&of("amount")) && (1..=of("amount")).contains(&of("coins")), "{row}");
         assert!(row["p99_us"].as_u64() >= row["p50_us"].as_u64() && row["count"].as_u64() > Some(0), "{row}");
     }
+    let page = ask(experiment.port("load"), "GET /metrics", "");
+    let of = |series: &str| {
+        let line = page.lines().find(|line| line.starts_with(series)).unwrap();
+        line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap()
+    };
+    assert!(of("batzen_load_operation_seconds_count{operation=\"pay\"}") >= 1.0, "{page}");
+    assert!(of("batzen_load_money") > 0.0 && of("batzen_load_wallets") >= 1.0, "{page}");
     let unknown = on(&experiment.path(), &["disturb", "kill", "oven"]);
     assert!(stderr(&unknown).contains("there is no instance oven"), "{}", stderr(&unknown));
     assert_eq!(experiment.must(&["ssh", "here", "--", "echo", "hello"]), "hello\n");

@@ -187,6 +187,17 @@ fn start_auditor(http: &Http, dir: &Path, exchange: &str) -> (Service, String) {
     (service, format!("http://127.0.0.1:{port}/"))
 }
 
+/// A generator of the laboratory's load that has no orders, and its base URL.
+fn start_generator(dir: &Path) -> (Service, String) {
+    let port = free_port();
+    let mut command = common::lab();
+    // It runs until its orders end.
+    command.args(["agent", "load", "--metrics", &format!("127.0.0.1:{port}")]).stdin(Stdio::piped());
+    let service = Service::start_command(dir, "load", command);
+    wait_for(port, "/ready");
+    (service, format!("http://127.0.0.1:{port}/"))
+}
+
 /// The names of a page's families, each with its type.
 pub(crate) fn families(page: &str) -> BTreeMap<&str, &str> {
     let types = page.lines().filter_map(|line| line.strip_prefix("# TYPE "));
@@ -344,6 +355,7 @@ fn prometheus_understands_metrics_alerts_and_dashboards() {
     let [primary, follower] = deployment.metrics.map(|port| format!("http://127.0.0.1:{port}/"));
     let (merchant, merchant_url) = start_merchant(&http, demo.dir.path(), &demo.exchange);
     let (auditor, auditor_url) = start_auditor(&http, demo.dir.path(), &demo.exchange);
+    let (_generator, generator_url) = start_generator(demo.dir.path());
     let services = [
         &demo.exchange,
         &demo.bank,
@@ -353,6 +365,7 @@ fn prometheus_understands_metrics_alerts_and_dashboards() {
         &clearing.switch,
         &primary,
         &follower,
+        &generator_url,
     ];
     let pages = services.map(|base| http.text(&format!("{base}metrics")));
     for page in &pages {
@@ -396,6 +409,7 @@ fn prometheus_understands_metrics_alerts_and_dashboards() {
         ("127.0.0.1:8091", &clearing.switch),
         ("127.0.0.1:7071", &primary),
         ("127.0.0.1:7072", &follower),
+        (GENERATOR, &generator_url),
     ];
     scraped(&http, demo.dir.path(), &targets, &all_queries);
     assert!(merchant.terminate().0.success());
@@ -455,6 +469,9 @@ impl Drop for Prometheus {
     }
 }
 
+/// The target that stands for a generator of load.
+const GENERATOR: &str = "127.0.0.1:9590";
+
 /// A real Prometheus scrapes all services with our configuration and answers every query of the dashboards.
 /// The given addresses replace the targets in the configuration.
 fn scraped(http: &Http, dir: &Path, targets: &[(&str, &String)], queries: &[String]) {
@@ -463,6 +480,10 @@ fn scraped(http: &Http, dir: &Path, targets: &[(&str, &String)], queries: &[Stri
     let address =
         |url: &str| url.trim_start_matches("http://").trim_end_matches('/').replace("localhost", "127.0.0.1");
     let mut config = read("prometheus/prometheus.yml").replace("15s", "3s");
+    // Experiments alone have generators, and scrape them as they do everything.
+    config.push_str(&format!(
+        "  - job_name: batzen-load\n    static_configs:\n      - targets: [\"{GENERATOR}\"]\n"
+    ));
     // Placeholders first, addresses second, since one service may listen on another one's target address.
     for (index, (target, _)) in targets.iter().enumerate() {
         let quoted = format!("\"{target}\"");

@@ -442,8 +442,10 @@ impl<'a> SetUp<'a> {
 
     fn start_load(&mut self, instance: &Instance) -> anyhow::Result<()> {
         let mut command = self.batzen(instance, &[])?;
-        command.argv = vec![self.host(instance)?.lab, "agent".to_owned(), "load".to_owned()];
+        let (lab, authority) = (self.host(instance)?.lab, instance.authority());
+        command.argv = [lab.as_str(), "agent", "load", "--metrics", &authority].map(str::to_owned).into();
         self.start_process(instance, &instance.name.clone(), command)?;
+        self.wait_until(instance, (&authority, "/ready"))?;
         let line = serde_json::to_string(&crate::experiment::load::Order::Target(self.experiment.target()?))?;
         self.agent(instance)?.ask(&Request::Input { name: instance.name.clone(), line }).map(drop)
     }
@@ -458,8 +460,10 @@ fn worker_pages(instance: &Instance) -> impl Iterator<Item = (&'static str, Stri
 /// The address at which an instance shows its metrics.
 pub(in crate::experiment) fn metrics_authority(instance: &Instance) -> Option<String> {
     match instance.role {
-        Role::Bank | Role::Exchange | Role::Merchant | Role::Auditor => Some(instance.authority()),
+        Role::Bank | Role::Exchange | Role::Merchant | Role::Auditor | Role::Load => {
+            Some(instance.authority())
+        }
         Role::Signer => Some(format!("{}:{}", instance.address, instance.ports.get(1)?)),
-        Role::Postgres | Role::Standby | Role::Proxy | Role::Worker | Role::Load | Role::Prometheus => None,
+        Role::Postgres | Role::Standby | Role::Proxy | Role::Worker | Role::Prometheus => None,
     }
 }
