@@ -204,6 +204,50 @@ fn wallets_get_the_money_of_revoked_coins_back_and_go_on() {
     assert_eq!((&checked["conserved"], &checked["findings"]), (&true.into(), &0.into()), "{checked}");
 }
 
+/// The result of a scenario of `bench` at this exchange.
+fn bench(words: &[&str], [target, gateway]: [&str; 2], out: &Path) -> Output {
+    let to = ["--target", target, "--gateway", gateway, "--json", "--out"];
+    lab().arg("bench").args(words).args(to).arg(out).output().unwrap()
+}
+
+#[test]
+fn scenarios_of_bench_load_an_exchange_that_runs() {
+    let experiment = Experiment::up(&one_machine(""));
+    let target = format!("http://127.0.0.1:{}/", experiment.port("exchange"));
+    let gateway = format!("http://127.0.0.1:{}/taler-wire-gateway/exchange/", experiment.port("bank"));
+    let small = ["--rsa", "1024", "--clients", "4", "--supply", "200", "--warmup", "0", "--duration", "30"];
+    // The second time nothing of the first may be used again.
+    let scenarios = ["withdraw", "withdraw", "batch-deposit", "p2p", "mixed"];
+    for (number, scenario) in scenarios.into_iter().enumerate() {
+        let out = experiment.dir.path().join(format!("bench-{number}"));
+        let output = bench(&[&[scenario][..], &small].concat(), [&target, &gateway], &out);
+        assert!(output.status.success(), "{scenario}: {}{}", stderr(&output), stdout(&output));
+        let result: Value = serde_json::from_slice(&std::fs::read(out.join("result.json")).unwrap()).unwrap();
+        assert_eq!(result["parameters"]["target"], target);
+        assert!(result["ops"].as_u64() > Some(0) && result["p99_us"].as_u64() > Some(0), "{result:#}");
+        assert!(result["errors"].as_object().unwrap().is_empty(), "{scenario}: {:#}", result["errors"]);
+        assert!(result["extra"]["answers_checked"].as_f64() > Some(0.0), "{scenario}: {:#}", result["extra"]);
+        for unknown in ["cpu_us_per_op", "bytes_per_op", "efficiency", "ceiling_ops_per_s"] {
+            assert!(result[unknown].is_null(), "{scenario}: {unknown} of a server elsewhere");
+        }
+        assert!(result["extra"]["server_cores_busy"].is_null(), "{scenario}: {:#}", result["extra"]);
+    }
+    let out = experiment.dir.path().join("refused");
+    for (words, reason) in [
+        (&["cycle", "--rsa", "3072"][..], "does not offer all coins"),
+        (&["withdraw", "--rsa", "1024", "--with-workers"], "--with-workers has no effect"),
+        (&["pay", "--rsa", "1024"], "a merchant backend that the run starts"),
+        (&["store"], "store measures processes that it starts"),
+        (&["partitions"], "starts an exchange for each store"),
+    ] {
+        let output = bench(words, [&target, &gateway], &out);
+        assert!(stderr(&output).contains(reason), "{words:?}: {}", stderr(&output));
+        assert_eq!(output.status.code(), Some(2), "{words:?}");
+    }
+    let checked: Value = serde_json::from_str(&experiment.must(&["check", "--json"])).unwrap();
+    assert_eq!((&checked["conserved"], &checked["findings"]), (&true.into(), &0.into()), "{checked}");
+}
+
 #[test]
 fn what_a_killed_controller_has_begun_is_removed() {
     let dir = tempfile::tempdir().unwrap();
