@@ -54,7 +54,8 @@ pub(crate) const EXAMPLES: &Examples = &[
     (&["load", "rate"], "batzen-lab load rate 40\nbatzen-lab load rate free"),
     (&["load", "mix"], "batzen-lab load mix pay=1,send=1"),
     (&["load", "ramp"], "batzen-lab load ramp --from 5 --factor 1.5 --steps 12 --wallets 200"),
-    (&["load", "show"], "batzen-lab load show --seconds 60 --json"),
+    (&["load", "show"], "batzen-lab load show --seconds 60 --json\nbatzen-lab load show --table"),
+    (&["load", "bench"], "batzen-lab load bench deposit --duration 30 --clients 16"),
     (&["check"], "batzen-lab check --json"),
     (&["open"], "batzen-lab open town-1\nbatzen-lab open town-1 --prometheus"),
     (

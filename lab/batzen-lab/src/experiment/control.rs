@@ -15,6 +15,7 @@ use super::agent::{Agent, CommandLine, Request, Sample};
 use super::load::{LoadPlan, Mix, Order, Target};
 use super::placement::Instance;
 use super::ramp::{HostUsage, Ramp, Step, Usage};
+use super::scenario::{self, ScenarioArgs};
 use super::setup::{metrics_authority, socket_addr};
 use super::state::Experiment;
 use super::tally::{Second, Sum, times_table};
@@ -62,6 +63,8 @@ enum Action {
     Ramp(RampArgs),
     /// Show operations, latencies and errors, a line each second
     Show(ShowArgs),
+    /// Run a scenario of batzen-lab bench on the hosts of the load: prepared requests instead of wallets
+    Bench(ScenarioArgs),
 }
 
 #[derive(Args, Clone, Debug)]
@@ -157,7 +160,7 @@ struct ShowArgs {
     at: DirArgs,
 }
 
-fn rate(text: &str) -> Result<f64, String> {
+pub(super) fn rate(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(rate) if rate > 0.0 && rate <= 1e6 => Ok(rate),
         _ => Err("expected a number above 0, such as 50".to_owned()),
@@ -419,6 +422,7 @@ impl Action {
             Self::Mix(args) => &args.at,
             Self::Ramp(args) => &args.at,
             Self::Show(args) => &args.at,
+            Self::Bench(args) => &args.at,
         }
     }
 
@@ -442,7 +446,7 @@ impl Action {
                 LoadPlan { rate_per_s, ..plan }
             }
             Self::Mix(args) => LoadPlan { mix: args.mix, ..plan },
-            Self::Ramp(_) | Self::Show(_) => plan,
+            Self::Ramp(_) | Self::Show(_) | Self::Bench(_) => plan,
         })
     }
 }
@@ -455,6 +459,7 @@ pub(super) fn run(command: &LoadCommand) -> anyhow::Result<ExitCode> {
     match &command.action {
         Action::Ramp(args) => return ramp(args),
         Action::Show(args) => return show(args),
+        Action::Bench(args) => return scenario::run(args),
         _ => {}
     }
     let experiment = Experiment::open(&command.action.at().dir)?;

@@ -12,6 +12,7 @@
 //! | `load` | wallets that put load on everything |
 //! | `tally` | the operations of these wallets: counts, latencies, times by amount and number of coins |
 //! | `metrics` | the same for Prometheus |
+//! | `scenario` | scenarios of `batzen-lab bench` on the hosts of the load |
 //! | `network` | delay, loss and cuts between sites |
 //! | `control` | the controller's side of the load |
 //! | [`ramp`] | the knee of the load curve, and what limits it |
@@ -28,6 +29,7 @@ mod page;
 pub mod placement;
 mod provision;
 pub mod ramp;
+mod scenario;
 mod setup;
 mod state;
 mod sweep;

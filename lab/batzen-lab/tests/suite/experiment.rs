@@ -198,7 +198,7 @@ fn wallets_get_the_money_of_revoked_coins_back_and_go_on() {
     assert_eq!((denoms("recoup"), denoms("denoms")), (1, offered));
     experiment.must(&["disturb", "revoke", "--share", "1"]);
     assert_eq!((denoms("recoup"), denoms("denoms")), (1 + offered, offered));
-    experiment.wait_for("recoup", 3);
+    experiment.wait_for("recoup", 1);
     experiment.wait_for_payments(done + 8);
     let checked: Value = serde_json::from_str(&experiment.must(&["check", "--json"])).unwrap();
     assert_eq!((&checked["conserved"], &checked["findings"]), (&true.into(), &0.into()), "{checked}");
@@ -232,6 +232,16 @@ fn scenarios_of_bench_load_an_exchange_that_runs() {
         }
         assert!(result["extra"]["server_cores_busy"].is_null(), "{scenario}: {:#}", result["extra"]);
     }
+    // The same on the host of the load, and its result is kept there.
+    let words = ["load", "bench", "cycle", "--duration", "1", "--clients", "2", "--json"];
+    let shown: Value = serde_json::from_str(&experiment.must(&words)).unwrap();
+    let ops = shown["results"][0]["ops"].as_u64();
+    assert!(ops > Some(0), "{shown:#}");
+    let load_dir = experiment.path().join("hosts/here/load");
+    let mut kept = std::fs::read_dir(load_dir).unwrap().map(|entry| entry.unwrap().path());
+    let kept = kept.find(|path| path.to_str().unwrap().contains("bench-cycle-")).unwrap();
+    let kept: Value = serde_json::from_slice(&std::fs::read(kept.join("result.json")).unwrap()).unwrap();
+    assert_eq!(kept["ops"].as_u64(), ops);
     let out = experiment.dir.path().join("refused");
     for (words, reason) in [
         (&["cycle", "--rsa", "3072"][..], "does not offer all coins"),

@@ -26,15 +26,13 @@ use crate::bench::load::wire;
 use crate::experiment::agent::{Agent, CommandLine, Request};
 use crate::experiment::hosts::{HostAccess, NETWORK};
 use crate::experiment::placement::{Instance, WORKERS};
-use crate::experiment::state::Experiment;
+use crate::experiment::state::{ACCOUNT, Experiment};
 use crate::experiment::topology::{HostKind, Role};
 
 pub(in crate::experiment) use revoke::Revoked;
 
 /// Time that a service may take until it is ready. Large RSA keys take a while on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// The exchange's account at the bank.
-const ACCOUNT: &str = "exchange";
 /// The password of every account at the bank, whose money is play money.
 const PASSWORD: &str = "laboratory";
 /// The user who runs PostgreSQL, which refuses to run as root.
@@ -407,7 +405,6 @@ impl<'a> SetUp<'a> {
 
     fn start_auditor(&mut self, instance: &Instance) -> anyhow::Result<()> {
         let exchange = self.experiment.of(Role::Exchange).remove(0);
-        let bank = self.experiment.of(Role::Bank).pop().context("an auditor reads a bank's history")?;
         let (url, master_pub) = (self.experiment.exchange_url(), self.master_pub()?);
         let mut text = self.common_of(instance)?;
         let options = [
@@ -433,7 +430,7 @@ impl<'a> SetUp<'a> {
         }
         put_section(&mut text, "auditor-feed", &feed);
         put_section(&mut text, "exchange-account-1", &[("PAYTO_URI", self.payto(ACCOUNT)?)]);
-        put_section(&mut text, "exchange-accountcredentials-1", &Self::gateway(&bank));
+        put_section(&mut text, "exchange-accountcredentials-1", &self.gateway()?);
         let conf = self.configure(instance, text)?;
         self.run(instance, &["auditor", "init", "-c", &conf])?;
         self.run(instance, &["auditor", "exchange", "add", "-c", &conf, &master_pub, &url])?;
