@@ -113,6 +113,7 @@ audit-soak: needs ## no false alarm of an auditor while bank, exchange, workers 
 # REQUESTS in all; `crates/batzen/tests/suite/mutate/campaign.rs` says which part of them each service gets. `SEED` makes other choices.
 mutate: REQUESTS = 1000000
 mutate: needs ## mutated requests to every endpoint of every service (REQUESTS=10000000, SEED=1)
+	$(CARGO) build --release --locked --bin batzen --bin batzen-lab
 	BATZEN_MUTATE_REQUESTS=$(REQUESTS) $(if $(SEED),BATZEN_MUTATE_SEED=$(SEED)) \
 		$(CARGO) test --release --locked -p batzen --test suite mutate:: -- --nocapture --test-threads=1
 

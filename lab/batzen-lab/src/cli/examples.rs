@@ -37,6 +37,7 @@ pub(crate) const EXAMPLES: &Examples = &[
     (&["disturb", "slow"], "batzen-lab disturb slow exchange-2 0.1"),
     (&["disturb", "slow-disk"], "batzen-lab disturb slow-disk postgres --delay-ms 20"),
     (&["disturb", "promote"], "batzen-lab disturb promote"),
+    (&["disturb", "revoke"], "batzen-lab disturb revoke --share 0.5"),
     (&["disturb", "cut"], "batzen-lab disturb cut second"),
     (&["disturb", "heal"], "batzen-lab disturb heal second"),
     (&["disturb", "link"], "batzen-lab disturb link main second --rtt-ms 50 --loss 0.01"),
@@ -55,7 +56,8 @@ pub(crate) const EXAMPLES: &Examples = &[
     (&["load", "rate"], "batzen-lab load rate 40\nbatzen-lab load rate free"),
     (&["load", "mix"], "batzen-lab load mix pay=1,send=1"),
     (&["load", "ramp"], "batzen-lab load ramp --from 5 --factor 1.5 --steps 12 --wallets 200"),
-    (&["load", "show"], "batzen-lab load show --seconds 60 --json"),
+    (&["load", "show"], "batzen-lab load show --seconds 60 --json\nbatzen-lab load show --table"),
+    (&["load", "bench"], "batzen-lab load bench deposit --duration 30 --clients 16"),
     (&["check"], "batzen-lab check --json"),
     (
         &["compare"],

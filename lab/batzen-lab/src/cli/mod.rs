@@ -46,7 +46,8 @@ pub(crate) enum Command {
     Scale(experiment::ScaleArgs),
     /// Start an instance again with another version's program
     Upgrade(experiment::UpgradeArgs),
-    /// Inject failures: kill, stop or slow an instance or its disk, cut a site off, promote the standby
+    /// Inject failures: kill, stop or slow an instance or its disk, cut a site off, promote the standby, revoke
+    /// denominations
     Disturb(experiment::DisturbArgs),
     /// Run a command on a host, or a shell
     Ssh(experiment::SshArgs),

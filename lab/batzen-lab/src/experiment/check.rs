@@ -8,10 +8,10 @@ use serde_json::{Value, json};
 
 use super::agent::CommandLine;
 use super::control::Generators;
-use super::load::Second;
 use super::now_ms;
 use super::placement::{Instance, socket_addr};
 use super::state::{AUDIT, Experiment};
+use super::tally::Second;
 use super::topology::Role;
 use crate::bench::load::scrape::Page;
 use crate::participants::hub::ten_thousandths;

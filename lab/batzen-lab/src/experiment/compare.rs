@@ -15,12 +15,11 @@ use batzen_http::plot::{Line, LinePlot, ticks};
 use clap::Args;
 use serde_json::Value;
 
-use super::control::is_counted;
-use super::load::histogram;
 use super::pack::Opened;
 use super::page::Kept;
 use super::ramp::{Ramp, Step};
 use super::state::Experiment;
+use super::tally::Sum;
 use super::topology::Role;
 use crate::bench::results::compare::{
     Comparison, Difference, absent, difference, figure, noise_share, runs, table, values,
@@ -206,14 +205,8 @@ fn figures(experiment: &Experiment, kept: &Kept) -> Vec<(String, f64, bool)> {
     }
     let steps = kept.ramp.as_ref().map_or(&no_steps, |ramp| &ramp.steps);
     all.extend(steps.iter().flat_map(step_figures));
-    let (mut ops, mut errors, mut latencies) = (0, 0, histogram());
-    for second in kept.seconds.values().flatten() {
-        errors += second.errors.values().sum::<u64>();
-        for (_, counts) in second.kinds.iter().filter(|(kind, _)| is_counted(kind)) {
-            ops += counts.ops;
-            counts.add_to(&mut latencies);
-        }
-    }
+    let sum = Sum::of(kept.seconds.values().flatten());
+    let (ops, errors, latencies) = (sum.ops, sum.errors.values().sum::<u64>(), sum.latency());
     if steps.is_empty() && ops > 0 {
         all.push(("p50_us".to_owned(), latencies.value_at_quantile(0.5) as f64, false));
         all.push(("p99_us".to_owned(), latencies.value_at_quantile(0.99) as f64, false));

@@ -13,10 +13,12 @@ use serde_json::json;
 
 use super::agent::{Agent, CommandLine, Request, Sample};
 use super::check::remove_verdict;
-use super::load::{LoadPlan, Mix, Order, Second, histogram};
+use super::load::{LoadPlan, Mix, Order};
 use super::placement::{Instance, metrics_authority, socket_addr};
 use super::ramp::{HostUsage, Ramp, Step, Usage};
+use super::scenario::{self, ScenarioArgs};
 use super::state::Experiment;
+use super::tally::{Second, Sum, times_table};
 use super::topology::Role;
 use super::{DirArgs, now_ms};
 use crate::bench::load::scrape::Page;
@@ -59,6 +61,8 @@ enum Action {
     Ramp(RampArgs),
     /// Show operations, latencies and errors, a line each second
     Show(ShowArgs),
+    /// Run a scenario of batzen-lab bench on the hosts of the load: prepared requests instead of wallets
+    Bench(ScenarioArgs),
 }
 
 #[derive(Args, Clone, Debug)]
@@ -144,6 +148,9 @@ struct ShowArgs {
     /// Seconds to watch
     #[arg(long, value_name = "N", default_value_t = 10)]
     seconds: u64,
+    /// Print the times by kind of operation, amount and number of coins at the end, instead of each second
+    #[arg(long)]
+    table: bool,
     /// Print as JSON
     #[arg(long)]
     json: bool,
@@ -151,7 +158,7 @@ struct ShowArgs {
     at: DirArgs,
 }
 
-fn rate(text: &str) -> Result<f64, String> {
+pub(super) fn rate(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(rate) if rate > 0.0 && rate <= 1e6 => Ok(rate),
         _ => Err("expected a number above 0, such as 50".to_owned()),
@@ -256,68 +263,6 @@ impl Generators {
     /// The same of all together.
     fn seconds(&mut self) -> anyhow::Result<Vec<Second>> {
         Ok(self.lines()?.into_iter().flatten().collect())
-    }
-}
-
-/// The operations of several seconds of several generators together.
-#[derive(Default)]
-struct Sum {
-    offered: u64,
-    ops: u64,
-    coins: u64,
-    errors: BTreeMap<String, u64>,
-    /// The correlation id of one of them by reason.
-    examples: BTreeMap<String, String>,
-    by_kind: BTreeMap<String, (u64, Latencies)>,
-}
-
-/// Latencies of one kind.
-struct Latencies(hdrhistogram::Histogram<u64>);
-
-impl Default for Latencies {
-    fn default() -> Self {
-        Self(histogram())
-    }
-}
-
-/// Whether operations of this kind are what a load consists of; the others are done for them.
-pub(super) fn is_counted(kind: &str) -> bool {
-    matches!(kind, "pay" | "send" | "transfer")
-}
-
-impl Sum {
-    fn of(seconds: &[Second]) -> Self {
-        let mut sum = Self::default();
-        for second in seconds {
-            sum.offered += second.offered;
-            for (reason, count) in &second.errors {
-                *sum.errors.entry(reason.clone()).or_default() += count;
-            }
-            for (reason, id) in &second.examples {
-                sum.examples.entry(reason.clone()).or_insert_with(|| id.clone());
-            }
-            for (kind, counts) in &second.kinds {
-                sum.coins += counts.coins;
-                if is_counted(kind) {
-                    sum.ops += counts.ops;
-                }
-                let (ops, latencies) = sum.by_kind.entry(kind.clone()).or_default();
-                *ops += counts.ops;
-                counts.add_to(&mut latencies.0);
-            }
-        }
-        sum
-    }
-
-    fn latency(&self) -> hdrhistogram::Histogram<u64> {
-        let mut all = histogram();
-        for (kind, (_, latencies)) in &self.by_kind {
-            if is_counted(kind) {
-                // The bounds are the same.
-                let _ = all.add(&latencies.0);
-            }
-        }
-        all
     }
 }
 
@@ -500,6 +445,7 @@ impl Action {
             Self::Mix(args) => &args.at,
             Self::Ramp(args) => &args.at,
             Self::Show(args) => &args.at,
+            Self::Bench(args) => &args.at,
         }
     }
 
@@ -523,7 +469,7 @@ impl Action {
                 LoadPlan { rate_per_s, ..plan }
             }
             Self::Mix(args) => LoadPlan { mix: args.mix, ..plan },
-            Self::Ramp(_) | Self::Show(_) => plan,
+            Self::Ramp(_) | Self::Show(_) | Self::Bench(_) => plan,
         })
     }
 }
@@ -536,6 +482,7 @@ pub(super) fn run(command: &LoadCommand) -> anyhow::Result<ExitCode> {
     match &command.action {
         Action::Ramp(args) => return ramp(args),
         Action::Show(args) => return show(args),
+        Action::Bench(args) => return scenario::run(args),
         _ => {}
     }
     let experiment = Experiment::open(&command.action.at().dir)?;
@@ -552,13 +499,14 @@ fn show(args: &ShowArgs) -> anyhow::Result<ExitCode> {
     let experiment = Experiment::open(&args.at.dir)?;
     let mut generators = Generators::connect(&experiment)?;
     let count = generators.all.len();
-    if !args.json {
+    if !args.json && !args.table {
         println!(
             "{:>8}{:>10}{:>8}{:>10}{:>10}{:>8}{:>9}",
             "wallets", "offered", "done", "p50 ms", "p99 ms", "errors", "waiting"
         );
     }
-    let (mut shown, mut waiting, mut spoke): (u64, Vec<Second>, Instant) = (0, Vec::new(), Instant::now());
+    let (mut shown, mut waiting, mut watched): (u64, Vec<Second>, Vec<Second>) = (0, Vec::new(), Vec::new());
+    let mut spoke = Instant::now();
     while shown < args.seconds {
         std::thread::sleep(LOOK_PAUSE);
         waiting.extend(generators.seconds()?);
@@ -574,7 +522,12 @@ fn show(args: &ShowArgs) -> anyhow::Result<ExitCode> {
         spoke = Instant::now();
         let seconds = std::mem::take(&mut waiting);
         shown += (seconds.len() / count) as u64;
-        let (sum, latency) = (Sum::of(&seconds), Sum::of(&seconds).latency());
+        if args.table {
+            watched.extend(seconds);
+            continue;
+        }
+        let sum = Sum::of(&seconds);
+        let latency = sum.latency();
         let wallets: usize = seconds.iter().rev().take(count).map(|second| second.wallets).sum();
         let backlog: usize = seconds.iter().rev().take(count).map(|second| second.backlog).sum();
         let errors: u64 = sum.errors.values().sum();
@@ -585,7 +538,7 @@ fn show(args: &ShowArgs) -> anyhow::Result<ExitCode> {
                     "time_ms": now_ms(), "wallets": wallets, "offered": sum.offered, "ops": sum.ops, "coins": sum.coins,
                     "p50_us": latency.value_at_quantile(0.5), "p99_us": latency.value_at_quantile(0.99),
                     "errors": sum.errors, "examples": sum.examples, "backlog": backlog,
-                    "kinds": sum.by_kind.iter().map(|(kind, (ops, _))| (kind.clone(), json!(ops))).collect::<serde_json::Map<_, _>>(),
+                    "kinds": sum.by_kind,
                 })
             );
         } else {
@@ -602,6 +555,12 @@ fn show(args: &ShowArgs) -> anyhow::Result<ExitCode> {
             }
         }
         std::io::stdout().flush()?;
+    }
+    let times = Sum::of(&watched).times();
+    match (args.table, args.json) {
+        (false, _) => {}
+        (true, true) => println!("{}", json!({ "times": times })),
+        (true, false) => print!("{}", times_table(&times)),
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -634,7 +593,8 @@ fn step(
     let (mut used, hosts) = usage(experiment, from_ms, to_ms)?;
     add_lanes(&mut used, &before, &after, elapsed);
     add_round_trips(experiment, &mut used)?;
-    let (sum, latency) = (Sum::of(&seconds), Sum::of(&seconds).latency());
+    let sum = Sum::of(&seconds);
+    let latency = sum.latency();
     Ok(Step {
         offered_per_s: plan.rate_per_s.unwrap_or(0.0),
         ops_per_s: sum.ops as f64 / covered_s,
@@ -708,30 +668,7 @@ pub(super) fn kept_ramp(experiment: &Experiment) -> Option<Ramp> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::load::KindSecond;
     use super::*;
-
-    #[test]
-    fn seconds_of_several_generators_add_up() {
-        let kind = |ops, latencies_us| KindSecond { ops, coins: 2 * ops, latencies_us };
-        let second = Second {
-            offered: 12,
-            kinds: BTreeMap::from([
-                ("pay".to_owned(), kind(10, vec![(1_000, 9), (50_000, 1)])),
-                ("withdraw".to_owned(), kind(1, vec![(900_000, 1)])),
-            ]),
-            errors: BTreeMap::from([("HTTP #".to_owned(), 2)]),
-            ..Second::default()
-        };
-        let sum = Sum::of(&[second.clone(), second]);
-        assert_eq!((sum.offered, sum.ops, sum.coins), (24, 20, 44));
-        assert_eq!(sum.errors["HTTP #"], 4);
-        // A withdrawal is done for a payment, and is no operation of the load itself.
-        let latency = sum.latency();
-        assert_eq!(latency.len(), 20);
-        let median = latency.value_at_quantile(0.5);
-        assert!((1_000..=1_010).contains(&median), "{median}");
-    }
 
     #[test]
     fn growth_is_per_second_in_thousandths() {

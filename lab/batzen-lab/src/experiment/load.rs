@@ -13,34 +13,40 @@ use std::io::{BufRead as _, Write as _};
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use batzen_crypto::{EddsaPrivateKey, HashCode, WireSalt};
 use batzen_http::client::correlation::{CORRELATION_ID, new_correlation_id};
 use batzen_http::client::{Client, ClientOptions};
+use batzen_http::{Drain, OwnNames};
 use batzen_protocol::{Amount, Currency, Money, Timestamp};
+use batzen_service::{OwnPages, PagesAddress};
 use batzen_wallet::core::http::HttpRequest;
 use batzen_wallet::transport::{ResponseFuture, Transport};
-use batzen_wallet::{CoinWish, PaymentRequest, PeerRequest, RunUntil, Wallet, WalletOptions};
-use hdrhistogram::Histogram;
+use batzen_wallet::{
+    CoinWish, PaymentRequest, PeerRequest, RunUntil, Status, Wallet, WalletError, WalletOptions,
+};
+use clap::Args;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::sync::{Notify, watch};
 
-use super::now_ms;
+use super::metrics::LoadMetrics;
+use super::tally::{Second, Tally};
+use super::{lock, now_ms};
 use crate::bench::load::random::{Numbers, Seed};
 use crate::participants::{self, Behaviour, Fsps, FspsConfig};
 
-/// The largest latency recorded, in microseconds.
-const LATENCY_MAX_US: u64 = 600_000_000;
-/// Significant digits of latencies. Two are 1 %.
-const DIGITS: u8 = 2;
 /// Time that an operation may wait for others, such as for the money of a withdrawal.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// The least time between two looks of a wallet at the exchange's keys after something failed.
+const KEYS_PAUSE: Duration = Duration::from_secs(5);
 /// The largest price in whole units.
 const PRICE_MAX: u64 = 15;
+/// A hundredth in units of a fraction.
+const CENT: u32 = 1_000_000;
 /// The largest transfer in hundredths.
 const CENTS_MAX: u64 = 10_000;
 /// Time that a transfer may take before it expires.
@@ -49,8 +55,6 @@ const EXPIRATION: Duration = Duration::from_secs(20);
 const WITHDRAWAL: u64 = 60;
 /// Operations after which a wallet is replaced by a new one, so that histories do not grow for ever.
 const OPERATIONS_MAX: u32 = 200;
-/// The most kinds of errors that are told apart.
-const ERRORS_MAX: usize = 50;
 /// The most operations that wait for a wallet. Those beyond it are counted as missed.
 const BACKLOG_MAX: usize = 100_000;
 
@@ -202,124 +206,6 @@ pub(crate) enum Order {
     Plan(LoadPlan),
 }
 
-/// Operations of one kind in one second.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct KindSecond {
-    /// Operations that succeeded.
-    pub(crate) ops: u64,
-    /// Coins that they moved.
-    pub(crate) coins: u64,
-    /// Their latencies: value in microseconds and count.
-    pub(crate) latencies_us: Vec<(u64, u64)>,
-}
-
-/// The operations of a generator in one second.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Second {
-    /// Milliseconds since 1970.
-    pub(crate) time_ms: u64,
-    /// Wallets at work.
-    pub(crate) wallets: usize,
-    /// Operations that were to begin, in an open loop.
-    pub(crate) offered: u64,
-    /// Operations that wait for a wallet.
-    pub(crate) backlog: usize,
-    /// Operations given up because too many waited.
-    pub(crate) missed: u64,
-    /// Operations by kind.
-    pub(crate) kinds: BTreeMap<String, KindSecond>,
-    /// Failed operations by reason.
-    pub(crate) errors: BTreeMap<String, u64>,
-    /// The correlation id of the first of them by reason.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub(crate) examples: BTreeMap<String, String>,
-}
-
-/// Empty latencies.
-pub(crate) fn histogram() -> Histogram<u64> {
-    Histogram::new_with_bounds(1, LATENCY_MAX_US, DIGITS).expect("constant bounds")
-}
-
-impl KindSecond {
-    /// Adds the latencies to a histogram.
-    pub(crate) fn add_to(&self, histogram: &mut Histogram<u64>) {
-        for (value, count) in &self.latencies_us {
-            // Values above the bound were recorded as the bound.
-            let _ = histogram.record_n((*value).min(LATENCY_MAX_US), *count);
-        }
-    }
-}
-
-#[derive(Default)]
-struct Counts {
-    ops: u64,
-    coins: u64,
-    latency: Option<Histogram<u64>>,
-}
-
-/// The counts until the next line.
-#[derive(Default)]
-struct Tally {
-    kinds: BTreeMap<&'static str, Counts>,
-    errors: BTreeMap<String, u64>,
-    examples: BTreeMap<String, String>,
-}
-
-impl Tally {
-    fn count(&mut self, kind: &'static str, coins: usize, took: Duration) {
-        let counts = self.kinds.entry(kind).or_default();
-        counts.ops += 1;
-        counts.coins += coins as u64;
-        let took_us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        counts.latency.get_or_insert_with(histogram).saturating_record(took_us);
-    }
-
-    fn fail(&mut self, reason: String, id: &str) {
-        let reason = if self.errors.len() < ERRORS_MAX || self.errors.contains_key(&reason) {
-            reason
-        } else {
-            "other".to_owned()
-        };
-        self.examples.entry(reason.clone()).or_insert_with(|| id.to_owned());
-        *self.errors.entry(reason).or_default() += 1;
-    }
-
-    fn take(&mut self) -> Second {
-        let kinds = std::mem::take(&mut self.kinds).into_iter().map(|(name, counts)| {
-            let latencies = counts.latency.unwrap_or_else(histogram);
-            let latencies_us = latencies
-                .iter_recorded()
-                .map(|step| (step.value_iterated_to(), step.count_at_value()))
-                .collect();
-            (name.to_owned(), KindSecond { ops: counts.ops, coins: counts.coins, latencies_us })
-        });
-        Second {
-            kinds: kinds.collect(),
-            errors: std::mem::take(&mut self.errors),
-            examples: std::mem::take(&mut self.examples),
-            ..Second::default()
-        }
-    }
-}
-
-/// The reason of a failure without the numbers that differ each time.
-fn reason(error: &anyhow::Error) -> String {
-    let text = format!("{error:#}");
-    let mut short = String::new();
-    for character in text.chars().take(300) {
-        match (character.is_ascii_digit(), short.ends_with('#')) {
-            (true, true) => {}
-            (true, false) => short.push('#'),
-            (false, _) => short.push(character),
-        }
-    }
-    short
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 tokio::task_local! {
     /// The correlation id of the operation that a wallet is at.
     static OPERATION: String;
@@ -378,9 +264,12 @@ struct Generator {
     currency: Currency,
     client: Client,
     tally: Mutex<Tally>,
+    metrics: Arc<LoadMetrics>,
     arrivals: Arrivals,
     /// The wallets, for those who send each other money.
     wallets: Mutex<BTreeMap<usize, Wallet>>,
+    /// The money that each could spend before its latest operation.
+    held: Mutex<BTreeMap<usize, Money>>,
     /// The numbers of the wallets at work.
     active: Mutex<BTreeSet<usize>>,
     /// The participants of the switch, if there is one.
@@ -390,12 +279,27 @@ struct Generator {
     wire_salt: WireSalt,
 }
 
+/// Options of a generator.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct GeneratorArgs {
+    /// Address of its /metrics, /health and /ready
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    metrics: Option<PagesAddress>,
+}
+
 /// Runs a generator until its input ends.
 ///
 /// # Errors
-/// When the input has another form.
-pub(crate) fn run() -> anyhow::Result<ExitCode> {
+/// When the input has another form, or the address of its metrics cannot be used.
+pub(crate) fn run(args: &GeneratorArgs) -> anyhow::Result<ExitCode> {
     batzen_cli_support::services::block_on(async {
+        let metrics = Arc::new(LoadMetrics::new());
+        let names = args
+            .metrics
+            .as_ref()
+            .map_or_else(OwnNames::default, |at| OwnNames::default().and(&at.to_string()));
+        // It is started again after a kill, when the system may still hold the address.
+        let pages = OwnPages::serve(args.metrics.as_ref(), &metrics, &names, true, &Drain::new()).await?;
         let (orders, plans) = watch::channel(LoadPlan::default());
         let (targets, mut target) = watch::channel(None);
         std::thread::spawn(move || {
@@ -426,8 +330,9 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
             // The last one stays.
             std::future::pending::<()>().await;
         });
-        let generator = Arc::new(Generator::new(&first, target_now)?);
+        let generator = Arc::new(Generator::new(&first, target_now, metrics)?);
         generate(generator, plans).await;
+        drop(pages);
         Ok(ExitCode::SUCCESS)
     })
 }
@@ -500,6 +405,7 @@ async fn live(generator: Arc<Generator>, number: usize, mut plans: watch::Receiv
     let mut wallet: Option<(Wallet, u32)> = None;
     let transport =
         WalletOptions::system().map(|options| Arc::new(Tagged(options.transport)) as Arc<dyn Transport>);
+    let mut looked: Option<Instant> = None;
     loop {
         let plan = *plans.borrow_and_update();
         if number >= plan.wallets {
@@ -527,7 +433,17 @@ async fn live(generator: Arc<Generator>, number: usize, mut plans: watch::Receiv
         };
         let id = new_correlation_id();
         if let Err(error) = OPERATION.scope(id.clone(), work).await {
-            lock(&generator.tally).fail(reason(&error), &id);
+            generator.fail(&error, &id);
+            if let Some((wallet, _)) = &wallet
+                && may_be_revoked(&error)
+                && looked.is_none_or(|at| at.elapsed() > KEYS_PAUSE)
+            {
+                looked = Some(Instant::now());
+                // The next operation goes on with what is left.
+                if let Err(error) = OPERATION.scope(id, generator.recover(wallet)).await {
+                    tracing::debug!("{error:#}");
+                }
+            }
             // What failed once may fail at once again.
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
@@ -542,6 +458,7 @@ async fn live(generator: Arc<Generator>, number: usize, mut plans: watch::Receiv
         }
     }
     lock(&generator.wallets).remove(&number);
+    lock(&generator.held).remove(&number);
     lock(&generator.active).remove(&number);
 }
 
@@ -570,12 +487,23 @@ fn with_uses<'a>(
     Ok(wallet)
 }
 
+/// Returns whether revoked coins may be why an operation failed: somebody has answered.
+fn may_be_revoked(error: &anyhow::Error) -> bool {
+    !matches!(error.downcast_ref::<WalletError>(), Some(WalletError::NoAnswer(_)))
+}
+
 impl Generator {
-    fn new(first: &Target, target: watch::Receiver<Target>) -> anyhow::Result<Self> {
+    fn new(
+        first: &Target,
+        target: watch::Receiver<Target>,
+        metrics: Arc<LoadMetrics>,
+    ) -> anyhow::Result<Self> {
         Ok(Self {
             currency: first.currency.parse().map_err(|error| anyhow::anyhow!("currency: {error}"))?,
             client: Client::new(&ClientOptions::default())?,
             tally: Mutex::default(),
+            metrics,
+            held: Mutex::default(),
             arrivals: Arrivals::default(),
             wallets: Mutex::default(),
             active: Mutex::default(),
@@ -596,18 +524,32 @@ impl Generator {
 
     fn second(&self) -> Second {
         let tally = lock(&self.tally).take();
-        Second {
+        let second = Second {
             time_ms: now_ms(),
             wallets: lock(&self.active).len(),
             offered: self.arrivals.offered.swap(0, Relaxed),
             backlog: lock(&self.arrivals.due).len(),
             missed: self.arrivals.missed.swap(0, Relaxed),
             ..tally
-        }
+        };
+        self.metrics.offered.add(second.offered);
+        self.metrics.missed.add(second.missed);
+        self.metrics.wallets.set(second.wallets as u64);
+        self.metrics.waiting.set(second.backlog as u64);
+        *lock(&self.metrics.money) =
+            Money::checked_sum(lock(&self.held).values().copied()).unwrap_or(Money::MAX);
+        second
     }
 
-    fn count(&self, kind: &'static str, coins: usize, begun: Instant) {
-        lock(&self.tally).count(kind, coins, begun.elapsed());
+    fn fail(&self, error: &anyhow::Error, id: &str) {
+        lock(&self.tally).fail(error, id);
+        self.metrics.fail(error);
+    }
+
+    fn count(&self, kind: &'static str, size: (Money, usize), begun: Instant) {
+        let took = begun.elapsed();
+        lock(&self.tally).count(kind, size, took);
+        self.metrics.count(kind, took);
     }
 
     fn cash(&self) -> anyhow::Result<Cash> {
@@ -635,7 +577,9 @@ impl Generator {
     ) -> anyhow::Result<()> {
         let price = self.amount(1 + numbers.below(PRICE_MAX))?;
         let mut begun = begun;
-        if self.available(wallet)? < price.money {
+        let available = self.available(wallet)?;
+        lock(&self.held).insert(number, available);
+        if available < price.money {
             let withdrawal = Instant::now();
             self.withdraw(wallet, number).await.context("withdraw")?;
             // The time of a withdrawal is its own. The wait before it stays that of the operation.
@@ -649,10 +593,34 @@ impl Generator {
         } else {
             self.buy(wallet, price, act == Act::Refund, begun, numbers).await.context("pay")?;
         }
-        let changes = Instant::now();
-        let report = wallet.run(RunUntil::Idle).await.context("change")?;
-        if !report.finished.is_empty() {
-            self.count("change", report.finished.len(), changes);
+        self.follow_up(wallet).await.context("change")
+    }
+
+    /// Does what the owner of a wallet does when paying fails: looks whether the exchange has revoked coins, and then gives
+    /// up what was to be paid with them.
+    async fn recover(&self, wallet: &Wallet) -> anyhow::Result<()> {
+        let exchange = wallet.add_exchange(&self.cash()?.exchange_url).await?;
+        if exchange.denoms.values().any(|denom| denom.revoked) {
+            for purchase in wallet.pending().into_iter().filter(|pending| pending.kind == "payment") {
+                // The shop may have been paid meanwhile, or not answer.
+                let _ = wallet.abort_purchase(purchase.id).await;
+            }
+        }
+        self.follow_up(wallet).await
+    }
+
+    /// Takes the change that is due, and gets the money of revoked coins back.
+    async fn follow_up(&self, wallet: &Wallet) -> anyhow::Result<()> {
+        let begun = Instant::now();
+        let report = wallet.run(RunUntil::Idle).await?;
+        let rows = report.finished.iter().map(|id| wallet.transaction(*id));
+        let rows = rows.collect::<Result<Vec<_>, _>>()?;
+        for (kind, name) in [("change", "refresh"), ("recoup", "recoup")] {
+            let done = rows.iter().filter(|row| row.kind == name && row.status == Status::Done);
+            let coins: usize = done.clone().map(|row| row.coins).sum();
+            if coins > 0 {
+                self.count(kind, (Money::checked_sum(done.map(|row| row.amount.money))?, coins), begun);
+            }
         }
         Ok(())
     }
@@ -670,7 +638,7 @@ impl Generator {
             .withdraw_from_bank(bank, &user, "laboratory", amount, Some(exchange), CoinWish::default())
             .await?;
         wallet.finish_within(id, PATIENCE).await?;
-        self.count("withdraw", wallet.coins().len().saturating_sub(before), begun);
+        self.count("withdraw", (amount.money, wallet.coins().len().saturating_sub(before)), begun);
         Ok(())
     }
 
@@ -693,7 +661,7 @@ impl Generator {
                 summary: "a measured article".to_owned(),
             })
             .await?;
-        self.count("pay", receipt.coins.len(), begun);
+        self.count("pay", (price.money, receipt.coins.len()), begun);
         Ok(())
     }
 
@@ -750,10 +718,9 @@ impl Generator {
         let shown = self.merchant_call(http::Method::GET, path.clone(), None).await.context("order")?;
         let uri = shown["taler_pay_uri"].as_str().context("the order has no taler_pay_uri")?;
         let offer = wallet.inspect_purchase(uri).await?;
-        let before = wallet.coins().len();
         let purchase = wallet.pay_purchase(&offer).await?;
-        let coins = before.max(1).min(wallet.transaction(purchase)?.coins.max(1));
-        self.count("pay", coins, begun);
+        let coins = wallet.transaction(purchase)?.coins;
+        self.count("pay", (price.money, coins), begun);
         if is_refunded {
             let begun = Instant::now();
             let body = json!({ "refund": price, "reason": "torn" });
@@ -764,7 +731,7 @@ impl Generator {
             if ids.is_empty() {
                 bail!("refund: the shop gives nothing back");
             }
-            self.count("refund", ids.len(), begun);
+            self.count("refund", (price.money, coins), begun);
         }
         Ok(())
     }
@@ -774,10 +741,12 @@ impl Generator {
         let fsps = self.fsps.as_ref().context("transfer: the topology has no switch")?;
         let count = fsps.names().len();
         let payer = numbers.index(count);
+        let cents = 1 + numbers.below(CENTS_MAX);
+        let amount = Money::new(cents / 100, u32::try_from(cents % 100).expect("below 100") * CENT)?;
         let order = participants::Order {
             payer,
             payee: (payer + 1 + numbers.index(count - 1)) % count,
-            cents: 1 + numbers.below(CENTS_MAX),
+            cents,
             behaviour: Behaviour::Accept,
             expiration: EXPIRATION,
         };
@@ -786,7 +755,7 @@ impl Generator {
         if !notice.is_committed() {
             bail!("transfer: {notice}");
         }
-        self.count("transfer", 0, begun);
+        self.count("transfer", (amount, 0), begun);
         Ok(())
     }
 
@@ -820,7 +789,7 @@ impl Generator {
         let offer = receiver.inspect_peer(&uri).await?;
         let accepted = receiver.accept_peer(&offer).await?;
         receiver.finish_within(accepted, PATIENCE).await?;
-        self.count("send", sent.coins, begun);
+        self.count("send", (price.money, sent.coins), begun);
         Ok(())
     }
 }
@@ -840,38 +809,6 @@ mod tests {
         for wrong in ["", "pay=0", "steal=1", "pay=x"] {
             assert!(wrong.parse::<Mix>().is_err(), "{wrong}");
         }
-    }
-
-    #[test]
-    fn latencies_of_several_generators_add_up() {
-        let mut tally = Tally::default();
-        for ms in 1..=100 {
-            tally.count("pay", 3, Duration::from_millis(ms));
-        }
-        let taken = tally.take();
-        assert!(taken.errors.is_empty() && tally.take().kinds.is_empty());
-        let second = &taken.kinds["pay"];
-        assert_eq!((second.ops, second.coins), (100, 300));
-        let mut all = histogram();
-        second.add_to(&mut all);
-        second.add_to(&mut all);
-        assert_eq!(all.len(), 200);
-        let p99 = all.value_at_quantile(0.99);
-        assert!((98_000..=101_000).contains(&p99), "{p99}");
-    }
-
-    #[test]
-    fn failures_are_told_apart_by_reason_not_by_number() {
-        let of = |text: &str| reason(&anyhow::anyhow!(text.to_owned()));
-        assert_eq!(of("operation 17 failed"), of("operation 4711 failed"));
-        assert_ne!(of("operation 17 failed"), of("operation 17 is pending"));
-        let mut tally = Tally::default();
-        for number in 0..2 * ERRORS_MAX {
-            tally.fail("x".repeat(number + 1), &number.to_string());
-        }
-        assert_eq!(tally.errors.len(), ERRORS_MAX + 1);
-        tally.fail("x".to_owned(), "later");
-        assert_eq!(tally.take().examples["x"], "0", "the first of a kind is the example");
     }
 
     #[tokio::test]

@@ -11,6 +11,9 @@
 //! | `state` | the directory of an experiment |
 //! | `load` | wallets that put load on everything |
 //! | `logs` | the logs of all hosts, by time and by correlation id |
+//! | `tally` | the operations of these wallets: counts, latencies, times by amount and number of coins |
+//! | `metrics` | the same for Prometheus |
+//! | `scenario` | scenarios of `batzen-lab bench` on the hosts of the load |
 //! | `network` | delay, loss and cuts between sites |
 //! | `control` | the controller's side of the load |
 //! | `check` | whether money is lost |
@@ -27,17 +30,20 @@ mod control;
 mod hosts;
 mod load;
 mod logs;
+mod metrics;
 mod network;
 mod pack;
 mod page;
 pub mod placement;
 mod provision;
 pub mod ramp;
+mod scenario;
 #[cfg(test)]
 mod schema;
 mod setup;
 mod state;
 mod sweep;
+mod tally;
 pub mod topology;
 
 use std::collections::BTreeMap;
@@ -46,6 +52,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail, ensure};
@@ -64,7 +71,7 @@ use agent::{Agent, Reply, Request};
 use network::NetworkOrder;
 use pack::Opened;
 use placement::Instance;
-use setup::SetUp;
+use setup::{Revoked, SetUp};
 use state::Experiment;
 use topology::{HostKind, Link, Role, Step, Topology};
 
@@ -164,6 +171,8 @@ enum DisturbCommand {
     SlowDisk(SlowDiskArgs),
     /// Make the standby the primary
     Promote(DirArgs),
+    /// Revoke denominations, as if their keys had leaked: wallets get the money of their coins back
+    Revoke(RevokeArgs),
     /// Cut a site off from all others
     Cut(SiteArgs),
     /// Connect a site again
@@ -208,6 +217,25 @@ struct InstanceArgs {
     instance: String,
     #[command(flatten)]
     at: DirArgs,
+}
+
+#[derive(Args, Clone, Debug)]
+struct RevokeArgs {
+    /// Hash of the denomination [default: one with the largest coins]
+    #[arg(value_name = "DENOMINATION", conflicts_with = "share")]
+    denomination: Option<batzen_crypto::HashCode>,
+    /// Share of the denominations on offer, those with the largest coins first
+    #[arg(long, value_name = "SHARE", value_parser = share)]
+    share: Option<f64>,
+    #[command(flatten)]
+    at: DirArgs,
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(share) if share > 0.0 && share <= 1.0 => Ok(share),
+        _ => Err("expected a number above 0 and at most 1, such as 0.5".to_owned()),
+    }
 }
 
 #[derive(Args, Clone, Debug)]
@@ -287,7 +315,7 @@ enum AgentCommand {
     /// Emulate the links between sites
     Network(network::NetworkArgs),
     /// Generate load with wallets, as ordered on standard input
-    Load,
+    Load(load::GeneratorArgs),
 }
 
 /// Runs `batzen-lab agent`.
@@ -301,8 +329,12 @@ pub fn agent(args: &AgentArgs) -> anyhow::Result<ExitCode> {
         AgentCommand::Clean(args) => agent::clean(args),
         AgentCommand::Probe(args) => agent::probe(args),
         AgentCommand::Network(args) => network::run(args),
-        AgentCommand::Load => load::run(),
+        AgentCommand::Load(args) => load::run(args),
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn read(path: &Path) -> anyhow::Result<(String, Topology)> {
@@ -773,6 +805,16 @@ pub fn disturb(args: &DisturbArgs, interrupted: &AtomicBool) -> anyhow::Result<E
             let mut experiment = Experiment::open(&at.dir)?;
             let agents = experiment.agents()?;
             SetUp::new(&mut experiment, agents, interrupted).promote()?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        DisturbCommand::Revoke(args) => {
+            let mut experiment = Experiment::open(&args.at.dir)?;
+            let agents = experiment.agents()?;
+            // A share of nothing is rounded up to one.
+            let share = Revoked::Share(args.share.unwrap_or(0.0));
+            let what = args.denomination.map_or(share, Revoked::One);
+            let count = SetUp::new(&mut experiment, agents, interrupted).revoke(what)?;
+            eprintln!("{count} revoked, and replaced");
             return Ok(ExitCode::SUCCESS);
         }
         DisturbCommand::Cut(args) => return change_links(&args.at, NetworkOrder::Cut(args.site.clone())),

@@ -18,10 +18,10 @@ use serde_json::Value;
 
 use super::agent::{HostSample, ProcessSample, Sample};
 use super::check::CHECK;
-use super::control::{is_counted, kept_ramp};
-use super::load::{Second, histogram};
+use super::control::kept_ramp;
 use super::ramp::Ramp;
 use super::state::{EVENTS, Experiment};
+use super::tally::{Second, Sum, TIMES_HEAD, Times};
 use super::topology::Role;
 use crate::bench::results::report::{END, begin, legend};
 
@@ -145,13 +145,7 @@ impl Kept {
         self.figure(out, "Operations a second", lines, &names);
 
         let quantile = |all: &[Second], quantile: f64| {
-            let mut latencies = histogram();
-            for second in all {
-                second.kinds.iter().filter(|(kind, _)| is_counted(kind)).for_each(|(_, counts)| {
-                    counts.add_to(&mut latencies);
-                });
-            }
-            latencies.value_at_quantile(quantile) as f64 / 1000.0
+            Sum::of(all).latency().value_at_quantile(quantile) as f64 / 1000.0
         };
         let latencies = [("p50", 0.5, 0), ("p99", 0.99, 1)];
         let lines =
@@ -361,6 +355,24 @@ impl Kept {
         out.push_str("</tbody></table></div>\n");
     }
 
+    /// The times of the whole load by kind, amount and number of coins.
+    fn times_section(&self, out: &mut String) {
+        let times = Sum::of(self.seconds.values().flatten()).times();
+        if times.is_empty() {
+            return;
+        }
+        let head: String = TIMES_HEAD.iter().map(|name| format!("<th>{name}</th>")).collect();
+        let _ = writeln!(
+            out,
+            "<h2>Times by amount and number of coins</h2>\n<div class=\"scroll\"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>"
+        );
+        for [kind, others @ ..] in times.iter().map(Times::cells) {
+            let others: String = others.iter().map(|cell| format!("<td>{cell}</td>")).collect();
+            let _ = writeln!(out, "<tr><th scope=\"row\">{kind}</th>{others}</tr>");
+        }
+        out.push_str("</tbody></table></div>\n");
+    }
+
     fn ramp_section(&self, out: &mut String) {
         let Some(ramp) = &self.ramp else { return };
         out.push_str("<h2>Ramp</h2>\n");
@@ -471,9 +483,7 @@ impl Proxied {
 
 /// The payments of all wallets, and the transfers.
 pub(super) fn operations(experiment: &Experiment) -> u64 {
-    let seconds = Kept::read(experiment).seconds;
-    let kinds = seconds.values().flatten().flat_map(|second| &second.kinds);
-    kinds.filter(|(kind, _)| is_counted(kind)).map(|(_, counts)| counts.ops).sum()
+    Sum::of(Kept::read(experiment).seconds.values().flatten()).ops
 }
 
 /// The page.
@@ -520,6 +530,7 @@ pub(super) fn html(experiment: &Experiment) -> anyhow::Result<String> {
     kept.host_plots(&mut out);
     kept.proxy_plot(&mut out);
     out.push_str("</div>\n");
+    kept.times_section(&mut out);
     kept.round_trip_section(&mut out);
     kept.event_table(&mut out);
     let _ = writeln!(

@@ -86,7 +86,7 @@ impl Instance {
 
     /// The participants of the switch that it plays, and the ports of their callbacks.
     pub fn participants(&self) -> impl Iterator<Item = (String, u16)> {
-        let ports = if self.role == Role::Load { self.ports.as_slice() } else { &[] };
+        let ports = if self.role == Role::Load { self.ports.get(1..).unwrap_or_default() } else { &[] };
         ports.iter().zip(1..).map(|(port, number)| (format!("{}-{number}", self.name), *port))
     }
 
@@ -141,9 +141,11 @@ pub(super) fn metrics_authority(instance: &Instance) -> Option<String> {
     match instance.role {
         // The HTTP interface of the one, and the operators' of the other.
         Role::Ledger | Role::Switch => Some(format!("{}:{}", instance.address, instance.ports.get(1)?)),
-        Role::Bank | Role::Exchange | Role::Merchant | Role::Auditor => Some(instance.authority()),
+        Role::Bank | Role::Exchange | Role::Merchant | Role::Auditor | Role::Load => {
+            Some(instance.authority())
+        }
         Role::Signer => Some(format!("{}:{}", instance.address, instance.ports.get(1)?)),
-        Role::Postgres | Role::Standby | Role::Proxy | Role::Worker | Role::Load | Role::Prometheus => None,
+        Role::Postgres | Role::Standby | Role::Proxy | Role::Worker | Role::Prometheus => None,
     }
 }
 
@@ -254,7 +256,7 @@ mod tests {
         let instances = place(&topology, 77, || Err("no local host")).unwrap();
         let of = |name: &str| instances.iter().find(|instance| instance.name == name).unwrap();
         assert_eq!(of("bank").authority(), "10.77.1.1:8082");
-        assert_eq!((of("load-1").address.as_str(), of("load-2").port()), ("10.77.2.2", 0));
+        assert_eq!((of("load-1").address.as_str(), of("load-2").port()), ("10.77.2.2", 9690));
         let table = table(&topology, &instances);
         assert!(table.contains("link north – south: 10 ms round trip, 1 % loss"), "{table}");
     }

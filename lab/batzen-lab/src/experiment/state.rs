@@ -17,6 +17,7 @@ use std::fs::File;
 use std::io::Write as _;
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use serde::{Deserialize, Serialize};
@@ -31,6 +32,8 @@ use crate::bench::results::machine::Machine;
 use crate::bench::results::output;
 use crate::participants::hub::Hub;
 
+/// The exchange's account at the bank.
+pub(super) const ACCOUNT: &str = "exchange";
 /// The name of the file with the state.
 pub(super) const STATE: &str = "state.json";
 /// The name of the file with the topology.
@@ -328,6 +331,15 @@ impl Experiment {
         }
     }
 
+    /// The wire gateway of the exchange's account.
+    ///
+    /// # Errors
+    /// When the topology has no bank.
+    pub(super) fn gateway_url(&self) -> anyhow::Result<String> {
+        let bank = self.of(Role::Bank).pop().context("an exchange needs a bank")?;
+        Ok(format!("http://{}/taler-wire-gateway/{ACCOUNT}/", bank.authority()))
+    }
+
     /// The services that a generator uses.
     ///
     /// # Errors
@@ -381,6 +393,15 @@ impl Experiment {
     pub(super) fn agent(&self, host: &str) -> anyhow::Result<Agent> {
         let access = self.hosts.get(host).with_context(|| format!("there is no host {host}"))?;
         Agent::connect(host, &access.reach)
+    }
+
+    /// A connection to the agent of a host that waits so long for an answer.
+    ///
+    /// # Errors
+    /// When it does not listen.
+    pub(super) fn patient_agent(&self, host: &str, patience: Duration) -> anyhow::Result<Agent> {
+        let access = self.hosts.get(host).with_context(|| format!("there is no host {host}"))?;
+        Agent::connect_for(host, &access.reach, patience)
     }
 
     /// Connections to all agents.

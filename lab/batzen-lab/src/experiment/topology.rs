@@ -217,8 +217,8 @@ impl Role {
             Self::Exchange => &[8081, 8090],
             // The pages of its workers.
             Self::Worker => &[9181, 9182, 9183, 9184],
-            // The callbacks of the participants that it plays.
-            Self::Load => &[9701, 9702, 9703, 9704],
+            // Its page, and the callbacks of the participants that it plays.
+            Self::Load => &[9590, 9701, 9702, 9703, 9704],
             Self::Proxy => &[8443],
             Self::Merchant => &[9966],
             Self::Auditor => &[8083],

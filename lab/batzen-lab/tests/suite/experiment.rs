@@ -5,6 +5,7 @@ use std::process::Output;
 use std::time::{Duration, Instant};
 
 use batzen_testkit::process::{PATIENCE, lab, stderr, stdout};
+use batzen_testkit::setup::ask;
 use serde_json::Value;
 
 /// Runs a command of the laboratory on an experiment.
@@ -52,6 +53,14 @@ impl Experiment {
 
     pub(crate) fn state(&self) -> Value {
         serde_json::from_slice(&std::fs::read(self.path().join("state.json")).unwrap()).unwrap()
+    }
+
+    /// The first port of the instance with this name.
+    fn port(&self, name: &str) -> u16 {
+        let state = self.state();
+        let mut instances = state["instances"].as_array().unwrap().iter();
+        let found = instances.find(|instance| instance["name"] == name).unwrap();
+        found["ports"][0].as_u64().unwrap().try_into().unwrap()
     }
 
     /// The ids of all its processes.
@@ -136,6 +145,24 @@ fn an_experiment_is_loaded_and_broken_and_nothing_is_lost_or_left_behind() {
     experiment.wait_for_payments(done + 5);
     let shown = experiment.must(&["load", "show", "--seconds", "2", "--json"]);
     assert!(shown.lines().all(|line| serde_json::from_str::<Value>(line).is_ok()), "{shown}");
+    let table = experiment.must(&["load", "show", "--seconds", "2", "--table", "--json"]);
+    let table: Value = serde_json::from_str(&table).unwrap();
+    let pays: Vec<&Value> =
+        table["times"].as_array().unwrap().iter().filter(|row| row["kind"] == "pay").collect();
+    assert!(!pays.is_empty(), "{table}");
+    for row in pays {
+        let of = |name: &str| row[name][1].as_u64().unwrap();
+        // Prices are whole units up to 15, and each coin is worth one at least.
+        assert!((1..=20).contains(&of("amount")) && (1..=of("amount")).contains(&of("coins")), "{row}");
+        assert!(row["p99_us"].as_u64() >= row["p50_us"].as_u64() && row["count"].as_u64() > Some(0), "{row}");
+    }
+    let page = ask(experiment.port("load"), "GET /metrics", "");
+    let of = |series: &str| {
+        let line = page.lines().find(|line| line.starts_with(series)).unwrap();
+        line.rsplit_once(' ').unwrap().1.parse::<f64>().unwrap()
+    };
+    assert!(of("batzen_load_operation_seconds_count{operation=\"pay\"}") >= 1.0, "{page}");
+    assert!(of("batzen_load_money") > 0.0 && of("batzen_load_wallets") >= 1.0, "{page}");
     let unknown = on(&experiment.path(), &["disturb", "kill", "oven"]);
     assert!(stderr(&unknown).contains("there is no instance oven"), "{}", stderr(&unknown));
     assert_eq!(experiment.must(&["ssh", "here", "--", "echo", "hello"]), "hello\n");
@@ -157,14 +184,98 @@ fn an_experiment_is_loaded_and_broken_and_nothing_is_lost_or_left_behind() {
     let output = lab().args(["open", "--out"]).arg(&page).arg(experiment.path()).output().unwrap();
     assert!(output.status.success(), "{}", stderr(&output));
     let html = std::fs::read_to_string(&page).unwrap();
-    for expected in
-        ["Money conserved: yes", "Operations a second", "Processor time, cores", "kill", "exchange"]
-    {
+    for expected in [
+        "Money conserved: yes",
+        "Operations a second",
+        "Processor time, cores",
+        "Times by amount and number of coins",
+        "kill",
+        "exchange",
+    ] {
         assert!(html.contains(expected), "{expected}");
     }
     for secret in ["password", "shop_token"] {
         assert!(!html.contains(state[secret].as_str().unwrap()), "the page shows the {secret}");
     }
+}
+
+#[test]
+fn wallets_get_the_money_of_revoked_coins_back_and_go_on() {
+    let experiment = Experiment::up(&one_machine(""));
+    let port = experiment.port("exchange");
+    let denoms = |name: &str| {
+        let answer = ask(port, "GET /keys", "");
+        let keys: Value = serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap();
+        keys[name].as_array().map_or(0, Vec::len)
+    };
+    let offered = denoms("denoms");
+    experiment.must(&["load", "start", "--wallets", "4", "--mix", "pay=6,refund=2,send=2"]);
+    let done = experiment.wait_for_payments(8);
+    let unknown = "0".repeat(103);
+    let refused = on(&experiment.path(), &["disturb", "revoke", &unknown]);
+    assert!(stderr(&refused).contains("offers no denomination"), "{}", stderr(&refused));
+    experiment.must(&["disturb", "revoke"]);
+    assert_eq!((denoms("recoup"), denoms("denoms")), (1, offered));
+    experiment.must(&["disturb", "revoke", "--share", "1"]);
+    assert_eq!((denoms("recoup"), denoms("denoms")), (1 + offered, offered));
+    experiment.wait_for("load", "recoup", 1);
+    experiment.wait_for_payments(done + 8);
+    let checked: Value = serde_json::from_str(&experiment.must(&["check", "--json"])).unwrap();
+    assert_eq!((&checked["conserved"], &checked["findings"]), (&true.into(), &0.into()), "{checked}");
+}
+
+/// The result of a scenario of `bench` at this exchange.
+fn bench(words: &[&str], [target, gateway]: [&str; 2], out: &Path) -> Output {
+    let to = ["--target", target, "--gateway", gateway, "--json", "--out"];
+    lab().arg("bench").args(words).args(to).arg(out).output().unwrap()
+}
+
+#[test]
+fn scenarios_of_bench_load_an_exchange_that_runs() {
+    let experiment = Experiment::up(&one_machine(""));
+    let target = format!("http://127.0.0.1:{}/", experiment.port("exchange"));
+    let gateway = format!("http://127.0.0.1:{}/taler-wire-gateway/exchange/", experiment.port("bank"));
+    let small = ["--rsa", "1024", "--clients", "4", "--supply", "200", "--warmup", "0", "--duration", "30"];
+    // The second time nothing of the first may be used again.
+    let scenarios = ["withdraw", "withdraw", "batch-deposit", "p2p", "mixed"];
+    for (number, scenario) in scenarios.into_iter().enumerate() {
+        let out = experiment.dir.path().join(format!("bench-{number}"));
+        let output = bench(&[&[scenario][..], &small].concat(), [&target, &gateway], &out);
+        assert!(output.status.success(), "{scenario}: {}{}", stderr(&output), stdout(&output));
+        let result: Value = serde_json::from_slice(&std::fs::read(out.join("result.json")).unwrap()).unwrap();
+        assert_eq!(result["parameters"]["target"], target);
+        assert!(result["ops"].as_u64() > Some(0) && result["p99_us"].as_u64() > Some(0), "{result:#}");
+        assert!(result["errors"].as_object().unwrap().is_empty(), "{scenario}: {:#}", result["errors"]);
+        assert!(result["extra"]["answers_checked"].as_f64() > Some(0.0), "{scenario}: {:#}", result["extra"]);
+        for unknown in ["cpu_us_per_op", "bytes_per_op", "efficiency", "ceiling_ops_per_s"] {
+            assert!(result[unknown].is_null(), "{scenario}: {unknown} of a server elsewhere");
+        }
+        assert!(result["extra"]["server_cores_busy"].is_null(), "{scenario}: {:#}", result["extra"]);
+    }
+    // The same on the host of the load, and its result is kept there.
+    let words = ["load", "bench", "cycle", "--duration", "1", "--clients", "2", "--json"];
+    let shown: Value = serde_json::from_str(&experiment.must(&words)).unwrap();
+    let ops = shown["results"][0]["ops"].as_u64();
+    assert!(ops > Some(0), "{shown:#}");
+    let load_dir = experiment.path().join("hosts/here/load");
+    let mut kept = std::fs::read_dir(load_dir).unwrap().map(|entry| entry.unwrap().path());
+    let kept = kept.find(|path| path.to_str().unwrap().contains("bench-cycle-")).unwrap();
+    let kept: Value = serde_json::from_slice(&std::fs::read(kept.join("result.json")).unwrap()).unwrap();
+    assert_eq!(kept["ops"].as_u64(), ops);
+    let out = experiment.dir.path().join("refused");
+    for (words, reason) in [
+        (&["cycle", "--rsa", "3072"][..], "does not offer all coins"),
+        (&["withdraw", "--rsa", "1024", "--with-workers"], "--with-workers has no effect"),
+        (&["pay", "--rsa", "1024"], "a merchant backend that the run starts"),
+        (&["store"], "store measures processes that it starts"),
+        (&["partitions"], "starts an exchange for each store"),
+    ] {
+        let output = bench(words, [&target, &gateway], &out);
+        assert!(stderr(&output).contains(reason), "{words:?}: {}", stderr(&output));
+        assert_eq!(output.status.code(), Some(2), "{words:?}");
+    }
+    let checked: Value = serde_json::from_str(&experiment.must(&["check", "--json"])).unwrap();
+    assert_eq!((&checked["conserved"], &checked["findings"]), (&true.into(), &0.into()), "{checked}");
 }
 
 #[test]

@@ -200,6 +200,17 @@ fn start_auditor(http: &Http, dir: &Path, exchange: &str) -> (Service, String) {
     (service, format!("http://127.0.0.1:{port}/"))
 }
 
+/// A generator of the laboratory's load that has no orders, and its base URL.
+fn start_generator(dir: &Path) -> (Service, String) {
+    let port = free_port();
+    let mut command = common::lab();
+    // It runs until its orders end.
+    command.args(["agent", "load", "--metrics", &format!("127.0.0.1:{port}")]).stdin(Stdio::piped());
+    let service = Service::start_command(dir, "load", command);
+    wait_for(port, "/ready");
+    (service, format!("http://127.0.0.1:{port}/"))
+}
+
 /// The names of a page's families, each with its type.
 pub(crate) fn families(page: &str) -> BTreeMap<&str, &str> {
     let types = page.lines().filter_map(|line| line.strip_prefix("# TYPE "));
@@ -357,6 +368,7 @@ fn prometheus_understands_metrics_alerts_and_dashboards() {
     let [primary, follower] = deployment.metrics.map(|port| format!("http://127.0.0.1:{port}/"));
     let (merchant, merchant_url) = start_merchant(&http, demo.dir.path(), &demo.exchange);
     let (auditor, auditor_url) = start_auditor(&http, demo.dir.path(), &demo.exchange);
+    let (_generator, generator_url) = start_generator(demo.dir.path());
     let services = [
         &demo.exchange,
         &demo.bank,
@@ -366,6 +378,7 @@ fn prometheus_understands_metrics_alerts_and_dashboards() {
         &clearing.switch,
         &primary,
         &follower,
+        &generator_url,
     ];
     let pages = services.map(|base| http.text(&format!("{base}metrics")));
     for page in &pages {
@@ -409,6 +422,7 @@ fn prometheus_understands_metrics_alerts_and_dashboards() {
         ("127.0.0.1:8091", &clearing.switch),
         ("127.0.0.1:7071", &primary),
         ("127.0.0.1:7072", &follower),
+        (GENERATOR, &generator_url),
     ];
     scraped(&http, demo.dir.path(), &targets, &all_queries);
     assert!(merchant.terminate().0.success());
@@ -502,6 +516,9 @@ impl Drop for Prometheus<'_> {
     }
 }
 
+/// The target that stands for a generator of load.
+const GENERATOR: &str = "127.0.0.1:9590";
+
 impl Prometheus<'_> {
     /// The rows of a query; none if it does not answer yet.
     fn query(&self, text: &str) -> Option<Vec<Value>> {
@@ -531,6 +548,10 @@ fn scraping<'a>(http: &'a Http, dir: &Path, targets: &[(&str, &String)]) -> Prom
     let address =
         |url: &str| url.trim_start_matches("http://").trim_end_matches('/').replace("localhost", "127.0.0.1");
     let mut config = read("prometheus/prometheus.yml").replace("15s", "3s");
+    // Experiments alone have generators, and scrape them as they do everything.
+    config.push_str(&format!(
+        "  - job_name: batzen-load\n    static_configs:\n      - targets: [\"{GENERATOR}\"]\n"
+    ));
     // Placeholders first, addresses second, since one service may listen on another one's target address.
     for (index, (target, _)) in targets.iter().enumerate() {
         let quoted = format!("\"{target}\"");

@@ -76,6 +76,14 @@ impl Placement {
         Self::choose_from(allowed(), server, client)
     }
 
+    /// The cores of a load generator whose server runs elsewhere.
+    ///
+    /// # Errors
+    /// As [`Placement::choose`].
+    pub(crate) fn of_client(client: Option<&Cores>) -> Result<Self> {
+        Ok(Self { remark: None, ..Self::choose(Some(&Cores::default()), client)? })
+    }
+
     fn choose_from(all: Vec<usize>, server: Option<&Cores>, client: Option<&Cores>) -> Result<Self> {
         for (name, cores) in [("--server-cores", server), ("--client-cores", client)] {
             if let Some(core) = cores.and_then(|cores| cores.0.iter().find(|core| !all.contains(core))) {

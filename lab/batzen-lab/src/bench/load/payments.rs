@@ -30,14 +30,15 @@ pub(crate) struct Merchant {
 }
 
 impl Merchant {
-    /// Makes `count` merchants.
+    /// Makes `count` merchants with accounts at this bank.
     #[must_use]
-    pub(crate) fn several(count: usize, seed: &Seed) -> Vec<Self> {
+    pub(crate) fn several(count: usize, bank_host: &str, seed: &Seed) -> Vec<Self> {
         (0..count)
             .map(|index| {
                 let number = index as u64;
-                let payto_uri =
-                    format!("payto://x-taler-bank/localhost/merchant-{index}?receiver-name=merchant-{index}");
+                let payto_uri = format!(
+                    "payto://x-taler-bank/{bank_host}/merchant-{index}?receiver-name=merchant-{index}"
+                );
                 let wire_salt = WireSalt::from_bytes(seed.bytes("salt", number));
                 Self {
                     key: EddsaPrivateKey::from_bytes(seed.bytes("merchant", number)).public_key(),
@@ -70,13 +71,13 @@ pub(crate) struct Payment {
 }
 
 impl Payments {
-    /// Merchants are chosen as `merchants` says. With workers, deposits are due at once; otherwise in an
+    /// Merchants with accounts at this bank are chosen as `merchants` says. With workers, deposits are due at once; otherwise in an
     /// hour, after the run.
     #[must_use]
-    pub(crate) fn new(merchants: Merchants, with_workers: bool, seed: &Seed) -> Self {
+    pub(crate) fn new(merchants: Merchants, with_workers: bool, bank_host: &str, seed: &Seed) -> Self {
         Self {
             chooser: Chooser::new(merchants, MERCHANTS, seed.numbers("merchants")),
-            merchants: Merchant::several(MERCHANTS, seed),
+            merchants: Merchant::several(MERCHANTS, bank_host, seed),
             seed: seed.part("contracts"),
             made: 0,
             with_workers,

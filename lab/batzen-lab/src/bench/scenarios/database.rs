@@ -85,6 +85,12 @@ impl StoreOptions {
         self.store == Some(StoreKind::Postgres) || self.database.is_some() || self.citus.is_some()
     }
 
+    /// Returns whether any option was given.
+    pub(crate) fn is_given(&self) -> bool {
+        let is_chosen = self.store.is_some() || self.is_postgres() || self.lanes.is_some();
+        is_chosen || self.partitions > 0 || !self.postgres_set.is_empty()
+    }
+
     /// Checks that the options are consistent. An option without effect is refused; otherwise the figures
     /// would seem to be those of the option.
     ///

@@ -6,6 +6,7 @@
 //! | module | contents |
 //! |---|---|
 //! | [`options`] | options of all scenarios |
+//! | `target` | an exchange that runs already |
 //! | `world` | a bank and an exchange in processes of their own, with keys, accounts and funded reserves; a merchant backend |
 //! | `session` | wallets as scripts: withdraw, pay, refresh |
 //! | `database` | PostgreSQL under the exchange |
@@ -42,6 +43,7 @@ pub(crate) mod session;
 pub mod startup;
 pub mod store;
 pub mod switch;
+pub(crate) mod target;
 pub mod transfer;
 pub mod wallets;
 pub mod wirewatch;

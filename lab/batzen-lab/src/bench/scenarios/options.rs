@@ -11,6 +11,7 @@ use crate::bench::BenchError;
 use crate::bench::load::affinity::Cores;
 use crate::bench::scenarios::ceiling::Cipher;
 use crate::bench::scenarios::database::StoreOptions;
+use crate::bench::scenarios::target::TargetOptions;
 
 /// Options of every scenario that loads a server.
 #[derive(Args, Clone, Debug)]
@@ -70,6 +71,9 @@ pub struct RunOptions {
     /// Print the result as JSON
     #[arg(long)]
     pub json: bool,
+    /// The exchange to load, if it runs already.
+    #[command(flatten)]
+    pub(crate) target: TargetOptions,
 }
 
 /// Connections of a closed loop by default.

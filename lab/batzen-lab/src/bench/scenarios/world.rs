@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use batzen_crypto::{DenomPublicKey, EddsaPublicKey, HashCode};
 use batzen_protocol::api::bank::{AddIncomingRequest, RegisterRequest};
-use batzen_protocol::api::exchange::{KeysResponse, ReserveBalance};
+use batzen_protocol::api::exchange::{Denomination, KeysResponse, ReserveBalance};
 use batzen_protocol::{Amount, Currency, Money, Timestamp};
 
 use crate::bench::BenchError;
@@ -23,12 +23,15 @@ use crate::bench::scenarios::ceiling::Cipher;
 use crate::bench::scenarios::database::Database;
 use crate::bench::scenarios::merchant::Merchant;
 use crate::bench::scenarios::service::{self, PAUSE, Service};
+use crate::bench::scenarios::target::Target;
 
 /// The exchange's account at the bank.
 const ACCOUNT: &str = "exchange";
 /// Its payto URI.
 pub(super) const PAYTO: &str = "payto://x-taler-bank/localhost/exchange?receiver-name=exchange";
 pub(super) const CURRENCY: &str = "KUDOS";
+/// The name of the bank in payto URIs, unless it runs already.
+pub(super) const BANK_HOST: &str = "localhost";
 /// Time that a service may take to start. Generating large RSA keys takes time.
 pub(super) const PATIENCE: Duration = Duration::from_secs(600);
 /// Connections for the set-up.
@@ -84,12 +87,18 @@ pub(crate) struct WorldPlan {
 pub(crate) struct World {
     plan: WorldPlan,
     config: PathBuf,
-    bank: Service,
+    /// None if bank and exchange run already; then nothing is started or looked into.
+    bank: Option<Service>,
     /// The first runs the workers, if any.
     exchanges: Vec<Service>,
     merchant: Option<Merchant>,
     auditor: Option<Auditor>,
     bank_address: SocketAddr,
+    /// The path of the wire gateway of the exchange's account, with a slash at the end.
+    gateway_path: String,
+    /// The name of the bank in payto URIs.
+    bank_host: String,
+    base_url: String,
     /// The address of the exchange's first process.
     pub(crate) exchange_address: SocketAddr,
     /// The addresses of all its processes.
@@ -192,11 +201,14 @@ impl World {
         }
         let mut world = Self {
             config,
-            bank,
+            bank: Some(bank),
             exchanges,
             merchant: None,
             auditor: None,
             bank_address,
+            gateway_path: format!("/taler-wire-gateway/{ACCOUNT}/"),
+            bank_host: BANK_HOST.to_owned(),
+            base_url: format!("http://localhost:{}/", exchange_address.port()),
             exchange_address,
             exchange_addresses: ports.iter().map(|port| local(*port)).collect(),
             denoms: Vec::new(),
@@ -212,6 +224,58 @@ impl World {
         }
         drop(spinner);
         Ok(world)
+    }
+
+    /// The world around a bank and an exchange that run already.
+    ///
+    /// # Errors
+    /// When the exchange does not answer, or its coins are not those of the plan.
+    pub(crate) fn around(plan: WorldPlan, target: Target<'_>) -> Result<Self> {
+        let Target { exchange, gateway } = target;
+        let mut world = Self {
+            config: PathBuf::new(),
+            bank: None,
+            exchanges: Vec::new(),
+            merchant: None,
+            auditor: None,
+            bank_address: gateway.address,
+            gateway_path: gateway.path.clone(),
+            bank_host: gateway.host.clone(),
+            base_url: exchange.url.clone(),
+            exchange_address: exchange.address,
+            exchange_addresses: vec![exchange.address],
+            denoms: Vec::new(),
+            signing_keys: Vec::new(),
+            plan,
+            _place: TemporaryDirs { dirs: Vec::new() },
+        };
+        let keys = world.keys()?;
+        let refuse = |what: String| Err(BenchError::Usage(format!("{}: {what}", exchange.url)));
+        if keys.currency != CURRENCY {
+            return refuse(format!("its currency is {}; expected {CURRENCY}", keys.currency));
+        }
+        if !world.take_keys(&keys) {
+            let coins = world.plan.coins.iter();
+            let coins: Vec<_> =
+                coins.map(|kind| format!("{} with {}", units(kind.value), kind.cipher)).collect();
+            return refuse(format!("it does not offer all coins that are needed: {}", coins.join(", ")));
+        }
+        let is_used = |hash: HashCode| world.denoms.iter().any(|denom| denom.h_denom_pub == hash);
+        let has_fees = |denom: &Denomination| {
+            let fees = [denom.fee_withdraw, denom.fee_deposit, denom.fee_refresh];
+            fees.iter().any(|fee| !fee.is_zero())
+        };
+        if keys.denoms.iter().any(|denom| is_used(denom.denom_pub.h_denom_pub()) && has_fees(denom)) {
+            return refuse("its coins cost fees, which prepared requests do not pay".to_owned());
+        }
+        world.base_url = keys.base_url;
+        Ok(world)
+    }
+
+    /// The addresses of the processes whose metrics are known to be those of all: none, if they run elsewhere.
+    #[must_use]
+    pub(crate) fn metrics_addresses(&self) -> Vec<SocketAddr> {
+        if self.bank.is_some() { self.exchange_addresses.clone() } else { Vec::new() }
     }
 
     /// The exchange's processes.
@@ -276,7 +340,7 @@ impl World {
     /// The exchange's public URL, which signatures of wallets contain.
     #[must_use]
     pub(crate) fn base_url(&self) -> String {
-        format!("http://localhost:{}/", self.exchange_address.port())
+        self.base_url.clone()
     }
 
     /// The database of the exchange, if it has one.
@@ -299,10 +363,7 @@ impl World {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let keys = self.keys()?;
-            let found: Option<Vec<Denom>> = self.plan.coins.iter().map(|kind| find(&keys, *kind)).collect();
-            if let Some(denoms) = found {
-                self.denoms = denoms;
-                self.signing_keys = keys.signkeys.iter().map(|signkey| signkey.key).collect();
+            if self.take_keys(&keys) {
                 return Ok(());
             }
             self.still_runs()?;
@@ -311,6 +372,15 @@ impl World {
             }
             std::thread::sleep(PAUSE);
         }
+    }
+
+    /// Takes the denominations of the plan. Returns false if the exchange does not offer all of them.
+    fn take_keys(&mut self, keys: &KeysResponse) -> bool {
+        let found: Option<Vec<Denom>> = self.plan.coins.iter().map(|kind| find(keys, *kind)).collect();
+        let is_complete = found.is_some();
+        self.denoms = found.unwrap_or_default();
+        self.signing_keys = keys.signkeys.iter().map(|signkey| signkey.key).collect();
+        is_complete
     }
 
     /// Pays `amount` into every reserve, through the bank and the exchange's wirewatch.
@@ -332,18 +402,19 @@ impl World {
                     reserve_pub: *reserve_pub,
                     amount,
                     debit_account: format!(
-                        "payto://x-taler-bank/localhost/payer-{}?receiver-name=payer",
+                        "payto://x-taler-bank/{}/payer-{}?receiver-name=payer",
+                        self.bank_host,
                         index % 100
                     ),
                 };
-                wire::post(&format!("/taler-wire-gateway/{ACCOUNT}/admin/add-incoming"), &body)
+                wire::post(&format!("{}admin/add-incoming", self.gateway_path), &body)
             })
             .collect();
         let plan = self.set_up_plan(self.bank_address);
         send_all(&plan, requests, "pay into a reserve", &bar, &self.plan.interrupted)?;
         drop(bar);
         let spinner = progress.waiting("waiting for the exchange to see the money");
-        if !self.plan.with_workers {
+        if self.bank.is_some() && !self.plan.with_workers {
             self.run_worker("wirewatch")?;
         }
         // Credits are imported in the bank's order, so once the last has arrived, all have.
@@ -412,32 +483,34 @@ impl World {
         if self.plan.interrupted.load(Relaxed) {
             return Err(BenchError::Interrupted);
         }
-        self.bank.still_runs()?;
+        self.bank.as_mut().map_or(Ok(()), Service::still_runs)?;
         self.merchant.as_mut().map_or(Ok(()), Merchant::still_runs)?;
         self.auditor.as_mut().map_or(Ok(()), Auditor::still_runs)?;
         self.exchanges.iter_mut().try_for_each(Service::still_runs)
     }
 
-    /// Ends the services and has the exchange draw up its balance sheet. Returns whether the books balance.
+    /// Ends the services and has the exchange draw up its balance sheet. Returns whether the books balance; none if it
+    /// goes on.
     ///
     /// # Errors
     /// When a service does not end cleanly.
-    pub(crate) fn finish(mut self, progress: &Progress) -> Result<bool> {
+    pub(crate) fn finish(mut self, progress: &Progress) -> Result<Option<bool>> {
         self.still_runs()?;
+        let Some(mut bank) = self.bank.take() else { return Ok(None) };
         let spinner = progress.waiting("ending the services and drawing up the balance sheet");
         self.merchant.as_mut().map_or(Ok(()), Merchant::terminate)?;
         self.auditor.as_mut().map_or(Ok(()), Auditor::terminate)?;
         self.exchanges.iter_mut().rev().try_for_each(Service::terminate)?;
-        self.bank.terminate()?;
+        bank.terminate()?;
         let conf = self.config.to_string_lossy().into_owned();
         let balanced = service::run(&self.plan, "the balance sheet", &["exchange", "totals", "-c", &conf]);
         drop(spinner);
         match balanced {
-            Ok(_) => Ok(true),
+            Ok(_) => Ok(Some(true)),
             Err(BenchError::Interrupted) => Err(BenchError::Interrupted),
             Err(error) => {
                 eprintln!("{error}");
-                Ok(false)
+                Ok(Some(false))
             }
         }
     }

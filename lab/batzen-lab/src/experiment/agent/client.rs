@@ -82,10 +82,18 @@ impl Agent {
     /// # Errors
     /// When none listens, or it is of another version.
     pub(crate) fn connect(host: &str, reach: &Reach) -> anyhow::Result<Self> {
+        Self::connect_for(host, reach, PATIENCE)
+    }
+
+    /// The same for requests whose answers take so long.
+    ///
+    /// # Errors
+    /// As [`Agent::connect`].
+    pub(crate) fn connect_for(host: &str, reach: &Reach, patience: Duration) -> anyhow::Result<Self> {
         let mut agent = match reach {
             Reach::Socket(path) => {
                 let stream = UnixStream::connect(path).with_context(|| format!("no agent on {host}"))?;
-                stream.set_read_timeout(Some(PATIENCE))?;
+                stream.set_read_timeout(Some(patience))?;
                 let back = stream.try_clone()?;
                 Self::new(host, Box::new(back), Box::new(stream), None)
             }

@@ -138,7 +138,6 @@ impl SetUp<'_> {
     /// The configuration of a process of the exchange.
     pub(super) fn exchange_config(&mut self, instance: &Instance) -> anyhow::Result<String> {
         let mut text = self.common_of(instance)?;
-        let bank = self.experiment.of(Role::Bank).pop().context("an exchange needs a bank")?;
         let mut options = vec![
             ("BASE_URL", self.experiment.exchange_url()),
             ("BIND_TO", instance.address.clone()),
@@ -181,14 +180,14 @@ impl SetUp<'_> {
             ("ENABLE_DEBIT", "YES".to_owned()),
         ];
         put_section(&mut text, "exchange-account-1", &account);
-        put_section(&mut text, "exchange-accountcredentials-1", &Self::gateway(&bank));
+        put_section(&mut text, "exchange-accountcredentials-1", &self.gateway()?);
         Ok(text)
     }
 
     /// The way to the exchange's account at the bank.
-    pub(super) fn gateway(bank: &Instance) -> [(&'static str, String); 2] {
-        let url = format!("http://{}/taler-wire-gateway/{ACCOUNT}/", bank.authority());
-        [("WIRE_GATEWAY_URL", url), ("WIRE_GATEWAY_AUTH_METHOD", "none".to_owned())]
+    pub(super) fn gateway(&self) -> anyhow::Result<[(&'static str, String); 2]> {
+        let url = self.experiment.gateway_url()?;
+        Ok([("WIRE_GATEWAY_URL", url), ("WIRE_GATEWAY_AUTH_METHOD", "none".to_owned())])
     }
 
     pub(super) fn start_exchange(&mut self, instance: &Instance) -> anyhow::Result<()> {

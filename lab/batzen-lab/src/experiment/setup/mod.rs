@@ -5,12 +5,14 @@
 //! | `postgres` | the exchange's database and its standby |
 //! | `exchange` | tables, signers, processes and workers of the exchange, and its offline tool |
 //! | `clearing` | the switch, its ledger and its participants |
+//! | `revoke` | revocations of denominations |
 //! | `front` | the proxy and Prometheus, which are told when instances come and go |
 
 mod clearing;
 mod exchange;
 mod front;
 mod postgres;
+mod revoke;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -25,13 +27,13 @@ use crate::bench::load::wire;
 use crate::experiment::agent::{Agent, CommandLine, Request};
 use crate::experiment::hosts::{HostAccess, NETWORK, version_of};
 use crate::experiment::placement::{Instance, socket_addr};
-use crate::experiment::state::Experiment;
+use crate::experiment::state::{ACCOUNT, Experiment};
 use crate::experiment::topology::{HostKind, Role, Worker};
+
+pub(in crate::experiment) use revoke::Revoked;
 
 /// Time that a service may take until it is ready. Large RSA keys take a while on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// The exchange's account at the bank.
-const ACCOUNT: &str = "exchange";
 /// The password of every account at the bank, whose money is play money.
 const PASSWORD: &str = "laboratory";
 /// The user who runs PostgreSQL, which refuses to run as root.
@@ -437,7 +439,6 @@ impl<'a> SetUp<'a> {
 
     fn start_auditor(&mut self, instance: &Instance) -> anyhow::Result<()> {
         let exchange = self.experiment.of(Role::Exchange).remove(0);
-        let bank = self.experiment.of(Role::Bank).pop().context("an auditor reads a bank's history")?;
         let (url, master_pub) = (self.experiment.exchange_url(), self.master_pub()?);
         let mut text = self.common_of(instance)?;
         let options = [
@@ -463,7 +464,7 @@ impl<'a> SetUp<'a> {
         }
         put_section(&mut text, "auditor-feed", &feed);
         put_section(&mut text, "exchange-account-1", &[("PAYTO_URI", self.payto(ACCOUNT)?)]);
-        put_section(&mut text, "exchange-accountcredentials-1", &Self::gateway(&bank));
+        put_section(&mut text, "exchange-accountcredentials-1", &self.gateway()?);
         let conf = self.configure(instance, text)?;
         self.run(instance, &["auditor", "init", "-c", &conf])?;
         self.run(instance, &["auditor", "exchange", "add", "-c", &conf, &master_pub, &url])?;
@@ -473,8 +474,10 @@ impl<'a> SetUp<'a> {
     fn start_load(&mut self, instance: &Instance) -> anyhow::Result<()> {
         self.enrol(instance)?;
         let mut command = self.batzen(instance, &[])?;
-        command.argv = vec![self.host(instance)?.lab, "agent".to_owned(), "load".to_owned()];
+        let (lab, authority) = (self.host(instance)?.lab, instance.authority());
+        command.argv = [lab.as_str(), "agent", "load", "--metrics", &authority].map(str::to_owned).into();
         self.start_process(instance, &instance.name.clone(), command)?;
+        self.wait_until(instance, (&authority, "/ready"))?;
         let line = serde_json::to_string(&crate::experiment::load::Order::Target(
             self.experiment.target(instance)?,
         ))?;

@@ -146,7 +146,15 @@ pub(crate) fn measure<W: Workload>(
     // Before anything is created, so that a usage error leaves nothing behind.
     load.store.check()?;
     options::check_cipher(described.cipher)?;
-    let placement = Placement::choose(run.server_cores.as_ref(), run.client_cores.as_ref())?;
+    run.target.check(load, run)?;
+    if workload.pays_shops() {
+        run.target.refuse("shops are at a merchant backend that the run starts")?;
+    }
+    let target = run.target.get();
+    let placement = match target {
+        Some(_) => Placement::of_client(run.client_cores.as_ref())?,
+        None => Placement::choose(run.server_cores.as_ref(), run.client_cores.as_ref())?,
+    };
     let progress = Progress::new(context.shows_progress);
     let path =
         run.out.clone().unwrap_or_else(|| crate::bench::scenarios::default_directory(described.scenario));
@@ -158,22 +166,23 @@ pub(crate) fn measure<W: Workload>(
     drop(spinner);
     let prep_pool = PrepPool::new(&placement.all)?;
     let database = Database::start(&load.store, &placement)?.map(Arc::new);
-    let mut world = World::start(
-        WorldPlan {
-            program: context.program.clone(),
-            dir: path.join("world"),
-            placement: placement.clone(),
-            coins: described.coins.clone(),
-            with_workers: load.with_workers,
-            with_auditor: load.with_auditor,
-            database: database.clone(),
-            nodes: load.nodes,
-            more_sections: String::new(),
-            is_kept: run.keep_world,
-            interrupted: context.interrupted.clone(),
-        },
-        &progress,
-    )?;
+    let world_plan = WorldPlan {
+        program: context.program.clone(),
+        dir: path.join("world"),
+        placement: placement.clone(),
+        coins: described.coins.clone(),
+        with_workers: load.with_workers,
+        with_auditor: load.with_auditor,
+        database: database.clone(),
+        nodes: load.nodes,
+        more_sections: String::new(),
+        is_kept: run.keep_world,
+        interrupted: context.interrupted.clone(),
+    };
+    let mut world = match target {
+        Some(target) => World::around(world_plan, target)?,
+        None => World::start(world_plan, &progress)?,
+    };
     if workload.pays_shops() {
         world.open_merchant(&progress)?;
     }
@@ -191,13 +200,13 @@ pub(crate) fn measure<W: Workload>(
             Some(probe(workload, &shape, rate.is_some(), planned.ops_per_s, &mut stage, &mut prepared)?)
         }
     };
-    let target = match load.rate {
+    let target_rate = match load.rate {
         None => None,
         Some(Rate::PerSecond(rate)) => Some(rate),
         Some(Rate::OfPeak(share)) => peak.map(|peak| peak * share),
     };
     let seconds = (load.warmup + load.duration).as_secs_f64();
-    let needed = match (load.supply, target, peak) {
+    let needed = match (load.supply, target_rate, peak) {
         (Some(supply), ..) => supply as f64,
         // Waiting clients hold jobs, too.
         (None, Some(target), _) => {
@@ -213,8 +222,8 @@ pub(crate) fn measure<W: Workload>(
     let scripts = workload.prepare(needed, &mut stage)?;
     database.as_deref().map_or(Ok(()), Database::settle)?;
 
-    let schedule =
-        target.map_or(Schedule::Closed, |rate| Schedule::Open { jobs_per_s: rate / described.ops_per_job });
+    let schedule = target_rate
+        .map_or(Schedule::Closed, |rate| Schedule::Open { jobs_per_s: rate / described.ops_per_job });
     let plan = shape.plan(stage.world, schedule, load.warmup, load.duration);
     let started = result::utc_now();
     let bar = progress.timed(&described.title, load.warmup + load.duration);
@@ -258,8 +267,11 @@ pub(crate) fn measure<W: Workload>(
         result.parameters.extend(database.parameters()?);
         result.parameters.insert("nodes".into(), json!(load.nodes));
     }
-    result.set_ceiling(ceiling.ops_per_s, ceiling.parts);
-    result.load = match target {
+    match target {
+        Some(target) => leave_out_server(&mut result, &target.exchange.url),
+        None => result.set_ceiling(ceiling.ops_per_s, ceiling.parts),
+    }
+    result.load = match target_rate {
         None => Load::Closed { clients: load.measured_clients() as usize },
         Some(target_ops_per_s) => Load::Open { clients: load.measured_clients() as usize, target_ops_per_s },
     };
@@ -285,7 +297,7 @@ pub(crate) fn measure<W: Workload>(
         }
     }
     result.extra.extend(peak.map(|peak| ("probed_peak_ops_per_s".into(), peak)));
-    match (target, peak, peak_after) {
+    match (target_rate, peak, peak_after) {
         (Some(target), Some(before), Some(Ok(after))) => {
             result.extra.insert("probed_peak_after_ops_per_s".into(), after);
             result.remarks.extend(drift(target, before, after));
@@ -301,11 +313,11 @@ pub(crate) fn measure<W: Workload>(
         let cpu_ceiling_us = cores * 1e6 / ceiling.ops_per_s;
         result.extra.insert("efficiency_by_cpu_time".into(), cpu_ceiling_us / us);
     }
-    if !balanced {
+    if balanced == Some(false) {
         *result.errors.entry("the books of the exchange do not add up".into()).or_default() += 1;
     }
     let series = series(&outcome, &recorded);
-    if target.is_none() {
+    if target_rate.is_none() {
         result.remarks.extend(rise(&series));
     }
     let run =
@@ -316,10 +328,24 @@ pub(crate) fn measure<W: Workload>(
         (result::METRICS_AFTER_FILE, &recorded.after.text),
         (result::MOMENTS_FILE, &moments),
     ] {
+        if text.is_empty() {
+            continue;
+        }
         let file = path.join(name);
         std::fs::write(&file, text).map_err(BenchError::io(&file))?;
     }
     Ok(run)
+}
+
+/// Leaves out what only the machine of a server knows of it.
+fn leave_out_server(result: &mut RunResult, url: &str) {
+    (result.bytes_per_op, result.cpu_us_per_op) = (None, None);
+    result.cpu_us_per_op_by_stage.clear();
+    let of_server = ["server_cores_busy", "foreign_share_of_server_cores", "stolen_share_of_server_cores"];
+    result.extra.retain(|name, _| !of_server.contains(&name.as_str()));
+    result.parameters.remove("with_workers");
+    result.parameters.insert("target".into(), json!(url));
+    result.remarks.push("the exchange was not started for this run: nothing is known of its machine".into());
 }
 
 /// Rounds a positive number down.

@@ -92,7 +92,7 @@ impl Recorder {
         Self {
             pids: world.exchange_pids().into_iter().chain(world.merchant_pid()).collect(),
             merchant_pid: world.merchant_pid(),
-            servers: world.exchange_addresses.clone(),
+            servers: world.metrics_addresses(),
             database: world.database().cloned(),
             counted: Vec::new(),
             placement: placement.clone(),
@@ -133,14 +133,20 @@ impl Recorder {
             .map(|(name, ns)| ns.saturating_sub(first.client.get(name).copied().unwrap_or(0)))
             .collect();
         let elapsed = (last.at - first.at).as_secs_f64().max(1e-9);
+        let is_here = !self.pids.is_empty();
         Ok(Recorded {
             database,
             client_ns: client.iter().sum(),
             busiest_client: client.iter().max().map_or(0.0, |ns| *ns as f64 / 1e9 / elapsed),
             resident_growth: last.resident as f64 - first.resident as f64,
-            server_idle: last.server_cores.idle_share_since(&first.server_cores),
+            // The cores of another machine are not known to be busy.
+            server_idle: if is_here { last.server_cores.idle_share_since(&first.server_cores) } else { 1.0 },
             client_idle: last.client_cores.idle_share_since(&first.client_cores),
-            server_stolen: last.server_cores.stolen_share_since(&first.server_cores),
+            server_stolen: if is_here {
+                last.server_cores.stolen_share_since(&first.server_cores)
+            } else {
+                0.0
+            },
             client_stolen: last.client_cores.stolen_share_since(&first.client_cores),
             merchant: self.merchant_pid.map(|_| last.merchant.since(&first.merchant)),
             server_before: first.server,
@@ -168,6 +174,7 @@ impl Observer for Recorder {
         let page = self.page();
         let time = (snapshot.at - last.at).as_secs_f64().max(1e-9);
         let busy = |ns: u64| Some(ns as f64 / 1e9 / time);
+        let is_here = !self.pids.is_empty();
         let client: u64 = snapshot
             .client
             .iter()
@@ -179,10 +186,11 @@ impl Observer for Recorder {
         self.seconds.push(Sample {
             t_s: elapsed.as_secs_f64(),
             batch_size: batches.zip(commands).map(|(batches, commands)| commands / batches),
-            server_cores_busy: busy(snapshot.server.since(&last.server).total_ns()),
+            server_cores_busy: busy(snapshot.server.since(&last.server).total_ns()).filter(|_| is_here),
             client_cores_busy: busy(client),
             queue_depth: page.value("batzen_lane_queued"),
-            server_stolen_share: Some(snapshot.server_cores.stolen_share_since(&last.server_cores)),
+            server_stolen_share: is_here
+                .then(|| snapshot.server_cores.stolen_share_since(&last.server_cores)),
             ..Sample::default()
         });
         self.last = Some(snapshot);

@@ -228,7 +228,7 @@ impl<W: Workload> Arena for HttpArena<W> {
     }
 
     fn finish(self: Box<Self>) -> Result<bool> {
-        self.world.finish(&self.progress)
+        Ok(self.world.finish(&self.progress)? == Some(true))
     }
 }
 

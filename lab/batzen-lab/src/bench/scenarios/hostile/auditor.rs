@@ -20,7 +20,7 @@ use crate::bench::load::prepared::{Job, Prepared};
 use crate::bench::load::random::{Merchants, Seed};
 use crate::bench::load::wire;
 use crate::bench::scenarios::ceiling::{Cipher, Share};
-use crate::bench::scenarios::world::send_all;
+use crate::bench::scenarios::world::{BANK_HOST, send_all};
 
 /// Size of a slow confirmation: just below the limit.
 const SLOW_BYTES: usize = 16_000;
@@ -36,7 +36,7 @@ pub(super) fn start(setting: &Setting<'_>) -> Result<Box<dyn Arena>> {
     let place = world.auditor().map(|auditor| (auditor.pid(), auditor.address)).ok_or_else(missing)?;
     let seed = Seed::new(setting.load.seed).part("auditor");
     let load = Confirmations {
-        payments: Payments::new(Merchants::Uniform, false, &seed),
+        payments: Payments::new(Merchants::Uniform, false, BANK_HOST, &seed),
         seed,
         cipher: setting.cipher.cipher(),
         reserves: None,
@@ -66,7 +66,7 @@ fn acts(seed: &Seed, stage: &mut Stage<'_>) -> Result<Vec<(&'static str, Act)>> 
 
 /// A confirmation that no exchange has signed, under the exchange's signing key.
 fn junk(seed: &Seed, keys: &KeysResponse) -> Result<DepositConfirmationRequest> {
-    let mut payments = Payments::new(Merchants::One, false, seed);
+    let mut payments = Payments::new(Merchants::One, false, BANK_HOST, seed);
     let payment = payments.next_payment();
     let coin_pub = batzen_crypto::EddsaPrivateKey::from_bytes(seed.bytes("coin", 0)).public_key();
     let amount = crate::bench::scenarios::world::units(1);

@@ -17,6 +17,7 @@ use crate::bench::load::payments::Payments;
 use crate::bench::load::random::{Merchants, Seed};
 use crate::bench::load::wire;
 use crate::bench::scenarios::deposit::{DepositArgs, DepositLoad};
+use crate::bench::scenarios::world::BANK_HOST;
 
 /// Withdrawals that give a reserve its long history; they leave it empty.
 const HISTORY: u32 = 6_000;
@@ -48,7 +49,7 @@ fn acts(seed: &Seed, stage: &mut Stage<'_>) -> Result<Vec<(&'static str, Act)>> 
         }
     };
     let one_more = Planchet::new(seed, HISTORY, denom, &values)?;
-    let mut payments = Payments::new(Merchants::One, false, seed);
+    let mut payments = Payments::new(Merchants::One, false, BANK_HOST, seed);
     let payment = payments.next_payment();
     let part = payments.part(&coins[0], denom, denom.amount, EddsaSignature::from_bytes([0; 64]));
     let deposit = payments.request(&payment, vec![part]);

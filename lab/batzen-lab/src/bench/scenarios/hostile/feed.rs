@@ -83,6 +83,6 @@ impl Arena for Feed {
 
     fn finish(mut self: Box<Self>) -> Result<bool> {
         let findings = self.world.auditor_catches_up()?.map_or(0, |(findings, _)| findings);
-        Ok(self.world.finish(&self.progress)? && findings == 0)
+        Ok(self.world.finish(&self.progress)? == Some(true) && findings == 0)
     }
 }

@@ -33,6 +33,7 @@ use crate::bench::scenarios::Context;
 use crate::bench::scenarios::ceiling::CipherArgs;
 use crate::bench::scenarios::database::StoreOptions;
 use crate::bench::scenarios::options::{LoadOptions, RunOptions, duration, measured_duration};
+use crate::bench::scenarios::target::TargetOptions;
 use law::{Law, Point, identified};
 use projection::{COMMIT, Growth, Model, Projection, Stage};
 use result::{Basis, Goal, ScaleKind, ScaleResult, ScaleRun};
@@ -204,6 +205,7 @@ fn one_run(
         out: Some(dir.to_owned()),
         keep_world: false,
         json: true,
+        target: TargetOptions::default(),
     };
     let result = wallets::cycle(args.cipher.cipher(), batch as usize, &load, &options, context)?.result;
     if let Some((reason, count)) = result.errors.iter().next() {
@@ -241,6 +243,7 @@ fn lanes_alone(args: &ScaleArgs, dir: &Path, cores: usize, context: &Context) ->
         out: Some(dir.to_owned()),
         keep_world: false,
         json: true,
+        target: TargetOptions::default(),
     };
     let run_dir = RunDirectory::new("scale", &options)?;
     let exchange = InProcessExchange::start(&run_dir, "http://127.0.0.1:9/".to_owned(), None)?;
