@@ -95,6 +95,7 @@ citus-test: needs-test ## store, rules, demo, doctor and kills on a Citus cluste
 TIGERBEETLE ?=
 tigerbeetle-test: needs ## bank, switch, ledger client and kills on a real server (TIGERBEETLE=/path/to/tigerbeetle)
 	@[ -x "$(TIGERBEETLE)" ] || { echo "name the program: make tigerbeetle-test TIGERBEETLE=/path/to/tigerbeetle" >&2; exit 1; }
+	$(CARGO) build --locked --bin batzen-lab
 	BATZEN_TEST_TIGERBEETLE="$(abspath $(TIGERBEETLE))" $(CARGO) test --locked -p batzen --features tigerbeetle --test suite -- \
 		tigerbeetle:: --nocapture --test-threads=1
 
