@@ -3,10 +3,9 @@
 use std::future::Future;
 use std::pin::Pin;
 
-use crate::machine::read::SEARCH_MAX;
 use crate::{
-    Account, AccountBalance, AccountFilter, ChangeEvent, ChangeFilter, CreateAccountStatus, CreateResult,
-    CreateTransferStatus, QueryFilter, Transfer,
+    Account, AccountBalance, AccountFilter, BATCH_EVENTS_MAX, ChangeEvent, ChangeFilter, CreateAccountStatus,
+    CreateResult, CreateTransferStatus, QueryFilter, SEARCH_MAX, Search, Transfer, Unfinished,
 };
 
 /// Why a ledger gave no answer. Only [`LedgerError::Unknown`] leaves open whether the request took effect:
@@ -35,6 +34,12 @@ pub enum LedgerError {
     /// The ledger cannot do this, or speaks another version.
     #[error("the ledger refuses: {0}")]
     Refused(String),
+}
+
+impl From<Unfinished> for LedgerError {
+    fn from(Unfinished { until }: Unfinished) -> Self {
+        Self::Unfinished { until }
+    }
 }
 
 /// The future of a ledger's answer.
@@ -72,4 +77,46 @@ pub trait Ledger: Send + Sync + 'static {
 
     /// The event stream from a timestamp on.
     fn get_change_events(&self, filter: ChangeFilter) -> Answer<'_, Vec<ChangeEvent>>;
+}
+
+/// A search that goes on where a request has reached its limit ([`LedgerError::Unfinished`]), with as many requests as
+/// it takes.
+///
+/// # Errors
+/// As of the requests.
+pub async fn in_parts<'a, F: Search, T>(
+    mut filter: F,
+    mut ask: impl FnMut(F) -> Answer<'a, Vec<T>>,
+) -> Result<Vec<T>, LedgerError> {
+    let mut found = Vec::new();
+    loop {
+        let until = match ask(filter).await {
+            Err(LedgerError::Unfinished { until }) => until,
+            Ok(rest) if found.is_empty() => return Ok(rest),
+            Ok(rest) => {
+                found.extend(rest);
+                return Ok(found);
+            }
+            Err(error) => return Err(error),
+        };
+        let is_reversed = filter.is_reversed();
+        let mut part = filter;
+        let (min, max, _) = part.bounds();
+        *(if is_reversed { min } else { max }) = until;
+        let answer = ask(part).await?;
+        let (min, max, limit) = filter.bounds();
+        *limit = (*limit).min(u32::try_from(BATCH_EVENTS_MAX).expect("a small constant"));
+        *limit = limit.saturating_sub(u32::try_from(answer.len()).expect("at most the limit"));
+        found.extend(answer);
+        // A maximum of 0 would be open.
+        let is_last = if is_reversed { until <= 1 || until <= *min } else { until == *max };
+        if is_last || *limit == 0 {
+            return Ok(found);
+        }
+        if is_reversed {
+            *max = until - 1;
+        } else {
+            *min = until + 1;
+        }
+    }
 }

@@ -29,11 +29,12 @@ mod status;
 #[cfg(any(test, feature = "conformance"))]
 pub mod testing;
 
-pub use interface::{Answer, Ledger, LedgerError};
+pub use interface::{Answer, Ledger, LedgerError, in_parts};
 pub use memory::MemoryLedger;
 pub use outbox::{Booking, Intents, Outbox, OutboxQueue, OutboxTask, Sent};
 pub use query::{
-    AccountBalance, AccountFilter, ChangeEvent, ChangeFilter, ChangeKind, QueryFilter, Search, in_parts,
+    AccountBalance, AccountFilter, ChangeEvent, ChangeFilter, ChangeKind, QueryFilter, SEARCH_MAX, Search,
+    Unfinished,
 };
 pub use record::{Account, AccountFlags, Transfer, TransferFlags};
 pub use retry::{RetryingLedger, answered};

@@ -3,11 +3,12 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::machine::read::{SEARCH_MAX, account_balances, account_transfers, change_events, query_transfers};
+use crate::machine::read::{SearchError, account_balances, account_transfers, change_events, query_transfers};
 use crate::machine::{Counts, Digest, Divergence, Fault, Machine, MemoryHistory};
 use crate::{
     Account, AccountBalance, AccountFilter, Answer, BATCH_EVENTS_MAX, ChangeEvent, ChangeFilter,
-    CreateAccountStatus, CreateResult, CreateTransferStatus, Ledger, LedgerError, QueryFilter, Transfer,
+    CreateAccountStatus, CreateResult, CreateTransferStatus, Ledger, LedgerError, QueryFilter, SEARCH_MAX,
+    Transfer,
 };
 
 /// A ledger in memory.
@@ -111,6 +112,13 @@ impl MemoryLedger {
     ) -> Answer<'_, T> {
         let answer = self.run(0, |state, _| work(state));
         Box::pin(async move { answer.await? })
+    }
+}
+
+impl From<SearchError<std::convert::Infallible>> for LedgerError {
+    fn from(error: SearchError<std::convert::Infallible>) -> Self {
+        let SearchError::Unfinished(unfinished) = error;
+        unfinished.into()
     }
 }
 

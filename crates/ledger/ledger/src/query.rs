@@ -1,6 +1,6 @@
 //! Filters of reads, and their results.
 
-use crate::{Account, Answer, BATCH_EVENTS_MAX, LedgerError, Transfer};
+use crate::{Account, Transfer};
 
 /// Selects transfers of one account
 /// ([`Ledger::get_account_transfers`](crate::Ledger::get_account_transfers)).
@@ -73,11 +73,23 @@ pub struct QueryFilter {
     pub reversed: bool,
 }
 
+/// The most records or accounts that one request searches. A filter that nothing matches would otherwise read the whole
+/// ledger, as often as a client likes.
+pub const SEARCH_MAX: u64 = 1 << 18;
+
+/// A search that ended at its limit, before it had found as many as were asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unfinished {
+    /// The timestamp that was reached, in the direction of the search: the part of the period up to it takes no more
+    /// than one request.
+    pub until: u64,
+}
+
 /// A filter of a search in the order of timestamps.
 pub trait Search: Copy {
     /// The members that [`in_parts`] changes: `timestamp_min`, `timestamp_max` and `limit`.
     fn bounds(&mut self) -> (&mut u64, &mut u64, &mut u32);
-    /// Whether the latest come first.
+    /// Returns whether the latest come first.
     fn is_reversed(&self) -> bool;
 }
 
@@ -96,48 +108,6 @@ macro_rules! searches {
 }
 
 searches!(AccountFilter, QueryFilter);
-
-/// A search that goes on where a request has reached its limit ([`LedgerError::Unfinished`]), with as many requests as
-/// it takes.
-///
-/// # Errors
-/// Those of the requests.
-pub async fn in_parts<'a, F: Search, T>(
-    mut filter: F,
-    mut ask: impl FnMut(F) -> Answer<'a, Vec<T>>,
-) -> Result<Vec<T>, LedgerError> {
-    let mut found = Vec::new();
-    loop {
-        let until = match ask(filter).await {
-            Err(LedgerError::Unfinished { until }) => until,
-            Ok(rest) if found.is_empty() => return Ok(rest),
-            Ok(rest) => {
-                found.extend(rest);
-                return Ok(found);
-            }
-            Err(error) => return Err(error),
-        };
-        let is_reversed = filter.is_reversed();
-        let mut part = filter;
-        let (min, max, _) = part.bounds();
-        *(if is_reversed { min } else { max }) = until;
-        let answer = ask(part).await?;
-        let (min, max, limit) = filter.bounds();
-        *limit = (*limit).min(u32::try_from(BATCH_EVENTS_MAX).expect("a small constant"));
-        *limit = limit.saturating_sub(u32::try_from(answer.len()).expect("at most the limit"));
-        found.extend(answer);
-        // A maximum of 0 would be open.
-        let is_last = if is_reversed { until <= 1 || until <= *min } else { until == *max };
-        if is_last || *limit == 0 {
-            return Ok(found);
-        }
-        if is_reversed {
-            *max = until - 1;
-        } else {
-            *min = until + 1;
-        }
-    }
-}
 
 /// Balances of an account with history, after one of its transfers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

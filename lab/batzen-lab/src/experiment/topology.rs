@@ -532,7 +532,7 @@ impl Topology {
         let all = spec.role.ports();
         match spec.role {
             Role::Worker => &all[..spec.workers().len()],
-            Role::Load if self.count(Role::Switch) == 0 => &[],
+            Role::Load if self.count(Role::Switch) == 0 => &all[..1],
             _ => all,
         }
     }

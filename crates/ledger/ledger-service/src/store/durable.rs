@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex};
 
 use batzen_engine::{Lane, LaneOptions, Stage, SubmitError};
 use batzen_ledger::machine::read::{
-    SEARCH_MAX, SearchError, account_balances, account_transfers, change_events, query_transfers,
-    read_transfers,
+    SearchError, account_balances, account_transfers, change_events, query_transfers, read_transfers,
 };
 use batzen_ledger::{
     Account, AccountBalance, AccountFilter, Answer, BATCH_EVENTS_MAX, ChangeEvent, ChangeFilter,
-    CreateAccountStatus, CreateResult, CreateTransferStatus, Ledger, LedgerError, QueryFilter, Transfer,
+    CreateAccountStatus, CreateResult, CreateTransferStatus, Ledger, LedgerError, QueryFilter, SEARCH_MAX,
+    Transfer,
 };
 use batzen_metrics::Page;
 use batzen_protocol::Timestamp;

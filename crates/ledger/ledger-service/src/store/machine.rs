@@ -2,11 +2,11 @@
 
 use std::sync::{Arc, Mutex};
 
-use batzen_ledger::machine::read::{AccountCursor, Located, SEARCH_MAX, Unfinished};
+use batzen_ledger::machine::read::{AccountCursor, Located};
 use batzen_ledger::machine::{Counts, Digest, Machine, Mark, MemoryBytes};
 use batzen_ledger::{
     Account, AccountFilter, BATCH_EVENTS_MAX, CreateAccountStatus, CreateResult, CreateTransferStatus,
-    LedgerError, QueryFilter, Transfer,
+    LedgerError, QueryFilter, SEARCH_MAX, Transfer, Unfinished,
 };
 use batzen_store::{CommitOutcome, Store, StoreError};
 

@@ -5,20 +5,8 @@ use super::log::{Balances, History, LogRecord, Movement};
 use super::{IdStatus, Machine, TIMESTAMP_END};
 use crate::{
     Account, AccountBalance, AccountFilter, AccountFlags, BATCH_EVENTS_MAX, ChangeEvent, ChangeFilter,
-    LedgerError, QueryFilter, Transfer,
+    QueryFilter, Transfer, Unfinished,
 };
-
-/// The most records or accounts that one request searches. A filter that nothing matches would otherwise read the whole
-/// ledger, as often as a client likes.
-pub const SEARCH_MAX: u64 = 1 << 18;
-
-/// A search that ended at its limit, before it had found as many as were asked for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unfinished {
-    /// The timestamp that was reached, in the direction of the search: the part of the period up to it takes no more
-    /// than one request.
-    pub until: u64,
-}
 
 /// The error of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,19 +20,6 @@ pub enum SearchError<E> {
 impl<E> From<E> for SearchError<E> {
     fn from(error: E) -> Self {
         Self::History(error)
-    }
-}
-
-impl From<Unfinished> for LedgerError {
-    fn from(Unfinished { until }: Unfinished) -> Self {
-        Self::Unfinished { until }
-    }
-}
-
-impl From<SearchError<std::convert::Infallible>> for LedgerError {
-    fn from(error: SearchError<std::convert::Infallible>) -> Self {
-        let SearchError::Unfinished(unfinished) = error;
-        unfinished.into()
     }
 }
 

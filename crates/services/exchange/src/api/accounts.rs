@@ -14,7 +14,9 @@ use batzen_protocol::{Duration, ErrorCode, Money};
 use batzen_tables::exchange::{PurseMergeRow, PurseMode, ReservePub};
 
 use super::check::Checked;
-use super::purses::{check_coins, check_contract, check_merge_time, check_terms, confirm, current_purse_fee};
+use super::purses::{
+    check_coins, check_contract, check_expiration, check_merge_time, check_terms, confirm, current_purse_fee,
+};
 use super::reserves::check_clock;
 use super::response::{self, DenomOperation};
 use super::signing;
@@ -56,6 +58,8 @@ async fn purse(app: &Exchange, request: &mut Request) -> Checked<Response> {
     if !signing::is_signed(app, body.merge_pub, &message, body.merge_sig).await? {
         return Err(error(ErrorCode::EXCHANGE_RESERVES_PURSE_MERGE_SIGNATURE_INVALID, payto.as_str()));
     }
+    let too_late = ErrorCode::EXCHANGE_RESERVES_PURSE_EXPIRATION_BEFORE_NOW;
+    check_expiration(app, purse_pub, body.purse_expiration, too_late).await?;
     if body.purse_expiration.is_never() {
         return Err(error(ErrorCode::EXCHANGE_RESERVES_PURSE_EXPIRATION_IS_NEVER, ""));
     }

@@ -78,6 +78,21 @@ async fn find(app: &Exchange, purse_pub: PursePub) -> Checked<(PurseRow, Option<
 // --- Parts of requests
 // ---------------------------------------------------------------------------------------------------
 
+/// Refuses a new purse that would have expired, before anything else is checked, as clients know it. The rules decide; a
+/// purse that exists is confirmed whatever the time.
+pub(super) async fn check_expiration(
+    app: &Exchange,
+    purse_pub: PursePub,
+    expiration: Timestamp,
+    too_late: ErrorCode,
+) -> Checked<()> {
+    if expiration > app.core.now() {
+        return Ok(());
+    }
+    let found = app.core.read(move |store| read::purse(store, purse_pub)).await.map_err(response::store)?;
+    if found.is_some() { Ok(()) } else { Err(error(too_late, "")) }
+}
+
 /// Checks the coins of a request, except for their balances, in the order of the protocol's table. `sign` makes the message that a coin
 /// signs: from its amount, denomination and hash of the age commitment.
 pub(super) async fn check_coins<T: DeserializeOwned, M: SignedMessage>(
@@ -303,6 +318,8 @@ async fn create(app: &Exchange, request: &mut Request) -> Checked<Response> {
     let purse_pub = purse_pub(request)?;
     let body: PurseCreateRequest = large_body(request).await?;
     let target = money::<PurseCreateRequest>(app, &body.amount, "amount")?;
+    let too_late = ErrorCode::EXCHANGE_PURSE_CREATE_EXPIRATION_BEFORE_NOW;
+    check_expiration(app, purse_pub, body.purse_expiration, too_late).await?;
     if body.purse_expiration.is_never() {
         return Err(error(ErrorCode::EXCHANGE_PURSE_CREATE_EXPIRATION_IS_NEVER, ""));
     }

@@ -107,7 +107,7 @@ pub struct PurseCreate {
     pub reserve_pub: Option<ReservePub>,
     /// 1 to 256 coins.
     pub coins: Vec<PurseCoin>,
-    /// What the coins of a new purse must cover.
+    /// The fee that the coins of a new purse must cover.
     pub fee: Money,
     /// The contract for its receiver.
     pub contract: Option<Contract>,

@@ -7,10 +7,9 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use batzen_http::{Drain, Handler, Listen, Method, Request};
-use batzen_ledger::machine::read::SEARCH_MAX;
 use batzen_ledger::{
     Account, BATCH_EVENTS_MAX, ChangeFilter, CreateTransferStatus, Ledger, LedgerError, MemoryLedger,
-    QueryFilter, Transfer, TransferFlags, in_parts,
+    QueryFilter, SEARCH_MAX, Transfer, TransferFlags, in_parts,
 };
 use batzen_ledger_service::net::api::LedgerApi;
 use batzen_ledger_service::net::frame::{self, BODY_BYTES_MAX, HEADER_BYTES, Header, Hello, Kind, Status};
