@@ -3,7 +3,9 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::machine::read::{SearchError, account_balances, account_transfers, change_events, query_transfers};
+use crate::machine::read::{
+    SearchError, account_balances, account_transfers, change_events, query_transfers,
+};
 use crate::machine::{Counts, Digest, Divergence, Fault, Machine, MemoryHistory};
 use crate::{
     Account, AccountBalance, AccountFilter, Answer, BATCH_EVENTS_MAX, ChangeEvent, ChangeFilter,

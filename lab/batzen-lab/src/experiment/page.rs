@@ -364,7 +364,7 @@ impl Kept {
         let head: String = TIMES_HEAD.iter().map(|name| format!("<th>{name}</th>")).collect();
         let _ = writeln!(
             out,
-            "<h2>Times by amount and number of coins</h2>\n<div class=\"scroll\"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>"
+            "<h2>Times by amount and number of coins</h2>\n<div class=\"scroll\" tabindex=\"0\"><table>\n<thead><tr>{head}</tr></thead>\n<tbody>"
         );
         for [kind, others @ ..] in times.iter().map(Times::cells) {
             let others: String = others.iter().map(|cell| format!("<td>{cell}</td>")).collect();

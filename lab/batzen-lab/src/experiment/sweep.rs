@@ -206,7 +206,7 @@ fn html(name: &str, points: &[Point]) -> String {
     if let Some(svg) = plot.svg(short) {
         let _ = writeln!(out, "<figure><figcaption>Knee, operations a second</figcaption>{svg}</figure>");
     }
-    let _ = writeln!(out, "<pre class=\"scroll\">{}</pre>", escape_html(&table(name, points)));
+    let _ = writeln!(out, "<pre class=\"scroll\" tabindex=\"0\">{}</pre>", escape_html(&table(name, points)));
     out.push_str("<ul>\n");
     for point in points {
         let value = escape_html(&point.value);

@@ -192,7 +192,7 @@ fn cell(out: &mut String, text: Option<String>) {
 
 fn summary(out: &mut String, groups: &[Group<'_>]) {
     out.push_str(
-        "<div class=\"scroll\"><table>\n<thead><tr><th>run</th><th>load</th><th>per second</th><th>efficiency</th>\
+        "<div class=\"scroll\" tabindex=\"0\"><table>\n<thead><tr><th>run</th><th>load</th><th>per second</th><th>efficiency</th>\
          <th>p50 ms</th><th>p90 ms</th><th>p99 ms</th><th>p99.9 ms</th><th>max ms</th><th>CPU µs<br>per op</th>\
          <th>disk bytes<br>per op</th><th>RAM bytes<br>per op</th><th>limited<br>by</th><th>errors</th></tr></thead>\n<tbody>\n",
     );
@@ -454,7 +454,7 @@ fn kinds(out: &mut String, group: &Group<'_>) {
         return;
     }
     out.push_str(
-        "<div class=\"scroll\"><table>\n<thead><tr><th>run</th><th>kind</th><th>operations</th><th>per second</th>\
+        "<div class=\"scroll\" tabindex=\"0\"><table>\n<thead><tr><th>run</th><th>kind</th><th>operations</th><th>per second</th>\
          <th>p50 ms</th><th>p99 ms</th><th>max ms</th></tr></thead>\n<tbody>\n",
     );
     for shown in &group.runs {
@@ -520,7 +520,7 @@ fn parameters(out: &mut String, group: &Group<'_>) {
         rows.push((format!("ceiling: {name}"), values.collect()));
     }
     rows.push(("command".into(), results().map(|result| Some(result.command.clone())).collect()));
-    out.push_str("<details open><summary>Parameters</summary>\n<div class=\"scroll\"><table class=\"parameters\">\n<thead><tr><th></th>");
+    out.push_str("<details open><summary>Parameters</summary>\n<div class=\"scroll\" tabindex=\"0\"><table class=\"parameters\">\n<thead><tr><th></th>");
     for shown in &group.runs {
         let _ = write!(out, "<th>{}</th>", escape_html(&shown.name));
     }
@@ -547,7 +547,7 @@ fn ceilings(out: &mut String, limits: &Limits) {
         escape_html(&limits.commit)
     );
     let mut table = |head: [&str; 4], rows: Vec<[String; 4]>| {
-        out.push_str("<div class=\"scroll\"><table>\n<thead><tr>");
+        out.push_str("<div class=\"scroll\" tabindex=\"0\"><table>\n<thead><tr>");
         for name in head {
             let _ = write!(out, "<th>{}</th>", escape_html(name));
         }
