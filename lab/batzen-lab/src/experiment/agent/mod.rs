@@ -205,7 +205,7 @@ pub(crate) enum Reply {
     Status {
         /// All processes.
         processes: Vec<ProcessState>,
-        /// The reason why samples are lost at present.
+        /// The reason why samples are being lost.
         trouble: Option<String>,
         /// The last round trips to other hosts, in milliseconds.
         round_trips_ms: BTreeMap<String, f64>,
