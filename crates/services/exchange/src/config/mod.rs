@@ -31,7 +31,7 @@ pub use kyc::{KycConfig, KycLogicConfig, KycOfficerConfig, KycProviderConfig, OA
 pub const LANES_ON_DATABASE_MAX: usize = 8;
 /// The round trip to the database for which an exchange gets another lane: while one lane waits for an answer, others
 /// work. With a database on the same machine, one lane is faster than three, because three split the work into smaller
-/// batches: docs/internals/lab/2026-11-21-postgresql.md. docs/scaling-out.md has the curve.
+/// batches: docs/internals/lab/2026-11-21-postgresql.md.
 const ROUND_TRIP_PER_LANE: std::time::Duration = std::time::Duration::from_millis(1);
 /// Time that archives are kept by default, as wire fees are.
 const ARCHIVE_RETENTION: Duration = Duration::from_days(10 * 365);
