@@ -83,7 +83,7 @@ pub trait Ledger: Send + Sync + 'static {
 /// it takes.
 ///
 /// # Errors
-/// As of the requests.
+/// As of the requests, and [`LedgerError::Unfinished`] from a ledger that does not get on.
 pub async fn in_parts<'a, F: Search, T>(
     mut filter: F,
     mut ask: impl FnMut(F) -> Answer<'a, Vec<T>>,
@@ -108,15 +108,15 @@ pub async fn in_parts<'a, F: Search, T>(
         *limit = (*limit).min(u32::try_from(BATCH_EVENTS_MAX).expect("a small constant"));
         *limit = limit.saturating_sub(u32::try_from(answer.len()).expect("at most the limit"));
         found.extend(answer);
-        // A maximum of 0 would be open.
-        let is_last = if is_reversed { until <= 1 || until <= *min } else { until == *max };
+        // A maximum of 0 is open.
+        let is_within = *min <= until && (*max == 0 || until <= *max);
+        let is_last = until == if is_reversed { (*min).max(1) } else { *max };
         if is_last || *limit == 0 {
             return Ok(found);
         }
-        if is_reversed {
-            *max = until - 1;
-        } else {
-            *min = until + 1;
-        }
+        let next = if is_reversed { until.checked_sub(1) } else { until.checked_add(1) };
+        // Otherwise it would search the same again, perhaps for ever.
+        let next = next.filter(|_| is_within).ok_or(LedgerError::Unfinished { until })?;
+        *(if is_reversed { max } else { min }) = next;
     }
 }

@@ -230,9 +230,9 @@ fn account_movements<H: History, T>(
     let limit = limit(filter.limit);
     let mut found = Vec::new();
     // Appends what fits of a window, and returns the timestamps of its first and last movement.
-    let read = |&(last, size): &(u64, u64), found: &mut Vec<T>| -> Result<(u64, u64), H::Error> {
+    let read = |&(end, size): &(u64, u64), found: &mut Vec<T>| -> Result<(u64, u64), H::Error> {
         let mut window = Vec::with_capacity(64);
-        let mut at = last;
+        let mut at = end;
         let (mut first, mut last) = (0, 0);
         for _ in 0..size {
             let LogRecord::Movement(movement) = history.record(at - 1)? else {

@@ -165,6 +165,29 @@ fn parts_of_a_search_find_what_the_whole_finds_and_each_reads_little() {
     assert!(unfinished > 1_000, "{unfinished} searches reached their limit");
 }
 
+/// A ledger that reaches the same time again and again, or one outside of the period, does not keep its client for ever.
+#[test]
+fn a_search_that_does_not_get_on_ends() {
+    for (until, reversed) in [(7, false), (7, true), (30, false), (30, true), (0, true), (u64::MAX, false)] {
+        let query = QueryFilter {
+            timestamp_min: 10,
+            timestamp_max: if until > 30 { 0 } else { 20 },
+            limit: 1,
+            reversed,
+            ..QueryFilter::default()
+        };
+        let ask = |filter: QueryFilter| {
+            let is_part = if reversed { filter.timestamp_min } else { filter.timestamp_max } == until;
+            ready(if is_part { Ok(Vec::<Transfer>::new()) } else { Err(LedgerError::Unfinished { until }) })
+        };
+        assert_eq!(
+            at_once(in_parts(query, ask)),
+            Err(LedgerError::Unfinished { until }),
+            "{until} {reversed}"
+        );
+    }
+}
+
 #[test]
 fn a_search_that_cannot_go_on_ends() {
     let ask = |_: QueryFilter| ready(Err::<Vec<Transfer>, _>(LedgerError::Unfinished { until: 7 }));

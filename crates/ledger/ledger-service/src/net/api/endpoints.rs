@@ -233,7 +233,10 @@ fn account_filter(request: &Request) -> Result<AccountFilter, Response> {
 #[utoipa::path(
     get, path = "/v1/accounts/{id}/transfers",
     params(("id" = String, Path, description = "The account's id"), HistoryParams),
-    responses((status = 200, description = "In the order of their timestamps", body = Transfers))
+    responses(
+        (status = 200, description = "In the order of their timestamps", body = Transfers),
+        (status = 422, description = "The search reached its limit: see `until`", body = ErrorJson),
+    )
 )]
 /// The transfers of an account.
 pub(super) async fn account_transfers(api: &LedgerApi, request: &Request) -> Answer {
@@ -243,7 +246,10 @@ pub(super) async fn account_transfers(api: &LedgerApi, request: &Request) -> Ans
 #[utoipa::path(
     get, path = "/v1/accounts/{id}/balances",
     params(("id" = String, Path, description = "The account's id"), HistoryParams),
-    responses((status = 200, description = "Of accounts that keep history", body = Balances))
+    responses(
+        (status = 200, description = "Of accounts that keep history", body = Balances),
+        (status = 422, description = "The search reached its limit: see `until`", body = ErrorJson),
+    )
 )]
 /// The balances of an account after each of its transfers.
 pub(super) async fn account_balances(api: &LedgerApi, request: &Request) -> Answer {
@@ -259,7 +265,10 @@ fn query_filter(request: &Request) -> Result<QueryFilter, Response> {
 
 #[utoipa::path(
     post, path = "/v1/accounts/query", request_body = QueryFilterJson,
-    responses((status = 200, description = "In the order of their timestamps", body = Accounts))
+    responses(
+        (status = 200, description = "In the order of their timestamps", body = Accounts),
+        (status = 422, description = "The search reached its limit: see `until`", body = ErrorJson),
+    )
 )]
 /// Accounts that match a filter.
 pub(super) async fn query_accounts(api: &LedgerApi, request: &Request) -> Answer {
@@ -268,7 +277,10 @@ pub(super) async fn query_accounts(api: &LedgerApi, request: &Request) -> Answer
 
 #[utoipa::path(
     post, path = "/v1/transfers/query", request_body = QueryFilterJson,
-    responses((status = 200, description = "In the order of their timestamps", body = Transfers))
+    responses(
+        (status = 200, description = "In the order of their timestamps", body = Transfers),
+        (status = 422, description = "The search reached its limit: see `until`", body = ErrorJson),
+    )
 )]
 /// Transfers that match a filter.
 pub(super) async fn query_transfers(api: &LedgerApi, request: &Request) -> Answer {

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use batzen_http::{ErrorCode, Head, Request, Response, header};
-use batzen_ledger::{AccountFilter, Transfer, TransferFlags};
+use batzen_ledger::{AccountFilter, Transfer, TransferFlags, in_parts};
 use batzen_protocol::api::bank::RegisterRequest;
 use batzen_protocol::{Amount, Money};
 use batzen_service::{Answer, Reach, StaticPage, endpoint, escape_html, qr_code};
@@ -229,7 +229,7 @@ impl Service {
         }
         // Reservations and releases move no money and are skipped, so a page may need a second query.
         filter.limit = u32::try_from(2 * STATEMENT_ROWS + 1).expect("a small constant");
-        let ask = || self.ledger.get_account_transfers(filter);
+        let ask = || in_parts(filter, |filter| self.ledger.get_account_transfers(filter));
         let late = |_| FAILURES.try_later("the ledger does not answer");
         let found = tokio::time::timeout(READ_MAX, answered(ask)).await.map_err(late)?;
         let is_whole = found.len() < 2 * STATEMENT_ROWS + 1;
