@@ -99,7 +99,10 @@ impl Core {
         let lanes = match (config.lanes, store.backend().lanes_wanted()) {
             // A lane for each part of the store and one for commands over several.
             (0, Some(parts)) => (parts + 1).min(batzen_engine::LANES_MAX),
-            (0, None) => store.backend().round_trip().map_or(lanes, |time| config.lanes_at(time)),
+            // A round trip that is not known is not long.
+            (0, None) if config.store.is_database() => {
+                config.lanes_at(store.backend().round_trip().unwrap_or_default())
+            }
             _ => lanes,
         };
         let rules = rules(&store, master_public_key, &config)?;

@@ -93,8 +93,8 @@ pub(super) async fn check_expiration(
     if found.is_some() { Ok(()) } else { Err(error(too_late, "")) }
 }
 
-/// Checks the coins of a request, except for their balances, in the order of the protocol's table. `sign` makes the message that a coin
-/// signs: from its amount, denomination and hash of the age commitment.
+/// Checks the coins of a request, except for their balances, in the order of the protocol's table. `sign` makes the
+/// message that a coin signs: from its amount, denomination and hash of the age commitment.
 pub(super) async fn check_coins<T: DeserializeOwned, M: SignedMessage>(
     app: &Exchange,
     keys: &KeyState,
