@@ -12,7 +12,7 @@ use batzen_wallet::WalletError;
 use super::lock;
 
 /// The kinds of operations.
-const KINDS: [&str; 6] = ["pay", "send", "refund", "withdraw", "change", "recoup"];
+const KINDS: [&str; 7] = ["pay", "send", "transfer", "refund", "withdraw", "change", "recoup"];
 /// The reasons of failures.
 const REASONS: [&str; 5] = ["no-answer", "unavailable", "refused", "pending", "other"];
 /// The dashboard of a generator, which has none of its own: Grafana shows it beside the services.
@@ -51,17 +51,15 @@ impl LoadMetrics {
 
     /// Counts an operation.
     pub(super) fn count(&self, kind: &str, took: Duration) {
-        if let Some(index) = KINDS.iter().position(|known| *known == kind) {
-            self.times[index].time(took);
-        }
+        let index = KINDS.iter().position(|known| *known == kind);
+        self.times[index.expect("every kind has a histogram")].time(took);
     }
 
     /// Counts a failure.
     pub(super) fn fail(&self, error: &anyhow::Error) {
         let reason = reason(error);
-        if let Some(index) = REASONS.iter().position(|known| *known == reason) {
-            self.errors[index].inc();
-        }
+        let index = REASONS.iter().position(|known| *known == reason);
+        self.errors[index.expect("every reason has a counter")].inc();
     }
 }
 
@@ -116,6 +114,7 @@ mod tests {
         metrics.fail(&error);
         metrics.fail(&anyhow::anyhow!("the order has no order_id"));
         metrics.count("recoup", Duration::from_millis(3));
+        metrics.count("transfer", Duration::from_millis(3));
         metrics.offered.add(7);
         *lock(&metrics.money) = Money::new(12, 50_000_000).unwrap();
         let mut page = Page::new();
@@ -124,6 +123,7 @@ mod tests {
         for line in [
             "batzen_load_offered_total 7",
             "batzen_load_operation_seconds_count{operation=\"recoup\"} 1",
+            "batzen_load_operation_seconds_count{operation=\"transfer\"} 1",
             "batzen_load_operation_seconds_count{operation=\"pay\"} 0",
             "batzen_load_errors_total{reason=\"unavailable\"} 1",
             "batzen_load_errors_total{reason=\"other\"} 1",
