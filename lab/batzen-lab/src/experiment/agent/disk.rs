@@ -21,9 +21,9 @@ const LOOK_PAUSE: Duration = Duration::from_millis(100);
 /// The longest delay in milliseconds.
 pub(crate) const DELAY_MAX_MS: f64 = 60_000.0;
 
-/// Facts that the thread shares with its owner.
+/// The delay that the owner of a disk sets, and the time that its thread counts.
 #[derive(Debug, Default)]
-struct Shared {
+struct DiskState {
     delay_us: AtomicU64,
     /// Time for which a sync was held up.
     busy_us: AtomicU64,
@@ -32,7 +32,7 @@ struct Shared {
 /// The disk of a process, also of one that is started again. Its processes end with it.
 #[derive(Debug)]
 pub(super) struct Disk {
-    shared: Arc<Shared>,
+    state: Arc<DiskState>,
     /// Ends the thread of the process that was started last.
     ends: Arc<AtomicBool>,
 }
@@ -49,7 +49,7 @@ impl Disk {
     /// # Errors
     /// When the delay is none.
     pub(super) fn new(delay_ms: f64) -> io::Result<Self> {
-        let disk = Self { shared: Arc::default(), ends: Arc::default() };
+        let disk = Self { state: Arc::default(), ends: Arc::default() };
         disk.delay(delay_ms)?;
         Ok(disk)
     }
@@ -63,18 +63,18 @@ impl Disk {
             return Err(io::Error::other(format!("a delay is 0 to {DELAY_MAX_MS} ms")));
         }
         let delay = Duration::from_secs_f64(delay_ms / 1000.0);
-        self.shared.delay_us.store(micros(delay), Relaxed);
+        self.state.delay_us.store(micros(delay), Relaxed);
         Ok(())
     }
 
     /// The delay in milliseconds.
     pub(super) fn delay_ms(&self) -> f64 {
-        self.shared.delay_us.load(Relaxed) as f64 / 1000.0
+        self.state.delay_us.load(Relaxed) as f64 / 1000.0
     }
 
     /// Milliseconds for which a sync was held up.
     pub(super) fn busy_ms(&self) -> u64 {
-        self.shared.busy_us.load(Relaxed) / 1000
+        self.state.busy_us.load(Relaxed) / 1000
     }
 
     /// Starts a process on this disk; the one before has ended.
@@ -84,7 +84,7 @@ impl Disk {
     pub(super) fn spawn(&mut self, mut command: Command) -> io::Result<Child> {
         self.ends.store(true, Relaxed);
         self.ends = Arc::default();
-        let (shared, ends) = (Arc::clone(&self.shared), Arc::clone(&self.ends));
+        let (state, ends) = (Arc::clone(&self.state), Arc::clone(&self.ends));
         let (sender, receiver) = channel();
         // The filter of a thread is inherited, and the kernel kills the process when this thread ends.
         std::thread::Builder::new().name("disk".to_owned()).spawn(move || {
@@ -96,7 +96,7 @@ impl Disk {
             };
             let is_awaited = sender.send(child).is_ok();
             if let Some(listener) = listener.filter(|_| is_awaited)
-                && let Err(error) = attend(&listener, &shared, &ends)
+                && let Err(error) = attend(&listener, &state, &ends)
             {
                 tracing::error!(%error, "a slow disk has failed");
             }
@@ -110,13 +110,13 @@ fn micros(duration: Duration) -> u64 {
 }
 
 /// Answers questions, each after the delay, until the end.
-fn attend(listener: &OwnedFd, shared: &Shared, ends: &AtomicBool) -> io::Result<()> {
+fn attend(listener: &OwnedFd, state: &DiskState, ends: &AtomicBool) -> io::Result<()> {
     let mut held: VecDeque<(Instant, u64)> = VecDeque::new();
     let mut looked = Instant::now();
     while !ends.load(Relaxed) {
         let now = Instant::now();
         if !held.is_empty() {
-            shared.busy_us.fetch_add(micros(now - looked), Relaxed);
+            state.busy_us.fetch_add(micros(now - looked), Relaxed);
         }
         looked = now;
         while let Some((_, id)) = held.front().copied().filter(|(due, _)| *due <= now) {
@@ -134,7 +134,7 @@ fn attend(listener: &OwnedFd, shared: &Shared, ends: &AtomicBool) -> io::Result<
         if ready[0].revents().contains(PollFlags::IN)
             && let Some(id) = notify::receive(listener)?
         {
-            let delay = Duration::from_micros(shared.delay_us.load(Relaxed));
+            let delay = Duration::from_micros(state.delay_us.load(Relaxed));
             held.push_back((Instant::now() + delay, id));
         }
     }

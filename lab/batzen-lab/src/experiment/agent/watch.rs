@@ -114,10 +114,16 @@ impl Watch {
 
     /// Answers one request, whatever it asks for, with the page.
     fn answer(&self, mut stream: TcpStream) -> io::Result<()> {
-        stream.set_read_timeout(Some(CLIENT_PATIENCE))?;
+        // For the whole request: one that comes byte by byte would hold up the others.
+        let deadline = Instant::now() + CLIENT_PATIENCE;
         stream.set_write_timeout(Some(CLIENT_PATIENCE))?;
         let (mut request, mut length) = ([0; REQUEST_BYTES_MAX], 0);
         while !request[..length].windows(4).any(|end| end == b"\r\n\r\n") {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            stream.set_read_timeout(Some(left))?;
             let count = stream.read(&mut request[length..])?;
             if count == 0 {
                 return Ok(());
@@ -186,6 +192,18 @@ mod tests {
         let port = watch.listen("127.0.0.1").unwrap();
         // One that only measures the round trip.
         assert!(round_trip_ms(&format!("127.0.0.1:{port}"), 1, PROBE_PATIENCE).unwrap() > 0.0);
+        // One that never says what it wants, and one that takes its time.
+        let _silent = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        let mut slow = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        let slow = std::thread::spawn(move || {
+            for _ in 0..100 {
+                std::thread::sleep(CLIENT_PATIENCE / 10);
+                if slow.write_all(b"x").is_err() {
+                    return true;
+                }
+            }
+            false
+        });
         let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
         stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
         let mut answer = String::new();
@@ -199,6 +217,7 @@ mod tests {
         ] {
             assert!(answer.lines().any(|found| found == line.trim_end()), "{line}: {answer}");
         }
+        assert!(slow.join().unwrap(), "a request that comes byte by byte is given up");
         assert!(!answer.contains("disk_free"), "what is not known is missing: {answer}");
     }
 

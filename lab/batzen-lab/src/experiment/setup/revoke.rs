@@ -74,6 +74,8 @@ impl SetUp<'_> {
         let first = first.context("the topology has no exchange")?;
         let before = offered(&first)?;
         let revoked: Vec<String> = what.choose(&before)?.iter().map(HashCode::to_string).collect();
+        // Recorded first: what happens to the wallets would have no reason otherwise.
+        self.experiment.event("revoke", &format!("{} of {} denominations", revoked.len(), before.len()))?;
         let steps = revoked.iter().flat_map(|hash| ["revoke-denomination", hash]).chain(["upload"]);
         self.operate(&first, &steps.collect::<Vec<_>>())?;
         let deadline = Instant::now() + PATIENCE;
@@ -88,7 +90,6 @@ impl SetUp<'_> {
             }
             self.go_on(deadline, &late)?;
         }
-        self.experiment.event("revoke", &format!("{} of {} denominations", revoked.len(), before.len()))?;
         Ok(revoked.len())
     }
 }
