@@ -37,6 +37,8 @@ pub(crate) struct Flight {
     pub(crate) put_ns: u64,
     pub(crate) payer_notice: Option<Notice>,
     pub(crate) payee_notice: Option<Notice>,
+    /// Requests still to be repeated, because its behaviour is to send them twice.
+    pub(crate) repetitions: u8,
 }
 
 impl Flight {
@@ -56,7 +58,19 @@ impl Flight {
             put_ns: 0,
             payer_notice: None,
             payee_notice: None,
+            repetitions: match behaviour {
+                Behaviour::Duplicate => 2,
+                Behaviour::ChangedDuplicate => 1,
+                _ => 0,
+            },
         }
+    }
+
+    /// Returns whether the payer has its notice and nobody waits or sends any more. What a transfer that failed
+    /// would have repeated is left out, since a failure may come before the request that was to be repeated.
+    fn is_over(&self) -> bool {
+        let has_repeated = |notice: Notice| !notice.is_committed() || self.repetitions == 0;
+        self.payer_notice.is_some_and(has_repeated) && !self.awaits_patch()
     }
 
     /// Returns whether the payee waits for a notice of the switch's decision.
@@ -164,12 +178,16 @@ impl Book {
         self.shard(id).insert(id.0, flight);
     }
 
-    /// A transfer after `change`; `None` if it is not under way.
+    /// A transfer after `change`, which may have been all that it waited for; `None` if it is not under way.
     pub(crate) fn change(&self, id: TransferId, change: impl FnOnce(&mut Flight)) -> Option<Flight> {
         let mut shard = self.shard(id);
         let flight = shard.get_mut(&id.0)?;
         change(flight);
-        Some(*flight)
+        let flight = *flight;
+        if flight.is_over() {
+            shard.remove(&id.0);
+        }
+        Some(flight)
     }
 
     /// Records a participant's notice of how a transfer ended; `now_ms` is for the record.
@@ -196,7 +214,7 @@ impl Book {
             let _ = watcher.send(notice);
         }
         let ended = *flight;
-        if flight.payer_notice.is_some() && !flight.awaits_patch() {
+        if flight.is_over() {
             shard.remove(&id.0);
         }
         let contradicts = other.is_some_and(|other| other.is_committed() != notice.is_committed());
@@ -279,6 +297,22 @@ impl Book {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_transfer_is_kept_until_its_repetitions_are_sent() {
+        let book = Book::new(false);
+        let id = TransferId(9);
+        let send_again = |flight: &mut Flight| flight.repetitions -= 1;
+        book.begin(id, Flight::new(0, 1, 5, Behaviour::Duplicate));
+        assert!(matches!(book.receive_notice(id, Side::Payer, Notice::Committed, 9), News::First { .. }));
+        assert!(book.change(id, send_again).is_some(), "the payer's");
+        assert_eq!((book.under_way(), book.untold()), (1, 0));
+        assert!(book.change(id, send_again).is_some(), "the payee's");
+        assert_eq!(book.under_way(), 0);
+        book.begin(id, Flight::new(0, 1, 5, Behaviour::ChangedDuplicate));
+        assert!(matches!(book.receive_notice(id, Side::Payer, Notice::Error(3303), 9), News::First { .. }));
+        assert_eq!(book.under_way(), 0, "the prepare may have failed before there was anything to change");
+    }
 
     #[test]
     fn each_participant_is_notified_once() {

@@ -46,6 +46,9 @@ impl Worker {
                 flight.put_ns = now_ns;
                 flight.completed_ms = now_ms;
             }
+            What::PrepareAgain | What::PrepareChanged | What::FulfilAgain(_) if outgoing.tries == 0 => {
+                flight.repetitions = flight.repetitions.saturating_sub(1);
+            }
             _ => {}
         });
         // The transfer may have ended while this waited.
@@ -161,6 +164,8 @@ impl Worker {
         self.pump(port);
     }
 
+    /// Queues the repetition of a request, if repeating it is the behaviour of its transfer. The end of the transfer
+    /// may have been told before this answer was read; the book keeps the transfer until its repetitions are sent.
     fn acknowledged(&mut self, port: usize, outgoing: Outgoing) {
         let Outgoing { id, what, .. } = outgoing;
         let again = match what {
@@ -185,6 +190,8 @@ impl Worker {
     }
 
     fn refused(&mut self, outgoing: Outgoing, status: u16) {
+        // What was refused is not repeated.
+        self.shared.book.change(outgoing.id, |flight| flight.repetitions = 0);
         match outgoing.what {
             What::Prepare => {
                 let (refused, now_ms) = (Notice::Refused(status), self.shared.now_ms());
