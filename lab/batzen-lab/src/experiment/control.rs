@@ -22,6 +22,7 @@ use super::tally::{Second, Sum, times_table};
 use super::topology::Role;
 use super::{DirArgs, now_ms};
 use crate::bench::load::scrape::Page;
+use crate::bench::scenarios::options::Rate;
 
 /// The file with the plan of the load.
 pub(super) const PLAN: &str = "load.json";
@@ -70,9 +71,10 @@ struct StartArgs {
     /// Wallets on all generator hosts together; of transfers, the most under way
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     wallets: u32,
-    /// Operations begun a second, whatever the services do [default: each wallet acts again after its pause]
-    #[arg(long, value_name = "PER_SECOND", value_parser = rate)]
-    rate: Option<f64>,
+    /// Operations begun a second, whatever the services do, or a share of the knee of the last ramp (70%) [default: each wallet
+    /// acts again after its pause]
+    #[arg(long, value_name = "PER_SECOND|SHARE", value_parser = rate_or_share)]
+    rate: Option<Rate>,
     /// Average pause of a wallet between two operations, without --rate
     #[arg(long, value_name = "MS", default_value_t = 0)]
     think_ms: u64,
@@ -97,9 +99,9 @@ struct ScaleArgs {
 
 #[derive(Args, Clone, Debug)]
 struct RateArgs {
-    /// Operations begun a second; `free`: each wallet acts again after its pause
-    #[arg(value_name = "PER_SECOND")]
-    rate: String,
+    /// Operations begun a second, or a share of the knee of the last ramp (70%); `free`: each wallet acts again after its pause
+    #[arg(value_name = "PER_SECOND|SHARE|free", value_parser = rate_or_free)]
+    rate: RateChoice,
     #[command(flatten)]
     at: DirArgs,
 }
@@ -162,6 +164,39 @@ pub(super) fn rate(text: &str) -> Result<f64, String> {
     match text.parse::<f64>() {
         Ok(rate) if rate > 0.0 && rate <= 1e6 => Ok(rate),
         _ => Err("expected a number above 0, such as 50".to_owned()),
+    }
+}
+
+fn rate_or_share(text: &str) -> Result<Rate, String> {
+    let wrong = || "expected a number above 0, such as 50, or a share of the knee, such as 70%".to_owned();
+    if text.ends_with('%') {
+        return text.parse().map_err(|_| wrong());
+    }
+    rate(text).map(Rate::PerSecond).map_err(|_| wrong())
+}
+
+/// The rate that `load rate` sets.
+#[derive(Clone, Copy, Debug)]
+enum RateChoice {
+    Open(Rate),
+    /// Each wallet acts again after its pause.
+    Free,
+}
+
+fn rate_or_free(text: &str) -> Result<RateChoice, String> {
+    if text == "free" { Ok(RateChoice::Free) } else { rate_or_share(text).map(RateChoice::Open) }
+}
+
+/// The operations a second of a rate. A share is one of the knee of the last ramp.
+fn per_second(rate: Rate, knee_per_s: Option<f64>) -> anyhow::Result<f64> {
+    match rate {
+        Rate::PerSecond(per_s) => Ok(per_s),
+        Rate::OfPeak(share) => {
+            let knee_per_s = knee_per_s.context(
+                "a share of the knee needs a ramp that found one: run `batzen-lab load ramp`, or name operations a second",
+            )?;
+            Ok(share * knee_per_s)
+        }
     }
 }
 
@@ -449,12 +484,12 @@ impl Action {
         }
     }
 
-    /// The plan after a change of it.
-    fn changed(&self, plan: LoadPlan) -> anyhow::Result<LoadPlan> {
+    /// The plan after a change of it, where the last ramp found this knee.
+    fn changed(&self, plan: LoadPlan, knee_per_s: Option<f64>) -> anyhow::Result<LoadPlan> {
         Ok(match self {
             Self::Start(args) => LoadPlan {
                 wallets: args.wallets as usize,
-                rate_per_s: args.rate,
+                rate_per_s: args.rate.map(|rate| per_second(rate, knee_per_s)).transpose()?,
                 think_ms: args.think_ms,
                 mix: args.mix.unwrap_or(plan.mix),
                 seed: args.seed,
@@ -462,9 +497,9 @@ impl Action {
             Self::Stop(_) => LoadPlan::default(),
             Self::Scale(args) => LoadPlan { wallets: args.wallets as usize, ..plan },
             Self::Rate(args) => {
-                let rate_per_s = match args.rate.as_str() {
-                    "free" => None,
-                    text => Some(rate(text).map_err(anyhow::Error::msg)?),
+                let rate_per_s = match args.rate {
+                    RateChoice::Free => None,
+                    RateChoice::Open(rate) => Some(per_second(rate, knee_per_s)?),
                 };
                 LoadPlan { rate_per_s, ..plan }
             }
@@ -491,7 +526,8 @@ pub(super) fn run(command: &LoadCommand) -> anyhow::Result<ExitCode> {
         Action::Start(_) | Action::Stop(_) => LoadPlan { mix: usual_mix(&experiment), ..LoadPlan::default() },
         _ => saved_plan(&experiment)?,
     };
-    put_plan(&experiment, &mut generators, &command.action.changed(plan)?)?;
+    let knee_per_s = kept_ramp(&experiment).and_then(|ramp| ramp.knee_ops_per_s);
+    put_plan(&experiment, &mut generators, &command.action.changed(plan, knee_per_s)?)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -669,6 +705,20 @@ pub(super) fn kept_ramp(experiment: &Experiment) -> Option<Ramp> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rates_are_numbers_or_shares_of_the_knee() {
+        let of = |text: &str, knee| {
+            per_second(rate_or_share(text).unwrap(), knee).map_err(|error| error.to_string())
+        };
+        assert_eq!(of("50", None), Ok(50.0));
+        assert_eq!(of("70%", Some(200.0)), Ok(140.0));
+        assert!(of("70%", None).unwrap_err().contains("load ramp"));
+        for wrong in ["0", "-3", "0%", "x", "%", "1e9"] {
+            assert!(rate_or_share(wrong).unwrap_err().contains("70%"), "{wrong}");
+        }
+        assert!(matches!(rate_or_free("free"), Ok(RateChoice::Free)));
+    }
 
     #[test]
     fn growth_is_per_second_in_thousandths() {

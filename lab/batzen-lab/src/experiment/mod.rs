@@ -44,6 +44,7 @@ mod scenario;
 mod schema;
 mod setup;
 mod state;
+mod summary;
 mod sweep;
 mod tally;
 pub mod topology;
@@ -70,11 +71,13 @@ pub use pack::{PackArgs, run as pack};
 pub use provision::{ProvisionArgs, run as provision};
 pub use sweep::{SweepArgs, run as sweep};
 
+use crate::bench::results::result::SUMMARY_FILE;
 use agent::{Agent, Reply, Request};
 use pack::Opened;
 use placement::Instance;
 use setup::SetUp;
 use state::Experiment;
+use summary::Summary;
 use topology::{HostKind, Role, Step, Topology};
 
 /// The directory of an experiment
@@ -457,8 +460,7 @@ fn carry_out(
         json!({})
     });
     let path = experiment.dir.join("report.html");
-    let written = page::html(&experiment).and_then(|html| Ok(std::fs::write(&path, html)?));
-    if let Err(error) = written {
+    if let Err(error) = keep_page(&experiment, &path) {
         failed.push(format!("{}: {error:#}", path.display()));
     }
     if interrupted.load(Relaxed) {
@@ -482,6 +484,20 @@ fn carry_out(
         "report": path,
     });
     Ok((verdict, ramp))
+}
+
+/// Writes the page, and beside it the summary of the last load.
+fn keep_page(experiment: &Experiment, path: &Path) -> anyhow::Result<()> {
+    let kept = page::Kept::read(experiment);
+    std::fs::write(path, page::html(experiment, &kept)?)?;
+    let beside = path.parent().unwrap_or(Path::new(""));
+    if let Some(summary) = Summary::of(experiment, &kept) {
+        std::fs::write(beside.join(SUMMARY_FILE), serde_json::to_string_pretty(&summary)? + "\n")?;
+    }
+    if let Some(lines) = summary::by_minute(experiment, &kept) {
+        std::fs::write(beside.join(summary::BY_MINUTE), lines)?;
+    }
+    Ok(())
 }
 
 /// Takes a step as a user would: with this program.
@@ -743,9 +759,13 @@ pub fn check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
 /// When it holds no experiment.
 pub fn open(args: &OpenArgs, interrupted: &AtomicBool) -> anyhow::Result<ExitCode> {
     let opened = Opened::read(&args.kept)?;
-    let html = page::html(&opened.experiment)?;
     let path = args.out.clone().unwrap_or_else(|| opened.page(&args.kept));
-    std::fs::write(&path, html).with_context(|| path.display().to_string())?;
+    if args.kept.is_dir() && args.out.is_none() {
+        keep_page(&opened.experiment, &path).with_context(|| path.display().to_string())?;
+    } else {
+        let html = page::html(&opened.experiment, &page::Kept::read(&opened.experiment))?;
+        std::fs::write(&path, html).with_context(|| path.display().to_string())?;
+    }
     println!("{}", path.display());
     if args.prometheus {
         return page::serve_prometheus(&opened.experiment, interrupted);

@@ -171,7 +171,7 @@ fn stage(experiment: &Experiment, dir: &Path) -> anyhow::Result<()> {
     };
     put(Path::new(TOPOLOGY), &toml::to_string(&without_secrets(&experiment.topology))?)?;
     put(Path::new(super::state::STATE), &serde_json::to_string_pretty(&open_state(experiment))?)?;
-    put(Path::new("report.html"), &super::page::html(experiment)?)?;
+    put(Path::new("report.html"), &super::page::html(experiment, &super::page::Kept::read(experiment))?)?;
     for name in texts(experiment) {
         match std::fs::read(experiment.dir.join(&name)) {
             Ok(bytes) => put(&name, &String::from_utf8_lossy(&bytes))?,

@@ -490,8 +490,7 @@ pub(super) fn operations(experiment: &Experiment) -> u64 {
 ///
 /// # Errors
 /// When nothing was kept.
-pub(super) fn html(experiment: &Experiment) -> anyhow::Result<String> {
-    let kept = Kept::read(experiment);
+pub(super) fn html(experiment: &Experiment, kept: &Kept) -> anyhow::Result<String> {
     ensure!(!kept.events.is_empty(), "{} holds no events: nothing was kept", experiment.dir.display());
     let mut out = String::with_capacity(64 << 10);
     begin(&mut out, &format!("Experiment {}", experiment.topology.name));

@@ -218,7 +218,7 @@ impl Role {
             // The pages of its workers.
             Self::Worker => &[9181, 9182, 9183, 9184],
             // Its page, and the callbacks of the participants that it plays.
-            Self::Load => &[9590, 9701, 9702, 9703, 9704],
+            Self::Load => &[9590, 9701, 9702, 9703, 9704, 9705, 9706],
             Self::Proxy => &[8443],
             Self::Merchant => &[9966],
             Self::Auditor => &[8083],

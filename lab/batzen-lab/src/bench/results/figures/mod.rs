@@ -20,7 +20,7 @@ use super::output;
 use super::table::{self, Results};
 use crate::bench::BenchError;
 use crate::bench::error::Result;
-use crate::bench::results::result::{LIMITS_FILE, RESULT_FILE};
+use crate::bench::results::result::{LIMITS_FILE, RESULT_FILE, SUMMARY_FILE};
 
 mod formula;
 mod others;
@@ -211,7 +211,7 @@ impl Kept {
         }
         let directory = self.root.join(name);
         let own = format!("{name}.json");
-        let path = [RESULT_FILE, LIMITS_FILE, &own].map(|file| directory.join(file));
+        let path = [RESULT_FILE, LIMITS_FILE, SUMMARY_FILE, &own].map(|file| directory.join(file));
         let path = path.iter().find(|path| path.is_file());
         let path = path.ok_or_else(|| format!("there is no result {name:?}"))?;
         let text = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;

@@ -41,6 +41,8 @@ pub const UNKNOWN: &str = "unknown";
 pub(crate) const RESULT_FILE: &str = "result.json";
 /// Name of the file with the limits of a machine.
 pub(crate) const LIMITS_FILE: &str = "limits.json";
+/// Name of the file with the summary of a kept experiment.
+pub(crate) const SUMMARY_FILE: &str = "summary.json";
 /// Name of the file with the [`Sample`]s.
 pub(crate) const SERIES_FILE: &str = "series.csv";
 /// Name of the file with the [moments](crate::bench::load::moments).
