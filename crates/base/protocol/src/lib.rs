@@ -6,6 +6,7 @@
 
 mod amount;
 pub mod api;
+pub mod calendar;
 pub mod canonical;
 pub mod denominations;
 pub mod econtract;

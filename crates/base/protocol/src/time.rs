@@ -7,6 +7,8 @@ use serde::de::{self, IgnoredAny, MapAccess};
 use serde::ser::{Error as _, SerializeMap};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::calendar::Date;
+
 const MICROS_PER_SECOND: u64 = 1_000_000;
 /// Durations on the wire stay below 2⁵³ microseconds.
 const MAX_WIRE_MICROS: u64 = (1 << 53) - 1;
@@ -121,36 +123,25 @@ impl fmt::Display for Timestamp {
     /// RFC 3339 in UTC (`2023-11-14T22:13:20Z`), or `never`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(secs) = self.as_secs() else { return f.write_str("never") };
-        let (year, month, day) = civil_from_days(secs / 86_400);
         let (hour, minute, second) = (secs / 3600 % 24, secs / 60 % 60, secs % 60);
-        write!(f, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+        write!(f, "{}T{hour:02}:{minute:02}:{second:02}Z", date(secs))
     }
 }
 
-/// Year, month and day of the proleptic Gregorian calendar, `days` after 1970-01-01.
-fn civil_from_days(days: u64) -> (u64, u64, u64) {
-    // Eras of 400 years begin on 1 March, so that leap days end years.
-    let days = days + 719_468;
-    let (era, day_of_era) = (days / 146_097, days % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted + 2) / 5 + 1;
-    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
-    (era * 400 + year_of_era + u64::from(month <= 2), month, day)
+/// The day of an instant, in seconds since 1970.
+fn date(secs: u64) -> Date {
+    Date::from_days((secs / 86_400).cast_signed())
 }
 
 /// First second of a calendar year (UTC), from 1970 on.
 pub fn year_start(year: u64) -> Timestamp {
-    let past = year.max(1970) - 1;
-    let leap_days = past / 4 - past / 100 + past / 400;
-    // 719,162 days lie before 1970 in the proleptic Gregorian calendar.
-    Timestamp::from_secs((past * 365 + leap_days - 719_162) * 86_400)
+    let year = i64::try_from(year.max(1970)).expect("a year of this era");
+    Timestamp::from_secs(Date { year, month: 1, day: 1 }.days().cast_unsigned() * 86_400)
 }
 
 /// Calendar year (UTC) of a time; `None` for never.
 pub fn year_of(time: Timestamp) -> Option<u64> {
-    time.as_secs().map(|secs| civil_from_days(secs / 86_400).0)
+    time.as_secs().map(|secs| date(secs).year.cast_unsigned())
 }
 
 /// A length of time in microseconds, or forever ("relative time").

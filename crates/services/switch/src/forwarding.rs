@@ -10,8 +10,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use batzen_http::{Bytes, Drain};
+use batzen_http::{Bytes, Drain, http_date};
 use batzen_metrics::Counter;
+use batzen_protocol::Timestamp;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::Instant;
 
@@ -21,7 +22,6 @@ use crate::errors::ApiError;
 use crate::messages::{ErrorBody, SWITCH_NAME};
 use crate::outbox::render::{assemble, error_information, special_or_general};
 use crate::outbox::wire::{Link, split_url};
-use crate::values::format_http_date;
 
 /// Limits and retries of messages that are not recorded.
 #[derive(Clone, Copy, Debug)]
@@ -206,7 +206,7 @@ impl Forwarder {
 
     /// A callback that the switch writes itself, to the sender's path.
     pub(crate) fn own_note(&self, sender: &Sender, body: Vec<u8>) -> Note {
-        let date = format_http_date((self.clock)() / 1000);
+        let date = http_date(Timestamp::from_secs((self.clock)() / 1_000_000));
         let directory = self.directory.now();
         let headers = format!(
             "content-type: {}\r\ndate: {date}\r\nfspiop-source: {SWITCH_NAME}\r\nfspiop-destination: {}\r\n",

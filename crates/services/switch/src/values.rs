@@ -3,6 +3,8 @@
 
 use std::fmt::Write as _;
 
+use batzen_protocol::calendar::Date;
+
 /// Decimals of an amount: amounts are counted in ten-thousandths.
 pub const SCALE: u32 = 4;
 const UNIT: u128 = 10_u128.pow(SCALE);
@@ -145,11 +147,6 @@ pub fn format_hash(bytes: &[u8; 32]) -> String {
     text
 }
 
-/// Days from 1970 to the first of March of year 0, and of a 400-year cycle (Hinnant's civil calendar
-/// algorithms).
-const ERA_DAYS: i64 = 146_097;
-const EPOCH_DAYS: i64 = 719_468;
-
 /// Parses an ISO 8601 instant with milliseconds and zone into milliseconds since 1970:
 /// `2026-11-21T15:04:05.678Z` or with `+01:00` instead of `Z`. `None` for any other text, and for times
 /// before 1970.
@@ -178,57 +175,12 @@ pub fn parse_time(text: &str) -> Option<u64> {
         }
         _ => return None,
     };
-    if !(1..=12).contains(&month) || day < 1 || hour > 23 || minute > 59 || second > 59 {
+    if hour > 23 || minute > 59 || second > 59 {
         return None;
     }
-    let days = days_of(year, month, day);
-    if civil_of(days) != (year, month, day) {
-        return None;
-    }
+    let days = Date::new(year, month, day)?.days();
     let minutes = days * 1440 + hour * 60 + minute - offset_minutes;
     u64::try_from((minutes * 60 + second) * 1000 + milli).ok()
-}
-
-/// Formats milliseconds since 1970 as an ISO 8601 instant in UTC.
-#[must_use]
-pub fn format_time(millis: u64) -> String {
-    let (seconds, milli) = (millis / 1000, millis % 1000);
-    let (days, second) = (seconds / 86_400, seconds % 86_400);
-    let (year, month, day) = civil_of(i64::try_from(days).unwrap_or(i64::MAX / 1000));
-    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{milli:03}Z")
-}
-
-/// Formats milliseconds since 1970 as the date of an HTTP header.
-#[must_use]
-pub fn format_http_date(millis: u64) -> String {
-    const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
-    const MONTHS: [&str; 12] =
-        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
-    let seconds = millis / 1000;
-    let (days, second) = (seconds / 86_400, seconds % 86_400);
-    let (year, month, day) = civil_of(i64::try_from(days).unwrap_or(i64::MAX / 1000));
-    let weekday = DAYS[usize::try_from(days % 7).expect("below seven")];
-    let month = MONTHS[usize::try_from(month - 1).expect("a month")];
-    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-    format!("{weekday}, {day:02} {month} {year:04} {hour:02}:{minute:02}:{second:02} GMT")
-}
-
-fn days_of(year: i64, month: i64, day: i64) -> i64 {
-    let year = if month <= 2 { year - 1 } else { year };
-    let (era, of_era) = (year.div_euclid(400), year.rem_euclid(400));
-    let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
-    era * ERA_DAYS + of_era * 365 + of_era / 4 - of_era / 100 + day_of_year - EPOCH_DAYS
-}
-
-fn civil_of(days: i64) -> (i64, i64, i64) {
-    let days = days + EPOCH_DAYS;
-    let (era, of_era) = (days.div_euclid(ERA_DAYS), days.rem_euclid(ERA_DAYS));
-    let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / (ERA_DAYS - 1)) / 365;
-    let day_of_year = of_era - (365 * year + year / 4 - year / 100);
-    let shifted = (5 * day_of_year + 2) / 153;
-    let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
-    (year + era * 400 + i64::from(month <= 2), month, day_of_year - (153 * shifted + 2) / 5 + 1)
 }
 
 /// The ledger code of a currency: its three letters encoded as a number, so that no table is needed. `None`
@@ -251,6 +203,7 @@ pub fn currency_text(number: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use batzen_protocol::calendar::format_ms;
     use proptest::prelude::*;
 
     #[test]
@@ -308,7 +261,7 @@ mod tests {
         assert_eq!(parse_time("2026-11-21T15:04:05.678Z"), Some(1_795_273_445_678));
         assert_eq!(parse_time("2026-11-21T16:04:05.678+01:00"), parse_time("2026-11-21T15:04:05.678Z"));
         assert_eq!(
-            parse_time("2024-02-29T00:00:00.000Z").map(format_time).unwrap(),
+            parse_time("2024-02-29T00:00:00.000Z").map(format_ms).unwrap(),
             "2024-02-29T00:00:00.000Z"
         );
         for bad in [
@@ -323,7 +276,6 @@ mod tests {
         ] {
             assert_eq!(parse_time(bad), None, "{bad}");
         }
-        assert_eq!(format_http_date(784_111_777_000), "Sun, 06 Nov 1994 08:49:37 GMT");
     }
 
     #[test]
@@ -337,7 +289,7 @@ mod tests {
         fn what_is_written_is_read_again(amount in 0..10_u128.pow(22), hash: [u8; 32], millis in 0..253_402_300_800_000_u64) {
             prop_assert_eq!(parse_amount(&format_amount(amount)), Some(amount));
             prop_assert_eq!(parse_hash(&format_hash(&hash)), Some(hash));
-            prop_assert_eq!(parse_time(&format_time(millis)), Some(millis));
+            prop_assert_eq!(parse_time(&format_ms(millis)), Some(millis));
         }
 
         #[test]

@@ -1,6 +1,7 @@
 //! Dates in HTTP headers.
 
 use batzen_protocol::Timestamp;
+use batzen_protocol::calendar::Date;
 
 const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
 const MONTHS: [&str; 12] =
@@ -14,22 +15,11 @@ const SECS_MAX: u64 = 253_402_300_799;
 pub fn http_date(time: Timestamp) -> String {
     let secs = time.as_secs().unwrap_or(SECS_MAX).min(SECS_MAX);
     let (days, second) = (secs / 86_400, secs % 86_400);
-    // The civil date from a day count, after Howard Hinnant: years start in March, so that the leap day is
-    // the last.
-    let shifted = days + 719_468;
-    let era = shifted / 146_097;
-    let day_of_era = shifted % 146_097;
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = (month_from_march + 2) % 12;
-    let year = year_of_era + era * 400 + u64::from(month < 2);
-    let index = |value: u64| usize::try_from(value).expect("days and months are small");
+    let Date { year, month, day } = Date::from_days(days.cast_signed());
+    let weekday = DAYS[usize::try_from(days % 7).expect("below seven")];
+    let month = MONTHS[usize::try_from(month - 1).expect("a month")];
     format!(
-        "{}, {day:02} {} {year:04} {:02}:{:02}:{:02} GMT",
-        DAYS[index(days % 7)],
-        MONTHS[index(month)],
+        "{weekday}, {day:02} {month} {year:04} {:02}:{:02}:{:02} GMT",
         second / 3_600,
         second / 60 % 60,
         second % 60

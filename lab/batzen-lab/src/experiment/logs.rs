@@ -4,6 +4,7 @@ use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use batzen_protocol::calendar::Date;
 use clap::Args;
 use serde_json::json;
 
@@ -43,23 +44,16 @@ struct LogLine {
     text: String,
 }
 
-/// The days from 1970 to a day of the Gregorian calendar.
-fn days_since_1970(year: u64, month: u64, day: u64) -> Option<u64> {
-    // Years begin in March, so that the leap day is the last.
-    let (year, month) = if month > 2 { (year, month - 3) } else { (year.checked_sub(1)?, month + 9) };
-    let days = 365 * year + year / 4 - year / 100 + year / 400 + (153 * month + 2) / 5 + day;
-    days.checked_sub(719_469)
-}
-
 /// The time at the begin of a line, as our services, PostgreSQL and nginx write it in UTC: milliseconds since 1970.
 fn time_ms(line: &str) -> Option<u64> {
-    let number = |from: usize, to: usize| line.get(from..to)?.parse::<u64>().ok();
+    let number = |from: usize, to: usize| line.get(from..to)?.parse::<u32>().ok();
     let is_at = |at: usize, of: &str| line.get(at..=at).is_some_and(|found| of.contains(found));
     if !(is_at(4, "-/") && is_at(7, "-/") && is_at(10, "T ") && is_at(13, ":") && is_at(16, ":")) {
         return None;
     }
-    let days = days_since_1970(number(0, 4)?, number(5, 7)?, number(8, 10)?)?;
-    let seconds = number(11, 13)? * 3600 + number(14, 16)? * 60 + number(17, 19)?;
+    let [year, month, day] = [number(0, 4)?, number(5, 7)?, number(8, 10)?].map(i64::from);
+    let days = u64::try_from(Date::new(year, month, day)?.days()).ok()?;
+    let seconds = u64::from(number(11, 13)? * 3600 + number(14, 16)? * 60 + number(17, 19)?);
     let fraction = line.get(19..23).and_then(|text| text.strip_prefix('.')?.parse::<u64>().ok());
     Some((days * 86_400 + seconds) * 1000 + fraction.unwrap_or(0))
 }

@@ -1,5 +1,8 @@
 //! Builds requests to the switch as bytes, and parses its callbacks.
 
+use batzen_http::http_date;
+use batzen_protocol::Timestamp;
+use batzen_protocol::calendar::format_ms;
 use serde::Deserialize;
 
 use crate::participants::book::Flight;
@@ -102,7 +105,7 @@ impl Scratch {
         body.extend_from_slice(b"\",\"condition\":\"");
         ilp::encode(body, &flight.condition);
         body.extend_from_slice(b"\",\"expiration\":\"");
-        text::date_time(body, flight.expiration_ms);
+        body.extend_from_slice(format_ms(flight.expiration_ms).as_bytes());
         body.extend_from_slice(b"\"}");
     }
 
@@ -115,7 +118,7 @@ impl Scratch {
         body.extend_from_slice(b"\",\"fulfilment\":\"");
         ilp::encode(body, fulfilment);
         body.extend_from_slice(b"\",\"completedTimestamp\":\"");
-        text::date_time(body, flight.completed_ms);
+        body.extend_from_slice(format_ms(flight.completed_ms).as_bytes());
         body.extend_from_slice(b"\"}");
     }
 
@@ -141,8 +144,7 @@ impl Scratch {
     ) {
         if self.date_s != now_ms / 1000 || self.date.is_empty() {
             self.date_s = now_ms / 1000;
-            self.date.clear();
-            text::http_date(&mut self.date, now_ms);
+            self.date = http_date(Timestamp::from_secs(self.date_s)).into_bytes();
         }
         out.clear();
         out.extend_from_slice(method.as_bytes());

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 
+use batzen_protocol::calendar::format_ms;
 use batzen_tables::switch::{BodyKey, BodyKind, BodyRow, BulkRow, TransferRow};
 
 use super::render::{Ready, Renderer, error_information};
@@ -9,7 +10,7 @@ use crate::errors::ApiError;
 use crate::messages::{BulkFulfil, BulkPrepare, BulkResult, BulkState, TransferState};
 use crate::rules::bulks;
 use crate::rules::state::{TransferStage, history};
-use crate::values::{format_hash, format_time, format_uuid, parse_uuid};
+use crate::values::{format_hash, format_uuid, parse_uuid};
 
 /// Header fields that belong to a signature of the body.
 const SIGNATURE_LINES: [&str; 3] = ["fspiop-signature:", "fspiop-uri:", "fspiop-http-method:"];
@@ -53,7 +54,7 @@ impl Renderer<'_> {
         }
         let fulfil = BulkFulfil {
             bulk_transfer_state: state,
-            completed_timestamp: (bulk.completed != 0).then(|| format_time(bulk.completed).into()),
+            completed_timestamp: (bulk.completed != 0).then(|| format_ms(bulk.completed).into()),
             individual_transfer_results: self.results(bulk),
             extension_list: None,
         };

@@ -3,6 +3,9 @@
 
 use std::collections::HashMap;
 
+use batzen_http::http_date;
+use batzen_protocol::Timestamp;
+use batzen_protocol::calendar::format_ms;
 use batzen_store::{Found, Store, StoreError};
 use batzen_tables::switch::{
     Bodies, BodyKey, BodyKind, BodyRow, BulkKey, BulkRow, Bulks, Outbox, TransferKey, TransferRow, Transfers,
@@ -15,7 +18,7 @@ use crate::messages::{
 };
 use crate::rules::state::TransferStage;
 use crate::rules::{MessageKind, bulks};
-use crate::values::{format_hash, format_http_date, format_time, format_uuid};
+use crate::values::{format_hash, format_uuid};
 
 /// A message ready to be sent.
 #[derive(Debug)]
@@ -132,7 +135,7 @@ impl Renderer<'_> {
                 let committed = TransferStage::of(transfer).external() == TransferState::Committed;
                 let patch = Patch {
                     transfer_state: if committed { TransferState::Committed } else { TransferState::Aborted },
-                    completed_timestamp: format_time(transfer.completed).into(),
+                    completed_timestamp: format_ms(transfer.completed).into(),
                     extension_list: None,
                 };
                 let path = format!("/transfers/{}", format_uuid(id));
@@ -162,7 +165,7 @@ impl Renderer<'_> {
         let committed = state == TransferState::Committed;
         let fulfil = Fulfil {
             fulfilment: transfer.fulfilment.filter(|_| committed).map(|bytes| format_hash(&bytes).into()),
-            completed_timestamp: (transfer.completed != 0).then(|| format_time(transfer.completed).into()),
+            completed_timestamp: (transfer.completed != 0).then(|| format_ms(transfer.completed).into()),
             transfer_state: state,
             extension_list: None,
         };
@@ -199,7 +202,7 @@ impl Renderer<'_> {
     }
 
     pub(super) fn own_headers(&self, content_type: &str) -> String {
-        let date = format_http_date(self.now_ms);
+        let date = http_date(Timestamp::from_secs(self.now_ms / 1000));
         let to = self.directory.name(self.to.number);
         format!(
             "content-type: {content_type}\r\ndate: {date}\r\nfspiop-source: {SWITCH_NAME}\r\n\

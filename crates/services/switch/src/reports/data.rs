@@ -1,5 +1,7 @@
 //! Input of the reports. Amounts are ten-thousandths of the currency, as in the participants' interface.
 
+use batzen_protocol::calendar::{Date, format_ms};
+
 use crate::reports::ReportError;
 
 /// Digits after the point in these amounts.
@@ -80,31 +82,14 @@ impl Instant {
     /// `2026-11-21`.
     #[must_use]
     pub fn date(self) -> String {
-        let (year, month, day) = civil(self.0 / 86_400_000);
-        format!("{year:04}-{month:02}-{day:02}")
+        Date::of_ms(self.0).to_string()
     }
 
     /// `2026-11-21T15:04:05.678Z`.
     #[must_use]
     pub fn date_time(self) -> String {
-        let in_day = self.0 % 86_400_000;
-        let (hour, minute) = (in_day / 3_600_000, in_day / 60_000 % 60);
-        let (second, milli) = (in_day / 1000 % 60, in_day % 1000);
-        format!("{}T{hour:02}:{minute:02}:{second:02}.{milli:03}Z", self.date())
+        format_ms(self.0)
     }
-}
-
-/// Year, month and day of a day counted from 1970-01-01, by eras of 400 years that begin in March (Hinnant,
-/// "chrono-Compatible Low-Level Date Algorithms").
-const fn civil(days: u64) -> (u64, u64, u64) {
-    let shifted = days + 719_468;
-    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
-    (year_of_era + era * 400 + if month <= 2 { 1 } else { 0 }, month, day)
 }
 
 /// A bank, as known to the settlement bank.

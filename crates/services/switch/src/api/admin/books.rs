@@ -5,6 +5,7 @@ use std::ops::{Bound, ControlFlow};
 
 use batzen_http::Response;
 use batzen_protocol::Timestamp;
+use batzen_protocol::calendar::format_ms;
 use batzen_store::StoreError;
 use batzen_tables::switch::{
     AccountKind, Endpoints, HUB, Models, Movements, Nets, ParticipantKey, Participants, SwitchAccountKey,
@@ -19,9 +20,7 @@ use crate::rules::movements::{MovementKind, MovementState};
 use crate::rules::state::{TransferStage, history};
 use crate::rules::windows::WindowState;
 use crate::rules::{Change, Refusal};
-use crate::values::{
-    currency_text, format_amount, format_signed, format_time, format_uuid, parse_time, parse_uuid,
-};
+use crate::values::{currency_text, format_amount, format_signed, format_uuid, parse_time, parse_uuid};
 
 /// The most entries in one statement.
 const STATEMENT_MAX: usize = 10_000;
@@ -35,7 +34,7 @@ fn unknown(what: &'static str) -> Response {
 }
 
 pub(super) fn time(time: Timestamp) -> String {
-    format_time(time.as_micros() / 1000)
+    format_ms(time.as_micros() / 1000)
 }
 
 fn signed(amount: u128) -> i128 {
@@ -366,7 +365,7 @@ impl OperatorRequest<'_> {
         let steps: Vec<Value> = history(&row)
             .map(|step| {
                 json!({
-                    "state": step.state.name(), "time": format_time(step.micros / 1000),
+                    "state": step.state.name(), "time": format_ms(step.micros / 1000),
                     "reason": (step.reason != 0).then(|| step.reason.to_string()),
                 })
             })
@@ -377,7 +376,7 @@ impl OperatorRequest<'_> {
                 "transferId": id, "payerFsp": directory.name(row.payer), "payeeFsp": directory.name(row.payee),
                 "amount": { "currency": currency_text(row.currency), "amount": format_amount(row.amount) },
                 "state": TransferStage::of(&row).name(), "settlementWindowId": (row.window != 0).then_some(row.window),
-                "expiration": format_time(row.expiration), "error": row.error_text, "history": steps,
+                "expiration": format_ms(row.expiration), "error": row.error_text, "history": steps,
             }),
         ))
     }

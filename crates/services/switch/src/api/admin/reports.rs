@@ -10,6 +10,7 @@ use crate::reports::tables::{self, Entry, EntryKind, Statement};
 use crate::reports::transfer::{PACS002, PACS008, Status, Transfer};
 use crate::reports::{ReportError, camt053, camt054, pacs009};
 use batzen_http::{Request, Response};
+use batzen_protocol::calendar::format_ms;
 use batzen_store::StoreError;
 use batzen_tables::switch::{NetKey, NetRow, Nets, TransferKey, TransferRow, Transfers, WindowKey, Windows};
 use serde_json::{Value, json};
@@ -23,7 +24,7 @@ use crate::rules::state::{TransferStage, received_millis};
 use crate::rules::windows::WindowState;
 use crate::settlement::{Settlement, net};
 use crate::treasury::OperatorError;
-use crate::values::{currency_text, format_signed, format_time, format_uuid, parse_uuid};
+use crate::values::{currency_text, format_signed, format_uuid, parse_uuid};
 
 /// The settlement bank's name in headers of messages.
 const SETTLEMENT_BANK: &str = "SETTLEMENT-BANK";
@@ -349,7 +350,7 @@ fn statement_json(window: u64, statement: &Statement) -> Value {
             // The table of the same statement has checked it.
             position += entry.change;
             json!({
-                "time": format_time(entry.at.0), "kind": entry.kind.name(), "transferId": entry.reference,
+                "time": format_ms(entry.at.0), "kind": entry.kind.name(), "transferId": entry.reference,
                 "counterparty": entry.counterparty, "change": format_signed(entry.change),
                 "position": format_signed(position),
             })

@@ -7,13 +7,14 @@ use std::time::Duration;
 use batzen_http::client::{Client, ClientOptions, Reply};
 use batzen_http::{Drain, Handler, Listen, Method, Request, Response, Server, ServerOptions};
 use batzen_ledger::{Ledger, MemoryLedger};
+use batzen_protocol::calendar::format_ms;
 use batzen_store::Store;
 use batzen_store::memory::MemoryBackend;
 use batzen_switch::clearing::Balances;
 use batzen_switch::fulfilment::condition_of;
 use batzen_switch::rules::Change;
 use batzen_switch::treasury::Funds;
-use batzen_switch::values::{currency_number, format_hash, format_time, format_uuid, parse_amount};
+use batzen_switch::values::{currency_number, format_hash, format_uuid, parse_amount};
 use batzen_switch::{Delivery, Forwarding, Operator, RunningSwitch, Switch, SwitchConfig};
 use serde_json::{Value, json};
 
@@ -277,7 +278,7 @@ impl Scene {
             "transferId": format_uuid(id), "payerFsp": self.fsps[payer].name, "payeeFsp": self.fsps[payee].name,
             "amount": { "currency": CURRENCY, "amount": amount },
             "ilpPacket": "AYIBgQAAAAAAAASwNGxldmVsb25lLmRmc3AxLm1lci45", "condition": format_hash(&condition_of(fulfilment)),
-            "expiration": format_time(self.clock.millis() + 30_000),
+            "expiration": format_ms(self.clock.millis() + 30_000),
         })
     }
 
@@ -286,7 +287,7 @@ impl Scene {
         json!({
             "bulkTransferId": format_uuid(id), "bulkQuoteId": format_uuid(id), "payerFsp": "fsp1",
             "payeeFsp": "fsp2", "individualTransfers": items,
-            "expiration": format_time(self.clock.millis() + 30_000),
+            "expiration": format_ms(self.clock.millis() + 30_000),
         })
     }
 

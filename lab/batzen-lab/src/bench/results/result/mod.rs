@@ -15,6 +15,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use batzen_protocol::Timestamp;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
@@ -425,18 +426,7 @@ fn parse_json<T: serde::de::DeserializeOwned>(
 /// Seconds since 1970 as RFC 3339 in UTC.
 #[must_use]
 pub(crate) fn utc(unix_s: u64) -> String {
-    let (days, second) = (unix_s / 86_400, unix_s % 86_400);
-    // Howard Hinnant, "chrono-compatible low-level date algorithms": years begin in March, so that leap days
-    // come last.
-    let z = days + 719_468;
-    let (era, day_of_era) = (z / 146_097, z % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let shifted_month = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
-    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
-    format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", second / 3600, second / 60 % 60, second % 60)
+    Timestamp::from_secs(unix_s).to_string()
 }
 
 /// The present moment as RFC 3339 in UTC.
