@@ -1,8 +1,8 @@
 //! Payments that are taken back, declined, expire, or meet a race or a lie.
 
 use super::*;
-use batzen_protocol::Timestamp;
 use batzen_protocol::signatures::{SignedMessage, WalletPurseDelete};
+use batzen_protocol::{ErrorCode, Timestamp};
 use batzen_wallet::core::http::HttpResponse;
 use batzen_wallet::{Coin, CoinStatus};
 
@@ -158,6 +158,38 @@ async fn expired_money_comes_back() {
         check_no_loss(&alice);
         assert_eq!(world.network.conflicts(), 0);
     }
+}
+
+/// Some exchanges refuse to repeat what they have carried out, as a purse that expires too early. That is no proof that
+/// nothing was paid in.
+#[tokio::test]
+async fn a_purse_refused_when_repeated_may_have_been_paid_into() {
+    let world = World::new().await;
+    let alice = person(&world, 1, "KUDOS:10").await;
+    let before = available(&alice);
+    let answer_with = |status, code: ErrorCode| {
+        let body = format!("{{\"code\": {}}}", code.to_u32()).into_bytes();
+        world.network.change_answers(move |request, answer| {
+            let is_new = request.url.ends_with("/create");
+            if is_new {
+                HttpResponse { status, body: body.clone(), ..HttpResponse::default() }
+            } else {
+                answer
+            }
+        });
+    };
+    answer_with(502, ErrorCode::NONE);
+    assert!(alice.send_money(&of("KUDOS:2.5")).await.is_err());
+    world.set_time(LATER).await;
+    world.expire_purses().await;
+    answer_with(400, ErrorCode::EXCHANGE_PURSE_CREATE_EXPIRATION_BEFORE_NOW);
+    settle(&[&alice]).await;
+    let sent = row(&alice, "send");
+    assert_eq!((sent.status, sent.effect.as_str()), (Status::Failed, "+KUDOS:0"));
+    assert!(alice.evidence().is_empty(), "the coins' histories explain it");
+    assert!(available(&alice).money >= before.money.checked_sub(money("KUDOS:0.5")).unwrap());
+    check_books(&world, &[&alice]);
+    check_no_loss(&alice);
 }
 
 /// The receiver accepts in time, but the sender's wallet hears of it only after the expiration, when the
