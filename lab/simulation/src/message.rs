@@ -171,6 +171,8 @@ pub enum Event {
     DiskSpace(ProcessId),
     /// A clock steps.
     ClockStep(ProcessId),
+    /// A customer asks the shop once more for the refunds of everything that it has bought.
+    RefundQuestion(usize),
 }
 
 /// The context of events: everything but the processes.

@@ -218,6 +218,8 @@ impl World {
         }
         for customer in &mut self.customers {
             customer.step_clock(0);
+            // Once the last message that was delayed has arrived.
+            context.caused.push((2 * HOUR, Event::RefundQuestion(customer.index)));
         }
     }
 
@@ -294,6 +296,7 @@ impl World {
                     ProcessId::Customer(index) => self.customers[index].timer(context, timer),
                 }
             }
+            Event::RefundQuestion(index) => self.customers[index].ask_for_refunds(context),
             Event::Restart(place) => self.restart(context, place),
             Event::Crash(place) => {
                 if context.is_active {

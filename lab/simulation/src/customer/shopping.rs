@@ -4,7 +4,7 @@ use batzen_protocol::Timestamp;
 use batzen_wallet::core::http::HttpResponse;
 use batzen_wallet::core::purchase::order::PayUri;
 use batzen_wallet::core::purchase::{Order, PurchaseStage, SignedContract, pay, refunds};
-use batzen_wallet::core::state::OpKind;
+use batzen_wallet::core::state::{OpKind, WalletOperation};
 use batzen_wallet::core::{self, Change, Next, OpId};
 
 use super::{Customer, Purpose};
@@ -71,6 +71,24 @@ impl Customer {
             self.go_on(context)?;
         }
         Ok(())
+    }
+
+    /// Asks for the refunds of everything bought. The owner may have approved one in an answer that was lost, and the shop may
+    /// have had the exchange pay it because an earlier question arrived late; the wallet learns of it when it asks.
+    pub(crate) fn ask_for_refunds(&mut self, context: &mut Context) -> Step {
+        let is_bought = |operation: &WalletOperation| matches!(&operation.kind, OpKind::Purchase(record) if record.stage == PurchaseStage::Done);
+        let bought: Vec<OpId> = self
+            .state
+            .operations
+            .values()
+            .filter(|operation| is_bought(operation))
+            .map(|operation| operation.id)
+            .collect();
+        for id in bought {
+            let begun = refunds::start(&self.state, id, self.now(context));
+            self.begin(context, begun)?;
+        }
+        self.go_on(context)
     }
 
     /// Pays an order with other coins at the same time, with a copy of the wallet.
