@@ -62,8 +62,7 @@ pub(super) struct Summary {
     pub(super) findings: Option<u64>,
 }
 
-/// The time of the event with which the last load began, and its text. A ramp changes the load with every step, and is
-/// none.
+/// The time of the event with which the last load began, and its text; without another, that is the last step of a ramp.
 fn last_load(events: &[Value]) -> Option<(u64, String)> {
     let of_load =
         |event: &&Value| event["event"] == "load" && !event["of"].as_str().unwrap_or("0 ").starts_with("0 ");

@@ -75,6 +75,8 @@ fn what_was_kept_is_sent_opened_compared_and_read() {
     assert!(stderr(&again).contains("is there already"), "{}", stderr(&again));
     holds_no_secret(&experiment, &packed);
 
+    must(&[&"open", &experiment.path()]);
+    sums_up_its_load(&experiment.path());
     let opened = must(&[&"open", &packed]);
     let page = dir.join("sent.html");
     assert_eq!(opened.trim(), page.display().to_string());
@@ -104,6 +106,22 @@ fn what_was_kept_is_sent_opened_compared_and_read() {
 }
 
 /// Checks that Prometheus has what the dashboard of hosts asks for.
+/// The figures and the lines by minute are of the same load.
+fn sums_up_its_load(dir: &Path) {
+    let read = |name: &str| std::fs::read_to_string(dir.join(name)).unwrap();
+    let summary: Value = serde_json::from_str(&read("summary.json")).unwrap();
+    assert_eq!(summary["load"], "8 wallets, rate 8.00", "{summary}");
+    let ops = summary["ops"].as_u64().unwrap();
+    assert!(ops > 0 && summary["p99_us"].as_u64() >= summary["p50_us"].as_u64(), "{summary}");
+    assert_eq!((summary["conserved"].as_bool(), summary["findings"].as_u64()), (Some(true), Some(0)));
+    let lines = read("by-minute.csv");
+    let mut rows = lines.lines().map(|line| line.split(',').collect::<Vec<_>>());
+    let head = rows.next().unwrap();
+    assert!(head.contains(&"exchange_cpu_ms") && head.contains(&"load_rss_bytes"), "{head:?}");
+    let by_minute: u64 = rows.map(|row| row[2].parse::<u64>().unwrap()).sum();
+    assert_eq!(by_minute, ops, "{lines}");
+}
+
 fn shows_its_hosts(experiment: &Experiment) {
     let state = experiment.state();
     let instances = state["instances"].as_array().unwrap();
