@@ -40,6 +40,11 @@ pub(super) struct ScenarioArgs {
     pub(super) at: DirArgs,
 }
 
+/// The moment when a scenario began, by the name of its directory: milliseconds since 1970.
+pub(super) fn scenario_began_ms(directory: &str) -> Option<u64> {
+    directory.strip_prefix("bench-")?.rsplit_once('-')?.1.parse().ok()
+}
+
 /// Runs `batzen-lab load bench`: the scenario on all hosts of the load at the same time.
 ///
 /// # Errors

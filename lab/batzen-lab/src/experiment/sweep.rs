@@ -1,7 +1,9 @@
-//! A sweep: the same experiment with one parameter after another, and the knee by its value.
+//! A sweep: the same experiment with one parameter after another, and by its value the knee, or what a scenario of
+//! `batzen-lab bench` did a second.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -11,19 +13,22 @@ use batzen_http::escape_html;
 use batzen_http::plot::{Line, LinePlot, ticks};
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::ramp::{Bottleneck, Ramp};
-use super::topology::{Role, Topology};
+use super::scenario::scenario_began_ms;
+use super::topology::{Role, Step, Topology};
+use crate::bench::results::machine::Machine;
 use crate::bench::results::report::{END, begin};
+use crate::bench::results::result::{RESULT_FILE, utc_now};
 
 /// The file with the values and what came of them.
 const SWEEP: &str = "sweep.json";
 
-/// Repeat an experiment with other values of one parameter, and plot the knee
+/// Repeat an experiment with other values of one parameter, and plot the knee, or the rate of a scenario
 #[derive(Args, Clone, Debug)]
 pub struct SweepArgs {
-    /// The topology with its steps, one of which is a ramp
+    /// The topology with its steps, one of which is a ramp or `load bench`
     #[arg(value_name = "FILE")]
     topology: PathBuf,
     /// The parameter and its values: rtt_ms, jitter_ms, loss or bandwidth_mbit of all links, ROLE.count, ROLE.cpu_share,
@@ -61,9 +66,19 @@ struct Point {
     /// Whether the books balance, the auditor finds nothing, and every step succeeded.
     ok: bool,
     knee_ops_per_s: Option<f64>,
+    /// The rate of the last scenario, of all generators together, if no ramp found a knee.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    bench_ops_per_s: Option<f64>,
     bottleneck: Option<Bottleneck>,
     p50_us: Option<u64>,
     p99_us: Option<u64>,
+}
+
+impl Point {
+    /// The knee, or the rate of the scenario, in operations a second.
+    fn rate(&self) -> Option<f64> {
+        self.knee_ops_per_s.or(self.bench_ops_per_s)
+    }
 }
 
 /// The topology with another value of a parameter.
@@ -119,15 +134,23 @@ fn with(topology: &Topology, name: &str, value: &str) -> anyhow::Result<Topology
 pub fn run(args: &SweepArgs, commit: &str, interrupted: &AtomicBool) -> anyhow::Result<ExitCode> {
     let (_, topology) = super::read(&args.topology)?;
     let Parameter { name, values } = &args.parameter;
-    let has_ramp = topology.steps.iter().any(|step| match step {
-        super::topology::Step::Run { run } => run.starts_with(&["load".to_owned(), "ramp".to_owned()]),
-        super::topology::Step::Wait { .. } => false,
+    let measures = topology.steps.iter().any(|step| match step {
+        Step::Run { run } => {
+            run.first().is_some_and(|word| word == "load")
+                && run.get(1).is_some_and(|word| word == "ramp" || word == "bench")
+        }
+        Step::Wait { .. } => false,
     });
-    ensure!(has_ramp, "{}: none of its steps is a ramp, which finds the knee", args.topology.display());
+    ensure!(
+        measures,
+        "{}: none of its steps is a ramp, which finds the knee, or a scenario (`load bench`)",
+        args.topology.display()
+    );
     let changed: Vec<Topology> =
         values.iter().map(|value| with(&topology, name, value)).collect::<anyhow::Result<_>>()?;
     let dir = batzen_cli_support::services::directory(&args.dir)?;
     let mut points = Vec::new();
+    let started = utc_now();
     for (value, topology) in values.iter().zip(changed) {
         if interrupted.load(Relaxed) {
             break;
@@ -135,13 +158,13 @@ pub fn run(args: &SweepArgs, commit: &str, interrupted: &AtomicBool) -> anyhow::
         eprintln!("{name} = {value}");
         let text = toml::to_string(&topology)?;
         let (verdict, ramp) = super::carry_out(&text, topology, &dir.join(value), commit, interrupted)?;
-        points.push(point(value, verdict["ok"] == true, ramp));
+        points.push(point(value, verdict["ok"] == true, ramp, bench_in(&dir.join(value))));
         // As it happens, so that an interruption keeps what was measured.
         std::fs::write(
             dir.join(SWEEP),
             serde_json::to_string_pretty(&json!({
-                "version": env!("CARGO_PKG_VERSION"), "commit": commit,
-                "parameter": name, "points": points,
+                "version": env!("CARGO_PKG_VERSION"), "commit": commit, "started": started,
+                "machine": Machine::detect(), "parameter": name, "points": points,
             }))?,
         )?;
         std::fs::write(dir.join("report.html"), html(name, &points))?;
@@ -155,30 +178,63 @@ pub fn run(args: &SweepArgs, commit: &str, interrupted: &AtomicBool) -> anyhow::
     Ok(if is_ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn point(value: &str, ok: bool, ramp: Option<Ramp>) -> Point {
+/// What a scenario did, of all generators together.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+struct Bench {
+    ops_per_s: f64,
+    /// The largest of the generators' percentiles.
+    p50_us: u64,
+    p99_us: u64,
+}
+
+/// The last scenario in the directory of an experiment.
+fn bench_in(dir: &Path) -> Option<Bench> {
+    let below = |dir: &Path| -> Vec<PathBuf> {
+        std::fs::read_dir(dir).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path())).collect()
+    };
+    let mut runs: BTreeMap<u64, Bench> = BTreeMap::new();
+    let instances = below(&dir.join("hosts")).into_iter().flat_map(|host| below(&host));
+    for run in instances.flat_map(|instance| below(&instance)) {
+        let Some(began_ms) = run.file_name().and_then(|name| scenario_began_ms(name.to_str()?)) else {
+            continue;
+        };
+        let Ok(text) = std::fs::read_to_string(run.join(RESULT_FILE)) else { continue };
+        let Ok(result) = serde_json::from_str::<Value>(&text) else { continue };
+        let figure = |name: &str| result["latency"][name].as_u64().or(result[name].as_u64()).unwrap_or(0);
+        let sum = runs.entry(began_ms).or_default();
+        sum.ops_per_s += result["ops_per_s"].as_f64().unwrap_or(0.0);
+        sum.p50_us = sum.p50_us.max(figure("p50_us"));
+        sum.p99_us = sum.p99_us.max(figure("p99_us"));
+    }
+    runs.into_values().next_back()
+}
+
+fn point(value: &str, ok: bool, ramp: Option<Ramp>, bench: Option<Bench>) -> Point {
     let ramp = ramp.unwrap_or(Ramp { steps: Vec::new(), knee_ops_per_s: None, bottleneck: None });
     // The latency without queues is that of the first step.
     let first = ramp.steps.first();
+    let bench = bench.filter(|_| ramp.steps.is_empty());
     Point {
         value: value.to_owned(),
         ok,
         knee_ops_per_s: ramp.knee_ops_per_s,
-        p50_us: first.map(|step| step.p50_us),
-        p99_us: first.map(|step| step.p99_us),
+        bench_ops_per_s: bench.map(|bench| bench.ops_per_s),
+        p50_us: first.map(|step| step.p50_us).or(bench.map(|bench| bench.p50_us)),
+        p99_us: first.map(|step| step.p99_us).or(bench.map(|bench| bench.p99_us)),
         bottleneck: ramp.bottleneck,
     }
 }
 
 fn table(name: &str, points: &[Point]) -> String {
-    let mut text = format!("{name:>16}{:>12}{:>10}{:>10}  bottleneck\n", "knee/s", "p50 ms", "p99 ms");
+    let mut text = format!("{name:>16}{:>12}{:>10}{:>10}  bottleneck\n", "rate/s", "p50 ms", "p99 ms");
     for point in points {
         let ms = |us: Option<u64>| us.map_or_else(|| "–".to_owned(), |us| number(us as f64 / 1000.0));
-        let knee = point.knee_ops_per_s.map_or_else(|| "–".to_owned(), number);
+        let rate = point.rate().map_or_else(|| "–".to_owned(), number);
         let stage = point.bottleneck.as_ref().map_or("none reached", |found| found.stage.as_str());
         let failed = if point.ok { "" } else { " (failed)" };
         let _ = writeln!(
             text,
-            "{:>16}{knee:>12}{:>10}{:>10}  {stage}{failed}",
+            "{:>16}{rate:>12}{:>10}{:>10}  {stage}{failed}",
             point.value,
             ms(point.p50_us),
             ms(point.p99_us)
@@ -190,21 +246,24 @@ fn table(name: &str, points: &[Point]) -> String {
 fn html(name: &str, points: &[Point]) -> String {
     let mut out = String::new();
     begin(&mut out, &format!("Sweep over {name}"));
-    let knees: Vec<(f64, f64)> =
-        points.iter().filter_map(|point| Some((point.value.parse().ok()?, point.knee_ops_per_s?))).collect();
-    let most = knees.iter().map(|(value, _)| *value).fold(0.0, f64::max);
+    let rates: Vec<(f64, f64)> =
+        points.iter().filter_map(|point| Some((point.value.parse().ok()?, point.rate()?))).collect();
+    let most = rates.iter().map(|(value, _)| *value).fold(0.0, f64::max);
     let plot = LinePlot {
-        title: format!("Knee by {name}"),
+        title: format!("Operations a second by {name}"),
         x_label: name.to_owned(),
         x_ticks: ticks(most)
             .into_iter()
             .filter(|tick| *tick <= most)
             .map(|tick| (tick, short(tick)))
             .collect(),
-        lines: vec![Line { name: "knee".to_owned(), colour: 0, points: knees }],
+        lines: vec![Line { name: "operations a second".to_owned(), colour: 0, points: rates }],
     };
     if let Some(svg) = plot.svg(short) {
-        let _ = writeln!(out, "<figure><figcaption>Knee, operations a second</figcaption>{svg}</figure>");
+        let _ = writeln!(
+            out,
+            "<figure><figcaption>Operations a second: the knee, or the rate of the scenario</figcaption>{svg}</figure>"
+        );
     }
     let _ = writeln!(out, "<pre class=\"scroll\" tabindex=\"0\">{}</pre>", escape_html(&table(name, points)));
     out.push_str("<ul>\n");
@@ -278,12 +337,32 @@ mod tests {
     }
 
     #[test]
+    fn the_last_scenario_of_all_generators_counts() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(bench_in(dir.path()), None);
+        for (run, ops_per_s, p99_us) in [
+            ("a/load-1/bench-batch-deposit-1000", 7, 3),
+            ("a/load-1/bench-batch-deposit-2000", 100, 3_000),
+            ("b/load-2/bench-batch-deposit-2000", 50, 4_000),
+            ("b/load-2/conf", 1, 1),
+        ] {
+            let run = dir.path().join("hosts").join(run);
+            std::fs::create_dir_all(&run).unwrap();
+            let result = json!({ "ops_per_s": ops_per_s, "latency": { "p50_us": 2_000, "p99_us": p99_us } });
+            std::fs::write(run.join(RESULT_FILE), result.to_string()).unwrap();
+        }
+        let point = point("20", true, None, bench_in(dir.path()));
+        assert_eq!((point.rate(), point.p50_us, point.p99_us), (Some(150.0), Some(2_000), Some(4_000)));
+    }
+
+    #[test]
     fn the_page_has_a_plot_and_a_row_for_each_value() {
         let points: Vec<Point> = [("0", 100.0), ("20", 40.0)]
             .map(|(value, knee)| Point {
                 value: value.into(),
                 ok: true,
                 knee_ops_per_s: Some(knee),
+                bench_ops_per_s: None,
                 bottleneck: Some(Bottleneck { stage: "network".into(), why: "20 ms < 30 ms".into() }),
                 p50_us: Some(1_000),
                 p99_us: None,
