@@ -83,7 +83,7 @@ pub trait Ledger: Send + Sync + 'static {
 /// it takes.
 ///
 /// # Errors
-/// As of the requests, and [`LedgerError::Unfinished`] from a ledger that does not get on.
+/// As of the requests, and [`LedgerError::Unfinished`] from a ledger that makes no progress.
 pub async fn in_parts<'a, F: Search, T>(
     mut filter: F,
     mut ask: impl FnMut(F) -> Answer<'a, Vec<T>>,

@@ -112,7 +112,7 @@ impl Summary {
     }
 }
 
-/// What a role used in a minute.
+/// Processor time and memory of a role in a minute.
 #[derive(Clone, Copy, Default)]
 struct Used {
     cpu_ms: u64,

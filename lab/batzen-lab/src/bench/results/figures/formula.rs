@@ -2,8 +2,8 @@
 //!
 //! A formula is a sequence of terms with `*`, `/`, `+` or `-` between them, computed from left to right. A term is a number or
 //! `RESULT.FIGURE`: a directory of results, and the path of a figure in its file, for example
-//! `deposit.cpu_us_per_op_by_stage.http`. A list is searched for the element with a name, `_` standing for a space
-//! (`limits.limits.RSA-2048_blind_sign.library.per_s`). An object counts as the sum of its numbers.
+//! `deposit.cpu_us_per_op_by_stage.http`. A list is searched for the element with a name, or of a sweep with a value,
+//! `_` standing for a space (`limits.limits.RSA-2048_blind_sign.library.per_s`). An object counts as the sum of its numbers.
 //! `plan(payments-per-second=1000,coins=3)` is a result, too: a plan of `batzen-lab plan` with these options.
 
 use std::path::Path;
@@ -99,7 +99,7 @@ fn term(text: &str, result: &impl Fn(&str) -> Result<Value>) -> Result<Value> {
                         .and_then(Value::as_str)
                         .is_some_and(|name| name.replace(' ', "_") == step)
                 };
-                is_named("name") || is_named("operation")
+                is_named("name") || is_named("operation") || is_named("value")
             }),
             other => other.get(step),
         };
