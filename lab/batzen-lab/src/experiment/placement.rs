@@ -145,7 +145,7 @@ pub(super) fn metrics_authority(instance: &Instance) -> Option<String> {
             Some(instance.authority())
         }
         Role::Signer => Some(format!("{}:{}", instance.address, instance.ports.get(1)?)),
-        Role::Postgres | Role::Standby | Role::Proxy | Role::Worker | Role::Prometheus => None,
+        Role::Postgres | Role::Standby | Role::Citus | Role::Proxy | Role::Worker | Role::Prometheus => None,
     }
 }
 

@@ -32,7 +32,7 @@ fn packages(topology: &Topology, host: &str) -> BTreeSet<&'static str> {
     let mut packages = BTreeSet::from(["util-linux"]);
     for spec in roles {
         match spec.role {
-            Role::Postgres | Role::Standby => packages.insert("postgresql"),
+            role if role.is_postgres() => packages.insert("postgresql"),
             Role::Proxy => packages.insert("nginx-light"),
             Role::Prometheus => packages.insert("prometheus"),
             _ => false,
