@@ -216,10 +216,11 @@ impl Role {
     #[must_use]
     pub const fn ports(self) -> &'static [u16] {
         match self {
-            // Not those of the server and of the Prometheus that Debian's packages start.
-            Self::Postgres => &[5532],
-            Self::Standby => &[5533],
-            Self::Citus => &[5632],
+            // Not those of the server, the Prometheus and the exporters that Debian's packages start. The second is its
+            // exporter's.
+            Self::Postgres => &[5532, 9287],
+            Self::Standby => &[5533, 9288],
+            Self::Citus => &[5632, 9387],
             Self::Bank => &[8082],
             // The binary protocol, and HTTP.
             Self::Ledger => &[3001, 3002],
@@ -233,7 +234,8 @@ impl Role {
             Self::Worker => &[9181, 9182, 9183, 9184],
             // Its page, and the callbacks of the participants that it plays.
             Self::Load => &[9590, 9701, 9702, 9703, 9704, 9705, 9706],
-            Self::Proxy => &[8443],
+            // Its own, that of its exporter, that of the times in its log, and the one at which it tells its exporter.
+            Self::Proxy => &[8443, 9213, 9313, 8543],
             Self::Merchant => &[9966],
             Self::Auditor => &[8083],
             Self::Prometheus => &[9490],
@@ -560,6 +562,10 @@ impl Topology {
         match spec.role {
             Role::Worker => &all[..spec.workers().len()],
             Role::Load if self.count(Role::Switch) == 0 => &all[..1],
+            // Exporters are there for Prometheus alone.
+            role if (role.is_postgres() || role == Role::Proxy) && self.count(Role::Prometheus) == 0 => {
+                &all[..1]
+            }
             _ => all,
         }
     }

@@ -1,4 +1,4 @@
-//! Experiments on databases: a Citus cluster that loses a worker.
+//! Experiments on databases: a Citus cluster that loses a worker, and what Prometheus knows of the servers and the proxy.
 
 use std::time::{Duration, Instant};
 
@@ -8,6 +8,7 @@ use batzen_testkit::process::{PATIENCE, stderr};
 use serde_json::Value;
 
 use crate::experiment::{Experiment, on};
+use crate::experiment_kept::asked;
 
 /// The answer of the exchange's database at an instance, row by row.
 fn sql(experiment: &Experiment, instance: &str, query: &str) -> Vec<Vec<Option<String>>> {
@@ -65,4 +66,62 @@ fn an_experiment_on_citus_loses_a_worker_and_no_money() {
     for worker in ["citus-2", "citus-3"] {
         assert!(ports.contains(&experiment.port(worker)), "{worker} has no coins: {ports:?}");
     }
+}
+
+/// A primary with a standby, and two processes of an exchange behind the proxy; everything is recorded.
+fn recorded() -> String {
+    let roles = [
+        "postgres",
+        "standby",
+        "bank",
+        "signer",
+        "proxy",
+        "worker",
+        "merchant",
+        "auditor",
+        "prometheus",
+        "load",
+    ];
+    let roles = roles.map(|role| format!("[[role]]\nrole = '{role}'\nhosts = ['here']\n"));
+    let exchange = "[[role]]\nrole = 'exchange'\nhosts = ['here']\ncount = 2\n";
+    format!("name = 'test'\nrsa_bits = 1024\n[hosts.here]\n{}{exchange}", roles.concat())
+}
+
+#[test]
+fn prometheus_knows_what_servers_and_proxy_know_of_themselves() {
+    let experiment = Experiment::up(&recorded());
+    experiment.must(&["load", "start", "--wallets", "4", "--mix", "pay=8,refund=1,send=1"]);
+    experiment.wait_for_payments(5);
+    // An exporter outlives its server, and finds it again.
+    experiment.must(&["disturb", "kill", "postgres"]);
+    experiment.wait_until_started_again("postgres");
+    let done = experiment.wait_for_payments(10);
+    experiment.must(&["disturb", "kill", "proxy"]);
+    experiment.wait_until_started_again("proxy");
+    experiment.wait_for_payments(done + 5);
+    let servers_of = |dashboard: &str| {
+        let mut asked = asked(&experiment, dashboard);
+        asked.retain(|(query, _)| query.contains("pg_") || query.contains("nginx_"));
+        asked
+    };
+    let deadline = Instant::now() + PATIENCE;
+    for (dashboard, at_least) in [("database.json", 12), ("proxies.json", 9)] {
+        loop {
+            let found = servers_of(dashboard);
+            assert!(found.len() >= at_least, "{dashboard}: {found:?}");
+            let empty: Vec<_> = found.iter().filter(|(_, rows)| *rows == 0).collect();
+            if empty.is_empty() {
+                break;
+            }
+            assert!(Instant::now() < deadline, "{dashboard}: queries without a result: {empty:#?}");
+            std::thread::sleep(Duration::from_millis(500));
+        }
+    }
+    let status: Value = serde_json::from_str(&experiment.must(&["status", "--json"])).unwrap();
+    for row in status["processes"].as_array().unwrap() {
+        let name = row["instance"].as_str().unwrap();
+        let is_exporter = name.ends_with("-exporter") || name.ends_with("-times");
+        assert!(!is_exporter || row["restarts"] == 0, "{row}");
+    }
+    check(&experiment);
 }

@@ -3,6 +3,7 @@
 //! | module | contents |
 //! |---|---|
 //! | `postgres` | the exchange's database, its standby, and the nodes of a Citus cluster |
+//! | `export` | exporters, which show Prometheus what PostgreSQL and the proxy know of themselves |
 //! | `exchange` | tables, signers, processes and workers of the exchange, and its offline tool |
 //! | `clearing` | the switch, its ledger and its participants |
 //! | `revoke` | revocations of denominations |
@@ -10,6 +11,7 @@
 
 mod clearing;
 mod exchange;
+mod export;
 mod front;
 mod postgres;
 mod revoke;
@@ -284,7 +286,7 @@ impl<'a> SetUp<'a> {
     }
 
     fn require_running(&mut self, instance: &Instance) -> anyhow::Result<()> {
-        let own = instance.processes();
+        let own = [instance.processes(), instance.exporters()].concat();
         let states = self.agent(instance)?.status()?;
         // Those that a restart has ended have their turn later.
         for state in states.iter().filter(|state| state.is_wanted && own.contains(&state.name)) {

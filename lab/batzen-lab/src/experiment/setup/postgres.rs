@@ -93,7 +93,10 @@ impl SetUp<'_> {
         self.append(instance, &format!("{data}/pg_hba.conf"), access)?;
         self.serve_postgres(instance, &bin, &dir)?;
         self.sql(instance, "postgres", &format!("CREATE DATABASE {DATABASE}"))?;
-        if instance.role == Role::Citus { self.join_citus(instance) } else { Ok(()) }
+        if instance.role == Role::Citus {
+            self.join_citus(instance)?;
+        }
+        self.export_postgres(instance, &dir)
     }
 
     /// Adds a node to the Citus cluster. The first one is its coordinator.
@@ -161,7 +164,8 @@ impl SetUp<'_> {
         self.append(instance, &format!("{data}/postgresql.conf"), &settings)?;
         self.serve_postgres(instance, &bin, &dir)?;
         self.sql(&primary, "postgres", "ALTER SYSTEM SET synchronous_standby_names = 'standby'")?;
-        self.sql(&primary, "postgres", "SELECT pg_reload_conf()")
+        self.sql(&primary, "postgres", "SELECT pg_reload_conf()")?;
+        self.export_postgres(instance, &dir)
     }
 
     /// Makes the standby the primary.
