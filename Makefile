@@ -37,11 +37,12 @@ needs:
 			echo "a C compiler is missing: sudo apt-get install gcc libc6-dev" >&2; exit 1; \
 		fi; }
 
-# What some tests run beside Batzen: a browser, Prometheus with its checks, nginx, PostgreSQL, PgBouncer, ip and openssl; and axe-core, which looks for
+# What some tests run beside Batzen: a browser, Prometheus with its checks and exporters, nginx, PostgreSQL, PgBouncer, ip and openssl; and axe-core, which looks for
 # what keeps people out of a page. The tests start clusters of their
 # own from its programs, which are not on the search path of Debian; the one that its package starts is left alone.
 needs-test: needs
-	@missing=""; for tool in chromium:chromium chromedriver:chromium-driver prometheus:prometheus promtool:prometheus npm:npm python3:python3 systemd-sysusers:systemd openssl:openssl; do \
+	@missing=""; for tool in chromium:chromium chromedriver:chromium-driver prometheus:prometheus promtool:prometheus npm:npm python3:python3 systemd-sysusers:systemd openssl:openssl \
+		prometheus-postgres-exporter:prometheus-postgres-exporter prometheus-nginx-exporter:prometheus-nginx-exporter mtail:mtail; do \
 		command -v "$${tool%%:*}" >/dev/null || missing="$$missing $${tool##*:}"; done; \
 	{ ls /usr/lib/postgresql/*/bin/initdb || command -v initdb; } >/dev/null 2>&1 || missing="$$missing postgresql"; \
 	{ [ -x /usr/sbin/nginx ] || command -v nginx; } >/dev/null 2>&1 || missing="$$missing nginx"; \
@@ -84,13 +85,14 @@ test-fast: needs-test ## tests only, by cargo-nextest when it is installed
 # (citusdata/citus, tag v13.2.2): `make -C $(CITUS_SRC) install-extension with_llvm=no` installs it. BATZEN_TEST_CITUS_URL names a
 # running cluster instead, whose schema `exchange` is dropped; then tests run one by one.
 citus-test: export BATZEN_TEST_ON = citus
-citus-test: needs-test ## store, rules, demo, doctor and kills on a Citus cluster, if the extension is installed
+citus-test: needs-test ## store, rules, demo, experiment, doctor and kills on a Citus cluster, if the extension is installed
 	$(CARGO) test --locked -p batzen-postgres --test suite -- --test-threads=$(if $(BATZEN_TEST_CITUS_URL),1,3) \
 		on_citus:: model:: queue:: faults::
 	$(CARGO) test --locked -p batzen-postgres --lib -- citus
 	$(CARGO) test --locked -p batzen-doctor -- citus
 	$(CARGO) test --locked -p batzen-exchange --test suite -- citus
-	$(CARGO) test --locked -p batzen --test suite -- --nocapture --test-threads=1 demo_on_citus crash_citus
+	$(CARGO) test --locked -p batzen -p batzen-lab --test suite -- --nocapture --test-threads=1 \
+		demo_on_citus experiment_on_citus crash_citus
 # One test at a time, because each starts a server, which has some 2.5 GB of memory. `BATZEN_SOAK_CYCLES` sets the kills.
 TIGERBEETLE ?=
 tigerbeetle-test: needs ## bank, switch, ledger client and kills on a real server (TIGERBEETLE=/path/to/tigerbeetle)

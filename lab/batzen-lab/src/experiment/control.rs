@@ -393,15 +393,19 @@ fn pages(experiment: &Experiment) -> BTreeMap<String, Page> {
         .collect()
 }
 
-/// Adds the round trips from the exchange's processes to the database.
+/// Adds the round trips from the exchange's processes to the database. Of the workers of a Citus cluster the nearest counts,
+/// for which every commit waits at least.
 fn add_round_trips(experiment: &Experiment, usage: &mut [Usage]) -> anyhow::Result<()> {
-    let Some(database) = experiment.of(Role::Postgres).pop() else { return Ok(()) };
+    let databases = experiment.databases();
     for used in usage.iter_mut().filter(|used| used.role == Role::Exchange) {
         let access = experiment.hosts.get(&used.host).context("a placed instance has a host")?;
-        let words = [access.lab.as_str(), "agent", "probe", "--to", &database.authority()];
-        // A primary that is down has no round trip.
-        let said = experiment.agent(&used.host)?.run(CommandLine::new(words));
-        used.rtt_ms = said.ok().and_then(|text| text.trim().parse().ok());
+        let mut agent = experiment.agent(&used.host)?;
+        let probed = databases.iter().filter_map(|database| {
+            let words = [access.lab.as_str(), "agent", "probe", "--to", &database.authority()];
+            // A server that is down has no round trip.
+            agent.run(CommandLine::new(words)).ok()?.trim().parse::<f64>().ok()
+        });
+        used.rtt_ms = probed.min_by(f64::total_cmp);
     }
     Ok(())
 }

@@ -164,6 +164,8 @@ pub fn disturb(args: &DisturbArgs, interrupted: &AtomicBool) -> anyhow::Result<E
     };
     let experiment = Experiment::open(&at.dir)?;
     let (host, processes) = experiment.processes(name)?;
+    let is_database =
+        |name: &str| experiment.instance(name).is_ok_and(|instance| instance.role.is_postgres());
     let mut agent = experiment.agent(&host)?;
     let mut what = "start";
     for name in processes {
@@ -174,7 +176,7 @@ pub fn disturb(args: &DisturbArgs, interrupted: &AtomicBool) -> anyhow::Result<E
             DisturbCommand::SlowDisk(args) => ("slow-disk", Request::Delay { name, delay_ms: args.delay_ms }),
             DisturbCommand::Stop(_) => {
                 // PostgreSQL waits for its clients on SIGTERM, and ends at once on SIGINT.
-                let is_database = ["postgres", "standby"].contains(&name.as_str());
+                let is_database = is_database(&name);
                 ("stop", Request::Stop { name, signal: if is_database { 2 } else { 15 } })
             }
             _ => ("start", Request::Again { name }),

@@ -9,7 +9,7 @@ use anyhow::{Context as _, bail, ensure};
 
 use super::agent::{Agent, MARK, Reach, Request, quoted, ssh};
 use super::placement::{Instance, namespace_address};
-use super::topology::{HostKind, Topology};
+use super::topology::{HostKind, Role, RoleSpec, Topology};
 
 /// Time that an agent may take to listen.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -138,11 +138,29 @@ fn has_namespaces(topology: &Topology) -> bool {
     topology.hosts.values().any(|host| host.kind == HostKind::Namespace)
 }
 
-/// Checks that this user may make what the topology needs.
+/// The shell's command that prints the directory of PostgreSQL's programs, of the newest version there is.
+pub(super) const FIND_POSTGRES: &str =
+    "{ ls -d /usr/lib/postgresql/*/bin 2>/dev/null | sort -V | tail -1 | grep . || pg_config --bindir; }";
+/// The advice where the extension is missing.
+pub(super) const CITUS_MISSING: &str = "PostgreSQL has no Citus there: install the extension, as docs/postgresql.md#citus says \
+                                        (a package of citusdata.com, or built from its source), or use the role postgres";
+
+/// The shell's command that succeeds where this PostgreSQL has the extension Citus.
+pub(super) fn find_citus() -> String {
+    format!("bin=$({FIND_POSTGRES}) && test -f \"$(\"$bin/pg_config\" --sharedir)/extension/citus.control\"")
+}
+
+/// Checks that this user may make what the topology needs, and that this machine has it.
 ///
 /// # Errors
-/// When namespaces are needed, and this user is not root.
-pub(super) fn require_rights(topology: &Topology) -> anyhow::Result<()> {
+/// When namespaces are needed, and this user is not root, or a Citus cluster is to be here without the extension.
+pub(super) fn require_means(topology: &Topology) -> anyhow::Result<()> {
+    let is_here = |host: &String| topology.hosts.get(host).is_some_and(|host| host.kind != HostKind::Ssh);
+    let mut nodes = topology.roles.iter().filter(|spec| spec.role == Role::Citus).flat_map(RoleSpec::placed);
+    if nodes.any(is_here) {
+        let found = Command::new("sh").args(["-c", &find_citus()]).stdin(Stdio::null()).output();
+        ensure!(found.is_ok_and(|output| output.status.success()), "role citus: {CITUS_MISSING}");
+    }
     ensure!(
         !has_namespaces(topology) || rustix::process::geteuid().is_root(),
         "network namespaces need root: run this as root, or change the kind of the hosts to `local`"

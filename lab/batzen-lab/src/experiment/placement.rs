@@ -84,6 +84,18 @@ impl Instance {
         }
     }
 
+    /// The names of the processes that show Prometheus what its program knows of itself.
+    #[must_use]
+    pub fn exporters(&self) -> Vec<String> {
+        let ends: &[&str] = match self.role {
+            _ if self.ports.len() < 2 => &[],
+            Role::Proxy => &["exporter", "times"],
+            role if role.is_postgres() => &["exporter"],
+            _ => &[],
+        };
+        ends.iter().map(|end| format!("{}-{end}", self.name)).collect()
+    }
+
     /// The participants of the switch that it plays, and the ports of their callbacks.
     pub fn participants(&self) -> impl Iterator<Item = (String, u16)> {
         let ports = if self.role == Role::Load { self.ports.get(1..).unwrap_or_default() } else { &[] };
@@ -136,16 +148,21 @@ pub(super) fn socket_addr(authority: &str) -> anyhow::Result<SocketAddr> {
     found.next().with_context(|| format!("{authority} has no address"))
 }
 
-/// The address at which an instance shows its metrics.
+/// The address at which an instance shows its metrics, or its exporter does.
 pub(super) fn metrics_authority(instance: &Instance) -> Option<String> {
     match instance.role {
-        // The HTTP interface of the one, and the operators' of the other.
-        Role::Ledger | Role::Switch => Some(format!("{}:{}", instance.address, instance.ports.get(1)?)),
+        // HTTP beside the binary protocol, the operators' port, the page of a signer or of an exporter.
+        Role::Ledger
+        | Role::Switch
+        | Role::Signer
+        | Role::Postgres
+        | Role::Standby
+        | Role::Citus
+        | Role::Proxy => Some(format!("{}:{}", instance.address, instance.ports.get(1)?)),
         Role::Bank | Role::Exchange | Role::Merchant | Role::Auditor | Role::Load => {
             Some(instance.authority())
         }
-        Role::Signer => Some(format!("{}:{}", instance.address, instance.ports.get(1)?)),
-        Role::Postgres | Role::Standby | Role::Proxy | Role::Worker | Role::Prometheus => None,
+        Role::Worker | Role::Prometheus => None,
     }
 }
 
@@ -280,6 +297,23 @@ mod tests {
         let second = instances.iter().find(|instance| instance.name == "worker-2").unwrap();
         assert_eq!(second.processes(), ["worker-2-transfer", "worker-2-closer"]);
         assert_eq!(second.ports, [9281, 9282], "each has a page, beside those of the first instance");
+    }
+
+    #[test]
+    fn exporters_are_there_for_prometheus_alone() {
+        let citus = TWO_SITES.replace("role = 'bank'", "role = 'citus'\ncount = 2");
+        let exporters = |text: &str| {
+            let topology: Topology = toml::from_str(text).unwrap();
+            let instances = place(&topology, 1, || Err("no local host")).unwrap();
+            let pages =
+                instances.iter().filter(|found| found.role == Role::Citus).filter_map(metrics_authority);
+            (instances.iter().flat_map(Instance::exporters).collect::<Vec<_>>(), pages.collect::<Vec<_>>())
+        };
+        assert_eq!(exporters(&citus), (vec![], vec![]));
+        let recorded = format!("{citus}\n[[role]]\nrole = 'prometheus'\nhosts = ['gen']");
+        let (names, pages) = exporters(&recorded);
+        assert_eq!(names, ["citus-1-exporter", "citus-2-exporter"]);
+        assert_eq!(pages, ["10.1.1.1:9387", "10.1.1.1:9487"]);
     }
 
     #[test]

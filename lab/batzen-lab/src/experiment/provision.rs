@@ -31,12 +31,14 @@ fn packages(topology: &Topology, host: &str) -> BTreeSet<&'static str> {
     let roles = topology.roles.iter().filter(|spec| spec.hosts.iter().any(|name| name == host));
     let mut packages = BTreeSet::from(["util-linux"]);
     for spec in roles {
-        match spec.role {
-            Role::Postgres | Role::Standby => packages.insert("postgresql"),
-            Role::Proxy => packages.insert("nginx-light"),
-            Role::Prometheus => packages.insert("prometheus"),
-            _ => false,
+        let (own, exporters): (&[_], &[_]) = match spec.role {
+            role if role.is_postgres() => (&["postgresql"], &["prometheus-postgres-exporter"]),
+            Role::Proxy => (&["nginx-light"], &["prometheus-nginx-exporter", "mtail"]),
+            Role::Prometheus => (&["prometheus"], &[]),
+            _ => (&[], &[]),
         };
+        let is_recorded = topology.count(Role::Prometheus) > 0;
+        packages.extend(own.iter().chain(exporters.iter().filter(|_| is_recorded)));
     }
     packages
 }
@@ -124,6 +126,14 @@ mod tests {
         let topology: Topology = toml::from_str(text).unwrap();
         assert_eq!(packages(&topology, "db"), BTreeSet::from(["postgresql", "util-linux"]));
         assert_eq!(packages(&topology, "edge"), BTreeSet::from(["nginx-light", "util-linux"]));
+        let text = format!("{text}\n[[role]]\nrole = 'prometheus'\nhosts = ['db']");
+        let recorded: Topology = toml::from_str(&text).unwrap();
+        let exporter = "prometheus-postgres-exporter";
+        assert_eq!(
+            packages(&recorded, "db"),
+            BTreeSet::from(["postgresql", "prometheus", exporter, "util-linux"])
+        );
+        assert!(packages(&recorded, "edge").contains("mtail"));
     }
 
     /// Runs the script with programs that only note that they were called.

@@ -260,8 +260,11 @@ impl Step {
         let most = self.waiting()?;
         let commit_ms = most.commit_ms.map_or_else(|| "?".to_owned(), number);
         // A switch has a store of its own.
-        let is_its = |usage: &&Usage| usage.role == Role::Postgres && most.role == Role::Exchange;
-        let Some(database) = self.usage.iter().find(is_its) else {
+        let is_its = |usage: &&Usage| {
+            matches!(usage.role, Role::Postgres | Role::Citus) && most.role == Role::Exchange
+        };
+        let nodes = self.usage.iter().filter(is_its);
+        let Some(database) = nodes.max_by(|one, two| one.cores.total_cmp(&two.cores)) else {
             return Some(Bottleneck {
                 stage: "disk".to_owned(),
                 why: format!(
@@ -274,10 +277,11 @@ impl Step {
         Some(Bottleneck {
             stage: "database".to_owned(),
             why: format!(
-                "the lane of {} spends {} % of the time waiting for the database (a commit takes {commit_ms} ms), which itself \
+                "the lane of {} spends {} % of the time waiting for the database (a commit takes {commit_ms} ms), where {} \
                  uses {} of a core: its disk, or its locks, are slow",
                 most.instance,
                 number((prefetch + commit) * 100.0),
+                database.instance,
                 number(database.cores)
             ),
         })
@@ -438,6 +442,15 @@ mod tests {
         });
         assert_eq!(far.stage, "database");
         assert!(far.why.contains("41.0 ms"), "{}", far.why);
+        let cluster = of(&|step| {
+            step.usage[0].lane_s = Some([0.45, 0.02, 0.5]);
+            step.usage.extend([1, 2, 3].map(|number| {
+                let cores = if number == 2 { 0.4 } else { 0.1 };
+                usage(&format!("citus-{number}"), Role::Citus, cores, 0.1)
+            }));
+        });
+        assert_eq!(cluster.stage, "database");
+        assert!(cluster.why.contains("citus-2 uses 0.4"), "the busiest node is named: {}", cluster.why);
         let own = of(&|step| {
             step.usage[0].lane_s = Some([0.05, 0.02, 0.9]);
             step.usage[0].commit_ms = Some(41.0);

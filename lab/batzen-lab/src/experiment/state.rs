@@ -152,7 +152,7 @@ impl Experiment {
             "{} has an experiment already: `batzen-lab down --dir {0}` ends it; choose another --dir to keep its result",
             dir.display()
         );
-        hosts::require_rights(&topology)?;
+        hosts::require_means(&topology)?;
         let dir = batzen_cli_support::services::directory(dir)?;
         let id = secret()[..12].to_owned();
         let runtime_dir = std::env::temp_dir().join(format!("batzen-lab-{id}"));
@@ -319,6 +319,12 @@ impl Experiment {
             Some(instance) => Ok((instance.host.clone(), vec![name.to_owned()])),
             None => self.instance(name).map(|instance| (instance.host.clone(), instance.processes())),
         }
+    }
+
+    /// The servers that take the commits of the exchange: the primary, or the workers of a Citus cluster. None where its store
+    /// is embedded.
+    pub(super) fn databases(&self) -> Vec<Instance> {
+        self.of(Role::Citus).into_iter().skip(1).chain(self.of(Role::Postgres)).collect()
     }
 
     /// The exchange's public URL: the proxy's, or that of its only process.

@@ -126,6 +126,8 @@ pub enum Role {
     Postgres,
     /// A standby that has every commit before it is acknowledged.
     Standby,
+    /// A Citus cluster for the exchange's rows: the first node is the coordinator, the others are its workers.
+    Citus,
     /// The bank.
     Bank,
     /// The switch's ledger, if it is a process of its own.
@@ -152,9 +154,10 @@ pub enum Role {
 
 impl Role {
     /// All roles, in the order in which they are started.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Postgres,
         Self::Standby,
+        Self::Citus,
         Self::Bank,
         Self::Ledger,
         Self::Switch,
@@ -174,6 +177,7 @@ impl Role {
         match self {
             Self::Postgres => "postgres",
             Self::Standby => "standby",
+            Self::Citus => "citus",
             Self::Bank => "bank",
             Self::Ledger => "ledger",
             Self::Switch => "switch",
@@ -190,22 +194,33 @@ impl Role {
 
     /// Whether an experiment may have several.
     const fn may_repeat(self) -> bool {
-        matches!(self, Self::Signer | Self::Exchange | Self::Worker | Self::Merchant | Self::Load)
+        matches!(
+            self,
+            Self::Citus | Self::Signer | Self::Exchange | Self::Worker | Self::Merchant | Self::Load
+        )
     }
 
     /// Whether its instances run the program `batzen`.
     #[must_use]
     pub const fn is_of_batzen(self) -> bool {
-        !matches!(self, Self::Postgres | Self::Standby | Self::Proxy | Self::Load | Self::Prometheus)
+        !(self.is_postgres() || matches!(self, Self::Proxy | Self::Load | Self::Prometheus))
+    }
+
+    /// Whether its instances are servers of PostgreSQL.
+    #[must_use]
+    pub const fn is_postgres(self) -> bool {
+        matches!(self, Self::Postgres | Self::Standby | Self::Citus)
     }
 
     /// The ports that an instance listens at on a host of its own.
     #[must_use]
     pub const fn ports(self) -> &'static [u16] {
         match self {
-            // Not those of the server and of the Prometheus that Debian's packages start.
-            Self::Postgres => &[5532],
-            Self::Standby => &[5533],
+            // Not those of the server, the Prometheus and the exporters that Debian's packages start. The second is its
+            // exporter's.
+            Self::Postgres => &[5532, 9287],
+            Self::Standby => &[5533, 9288],
+            Self::Citus => &[5632, 9387],
             Self::Bank => &[8082],
             // The binary protocol, and HTTP.
             Self::Ledger => &[3001, 3002],
@@ -219,7 +234,8 @@ impl Role {
             Self::Worker => &[9181, 9182, 9183, 9184],
             // Its page, and the callbacks of the participants that it plays.
             Self::Load => &[9590, 9701, 9702, 9703, 9704, 9705, 9706],
-            Self::Proxy => &[8443],
+            // Its own, that of its exporter, that of the times in its log, and the one at which it tells its exporter.
+            Self::Proxy => &[8443, 9213, 9313, 8543],
             Self::Merchant => &[9966],
             Self::Auditor => &[8083],
             Self::Prometheus => &[9490],
@@ -437,14 +453,27 @@ impl Topology {
         if self.count(Role::Switch) > 0 && self.currency.len() != 3 {
             return Err(wrong("currency", "a switch clears currencies of three letters, such as EUR"));
         }
+        if self.count(Role::Citus) == 1 {
+            let why = "a cluster is a coordinator and at least one worker, so count is 2 or more";
+            return Err(wrong("role citus", why));
+        }
+        for role in [Role::Postgres, Role::Standby] {
+            if self.count(Role::Citus) > 0 && self.count(role) > 0 {
+                return Err(wrong(
+                    format_args!("role {role}"),
+                    "the exchange's rows are on the Citus cluster",
+                ));
+            }
+        }
         let needs = |role, needed, why: &str| {
             if self.count(role) > 0 && self.count(needed) == 0 {
                 return Err(wrong(format_args!("role {role}"), format_args!("{why}: add a role {needed}")));
             }
             Ok(())
         };
+        let database = if self.count(Role::Citus) > 0 { Role::Citus } else { Role::Postgres };
         needs(Role::Exchange, Role::Bank, "an exchange has its account at a bank")?;
-        needs(Role::Worker, Role::Postgres, "workers of their own share a database with the exchange")?;
+        needs(Role::Worker, database, "workers of their own share a database with the exchange")?;
         needs(Role::Worker, Role::Signer, "workers of their own share its keys")?;
         needs(Role::Standby, Role::Postgres, "a standby follows a primary")?;
         needs(Role::Proxy, Role::Exchange, "the proxy stands before an exchange")?;
@@ -456,7 +485,7 @@ impl Topology {
             needs(Role::Load, Role::Exchange, "wallets need an exchange")?;
         }
         if self.count(Role::Exchange) > 1 {
-            needs(Role::Exchange, Role::Postgres, "several processes share a database")?;
+            needs(Role::Exchange, database, "several processes share a database")?;
             needs(Role::Exchange, Role::Signer, "several processes share their keys")?;
             needs(Role::Exchange, Role::Proxy, "several processes need one address")?;
         }
@@ -533,6 +562,10 @@ impl Topology {
         match spec.role {
             Role::Worker => &all[..spec.workers().len()],
             Role::Load if self.count(Role::Switch) == 0 => &all[..1],
+            // Exporters are there for Prometheus alone.
+            role if (role.is_postgres() || role == Role::Proxy) && self.count(Role::Prometheus) == 0 => {
+                &all[..1]
+            }
             _ => all,
         }
     }
@@ -637,6 +670,16 @@ mod tests {
         assert!(of("role = 'exchange'", "role = 'ledger'").contains("add a role switch"));
         let two = of("role = 'exchange'", "role = 'exchange'\ncount = 2");
         assert_eq!(two, "role exchange: several processes share a database: add a role postgres");
+        let on_citus = |more: &str| {
+            let text = format!("{SMALL}\n[[role]]\nrole = 'citus'\nhosts = ['one']\n{more}");
+            Topology::parse(&text).map(drop).map_err(|error| error.to_string())
+        };
+        assert!(on_citus("").unwrap_err().starts_with("role citus: a cluster is a coordinator and at least"));
+        assert_eq!(on_citus("count = 3"), Ok(()));
+        for role in ["postgres", "standby"] {
+            let both = on_citus(&format!("count = 2\n[[role]]\nrole = '{role}'\nhosts = ['one']"));
+            assert_eq!(both, Err(format!("role {role}: the exchange's rows are on the Citus cluster")));
+        }
         let slow = of("role = 'exchange'", "role = 'exchange'\ncpu_share = 0.0");
         assert!(slow.contains("cpu_share must be above 0"));
         let slow = of("role = 'exchange'", "role = 'exchange'\ndisk_delay_ms = -1");

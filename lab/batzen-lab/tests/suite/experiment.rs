@@ -30,7 +30,7 @@ pub(crate) struct Experiment {
 }
 
 impl Experiment {
-    fn up(topology: &str) -> Self {
+    pub(crate) fn up(topology: &str) -> Self {
         Self::up_in(tempfile::tempdir().unwrap(), topology)
     }
 
@@ -55,12 +55,16 @@ impl Experiment {
         serde_json::from_slice(&std::fs::read(self.path().join("state.json")).unwrap()).unwrap()
     }
 
-    /// The first port of the instance with this name.
-    fn port(&self, name: &str) -> u16 {
+    /// The instance with this name.
+    pub(crate) fn instance(&self, name: &str) -> Value {
         let state = self.state();
         let mut instances = state["instances"].as_array().unwrap().iter();
-        let found = instances.find(|instance| instance["name"] == name).unwrap();
-        found["ports"][0].as_u64().unwrap().try_into().unwrap()
+        instances.find(|instance| instance["name"] == name).unwrap().clone()
+    }
+
+    /// Its first port.
+    pub(crate) fn port(&self, name: &str) -> u16 {
+        self.instance(name)["ports"][0].as_u64().unwrap().try_into().unwrap()
     }
 
     /// The ids of all its processes.
@@ -73,7 +77,7 @@ impl Experiment {
     }
 
     /// Waits until a process that was killed runs again.
-    fn wait_until_started_again(&self, name: &str) {
+    pub(crate) fn wait_until_started_again(&self, name: &str) {
         let deadline = Instant::now() + PATIENCE;
         loop {
             let status = stdout(&on(&self.path(), &["status", "--json"]));
@@ -95,7 +99,8 @@ impl Experiment {
 
     /// Waits until a generator has done more operations of a kind than `count`; returns how many.
     fn wait_for(&self, generator: &str, kind: &str, count: u64) -> u64 {
-        let out = self.path().join("hosts/here").join(generator).join("out");
+        let host = self.instance(generator)["host"].as_str().unwrap().to_owned();
+        let out = self.path().join("hosts").join(host).join(generator).join("out");
         let deadline = Instant::now() + PATIENCE;
         loop {
             let text = std::fs::read_to_string(&out).unwrap_or_default();

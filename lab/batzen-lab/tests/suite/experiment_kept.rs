@@ -105,7 +105,6 @@ fn what_was_kept_is_sent_opened_compared_and_read() {
     look_at(&browser, &comparison, "experiment-comparison", 1.0);
 }
 
-/// Checks that Prometheus has what the dashboard of hosts asks for.
 /// The figures and the lines by minute are of the same load.
 fn sums_up_its_load(dir: &Path) {
     let read = |name: &str| std::fs::read_to_string(dir.join(name)).unwrap();
@@ -122,31 +121,35 @@ fn sums_up_its_load(dir: &Path) {
     assert_eq!(by_minute, ops, "{lines}");
 }
 
-fn shows_its_hosts(experiment: &Experiment) {
-    let state = experiment.state();
-    let instances = state["instances"].as_array().unwrap();
-    let prometheus = instances.iter().find(|instance| instance["role"] == "prometheus").unwrap();
-    let base = format!("http://127.0.0.1:{}/api/v1/query", prometheus["ports"][0]);
+/// The queries of a dashboard, with variables replaced, and the numbers of rows that the experiment's Prometheus answers.
+pub(crate) fn asked(experiment: &Experiment, dashboard: &str) -> Vec<(String, usize)> {
+    let base = format!("http://127.0.0.1:{}/api/v1/query", experiment.port("prometheus"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let client = runtime.block_on(async { Client::new(&ClientOptions::default()).unwrap() });
-    let dashboard = std::fs::read_to_string("../../deploy/grafana/hosts.json").unwrap();
+    let dashboard = std::fs::read_to_string(Path::new("../../deploy/grafana").join(dashboard)).unwrap();
     let dashboard: Value = serde_json::from_str(&dashboard).unwrap();
     let panels = dashboard["panels"].as_array().unwrap().iter();
     let targets = panels.flat_map(|panel| panel["targets"].as_array().unwrap());
-    let mut asked = 0;
-    for target in targets {
-        let text = target["expr"].as_str().unwrap();
-        let text = text.replace("$instance", ".*").replace("$__rate_interval", "1m");
+    let ask = |target: &Value| {
+        let text = target["expr"].as_str().unwrap().replace("$__rate_interval", "1m");
+        let text = text.replace("$instance", ".*").replace("$server", ".*");
         let reply = runtime.block_on(client.get(&base).query("query", &text).send()).unwrap();
         let answer: Value = serde_json::from_slice(&reply.body).unwrap();
         assert_eq!(answer["status"], "success", "{text}: {answer}");
+        (text, answer["data"]["result"].as_array().unwrap().len())
+    };
+    targets.map(ask).collect()
+}
+
+/// Checks that Prometheus has what the dashboard of hosts asks for.
+fn shows_its_hosts(experiment: &Experiment) {
+    let asked = asked(experiment, "hosts.json");
+    assert!(asked.len() >= 9, "{asked:?}");
+    for (query, rows) in asked {
         // One host has no other, and not every disk tells what is written.
-        let may_be_empty = text.contains("round_trip") || text.contains("disk_written");
-        let rows = answer["data"]["result"].as_array().unwrap();
-        assert!(may_be_empty || !rows.is_empty(), "the query has no result: {text}");
-        asked += 1;
+        let may_be_empty = query.contains("round_trip") || query.contains("disk_written");
+        assert!(may_be_empty || rows > 0, "the query has no result: {query}");
     }
-    assert!(asked >= 9);
 }
 
 /// Checks that the lines of one request are found by its id, while the experiment runs and afterwards.

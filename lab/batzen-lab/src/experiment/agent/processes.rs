@@ -292,11 +292,8 @@ impl Processes {
         let names: Vec<String> = self.all.keys().cloned().collect();
         for name in &names {
             // PostgreSQL ends at once on SIGINT; others take it like SIGTERM.
-            let signal = if name.starts_with("postgres") || name.starts_with("standby") {
-                Signal::INT
-            } else {
-                Signal::TERM
-            };
+            let is_postgres = ["postgres", "standby", "citus"].iter().any(|role| name.starts_with(role));
+            let signal = if is_postgres { Signal::INT } else { Signal::TERM };
             // It is one of the names.
             let _ = self.stop(name, signal.as_raw());
         }

@@ -19,7 +19,12 @@ impl SetUp<'_> {
         // In a file, since everybody on a machine can read the arguments of commands.
         let path = self.dir(&first)?.join("dbinit.conf");
         self.agent(&first)?.put(&path, &text)?;
-        self.run(&first, &["exchange", "dbinit", "-c", &path.to_string_lossy()]).map(drop)
+        let path = path.to_string_lossy();
+        let mut words = vec!["exchange", "dbinit", "-c", &path];
+        if !self.experiment.of(Role::Citus).is_empty() {
+            words.push("--citus");
+        }
+        self.run(&first, &words).map(drop)
     }
 
     /// Tells the signers about the present processes of the exchange, which they learn at their start.

@@ -6,10 +6,22 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, ensure};
 
+use super::export::{STATUS, times_page};
 use super::{PATIENCE, SetUp, worker_pages};
 use crate::experiment::agent::{CommandLine, Request};
 use crate::experiment::placement::{Instance, metrics_authority, socket_addr};
-use crate::experiment::topology::Role;
+use crate::experiment::topology::{Role, Worker};
+
+/// The names and addresses of all pages with metrics of an instance.
+fn pages(instance: &Instance) -> Vec<(String, String)> {
+    if instance.role == Role::Worker {
+        let named =
+            |(worker, authority): (Worker, _)| (format!("{}-{}", instance.name, worker.name()), authority);
+        return worker_pages(instance).map(named).collect();
+    }
+    let own = metrics_authority(instance).map(|authority| (instance.name.clone(), authority));
+    own.into_iter().chain(times_page(instance)).collect()
+}
 
 impl SetUp<'_> {
     /// Makes the certificate of the proxy, and gives it to all hosts.
@@ -55,6 +67,12 @@ impl SetUp<'_> {
             .into_iter()
             .map(|name| format!("  {name}_temp_path {scratch}/{name};\n"))
             .collect();
+        let status = instance.ports.get(3).map_or_else(String::new, |port| {
+            format!(
+                "  server {{\n    listen 127.0.0.1:{port};\n    access_log off;\n\
+                 \x20   location = {STATUS} {{ stub_status; }}\n    location / {{ return 404; }}\n  }}\n"
+            )
+        });
         Ok(format!(
             "daemon off;\nmaster_process off;\npid {scratch}/nginx.pid;\nerror_log stderr;\n\
              worker_rlimit_nofile 65536;\nevents {{ worker_connections 16384; }}\nhttp {{\n\
@@ -66,7 +84,7 @@ impl SetUp<'_> {
              \x20   proxy_http_version 1.1;\n    proxy_set_header Connection \"\";\n    proxy_set_header Host $http_host;\n\
              \x20   proxy_set_header X-Forwarded-For $remote_addr;\n    proxy_read_timeout 660s;\n\
              \x20   proxy_buffers 16 16k;\n    proxy_max_temp_file_size 0;\n\
-             \x20   location / {{ proxy_pass http://exchange; }}\n  }}\n}}\n",
+             \x20   location / {{ proxy_pass http://exchange; }}\n  }}\n{status}}}\n",
             authority = instance.authority()
         ))
     }
@@ -84,10 +102,16 @@ impl SetUp<'_> {
         let mut command = CommandLine::new([nginx.trim(), "-e", "stderr", "-c", &conf.to_string_lossy()]);
         command.env.insert("TZ".to_owned(), "UTC".to_owned());
         self.start_process(instance, &instance.name.clone(), command)?;
-        let (deadline, address) = (Instant::now() + PATIENCE, socket_addr(&instance.authority())?);
+        self.wait_listening(instance, &instance.authority())?;
+        self.export_proxy(instance)
+    }
+
+    /// Waits until a process of an instance, or one of its exporters, listens.
+    pub(super) fn wait_listening(&mut self, instance: &Instance, authority: &str) -> anyhow::Result<()> {
+        let (deadline, address) = (Instant::now() + PATIENCE, socket_addr(authority)?);
         while TcpStream::connect_timeout(&address, Duration::from_secs(1)).is_err() {
             self.require_running(instance)?;
-            self.go_on(deadline, "it does not listen")?;
+            self.go_on(deadline, &format!("{authority} does not listen"))?;
         }
         Ok(())
     }
@@ -126,19 +150,7 @@ impl SetUp<'_> {
     pub(super) fn prometheus_config(&self) -> String {
         let mut text = "global:\n  scrape_interval: 1s\nscrape_configs:\n".to_owned();
         for role in Role::ALL {
-            let targets: Vec<(String, String)> = self
-                .experiment
-                .of(role)
-                .iter()
-                .flat_map(|found| match role {
-                    Role::Worker => worker_pages(found)
-                        .map(|(worker, authority)| (format!("{}-{}", found.name, worker.name()), authority))
-                        .collect(),
-                    _ => metrics_authority(found)
-                        .map(|found_at| vec![(found.name.clone(), found_at)])
-                        .unwrap_or_default(),
-                })
-                .collect();
+            let targets: Vec<(String, String)> = self.experiment.of(role).iter().flat_map(pages).collect();
             if targets.is_empty() {
                 continue;
             }

@@ -2,7 +2,8 @@
 //!
 //! | module | contents |
 //! |---|---|
-//! | `postgres` | the exchange's database and its standby |
+//! | `postgres` | the exchange's database, its standby, and the nodes of a Citus cluster |
+//! | `export` | exporters, which show Prometheus what PostgreSQL and the proxy know of themselves |
 //! | `exchange` | tables, signers, processes and workers of the exchange, and its offline tool |
 //! | `clearing` | the switch, its ledger and its participants |
 //! | `revoke` | revocations of denominations |
@@ -10,6 +11,7 @@
 
 mod clearing;
 mod exchange;
+mod export;
 mod front;
 mod postgres;
 mod revoke;
@@ -38,6 +40,8 @@ const PATIENCE: Duration = Duration::from_secs(300);
 const PASSWORD: &str = "laboratory";
 /// The user who runs PostgreSQL, which refuses to run as root.
 const POSTGRES_USER: &str = "postgres";
+/// The database of the exchange.
+const DATABASE: &str = "exchange";
 /// PostgreSQL's superuser of the experiment.
 const SUPERUSER: &str = "batzen";
 /// The values of coins in whole units.
@@ -117,6 +121,7 @@ impl<'a> SetUp<'a> {
     pub(in crate::experiment) fn start_all(&mut self) -> anyhow::Result<()> {
         self.start_network()?;
         self.prepare_secrets()?;
+        self.require_citus()?;
         for role in Role::ALL {
             let instances = self.experiment.of(role);
             if role == Role::Exchange && !instances.is_empty() {
@@ -142,7 +147,7 @@ impl<'a> SetUp<'a> {
         self.experiment.event("start", &instance.name)?;
         self.note_version(instance)?;
         match instance.role {
-            Role::Postgres => self.start_postgres(instance),
+            Role::Postgres | Role::Citus => self.start_postgres(instance),
             Role::Standby => self.start_standby(instance),
             Role::Bank => self.start_bank(instance),
             Role::Ledger => self.start_ledger(instance),
@@ -281,7 +286,7 @@ impl<'a> SetUp<'a> {
     }
 
     fn require_running(&mut self, instance: &Instance) -> anyhow::Result<()> {
-        let own = instance.processes();
+        let own = [instance.processes(), instance.exporters()].concat();
         let states = self.agent(instance)?.status()?;
         // Those that a restart has ended have their turn later.
         for state in states.iter().filter(|state| state.is_wanted && own.contains(&state.name)) {
@@ -453,7 +458,12 @@ impl<'a> SetUp<'a> {
             &[("BASE_URL", url.clone()), ("MASTER_PUBLIC_KEY", master_pub.clone())],
         );
         let mut feed = Vec::new();
-        if let Some(database) = self.database_url() {
+        if !self.experiment.of(Role::Citus).is_empty() {
+            // Its rows do not pass through the coordinator's log: `check` has the auditor read them all.
+            put_section(&mut text, "exchange", &[("DB", "postgres".to_owned())]);
+            let options = self.database_url().map(|url| ("CONFIG", url));
+            put_section(&mut text, "exchangedb-postgres", options.as_slice());
+        } else if let Some(database) = self.database_url() {
             let conf = self.dir(&exchange)?.join("conf").display().to_string();
             self.run(&exchange, &["exchange", "replication", "--setup", "-c", &conf])?;
             feed.push(("EXCHANGE", database));
@@ -462,7 +472,9 @@ impl<'a> SetUp<'a> {
             feed.push(("EXCHANGE_KEY", self.static_key(&exchange, "feed.key")?));
             feed.push(("KEY_FILE", self.dir(instance)?.join("feed.key").display().to_string()));
         }
-        put_section(&mut text, "auditor-feed", &feed);
+        if !feed.is_empty() {
+            put_section(&mut text, "auditor-feed", &feed);
+        }
         put_section(&mut text, "exchange-account-1", &[("PAYTO_URI", self.payto(ACCOUNT)?)]);
         put_section(&mut text, "exchange-accountcredentials-1", &self.gateway()?);
         let conf = self.configure(instance, text)?;

@@ -1,4 +1,4 @@
-//! PostgreSQL: the primary, and a standby that has each commit before it is acknowledged.
+//! PostgreSQL: the primary, a standby that has each commit before it is acknowledged, and the nodes of a Citus cluster.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -6,19 +6,29 @@ use std::time::Instant;
 
 use anyhow::Context as _;
 
-use super::{PATIENCE, POSTGRES_USER, SUPERUSER, SetUp};
+use super::{DATABASE, PATIENCE, POSTGRES_USER, SUPERUSER, SetUp};
 use crate::experiment::agent::CommandLine;
+use crate::experiment::hosts::{CITUS_MISSING, FIND_POSTGRES, find_citus};
 use crate::experiment::placement::Instance;
 use crate::experiment::topology::Role;
+
+/// The settings of every node of a Citus cluster, as docs/postgresql.md#citus has them. Packages of Citus tell its makers that they
+/// are used, unless they are told not to.
+const CITUS_SETTINGS: &str = "shared_preload_libraries = 'citus'\nmax_prepared_transactions = 300\n\
+     citus.recover_2pc_interval = 1s\ncitus.node_conninfo = 'sslmode=prefer'\n\
+     citus.enable_statistics_collection = off\n";
+
+/// The file with the password by which nodes of a Citus cluster log in to one another.
+fn logins_of(dir: &str) -> String {
+    format!("{dir}/pgpass")
+}
 
 impl SetUp<'_> {
     /// The directory of PostgreSQL's programs on a host.
     pub(super) fn postgres_bin(&mut self, instance: &Instance) -> anyhow::Result<String> {
-        const FIND: &str =
-            "ls -d /usr/lib/postgresql/*/bin 2>/dev/null | sort -V | tail -1 | grep . || pg_config --bindir";
         let found = self
             .agent(instance)?
-            .run(CommandLine::new(["sh", "-c", FIND]))
+            .run(CommandLine::new(["sh", "-c", FIND_POSTGRES]))
             .context("PostgreSQL is not installed there (apt-get install postgresql)")?;
         Ok(found.trim().to_owned())
     }
@@ -38,17 +48,15 @@ impl SetUp<'_> {
         self.agent(instance)?.run_with(command, text).map(drop)
     }
 
-    /// The addresses of the exchange's database, the primary's first.
+    /// The addresses of the exchange's database: the primary's and the standby's, or the coordinator's.
     pub(super) fn database_url(&self) -> Option<String> {
-        let servers: Vec<String> = [Role::Postgres, Role::Standby]
-            .into_iter()
-            .flat_map(|role| self.experiment.of(role))
-            .map(|instance| instance.authority())
-            .collect();
+        let of = |role| self.experiment.of(role).into_iter();
+        let servers = of(Role::Postgres).chain(of(Role::Standby)).chain(of(Role::Citus).take(1));
+        let servers: Vec<String> = servers.map(|instance| instance.authority()).collect();
         (!servers.is_empty()).then(|| {
             let password = &self.experiment.state.password;
             format!(
-                "postgres://{SUPERUSER}:{password}@{}/exchange?target_session_attrs=read-write",
+                "postgres://{SUPERUSER}:{password}@{}/{DATABASE}?target_session_attrs=read-write",
                 servers.join(",")
             )
         })
@@ -71,6 +79,12 @@ impl SetUp<'_> {
             instance.port(),
             instance.address
         );
+        if instance.role == Role::Citus {
+            let logins = format!("*:*:*:{SUPERUSER}:{password}");
+            self.agent(instance)?.put_for(Path::new(&logins_of(&dir)), &logins, Some(POSTGRES_USER))?;
+            settings.push_str(CITUS_SETTINGS);
+            let _ = writeln!(settings, "citus.local_hostname = '{}'", instance.address);
+        }
         for (name, value) in instance.settings.get("postgresql").into_iter().flatten() {
             let _ = writeln!(settings, "{name} = '{}'", value.replace('\'', "''"));
         }
@@ -78,12 +92,37 @@ impl SetUp<'_> {
         let access = "host all all all scram-sha-256\nhost replication all all scram-sha-256\n";
         self.append(instance, &format!("{data}/pg_hba.conf"), access)?;
         self.serve_postgres(instance, &bin, &dir)?;
-        self.sql(instance, "postgres", "CREATE DATABASE exchange")
+        self.sql(instance, "postgres", &format!("CREATE DATABASE {DATABASE}"))?;
+        if instance.role == Role::Citus {
+            self.join_citus(instance)?;
+        }
+        self.export_postgres(instance, &dir)
+    }
+
+    /// Adds a node to the Citus cluster. The first one is its coordinator.
+    fn join_citus(&mut self, instance: &Instance) -> anyhow::Result<()> {
+        self.sql(instance, DATABASE, "CREATE EXTENSION citus")?;
+        let coordinator = self.experiment.of(Role::Citus).remove(0);
+        let join = if instance.index == 0 { "citus_set_coordinator_host" } else { "citus_add_node" };
+        let sql = format!("SELECT {join}('{}', {})", instance.address, instance.port());
+        self.sql(&coordinator, DATABASE, &sql)
+    }
+
+    /// Checks that the hosts of a Citus cluster have the extension; those of other machines were not asked before.
+    pub(super) fn require_citus(&mut self) -> anyhow::Result<()> {
+        for node in self.experiment.of(Role::Citus) {
+            let command = CommandLine::new(["sh", "-c", &find_citus()]);
+            self.agent(&node)?.run(command).with_context(|| format!("{}: {CITUS_MISSING}", node.host))?;
+        }
+        Ok(())
     }
 
     pub(super) fn serve_postgres(&mut self, instance: &Instance, bin: &str, dir: &str) -> anyhow::Result<()> {
-        let command =
+        let mut command =
             CommandLine::new([&format!("{bin}/postgres"), "-D", &format!("{dir}/data")]).by(POSTGRES_USER);
+        if instance.role == Role::Citus {
+            command.env.insert("PGPASSFILE".to_owned(), logins_of(dir));
+        }
         self.start_process(instance, &instance.name.clone(), command)?;
         let deadline = Instant::now() + PATIENCE;
         let asks = [&format!("{bin}/pg_isready"), "-q", "-h", dir, "-p", &instance.port().to_string()];
@@ -125,7 +164,8 @@ impl SetUp<'_> {
         self.append(instance, &format!("{data}/postgresql.conf"), &settings)?;
         self.serve_postgres(instance, &bin, &dir)?;
         self.sql(&primary, "postgres", "ALTER SYSTEM SET synchronous_standby_names = 'standby'")?;
-        self.sql(&primary, "postgres", "SELECT pg_reload_conf()")
+        self.sql(&primary, "postgres", "SELECT pg_reload_conf()")?;
+        self.export_postgres(instance, &dir)
     }
 
     /// Makes the standby the primary.
