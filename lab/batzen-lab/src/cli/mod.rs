@@ -2,6 +2,7 @@
 
 mod bench;
 mod examples;
+mod inside;
 mod participants;
 mod shop;
 
@@ -15,6 +16,7 @@ use batzen_lab::experiment;
 use clap::{Args, Subcommand};
 
 pub(crate) use examples::EXAMPLES;
+pub(crate) use inside::refuse_targets;
 
 #[derive(Subcommand)]
 pub(crate) enum Command {

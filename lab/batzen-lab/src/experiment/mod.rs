@@ -512,7 +512,8 @@ fn take_step(experiment: &Experiment, step: &Step, interrupted: &AtomicBool) -> 
         }
         Step::Run { run } => {
             eprintln!("> {}", run.join(" "));
-            let split = if run[0] == "ssh" { 1 } else { run.len() };
+            let others = run.iter().position(|word| word == "--").unwrap_or(run.len());
+            let split = if run[0] == "ssh" { 1 } else { others };
             let mut command = Command::new(std::env::current_exe()?);
             command.args(&run[..split]).arg("--dir").arg(&experiment.dir).args(&run[split..]);
             // Standard output is for the verdict alone.
