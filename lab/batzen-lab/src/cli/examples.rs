@@ -68,6 +68,11 @@ pub(crate) const EXAMPLES: &Examples = &[
         "batzen-lab compare town-1 town-2\nbatzen-lab compare before after --json --out compare.html",
     ),
     (
+        &["cost"],
+        "batzen-lab cost sweep\nbatzen-lab cost fronts --whole-hosts --prices prices.toml\n\
+         batzen-lab cost one-front two-fronts.tar.gz --without bank,load,merchant --json",
+    ),
+    (
         &["logs"],
         "batzen-lab logs --instance exchange --since-s 30\nbatzen-lab logs 3f9c2a7e5b1d4086 --dir town-1",
     ),

@@ -1,7 +1,7 @@
 //! A sweep: the same experiment with one parameter after another, and the knee by its value.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -185,6 +185,18 @@ fn table(name: &str, points: &[Point]) -> String {
         );
     }
     text
+}
+
+/// The parameter and the values of the sweep in a directory, if there is one.
+pub(super) fn values_in(dir: &Path) -> Option<(String, Vec<String>)> {
+    #[derive(Deserialize)]
+    struct Kept {
+        parameter: String,
+        points: Vec<Point>,
+    }
+    let text = std::fs::read_to_string(dir.join(SWEEP)).ok()?;
+    let kept: Kept = serde_json::from_str(&text).ok()?;
+    Some((kept.parameter, kept.points.into_iter().map(|point| point.value).collect()))
 }
 
 fn html(name: &str, points: &[Point]) -> String {

@@ -31,6 +31,7 @@ fn help_texts() {
         ("logs", "logs"),
         ("pack", "pack"),
         ("compare", "compare"),
+        ("cost", "cost"),
         ("load bench", "load-bench"),
         ("bench pay", "bench-pay"),
         ("bench store", "bench-store"),
