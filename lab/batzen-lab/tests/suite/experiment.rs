@@ -746,6 +746,27 @@ impl Drop for SshHosts {
     }
 }
 
+/// Checks that two hosts are paid for with all that they have.
+fn costs_whole_hosts(experiment: &Experiment, ramp: &Value) {
+    let output = lab().args(["cost", "--whole-hosts", "--json"]).arg(experiment.path()).output().unwrap();
+    let Some(knee) = ramp["knee_ops_per_s"].as_f64() else {
+        assert!(stderr(&output).contains("did not keep up with the first step"), "{}", stderr(&output));
+        eprintln!("the machine is too busy for the first step of a ramp, so there is no knee with a cost");
+        return;
+    };
+    assert!(output.status.success(), "{}", stderr(&output));
+    let costs: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    let (row, machines) = (&costs["rows"][0], &experiment.state()["machines"]);
+    let all = |name: &str| {
+        machines.as_object().unwrap().values().map(|machine| machine[name].as_f64().unwrap()).sum::<f64>()
+    };
+    assert_eq!((row["hosts"].as_u64(), row["ops_per_s"].as_f64()), (Some(2), Some(knee)), "{costs:#}");
+    assert_eq!(row["cores"].as_f64(), Some(all("cores")), "{costs:#}");
+    assert_eq!(row["memory_bytes"].as_f64(), Some(all("memory_bytes")), "{costs:#}");
+    let used = row["roles"]["exchange"]["cores"].as_f64();
+    assert!(used < row["cores"].as_f64(), "what was used stays in the table: {costs:#}");
+}
+
 #[test]
 fn hosts_that_only_ssh_reaches_run_an_experiment_and_give_back_what_they_kept() {
     if !may_make_namespaces() {
@@ -771,6 +792,14 @@ fn hosts_that_only_ssh_reaches_run_an_experiment_and_give_back_what_they_kept() 
     }
     let logged = experiment.must(&["logs", "--instance", "merchant"]);
     assert!(logged.contains("path=\"/private/orders\""), "{logged}");
+    // Another machine gets the token of the shop in a file of its own, and gives back the result.
+    let paid =
+        ["load", "bench", "pay", "--duration", "1", "--clients", "2", "--json", "--", "--supply", "200"];
+    let paid: Value = serde_json::from_str(&experiment.must(&paid)).unwrap();
+    assert_eq!(paid["results"][0]["errors"], serde_json::json!({}), "{paid:#}");
+    let ramp =
+        ["load", "ramp", "--from", "1", "--steps", "1", "--step-s", "4", "--p99-max-ms", "100000", "--json"];
+    let ramp: Value = serde_json::from_str(&experiment.must(&ramp)).unwrap();
     let status: Value = serde_json::from_str(&experiment.must(&["status", "--json"])).unwrap();
     for (from, to) in [(&one, &two), (&two, &one)] {
         assert!(status["round_trips_ms"][from][to].is_f64(), "{status}");
@@ -792,6 +821,7 @@ fn hosts_that_only_ssh_reaches_run_an_experiment_and_give_back_what_they_kept() 
     }
     let again = on(&experiment.path(), &["down"]);
     assert!(stderr(&again).contains("down already"), "{}", stderr(&again));
+    costs_whole_hosts(&experiment, &ramp);
 }
 
 #[test]

@@ -112,6 +112,7 @@ fn costs(experiment: &Experiment, packed: &Path) {
     let output = lab().args(both.map(AsRef::as_ref)).arg("--json").output().unwrap();
     let Some(knee) = ramp["knee_ops_per_s"].as_f64() else {
         assert!(stderr(&output).contains("did not keep up with the first step"), "{}", stderr(&output));
+        eprintln!("the machine is too busy for the first step of a ramp, so there is no knee with a cost");
         return;
     };
     let costs: Value =
