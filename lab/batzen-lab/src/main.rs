@@ -34,7 +34,7 @@ struct Cli {
 
 /// The tree of all commands, with their help.
 fn command() -> clap::Command {
-    examples::add(Cli::command(), cli::EXAMPLES)
+    cli::refuse_targets(examples::add(Cli::command(), cli::EXAMPLES))
 }
 
 fn main() -> ExitCode {
@@ -50,6 +50,26 @@ mod tests {
     #[test]
     fn the_command_tree_is_sound() {
         super::command().debug_assert();
+    }
+
+    #[test]
+    fn measurements_of_a_process_refuse_a_target_and_all_others_take_one() {
+        let bench = super::command().find_subcommand("bench").unwrap().clone();
+        let no_measurements = ["report", "table", "figures", "compare", "ceiling"];
+        for command in
+            bench.get_subcommands().filter(|command| !no_measurements.contains(&command.get_name()))
+        {
+            let name = command.get_name();
+            let target = command.get_arguments().find(|arg| arg.get_id() == "target").unwrap();
+            let help = target.get_help().unwrap().to_string();
+            let words = ["batzen-lab", "bench", name, "--target", "http://127.0.0.1:1/"];
+            let refused = super::command().try_get_matches_from(words).unwrap_err().to_string();
+            match help.strip_prefix("Refused: ") {
+                Some(why) => assert!(refused.contains(why), "{name}: {refused}"),
+                // An exchange takes test transfers only through its gateway.
+                None => assert!(refused.contains("--gateway <URL>"), "{name}: {refused}"),
+            }
+        }
     }
 
     #[test]

@@ -57,11 +57,20 @@ pub(crate) const EXAMPLES: &Examples = &[
     (&["load", "mix"], "batzen-lab load mix pay=1,send=1"),
     (&["load", "ramp"], "batzen-lab load ramp --from 5 --factor 1.5 --steps 12 --wallets 200"),
     (&["load", "show"], "batzen-lab load show --seconds 60 --json\nbatzen-lab load show --table"),
-    (&["load", "bench"], "batzen-lab load bench deposit --duration 30 --clients 16"),
+    (
+        &["load", "bench"],
+        "batzen-lab load bench deposit --duration 30 --clients 16\nbatzen-lab load bench pay -- --coins 3 --refunds 0\n\
+         batzen-lab load bench ledger -- --transfers 1000000",
+    ),
     (&["check"], "batzen-lab check --json"),
     (
         &["compare"],
         "batzen-lab compare town-1 town-2\nbatzen-lab compare before after --json --out compare.html",
+    ),
+    (
+        &["cost"],
+        "batzen-lab cost sweep\nbatzen-lab cost fronts --whole-hosts --prices prices.toml\n\
+         batzen-lab cost one-front two-fronts.tar.gz --without bank,load,merchant --json",
     ),
     (
         &["logs"],
@@ -78,14 +87,20 @@ pub(crate) const EXAMPLES: &Examples = &[
         "batzen-lab bench scale\nbatzen-lab bench scale --cores 1,2,4 --batch 10 --rounds 5 --dir /var/lib --json > scale.json",
     ),
     (&["bench", "audit"], "batzen-lab bench audit --coins 100000"),
-    (&["switch", "bench"], "batzen-lab switch bench --participants 8 --duration 10"),
+    (
+        &["switch", "bench"],
+        "batzen-lab switch bench --participants 8 --duration 10\n\
+         batzen-lab switch bench --target http://10.0.0.7:8090/ --admin http://10.0.0.7:8091/ --tokens operators.txt",
+    ),
     (&["shop"], "batzen-lab shop serve --backend http://localhost:9966/ --token-file shop.token"),
     (&["bench", "withdraw"], "batzen-lab bench withdraw --rsa 2048 --duration 10"),
     (&["bench", "startup"], "batzen-lab bench startup --store postgres"),
     (&["bench", "p2p"], "batzen-lab bench p2p --rsa 2048 --coins 3 --duration 10"),
     (
         &["bench", "pay"],
-        "batzen-lab bench pay --coins 3 --duration 10\nbatzen-lab bench pay --rate 20 --refunds 0",
+        "batzen-lab bench pay --coins 3 --duration 10\nbatzen-lab bench pay --rate 20 --refunds 0\n\
+         batzen-lab bench pay --target http://127.0.0.1:8081/ --gateway http://127.0.0.1:8082/taler-wire-gateway/exchange/ \
+         --merchant http://127.0.0.1:9966/instances/shop/ --token-file shop.token",
     ),
     (
         &["bench", "deposit"],

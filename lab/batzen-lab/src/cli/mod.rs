@@ -2,6 +2,7 @@
 
 mod bench;
 mod examples;
+mod inside;
 mod participants;
 mod shop;
 
@@ -15,6 +16,7 @@ use batzen_lab::experiment;
 use clap::{Args, Subcommand};
 
 pub(crate) use examples::EXAMPLES;
+pub(crate) use inside::refuse_targets;
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
@@ -63,6 +65,8 @@ pub(crate) enum Command {
     Pack(experiment::PackArgs),
     /// Compare two experiments, or repetitions of them: what differs, and what is better or worse
     Compare(experiment::CompareArgs),
+    /// Print what each step of a sweep costs, and what it adds: hosts, money, operations a second, efficiency
+    Cost(experiment::CostArgs),
     /// The agent of a host, which `up` starts
     #[command(hide = true)]
     Agent(experiment::AgentArgs),
@@ -150,6 +154,7 @@ pub(crate) fn run(command: Command) -> anyhow::Result<ExitCode> {
         Command::Logs(args) => experiment::logs(&args),
         Command::Pack(args) => experiment::pack(&args),
         Command::Compare(args) => experiment::compare(&args),
+        Command::Cost(args) => experiment::cost(&args),
         Command::Agent(args) => experiment::agent(&args),
         Command::Completions(args) => Ok(manual::completions(&args, crate::command())),
         Command::Man(args) => manual::man(&args, crate::command()),

@@ -15,7 +15,7 @@ use batzen_http::plot::{Line, LinePlot, ticks};
 use clap::Args;
 use serde_json::Value;
 
-use super::pack::Opened;
+use super::pack::{Opened, experiments_in};
 use super::page::Kept;
 use super::ramp::{Ramp, Step};
 use super::state::Experiment;
@@ -237,15 +237,7 @@ impl Facts {
 
 /// The experiment of a directory, or those of its directories.
 fn read(path: &Path) -> anyhow::Result<Vec<Facts>> {
-    if path.is_file() || Experiment::is_in(path) {
-        return Ok(vec![Facts::of(&Opened::read(path)?.experiment)?]);
-    }
-    let entries = std::fs::read_dir(path).with_context(|| path.display().to_string())?;
-    let mut below: Vec<PathBuf> = entries.map(|entry| Ok(entry?.path())).collect::<anyhow::Result<_>>()?;
-    below.retain(|path| Experiment::is_in(path));
-    below.sort();
-    ensure!(!below.is_empty(), "{} holds no experiment, and no directory of one", path.display());
-    below.iter().map(|path| Facts::of(&Experiment::open(path)?)).collect()
+    experiments_in(path)?.iter().map(|path| Facts::of(&Opened::read(path)?.experiment)).collect()
 }
 
 /// The values of a property in the experiments of both sides.

@@ -643,6 +643,8 @@ fn step(
         p99_us: latency.value_at_quantile(0.99),
         errors: sum.errors.values().sum(),
         ops: sum.ops,
+        began_ms: Some(from_ms),
+        ended_ms: Some(to_ms),
         usage: used,
         hosts,
     })

@@ -22,12 +22,14 @@
 //! | `page` | the page of a kept experiment |
 //! | `pack` | a kept experiment as one file to send |
 //! | `compare` | two experiments, or repetitions of them, beside each other |
+//! | `cost` | what the steps of a sweep cost, and what each adds |
 //! | `sweep` | the same experiment with other values of one parameter |
 
 pub mod agent;
 mod check;
 mod compare;
 mod control;
+mod cost;
 mod disturb;
 mod hosts;
 mod load;
@@ -65,6 +67,7 @@ use serde_json::{Value, json};
 pub(crate) use agent::now_ms;
 pub use compare::{CompareArgs, run as compare};
 pub use control::LoadCommand;
+pub use cost::{CostArgs, run as cost};
 pub use disturb::{DisturbArgs, disturb};
 pub use logs::{LogsArgs, run as logs};
 pub use pack::{PackArgs, run as pack};
@@ -512,7 +515,8 @@ fn take_step(experiment: &Experiment, step: &Step, interrupted: &AtomicBool) -> 
         }
         Step::Run { run } => {
             eprintln!("> {}", run.join(" "));
-            let split = if run[0] == "ssh" { 1 } else { run.len() };
+            let others = run.iter().position(|word| word == "--").unwrap_or(run.len());
+            let split = if run[0] == "ssh" { 1 } else { others };
             let mut command = Command::new(std::env::current_exe()?);
             command.args(&run[..split]).arg("--dir").arg(&experiment.dir).args(&run[split..]);
             // Standard output is for the verdict alone.

@@ -78,6 +78,22 @@ impl Opened {
     }
 }
 
+/// The kept experiment at a path, or those in its directories, by name.
+///
+/// # Errors
+/// When there is none.
+pub(super) fn experiments_in(path: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    if path.is_file() || Experiment::is_in(path) {
+        return Ok(vec![path.to_owned()]);
+    }
+    let entries = std::fs::read_dir(path).with_context(|| path.display().to_string())?;
+    let mut below: Vec<PathBuf> = entries.map(|entry| Ok(entry?.path())).collect::<anyhow::Result<_>>()?;
+    below.retain(|path| Experiment::is_in(path));
+    below.sort();
+    ensure!(!below.is_empty(), "{} holds no experiment, and no directory of one", path.display());
+    Ok(below)
+}
+
 /// Checks that there are only files and directories.
 fn require_plain(dir: &Path) -> anyhow::Result<()> {
     for entry in std::fs::read_dir(dir)? {

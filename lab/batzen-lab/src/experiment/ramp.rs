@@ -85,6 +85,12 @@ pub struct Step {
     /// Operations that were done.
     #[serde(default)]
     pub ops: u64,
+    /// The beginning of the measured part in milliseconds since 1970, by the controller's clock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub began_ms: Option<u64>,
+    /// Its end.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended_ms: Option<u64>,
     /// The resources that each instance used.
     pub usage: Vec<Usage>,
     /// The work of each host.
@@ -311,6 +317,12 @@ impl Ramp {
         Self { knee_ops_per_s, bottleneck, steps }
     }
 
+    /// The step at the knee.
+    #[must_use]
+    pub fn knee(&self) -> Option<&Step> {
+        self.steps.iter().find(|step| Some(step.ops_per_s) == self.knee_ops_per_s)
+    }
+
     /// The curve as a table, with the verdict.
     #[must_use]
     pub fn table(&self) -> String {
@@ -395,6 +407,7 @@ mod tests {
     fn the_knee_is_the_last_rate_that_was_followed() {
         let ramp = Ramp::of(vec![step(10.0, 10.0), step(20.0, 19.9), step(40.0, 25.0)], 1_000_000);
         assert_eq!(ramp.knee_ops_per_s, Some(19.9));
+        assert_eq!(ramp.knee(), Some(&ramp.steps[1]));
         assert_eq!(ramp.bottleneck.as_ref().unwrap().stage, "unknown");
         assert!(ramp.table().contains("knee: 19.9"), "{}", ramp.table());
         let never = Ramp::of(vec![step(10.0, 10.0)], 1_000_000);

@@ -1,4 +1,4 @@
-//! Scenarios of `batzen-lab bench` on the hosts of the load, at the exchange of an experiment.
+//! Scenarios of `batzen-lab bench` on the hosts of the load, at the services of an experiment.
 
 use std::process::ExitCode;
 use std::thread;
@@ -10,7 +10,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::agent::CommandLine;
-use super::placement::Instance;
+use super::placement::{Instance, metrics_authority};
 use super::state::{Experiment, write_own};
 use super::topology::Role;
 use super::{DirArgs, now_ms};
@@ -18,11 +18,18 @@ use crate::bench::scenarios::options::measured_duration;
 
 /// Time beyond the measured part that a scenario may take, most of it to prepare coins.
 const PREPARATION: Duration = Duration::from_secs(1800);
+/// Length of the measured part by default.
+const DURATION: Duration = Duration::from_secs(10);
+/// Transfers between participants of the switch.
+const TRANSFER: &str = "transfer";
+/// Transfers at the switch's ledger.
+const LEDGER: &str = "ledger";
 
 #[derive(Args, Clone, Debug)]
 pub(super) struct ScenarioArgs {
-    /// The scenario
-    #[arg(value_parser = ["withdraw", "deposit", "batch-deposit", "p2p", "refresh", "mixed", "cycle"])]
+    /// The scenario: those of `bench` at the exchange; `pay` at the merchant backends; `transfer`, which is `switch bench`, at
+    /// the switch; `ledger`, which is `ledger bench`, at its ledger
+    #[arg(value_parser = ["withdraw", "deposit", "batch-deposit", "p2p", "refresh", "mixed", "cycle", "pay", TRANSFER, LEDGER])]
     scenario: String,
     /// Connections of each generator
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=10_000))]
@@ -30,9 +37,12 @@ pub(super) struct ScenarioArgs {
     /// Operations begun a second by all generators together [default: as fast as answers arrive]
     #[arg(long, value_name = "PER_SECOND", value_parser = super::control::rate)]
     rate: Option<f64>,
-    /// Length of the measured part: seconds, or with a unit (500ms, 2m)
-    #[arg(long, value_name = "TIME", default_value = "10", value_parser = measured_duration)]
-    duration: Duration,
+    /// Length of the measured part: seconds, or with a unit (500ms, 2m) [default: 10]
+    #[arg(long, value_name = "TIME", value_parser = measured_duration)]
+    duration: Option<Duration>,
+    /// Further options of the scenario, after --
+    #[arg(last = true, value_name = "OPTION")]
+    further: Vec<String>,
     /// Print as JSON
     #[arg(long)]
     json: bool,
@@ -48,20 +58,21 @@ pub(super) fn scenario_began_ms(directory: &str) -> Option<u64> {
 /// Runs `batzen-lab load bench`: the scenario on all hosts of the load at the same time.
 ///
 /// # Errors
-/// When the exchange cannot be loaded so, or a host does not answer.
+/// When the service cannot be loaded so, or a host does not answer.
 pub(super) fn run(args: &ScenarioArgs) -> anyhow::Result<ExitCode> {
     let experiment = Experiment::open(&args.at.dir)?;
     let generators = experiment.of(Role::Load);
     ensure!(!generators.is_empty(), "the topology has no role load, whose hosts could put load on anything");
     let name = format!("bench-{}-{}", args.scenario, now_ms());
-    let words = words(args, &experiment, generators.len())?;
+    let all = (0..generators.len()).map(|index| words(args, &experiment, (index, generators.len())));
+    let all = all.collect::<anyhow::Result<Vec<Words>>>()?;
     experiment.event("bench", &args.scenario)?;
     let results: Vec<anyhow::Result<Value>> = thread::scope(|scope| {
-        let measure = |generator| {
-            let (experiment, words, name) = (&experiment, &words, &name);
-            scope.spawn(move || measure(experiment, generator, words, name, args.duration))
+        let measure = |(generator, words)| {
+            let (experiment, name) = (&experiment, &name);
+            scope.spawn(move || measure(experiment, generator, words, (name, args)))
         };
-        let threads: Vec<_> = generators.iter().map(measure).collect();
+        let threads: Vec<_> = generators.iter().zip(&all).map(measure).collect();
         let joined = threads.into_iter().map(|thread| {
             thread.join().unwrap_or_else(|_| Err(anyhow::anyhow!("the thread of a generator broke down")))
         });
@@ -75,24 +86,77 @@ pub(super) fn run(args: &ScenarioArgs) -> anyhow::Result<ExitCode> {
     Ok(if is_right { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The arguments of each of so many generators.
-fn words(args: &ScenarioArgs, experiment: &Experiment, count: usize) -> anyhow::Result<Vec<String>> {
-    // Past the proxy: prepared requests are not encrypted.
-    let exchange =
-        experiment.of(Role::Exchange).into_iter().next().context("the topology has no exchange")?;
-    let gateway = experiment.gateway_url()?;
-    let target = format!("http://{}/", exchange.authority());
-    let mut words = vec!["bench".to_owned(), args.scenario.clone()];
-    let mut option = |name: &str, value: String| words.extend([name.to_owned(), value]);
-    option("--target", target);
-    option("--gateway", gateway);
-    option("--rsa", experiment.topology.rsa_bits.to_string());
-    option("--clients", args.clients.to_string());
-    option("--duration", format!("{}ms", args.duration.as_millis()));
+impl ScenarioArgs {
+    /// The command whose scenario this is.
+    fn command(&self) -> Vec<String> {
+        let words = match self.scenario.as_str() {
+            TRANSFER => ["switch", "bench"],
+            LEDGER => ["ledger", "bench"],
+            scenario => ["bench", scenario],
+        };
+        words.map(str::to_owned).into()
+    }
+}
+
+/// The arguments of a generator, and the secrets that they name as files in the generator's directory.
+struct Words {
+    words: Vec<String>,
+    /// The option of the file, its name and its text.
+    secret: Option<(&'static str, &'static str, String)>,
+}
+
+/// The arguments of one of so many generators.
+fn words(
+    args: &ScenarioArgs,
+    experiment: &Experiment,
+    (index, count): (usize, usize),
+) -> anyhow::Result<Words> {
+    let mut words = Words { words: args.command(), secret: None };
+    let mut option = |name: &str, value: String| words.words.extend([name.to_owned(), value]);
+    let all_of = |role: Role| {
+        let all = experiment.of(role);
+        ensure!(!all.is_empty(), "the topology has no {role}");
+        Ok(all)
+    };
+    let clients = args.clients.to_string();
+    match args.scenario.as_str() {
+        LEDGER => {
+            let unused = args.rate.is_some() || args.duration.is_some();
+            ensure!(!unused, "ledger does a number of transfers as fast as it can: `-- --transfers N`");
+            let of_switch = all_of(Role::Ledger).context("the switch keeps its ledger in its own process")?;
+            option("--target", format!("tcp://{}", of_switch[0].authority()));
+            option("--clients", clients);
+        }
+        TRANSFER => {
+            let switch = all_of(Role::Switch)?.remove(0);
+            let admin = metrics_authority(&switch).context("a switch has a port for operators")?;
+            option("--target", format!("http://{}/", switch.authority()));
+            option("--admin", format!("http://{admin}/"));
+            option("--connections", clients);
+            words.secret = Some(("--tokens", "bench-tokens", experiment.state.operator_tokens.join("\n")));
+        }
+        scenario => {
+            // Past the proxy: prepared requests are not encrypted.
+            option("--target", format!("http://{}/", all_of(Role::Exchange)?[0].authority()));
+            option("--gateway", experiment.gateway_url()?);
+            option("--rsa", experiment.topology.rsa_bits.to_string());
+            option("--clients", clients);
+            if scenario == "pay" {
+                let merchants = all_of(Role::Merchant)?;
+                option("--merchant", format!("http://{}/", merchants[index % merchants.len()].authority()));
+                words.secret = Some(("--token-file", "bench-token", experiment.state.shop_token.clone()));
+            }
+        }
+    }
+    let mut option = |name: &str, value: String| words.words.extend([name.to_owned(), value]);
+    if args.scenario != LEDGER {
+        option("--duration", format!("{}ms", args.duration.unwrap_or(DURATION).as_millis()));
+    }
     if let Some(rate) = args.rate {
         option("--rate", (rate / count as f64).to_string());
     }
-    words.push("--json".to_owned());
+    words.words.extend(args.further.iter().cloned());
+    words.words.push("--json".to_owned());
     Ok(words)
 }
 
@@ -100,17 +164,25 @@ fn words(args: &ScenarioArgs, experiment: &Experiment, count: usize) -> anyhow::
 fn measure(
     experiment: &Experiment,
     generator: &Instance,
-    words: &[String],
-    name: &str,
-    duration: Duration,
+    words: &Words,
+    (name, args): (&str, &ScenarioArgs),
 ) -> anyhow::Result<Value> {
     let access = experiment.hosts.get(&generator.host).context("a placed instance has a host")?;
-    let out = access.dir.join(&generator.name).join(name).to_string_lossy().into_owned();
-    let command = [&access.lab].into_iter().chain(words).map(String::as_str).chain(["--out", &out]);
-    let mut agent = experiment.patient_agent(&generator.host, duration + PREPARATION)?;
+    let dir = access.dir.join(&generator.name);
+    let patience = args.duration.unwrap_or(DURATION) + PREPARATION;
+    let mut agent = experiment.patient_agent(&generator.host, patience)?;
+    let mut command = vec![access.lab.clone()];
+    command.extend(words.words.iter().cloned());
+    // Other users of the host see what is on command lines.
+    if let Some((option, file, secret)) = &words.secret {
+        let path = dir.join(file);
+        agent.put(&path, secret)?;
+        command.extend([(*option).to_owned(), path.to_string_lossy().into_owned()]);
+    }
+    command.extend(["--out".to_owned(), dir.join(name).to_string_lossy().into_owned()]);
     let (_, stdout, stderr) = agent.run_whatever_comes(CommandLine::new(command), "")?;
     let result: Value = serde_json::from_str(&stdout)
-        .map_err(|_| anyhow::anyhow!("{} on {}: {}", words[1], generator.host, stderr.trim()))?;
+        .map_err(|_| anyhow::anyhow!("{} on {}: {}", args.scenario, generator.host, stderr.trim()))?;
     // Other machines keep the rest until `down`.
     let host_dir = experiment.dir.join("hosts").join(&generator.host);
     write_own(&host_dir.join(&generator.name).join(name).join("result.json"), &stdout)?;

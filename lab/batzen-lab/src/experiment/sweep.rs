@@ -243,6 +243,18 @@ fn table(name: &str, points: &[Point]) -> String {
     text
 }
 
+/// The parameter and the values of the sweep in a directory, if there is one.
+pub(super) fn values_in(dir: &Path) -> Option<(String, Vec<String>)> {
+    #[derive(Deserialize)]
+    struct Kept {
+        parameter: String,
+        points: Vec<Point>,
+    }
+    let text = std::fs::read_to_string(dir.join(SWEEP)).ok()?;
+    let kept: Kept = serde_json::from_str(&text).ok()?;
+    Some((kept.parameter, kept.points.into_iter().map(|point| point.value).collect()))
+}
+
 fn html(name: &str, points: &[Point]) -> String {
     let mut out = String::new();
     begin(&mut out, &format!("Sweep over {name}"));

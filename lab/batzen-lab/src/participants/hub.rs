@@ -3,6 +3,7 @@
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use batzen_http::codec::frame_response;
@@ -113,6 +114,17 @@ impl Hub {
     #[must_use]
     pub const fn new(address: SocketAddr, tokens: [String; 2]) -> Self {
         Self { address, tokens }
+    }
+
+    /// Reads the tokens of two operators from a file, one a line.
+    ///
+    /// # Errors
+    /// When the file cannot be read, or has other than two tokens.
+    pub fn tokens(file: &Path) -> io::Result<[String; 2]> {
+        let text = std::fs::read_to_string(file)?;
+        let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+        let tokens: Vec<String> = lines.map(str::to_owned).collect();
+        tokens.try_into().map_err(|_| io::Error::other("expected two lines, one token each"))
     }
 
     /// Sends one request of one operator (0 or 1); returns status and body.
@@ -521,6 +533,19 @@ pub fn ten_thousandths(value: &Value) -> Option<i128> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn two_operators_have_two_tokens() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("tokens");
+        std::fs::write(&file, "secret-token:one-and-secret\n\nsecret-token:two-and-secret\n").unwrap();
+        assert_eq!(
+            Hub::tokens(&file).unwrap(),
+            ["secret-token:one-and-secret", "secret-token:two-and-secret"]
+        );
+        std::fs::write(&file, "secret-token:one-and-secret\n").unwrap();
+        assert!(Hub::tokens(&file).is_err());
+    }
 
     #[test]
     fn amounts_are_read_exactly() {

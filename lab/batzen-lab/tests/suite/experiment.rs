@@ -12,8 +12,9 @@ use serde_json::Value;
 pub(crate) fn on(dir: &Path, words: &[&str]) -> Output {
     // Services of Debian are not in every user's search path.
     let path = format!("{}:/usr/sbin:/sbin", std::env::var("PATH").unwrap_or_default());
-    // What follows a host is its own.
-    let own = if words[0] == "ssh" { 1 } else { words.len() };
+    // What follows a host or -- is its own.
+    let others = words.iter().position(|word| *word == "--").unwrap_or(words.len());
+    let own = if words[0] == "ssh" { 1 } else { others };
     lab().args(&words[..own]).arg("--dir").arg(dir).args(&words[own..]).env("PATH", path).output().unwrap()
 }
 
@@ -53,6 +54,30 @@ impl Experiment {
 
     pub(crate) fn state(&self) -> Value {
         serde_json::from_slice(&std::fs::read(self.path().join("state.json")).unwrap()).unwrap()
+    }
+
+    /// Runs a scenario on all hosts of the load; each must do something, without errors, and keep its result.
+    #[track_caller]
+    fn bench(&self, scenario: &str, words: &[&str], further: &[&str]) -> Vec<Value> {
+        let all = [&["load", "bench", scenario, "--json"][..], words, &["--"], further].concat();
+        let shown: Value = serde_json::from_str(&self.must(&all)).unwrap();
+        let results = shown["results"].as_array().unwrap().clone();
+        let hosts = self.path().join("hosts/here");
+        let generators = std::fs::read_dir(hosts).unwrap().map(|entry| entry.unwrap().path());
+        let kept = generators.filter(|dir| dir.is_dir()).flat_map(|dir| {
+            std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect::<Vec<_>>()
+        });
+        let kept = kept.filter(|path| path.to_str().unwrap().contains(&format!("bench-{scenario}-")));
+        let kept: Vec<Value> = kept
+            .map(|dir| serde_json::from_slice(&std::fs::read(dir.join("result.json")).unwrap()).unwrap())
+            .collect();
+        assert!(!results.is_empty());
+        for result in &results {
+            assert!(result["ops"].as_u64() > Some(0), "{scenario}: {result:#}");
+            assert_eq!(result["errors"], serde_json::json!({}), "{scenario}: {result:#}");
+            assert!(kept.contains(result), "{scenario}: its result is not kept: {result:#}");
+        }
+        results
     }
 
     /// The instance with this name.
@@ -258,22 +283,16 @@ fn scenarios_of_bench_load_an_exchange_that_runs() {
         assert!(result["extra"]["server_cores_busy"].is_null(), "{scenario}: {:#}", result["extra"]);
     }
     // The same on the host of the load, and its result is kept there.
-    let words = ["load", "bench", "cycle", "--duration", "1", "--clients", "2", "--json"];
-    let shown: Value = serde_json::from_str(&experiment.must(&words)).unwrap();
-    let ops = shown["results"][0]["ops"].as_u64();
-    assert!(ops > Some(0), "{shown:#}");
-    let load_dir = experiment.path().join("hosts/here/load");
-    let mut kept = std::fs::read_dir(load_dir).unwrap().map(|entry| entry.unwrap().path());
-    let kept = kept.find(|path| path.to_str().unwrap().contains("bench-cycle-")).unwrap();
-    let kept: Value = serde_json::from_slice(&std::fs::read(kept.join("result.json")).unwrap()).unwrap();
-    assert_eq!(kept["ops"].as_u64(), ops);
+    experiment.bench("cycle", &["--duration", "1", "--clients", "2"], &[]);
+    pay_a_shop_that_runs(&experiment, [&target, &gateway]);
     let out = experiment.dir.path().join("refused");
     for (words, reason) in [
         (&["cycle", "--rsa", "3072"][..], "does not offer all coins"),
         (&["withdraw", "--rsa", "1024", "--with-workers"], "--with-workers has no effect"),
-        (&["pay", "--rsa", "1024"], "a merchant backend that the run starts"),
-        (&["store"], "store measures processes that it starts"),
+        (&["pay", "--rsa", "1024"], "--merchant and --token-file say which"),
+        (&["store"], "a store in its own process, without a service"),
         (&["partitions"], "starts an exchange for each store"),
+        (&["limits"], "and no service"),
     ] {
         let output = bench(words, [&target, &gateway], &out);
         assert!(stderr(&output).contains(reason), "{words:?}: {}", stderr(&output));
@@ -281,6 +300,71 @@ fn scenarios_of_bench_load_an_exchange_that_runs() {
     }
     let checked: Value = serde_json::from_str(&experiment.must(&["check", "--json"])).unwrap();
     assert_eq!((&checked["conserved"], &checked["findings"]), (&true.into(), &0.into()), "{checked}");
+}
+
+/// Pays the shop of an experiment twice, and once from the host of the load.
+fn pay_a_shop_that_runs(experiment: &Experiment, services: [&str; 2]) {
+    let merchant = format!("http://127.0.0.1:{}/", experiment.port("merchant"));
+    let token = experiment.dir.path().join("shop.token");
+    std::fs::write(&token, experiment.state()["shop_token"].as_str().unwrap()).unwrap();
+    let small = ["--rsa", "1024", "--clients", "4", "--supply", "200", "--warmup", "0", "--duration", "30"];
+    let shop = ["pay", "--refunds", "20", "--merchant", &merchant, "--token-file", token.to_str().unwrap()];
+    for number in 0..2 {
+        let out = experiment.dir.path().join(format!("pay-{number}"));
+        let output = bench(&[&shop[..], &small].concat(), services, &out);
+        assert!(output.status.success(), "{}{}", stderr(&output), stdout(&output));
+        let result: Value = serde_json::from_slice(&std::fs::read(out.join("result.json")).unwrap()).unwrap();
+        assert_eq!(result["errors"], serde_json::json!({}), "{result:#}");
+        assert!(result["ops"].as_u64() > Some(0), "{result:#}");
+        assert_eq!(
+            (&result["parameters"]["merchant"], &result["parameters"]["shops"]),
+            (&merchant.clone().into(), &1.into())
+        );
+        assert!(result["kinds"]["pick up"].is_object(), "{result:#}");
+        assert!(result["extra"]["answers_checked"].as_f64() > Some(0.0), "{:#}", result["extra"]);
+        assert!(result["cpu_us_per_op"].is_null(), "of a server elsewhere");
+    }
+    let guessed = experiment.dir.path().join("guess.token");
+    std::fs::write(&guessed, "secret-token:guess").unwrap();
+    let wrong = ["pay", "--merchant", &merchant, "--token-file", guessed.to_str().unwrap()];
+    let output = bench(&[&wrong[..], &small].concat(), services, &experiment.dir.path().join("guess"));
+    assert!(stderr(&output).contains("the shop refuses the token: HTTP 401"), "{}", stderr(&output));
+    experiment.bench("pay", &["--duration", "1", "--clients", "2"], &["--supply", "200", "--coins", "1"]);
+}
+
+#[test]
+fn scenarios_load_a_switch_and_its_ledger_that_run() {
+    let topology = std::fs::read_to_string("../topologies/switch.toml").unwrap();
+    let experiment = Experiment::up(&topology);
+    // Two generators at the same time, and each twice.
+    experiment.must(&["scale", "load", "2"]);
+    for _ in 0..2 {
+        let transfers = experiment.bench(
+            "transfer",
+            &["--clients", "8"],
+            &["--count", "60", "--in-flight", "16", "--participants", "3"],
+        );
+        for result in transfers {
+            assert_eq!((&result["ops"], &result["unit"]), (&60.into(), &"FT".into()), "{result:#}");
+            assert!(result["kinds"]["whole"]["p50_us"].as_u64() > Some(0), "{result:#}");
+            assert_eq!(result["extra"]["windows_closed"], 0.0, "they are the operators'");
+            assert!(result["bytes_per_op"].is_null() && result["cpu_us_per_op"].is_null(), "{result:#}");
+        }
+        let small = ["--transfers", "300", "--accounts", "20", "--batch", "50", "--pending", "50"];
+        for result in experiment.bench("ledger", &["--clients", "2"], &small) {
+            assert!(result["ops"].as_u64() >= Some(300), "{result:#}");
+            assert_eq!(result["extra"]["accounts_checked"], 20.0, "{result:#}");
+        }
+    }
+    let hurried = on(&experiment.path(), &["load", "bench", "ledger", "--rate", "5"]);
+    assert!(stderr(&hurried).contains("`-- --transfers N`"), "{}", stderr(&hurried));
+    let at_none = on(&experiment.path(), &["load", "bench", "deposit"]);
+    assert!(stderr(&at_none).contains("the topology has no exchange"), "{}", stderr(&at_none));
+    let alone = lab().args(["switch", "bench", "--target", "http://127.0.0.1:1/"]).output().unwrap();
+    assert!(stderr(&alone).contains("--tokens <FILE>"), "{}", stderr(&alone));
+    let checked: Value = serde_json::from_str(&experiment.must(&["check", "--json"])).unwrap();
+    assert_eq!(checked["conserved"], true, "{checked:#}");
+    assert_eq!(checked["switch"]["committed"], 240, "{checked:#}");
 }
 
 #[test]
@@ -667,6 +751,27 @@ impl Drop for SshHosts {
     }
 }
 
+/// Checks that two hosts are paid for with all that they have.
+fn costs_whole_hosts(experiment: &Experiment, ramp: &Value) {
+    let output = lab().args(["cost", "--whole-hosts", "--json"]).arg(experiment.path()).output().unwrap();
+    let Some(knee) = ramp["knee_ops_per_s"].as_f64() else {
+        assert!(stderr(&output).contains("did not keep up with the first step"), "{}", stderr(&output));
+        eprintln!("the machine is too busy for the first step of a ramp, so there is no knee with a cost");
+        return;
+    };
+    assert!(output.status.success(), "{}", stderr(&output));
+    let costs: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    let (row, machines) = (&costs["rows"][0], &experiment.state()["machines"]);
+    let all = |name: &str| {
+        machines.as_object().unwrap().values().map(|machine| machine[name].as_f64().unwrap()).sum::<f64>()
+    };
+    assert_eq!((row["hosts"].as_u64(), row["ops_per_s"].as_f64()), (Some(2), Some(knee)), "{costs:#}");
+    assert_eq!(row["cores"].as_f64(), Some(all("cores")), "{costs:#}");
+    assert_eq!(row["memory_bytes"].as_f64(), Some(all("memory_bytes")), "{costs:#}");
+    let used = row["roles"]["exchange"]["cores"].as_f64();
+    assert!(used < row["cores"].as_f64(), "what was used stays in the table: {costs:#}");
+}
+
 #[test]
 fn hosts_that_only_ssh_reaches_run_an_experiment_and_give_back_what_they_kept() {
     if !may_make_namespaces() {
@@ -692,6 +797,14 @@ fn hosts_that_only_ssh_reaches_run_an_experiment_and_give_back_what_they_kept() 
     }
     let logged = experiment.must(&["logs", "--instance", "merchant"]);
     assert!(logged.contains("path=\"/private/orders\""), "{logged}");
+    // Another machine gets the token of the shop in a file of its own, and gives back the result.
+    let paid =
+        ["load", "bench", "pay", "--duration", "1", "--clients", "2", "--json", "--", "--supply", "200"];
+    let paid: Value = serde_json::from_str(&experiment.must(&paid)).unwrap();
+    assert_eq!(paid["results"][0]["errors"], serde_json::json!({}), "{paid:#}");
+    let ramp =
+        ["load", "ramp", "--from", "1", "--steps", "1", "--step-s", "4", "--p99-max-ms", "100000", "--json"];
+    let ramp: Value = serde_json::from_str(&experiment.must(&ramp)).unwrap();
     let status: Value = serde_json::from_str(&experiment.must(&["status", "--json"])).unwrap();
     for (from, to) in [(&one, &two), (&two, &one)] {
         assert!(status["round_trips_ms"][from][to].is_f64(), "{status}");
@@ -713,6 +826,7 @@ fn hosts_that_only_ssh_reaches_run_an_experiment_and_give_back_what_they_kept() 
     }
     let again = on(&experiment.path(), &["down"]);
     assert!(stderr(&again).contains("down already"), "{}", stderr(&again));
+    costs_whole_hosts(&experiment, &ramp);
 }
 
 #[test]

@@ -100,6 +100,7 @@ fn what_was_kept_is_sent_opened_compared_and_read() {
     let conserved = outcomes.iter().find(|found| found["name"] == "money conserved").unwrap();
     assert_eq!((&conserved["a"], &conserved["b"]), (&"yes".into(), &"yes".into()));
 
+    costs(&experiment, &packed);
     let browser = Browser::start();
     look_at(&browser, &page, "experiment", 5.0);
     look_at(&browser, &comparison, "experiment-comparison", 1.0);
@@ -119,6 +120,57 @@ fn sums_up_its_load(dir: &Path) {
     assert!(head.contains(&"exchange_cpu_ms") && head.contains(&"load_rss_bytes"), "{head:?}");
     let by_minute: u64 = rows.map(|row| row[2].parse::<u64>().unwrap()).sum();
     assert_eq!(by_minute, ops, "{lines}");
+}
+
+/// Checks the cost of an experiment beside itself: nothing more, and as efficient.
+fn costs(experiment: &Experiment, packed: &Path) {
+    let ramp: Value =
+        serde_json::from_slice(&std::fs::read(experiment.path().join("ramp.json")).unwrap()).unwrap();
+    let both: [&dyn AsRef<std::ffi::OsStr>; 3] = [&"cost", &experiment.path(), &packed];
+    let output = lab().args(both.map(AsRef::as_ref)).arg("--json").output().unwrap();
+    let Some(knee) = ramp["knee_ops_per_s"].as_f64() else {
+        assert!(stderr(&output).contains("did not keep up with the first step"), "{}", stderr(&output));
+        eprintln!("the machine is too busy for the first step of a ramp, so there is no knee with a cost");
+        return;
+    };
+    let costs: Value =
+        serde_json::from_str(&stdout(&output)).unwrap_or_else(|_| panic!("{}", stderr(&output)));
+    let rows = costs["rows"].as_array().unwrap();
+    assert_eq!(
+        (rows.len(), &rows[0]["ops_per_s"], &rows[0]["hosts"]),
+        (2, &knee.into(), &1.into()),
+        "{costs:#}"
+    );
+    for counted in ["exchange", "merchant", "auditor"] {
+        let role = &rows[0]["roles"][counted];
+        assert_eq!(role["instances"], 1, "{counted}: {costs:#}");
+        assert!(
+            role["memory_bytes"].as_u64() > Some(1_000_000) && role["cores"].is_f64(),
+            "{counted}: {costs:#}"
+        );
+    }
+    assert!(rows[0]["roles"]["load"].is_null() && rows[0]["roles"]["bank"].is_null(), "{costs:#}");
+    let price = |row: &Value, name: &str| row[name].as_f64().unwrap();
+    assert!(
+        price(&rows[0], "price_a_month") > 0.0 && price(&rows[0], "price_of_a_million") > 0.0,
+        "{costs:#}"
+    );
+    let more = &rows[1]["increment"];
+    assert_eq!(
+        (&more["hosts"], &more["price_a_month"], &more["ops_per_s"]),
+        (&0.into(), &0.0.into(), &0.0.into())
+    );
+    assert_eq!((&rows[0]["increment"], &rows[1]["efficiency"]), (&Value::Null, &1.0.into()));
+    let prices = experiment.dir.path().join("prices.toml");
+    std::fs::write(&prices, "core_hour = 0.1\nmemory_gb_month = 8\ndisk_gb_month = 0.2\n").unwrap();
+    let twice = must(&[&both[0], &both[1], &"--prices", &prices, &"--json"]);
+    let twice: Value = serde_json::from_str(&twice).unwrap();
+    let ratio = price(&twice["rows"][0], "price_a_month") / price(&rows[0], "price_a_month");
+    assert!((ratio - 2.0).abs() < 1e-9, "{ratio}");
+    let table = must(&both);
+    assert!(table.contains("| experiment | 1 exchange") && table.contains("| sent.tar.gz |"), "{table}");
+    let whole = lab().arg("cost").arg(experiment.path()).arg("--whole-hosts").output().unwrap();
+    assert!(stderr(&whole).contains("here is no machine of its own"), "{}", stderr(&whole));
 }
 
 /// The queries of a dashboard, with variables replaced, and the numbers of rows that the experiment's Prometheus answers.

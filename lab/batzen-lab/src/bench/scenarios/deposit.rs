@@ -90,12 +90,12 @@ pub(super) struct DepositLoad {
 
 impl DepositLoad {
     fn new(args: &DepositArgs, batch: Option<usize>) -> Self {
-        let seed = args.run.target.seed(args.load.seed).part("deposit");
+        let seed = args.load.target.seed(args.load.seed).part("deposit");
         Self {
             payments: Payments::new(
                 args.merchants,
                 args.load.with_workers,
-                args.run.target.bank_host(),
+                args.load.target.bank_host(),
                 &seed,
             ),
             args: args.clone(),

@@ -25,7 +25,6 @@ use crate::bench::results::machine::Machine;
 use crate::bench::results::output;
 use crate::bench::scenarios::Context;
 use crate::bench::scenarios::options::RunOptions;
-use crate::bench::scenarios::target::TargetOptions;
 
 /// Payments come from this many merchants in turn.
 pub(super) const MERCHANTS: u64 = 1_000;
@@ -131,7 +130,6 @@ pub(crate) fn measure(args: &LanesArgs, context: &Context) -> Result<LanesResult
         out: Some(place.path().join("run")),
         keep_world: false,
         json: args.json,
-        target: TargetOptions::default(),
     };
     let run_dir = RunDirectory::new("lanes", &options)?;
     let exchange = InProcessExchange::start(&run_dir, "http://127.0.0.1:9/".to_owned(), None)?;

@@ -6,7 +6,7 @@
 //! | module | contents |
 //! |---|---|
 //! | [`options`] | options of all scenarios |
-//! | `target` | an exchange that runs already |
+//! | `target` | an exchange, or another service, that runs already |
 //! | `world` | a bank and an exchange in processes of their own, with keys, accounts and funded reserves; a merchant backend |
 //! | `session` | wallets as scripts: withdraw, pay, refresh |
 //! | `database` | PostgreSQL under the exchange |

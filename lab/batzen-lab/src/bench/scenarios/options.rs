@@ -50,6 +50,9 @@ pub(crate) struct LoadOptions {
     /// Where the exchange keeps its rows.
     #[command(flatten)]
     pub(crate) store: StoreOptions,
+    /// The exchange to load, if it runs already.
+    #[command(flatten)]
+    pub(crate) target: TargetOptions,
 }
 
 /// Options of every scenario.
@@ -71,9 +74,6 @@ pub struct RunOptions {
     /// Print the result as JSON
     #[arg(long)]
     pub json: bool,
-    /// The exchange to load, if it runs already.
-    #[command(flatten)]
-    pub(crate) target: TargetOptions,
 }
 
 /// Connections of a closed loop by default.

@@ -210,7 +210,7 @@ impl Purse<'_> {
 impl P2p {
     /// Purses of one coin for many receivers.
     pub(super) fn new(args: &P2pArgs) -> Self {
-        let seed = args.run.target.seed(args.load.seed).part("p2p");
+        let seed = args.load.target.seed(args.load.seed).part("p2p");
         let receivers = (0..u64::from(args.receivers))
             .map(|index| ExpandedSigner::new(&EddsaPrivateKey::from_bytes(seed.bytes("receiver", index))))
             .collect();

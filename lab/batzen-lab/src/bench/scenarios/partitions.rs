@@ -36,7 +36,6 @@ pub struct PartitionsArgs {
 pub fn run(args: &PartitionsArgs, context: &Context) -> Result<Vec<Run>> {
     let options = &args.deposit.deposit.run;
     check(&args.deposit.deposit.load.store)?;
-    options.target.refuse("bench partitions starts an exchange for each store")?;
     let base = options.out.clone().unwrap_or_else(|| super::default_directory("partitions"));
     let mut runs = Vec::new();
     if !args.postgres_only {

@@ -2,6 +2,8 @@
 //! it with coins that it has, and the shop asks whether it was paid. Some orders are refunded.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use batzen_crypto::{EddsaPrivateKey, EddsaPublicKey, EddsaSignature, HashCode, ShortHash};
@@ -21,7 +23,7 @@ use crate::bench::BenchError;
 use crate::bench::error::Result;
 use crate::bench::load::coins::{self, Coin, Mint, Reserves};
 use crate::bench::load::generator::{Kind, LoadOutcome, Next, Outgoing, Script};
-use crate::bench::load::measure::{Description, Stage, Workload, measure};
+use crate::bench::load::measure::{Backend, Description, Stage, Workload, measure};
 use crate::bench::load::prepared::{Sampling, refusal};
 use crate::bench::load::random::{Chooser, Merchants, Numbers, Seed};
 use crate::bench::load::wire;
@@ -29,13 +31,14 @@ use crate::bench::results::result::Run;
 use crate::bench::scenarios::Context;
 use crate::bench::scenarios::ceiling::{CipherArgs, CoinOperation, Share};
 use crate::bench::scenarios::options::{LoadOptions, RunOptions};
+use crate::bench::scenarios::target::Server;
 use crate::bench::scenarios::world::{self, CoinKind, Denom, send_all};
 
 /// Value of a coin.
 const VALUE: u64 = 1;
 /// Reserves from which the set-up withdraws the coins.
 const RESERVES: usize = 64;
-/// The access token of all shops.
+/// The access token of all shops that a run opens.
 const TOKEN: &str = "secret-token:bench-and-secret";
 /// Time during which an order can be refunded, and without workers when the exchange pays the shop: after the
 /// run.
@@ -65,7 +68,8 @@ pub struct PayArgs {
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=256))]
     coins: u32,
     /// Number of shops at the merchant backend
-    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000),
+          conflicts_with = "merchant")]
     shops: u32,
     /// How customers choose among the shops
     #[arg(long, value_enum, default_value_t = Merchants::Zipf)]
@@ -74,25 +78,88 @@ pub struct PayArgs {
     #[arg(long, value_name = "PERCENT", default_value_t = 1, value_parser = clap::value_parser!(u8).range(0..=100))]
     refunds: u8,
     #[command(flatten)]
+    shop: ShopOptions,
+    #[command(flatten)]
     load: LoadOptions,
     /// Options of the measurement.
     #[command(flatten)]
     pub run: RunOptions,
 }
 
+/// A shop at a merchant backend that runs already.
+#[derive(Args, Clone, Debug, Default)]
+struct ShopOptions {
+    /// Pay this shop at a merchant backend that accepts coins of the exchange of --target:
+    /// http://HOST:PORT/ or http://HOST:PORT/instances/SHOP/
+    #[arg(long, value_name = "URL", requires = "target", requires = "token_file")]
+    merchant: Option<Server>,
+    /// File with the access token of that shop
+    #[arg(long, value_name = "FILE", requires = "merchant")]
+    token_file: Option<PathBuf>,
+}
+
+/// The shops that customers pay.
+#[derive(Clone)]
+struct Shops {
+    /// The base path of the only one; none: those that the run opens.
+    only: Option<String>,
+    /// The access token of each.
+    token: String,
+}
+
+impl Shops {
+    /// The shops of a run with these options.
+    ///
+    /// # Errors
+    /// When the file with the token cannot be read.
+    fn of(options: &ShopOptions) -> Result<Self> {
+        let only = options.merchant.as_ref().map(|server| server.path.trim_end_matches('/').to_owned());
+        let token = match &options.token_file {
+            None => TOKEN.to_owned(),
+            Some(file) => std::fs::read_to_string(file).map_err(BenchError::io(file))?.trim().to_owned(),
+        };
+        Ok(Self { only, token })
+    }
+
+    /// The base path of a shop.
+    fn path(&self, shop: usize) -> String {
+        self.only.clone().unwrap_or_else(|| shop_path(shop))
+    }
+
+    /// Checks that the only shop accepts the token. Backends lock out who guesses for long.
+    ///
+    /// # Errors
+    /// The refusal.
+    fn check(&self, backend: SocketAddr) -> Result<()> {
+        let request = self.authorized(wire::get(&format!("{}/private/orders", self.path(0))));
+        let answer =
+            wire::call(backend, &request).map_err(|error| BenchError::set_up("ask the shop", error))?;
+        if answer.status == 200 {
+            return Ok(());
+        }
+        Err(BenchError::set_up("the shop refuses the token", refusal(answer.status, &answer.body)))
+    }
+
+    /// A request of a shop's own program.
+    fn authorized(&self, request: Vec<u8>) -> Vec<u8> {
+        wire::with_header(request, "Authorization", &format!("Bearer {}", self.token))
+    }
+}
+
 /// Runs the scenario.
 ///
 /// # Errors
-/// As `measure`.
+/// As `measure`, and when the file with the token cannot be read.
 pub fn run(args: &PayArgs, context: &Context) -> Result<Run> {
-    measure(&mut Pay::new(args), &args.load, &args.run, context)
+    measure(&mut Pay::new(args)?, &args.load, &args.run, context)
 }
 
 /// The load of purchases.
 pub(super) struct Pay {
     args: PayArgs,
     seed: Seed,
-    shops: Chooser,
+    shops: Shops,
+    chooser: Chooser,
     choices: Numbers,
     reserves: Option<Reserves>,
     /// Orders prepared so far; no number is used twice.
@@ -101,40 +168,47 @@ pub(super) struct Pay {
     template: Option<&'static str>,
 }
 
-/// The request of a shop's own program.
+/// The request of the own program of a shop that the run has opened.
 pub(super) fn with_token(request: Vec<u8>) -> Vec<u8> {
-    wire::with_header(request, "Authorization", &format!("Bearer {TOKEN}"))
+    Shops { only: None, token: TOKEN.to_owned() }.authorized(request)
 }
 
-/// The base path of a shop.
+/// The base path of a shop that the run has opened.
 pub(super) fn shop_path(shop: usize) -> String {
     format!("/instances/shop-{shop}")
 }
 
 impl Pay {
-    fn new(args: &PayArgs) -> Self {
-        let seed = Seed::new(args.load.seed).part("pay");
-        Self {
-            args: args.clone(),
-            seed,
-            shops: Chooser::new(args.merchants, args.shops as usize, seed.numbers("shops")),
+    fn new(args: &PayArgs) -> Result<Self> {
+        let shops = Shops::of(&args.shop)?;
+        let args = PayArgs { shops: if shops.only.is_some() { 1 } else { args.shops }, ..args.clone() };
+        let seed = args.load.target.seed(args.load.seed).part("pay");
+        Ok(Self {
+            chooser: Chooser::new(args.merchants, args.shops as usize, seed.numbers("shops")),
             choices: seed.numbers("refunds"),
             reserves: None,
             prepared: 0,
             template: None,
-        }
+            args,
+            seed,
+            shops,
+        })
     }
 
     /// Purchases for one coin at some shops. Every second customer orders from a template, which all shops must have.
+    ///
+    /// # Errors
+    /// Never: no file is read.
     pub(super) fn with_template(
         template: &'static str,
         shops: u32,
         cipher: CipherArgs,
         load: LoadOptions,
         run: RunOptions,
-    ) -> Self {
-        let args = PayArgs { cipher, coins: 1, shops, merchants: Merchants::Uniform, refunds: 0, load, run };
-        Self { template: Some(template), ..Self::new(&args) }
+    ) -> Result<Self> {
+        let (merchants, shop) = (Merchants::Uniform, ShopOptions::default());
+        let args = PayArgs { cipher, coins: 1, shops, merchants, refunds: 0, shop, load, run };
+        Ok(Self { template: Some(template), ..Self::new(&args)? })
     }
 
     /// The request that opens a shop.
@@ -172,6 +246,22 @@ impl Workload for Pay {
         let cipher = self.args.cipher.cipher();
         let PayArgs { coins, shops, merchants, refunds, .. } = self.args;
         let coins_text = if coins == 1 { "one coin".to_owned() } else { format!("{coins} coins") };
+        let mut parameters = BTreeMap::from([
+            ("coins".into(), json!(coins)),
+            ("shops".into(), json!(shops)),
+            ("merchants".into(), json!(merchants.name())),
+            ("refund_percent".into(), json!(refunds)),
+        ]);
+        let remarks = match &self.args.shop.merchant {
+            Some(server) => {
+                parameters.insert("merchant".into(), json!(server.url));
+                Vec::new()
+            }
+            None => vec![
+                "the server is the merchant backend and the exchange, on the same cores; figures of the store are the exchange's"
+                    .to_owned(),
+            ],
+        };
         Description {
             scenario: "pay",
             title: format!("pay {cipher}: orders of {coins_text}, claimed, paid and seen by the shop"),
@@ -184,29 +274,24 @@ impl Workload for Pay {
                 Kind::uncounted("refund"),
                 Kind::uncounted("pick up"),
             ],
-            parameters: BTreeMap::from([
-                ("coins".into(), json!(coins)),
-                ("shops".into(), json!(shops)),
-                ("merchants".into(), json!(merchants.name())),
-                ("refund_percent".into(), json!(refunds)),
-            ]),
+            parameters,
             cipher,
             coins: vec![CoinKind { value: VALUE, cipher }],
             ops_per_job: 1.0,
-            remarks: vec![
-                "the server is the merchant backend and the exchange, on the same cores; figures of the store are the exchange's"
-                    .to_owned(),
-            ],
+            remarks,
         }
     }
 
     fn set_up(&mut self, stage: &mut Stage<'_>) -> Result<()> {
         let address = stage.world.merchant_address().expect("the scenario has a merchant backend");
-        let bar = stage.progress.bar("opening shops", self.args.shops.into());
-        let requests = (0..self.args.shops).map(|number| self.shop(number)).collect();
-        let plan = stage.world.set_up_plan(address);
-        send_all(&plan, requests, "open a shop", &bar, stage.world.interrupted())?;
-        drop(bar);
+        if self.shops.only.is_some() {
+            self.shops.check(address)?;
+        } else {
+            let bar = stage.progress.bar("opening shops", self.args.shops.into());
+            let requests = (0..self.args.shops).map(|number| self.shop(number)).collect();
+            let plan = stage.world.set_up_plan(address);
+            send_all(&plan, requests, "open a shop", &bar, stage.world.interrupted())?;
+        }
         self.reserves = Some(Reserves::open(RESERVES, &self.seed, stage.world, stage.progress)?);
         Ok(())
     }
@@ -229,6 +314,7 @@ impl Workload for Pay {
             denom: stage.world.denoms[0].clone(),
             amount: self.amount(),
             template: self.template,
+            shops: self.shops.clone(),
             exchange_url: stage.world.base_url(),
         });
         let sampling = Sampling::new(first.into(), SAMPLE_EVERY);
@@ -237,7 +323,7 @@ impl Workload for Pay {
         for number in u64::from(first)..u64::from(end) {
             let purchase = Purchase {
                 number,
-                shop: self.shops.draw(),
+                shop: self.chooser.draw(),
                 nonce: EddsaPrivateKey::from_bytes(self.seed.bytes("nonce", number)).public_key(),
                 coins: coins.by_ref().take(coins_each as usize).collect(),
                 is_refunded: self.choices.below(100) < u64::from(self.args.refunds),
@@ -274,8 +360,8 @@ impl Workload for Pay {
         vec![Share { operation: CoinOperation::Order(f64::from(self.args.coins)), times: 1.0 }]
     }
 
-    fn pays_shops(&self) -> bool {
-        true
+    fn backend(&self) -> Option<Backend> {
+        Some(self.args.shop.merchant.as_ref().map_or(Backend::Own, |server| Backend::At(server.address)))
     }
 }
 
@@ -284,6 +370,7 @@ struct Terms {
     denom: Denom,
     amount: Amount,
     template: Option<&'static str>,
+    shops: Shops,
     exchange_url: String,
 }
 
@@ -324,19 +411,19 @@ struct Status {
 }
 
 impl Purchase {
-    fn path(&self) -> String {
-        format!("{}/orders/{}", shop_path(self.shop), self.order_id)
+    fn path(&self, terms: &Terms) -> String {
+        format!("{}/orders/{}", terms.shops.path(self.shop), self.order_id)
     }
 
-    fn private_path(&self) -> String {
-        format!("{}/private/orders/{}", shop_path(self.shop), self.order_id)
+    fn private_path(&self, terms: &Terms) -> String {
+        format!("{}/private/orders/{}", terms.shops.path(self.shop), self.order_id)
     }
 
     fn order(&self, terms: &Terms) -> Vec<u8> {
         if let Some(template) = terms.template
             && !self.number.is_multiple_of(2)
         {
-            return wire::post(&format!("{}/templates/{template}", shop_path(self.shop)), &json!({}));
+            return wire::post(&format!("{}/templates/{template}", terms.shops.path(self.shop)), &json!({}));
         }
         let order = json!({
             "amount": terms.amount,
@@ -348,12 +435,13 @@ impl Purchase {
         } else {
             json!({ "order": order })
         };
-        with_token(wire::post(&format!("{}/private/orders", shop_path(self.shop)), &body))
+        let path = format!("{}/private/orders", terms.shops.path(self.shop));
+        terms.shops.authorized(wire::post(&path, &body))
     }
 
-    fn claim(&self, token: Option<String>) -> Vec<u8> {
+    fn claim(&self, terms: &Terms, token: Option<String>) -> Vec<u8> {
         let body = ClaimRequest { nonce: self.nonce.to_string(), token };
-        wire::post(&format!("{}/claim", self.path()), &body)
+        wire::post(&format!("{}/claim", self.path(terms)), &body)
     }
 
     fn pay(&self, terms: &Terms, contract: &ContractTerms, h_contract_terms: HashCode) -> Vec<u8> {
@@ -383,7 +471,7 @@ impl Purchase {
             }
         };
         let body = PayRequest { coins: self.coins.iter().map(pay).collect(), session_id: None };
-        wire::post(&format!("{}/pay", self.path()), &body)
+        wire::post(&format!("{}/pay", self.path(terms)), &body)
     }
 }
 
@@ -412,7 +500,7 @@ impl Customers {
             ORDER => {
                 let CreateOrderResponse { order_id, token } = coins::read("order", body)?;
                 purchase.order_id = order_id;
-                (purchase.claim(token), CLAIM)
+                (purchase.claim(&terms, token), CLAIM)
             }
             CLAIM => {
                 let ClaimResponse { contract_terms, sig } = coins::read("claim", body)?;
@@ -427,7 +515,7 @@ impl Customers {
             PAY => {
                 let PayResponse { sig } = coins::read("pay", body)?;
                 self.keep(purchase, sig, true);
-                (with_token(wire::get(&purchase.private_path())), STATUS)
+                (terms.shops.authorized(wire::get(&purchase.private_path(&terms))), STATUS)
             }
             STATUS => {
                 let Status { order_status } = coins::read("status", body)?;
@@ -438,12 +526,12 @@ impl Customers {
                     return Ok(None);
                 }
                 let body = ApproveRefundRequest { refund: terms.amount, reason: "torn".to_owned() };
-                let path = format!("{}/refund", purchase.private_path());
-                (with_token(wire::post(&path, &body)), REFUND)
+                let path = format!("{}/refund", purchase.private_path(&terms));
+                (terms.shops.authorized(wire::post(&path, &body)), REFUND)
             }
             REFUND => {
                 let (h_contract, _) = purchase.contract.expect("it was claimed");
-                let path = format!("{}/refund", purchase.path());
+                let path = format!("{}/refund", purchase.path(&terms));
                 (wire::post(&path, &PickUpRefundRequest { h_contract }), PICK_UP)
             }
             _ => {

@@ -1,4 +1,4 @@
-//! An exchange that runs already, which a scenario loads instead of one of its own.
+//! A service that runs already, which a scenario loads instead of one of its own.
 
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::str::FromStr;
@@ -96,14 +96,12 @@ impl TargetOptions {
             (load.with_auditor, "--with-auditor"),
             (load.nodes > 1, "--nodes"),
             (load.store.is_given(), "an option of the store"),
-            (run.server_cores.is_some(), "--server-cores"),
-            (run.keep_world, "--keep-world"),
         ] {
             if is_given {
                 return self.refuse(&format!("that exchange is set up already, so {option} has no effect"));
             }
         }
-        Ok(())
+        check_run(run)
     }
 
     /// The seed of a run. Where an exchange stays, no secret may be used twice.
@@ -123,6 +121,22 @@ impl TargetOptions {
     pub(crate) fn bank_host(&self) -> &str {
         self.gateway.as_ref().map_or(BANK_HOST, |gateway| &gateway.host)
     }
+}
+
+/// Checks that no option is about processes that the run starts, where the service runs already.
+///
+/// # Errors
+/// If there is such an option.
+pub(crate) fn check_run(run: &RunOptions) -> Result<()> {
+    for (is_given, option) in
+        [(run.server_cores.is_some(), "--server-cores"), (run.keep_world, "--keep-world")]
+    {
+        if is_given {
+            let why = "that service runs already";
+            return Err(BenchError::Usage(format!("--target: {why}, so {option} has no effect")));
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]

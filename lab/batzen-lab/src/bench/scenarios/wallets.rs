@@ -229,13 +229,13 @@ fn go(
     run: &RunOptions,
     context: &Context,
 ) -> Result<Run> {
-    let seed = run.target.seed(load.seed).part(described.scenario);
+    let seed = load.target.seed(load.seed).part(described.scenario);
     let mut workload = Wallets {
         described,
         cipher,
         session_plans: session_plans.into_iter().map(Arc::new).collect(),
         choices: seed.numbers("courses"),
-        payments: Payments::new(merchants, load.with_workers, run.target.bank_host(), &seed),
+        payments: Payments::new(merchants, load.with_workers, load.target.bank_host(), &seed),
         seed,
         reserves: None,
         sessions: 0,

@@ -50,7 +50,7 @@ pub struct WithdrawArgs {
 /// # Errors
 /// As `measure`.
 pub fn run(args: &WithdrawArgs, context: &Context) -> Result<Run> {
-    let seed = args.run.target.seed(args.load.seed).part("withdraw");
+    let seed = args.load.target.seed(args.load.seed).part("withdraw");
     let mut workload = Withdraw { args: args.clone(), seed, reserves: None, prepared: 0 };
     measure(&mut workload, &args.load, &args.run, context)
 }

@@ -108,11 +108,8 @@ impl RunDirectory {
     /// Creates the directory.
     ///
     /// # Errors
-    /// When it cannot be created or contains a result, the cores cannot be used, or an exchange is to be loaded that runs
-    /// already.
+    /// When it cannot be created or contains a result, or the cores cannot be used.
     pub(crate) fn new(scenario: &str, options: &RunOptions) -> Result<Self> {
-        let why = format!("{scenario} measures processes that it starts, and looks into them");
-        options.target.refuse(&why)?;
         let placement = Placement::choose(options.server_cores.as_ref(), options.client_cores.as_ref())?;
         let directory = options.out.clone().unwrap_or_else(|| super::default_directory(scenario));
         crate::bench::results::result::claim_directory(&directory)?;

@@ -92,6 +92,8 @@ pub(crate) struct World {
     /// The first runs the workers, if any.
     exchanges: Vec<Service>,
     merchant: Option<Merchant>,
+    /// Where the merchant backend listens, also if it ran already.
+    merchant_address: Option<SocketAddr>,
     auditor: Option<Auditor>,
     bank_address: SocketAddr,
     /// The path of the wire gateway of the exchange's account, with a slash at the end.
@@ -204,6 +206,7 @@ impl World {
             bank: Some(bank),
             exchanges,
             merchant: None,
+            merchant_address: None,
             auditor: None,
             bank_address,
             gateway_path: format!("/taler-wire-gateway/{ACCOUNT}/"),
@@ -237,6 +240,7 @@ impl World {
             bank: None,
             exchanges: Vec::new(),
             merchant: None,
+            merchant_address: None,
             auditor: None,
             bank_address: gateway.address,
             gateway_path: gateway.path.clone(),
@@ -291,9 +295,16 @@ impl World {
     pub(crate) fn open_merchant(&mut self, progress: &Progress) -> Result<()> {
         let spinner = progress.waiting("starting the merchant backend");
         let master_pub = self.keys()?.master_public_key;
-        self.merchant = Some(Merchant::start(&self.plan, &self.base_url(), &master_pub)?);
+        let merchant = Merchant::start(&self.plan, &self.base_url(), &master_pub)?;
+        self.use_merchant(merchant.address);
+        self.merchant = Some(merchant);
         drop(spinner);
         Ok(())
+    }
+
+    /// Sends the load to a merchant backend that runs already.
+    pub(crate) fn use_merchant(&mut self, address: SocketAddr) {
+        self.merchant_address = Some(address);
     }
 
     /// The process of the merchant backend, if there is one.
@@ -304,8 +315,8 @@ impl World {
 
     /// The address of the merchant backend, if there is one.
     #[must_use]
-    pub(crate) fn merchant_address(&self) -> Option<SocketAddr> {
-        self.merchant.as_ref().map(|merchant| merchant.address)
+    pub(crate) const fn merchant_address(&self) -> Option<SocketAddr> {
+        self.merchant_address
     }
 
     /// The auditor, if there is one.
@@ -334,7 +345,7 @@ impl World {
     /// The addresses that receive the load: the merchant backend's, or those of the exchange.
     #[must_use]
     pub(crate) fn loaded_addresses(&self) -> Vec<SocketAddr> {
-        self.merchant_address().map_or_else(|| self.exchange_addresses.clone(), |address| vec![address])
+        self.merchant_address.map_or_else(|| self.exchange_addresses.clone(), |address| vec![address])
     }
 
     /// The exchange's public URL, which signatures of wallets contain.

@@ -1,6 +1,7 @@
 //! The steps of a run: set-up, peak probe, load, checks, result.
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -66,6 +67,15 @@ pub(crate) struct Stage<'a> {
     pub(crate) clients: usize,
 }
 
+/// A merchant backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Backend {
+    /// One that the run starts.
+    Own,
+    /// One that runs already, at this address.
+    At(SocketAddr),
+}
+
 /// A scenario.
 pub(crate) trait Workload {
     /// The script that it sends.
@@ -95,9 +105,9 @@ pub(crate) trait Workload {
     /// The exchange operations in one operation of the scenario: as planned, or as counted in `outcome`.
     fn shares(&self, outcome: Option<&LoadOutcome>) -> Vec<Share>;
 
-    /// Returns whether the load goes to shops at a merchant backend, instead of to the exchange.
-    fn pays_shops(&self) -> bool {
-        false
+    /// The merchant backend to which the load goes; none: it goes to the exchange.
+    fn backend(&self) -> Option<Backend> {
+        None
     }
 
     /// Further figures.
@@ -146,11 +156,11 @@ pub(crate) fn measure<W: Workload>(
     // Before anything is created, so that a usage error leaves nothing behind.
     load.store.check()?;
     options::check_cipher(described.cipher)?;
-    run.target.check(load, run)?;
-    if workload.pays_shops() {
-        run.target.refuse("shops are at a merchant backend that the run starts")?;
+    load.target.check(load, run)?;
+    if workload.backend() == Some(Backend::Own) {
+        load.target.refuse("shops are at a merchant backend: --merchant and --token-file say which")?;
     }
-    let target = run.target.get();
+    let target = load.target.get();
     let placement = match target {
         Some(_) => Placement::of_client(run.client_cores.as_ref())?,
         None => Placement::choose(run.server_cores.as_ref(), run.client_cores.as_ref())?,
@@ -183,8 +193,10 @@ pub(crate) fn measure<W: Workload>(
         Some(target) => World::around(world_plan, target)?,
         None => World::start(world_plan, &progress)?,
     };
-    if workload.pays_shops() {
-        world.open_merchant(&progress)?;
+    match workload.backend() {
+        None => {}
+        Some(Backend::Own) => world.open_merchant(&progress)?,
+        Some(Backend::At(address)) => world.use_merchant(address),
     }
     let threads = placement.client_count().min(load.measured_clients() as usize);
     let clients = (load.measured_clients() as usize).div_ceil(threads);

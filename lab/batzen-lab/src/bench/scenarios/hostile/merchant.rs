@@ -38,7 +38,8 @@ pub(super) fn start(setting: &Setting<'_>) -> Result<Box<dyn Arena>> {
     let missing = || BenchError::SetUp("there is no merchant backend".into());
     let place = world.merchant_pid().zip(world.merchant_address()).ok_or_else(missing)?;
     let seed = Seed::new(setting.load.seed).part("hostile");
-    let load = Pay::with_template(TEMPLATE, SHOPS, setting.cipher, setting.load.clone(), setting.run.clone());
+    let load =
+        Pay::with_template(TEMPLATE, SHOPS, setting.cipher, setting.load.clone(), setting.run.clone())?;
     let price = load.amount();
     let template = CreateTemplateRequest {
         template_id: TEMPLATE.to_owned(),

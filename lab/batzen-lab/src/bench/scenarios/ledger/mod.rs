@@ -62,7 +62,8 @@ pub(crate) enum Transport {
   batzen-lab ledger bench --batch 1 --clients 1000            one transfer per request
   batzen-lab ledger bench --pending 100                       pairs: every transfer is reserved, then posted
   batzen-lab ledger bench --accounts-by two                   two hot accounts
-  batzen-lab ledger bench --ledger tigerbeetle://3000         another ledger (if support is built in)")]
+  batzen-lab ledger bench --target tcp://10.0.0.7:3001        a ledger that runs already
+  batzen-lab ledger bench --target tigerbeetle://3000         another ledger (if support is built in)")]
 pub struct LedgerArgs {
     /// Transfers per request
     #[arg(long, value_name = "N", default_value_t = 8189, value_parser = clap::value_parser!(u32).range(1..=8189))]
@@ -88,8 +89,8 @@ pub struct LedgerArgs {
     /// How clients reach the server
     #[arg(long, value_name = "HOW", value_enum, default_value = "tcp")]
     pub(crate) transport: Transport,
-    /// Measure this ledger instead of starting one: tcp://.., unix://.., tigerbeetle://..
-    #[arg(long, value_name = "URL")]
+    /// Load the ledger at this URL, tcp://.., unix://.. or tigerbeetle://.., instead of one that is started for the run
+    #[arg(long, value_name = "URL", visible_alias = "target")]
     pub(crate) ledger: Option<String>,
     /// Seed of all random choices
     #[arg(long, value_name = "N", default_value_t = 1)]
@@ -115,11 +116,7 @@ pub fn run(args: &LedgerArgs, context: &Context) -> Result<Run> {
         (None, Some(server)) => server.url.clone(),
         (None, None) => unreachable!("one of them is there"),
     };
-    // Ids from an earlier run against the same ledger must not be reused.
-    let base = match &args.ledger {
-        None => 1,
-        Some(_) => u128::from(crate::bench::scenarios::world::now().as_micros()) << 64,
-    };
+    let base = if server.is_some() { 1 } else { fresh_base() };
     let cores = run_dir.placement.client.clone();
     let measured =
         on_cores(&cores, || measure(args, context, &run_dir, &url, base, server.as_mut(), progress))??;
@@ -127,6 +124,15 @@ pub fn run(args: &LedgerArgs, context: &Context) -> Result<Run> {
         server.stop()?;
     }
     result(args, context, &run_dir, measured)
+}
+
+/// The first id of a run at a ledger that stays: no other run, earlier or at the same time, uses those from there on.
+fn fresh_base() -> u128 {
+    let mut random = [0; 2];
+    batzen_crypto::fill_random(&mut random);
+    // Clients count from 2⁴⁰ each, and there are fewer than 2¹² of them.
+    let run = u128::from(u16::from_le_bytes(random) >> 4) << 52;
+    (u128::from(crate::bench::scenarios::world::now().as_micros()) << 64) | run
 }
 
 /// The measurements.

@@ -198,6 +198,7 @@ fn one_run(
             lanes: None,
             postgres_set: Vec::new(),
         },
+        target: TargetOptions::default(),
     };
     let options = RunOptions {
         server_cores: Some(Cores(server.to_vec())),
@@ -205,7 +206,6 @@ fn one_run(
         out: Some(dir.to_owned()),
         keep_world: false,
         json: true,
-        target: TargetOptions::default(),
     };
     let result = wallets::cycle(args.cipher.cipher(), batch as usize, &load, &options, context)?.result;
     if let Some((reason, count)) = result.errors.iter().next() {
@@ -243,7 +243,6 @@ fn lanes_alone(args: &ScaleArgs, dir: &Path, cores: usize, context: &Context) ->
         out: Some(dir.to_owned()),
         keep_world: false,
         json: true,
-        target: TargetOptions::default(),
     };
     let run_dir = RunDirectory::new("scale", &options)?;
     let exchange = InProcessExchange::start(&run_dir, "http://127.0.0.1:9/".to_owned(), None)?;

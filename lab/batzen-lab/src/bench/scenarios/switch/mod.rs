@@ -6,9 +6,12 @@
 //! durable, and a settlement window is closed in the middle of the run.
 
 mod process;
+mod target;
 mod usage;
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::participants::hub::{self, Hub, Onboarding};
@@ -27,8 +30,10 @@ use crate::bench::results::result::{
     self, BytesPerOp, KindResult, Latency, LimitedBy, Run, RunResult, Sample,
 };
 use crate::bench::scenarios::options::{RunOptions, duration, measured_duration};
+use crate::bench::scenarios::target::check_run;
 
 pub(crate) use process::SwitchProcess;
+use target::TargetSwitch;
 use usage::{Usage, Watcher};
 
 /// The currency of the transfers.
@@ -51,6 +56,9 @@ pub struct SwitchArgs {
     /// The load.
     #[command(flatten)]
     pub(crate) load: SwitchLoad,
+    /// The switch, if it runs already.
+    #[command(flatten)]
+    pub(crate) target: TargetSwitch,
     /// Where to run, and where to put the result
     #[command(flatten)]
     pub run: RunOptions,
@@ -155,44 +163,31 @@ impl SwitchLoad {
     }
 }
 
-/// Starts a switch, puts the load on it, and checks its books.
+/// Puts the load on a switch that is started for it, or on one that runs already, and checks its books.
 ///
 /// # Errors
 /// When it cannot produce a result. Transfers that fail are part of the result.
 pub fn run(args: &SwitchArgs, context: &Context) -> Result<Run> {
-    let placement = Placement::choose(args.run.server_cores.as_ref(), args.run.client_cores.as_ref())?;
+    let operators = args.target.hub()?;
+    let placement = match &operators {
+        Some(_) => {
+            check_run(&args.run)?;
+            Placement::of_client(args.run.client_cores.as_ref())?
+        }
+        None => Placement::choose(args.run.server_cores.as_ref(), args.run.client_cores.as_ref())?,
+    };
     let path = args.run.out.clone().unwrap_or_else(|| super::default_directory("switch"));
     result::claim_directory(&path)?;
-    let progress = Progress::new(context.shows_progress);
-    let world = path.join("world");
-    std::fs::create_dir_all(&world).map_err(BenchError::io(&world))?;
-    let spinner = progress.waiting("starting the switch");
-    let mut switch = SwitchProcess::start(&context.program, &world, &placement.server)?;
-    let fsps = affinity::on_cores(&placement.client, || {
-        Fsps::start(args.load.participants(switch.participants, CURRENCY))
-    })?
-    .map_err(|error| BenchError::set_up("the participants", error))?;
-    let books = switch.hub();
-    set_up(&books, &fsps)?;
-    drop(spinner);
-
-    let before = balances(&books)?;
-    let started = result::utc_now();
-    let watched = watch(&args.load, &fsps, &mut switch, &books, context, progress)?;
-    let report = fsps.end_load(DRAIN_TIME);
-    switch.still_runs()?;
-    let after = balances(&books)?;
-    let mut errors = report.failures();
-    errors.extend(check(&before, &after, &report));
-    drop(fsps);
-    switch.terminate()?;
-    if !args.run.keep_world {
-        // Leftovers do no harm.
-        let _ = std::fs::remove_dir_all(&world);
-    }
-
+    let measured = match (&args.target.target, operators) {
+        (Some(server), Some(books)) => measure_running(args, context, &placement, (server.address, &books))?,
+        _ => measure_own(args, context, &placement, &path.join("world"))?,
+    };
+    let Measured { started, report, watched, errors } = measured;
     let mut result = result(args, &placement, context, &report, &watched);
     result.started = started;
+    if let Some(server) = &args.target.target {
+        target::leave_out_server(&mut result, &server.url);
+    }
     if !errors.is_empty() {
         result.remarks.push("transfers failed: the figures do not count".into());
     }
@@ -205,22 +200,96 @@ pub fn run(args: &SwitchArgs, context: &Context) -> Result<Run> {
     })
 }
 
-/// Creates the participants of an empty switch: accounts, callbacks, limits, funds.
-///
-/// # Errors
-/// When the switch refuses.
-pub(crate) fn set_up(books: &Hub, fsps: &Fsps) -> Result<()> {
-    let failed = |error: hub::HubError| BenchError::set_up("onboarding", error);
-    books.found(CURRENCY, MODEL).map_err(failed)?;
+/// The outcome of a load.
+struct Measured {
+    started: String,
+    report: Report,
+    watched: Usage,
+    errors: BTreeMap<String, u64>,
+}
+
+/// Measures a switch that is started for this, with its files in a directory.
+fn measure_own(
+    args: &SwitchArgs,
+    context: &Context,
+    placement: &Placement,
+    world: &Path,
+) -> Result<Measured> {
+    std::fs::create_dir_all(world).map_err(BenchError::io(world))?;
+    let progress = Progress::new(context.shows_progress);
+    let spinner = progress.waiting("starting the switch");
+    let mut switch = SwitchProcess::start(&context.program, world, &placement.server)?;
+    let fsps = play(args.load.participants(switch.participants, CURRENCY), placement)?;
+    let books = switch.hub();
+    books.found(CURRENCY, MODEL).map_err(onboarding_failed)?;
+    onboard(&books, &fsps, CURRENCY)?;
+    drop(spinner);
+
+    let (before, started) = (balances(&books)?, result::utc_now());
+    let watched = watch(&args.load, &fsps, Some((&mut switch, &books)), context, progress)?;
+    let report = fsps.end_load(DRAIN_TIME);
+    switch.still_runs()?;
+    let mut errors = report.failures();
+    errors.extend(check(&before, &balances(&books)?, &report));
+    drop(fsps);
+    switch.terminate()?;
+    if !args.run.keep_world {
+        // Leftovers do no harm.
+        let _ = std::fs::remove_dir_all(world);
+    }
+    Ok(Measured { started, report, watched, errors })
+}
+
+/// Measures a switch that runs already, with participants of its own names.
+fn measure_running(
+    args: &SwitchArgs,
+    context: &Context,
+    placement: &Placement,
+    (address, books): (SocketAddr, &Hub),
+) -> Result<Measured> {
+    let progress = Progress::new(context.shows_progress);
+    let spinner = progress.waiting("creating participants");
+    let known = target::currency(books).map_err(onboarding_failed)?;
+    let currency = known.clone().unwrap_or_else(|| CURRENCY.to_owned());
+    if known.is_none() {
+        books.found(&currency, MODEL).map_err(onboarding_failed)?;
+    }
+    let mut config = args.load.participants(address, &currency);
+    target::name_afresh(&mut config);
+    let fsps = play(config, placement)?;
+    onboard(books, &fsps, &currency)?;
+    drop(spinner);
+
+    let started = result::utc_now();
+    let watched = watch(&args.load, &fsps, None, context, progress)?;
+    let report = fsps.end_load(DRAIN_TIME);
+    let mut errors = report.failures();
+    let checked = target::check(books, fsps.names(), &currency, &report);
+    errors.extend(checked.map_err(|error| BenchError::set_up("the books of the switch", error))?);
+    Ok(Measured { started, report, watched, errors })
+}
+
+/// Starts the participants on the cores of the load.
+fn play(config: FspsConfig, placement: &Placement) -> Result<Fsps> {
+    let started = affinity::on_cores(&placement.client, || Fsps::start(config))?;
+    started.map_err(|error| BenchError::set_up("the participants", error))
+}
+
+fn onboarding_failed(error: hub::HubError) -> BenchError {
+    BenchError::set_up("onboarding", error)
+}
+
+/// Creates the participants at the switch: accounts, callbacks, limits, funds.
+fn onboard(books: &Hub, fsps: &Fsps, currency: &str) -> Result<()> {
     for (index, name) in fsps.names().iter().enumerate() {
         let onboarding = Onboarding {
             name,
-            currency: CURRENCY,
+            currency,
             callback_url: &fsps.callback_url(index),
             cap_cents: FUNDS_CENTS,
             funds_cents: FUNDS_CENTS,
         };
-        books.onboard(&onboarding).map_err(failed)?;
+        books.onboard(&onboarding).map_err(onboarding_failed)?;
     }
     Ok(())
 }
@@ -275,12 +344,11 @@ fn check(before: &Balances, after: &Balances, report: &Report) -> BTreeMap<Strin
     problems
 }
 
-/// Observes the load, and closes a window in the middle.
+/// Observes the load, and closes a window of the run's own switch in the middle.
 fn watch(
     load: &SwitchLoad,
     fsps: &Fsps,
-    switch: &mut SwitchProcess,
-    books: &Hub,
+    mut own: Option<(&mut SwitchProcess, &Hub)>,
     context: &Context,
     progress: Progress,
 ) -> Result<Usage> {
@@ -289,14 +357,14 @@ fn watch(
         Some(count) => progress.bar("transfers", count),
         None => progress.timed("transfers", planned.warmup + load.duration),
     };
-    let mut watcher = Watcher::new(switch);
+    let mut watcher = Watcher::new(own.as_ref().map(|(switch, _)| &**switch));
     let start = Instant::now();
     fsps.load(planned);
     let (mut closed, committed_before) = (false, fsps.committed());
     loop {
         std::thread::sleep(Duration::from_millis(20));
         let (elapsed, done) = (start.elapsed(), fsps.committed() - committed_before);
-        switch.still_runs()?;
+        own.as_mut().map_or(Ok(()), |(switch, _)| switch.still_runs())?;
         if context.interrupted.load(std::sync::atomic::Ordering::Relaxed) {
             return Err(BenchError::Interrupted);
         }
@@ -311,7 +379,10 @@ fn watch(
         if is_begun {
             watcher.sample(is_over);
         }
-        if is_half && !closed {
+        if is_half
+            && !closed
+            && let Some((_, books)) = &own
+        {
             closed = true;
             books
                 .close_window("middle of the measurement")
@@ -375,7 +446,7 @@ fn result(
         ceiling_ops_per_s: None,
         efficiency: None,
         ceiling_parts: Vec::new(),
-        limited_by: usage.limited_by(placement),
+        limited_by: usage.limited_by(placement, args.target.target.is_none()),
         latency: Some(Latency::of(&report.whole)),
         bytes_per_op: Some(BytesPerOp {
             disk: per_op(usage.stored_bytes()),
@@ -413,7 +484,7 @@ fn result(
     extra.insert("failures".into(), report.failures().values().sum::<u64>() as f64);
     extra.insert("begun".into(), report.begun as f64);
     extra.insert("repeated_requests".into(), report.repeats as f64);
-    extra.insert("windows_closed".into(), 1.0);
+    extra.insert("windows_closed".into(), f64::from(u8::from(args.target.target.is_none())));
     if report.late_p99_us > 0 {
         extra.insert("generator_late_p99_us".into(), report.late_p99_us as f64);
     }

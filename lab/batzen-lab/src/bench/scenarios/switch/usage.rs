@@ -28,9 +28,8 @@ struct Snapshot {
 
 /// Takes a sample each second.
 pub(super) struct Watcher {
-    pid: u32,
-    administration: SocketAddr,
-    data: PathBuf,
+    /// Process, page and data of the switch, if it is the run's own.
+    own: Option<(u32, SocketAddr, PathBuf)>,
     first: Option<Snapshot>,
     last: Option<Snapshot>,
     end: Option<Snapshot>,
@@ -45,23 +44,36 @@ pub(super) struct Usage {
 }
 
 impl Watcher {
-    pub(crate) fn new(switch: &SwitchProcess) -> Self {
-        let (pid, administration, data) = (switch.pid(), switch.administration, switch.data.clone());
-        Self { pid, administration, data, first: None, last: None, end: None, seconds: Vec::new() }
+    /// Watches the switch if it is the run's own, and the simulators.
+    pub(crate) fn new(switch: Option<&SwitchProcess>) -> Self {
+        let own = switch.map(|switch| (switch.pid(), switch.administration, switch.data.clone()));
+        Self { own, first: None, last: None, end: None, seconds: Vec::new() }
     }
 
     fn snapshot(&self) -> Snapshot {
+        let simulators_ns = procfs::own_threads_ns("fsps-").values().sum();
+        let Some((pid, administration, data)) = &self.own else {
+            let server = CpuTime::default();
+            return Snapshot {
+                at: Instant::now(),
+                server,
+                simulators_ns,
+                resident: 0,
+                stored: 0.0,
+                device: None,
+            };
+        };
         Snapshot {
             at: Instant::now(),
-            server: CpuTime::of(self.pid),
-            simulators_ns: procfs::own_threads_ns("fsps-").values().sum(),
-            resident: procfs::resident_bytes(self.pid),
+            server: CpuTime::of(*pid),
+            simulators_ns,
+            resident: procfs::resident_bytes(*pid),
             // A switch that does not answer has ended, which is reported elsewhere.
-            stored: Page::fetch(self.administration)
+            stored: Page::fetch(*administration)
                 .ok()
                 .and_then(|page| page.value("batzen_store_written_bytes_total"))
                 .unwrap_or(0.0),
-            device: procfs::device_written_bytes(&self.data),
+            device: procfs::device_written_bytes(data),
         }
     }
 
@@ -82,10 +94,13 @@ impl Watcher {
         }
         let snapshot = self.snapshot();
         let time = (snapshot.at - last.at).as_secs_f64().max(1e-9);
-        let busy = |ns: u64| Some(ns as f64 / 1e9 / time);
+        let busy = |ns: u64| ns as f64 / 1e9 / time;
         self.seconds.push(Sample {
-            server_cores_busy: busy(snapshot.server.since(&last.server).total_ns()),
-            client_cores_busy: busy(snapshot.simulators_ns.saturating_sub(last.simulators_ns)),
+            server_cores_busy: self
+                .own
+                .as_ref()
+                .map(|_| busy(snapshot.server.since(&last.server).total_ns())),
+            client_cores_busy: Some(busy(snapshot.simulators_ns.saturating_sub(last.simulators_ns))),
             ..Sample::default()
         });
         self.last = Some(snapshot);
@@ -132,12 +147,15 @@ impl Usage {
         &self.seconds
     }
 
-    /// Returns the bottleneck of the run.
-    pub(crate) fn limited_by(&self, placement: &Placement) -> LimitedBy {
+    /// Returns the bottleneck of the run, as far as it is known: a switch that ran already may be anywhere.
+    pub(crate) fn limited_by(&self, placement: &Placement, is_own: bool) -> LimitedBy {
         let seconds = (self.end.at - self.first.at).as_secs_f64().max(1e-9);
         let server = self.server_cpu().total_ns() as f64 / 1e9 / seconds;
         let simulators = self.simulators_ns() as f64 / 1e9 / seconds;
         let busy = |used: f64, cores: usize| used > (1.0 - IDLE_SHARE) * cores.max(1) as f64;
+        if !is_own {
+            return if busy(simulators, 1) { LimitedBy::Client } else { LimitedBy::Neither };
+        }
         if placement.server.is_empty() {
             // Both share all cores: the one that uses more limits the other.
             return match busy(server + simulators, placement.all.len()) {
