@@ -1,5 +1,7 @@
 //! Scenarios of `batzen-lab bench` on the hosts of the load, at the services of an experiment.
 
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
@@ -14,6 +16,7 @@ use super::placement::{Instance, metrics_authority};
 use super::state::{Experiment, write_own};
 use super::topology::Role;
 use super::{DirArgs, now_ms};
+use crate::bench::results::result::RESULT_FILE;
 use crate::bench::scenarios::options::measured_duration;
 
 /// Time beyond the measured part that a scenario may take, most of it to prepare coins.
@@ -50,9 +53,45 @@ pub(super) struct ScenarioArgs {
     pub(super) at: DirArgs,
 }
 
+/// The figures of a scenario, of all generators together.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Bench {
+    pub(super) ops_per_s: f64,
+    /// The largest median of a generator.
+    pub(super) p50_us: u64,
+    /// The largest 99th percentile of a generator.
+    pub(super) p99_us: u64,
+}
+
 /// The moment when a scenario began, by the name of its directory: milliseconds since 1970.
-pub(super) fn scenario_began_ms(directory: &str) -> Option<u64> {
-    directory.strip_prefix("bench-")?.rsplit_once('-')?.1.parse().ok()
+fn began_ms(directory: &Path) -> Option<u64> {
+    directory.file_name()?.to_str()?.strip_prefix("bench-")?.rsplit_once('-')?.1.parse().ok()
+}
+
+impl Bench {
+    /// The last scenario of the experiment in a directory.
+    pub(super) fn last_in(dir: &Path) -> Option<Self> {
+        let below = |dir: &Path| -> Vec<PathBuf> {
+            std::fs::read_dir(dir)
+                .into_iter()
+                .flatten()
+                .filter_map(|entry| Some(entry.ok()?.path()))
+                .collect()
+        };
+        let mut runs: BTreeMap<u64, Self> = BTreeMap::new();
+        let instances = below(&dir.join("hosts")).into_iter().flat_map(|host| below(&host));
+        for run in instances.flat_map(|instance| below(&instance)) {
+            let Some(began_ms) = began_ms(&run) else { continue };
+            let Ok(text) = std::fs::read_to_string(run.join(RESULT_FILE)) else { continue };
+            let Ok(result) = serde_json::from_str::<Value>(&text) else { continue };
+            let figure = |name: &str| result["latency"][name].as_u64().or(result[name].as_u64()).unwrap_or(0);
+            let sum = runs.entry(began_ms).or_default();
+            sum.ops_per_s += result["ops_per_s"].as_f64().unwrap_or(0.0);
+            sum.p50_us = sum.p50_us.max(figure("p50_us"));
+            sum.p99_us = sum.p99_us.max(figure("p99_us"));
+        }
+        runs.into_values().next_back()
+    }
 }
 
 /// Runs `batzen-lab load bench`: the scenario on all hosts of the load at the same time.
@@ -185,7 +224,7 @@ fn measure(
         .map_err(|_| anyhow::anyhow!("{} on {}: {}", args.scenario, generator.host, stderr.trim()))?;
     // Other machines keep the rest until `down`.
     let host_dir = experiment.dir.join("hosts").join(&generator.host);
-    write_own(&host_dir.join(&generator.name).join(name).join("result.json"), &stdout)?;
+    write_own(&host_dir.join(&generator.name).join(name).join(RESULT_FILE), &stdout)?;
     Ok(result)
 }
 
@@ -208,4 +247,28 @@ fn show(args: &ScenarioArgs, generators: &[Instance], results: &[Value]) {
     }
     let all: f64 = results.iter().filter_map(|result| result["ops_per_s"].as_f64()).sum();
     println!("{} {} a second", number(all), results[0]["unit"].as_str().unwrap_or("operations"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_scenario_of_all_generators_counts() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(Bench::last_in(dir.path()), None);
+        for (run, ops_per_s, p99_us) in [
+            ("a/load-1/bench-batch-deposit-1000", 7, 3),
+            ("a/load-1/bench-batch-deposit-2000", 100, 3_000),
+            ("b/load-2/bench-batch-deposit-2000", 50, 4_000),
+            ("b/load-2/conf", 1, 1),
+        ] {
+            let run = dir.path().join("hosts").join(run);
+            std::fs::create_dir_all(&run).unwrap();
+            let result = json!({ "ops_per_s": ops_per_s, "latency": { "p50_us": 2_000, "p99_us": p99_us } });
+            std::fs::write(run.join(RESULT_FILE), result.to_string()).unwrap();
+        }
+        let expected = Bench { ops_per_s: 150.0, p50_us: 2_000, p99_us: 4_000 };
+        assert_eq!(Bench::last_in(dir.path()), Some(expected));
+    }
 }

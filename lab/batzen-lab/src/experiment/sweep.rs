@@ -1,7 +1,6 @@
 //! A sweep: the same experiment with one parameter after another, and by its value the knee, or what a scenario of
 //! `batzen-lab bench` did a second.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -13,14 +12,14 @@ use batzen_http::escape_html;
 use batzen_http::plot::{Line, LinePlot, ticks};
 use clap::Args;
 use serde::{Deserialize, Serialize};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use super::ramp::{Bottleneck, Ramp};
-use super::scenario::scenario_began_ms;
+use super::scenario::Bench;
 use super::topology::{Role, Step, Topology};
 use crate::bench::results::machine::Machine;
 use crate::bench::results::report::{END, begin};
-use crate::bench::results::result::{RESULT_FILE, utc_now};
+use crate::bench::results::result::utc_now;
 
 /// The file with the values and what came of them.
 const SWEEP: &str = "sweep.json";
@@ -158,7 +157,7 @@ pub fn run(args: &SweepArgs, commit: &str, interrupted: &AtomicBool) -> anyhow::
         eprintln!("{name} = {value}");
         let text = toml::to_string(&topology)?;
         let (verdict, ramp) = super::carry_out(&text, topology, &dir.join(value), commit, interrupted)?;
-        points.push(point(value, verdict["ok"] == true, ramp, bench_in(&dir.join(value))));
+        points.push(point(value, verdict["ok"] == true, ramp, Bench::last_in(&dir.join(value))));
         // As it happens, so that an interruption keeps what was measured.
         std::fs::write(
             dir.join(SWEEP),
@@ -176,37 +175,6 @@ pub fn run(args: &SweepArgs, commit: &str, interrupted: &AtomicBool) -> anyhow::
         print!("{}", table(name, &points));
     }
     Ok(if is_ok { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-}
-
-/// What a scenario did, of all generators together.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Bench {
-    ops_per_s: f64,
-    /// The largest of the generators' percentiles.
-    p50_us: u64,
-    p99_us: u64,
-}
-
-/// The last scenario in the directory of an experiment.
-fn bench_in(dir: &Path) -> Option<Bench> {
-    let below = |dir: &Path| -> Vec<PathBuf> {
-        std::fs::read_dir(dir).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.path())).collect()
-    };
-    let mut runs: BTreeMap<u64, Bench> = BTreeMap::new();
-    let instances = below(&dir.join("hosts")).into_iter().flat_map(|host| below(&host));
-    for run in instances.flat_map(|instance| below(&instance)) {
-        let Some(began_ms) = run.file_name().and_then(|name| scenario_began_ms(name.to_str()?)) else {
-            continue;
-        };
-        let Ok(text) = std::fs::read_to_string(run.join(RESULT_FILE)) else { continue };
-        let Ok(result) = serde_json::from_str::<Value>(&text) else { continue };
-        let figure = |name: &str| result["latency"][name].as_u64().or(result[name].as_u64()).unwrap_or(0);
-        let sum = runs.entry(began_ms).or_default();
-        sum.ops_per_s += result["ops_per_s"].as_f64().unwrap_or(0.0);
-        sum.p50_us = sum.p50_us.max(figure("p50_us"));
-        sum.p99_us = sum.p99_us.max(figure("p99_us"));
-    }
-    runs.into_values().next_back()
 }
 
 fn point(value: &str, ok: bool, ramp: Option<Ramp>, bench: Option<Bench>) -> Point {
@@ -346,25 +314,6 @@ mod tests {
             ("rtt_ms", vec!["0".into(), "2".into(), "10".into()])
         );
         assert!(parameter("rtt_ms").is_err() && parameter("rtt_ms=1,").is_err());
-    }
-
-    #[test]
-    fn the_last_scenario_of_all_generators_counts() {
-        let dir = tempfile::tempdir().unwrap();
-        assert_eq!(bench_in(dir.path()), None);
-        for (run, ops_per_s, p99_us) in [
-            ("a/load-1/bench-batch-deposit-1000", 7, 3),
-            ("a/load-1/bench-batch-deposit-2000", 100, 3_000),
-            ("b/load-2/bench-batch-deposit-2000", 50, 4_000),
-            ("b/load-2/conf", 1, 1),
-        ] {
-            let run = dir.path().join("hosts").join(run);
-            std::fs::create_dir_all(&run).unwrap();
-            let result = json!({ "ops_per_s": ops_per_s, "latency": { "p50_us": 2_000, "p99_us": p99_us } });
-            std::fs::write(run.join(RESULT_FILE), result.to_string()).unwrap();
-        }
-        let point = point("20", true, None, bench_in(dir.path()));
-        assert_eq!((point.rate(), point.p50_us, point.p99_us), (Some(150.0), Some(2_000), Some(4_000)));
     }
 
     #[test]
