@@ -10,7 +10,7 @@ use crate::experiment::agent::CommandLine;
 use crate::experiment::placement::{Instance, metrics_authority};
 use crate::experiment::topology::Role;
 
-/// What the exporter of PostgreSQL asks for beside its own queries.
+/// Queries of the exporter of PostgreSQL beside its own.
 const QUERIES: &str = include_str!("../../../../../deploy/prometheus/postgres-queries.yml");
 /// The program by which mtail reads the times in the proxy's log.
 const TIMES: &str = include_str!("../../../../../deploy/prometheus/nginx-times.mtail");
