@@ -38,7 +38,7 @@ pub(crate) enum Command {
     Provision(experiment::ProvisionArgs),
     /// Run a whole experiment: set up, run the steps of the file, check, end, and write the page
     Experiment(experiment::ExperimentArgs),
-    /// Repeat an experiment with other values of one parameter, and plot the knee
+    /// Repeat an experiment with other values of one parameter, and plot the knee, or the rate of a scenario
     Sweep(experiment::SweepArgs),
     /// Show what runs where
     Status(experiment::StatusArgs),
