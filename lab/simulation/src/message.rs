@@ -171,7 +171,7 @@ pub enum Event {
     DiskSpace(ProcessId),
     /// A clock steps.
     ClockStep(ProcessId),
-    /// A customer asks the shop once more for the refunds of all its purchases.
+    /// A customer asks the shop again about the refunds of all its purchases.
     RefundQuestion(usize),
 }
 
