@@ -43,7 +43,7 @@ impl Date {
     /// The day of an instant, in milliseconds since 1970.
     #[must_use]
     pub const fn of_ms(ms: u64) -> Self {
-        // 2⁶⁴ milliseconds are 2¹¹ times fewer days.
+        // 2⁶⁴ milliseconds are fewer than 2³⁸ days.
         Self::from_days((ms / 86_400_000).cast_signed())
     }
 

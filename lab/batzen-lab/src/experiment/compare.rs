@@ -176,12 +176,7 @@ fn cpu_us_by_role(experiment: &Experiment, kept: &Kept, ops: u64) -> BTreeMap<Ro
     let at_work = kept.seconds.iter().filter(|(_, all)| all.iter().any(|second| second.wallets > 0));
     let times: Vec<f64> = at_work.map(|(time, _)| *time as f64).collect();
     let (Some(first), Some(last)) = (times.first(), times.last()) else { return BTreeMap::new() };
-    let roles: BTreeMap<String, Role> = experiment
-        .state
-        .instances
-        .iter()
-        .flat_map(|instance| instance.processes().into_iter().map(|name| (name, instance.role)))
-        .collect();
+    let roles = experiment.roles_of_processes();
     let mut found: BTreeMap<Role, f64> = BTreeMap::new();
     for pair in kept.samples.values().flat_map(|samples| samples.windows(2)) {
         if !(*first..=last + 1.0).contains(&kept.at(pair[1].time_ms)) {

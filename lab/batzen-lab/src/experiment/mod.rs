@@ -20,6 +20,7 @@
 //! | `check` | whether money is lost |
 //! | [`ramp`] | the knee of the load curve, and what limits it |
 //! | `page` | the page of a kept experiment |
+//! | `summary` | the last load of a kept experiment in figures, and a line for each of its minutes |
 //! | `pack` | a kept experiment as one file to send |
 //! | `compare` | two experiments, or repetitions of them, beside each other |
 //! | `cost` | what the steps of a sweep cost, and what each adds |

@@ -294,6 +294,15 @@ impl Experiment {
         self.state.instances.iter().filter(|instance| instance.role == role).cloned().collect()
     }
 
+    /// The role of each process that ever ran, by its name.
+    pub(super) fn roles_of_processes(&self) -> BTreeMap<String, Role> {
+        let of = |instance: &Instance| {
+            let role = instance.role;
+            instance.processes().into_iter().map(move |name| (name, role))
+        };
+        self.state.instances.iter().flat_map(of).collect()
+    }
+
     /// The instance of this name.
     ///
     /// # Errors

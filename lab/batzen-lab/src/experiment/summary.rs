@@ -114,19 +114,15 @@ impl Summary {
 
 /// Processor time and memory of a role in a minute.
 #[derive(Clone, Copy, Default)]
-struct Used {
+struct MinuteUse {
     cpu_ms: u64,
     rss_bytes: u64,
 }
 
 /// The processor time of each role in each minute, and the most memory of its processes together.
-fn used_by_role(experiment: &Experiment, kept: &Kept, first_s: u64) -> BTreeMap<(u64, Role), Used> {
-    let instances = &experiment.state.instances;
-    let roles: BTreeMap<String, Role> = instances
-        .iter()
-        .flat_map(|instance| instance.processes().into_iter().map(|name| (name, instance.role)))
-        .collect();
-    let mut found: BTreeMap<(u64, Role), Used> = BTreeMap::new();
+fn used_by_role(experiment: &Experiment, kept: &Kept, first_s: u64) -> BTreeMap<(u64, Role), MinuteUse> {
+    let roles = experiment.roles_of_processes();
+    let mut found: BTreeMap<(u64, Role), MinuteUse> = BTreeMap::new();
     for pair in kept.samples.values().flat_map(|samples| samples.windows(2)) {
         let at = kept.at(pair[1].time_ms);
         if at < first_s as f64 {
