@@ -37,15 +37,16 @@ needs:
 			echo "a C compiler is missing: sudo apt-get install gcc libc6-dev" >&2; exit 1; \
 		fi; }
 
-# What some tests run beside Batzen: a browser, Prometheus with its checks and exporters, nginx, PostgreSQL, PgBouncer, ip and openssl; and axe-core, which looks for
+# What some tests run beside Batzen: a browser, Prometheus with its checks and exporters, nginx, PostgreSQL, PgBouncer, Podman, ip and openssl; and axe-core, which looks for
 # what keeps people out of a page. The tests start clusters of their
 # own from its programs, which are not on the search path of Debian; the one that its package starts is left alone.
 needs-test: needs
 	@missing=""; for tool in chromium:chromium chromedriver:chromium-driver prometheus:prometheus promtool:prometheus npm:npm python3:python3 systemd-sysusers:systemd openssl:openssl \
-		prometheus-postgres-exporter:prometheus-postgres-exporter prometheus-nginx-exporter:prometheus-nginx-exporter mtail:mtail; do \
+		prometheus-postgres-exporter:prometheus-postgres-exporter prometheus-nginx-exporter:prometheus-nginx-exporter mtail:mtail podman:podman; do \
 		command -v "$${tool%%:*}" >/dev/null || missing="$$missing $${tool##*:}"; done; \
 	{ ls /usr/lib/postgresql/*/bin/initdb || command -v initdb; } >/dev/null 2>&1 || missing="$$missing postgresql"; \
 	{ [ -x /usr/sbin/nginx ] || command -v nginx; } >/dev/null 2>&1 || missing="$$missing nginx"; \
+	{ [ -x /usr/sbin/runc ] || command -v runc; } >/dev/null 2>&1 || missing="$$missing runc"; \
 	{ [ -x /usr/sbin/ip ] || command -v ip; } >/dev/null 2>&1 || missing="$$missing iproute2"; \
 	{ [ -x /usr/sbin/pgbouncer ] || command -v pgbouncer; } >/dev/null 2>&1 || missing="$$missing pgbouncer"; \
 	[ -z "$$missing" ] || { \

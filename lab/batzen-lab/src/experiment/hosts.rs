@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, bail, ensure};
 
 use super::agent::{Agent, MARK, Reach, Request, quoted, ssh};
+use super::container::{self, Container};
 use super::placement::{Instance, namespace_address};
 use super::topology::{HostKind, Role, RoleSpec, Topology};
 
@@ -33,6 +34,8 @@ pub(super) struct HostAccess {
     pub(super) reach: Reach,
     /// The agent's socket there.
     pub(super) socket: PathBuf,
+    /// The container that it is.
+    pub(super) container: Option<Container>,
 }
 
 impl HostAccess {
@@ -105,14 +108,20 @@ pub(super) fn accesses(
             },
             _ => Reach::Socket(socket.clone()),
         };
-        (name.clone(), HostAccess { name: name.clone(), kind: host.kind, dir, batzen, lab, reach, socket })
+        // The directory above that of the sockets is for short paths of the roles.
+        let written = [dir.as_path(), runtime_dir.parent().unwrap_or(runtime_dir)];
+        let container = Container::of(host, written, &container::program_dirs(topology, name, own_bin_dir));
+        (
+            name.clone(),
+            HostAccess { name: name.clone(), kind: host.kind, dir, batzen, lab, reach, socket, container },
+        )
     };
     let network = (NETWORK.to_owned(), super::topology::Host::default());
     let network = (!topology.links.is_empty()).then_some((&network.0, &network.1));
     topology.hosts.iter().chain(network).map(access).collect()
 }
 
-fn finish(what: &str, output: std::io::Result<Output>) -> anyhow::Result<String> {
+pub(super) fn finish(what: &str, output: std::io::Result<Output>) -> anyhow::Result<String> {
     let output = output.with_context(|| what.to_owned())?;
     if output.status.success() {
         return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
@@ -135,7 +144,7 @@ fn bridge(network: u8) -> String {
 }
 
 fn has_namespaces(topology: &Topology) -> bool {
-    topology.hosts.values().any(|host| host.kind == HostKind::Namespace)
+    topology.hosts.values().any(|host| host.kind.has_namespace())
 }
 
 /// The shell's command that prints the directory of PostgreSQL's programs, of the newest version there is.
@@ -165,7 +174,7 @@ pub(super) fn require_means(topology: &Topology) -> anyhow::Result<()> {
         !has_namespaces(topology) || rustix::process::geteuid().is_root(),
         "network namespaces need root: run this as root, or change the kind of the hosts to `local`"
     );
-    Ok(())
+    container::require(topology)
 }
 
 /// A number that no experiment of this machine uses, if the topology needs one.
@@ -196,12 +205,8 @@ pub(super) fn free_network(topology: &Topology) -> anyhow::Result<u8> {
 /// # Errors
 /// When `ip` refuses.
 pub(super) fn make_namespaces(topology: &Topology, network: u8) -> anyhow::Result<()> {
-    let hosts: Vec<_> = topology
-        .hosts
-        .iter()
-        .filter(|(_, host)| host.kind == HostKind::Namespace)
-        .map(|(name, _)| name)
-        .collect();
+    let hosts: Vec<_> =
+        topology.hosts.iter().filter(|(_, host)| host.kind.has_namespace()).map(|(name, _)| name).collect();
     if hosts.is_empty() {
         return Ok(());
     }
@@ -262,7 +267,10 @@ pub(super) fn launch(access: &HostAccess, network: u8) -> anyhow::Result<Agent> 
     let samples = access.dir.join("samples.jsonl");
     let words =
         ["agent", "serve", "--socket", &access.socket.to_string_lossy(), "--samples"].map(str::to_owned);
-    if access.kind == HostKind::Ssh {
+    if let Some(container) = &access.container {
+        let samples = samples.to_string_lossy().into_owned();
+        container.start(access, network, &[&words[..], &[samples]].concat())?;
+    } else if access.kind == HostKind::Ssh {
         let Reach::Ssh { destination, config, .. } = &access.reach else {
             bail!("{}: not reached by ssh", access.name)
         };

@@ -6,6 +6,7 @@
 //! | [`placement`] | which instance runs where |
 //! | [`agent`] | the process on each host that runs the others |
 //! | `hosts` | how hosts are made, reached and removed |
+//! | `container` | hosts that are containers |
 //! | `provision` | packages on hosts that ssh reaches |
 //! | `setup` | files, keys and commands of each role |
 //! | `state` | the directory of an experiment |
@@ -29,6 +30,7 @@
 pub mod agent;
 mod check;
 mod compare;
+mod container;
 mod control;
 mod cost;
 mod disturb;
@@ -354,7 +356,9 @@ fn take_down(experiment: &mut Experiment) -> anyhow::Result<()> {
             failures.push(format!("{}: {error:#}", access.name));
         }
     }
-    if let Err(error) = hosts::remove_namespaces(experiment.state.network) {
+    let (topology, network) = (&experiment.topology, experiment.state.network);
+    let removed = [container::remove_all(topology, network), hosts::remove_namespaces(network)];
+    for error in removed.into_iter().filter_map(Result::err) {
         failures.push(format!("{error:#}"));
     }
     if let Err(error) = std::fs::remove_dir_all(&experiment.state.runtime_dir)
@@ -717,6 +721,10 @@ pub fn shell(args: &SshArgs) -> anyhow::Result<ExitCode> {
     })?;
     let mut command = match &access.reach {
         agent::Reach::Ssh { destination, config, .. } => agent::ssh(destination, config.as_deref()),
+        agent::Reach::Socket(_) if access.kind == HostKind::Container => {
+            let has_terminal = std::io::IsTerminal::is_terminal(&std::io::stdin());
+            container::exec(access, experiment.state.network, has_terminal)
+        }
         agent::Reach::Socket(_) if access.kind == HostKind::Namespace => {
             let mut command = Command::new("ip");
             command.args(["netns", "exec", &hosts::namespace(experiment.state.network, &access.name)]);

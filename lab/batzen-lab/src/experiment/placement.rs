@@ -134,9 +134,7 @@ pub fn namespace_address(topology: &Topology, network: u8, host: &str) -> Ipv4Ad
 #[must_use]
 pub fn address(topology: &Topology, network: u8, name: &str) -> String {
     match topology.hosts.get(name) {
-        Some(host) if host.kind == HostKind::Namespace => {
-            namespace_address(topology, network, name).to_string()
-        }
+        Some(host) if host.kind.has_namespace() => namespace_address(topology, network, name).to_string(),
         Some(host) => host.address.clone().unwrap_or_else(|| "127.0.0.1".to_owned()),
         None => String::new(),
     }

@@ -96,9 +96,34 @@ pub struct Host {
     /// For `ssh`: the directory for everything that runs there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dir: Option<PathBuf>,
+    /// For `container`: the image of its files.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub image: Option<String>,
+    /// For `container`: a directory with its files, in place of an image.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rootfs: Option<PathBuf>,
     /// The directory with the programs `batzen` and `batzen-lab`; for `ssh` the default is the search path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bin_dir: Option<PathBuf>,
+}
+
+impl Host {
+    /// Whether it has the files that a container needs, and another host has none.
+    fn check_container(&self) -> Result<(), &'static str> {
+        let has_files = match (&self.image, &self.rootfs) {
+            (None, None) => false,
+            (Some(image), None) if !image.is_empty() && !image.starts_with('-') => true,
+            (None, Some(rootfs)) if rootfs.is_absolute() => true,
+            _ => return Err("expected either `image = \"debian:12\"` or `rootfs = \"/srv/debian\"`"),
+        };
+        match (self.kind, has_files) {
+            (HostKind::Container, false) => {
+                Err("a host of kind container needs `image = \"debian:12\"` or `rootfs = \"/srv/debian\"`")
+            }
+            (HostKind::Container, true) | (_, false) => Ok(()),
+            (_, true) => Err("only a host of kind container has image and rootfs"),
+        }
+    }
 }
 
 fn default_site() -> String {
@@ -114,8 +139,18 @@ pub enum HostKind {
     Local,
     /// A network namespace of this machine, which needs root.
     Namespace,
+    /// A container of Podman on this machine, in a network namespace of its own, which needs root.
+    Container,
     /// Another machine.
     Ssh,
+}
+
+impl HostKind {
+    /// Whether it has a network namespace on this machine.
+    #[must_use]
+    pub const fn has_namespace(self) -> bool {
+        matches!(self, Self::Namespace | Self::Container)
+    }
 }
 
 /// A kind of service.
@@ -396,6 +431,7 @@ impl Topology {
             } else if host.address.is_some() || host.ssh.is_some() || host.dir.is_some() {
                 return Err(wrong(member, "only a host of kind ssh has address, ssh and dir"));
             }
+            host.check_container().map_err(|expected| wrong(format!("hosts.{name}"), expected))?;
         }
         let kinds: BTreeSet<_> = self.hosts.values().map(|host| host.kind as u8).collect();
         if kinds.contains(&(HostKind::Local as u8)) && kinds.len() > 1 {
@@ -543,8 +579,11 @@ impl Topology {
             }
             link.check()?;
         }
-        if !self.links.is_empty() && self.hosts.values().any(|host| host.kind != HostKind::Namespace) {
-            return Err(wrong("link", "delays are emulated between namespaces only"));
+        if !self.links.is_empty() && self.hosts.values().any(|host| !host.kind.has_namespace()) {
+            return Err(wrong(
+                "link",
+                "delays are emulated between hosts of kind namespace or container only",
+            ));
         }
         Ok(())
     }

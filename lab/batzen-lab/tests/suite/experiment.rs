@@ -8,6 +8,9 @@ use batzen_testkit::process::{PATIENCE, lab, stderr, stdout};
 use batzen_testkit::setup::ask;
 use serde_json::Value;
 
+/// The configuration of Podman in these tests.
+pub(crate) const CONTAINERS_CONF: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/containers.conf");
+
 /// Runs a command of the laboratory on an experiment.
 pub(crate) fn on(dir: &Path, words: &[&str]) -> Output {
     // Services of Debian are not in every user's search path.
@@ -15,7 +18,9 @@ pub(crate) fn on(dir: &Path, words: &[&str]) -> Output {
     // What follows a host or -- is its own.
     let others = words.iter().position(|word| *word == "--").unwrap_or(words.len());
     let own = if words[0] == "ssh" { 1 } else { others };
-    lab().args(&words[..own]).arg("--dir").arg(dir).args(&words[own..]).env("PATH", path).output().unwrap()
+    let mut command = lab();
+    command.args(&words[..own]).arg("--dir").arg(dir).args(&words[own..]);
+    command.env("PATH", path).env("CONTAINERS_CONF", CONTAINERS_CONF).output().unwrap()
 }
 
 #[track_caller]
@@ -573,7 +578,7 @@ fn a_ramp_names_the_disk_that_is_slow() {
 }
 
 /// Whether this user and this kernel make network namespaces with links; a test that needs them says so when not.
-fn may_make_namespaces() -> bool {
+pub(crate) fn may_make_namespaces() -> bool {
     let name = format!("bztry{}", std::process::id());
     let ip = |words: &[&str]| {
         let output = std::process::Command::new("ip").args(words).output();
@@ -661,7 +666,7 @@ fn ssh_hosts() -> [(String, String); 2] {
 }
 
 #[track_caller]
-fn command(words: &[&str]) {
+pub(crate) fn command(words: &[&str]) {
     let output = std::process::Command::new(words[0]).args(&words[1..]).output().unwrap();
     assert!(output.status.success(), "{words:?}: {}", stderr(&output));
 }

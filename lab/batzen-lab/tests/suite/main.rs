@@ -8,6 +8,7 @@ mod bench;
 mod cli;
 mod demo_once;
 mod experiment;
+mod experiment_container;
 mod experiment_database;
 mod experiment_kept;
 mod readme;
