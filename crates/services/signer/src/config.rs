@@ -1,12 +1,14 @@
 //! The private keys and where they are stored: the sections `[coin_*]` and `[taler-exchange-secmod-*]`.
 //! [`crate::service_config`] reads the rest of the configuration of signers and their clients.
 
+use std::collections::HashMap;
 use std::path::PathBuf;
 
 use batzen_config::{Config, ConfigError as IniError};
 use batzen_crypto::denom::Cipher;
-use batzen_protocol::Duration;
+use batzen_protocol::{Duration, Timestamp};
 
+use crate::listing::{DenomInfo, SigningInfo};
 use crate::schedule::{Schedule, ScheduleError};
 
 /// Smallest RSA modulus of denominations, in bits.
@@ -114,6 +116,8 @@ pub struct ModuleConfig {
     pub overlap_duration: Duration,
     /// Time ahead for which keys are created.
     pub lookahead_sign: Duration,
+    /// Time for which a key stays on disk after its use has ended, since the clock may be wrong.
+    pub erase_delay: Duration,
     /// The directory of the private keys.
     pub key_dir: PathBuf,
     /// The module's own private key.
@@ -146,6 +150,9 @@ pub struct KeysConfig {
     pub signkey_duration: Duration,
 }
 
+/// The default of [`ModuleConfig::erase_delay`].
+pub const ERASE_DELAY: Duration = Duration::from_days(1);
+
 const RSA: &str = "taler-exchange-secmod-rsa";
 const CS: &str = "taler-exchange-secmod-cs";
 const EDDSA: &str = "taler-exchange-secmod-eddsa";
@@ -172,6 +179,7 @@ pub fn module(ini: &Config, section: &str, name: &str) -> Result<ModuleConfig, C
     Ok(ModuleConfig {
         overlap_duration: ini.get_or(section, "OVERLAP_DURATION", Duration::from_secs(300))?,
         lookahead_sign: ini.get_or(section, "LOOKAHEAD_SIGN", Duration::from_days(365))?,
+        erase_delay: ini.get_or(section, "ERASE_DELAY", ERASE_DELAY)?,
         key_dir: path_or(ini, section, "KEY_DIR", &format!("{home}/keys"))?,
         sm_priv_key: path_or(ini, section, "SM_PRIV_KEY", &format!("{home}/secmod-private-key"))?,
     })
@@ -247,6 +255,28 @@ impl KeysConfig {
             overlap: self.eddsa.overlap_duration,
             lookahead: self.eddsa.lookahead_sign,
         }
+    }
+
+    /// Returns whether every section, and the signing keys, have the keys that must exist now.
+    pub fn are_complete<'a>(
+        &self,
+        denominations: impl Iterator<Item = &'a DenomInfo>,
+        signing: impl Iterator<Item = &'a SigningInfo>,
+        now: Timestamp,
+    ) -> bool {
+        let mut by_section: HashMap<(Cipher, &str), Vec<(Timestamp, Duration)>> = HashMap::new();
+        for key in denominations {
+            by_section.entry((key.cipher(), &key.section)).or_default().push((key.anchor, key.duration));
+        }
+        let is_complete = |schedule: Schedule, mut keys: Vec<(Timestamp, Duration)>| {
+            keys.sort();
+            schedule.is_complete(&keys, now)
+        };
+        let mut sections = self.sections.iter();
+        sections.all(|section| {
+            let keys = by_section.remove(&(section.cipher.cipher(), section.section.as_str()));
+            is_complete(self.section_schedule(section), keys.unwrap_or_default())
+        }) && is_complete(self.signkey_schedule(), signing.map(|key| (key.anchor, key.duration)).collect())
     }
 
     /// Checks rules that involve several options.

@@ -32,6 +32,8 @@ pub(crate) enum ScheduleError {
 }
 
 const MICROS: u64 = 1_000_000;
+/// Time for which a key that is due may still be in the making.
+const GRACE: Duration = Duration::from_secs(60);
 
 impl Schedule {
     /// Checks that the schedule moves forward and needs a bounded number of keys.
@@ -62,7 +64,11 @@ impl Schedule {
 
     /// Returns whether the keys up to `last` do not cover the lookahead: `last + D − L − O < now`.
     fn is_short(&self, last: Timestamp, now: Timestamp) -> bool {
-        let covered = self.expire(last);
+        self.is_short_of(self.expire(last), now)
+    }
+
+    /// The same for keys that can be used until `covered`.
+    fn is_short_of(&self, covered: Timestamp, now: Timestamp) -> bool {
         if covered.is_never() {
             return false;
         }
@@ -87,6 +93,21 @@ impl Schedule {
             assert!(anchors.len() as u64 <= KEYS_PER_SECTION_MAX + 2, "validated schedules end");
         }
         anchors
+    }
+
+    /// Returns whether keys with these starts and durations, in the order of time, are all that must exist now: one is in use, the
+    /// others follow without a gap, and they reach as far ahead as they should. A key that has been due for a moment is in
+    /// the making.
+    pub(crate) fn is_complete(&self, keys: &[(Timestamp, Duration)], now: Timestamp) -> bool {
+        let mut covered = None;
+        for (anchor, duration) in keys {
+            let expire = anchor.saturating_add(*duration);
+            if covered.unwrap_or(now) >= *anchor && expire > now {
+                covered = covered.max(Some(expire));
+            }
+        }
+        let grace = Duration::from_micros(GRACE.as_micros().min(self.duration.as_micros() / 4));
+        covered.is_some_and(|covered| !self.is_short_of(covered, now.saturating_sub(grace)))
     }
 
     /// When [`Schedule::missing`] will next return a key if `last` is the newest anchor.
@@ -129,6 +150,30 @@ mod tests {
         let now = Timestamp::from_secs(5_000);
         let anchors = schedule(100, 10, 0).missing(Some(Timestamp::from_secs(1_000)), now);
         assert_eq!(anchors, [Timestamp::from_secs(5_000)]);
+    }
+
+    #[test]
+    fn keys_are_complete_when_the_last_of_them_is_there() {
+        let schedule = schedule(1_000, 100, 2_500);
+        let at = Timestamp::from_secs;
+        let keys = |now: u64, last: Option<u64>| {
+            let anchors = schedule.missing(last.map(at), at(now)).into_iter();
+            anchors.map(|anchor| (anchor, schedule.duration)).collect::<Vec<_>>()
+        };
+        let all = keys(10_000, None);
+        assert_eq!(all.len(), 3);
+        assert!(schedule.is_complete(&all, at(10_000)));
+        for missing in 0..all.len() {
+            let mut some = all.clone();
+            some.remove(missing);
+            assert!(!schedule.is_complete(&some, at(10_000)), "without {missing}");
+        }
+        // A key that has just become due is in the making; after a jump of the clock none is in use.
+        let due = schedule.next_due(all[2].0).as_secs().unwrap();
+        assert!(schedule.is_complete(&all, at(due + 1)));
+        assert!(!schedule.is_complete(&all, at(due + 61)));
+        assert!(!schedule.is_complete(&all, at(20_000)));
+        assert!(schedule.is_complete(&keys(20_000, Some(11_800)), at(20_000)));
     }
 
     #[test]

@@ -648,6 +648,10 @@ async fn offline(args: OfflineArgs) -> anyhow::Result<ExitCode> {
             eprintln!("batzen: {reason}");
             Ok(ExitCode::from(2))
         }
+        Err(error @ OfflineError::KeysInTheMaking) => {
+            eprintln!("batzen: {error}");
+            Ok(ExitCode::from(3))
+        }
         Err(error) => Err(error.into()),
     }
 }

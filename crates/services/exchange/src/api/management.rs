@@ -117,7 +117,7 @@ async fn future_keys(app: &Exchange, _: &Request) -> Response {
     if !app.has_all_keys() {
         return error(ErrorCode::EXCHANGE_GENERIC_KEYS_MISSING, "keys are being created");
     }
-    match app.keys().future_keys(&app.custody, &app.core.config) {
+    match app.keys().future_keys(&app.custody, &app.core.config, app.core.now()) {
         Some(keys) if !app.custody.signing_keys().is_empty() => Response::json(200, &keys),
         _ => error(ErrorCode::EXCHANGE_SIGNKEY_HELPER_UNAVAILABLE, ""),
     }

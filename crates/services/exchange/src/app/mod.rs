@@ -15,6 +15,7 @@ use batzen_metrics::Page;
 use batzen_service::{Monitor, StaticPage};
 use batzen_signer::Custody;
 use batzen_signer::SecurityModules;
+use batzen_signer::listing::DenomInfo;
 use batzen_store::{Store, StoreError};
 use tokio::sync::{Notify, watch};
 
@@ -269,10 +270,33 @@ impl Exchange {
     }
 
     /// Returns whether every configured denomination has a key.
-    pub(crate) fn has_all_keys(&self) -> bool {
+    pub(crate) fn has_a_key_each(&self) -> bool {
+        self.have_keys(|_| true)
+    }
+
+    /// Returns whether every configured denomination has such a key.
+    fn have_keys(&self, is_such: impl Fn(&DenomInfo) -> bool) -> bool {
         let keys = self.custody.denominations();
-        let has_key = |coin: &CoinConfig| keys.iter().any(|key| coin.has_key(key.info()));
+        let has_key =
+            |coin: &CoinConfig| keys.iter().any(|key| coin.has_key(key.info()) && is_such(key.info()));
         self.core.config.coins.iter().all(has_key)
+    }
+
+    /// Returns whether every configured denomination has the keys that its schedule requires now, and so have the signing keys.
+    /// Signers have schedules of their own: theirs are complete if each denomination has a key that is in use.
+    pub(crate) fn has_all_keys(&self) -> bool {
+        let (config, now) = (&self.core.config, self.core.now());
+        let (keys, signing) = (self.custody.denominations(), self.custody.signing_keys());
+        if self.custody.modules().is_some() || config.key_helpers.is_some() {
+            let denominations = keys.iter().map(|key| key.info());
+            return config.keys_config().are_complete(
+                denominations,
+                signing.iter().map(|key| key.info()),
+                now,
+            );
+        }
+        let is_in_use = |key: &DenomInfo| key.anchor <= now && now < key.anchor.saturating_add(key.duration);
+        self.have_keys(is_in_use)
     }
 
     /// Rebuilds the key state if the key set has changed since the last build: by another process, or by a

@@ -394,7 +394,7 @@ const COIN: &[&str] = &[
 ];
 
 const MODULE: &[&str] =
-    &["OVERLAP_DURATION", "LOOKAHEAD_SIGN", "KEY_DIR", "SM_PRIV_KEY", "UNIXPATH", "CLIENT_DIR"];
+    &["OVERLAP_DURATION", "LOOKAHEAD_SIGN", "ERASE_DELAY", "KEY_DIR", "SM_PRIV_KEY", "UNIXPATH", "CLIENT_DIR"];
 
 impl ExchangeConfig {
     /// Reads everything that service and workers need. Options of other programs are ignored.

@@ -15,7 +15,7 @@ use batzen_service::PagesAddress;
 use crate::rules::PURSE_LIFETIME_MAX;
 use crate::storage::StoreConfig;
 use batzen_feed::config::ServerConfig as FeedConfig;
-use batzen_signer::config::{KeysConfig, SectionConfig};
+use batzen_signer::config::{ERASE_DELAY, KeysConfig, SectionConfig};
 use batzen_signer::listing::DenomInfo;
 use batzen_signer::service_config::{ClientConfig as SignersConfig, HelpersConfig};
 
@@ -411,6 +411,7 @@ impl ExchangeConfig {
         let module = |name: &str| ModuleConfig {
             overlap_duration: Duration::from_secs(300),
             lookahead_sign: Duration::from_days(1),
+            erase_delay: ERASE_DELAY,
             key_dir: data.join(format!("secmod-{name}")).join("keys"),
             sm_priv_key: data.join(format!("secmod-{name}")).join("secmod-private-key"),
         };

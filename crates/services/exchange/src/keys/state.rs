@@ -424,18 +424,24 @@ impl KeyState {
         .collect()
     }
 
-    /// The answer to `GET /management/keys`; none before the modules are known.
-    pub(crate) fn future_keys(&self, custody: &Custody, config: &ExchangeConfig) -> Option<FutureKeys> {
+    /// The answer to `GET /management/keys`, without keys whose use is over; none before the modules are known.
+    pub(crate) fn future_keys(
+        &self,
+        custody: &Custody,
+        config: &ExchangeConfig,
+        now: Timestamp,
+    ) -> Option<FutureKeys> {
         let modules = custody.module_keys()?;
         let keys = custody.denominations();
         let module = |cipher, key| {
             let announced = keys.iter().any(|key| key.info().cipher() == cipher);
             if announced { key } else { EddsaPublicKey::ZERO }
         };
-        let denoms = self.future_denoms(custody, config);
+        let denoms = self.future_denoms(custody, config).into_iter().map(|denom| denom.announcement);
+        let signing = self.future_signkeys(custody, config).into_iter();
         Some(FutureKeys {
-            future_denoms: denoms.into_iter().map(|denom| denom.announcement).collect(),
-            future_signkeys: self.future_signkeys(custody, config),
+            future_denoms: denoms.filter(|denom| denom.stamp_expire_withdraw > now).collect(),
+            future_signkeys: signing.filter(|key| key.stamp_expire > now).collect(),
             master_pub: self.master_pub,
             denom_secmod_public_key: module(Cipher::Rsa, modules.rsa),
             denom_secmod_cs_public_key: module(Cipher::Cs, modules.cs),

@@ -51,6 +51,9 @@ pub enum OfflineError {
     /// not signed.
     #[error("refused to sign: {0}")]
     Refused(String),
+    /// The exchange still creates keys, so what it has is not all that must be signed: exit code 3.
+    #[error("the exchange is still creating keys; nothing was downloaded: run this again")]
+    KeysInTheMaking,
     /// The exchange could not be reached, or refused the request.
     #[error(transparent)]
     Http(#[from] ClientError),
@@ -186,7 +189,9 @@ impl Offline<'_> {
             Step::Setup => self.setup()?,
             Step::Download => {
                 let (client, base_url) = self.client()?;
-                OfflineOperation::InputKeys(Box::new(download(&client, base_url).await?))
+                let base_url = base_url.to_owned();
+                let keys = upload::download_all(&client, &base_url, &mut *self.say).await?;
+                OfflineOperation::InputKeys(Box::new(keys))
             }
             Step::Show => {
                 self.documents(operations)?;

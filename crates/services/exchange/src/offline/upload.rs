@@ -1,6 +1,9 @@
 //! The two steps that need the network.
 
+use std::time::{Duration, Instant};
+
 use batzen_http::client::{Client, ClientError};
+use batzen_protocol::ErrorCode;
 use batzen_protocol::api::exchange::{
     AuditorAddRequest, AuditorDisableRequest, DrainRequest, ExtensionsRequest, FutureKeys, GlobalFeeRequest,
     ManagementKeysRequest, RevokeRequest, WireAddRequest, WireDisableRequest, WireFeeRequest,
@@ -9,12 +12,47 @@ use batzen_protocol::api::offline::OfflineOperation;
 use futures_util::future::BoxFuture;
 use serde::Serialize;
 
+use super::OfflineError;
+
 /// Downloads the keys that wait for a signature.
 ///
 /// # Errors
 /// When the exchange cannot be reached or has none (503 while it is creating them).
 pub async fn download(client: &Client, base_url: &str) -> Result<FutureKeys, ClientError> {
     client.get_json(format!("{base_url}management/keys")).await?.ok()
+}
+
+/// Time that an exchange may take to create its keys while [`download_all`] waits.
+const CREATION_MAX: Duration = Duration::from_secs(600);
+/// Pause between two questions.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// The same once the exchange has created all keys that its schedules require: before, its answer is refused.
+///
+/// # Errors
+/// As [`download`], and if the exchange takes longer than ten minutes.
+pub(super) async fn download_all(
+    client: &Client,
+    base_url: &str,
+    say: &mut (dyn FnMut(&str) + Send),
+) -> Result<FutureKeys, OfflineError> {
+    let deadline = Instant::now() + CREATION_MAX;
+    let mut has_said = false;
+    loop {
+        match download(client, base_url).await {
+            Err(error) if error.code() == Some(ErrorCode::EXCHANGE_GENERIC_KEYS_MISSING) => {
+                if Instant::now() >= deadline {
+                    return Err(OfflineError::KeysInTheMaking);
+                }
+                if !has_said {
+                    say("the exchange is still creating keys: waiting");
+                    has_said = true;
+                }
+                tokio::time::sleep(PAUSE).await;
+            }
+            downloaded => return Ok(downloaded?),
+        }
+    }
 }
 
 async fn post(client: &Client, base_url: &str, path: &str, body: &impl Serialize) -> Result<(), ClientError> {

@@ -135,6 +135,10 @@ async fn round(
     let generated = modules.generate(now, parallel, progress).await?;
     app.core.metrics.denomination_keys_created.add(generated.denominations as u64);
     app.core.metrics.signing_keys_created.add(generated.signing as u64);
+    if generated.denominations + generated.signing > 0 {
+        let (denominations, signing) = (generated.denominations, generated.signing);
+        tracing::info!(denominations, signing, "all keys are created that the schedules require now");
+    }
     changes += generated.denominations + generated.signing;
     changes +=
         modules.erase_expired(now, |h_bare| keys.signed_until(h_bare), |key| keys.signing_until(key)).await?;
@@ -159,7 +163,7 @@ async fn round_of_keyholders(app: &Arc<Exchange>) -> Result<(), KeyRoundError> {
     if app.custody.module_keys().is_none() {
         return Err(KeyRoundError::NoKeyholder(holders.trouble()));
     }
-    if app.has_all_keys() { Ok(()) } else { Err(KeyRoundError::KeysInTheMaking) }
+    if app.has_a_key_each() { Ok(()) } else { Err(KeyRoundError::KeysInTheMaking) }
 }
 
 /// Sends the revocations to the processes with the keys until each has confirmed them.

@@ -4,10 +4,11 @@
 //! Private keys leave this module only as handles inside a [`HeldKey`] or [`SigningKey`]; their bytes go only
 //! to key files and, encrypted, to signers that follow this one ([`SecurityModules::export`]).
 
+mod endings;
 mod handover;
 mod key_file_lock;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -23,6 +24,7 @@ use crate::config::{CipherConfig, KeysConfig, ModuleKind, SectionConfig};
 use crate::files::{self, KeyFileError, KeyKind, StoredKey};
 use crate::listing::{DenomInfo, Listing, ModuleKeys, SigningInfo};
 use crate::schedule::Schedule;
+use endings::Endings;
 use key_file_lock::KeyFileLock;
 
 pub(crate) use handover::Secret;
@@ -118,6 +120,8 @@ type SectionKeys = BTreeMap<Timestamp, Arc<HeldKey>>;
 struct KeyTables {
     denoms: BTreeMap<(Cipher, String), SectionKeys>,
     signing: BTreeMap<Timestamp, Arc<SigningKey>>,
+    ended_denoms: Endings<HashCode>,
+    ended_signing: Endings<EddsaPublicKey>,
 }
 
 /// Progress of a generation run: keys made, and the total.
@@ -146,6 +150,8 @@ pub struct SecurityModules {
     /// The sections whose keys it holds.
     sections: Vec<(SectionConfig, Schedule)>,
     signkey_schedule: Schedule,
+    /// Time for which keys stay on disk after their end, by kind.
+    erase_delays: [std::time::Duration; ModuleKind::ALL.len()],
     /// The directories of the keys, by kind.
     key_dirs: [PathBuf; ModuleKind::ALL.len()],
     /// The files of the modules' own keys, by kind.
@@ -245,6 +251,8 @@ impl SecurityModules {
             kinds: kinds.to_vec(),
             sections: sections.map(|section| (section.clone(), config.section_schedule(section))).collect(),
             signkey_schedule: config.signkey_schedule(),
+            erase_delays: ModuleKind::ALL
+                .map(|kind| config.module(kind).erase_delay.to_std().unwrap_or(std::time::Duration::MAX)),
             key_dirs: ModuleKind::ALL.map(|kind| config.module(kind).key_dir.clone()),
             own_paths: ModuleKind::ALL.map(|kind| config.module(kind).sm_priv_key.clone()),
             own: OnceLock::new(),
@@ -567,8 +575,9 @@ impl SecurityModules {
         Ok(revoked.len())
     }
 
-    /// Erases the private keys whose use has ended. `signed_until` returns how long a key that the master key
-    /// has signed may be used; this takes precedence over the current configuration.
+    /// Erases the private keys whose use ended some time ago: this process must have seen their end for as long as
+    /// `ERASE_DELAY`, so a clock that jumps ahead, and is set back, destroys none. `signed_until` returns how long a key that
+    /// the master key has signed may be used; this takes precedence over the current configuration.
     pub async fn erase_expired(
         &self,
         now: Timestamp,
@@ -576,22 +585,37 @@ impl SecurityModules {
         signing_until: impl Fn(&EddsaPublicKey) -> Option<Timestamp> + Send,
     ) -> Result<usize, KeyError> {
         let _guard = self.lock_key_files().await?;
-        let mut erased = 0;
-        for key in self.denominations() {
-            let until = signed_until(&key.info.h_bare).unwrap_or_else(|| key.signs_until());
-            if until < now {
-                self.forget(&key);
-                self.erase_file(&key.info)?;
-                erased += 1;
-            }
+        let (mut denoms, mut signing) = (self.denominations(), self.signing_keys());
+        {
+            let mut state = self.lock();
+            denoms.retain(|key| {
+                let until = signed_until(&key.info.h_bare).unwrap_or_else(|| key.signs_until());
+                let delay = self.erase_delays[ModuleKind::of_cipher(key.cipher()) as usize];
+                state.ended_denoms.is_past(key.info.h_bare, until < now, delay)
+            });
+            signing.retain(|key| {
+                let until = signing_until(&key.info.exchange_pub).unwrap_or_else(|| key.signs_until());
+                let delay = self.erase_delays[ModuleKind::Eddsa as usize];
+                state.ended_signing.is_past(key.info.exchange_pub, until < now, delay)
+            });
         }
-        for key in self.signing_keys() {
-            let until = signing_until(&key.info.exchange_pub).unwrap_or_else(|| key.signs_until());
-            if until < now {
-                self.lock().signing.remove(&key.info.anchor);
-                files::erase(self.eddsa_dir(), key.info.anchor)?;
-                erased += 1;
-            }
+        for key in &denoms {
+            self.forget(key);
+            self.erase_file(&key.info)?;
+        }
+        for key in &signing {
+            self.lock().signing.remove(&key.info.anchor);
+            files::erase(self.eddsa_dir(), key.info.anchor)?;
+        }
+        let erased = denoms.len() + signing.len();
+        if erased > 0 {
+            let (held, signing) = (self.denominations(), self.signing_keys());
+            let held: HashSet<&HashCode> = held.iter().map(|key| &key.info.h_bare).collect();
+            let signing: HashSet<&EddsaPublicKey> =
+                signing.iter().map(|key| &key.info.exchange_pub).collect();
+            let mut state = self.lock();
+            state.ended_denoms.retain(|key| held.contains(key));
+            state.ended_signing.retain(|key| signing.contains(key));
         }
         Ok(erased)
     }

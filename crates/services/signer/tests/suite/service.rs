@@ -48,6 +48,7 @@ pub(crate) fn keys_config(dir: &Path) -> KeysConfig {
     let module = |name: &str| ModuleConfig {
         overlap_duration: Duration::from_secs(300),
         lookahead_sign: Duration::from_secs(0),
+        erase_delay: Duration::from_secs(0),
         key_dir: dir.join(name).join("keys"),
         sm_priv_key: dir.join(name).join("secmod-private-key"),
     };

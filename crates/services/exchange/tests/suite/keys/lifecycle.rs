@@ -7,17 +7,27 @@ use std::sync::Arc;
 use batzen_crypto::cs::CsOperation;
 use batzen_crypto::denom::{BlindedPlanchet, Cipher, prepare_planchet};
 use batzen_crypto::{BlindingSecret, CsNonce, EddsaPrivateKey};
+use batzen_exchange::config::ExchangeConfig;
 use batzen_exchange::keys::{Denom, NotSigned};
+use batzen_http::client::{Client, ClientOptions};
+use batzen_protocol::api::exchange::FutureKeys;
 use batzen_protocol::{Duration, Timestamp};
 
 use crate::keys::caching::check_keys;
-use crate::keys::support::{Site, config, start};
+use crate::keys::support::{Site, TestClock, config, operated, start};
 
 const DAY: Duration = Duration::from_days(1);
 
 fn files(directory: &Path) -> BTreeSet<String> {
     let entries = std::fs::read_dir(directory).unwrap();
     entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+/// Keys are erased when they end, not a day later.
+fn erase_at_once(config: &mut ExchangeConfig) {
+    for module in [&mut config.module_rsa, &mut config.module_cs, &mut config.module_eddsa] {
+        module.erase_delay = Duration::ZERO;
+    }
 }
 
 /// Goal: at any time within four months, every denomination can be withdrawn and answers are signed, without
@@ -31,6 +41,7 @@ async fn keys_cover_four_months_without_a_gap() {
             module.lookahead_sign = Duration::from_days(4);
             module.overlap_duration = Duration::from_secs(3600);
         }
+        erase_at_once(&mut config);
         config
     })
     .await;
@@ -106,6 +117,40 @@ async fn keys_survive_a_restart() {
     running.shutdown().await.unwrap();
 }
 
+/// The files of all private keys, by directory.
+fn key_files(directory: &Path) -> BTreeSet<(String, String)> {
+    let dirs = ["secmod-rsa/keys/COIN_A", "secmod-cs/keys/COIN_B", "secmod-eddsa/keys"];
+    let of = |dir: &&str| {
+        let names = files(&directory.join("exchange").join(dir)).into_iter();
+        names.map(|name| ((*dir).to_owned(), name)).collect::<Vec<_>>()
+    };
+    dirs.iter().flat_map(of).collect()
+}
+
+#[tokio::test]
+async fn a_clock_that_jumps_ahead_and_back_destroys_no_key() {
+    let jump = Duration::from_days(40);
+    let site = Site::standalone().await;
+    let (before, offered) = (key_files(site.directory.path()), site.keys().await.denoms.len());
+    site.advance(jump).await;
+    let (directory, clock) = site.stop().await;
+    // Another start, with the clock still ahead.
+    let running = start(config(directory.path()), &clock).await;
+    running.ready().await.unwrap();
+    assert!(before.is_subset(&key_files(directory.path())), "a key that had not ended is gone");
+    running.shutdown().await.unwrap();
+
+    clock.set_back(jump);
+    let running = start(config(directory.path()), &clock).await;
+    running.ready().await.unwrap();
+    assert!(before.is_subset(&key_files(directory.path())));
+    let (keys, now) = (running.app().keys(), clock.now());
+    let usable = |denom: &&std::sync::Arc<Denom>| denom.start <= now && now < denom.expire_withdraw;
+    let usable: Vec<_> = keys.denoms().iter().filter(usable).collect();
+    assert!(usable.len() >= 2 && usable.len() <= offered && usable.iter().all(|denom| denom.can_sign()));
+    running.shutdown().await.unwrap();
+}
+
 /// The reference implementation would forget them; coins could then not be withdrawn although `/keys` offers
 /// them.
 #[tokio::test]
@@ -115,6 +160,7 @@ async fn keys_of_a_removed_section_are_used_until_they_expire() {
     let (directory, clock) = site.stop().await;
     let mut smaller = config(directory.path());
     smaller.coins.retain(|coin| coin.section != "COIN_A");
+    erase_at_once(&mut smaller);
     clock.advance(DAY);
     let running = start(smaller, &clock).await;
     running.ready().await.unwrap();
@@ -271,5 +317,57 @@ async fn waiting_requests_are_answered_when_the_start_is_cancelled() {
     app.core.drain.trigger();
     let _ = running.ready().await;
     drop(app);
+    running.shutdown().await.unwrap();
+}
+
+/// The first keys that an exchange shows for signing, asked for without a pause, and how often it refused before.
+async fn first_shown(client: &Client, url: &str) -> (usize, FutureKeys) {
+    for refused in 0.. {
+        let reply = client.get(url.to_owned()).send().await.unwrap();
+        if reply.status == 200 {
+            return (refused, reply.ok().unwrap());
+        }
+        assert_eq!(reply.status, 503, "{reply:?}");
+        tokio::time::sleep(std::time::Duration::from_millis(1)).await;
+    }
+    unreachable!("the keys are created some time")
+}
+
+/// Starts and durations of the keys that are not over yet.
+fn current(keys: &FutureKeys, now: Timestamp) -> BTreeMap<String, Vec<Timestamp>> {
+    let mut starts: BTreeMap<String, Vec<Timestamp>> = BTreeMap::new();
+    for key in keys.future_denoms.iter().filter(|key| key.stamp_expire_withdraw > now) {
+        starts.entry(key.section_name.clone()).or_default().push(key.stamp_start);
+    }
+    let signing = keys.future_signkeys.iter().filter(|key| key.stamp_expire > now);
+    starts.insert("signing".into(), signing.map(|key| key.stamp_start).collect());
+    starts.values_mut().for_each(|starts| starts.sort());
+    starts
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_are_shown_for_signing_once_all_are_created_also_after_the_clock_was_shifted() {
+    let (master, directory, clock) = (EddsaPrivateKey::generate(), tempfile::tempdir().unwrap(), TestClock::new());
+    let mut config = operated(directory.path(), &master);
+    for module in [&mut config.module_rsa, &mut config.module_cs, &mut config.module_eddsa] {
+        module.lookahead_sign = Duration::from_days(40);
+    }
+    let running = start(config, &clock).await;
+    let client = Client::new(&ClientOptions::default()).unwrap();
+    let url = format!("{}management/keys", running.base_url());
+    let (_, at_start) = first_shown(&client, &url).await;
+    let at_start = current(&at_start, clock.now());
+    assert!(at_start["COIN_A"].len() >= 6 && at_start["COIN_B"].len() >= 6, "{at_start:?}");
+
+    // Every key that was there has ended, so all are created anew while somebody asks.
+    clock.advance(Duration::from_days(60));
+    let keeper = running.app().keeper();
+    let ((refused, after), round) = tokio::join!(first_shown(&client, &url), keeper.round());
+    round.unwrap();
+    assert!(refused > 0, "a question came before the keys were there");
+    let after = current(&after, clock.now());
+    assert_eq!(after["COIN_A"].len(), at_start["COIN_A"].len(), "{after:?}");
+    let settled: FutureKeys = client.get(url).send().await.unwrap().ok().unwrap();
+    assert_eq!(after, current(&settled, clock.now()), "nothing comes after what was shown first");
     running.shutdown().await.unwrap();
 }

@@ -34,6 +34,10 @@ impl TestClock {
     pub(super) fn advance(&self, duration: Duration) {
         self.0.fetch_add(duration.as_micros(), Ordering::SeqCst);
     }
+
+    pub(super) fn set_back(&self, duration: Duration) {
+        self.0.fetch_sub(duration.as_micros(), Ordering::SeqCst);
+    }
 }
 
 pub(super) fn money(hundredths: u32) -> Money {
