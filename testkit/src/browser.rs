@@ -163,6 +163,41 @@ impl Browser {
         }
     }
 
+    /// Waits until an element contains a text.
+    pub fn until_text(&self, id: &str, text: &str) {
+        self.until(&format!("document.getElementById('{id}')?.innerText.includes({})", json!(text)));
+    }
+
+    pub fn until_shown(&self, id: &str) {
+        self.until(&format!("document.getElementById('{id}')?.offsetParent"));
+    }
+
+    /// Waits until an error is shown beside its field, which is marked for screen readers and has the focus.
+    #[track_caller]
+    pub fn until_error(&self, field: &str, text: &str) {
+        self.until_text(&format!("{field}-error"), text);
+        let input = format!("document.getElementById('{field}')");
+        let told = format!(
+            "return {input}.getAttribute('aria-invalid') === 'true' && document.activeElement === {input}
+             && {input}.getAttribute('aria-describedby').split(' ').includes('{field}-error')"
+        );
+        assert_eq!(self.run(&told), json!(true), "{field}");
+    }
+
+    /// Clicks a button of our pages. A busy page ignores clicks.
+    pub fn click(&self, selector: &str) {
+        self.until(&format!("document.querySelector('{selector}')?.hasAttribute('aria-disabled') === false"));
+        self.run(&format!("document.querySelector('{selector}').click()"));
+    }
+
+    /// Checks that the console logged nothing except requests that the service refused.
+    #[track_caller]
+    pub fn assert_quiet(&self) {
+        let is_refusal = |line: &String| line.contains("responded with a status of 4");
+        let said: Vec<String> = self.console().into_iter().filter(|line| !is_refusal(line)).collect();
+        assert!(said.is_empty(), "the console says {said:?}");
+    }
+
     /// A number from the page.
     pub fn number(&self, expression: &str) -> f64 {
         let value = self.run(&format!("return Number({expression})"));

@@ -23,6 +23,15 @@ pub fn batzen_path() -> OsString {
     std::env::var_os("BATZEN_PROGRAM").unwrap_or_else(|| built("batzen"))
 }
 
+/// The product's program under another name, by a link in a directory.
+pub fn by_name(dir: &Path, name: &str) -> Command {
+    let link = dir.join(name);
+    if !link.exists() {
+        std::os::unix::fs::symlink(batzen_path(), &link).unwrap();
+    }
+    isolated(link)
+}
+
 /// The laboratory's program, isolated in the same way.
 pub fn lab() -> Command {
     isolated(built("batzen-lab"))
@@ -116,14 +125,30 @@ impl Service {
         Self::start_command(dir, name, command)
     }
 
-    /// The same with environment variables.
+    /// Starts it with environment variables.
     pub fn start_with(dir: &Path, name: &str, arguments: &[&str], variables: &[(&str, &str)]) -> Self {
         let mut command = batzen();
         command.args(arguments).envs(variables.iter().copied());
         Self::start_command(dir, name, command)
     }
 
-    /// The same with a command.
+    /// Starts it, and reads its addresses from the words after `NAME ready: `.
+    pub fn start_ready(dir: &Path, name: &str, arguments: &[&str]) -> (Self, Vec<String>) {
+        let mut service = Self::start(dir, name, arguments);
+        let deadline = Instant::now() + PATIENCE;
+        let begin = format!("{name} ready: ");
+        loop {
+            let log = std::fs::read_to_string(dir.join(format!("{name}.log"))).unwrap();
+            if let Some((rest, _)) = log.split_once(&begin).and_then(|(_, rest)| rest.split_once('\n')) {
+                return (service, rest.split(' ').map(str::to_owned).collect());
+            }
+            service.assert_runs();
+            assert!(Instant::now() < deadline, "{name} does not come up: {log}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// Starts a command in the same way.
     pub fn start_command(dir: &Path, name: &str, mut command: Command) -> Self {
         let log = File::options().create(true).append(true).open(dir.join(format!("{name}.log"))).unwrap();
         let child = command.stdout(log.try_clone().unwrap()).stderr(log).process_group(0).spawn().unwrap();
@@ -166,6 +191,33 @@ impl Service {
             assert!(Instant::now() < deadline, "the service does not end");
             std::thread::sleep(Duration::from_millis(5));
         }
+    }
+}
+
+/// Starts a program, and kills it after a while, whatever it is doing. It may have finished before.
+pub fn kill_after(mut command: Command, time: Duration) {
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    std::thread::sleep(time);
+    let _ = child.kill();
+    child.wait().unwrap();
+}
+
+/// Waits until something has happened; `failure` says what has not.
+#[track_caller]
+pub fn until(failure: &str, mut has_happened: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !has_happened() {
+        assert!(Instant::now() < deadline, "{failure}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Ends services, which must end well.
+#[track_caller]
+pub fn end(services: impl IntoIterator<Item = Service>) {
+    for service in services {
+        let (status, _) = service.terminate();
+        assert!(status.success(), "a service ended with {status}");
     }
 }
 

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::process::PATIENCE;
+use crate::process::{PATIENCE, must};
 
 /// The status of a plain HTTP GET; 0 if there is no answer.
 pub fn get(port: u16, path: &str) -> u16 {
@@ -46,40 +46,60 @@ pub fn wait_for(port: u16, path: &str) {
     }
 }
 
-/// Writes a configuration of bank and exchange in `dir`, and returns the file's path.
-pub fn config(dir: &Path, bank_port: u16, exchange_port: u16) -> String {
-    config_with(dir, (bank_port, bank_port), exchange_port, "")
+/// The ciphers of denominations.
+pub const CS: &str = "CIPHER = CS";
+pub const RSA: &str = "CIPHER = RSA\nRSA_KEYSIZE = 1024";
+
+/// The section of a denomination. Deposits and refunds cost a fee.
+pub fn coin(name: &str, value: &str, fee: &str, cipher: &str) -> String {
+    format!(
+        "[coin_{name}]\nVALUE = KUDOS:{value}\nDURATION_WITHDRAW = 7 days\nDURATION_SPEND = 2 years\n\
+         DURATION_LEGAL = 3 years\nFEE_WITHDRAW = KUDOS:0\nFEE_DEPOSIT = KUDOS:{fee}\nFEE_REFRESH = KUDOS:0\n\
+         FEE_REFUND = KUDOS:{fee}\n{cipher}\n"
+    )
 }
 
-/// The same, with a gateway at another port than the bank's, and further options.
+/// The options that an exchange, its signers and its offline tool share.
+pub fn shared_config(home: &Path) -> String {
+    format!(
+        "[taler]\nCURRENCY = KUDOS\nCURRENCY_ROUND_UNIT = KUDOS:0.01\n\
+         [paths]\nTALER_DATA_HOME = {home}\nTALER_RUNTIME_DIR = {home}/run\n\
+         [taler-exchange-secmod-rsa]\nLOOKAHEAD_SIGN = 1 day\n[taler-exchange-secmod-cs]\nLOOKAHEAD_SIGN = 1 day\n\
+         [taler-exchange-secmod-eddsa]\nLOOKAHEAD_SIGN = 1 day\n",
+        home = home.display(),
+    )
+}
+
+/// The master key in what the offline tool says when it is set up.
+pub fn master_key(text: &str) -> String {
+    let mut words = text.split(|c: char| !c.is_ascii_alphanumeric());
+    words.find(|word| word.len() == 52).unwrap().to_owned()
+}
+
+/// Creates a service's key in a file, if it is not there, and returns its public key.
+pub fn keygen(file: &str) -> String {
+    must(&["signer", "keygen", file]).trim().to_owned()
+}
+
+/// Writes a configuration of bank and exchange in `dir` with further options, and returns the file's path. The bank's
+/// gateway may be reached at another port.
 pub fn config_with(
     dir: &Path,
     (bank_port, gateway_port): (u16, u16),
     exchange_port: u16,
     more: &str,
 ) -> String {
-    let coin = |name: &str, value: &str, cipher: &str| {
-        format!(
-            "[coin_{name}]\nVALUE = KUDOS:{value}\nDURATION_WITHDRAW = 7 days\nDURATION_SPEND = 2 years\n\
-             DURATION_LEGAL = 3 years\nFEE_WITHDRAW = KUDOS:0\nFEE_DEPOSIT = KUDOS:0\nFEE_REFRESH = KUDOS:0\n\
-             FEE_REFUND = KUDOS:0\n{cipher}\n"
-        )
-    };
     let text = format!(
-        "[taler]\nCURRENCY = KUDOS\nCURRENCY_ROUND_UNIT = KUDOS:0.01\n\
-         [paths]\nTALER_DATA_HOME = {home}\nTALER_RUNTIME_DIR = {home}/run\n\
-         [bank]\nHTTP_PORT = {bank_port}\nBIND_TO = 127.0.0.1\nSIGNUP_BONUS = KUDOS:100\n\
+        "{}[bank]\nHTTP_PORT = {bank_port}\nBIND_TO = 127.0.0.1\nSIGNUP_BONUS = KUDOS:100\n\
          [exchange]\nPORT = {exchange_port}\nBASE_URL = http://localhost:{exchange_port}/\nBIND_TO = 127.0.0.1\n\
          [exchange-standalone]\nENABLED = YES\n\
-         [taler-exchange-secmod-rsa]\nLOOKAHEAD_SIGN = 1 day\n[taler-exchange-secmod-cs]\nLOOKAHEAD_SIGN = 1 day\n\
-         [taler-exchange-secmod-eddsa]\nLOOKAHEAD_SIGN = 1 day\n\
          [exchange-account-1]\nPAYTO_URI = payto://x-taler-bank/localhost/exchange?receiver-name=exchange\n\
          ENABLE_CREDIT = YES\nENABLE_DEBIT = YES\n\
          [exchange-accountcredentials-1]\nWIRE_GATEWAY_URL = http://localhost:{gateway_port}/taler-wire-gateway/exchange/\n\
          {more}{}{}",
-        coin("one", "1", "CIPHER = CS"),
-        coin("two", "2", "CIPHER = RSA\nRSA_KEYSIZE = 1024"),
-        home = dir.join("home").display(),
+        shared_config(&dir.join("home")),
+        coin("one", "1", "0", CS),
+        coin("two", "2", "0", RSA),
     );
     let file = dir.join("taler.conf");
     std::fs::write(&file, text).unwrap();
@@ -117,6 +137,30 @@ pub const LIMITS: &str = "[kyc-legitimization-withdraw]\nOPERATION_TYPE = withdr
     KYC_OAUTH2_VALIDITY = forever\nKYC_OAUTH2_LOGIN_URL = http://localhost:1/\n\
     KYC_OAUTH2_AUTH_URL = http://localhost:1/\nKYC_OAUTH2_INFO_URL = http://localhost:1/\n\
     KYC_OAUTH2_POST_URL = http://localhost:1/\nKYC_OAUTH2_CLIENT_ID = x\nKYC_OAUTH2_CLIENT_SECRET = x\n";
+
+/// The options of an exchange whose rows are in this database.
+pub fn on_database(url: &str) -> String {
+    format!("[exchange]\nDB = postgres\n[exchangedb-postgres]\nCONFIG = {url}\n")
+}
+
+/// Writes the configuration of a merchant backend in `dir` that takes the coins of exchanges, given as URL and master
+/// key, with further options, and returns the file's path.
+pub fn merchant_config(dir: &Path, port: u16, exchanges: &[(&str, &str)], more: &str) -> String {
+    let mut text = "[taler]\nCURRENCY = KUDOS\n".to_owned();
+    for (number, (url, master)) in exchanges.iter().enumerate() {
+        text.push_str(&format!(
+            "[merchant-exchange-{number}]\nEXCHANGE_BASE_URL = {url}\nMASTER_KEY = {master}\nCURRENCY = KUDOS\n"
+        ));
+    }
+    let data = dir.join("merchant");
+    text.push_str(&format!(
+        "[merchant]\nPORT = {port}\nBIND_TO = 127.0.0.1\nDATA_DIR = {}\n{more}",
+        data.display()
+    ));
+    let file = dir.join("merchant.conf");
+    std::fs::write(&file, text).unwrap();
+    file.to_str().unwrap().to_owned()
+}
 
 /// The merchant instance of a shop that pays all fees, and whose money is transferred at once.
 pub fn shop(name: &str, account: &str, token: &str, max_deposit_fee: &str) -> serde_json::Value {

@@ -203,10 +203,7 @@ pub(super) fn run(args: BankArgs) -> anyhow::Result<ExitCode> {
             println!("{iban}");
             Ok(ExitCode::SUCCESS)
         }
-        BankCommand::SampleConfig(args) => {
-            sample::print(&args, "bank", sample::BANK);
-            Ok(ExitCode::SUCCESS)
-        }
+        BankCommand::SampleConfig(args) => Ok(sample::print(&args, "bank", sample::BANK)),
     }
 }
 

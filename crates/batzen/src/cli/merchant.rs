@@ -102,10 +102,7 @@ pub(super) fn run(args: MerchantArgs) -> anyhow::Result<ExitCode> {
             Ok(ExitCode::SUCCESS)
         }
         MerchantCommand::Signkeys(args) => signkeys(args),
-        MerchantCommand::SampleConfig(args) => {
-            sample::print(&args, "merchant", sample::MERCHANT);
-            Ok(ExitCode::SUCCESS)
-        }
+        MerchantCommand::SampleConfig(args) => Ok(sample::print(&args, "merchant", sample::MERCHANT)),
     }
 }
 

@@ -120,10 +120,7 @@ pub(super) fn run(args: SignerArgs) -> anyhow::Result<ExitCode> {
     match args.command {
         SignerCommand::Serve(args) => services::block_on(serve(args)),
         SignerCommand::Keygen(args) => keygen(&args.file),
-        SignerCommand::SampleConfig(args) => {
-            sample::print(&args, "signer", sample::SIGNER);
-            Ok(ExitCode::SUCCESS)
-        }
+        SignerCommand::SampleConfig(args) => Ok(sample::print(&args, "signer", sample::SIGNER)),
         SignerCommand::Status(args) => services::block_on(status(args)),
         SignerCommand::Promote(args) => services::block_on(promote(args)),
         SignerCommand::Helper(args) => services::block_on(helper(args)),

@@ -77,10 +77,7 @@ struct ServeArgs {
 pub(super) fn run(args: SwitchArgs) -> anyhow::Result<ExitCode> {
     match args.command {
         SwitchCommand::Serve(args) => services::block_on(serve(args)),
-        SwitchCommand::SampleConfig(args) => {
-            sample::print(&args, "switch", sample::SWITCH);
-            Ok(ExitCode::SUCCESS)
-        }
+        SwitchCommand::SampleConfig(args) => Ok(sample::print(&args, "switch", sample::SWITCH)),
     }
 }
 

@@ -3,10 +3,11 @@
 
 use crate::common;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use batzen_testkit::postgres::fresh_database;
-use common::setup::{config_with, credit, register, wait_for};
+use common::setup::{credit, on_database, register};
+use common::site::Site;
 use common::{Service, must, must_json, run, stderr, stdout};
 use serde_json::Value;
 
@@ -19,82 +20,51 @@ const YEARS_9: u64 = 9 * 365 * DAY_US;
 const YEARS_20: u64 = 20 * 365 * DAY_US;
 /// A day after all this.
 const FAR: &str = "2100-01-01";
+const PAYTO: &str = "payto://x-taler-bank/localhost/shop?receiver-name=shop";
 /// A wallet that pays, and one whose coins wait.
 const WALLETS: [&str; 2] = ["payer", "saver"];
 
 /// An exchange that is not running, where one wallet has paid a part of its money to a merchant.
 struct Books {
-    dir: tempfile::TempDir,
-    config: String,
-    exchange_port: u16,
+    site: Site,
     bank: Service,
 }
 
 impl Books {
     fn new(store: &str) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let (bank_port, exchange_port) = (common::free_port(), common::free_port());
-        let config = config_with(dir.path(), (bank_port, bank_port), exchange_port, store);
-        let bank = Service::start(dir.path(), "bank", &["bank", "serve", "-c", &config]);
-        wait_for(bank_port, "/taler-bank-integration/config");
-        must(&["exchange", "dbinit", "-c", &config]);
+        let site = Site::new(store);
+        let bank = site.start_bank();
+        must(&["exchange", "dbinit", "-c", &site.config]);
         // This opens the exchange's account.
-        credit(bank_port, 0, 1);
-        let books = Self { dir, config, exchange_port, bank };
-        let exchange = books.serve(true);
-        let exchange_url = format!("http://localhost:{exchange_port}/");
-        let bank_url = format!("http://localhost:{bank_port}/");
+        credit(site.bank_port, 0, 1);
+        let exchange = site.start_exchange();
         for user in ["zoe", "shop"] {
-            register(bank_port, user);
+            register(site.bank_port, user);
         }
-        let login = ["--bank", &bank_url, "--user", "zoe", "--password", "zoe"];
         for wallet in WALLETS {
-            let withdraw = ["withdraw", "--yes", "--amount", "KUDOS:10", "--exchange", &exchange_url];
-            must(
-                &[&["wallet", "--wallet", books.wallet(wallet).to_str().unwrap()][..], &withdraw, &login]
-                    .concat(),
-            );
+            site.withdraw(wallet, "KUDOS:10");
         }
-        books.pay(WALLETS[0], "KUDOS:3.37");
+        site.must_wallet(WALLETS[0], &["deposit", "--yes", "KUDOS:3.37", PAYTO]);
         assert!(exchange.terminate().0.success());
         for worker in ["aggregator", "transfer"] {
-            must(&["exchange", worker, "-t", "-c", &books.config, "-T", &DAYS_40.to_string()]);
+            site.work(worker, DAYS_40);
         }
-        books
+        Self { site, bank }
     }
 
-    fn wallet(&self, name: &str) -> PathBuf {
-        self.dir.path().join(format!("{name}.db"))
-    }
-
-    fn pay(&self, wallet: &str, amount: &str) {
-        let file = self.wallet(wallet);
-        let payto = "payto://x-taler-bank/localhost/shop?receiver-name=shop";
-        must(&["wallet", "--wallet", file.to_str().unwrap(), "deposit", "--yes", amount, payto]);
-    }
-
-    fn serve(&self, has_workers: bool) -> Service {
-        let words = ["exchange", "serve", "-c", &self.config];
-        // Money must not move by itself afterwards.
-        let more: &[&str] = if has_workers { &[] } else { &["--no-workers"] };
-        let exchange = Service::start(self.dir.path(), "exchange", &[&words[..], more].concat());
-        wait_for(self.exchange_port, "/keys");
-        exchange
+    /// Starts the exchange. Money must not move by itself.
+    fn serve(&self) -> Service {
+        self.site.serve_exchange(&["--no-workers"])
     }
 
     fn totals(&self) -> Value {
-        must_json(&["exchange", "totals", "-c", &self.config, "--json"])
+        self.site.totals()
     }
 
     /// The auditor finds nothing in the exchange's rows at a later time, except that nobody has closed a reserve since. The
     /// exchange must not run, unless it is on PostgreSQL.
     fn audit(&self, later_us: u64) {
-        let secret = std::fs::read(self.dir.path().join("home/exchange-offline/master.priv")).unwrap();
-        let master = batzen_crypto::EddsaPrivateKey::from_bytes(secret.try_into().unwrap()).public_key();
-        let (master, later) = (master.to_string(), later_us.to_string());
-        let words = ["auditor", "run", "-c", &self.config, "-m", &master, "-T", &later, "--json"];
-        let output = run(&[&words[..], &["--no-bank", "--no-confirmations"]].concat());
-        let report: Value = serde_json::from_str(&stdout(&output)).unwrap();
+        let (_, report) = self.site.audit(later_us);
         let found = report["findings"].as_array().unwrap();
         assert!(found.iter().all(|finding| finding["rule"] == "reserve-not-closed"), "{report:#}");
         assert_eq!(report["difference"], "KUDOS:0");
@@ -102,7 +72,7 @@ impl Books {
 
     fn archive(&self, command: &str, later_us: u64, more: &[&str]) -> std::process::Output {
         let later = later_us.to_string();
-        let words = ["exchange", "archive", command, "-c", &self.config, "-T", &later, "--json"];
+        let words = ["exchange", "archive", command, "-c", &self.site.config, "-T", &later, "--json"];
         run(&[&words[..], more].concat())
     }
 
@@ -132,7 +102,7 @@ fn old_coins_are_archived(books: &Books, is_running: bool) {
     assert_eq!(young["coins"]["stay"]["young"].as_u64(), Some(seen));
 
     // A service that runs meanwhile.
-    let exchange = is_running.then(|| books.serve(false));
+    let exchange = is_running.then(|| books.serve());
     let early = books.archived("run", YEARS_9, &["--before", "2026-01-01", "--reason", "the clock is wrong"]);
     assert_eq!((&early["run"], left(&early, "coins")), (&Value::Null, 0));
     let trial = books.archived("run", YEARS_9, &["--before", FAR, "--reason", "a trial", "--dry-run"]);
@@ -158,16 +128,13 @@ fn old_coins_are_archived(books: &Books, is_running: bool) {
     let both = books.archived("verify", YEARS_9, &["--run", "1"]);
     assert_eq!((&own["complete"], &own["digest"]), (&Value::Bool(true), &both["digest"]));
     assert_eq!(both["reason"], "the law");
-    let copy = books.dir.path().join("copy");
+    let copy = books.site.path("copy");
     copy_dir(Path::new(dir), &copy);
 
     // Money that was paid, and money that was not, can be spent no more, even by a clock that is nine years late.
-    let exchange = books.serve(false);
+    let exchange = books.serve();
     for wallet in WALLETS {
-        let file = books.wallet(wallet);
-        let payto = "payto://x-taler-bank/localhost/shop?receiver-name=shop";
-        let output =
-            run(&["wallet", "--wallet", file.to_str().unwrap(), "deposit", "--yes", "KUDOS:2", payto]);
+        let output = books.site.wallet(wallet, &["deposit", "--yes", "KUDOS:2", PAYTO]);
         assert!(!output.status.success(), "{wallet}: {}", stdout(&output));
     }
     assert!(exchange.terminate().0.success());
@@ -178,7 +145,7 @@ fn old_coins_are_archived(books: &Books, is_running: bool) {
     let none = books.archived("drop", YEARS_20, &["--before", "2026-01-01", "--reason", "it is old"]);
     assert_eq!(none["dropped"].as_array().map(Vec::len), Some(0), "{none}");
     assert!(Path::new(dir).is_dir());
-    let list = must_json(&["exchange", "archive", "list", "-c", &books.config, "--json"]);
+    let list = must_json(&["exchange", "archive", "list", "-c", &books.site.config, "--json"]);
     let ended = list["runs"][0]["finished"].as_str().unwrap();
     let year: u64 = ended[..4].parse().unwrap();
     let dropped = books.archived(
@@ -189,7 +156,7 @@ fn old_coins_are_archived(books: &Books, is_running: bool) {
     assert_eq!(dropped["dropped"][0]["run"].as_u64(), Some(1), "{dropped}");
     assert!(!Path::new(dir).exists());
     assert_eq!(books.totals(), before, "the records stay");
-    let list = must_json(&["exchange", "archive", "list", "-c", &books.config, "--json"]);
+    let list = must_json(&["exchange", "archive", "list", "-c", &books.site.config, "--json"]);
     assert_eq!(list["runs"][0]["drop_reason"], "it is old");
     assert_eq!(list["runs"][0]["rows"], moved["rows"]);
     // The copy at the auditor's still proves what it was.
@@ -208,7 +175,7 @@ fn copy_dir(from: &Path, to: &Path) {
 #[test]
 fn old_coins_leave_an_embedded_store() {
     let books = Books::new("");
-    let exchange = books.serve(false);
+    let exchange = books.serve();
     books.refused("run", YEARS_9, &["--before", FAR, "--reason", "x"], "stop the exchange first");
     assert!(exchange.terminate().0.success());
     old_coins_are_archived(&books, false);
@@ -217,9 +184,7 @@ fn old_coins_leave_an_embedded_store() {
 
 #[test]
 fn old_coins_leave_postgresql_while_the_exchange_runs() {
-    let url = fresh_database();
-    let books =
-        Books::new(&format!("[exchange]\nDB = postgres\n[exchangedb-postgres]\nCONFIG = \"{url}\"\n"));
+    let books = Books::new(&on_database(&fresh_database()));
     old_coins_are_archived(&books, true);
     assert!(books.bank.terminate().0.success());
 }

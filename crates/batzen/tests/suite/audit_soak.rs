@@ -10,7 +10,6 @@
 //! something is killed in each (default 4), `BATZEN_SOAK_SEED` repeats the choices of an earlier run (not its timing).
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::process::Output;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,13 +19,13 @@ use batzen_protocol::Timestamp;
 use batzen_protocol::api::auditor::DepositConfirmationRequest;
 use batzen_protocol::api::exchange::{DepositConfirmation, DepositRequest, SignKey};
 use batzen_protocol::payto::h_wire;
-use batzen_store::{ChangeSet, CommitOutcome};
-use batzen_tables::exchange::{Closings, DepositRow, Deposits, Refunds, WireOut};
+use batzen_tables::exchange::{Closings, Refunds, WireOut};
 use batzen_testkit::postgres::{Cluster, ClusterOptions};
 use serde_json::{Value, json};
 use tokio::task::{JoinSet, block_in_place};
 
 use crate::common::{self, PATIENCE, Service, stderr, stdout};
+use crate::crash::audit::{self, rules, stream, tamper};
 use crate::crash::coins::{CURRENCY, minus};
 use crate::crash::customers::{Dice, Effect, Load};
 use crate::crash::deployment::{Deployment, WORKERS};
@@ -72,62 +71,34 @@ enum Manner {
 
 struct Auditor {
     manner: Manner,
-    dir: PathBuf,
     config: String,
     port: u16,
     process: Option<Service>,
 }
 
-fn path(dir: &std::path::Path, name: &str) -> String {
-    dir.join(name).to_str().unwrap().to_owned()
-}
-
-fn keygen(file: &str) -> String {
-    common::must(&["signer", "keygen", file]).trim().to_owned()
-}
-
-/// The keys and the address of a serial stream: what the exchange's configuration needs, and what the auditor's needs.
-fn stream(deployment: &Deployment) -> [String; 2] {
-    let (exchange_key, auditor_key) = (deployment.path("exchange-feed.key"), deployment.path("auditor.key"));
-    let (exchange_pub, auditor_pub) = (keygen(&exchange_key), keygen(&auditor_key));
-    let socket = deployment.path("feed.sock");
-    [
-        format!(
-            "[exchange-feed]\nLISTEN = unix://{socket}\nKEY_FILE = {exchange_key}\nAUDITORS = {auditor_pub}\n"
-        ),
-        format!("EXCHANGE = unix://{socket}\nEXCHANGE_KEY = {exchange_pub}\nKEY_FILE = {auditor_key}\n"),
-    ]
-}
-
 impl Auditor {
     /// Configures an auditor of a running exchange, and names the exchange to it.
-    fn new(deployment: &Deployment, manner: Manner, master_pub: &str, source: &str) -> Self {
-        let (dir, port) = (PathBuf::from(deployment.path("auditor")), common::free_port());
-        std::fs::create_dir(&dir).unwrap();
-        let (config, url) = (path(&dir, "auditor.conf"), deployment.exchange_url());
-        let text = format!(
-            "[taler]\nCURRENCY = KUDOS\nCURRENCY_ROUND_UNIT = KUDOS:0.01\n[paths]\nTALER_DATA_HOME = {home}\n\
-             [auditor]\nBASE_URL = http://localhost:{port}/\nPORT = {port}\nBIND_TO = 127.0.0.1\n\
-             [exchange]\nBASE_URL = {url}\nMASTER_PUBLIC_KEY = {master_pub}\n\
+    async fn new(deployment: &Deployment, manner: Manner, master_pub: &str, source: &str) -> Self {
+        let port = common::free_port();
+        let more = format!(
+            "[auditor]\nBASE_URL = http://localhost:{port}/\nPORT = {port}\nBIND_TO = 127.0.0.1\n\
              [auditor-feed]\n{source}COMPARE_INTERVAL = 2 s\n\
              [exchange-account-1]\nPAYTO_URI = payto://x-taler-bank/localhost/exchange?receiver-name=exchange\n\
              [exchange-accountcredentials-1]\nWIRE_GATEWAY_URL = {bank}taler-wire-gateway/exchange/\n",
-            home = path(&dir, "home"),
             bank = deployment.bank_url(),
         );
-        std::fs::write(&config, text).unwrap();
+        let (config, url) = (audit::configure(deployment, &more).await, deployment.exchange_url());
         common::must(&["auditor", "init", "-c", &config]);
         common::must(&["auditor", "exchange", "add", master_pub, &url, "-c", &config]);
-        Self { manner, dir, config, port, process: None }
+        Self { manner, config, port, process: None }
     }
 
-    fn start(&mut self) {
+    fn start(&mut self, deployment: &Deployment) {
         let command = match self.manner {
             Manner::Serve => "serve",
             Manner::Sync => "sync",
         };
-        let arguments = ["auditor", command, "-c", &self.config];
-        self.process = Some(Service::start(&self.dir, "auditor", &arguments));
+        self.process = Some(audit::start(deployment, &self.config, command));
     }
 
     fn url(&self, path: &str) -> String {
@@ -135,16 +106,13 @@ impl Auditor {
     }
 
     fn run(&self, words: &[&str]) -> Output {
-        let words = [&["auditor"], words, &["-c", &self.config, "--json"]].concat();
-        block_in_place(|| common::run(&words))
+        audit::auditor(&self.config, &[words, &["--json"]].concat())
     }
 
     /// A command's JSON; it must exit with this code.
     #[track_caller]
     fn json(&self, code: i32, words: &[&str]) -> Value {
-        let output = self.run(words);
-        assert_eq!(output.status.code(), Some(code), "{words:?}: {}{}", stdout(&output), stderr(&output));
-        serde_json::from_slice(&output.stdout).unwrap()
+        audit::json(&self.config, code, words)
     }
 }
 
@@ -202,15 +170,12 @@ impl Soak {
         let keys: Value =
             run::client().get_json(format!("{}keys", deployment.exchange_url())).await.unwrap().ok().unwrap();
         let master_pub = keys["master_public_key"].as_str().unwrap();
-        let mut auditor = Auditor::new(&deployment, manner, master_pub, &source);
-        auditor.start();
-        let mut load = Load::new(run::client(), &deployment.exchange_url(), &deployment.bank_url()).await;
+        let mut auditor = Auditor::new(&deployment, manner, master_pub, &source).await;
+        auditor.start(&deployment);
+        let mut load = run::load(&deployment).await;
         load.lifetime = LIFETIME;
         let load = Arc::new(load);
-        let mut customers = JoinSet::new();
-        for _ in 0..CUSTOMERS {
-            customers.spawn(Arc::clone(&load).customer(dice.child()));
-        }
+        let customers = run::spawn(&load, CUSTOMERS, &mut dice);
         Self {
             dice,
             is_on_database,
@@ -282,7 +247,7 @@ impl Soak {
             match victim {
                 Victim::Bank => self.deployment.launch_bank(),
                 Victim::Exchange => self.deployment.launch_exchange(),
-                Victim::Auditor => self.auditor.start(),
+                Victim::Auditor => self.auditor.start(&self.deployment),
                 Victim::Worker(_) => drop(self.deployment.start_worker_programs()),
                 Victim::Database => {}
             }
@@ -335,11 +300,7 @@ impl Soak {
 
     /// The load ends, and whatever is due is done.
     async fn settle(&mut self) {
-        self.load.end();
-        while let Some(ended) = self.customers.join_next().await {
-            ended.unwrap();
-        }
-        self.load.settle().await;
+        run::end(&self.load, std::mem::take(&mut self.customers)).await;
         block_in_place(|| self.deployment.finish_work());
     }
 
@@ -391,23 +352,13 @@ impl Soak {
             );
         } else {
             self.deployment.stop();
-            let store = self.deployment.exchange_store();
-            let found = store.all::<Deposits>().unwrap().into_iter().next().unwrap();
-            let wire_deadline =
-                found.row.wire_deadline.saturating_add(batzen_protocol::Duration::from_secs(1));
-            let mut changes = ChangeSet::new();
-            let changed = DepositRow { wire_deadline, ..found.row.clone() };
-            changes.update::<Deposits>(&found.key, &found.row, &changed);
-            assert_eq!(store.commit(&changes).unwrap(), CommitOutcome::Committed);
-            store.close().unwrap();
-            drop(store);
+            tamper(&self.deployment.exchange_store());
             self.deployment.start_bank().await;
             self.deployment.start_exchange().await;
         }
         self.auditor.json(0, &["sync", "--once"]);
         let report = self.auditor.json(3, &["report"]);
-        let stories = report["tracked"].as_array().unwrap();
-        assert!(stories.iter().any(|story| story["rule"] == "row-rewritten"), "{report:#}");
+        assert!(rules(&report).contains(&"row-rewritten"), "{report:#}");
     }
 }
 
@@ -539,7 +490,7 @@ struct Done {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn kills_of_everything_raise_no_false_alarm() {
-    let seed = run::seed();
+    let seed = run::seed("BATZEN_SOAK_SEED");
     let runs = run::number("BATZEN_SOAK_RUNS").unwrap_or(1);
     let mut all = Done::default();
     for number in 0..runs {

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 use tokio::task::{JoinSet, block_in_place};
 
 use crate::common::setup::{ask, wait_for};
-use crate::common::{PATIENCE, Service, batzen_path, free_port, isolated, stderr, stdout};
+use crate::common::{PATIENCE, Service, by_name, free_port, stderr, stdout};
 use crate::merchant_wallet::World;
 
 /// An auditor's programs, called by the names that existing set-ups use.
@@ -52,11 +52,7 @@ impl Auditor {
     }
 
     fn program(&self, name: &str, words: &[&str]) -> std::process::Command {
-        let link = self.dir.path().join("bin").join(name);
-        if !link.exists() {
-            std::os::unix::fs::symlink(batzen_path(), &link).unwrap();
-        }
-        let mut command = isolated(link);
+        let mut command = by_name(&self.dir.path().join("bin"), name);
         command.arg("-c").arg(self.config()).args(words);
         command
     }
@@ -119,9 +115,9 @@ async fn an_auditor_approves_denominations_and_gets_the_confirmations_of_payment
         "DEPOSIT_CONFIRMATION_SHARE = 100\nEXCHANGE_NETWORKS = 127.0.0.1/32 ::1/128\n",
     )
     .await;
-    let exchange_url = format!("http://localhost:{}/", world.exchange_port);
+    let exchange_url = world.site.exchange_url();
     let keys = async || -> Value {
-        world.client.get_json(format!("{exchange_url}keys")).await.unwrap().ok().unwrap()
+        world.backend.client.get_json(format!("{exchange_url}keys")).await.unwrap().ok().unwrap()
     };
     let before = keys().await;
     assert_eq!(before["auditors"], json!([]));
@@ -130,7 +126,7 @@ async fn an_auditor_approves_denominations_and_gets_the_confirmations_of_payment
     auditor.must("taler-auditor-dbinit", &[]);
     let auditor_pub = auditor.must("taler-auditor-offline", &["setup"]);
     let mut service = auditor.start();
-    let version: Value = world.client.get_json(auditor.url("version")).await.unwrap().ok().unwrap();
+    let version: Value = world.backend.client.get_json(auditor.url("version")).await.unwrap().ok().unwrap();
     assert_eq!(version["auditor_public_key"], json!(auditor_pub));
 
     // The exchange is named while the service runs.
@@ -146,7 +142,7 @@ async fn an_auditor_approves_denominations_and_gets_the_confirmations_of_payment
     refused(&["-m", "abc", "-u", &exchange_url], 2, "--exchange-key");
     auditor.must(change, &["-m", &master_pub, "-u", &exchange_url]);
     refused(&["-m", &master_pub, "-u", &exchange_url], 1, "audited already");
-    let listed: Value = world.client.get_json(auditor.url("exchanges")).await.unwrap().ok().unwrap();
+    let listed: Value = world.backend.client.get_json(auditor.url("exchanges")).await.unwrap().ok().unwrap();
     assert_eq!(listed["exchanges"], json!([{ "master_pub": master_pub, "exchange_url": exchange_url }]));
 
     // The exchange must know the auditor before it takes approvals.
@@ -157,7 +153,7 @@ async fn an_auditor_approves_denominations_and_gets_the_confirmations_of_payment
         "exchange",
         "offline",
         "-c",
-        &world.exchange_config,
+        &world.site.config,
         "enable-auditor",
         &auditor_pub,
         &auditor.url(""),
@@ -195,25 +191,26 @@ async fn an_auditor_approves_denominations_and_gets_the_confirmations_of_payment
     let [first, second] = [0, 1].map(|index| &approvals[index]["arguments"]);
     let path = format!("POST /auditors/{auditor_pub}/{}", first["h_denom_pub"].as_str().unwrap());
     let forged = json!({ "auditor_sig": second["auditor_sig"] }).to_string();
-    let answer = block_in_place(|| ask(world.exchange_port, &path, &forged));
+    let answer = block_in_place(|| ask(world.site.exchange_port, &path, &forged));
     assert!(answer.starts_with("HTTP/1.1 403") && answer.contains("1900"), "{answer}");
 
     // Every confirmation of a payment reaches the auditor.
     let (id, uri) = world.offer("3", json!({})).await;
     world.ok(&["pay", &uri, "--yes"]);
-    let at_merchant = format!("http://localhost:{}/metrics", world.port);
+    let at_merchant = format!("http://localhost:{}/metrics", world.backend.port);
     let shown = "batzen_merchant_audits_total{outcome=\"shown\"}";
     let deadline = Instant::now() + PATIENCE;
     let count = loop {
-        let waiting = metric(&world.client, &at_merchant, "batzen_merchant_audits_waiting").await;
-        let count = metric(&world.client, &at_merchant, shown).await;
+        let waiting = metric(&world.backend.client, &at_merchant, "batzen_merchant_audits_waiting").await;
+        let count = metric(&world.backend.client, &at_merchant, shown).await;
         if waiting == 0 && count > 0 {
             break count;
         }
         assert!(Instant::now() < deadline, "the auditor is not told");
         tokio::time::sleep(std::time::Duration::from_millis(20)).await;
     };
-    let stored = metric(&world.client, &auditor.url("metrics"), "batzen_auditor_confirmations_total").await;
+    let stored =
+        metric(&world.backend.client, &auditor.url("metrics"), "batzen_auditor_confirmations_total").await;
     assert_eq!(stored, count);
     assert_eq!(world.order(&id).await["order_status"], "paid");
 
@@ -225,7 +222,7 @@ async fn an_auditor_approves_denominations_and_gets_the_confirmations_of_payment
     // It gets them once it is back.
     let service = auditor.start();
     let deadline = Instant::now() + PATIENCE;
-    while metric(&world.client, &at_merchant, shown).await == count {
+    while metric(&world.backend.client, &at_merchant, shown).await == count {
         assert!(Instant::now() < deadline, "the auditor is not told");
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
     }

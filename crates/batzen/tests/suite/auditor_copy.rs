@@ -1,104 +1,23 @@
 //! The auditor's copy is in a database of the auditor's own: it follows an exchange, through its stream or its database,
 //! while everybody is killed.
 
-use std::collections::BTreeMap;
-use std::ops::ControlFlow;
-use std::path::Path;
-use std::sync::Arc;
-use std::time::Instant;
-
-use batzen_protocol::{Money, Timestamp};
+use batzen_protocol::Timestamp;
 use batzen_service::storage::StoreConfig;
-use batzen_store::{ChangeSet, CommitOutcome, Store};
-use batzen_tables::exchange::{AUDITED, DepositRow, Deposits};
 use batzen_testkit::postgres::{Cluster, ClusterOptions, fresh_database};
 use serde_json::Value;
-use tokio::task::{JoinSet, block_in_place};
+use tokio::task::block_in_place;
 
-use crate::auditor_database::{auditor, json};
 use crate::common::setup::{ask, wait_for};
-use crate::common::{self, PATIENCE, Service, free_port, stderr, stdout};
-use crate::crash::customers::Load;
+use crate::common::{self, free_port, until};
+use crate::crash::audit::{
+    configure, increments_equal_the_whole, json, must, refused, rows, rules, start, stream, tamper,
+};
 use crate::crash::deployment::Deployment;
-use crate::crash::run::{self, cycles, watch};
-use crate::crash_auditor::watch_payments;
+use crate::crash::run::{self, cycles, watch, watch_payments};
 
 const CUSTOMERS: usize = 4;
 /// The auditor's database on a server of its own.
 const AUDIT: &str = "audit";
-
-/// Writes the auditor's configuration, and returns its path. `more`: where the rows are, and how the exchange is followed.
-async fn configure(deployment: &Deployment, more: &str) -> String {
-    let url = deployment.exchange_url();
-    let keys: Value = run::client().get_json(format!("{url}keys")).await.unwrap().ok().unwrap();
-    let (config, home) = (deployment.path("auditor.conf"), deployment.path("auditor"));
-    let text = format!(
-        "[taler]\nCURRENCY = KUDOS\nCURRENCY_ROUND_UNIT = KUDOS:0.01\n[paths]\nTALER_DATA_HOME = {home}\n\
-         [exchange]\nBASE_URL = {url}\nMASTER_PUBLIC_KEY = {}\n{more}",
-        keys["master_public_key"].as_str().unwrap(),
-    );
-    std::fs::write(&config, text).unwrap();
-    config
-}
-
-/// Runs a command that must succeed.
-#[track_caller]
-fn must(config: &str, words: &[&str]) -> String {
-    let output = auditor(config, words);
-    assert!(output.status.success(), "{words:?}: {}{}", stdout(&output), stderr(&output));
-    stdout(&output) + &stderr(&output)
-}
-
-/// Runs a command that must fail, and returns why it did.
-#[track_caller]
-fn refused(config: &str, words: &[&str]) -> String {
-    let output = auditor(config, words);
-    assert_eq!(output.status.code(), Some(1), "{words:?}: {}{}", stdout(&output), stderr(&output));
-    stderr(&output)
-}
-
-fn start_sync(deployment: &Deployment, config: &str) -> Service {
-    Service::start(Path::new(&deployment.path("")), "auditor", &["auditor", "sync", "-c", config])
-}
-
-/// Checks that increments equal a check of all rows.
-#[track_caller]
-fn increments_equal_the_whole(config: &str) {
-    let [followed, whole] =
-        [json(config, 0, &["run", "--no-bank"]), json(config, 0, &["run", "--no-bank", "--whole"])];
-    for member in ["ok", "sheet", "denominations", "purses_open", "overdue", "difference"] {
-        assert_eq!(followed[member], whole[member], "{member}");
-    }
-}
-
-/// The rules of all findings.
-fn rules(report: &Value) -> Vec<&str> {
-    let stories = report["tracked"].as_array().unwrap();
-    stories.iter().map(|story| story["rule"].as_str().unwrap()).collect()
-}
-
-fn rows(store: &Store) -> BTreeMap<(u16, Vec<u8>), Vec<u8>> {
-    let mut rows = BTreeMap::new();
-    for table in AUDITED {
-        let visit = &mut |record: batzen_store::RawRecord| {
-            rows.insert((table.id, record.key), record.row);
-            ControlFlow::Continue(())
-        };
-        store.backend().scan(table, visit).unwrap();
-    }
-    store.close().unwrap();
-    rows
-}
-
-/// Takes a hundredth off a deposit, as somebody with access to the exchange's store could.
-pub(crate) fn tamper(store: &Store) {
-    let found = store.all::<Deposits>().unwrap().into_iter().next().unwrap();
-    let amount = found.row.amount.checked_sub(Money::from_units(1_000_000).unwrap()).unwrap();
-    let mut changes = ChangeSet::new();
-    changes.update::<Deposits>(&found.key, &found.row, &DepositRow { amount, ..found.row.clone() });
-    assert_eq!(store.commit(&changes).unwrap(), CommitOutcome::Committed);
-    store.close().unwrap();
-}
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_copy_in_a_database_survives_kills_of_auditor_exchange_and_server() {
@@ -107,19 +26,13 @@ async fn a_copy_in_a_database_survives_kills_of_auditor_exchange_and_server() {
     let mut server = block_in_place(|| Cluster::start(&options).unwrap());
     let database = block_in_place(|| server.create_database(AUDIT).unwrap());
     let mut deployment = Deployment::new(run::client());
-    let keygen = |file: &str| common::must(&["signer", "keygen", &deployment.path(file)]).trim().to_owned();
-    let (exchange_pub, auditor_pub) = (keygen("exchange-feed.key"), keygen("auditor.key"));
-    let socket = deployment.path("feed.sock");
-    deployment.configure(&format!(
-        "[exchange-feed]\nLISTEN = unix://{socket}\nKEY_FILE = {}\nAUDITORS = {auditor_pub}\n",
-        deployment.path("exchange-feed.key")
-    ));
+    let [exchange, source] = stream(&deployment);
+    deployment.configure(&exchange);
     deployment.start_bank().await;
     deployment.start_exchange().await;
     let more = format!(
         "[auditor]\nDB = postgres\n[auditordb-postgres]\nCONFIG = {database}\n\
-         [auditor-feed]\nEXCHANGE = unix://{socket}\nEXCHANGE_KEY = {exchange_pub}\nKEY_FILE = {}\n",
-        deployment.path("auditor.key")
+         [auditor-feed]\n{source}"
     );
     let config = configure(&deployment, &more).await;
     // One command makes everything that the auditor needs.
@@ -134,26 +47,20 @@ async fn a_copy_in_a_database_survives_kills_of_auditor_exchange_and_server() {
         assert!(why.contains("the copy is empty"), "{words:?}: {why}");
     }
 
-    let mut following = start_sync(&deployment, &config);
-    let load = Arc::new(Load::new(run::client(), &deployment.exchange_url(), &deployment.bank_url()).await);
-    let mut customers = JoinSet::new();
-    for _ in 0..CUSTOMERS {
-        customers.spawn(Arc::clone(&load).customer(dice.child()));
-    }
+    let mut following = start(&deployment, &config, "sync");
+    let (load, mut customers) = run::crowd(&deployment, CUSTOMERS, &mut dice).await;
     watch_payments(&mut deployment, &load, &mut customers).await;
     // The first check of all rows ends before anything is killed.
-    let deadline = Instant::now() + PATIENCE;
-    while server.sql(AUDIT, "SELECT count(*) FROM auditor_copy.audit_state").unwrap().trim() == "0" {
-        assert!(Instant::now() < deadline, "the rows are not checked");
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
-    }
+    let states = "SELECT count(*) FROM auditor_copy.audit_state";
+    let is_checked = || server.sql(AUDIT, states).unwrap().trim() != "0";
+    block_in_place(|| until("the rows are not checked", is_checked));
     let first_kill = Timestamp::from_system_time(std::time::SystemTime::now()).as_secs().unwrap() + 1;
     for cycle in 0..cycles().max(3) {
         watch(&mut deployment, &mut customers, dice.below(1_500)).await;
         match cycle % 3 {
             0 => {
                 following.kill_9();
-                following = start_sync(&deployment, &config);
+                following = start(&deployment, &config, "sync");
             }
             // The auditor waits until its server is back.
             1 => block_in_place(|| {
@@ -167,19 +74,12 @@ async fn a_copy_in_a_database_survives_kills_of_auditor_exchange_and_server() {
         }
         watch_payments(&mut deployment, &load, &mut customers).await;
     }
-    load.end();
-    while let Some(ended) = customers.join_next().await {
-        ended.unwrap();
-    }
-    load.settle().await;
+    run::end(&load, customers).await;
     // One process at a time follows: the one that has the lock again, if the server was killed.
     let locks = "SELECT count(*) FROM pg_locks JOIN pg_stat_activity USING (pid) \
                  WHERE locktype = 'advisory' AND granted AND application_name = 'batzen-auditor_copy'";
-    let deadline = Instant::now() + PATIENCE;
-    while server.sql(AUDIT, locks).unwrap().trim() == "0" {
-        assert!(Instant::now() < deadline, "nobody follows");
-        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-    }
+    let is_followed = || server.sql(AUDIT, locks).unwrap().trim() != "0";
+    block_in_place(|| until("nobody follows", is_followed));
     following.assert_runs();
     let why = refused(&config, &["sync", "--once"]);
     let expected = "schema auditor_copy of audit is in use: another process follows the exchange";
@@ -267,24 +167,16 @@ async fn an_exchange_on_a_database_is_followed_into_another_server() {
     );
     let config = configure(&deployment, &more).await;
     must(&config, &["init"]);
-    let load = Arc::new(Load::new(run::client(), &deployment.exchange_url(), &deployment.bank_url()).await);
-    let mut customers = JoinSet::new();
-    for _ in 0..CUSTOMERS {
-        customers.spawn(Arc::clone(&load).customer(dice.child()));
-    }
+    let (load, mut customers) = run::crowd(&deployment, CUSTOMERS, &mut dice).await;
     watch_payments(&mut deployment, &load, &mut customers).await;
-    let mut following = start_sync(&deployment, &config);
+    let mut following = start(&deployment, &config, "sync");
     for _ in 0..cycles().min(6) {
         watch(&mut deployment, &mut customers, dice.below(1_500)).await;
         following.kill_9();
-        following = start_sync(&deployment, &config);
+        following = start(&deployment, &config, "sync");
         watch_payments(&mut deployment, &load, &mut customers).await;
     }
-    load.end();
-    while let Some(ended) = customers.join_next().await {
-        ended.unwrap();
-    }
-    load.settle().await;
+    run::end(&load, customers).await;
     following.assert_runs();
     assert!(following.terminate().0.success());
     deployment.stop();
@@ -304,18 +196,14 @@ async fn an_exchange_on_a_database_is_followed_into_another_server() {
     assert!(theirs == ours, "the copy has {} rows, the exchange {}", ours.len(), theirs.len());
 
     // The service follows into it, too, and is asked by programs, which cannot open it.
-    let dir = deployment.path("");
-    let service = Service::start(Path::new(&dir), "auditor", &["auditor", "serve", "-c", &config]);
+    let service = start(&deployment, &config, "serve");
     block_in_place(|| wait_for(port, "/ready"));
     deployment.sql(
         "UPDATE exchange.deposits SET wire_deadline = wire_deadline + 1000000 \
          WHERE serial = (SELECT min(serial) FROM exchange.deposits)",
     );
-    let deadline = Instant::now() + PATIENCE;
-    while !block_in_place(|| ask(port, "GET /audit.json", "")).contains("row-rewritten") {
-        assert!(Instant::now() < deadline, "the change is not found");
-        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-    }
+    let is_found = || ask(port, "GET /audit.json", "").contains("row-rewritten");
+    block_in_place(|| until("the change is not found", is_found));
     let report = json(&config, 3, &["report"]);
     assert!(rules(&report).contains(&"row-rewritten"), "{report:#}");
     let whole = json(&config, 3, &["run", "--whole"]);

@@ -8,10 +8,10 @@ use batzen_service::storage::{EXCHANGE, StoreConfig};
 use serde_json::{Value, json};
 use tokio::task::block_in_place;
 
-use crate::auditor_copy::tamper;
 use crate::common::browser::Browser;
-use crate::common::setup::wait_for;
-use crate::common::{PATIENCE, Service, batzen, free_port, stderr, stdout};
+use crate::common::setup::{keygen, wait_for};
+use crate::common::{PATIENCE, Service, free_port, stderr, stdout};
+use crate::crash::audit::{self, tamper};
 use crate::merchant_wallet::World;
 use crate::monitoring::{families, family_of, names_in, queries, read};
 
@@ -22,33 +22,27 @@ struct Auditor {
     service: Option<Service>,
 }
 
-fn keygen(file: &str) -> String {
-    let output = batzen().args(["signer", "keygen", file]).output().unwrap();
-    assert!(output.status.success(), "{}", stderr(&output));
-    stdout(&output).trim().to_owned()
-}
-
 impl Auditor {
     /// Configures both sides. The exchange starts again.
     async fn new(world: &mut World) -> Self {
-        let dir = world.dir.path().to_owned();
+        let dir = world.site.dir.path().to_owned();
         let path = |name: &str| dir.join(name).to_str().unwrap().to_owned();
         let (exchange_key, auditor_key, socket) = (path("feed.key"), path("auditor.key"), path("feed.sock"));
         let (exchange_pub, auditor_pub) = (keygen(&exchange_key), keygen(&auditor_key));
-        let exchange_text = std::fs::read_to_string(&world.exchange_config).unwrap();
+        let exchange_text = std::fs::read_to_string(&world.site.config).unwrap();
         let feed = format!(
             "[exchange-feed]\nLISTEN = unix://{socket}\nKEY_FILE = {exchange_key}\nAUDITORS = {auditor_pub}\n\
              [exchange-liabilities]\nEPOCH = 1 s\nSETTLING = 0 s\n"
         );
-        std::fs::write(&world.exchange_config, exchange_text + &feed).unwrap();
+        std::fs::write(&world.site.config, exchange_text + &feed).unwrap();
         block_in_place(|| {
             world.stop_exchange();
             world.start_exchange();
         });
-        let url = format!("http://localhost:{}/", world.exchange_port);
-        let keys: Value = world.client.get_json(format!("{url}keys")).await.unwrap().ok().unwrap();
-        let (port, config) = (free_port(), world.dir.path().join("auditor.conf"));
-        let bank = format!("http://localhost:{}/", world.bank_port);
+        let url = world.site.exchange_url();
+        let keys: Value = world.backend.client.get_json(format!("{url}keys")).await.unwrap().ok().unwrap();
+        let (port, config) = (free_port(), world.site.dir.path().join("auditor.conf"));
+        let bank = world.site.bank_url();
         let text = format!(
             "[taler]\nCURRENCY = KUDOS\nCURRENCY_ROUND_UNIT = KUDOS:0.01\n[paths]\nTALER_DATA_HOME = {home}\n\
              [auditor]\nBASE_URL = http://localhost:{port}/\nPORT = {port}\nBIND_TO = 127.0.0.1\n\
@@ -63,21 +57,18 @@ impl Auditor {
         );
         std::fs::write(&config, text).unwrap();
         let auditor = Self { config, port, service: None };
-        let output = auditor.run(&["init"]);
-        assert!(output.status.success(), "{}", stderr(&output));
+        audit::must(auditor.config.to_str().unwrap(), &["init"]);
         auditor
     }
 
     fn run(&self, words: &[&str]) -> Output {
-        block_in_place(|| batzen().arg("auditor").args(words).arg("-c").arg(&self.config).output().unwrap())
+        audit::auditor(self.config.to_str().unwrap(), words)
     }
 
     /// Runs a command that prints JSON, and must exit with this code.
     #[track_caller]
     fn json(&self, code: i32, words: &[&str]) -> Value {
-        let output = self.run(&[words, &["--json"]].concat());
-        assert_eq!(output.status.code(), Some(code), "{words:?}: {}{}", stdout(&output), stderr(&output));
-        serde_json::from_slice(&output.stdout).unwrap()
+        audit::json(self.config.to_str().unwrap(), code, words)
     }
 
     /// Checks what the exchange publishes until this epoch is confirmed.
@@ -99,7 +90,7 @@ impl Auditor {
 
     fn start(&mut self, world: &World) {
         let words = ["auditor", "serve", "-c", self.config.to_str().unwrap()];
-        self.service = Some(Service::start(world.dir.path(), "auditor", &words));
+        self.service = Some(Service::start(world.site.dir.path(), "auditor", &words));
         block_in_place(|| wait_for(self.port, "/ready"));
     }
 
@@ -116,7 +107,7 @@ impl Auditor {
     async fn until(&mut self, world: &World, what: &str, is_it: impl Fn(&Value) -> bool) -> Value {
         let deadline = Instant::now() + PATIENCE;
         loop {
-            let reply = world.client.get(self.url("audit.json")).send().await.unwrap();
+            let reply = world.backend.client.get(self.url("audit.json")).send().await.unwrap();
             let report: Value = serde_json::from_slice(&reply.body).unwrap();
             if reply.status == 200 && is_it(&report) {
                 return report;
@@ -162,14 +153,14 @@ async fn the_service_follows_checks_and_shows() {
 
     let published = auditor.confirmed(1);
     assert_eq!(published["findings"], json!([]), "{published:#}");
-    let confirmation = world.client.get(auditor.url("liabilities/1")).send().await.unwrap();
+    let confirmation = world.backend.client.get(auditor.url("liabilities/1")).send().await.unwrap();
     assert_eq!(confirmation.status, 200);
     auditor.confirmed(published["epochs"].as_u64().unwrap() + 1);
 
     // A row that changes is found, by its signature and because such rows never change.
     block_in_place(|| {
         world.stop_exchange();
-        let dir = world.dir.path().join("home/exchange/store");
+        let dir = world.site.dir.path().join("home/exchange/store");
         tamper(&StoreConfig::embedded(dir).open(&EXCHANGE, 1).unwrap());
         world.start_exchange();
     });
@@ -184,14 +175,14 @@ async fn the_service_follows_checks_and_shows() {
     let output = auditor.run(&["report"]);
     assert_eq!(output.status.code(), Some(3));
     assert!(stdout(&output).contains("row-rewritten"), "{}", stdout(&output));
-    let metrics = world.client.get(auditor.url("metrics")).send().await.unwrap();
+    let metrics = world.backend.client.get(auditor.url("metrics")).send().await.unwrap();
     let metrics = String::from_utf8_lossy(&metrics.body).into_owned();
     let open = format!("batzen_audit_findings{{kind=\"open\"}} {}", stories.len());
     for line in [open.as_str(), "batzen_feed_lag_commits 0", "batzen_audit_failed 0"] {
         assert!(metrics.contains(line), "{line}: {metrics}");
     }
     dashboard(&metrics);
-    let table = world.client.get(auditor.url("audit.csv")).send().await.unwrap();
+    let table = world.backend.client.get(auditor.url("audit.csv")).send().await.unwrap();
     assert!(String::from_utf8_lossy(&table.body).contains("row-rewritten"));
     page(&auditor, stories.len());
 
@@ -229,7 +220,7 @@ async fn the_service_follows_checks_and_shows() {
         let next = auditor.until(&world, "a check of all rows", |report| report["checked_all"] != last).await;
         last = next["checked_all"].clone();
     }
-    let metrics = world.client.get(auditor.url("metrics")).send().await.unwrap();
+    let metrics = world.backend.client.get(auditor.url("metrics")).send().await.unwrap();
     let metrics = String::from_utf8_lossy(&metrics.body).into_owned();
     assert!(metrics.contains("batzen_audit_checked_all_timestamp_seconds"), "{metrics}");
     auditor.stop();

@@ -3,25 +3,20 @@
 
 use std::path::Path;
 use std::process::Output;
-use std::sync::Arc;
 
 use batzen_testkit::postgres::{Cluster, ClusterOptions};
 use serde_json::{Value, json};
-use tokio::task::{JoinSet, block_in_place};
+use tokio::task::block_in_place;
 
-use crate::common::{self, batzen_path, isolated, stderr, stdout};
-use crate::crash::customers::Load;
+use crate::common::setup::on_database;
+use crate::common::{self, by_name, stderr, stdout};
+use crate::crash::audit;
 use crate::crash::deployment::Deployment;
-use crate::crash::run;
-use crate::crash_auditor::watch_payments;
+use crate::crash::run::{self, watch_payments};
 
 /// Calls the program in a directory with the two configurations.
 fn sync(dir: &Path, words: &[&str]) -> Output {
-    let link = dir.join("taler-auditor-sync");
-    if !link.exists() {
-        std::os::unix::fs::symlink(batzen_path(), &link).unwrap();
-    }
-    block_in_place(|| isolated(link).current_dir(dir).args(words).output().unwrap())
+    block_in_place(|| by_name(dir, "taler-auditor-sync").current_dir(dir).args(words).output().unwrap())
 }
 
 #[track_caller]
@@ -43,29 +38,14 @@ fn copied(dir: &Path, words: &[&str]) -> Value {
 
 /// Customers pay, so that there is something to copy.
 async fn pay(deployment: &mut Deployment) {
-    let load = Arc::new(Load::new(run::client(), &deployment.exchange_url(), &deployment.bank_url()).await);
-    let mut customers = JoinSet::new();
-    let mut dice = run::dice();
-    customers.spawn(Arc::clone(&load).customer(dice.child()));
+    let (load, mut customers) = run::crowd(deployment, 1, &mut run::dice()).await;
     watch_payments(deployment, &load, &mut customers).await;
-    load.end();
-    while let Some(ended) = customers.join_next().await {
-        ended.unwrap();
-    }
+    run::end(&load, customers).await;
 }
 
 /// Writes the auditor's configuration, which does not say where the exchange's rows are.
 async fn configure(deployment: &Deployment, feed: &str) {
-    let keys: Value =
-        run::client().get_json(format!("{}keys", deployment.exchange_url())).await.unwrap().ok().unwrap();
-    let text = format!(
-        "[taler]\nCURRENCY = KUDOS\nCURRENCY_ROUND_UNIT = KUDOS:0.01\n[paths]\nTALER_DATA_HOME = {}\n\
-         [exchange]\nBASE_URL = {}\nMASTER_PUBLIC_KEY = {}\n[auditor-feed]\n{feed}",
-        deployment.path("auditor"),
-        deployment.exchange_url(),
-        keys["master_public_key"].as_str().unwrap(),
-    );
-    std::fs::write(deployment.path("auditor.conf"), text).unwrap();
+    audit::configure(deployment, &format!("[auditor-feed]\n{feed}")).await;
 }
 
 #[track_caller]
@@ -81,16 +61,12 @@ async fn an_embedded_store_is_copied_under_the_name_of_the_reference() {
     let mut deployment = Deployment::new(run::client());
     let home = deployment.path("");
     let dir = Path::new(&home);
-    let [exchange_key, auditor_key] = ["exchange-feed.key", "auditor.key"].map(|name| deployment.path(name));
-    let [exchange_pub, auditor_pub] =
-        [&exchange_key, &auditor_key].map(|file| common::must(&["signer", "keygen", file]).trim().to_owned());
-    let socket = format!("unix://{}", deployment.path("feed.sock"));
-    deployment.configure(&format!(
-        "[exchange-feed]\nLISTEN = {socket}\nKEY_FILE = {exchange_key}\nAUDITORS = {auditor_pub}\n"
-    ));
+    let [exchange, auditor] = audit::stream(&deployment);
+    deployment.configure(&exchange);
     deployment.start_bank().await;
     deployment.start_exchange().await;
-    configure(&deployment, &format!("KEY_FILE = {auditor_key}\n")).await;
+    let (named, key): (Vec<&str>, Vec<&str>) = auditor.lines().partition(|line| line.starts_with("EXCHANGE"));
+    configure(&deployment, &format!("{}\n", key.join("\n"))).await;
     pay(&mut deployment).await;
 
     let report = copied(dir, &[&FILES[..], &["-b", "512"]].concat());
@@ -98,8 +74,7 @@ async fn an_embedded_store_is_copied_under_the_name_of_the_reference() {
     let before = checked(&deployment);
     pay(&mut deployment).await;
     // The exchange's operator may name address and key to an auditor who cannot read the exchange's configuration.
-    let named = format!("[auditor-feed]\nEXCHANGE = {socket}\nEXCHANGE_KEY = {exchange_pub}\n");
-    std::fs::write(dir.join("named.conf"), named).unwrap();
+    std::fs::write(dir.join("named.conf"), format!("[auditor-feed]\n{}\n", named.join("\n"))).unwrap();
     copied(dir, &["-s", "named.conf", "-d", "auditor.conf", "--compare"]);
     assert_ne!(checked(&deployment)["sheet"], before["sheet"]);
 
@@ -113,7 +88,7 @@ async fn an_embedded_store_is_copied_under_the_name_of_the_reference() {
     refused(dir, &["-s", "missing.conf", "-d", "auditor.conf", "-t"], 1, "missing.conf");
     std::fs::write(dir.join("silent.conf"), "[exchange]\nDB = embedded\n").unwrap();
     refused(dir, &["-s", "silent.conf", "-d", "auditor.conf", "-t"], 1, "set [exchange-feed] LISTEN");
-    std::fs::rename(&exchange_key, deployment.path("elsewhere.key")).unwrap();
+    std::fs::rename(deployment.path("exchange-feed.key"), deployment.path("elsewhere.key")).unwrap();
     refused(dir, &[&FILES[..], &["-t"]].concat(), 1, "without [auditor-feed] EXCHANGE_KEY");
     deployment.stop();
 }
@@ -125,7 +100,7 @@ async fn a_database_is_copied_under_the_name_of_the_reference() {
     let mut deployment = Deployment::on_database(run::client(), cluster, None);
     let home = deployment.path("");
     let (dir, url) = (Path::new(&home), deployment.database_url());
-    deployment.configure(&format!("[exchange]\nDB = postgres\n[exchangedb-postgres]\nCONFIG = {url}\n"));
+    deployment.configure(&on_database(&url));
     deployment.start_bank().await;
     deployment.start_exchange().await;
     configure(&deployment, "SLOT = auditor_of_the_test\n").await;

@@ -4,8 +4,8 @@ use crate::common;
 
 use std::time::Instant;
 
-use batzen_http::client::{Client, ClientOptions};
 use common::browser::Browser;
+use common::http::Http;
 use common::{PATIENCE, Service, free_port};
 use serde_json::{Value, json};
 
@@ -13,8 +13,7 @@ struct Bank {
     _dir: tempfile::TempDir,
     _service: Service,
     base: String,
-    runtime: tokio::runtime::Runtime,
-    client: Client,
+    http: Http,
 }
 
 impl Bank {
@@ -24,21 +23,20 @@ impl Bank {
         let arguments = ["--signup-bonus", "KUDOS:100", "--debt-limit", "KUDOS:0", "--port", &port];
         let arguments = [&["bank", "serve", "--data", data.to_str().unwrap()][..], &arguments].concat();
         let mut service = Service::start(dir.path(), "bank", &arguments);
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let client = runtime.block_on(async { Client::new(&ClientOptions::default()).unwrap() });
+        let http = Http::new();
         let base = format!("http://localhost:{port}/");
         let deadline = Instant::now() + PATIENCE;
-        while runtime.block_on(client.get(base.as_str()).send()).is_err() {
+        while http.wait(http.client.get(base.as_str()).send()).is_err() {
             service.assert_runs();
             assert!(Instant::now() < deadline, "the bank does not start");
             std::thread::sleep(std::time::Duration::from_millis(20));
         }
-        Self { _dir: dir, _service: service, base, runtime, client }
+        Self { _dir: dir, _service: service, base, http }
     }
 
     fn post(&self, path: &str, body: &Value) {
-        let reply = self.runtime.block_on(self.client.post_json(format!("{}{path}", self.base), body));
-        let reply = reply.unwrap();
+        let call = self.http.client.post_json(format!("{}{path}", self.base), body);
+        let reply = self.http.wait(call).unwrap();
         assert!((200..300).contains(&reply.status), "{path}: {}", reply.status);
     }
 
@@ -58,32 +56,7 @@ fn send(browser: &Browser, form: &str, fields: &[(&str, &str)]) {
         let value = json!(value);
         browser.run(&format!("document.querySelector('#{form} [name={name}]').value = {value}"));
     }
-    click(browser, &format!("#{form} button[type=submit]"));
-}
-
-fn click(browser: &Browser, selector: &str) {
-    // A busy page ignores clicks.
-    browser.until(&format!("!document.querySelector('{selector}').hasAttribute('aria-disabled')"));
-    browser.run(&format!("document.querySelector('{selector}').click()"));
-}
-
-fn until_text(browser: &Browser, id: &str, text: &str) {
-    browser.until(&format!("document.getElementById('{id}')?.innerText.includes({})", json!(text)));
-}
-
-fn until_shown(browser: &Browser, id: &str) {
-    browser.until(&format!("document.getElementById('{id}').offsetParent"));
-}
-
-/// The error is shown beside its field, which is marked for screen readers and has the focus.
-fn until_error(browser: &Browser, field: &str, text: &str) {
-    until_text(browser, &format!("{field}-error"), text);
-    let input = format!("document.getElementById('{field}')");
-    let told = format!(
-        "return {input}.getAttribute('aria-invalid') === 'true' && document.activeElement === {input}
-         && {input}.getAttribute('aria-describedby').split(' ').includes('{field}-error')"
-    );
-    assert_eq!(browser.run(&told), json!(true), "{field}");
+    browser.click(&format!("#{form} button[type=submit]"));
 }
 
 #[test]
@@ -95,44 +68,41 @@ fn a_customer_signs_up_pays_and_withdraws() {
     let browser = Browser::start();
     browser.resize(390, 844, true);
     browser.open(&bank.base);
-    until_shown(&browser, "door");
+    browser.until_shown("door");
     assert!(browser.run("return document.body.innerText").as_str().unwrap().contains("Play money"));
     browser.audit("bank-login");
     sign_up(&bank, &browser);
     pay(&browser);
     withdraw(&bank, &browser);
 
-    click(&browser, "#logout");
-    until_shown(&browser, "door");
+    browser.click("#logout");
+    browser.until_shown("door");
     browser.open(&bank.base);
-    until_shown(&browser, "door");
+    browser.until_shown("door");
     browser.until("document.getElementById('balance').closest('section').hidden");
-    // The console logs refused requests; it must not log anything else.
-    let is_refusal = |line: &String| line.contains("responded with a status of 4");
-    let said: Vec<String> = browser.console().into_iter().filter(|line| !is_refusal(line)).collect();
-    assert!(said.is_empty(), "the console says {said:?}");
+    browser.assert_quiet();
 }
 
 fn sign_up(bank: &Bank, browser: &Browser) {
     send(browser, "login", &[("username", ""), ("password", "secret")]);
-    until_error(browser, "login-name", "Enter the name");
+    browser.until_error("login-name", "Enter the name");
     send(browser, "login", &[("username", "nobody"), ("password", "secret")]);
-    until_error(browser, "login-password", "wrong");
-    click(browser, "#to-signup");
-    until_shown(browser, "entry");
-    until_text(browser, "entry", "A new account starts with 100.00 KUDOS");
+    browser.until_error("login-password", "wrong");
+    browser.click("#to-signup");
+    browser.until_shown("entry");
+    browser.until_text("entry", "A new account starts with 100.00 KUDOS");
     send(browser, "signup", &[("username", "joe"), ("password", "secret"), ("again", "other")]);
-    until_error(browser, "signup-again", "differ");
+    browser.until_error("signup-again", "differ");
     browser.audit("bank-signup");
     send(browser, "signup", &[("username", "ann"), ("password", "secret"), ("again", "secret")]);
-    until_error(browser, "signup-name", "taken");
+    browser.until_error("signup-name", "taken");
     send(browser, "signup", &[("username", "joe")]);
-    until_text(browser, "balance", "100.00 KUDOS");
-    until_text(browser, "lines", "Welcome bonus");
+    browser.until_text("balance", "100.00 KUDOS");
+    browser.until_text("lines", "Welcome bonus");
     // No script can read who is logged in.
     assert_eq!(browser.run("return document.cookie"), json!(""));
     // Without permission to write to the clipboard, the address is selected instead.
-    click(browser, "[data-copy=payto]");
+    browser.click("[data-copy=payto]");
     browser.until("/Copied|Selected/.test(document.getElementById('message').innerText)");
     let selected =
         browser.run("return document.activeElement.value.slice(document.activeElement.selectionStart)");
@@ -141,40 +111,40 @@ fn sign_up(bank: &Bank, browser: &Browser) {
 
 fn pay(browser: &Browser) {
     send(browser, "pay", &[("to", "ann"), ("amount", "nothing")]);
-    until_error(browser, "pay-amount", "such as 12.50");
+    browser.until_error("pay-amount", "such as 12.50");
     let text = "<b>tea</b> & cake";
     send(browser, "pay", &[("to", "ann"), ("amount", "30,5"), ("text", text)]);
-    until_shown(browser, "review");
+    browser.until_shown("review");
     for (id, wanted) in [
         ("review-to", "ann"),
         ("review-amount", "30.50 KUDOS"),
         ("review-text", text),
         ("review-left", "69.50 KUDOS"),
     ] {
-        until_text(browser, id, wanted);
+        browser.until_text(id, wanted);
     }
     browser.audit("bank-review");
     // No money has moved yet.
-    until_text(browser, "balance", "100.00 KUDOS");
-    click(browser, "#change");
-    until_shown(browser, "pay");
-    click(browser, "#pay button[type=submit]");
-    until_shown(browser, "review");
-    click(browser, "#send");
-    until_text(browser, "message", "Sent 30.50 KUDOS to ann");
-    until_text(browser, "balance", "69.50 KUDOS");
-    until_text(browser, "lines", text);
+    browser.until_text("balance", "100.00 KUDOS");
+    browser.click("#change");
+    browser.until_shown("pay");
+    browser.click("#pay button[type=submit]");
+    browser.until_shown("review");
+    browser.click("#send");
+    browser.until_text("message", "Sent 30.50 KUDOS to ann");
+    browser.until_text("balance", "69.50 KUDOS");
+    browser.until_text("lines", text);
     for (to, amount, field, problem) in [
         ("ann", "70", "pay-amount", "not enough money"),
         ("nobody", "1", "pay-to", "no such account"),
         ("joe", "1", "pay-to", "your own account"),
     ] {
         send(browser, "pay", &[("to", to), ("amount", amount)]);
-        until_shown(browser, "review");
-        click(browser, "#send");
-        until_error(browser, field, problem);
+        browser.until_shown("review");
+        browser.click("#send");
+        browser.until_error(field, problem);
     }
-    until_text(browser, "balance", "69.50 KUDOS");
+    browser.until_text("balance", "69.50 KUDOS");
 }
 
 fn withdraw(bank: &Bank, browser: &Browser) {
@@ -189,28 +159,28 @@ fn withdraw(bank: &Bank, browser: &Browser) {
             browser.audit("bank-withdrawal");
         }
         bank.select(uri, reserve);
-        until_shown(browser, "confirm");
-        until_text(browser, "step", &format!("{amount}.00 KUDOS go to exchange"));
+        browser.until_shown("confirm");
+        browser.until_text("step", &format!("{amount}.00 KUDOS go to exchange"));
         if is_audited {
             browser.audit("bank-confirmation");
         }
     };
     begin("20", 1, true);
-    click(browser, "#confirm");
-    until_text(browser, "message", "on its way to the wallet");
-    until_text(browser, "balance", "49.50 KUDOS");
-    until_text(browser, "lines", "E-cash withdrawal at exchange");
+    browser.click("#confirm");
+    browser.until_text("message", "on its way to the wallet");
+    browser.until_text("balance", "49.50 KUDOS");
+    browser.until_text("lines", "E-cash withdrawal at exchange");
     begin("9", 2, false);
     // When the wallet selects the exchange, the money is set aside.
     browser.open(&bank.base);
-    until_text(browser, "reserved", "9.00 KUDOS of this is set aside");
+    browser.until_text("reserved", "9.00 KUDOS of this is set aside");
     send(browser, "pay", &[("to", "ann"), ("amount", "41")]);
-    until_shown(browser, "review");
-    click(browser, "#send");
-    until_error(browser, "pay-amount", "not enough money");
+    browser.until_shown("review");
+    browser.click("#send");
+    browser.until_error("pay-amount", "not enough money");
     begin("5", 3, false);
-    click(browser, "#abort");
-    until_text(browser, "message", "was cancelled");
-    until_text(browser, "balance", "49.50 KUDOS");
+    browser.click("#abort");
+    browser.until_text("message", "was cancelled");
+    browser.until_text("balance", "49.50 KUDOS");
     browser.audit("bank-account");
 }

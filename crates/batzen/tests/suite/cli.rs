@@ -6,7 +6,7 @@ use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
 
-use common::{run, stderr, stdout};
+use common::{by_name, must, must_json, run, stderr, stdout};
 
 /// Help texts are part of the interface, so every change must show up here. `BATZEN_BLESS=1` rewrites the
 /// snapshots.
@@ -240,21 +240,10 @@ fn the_offline_tool_works_without_network() {
     let text = format!("[taler]\nCURRENCY = KUDOS\n[paths]\nTALER_DATA_HOME = {}\n", home.display());
     std::fs::write(&config, text).unwrap();
     let config = config.to_str().unwrap();
-    let setup = run(&["exchange", "offline", "-c", config, "setup"]);
-    assert!(setup.status.success(), "{}", stderr(&setup));
-    let fee = run(&[
-        "exchange",
-        "offline",
-        "-c",
-        config,
-        "wire-fee",
-        "now",
-        "x-taler-bank",
-        "KUDOS:0.1",
-        "KUDOS:0.2",
-    ]);
-    assert!(fee.status.success(), "{}", stderr(&fee));
-    let documents: serde_json::Value = serde_json::from_slice(&fee.stdout).unwrap();
+    let offline = ["exchange", "offline", "-c", config];
+    must(&[&offline[..], &["setup"]].concat());
+    let fee = ["wire-fee", "now", "x-taler-bank", "KUDOS:0.1", "KUDOS:0.2"];
+    let documents = must_json(&[&offline[..], &fee].concat());
     assert_eq!(documents.as_array().unwrap().len(), 1);
     let typo = run(&["exchange", "offline", "-c", config, "singn"]);
     assert_eq!(typo.status.code(), Some(2));
@@ -264,9 +253,7 @@ fn the_offline_tool_works_without_network() {
 #[test]
 fn known_names_start_the_same_programs() {
     let dir = tempfile::tempdir().unwrap();
-    let link = dir.path().join("taler-exchange-aggregator");
-    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_batzen"), &link).unwrap();
-    let output = Command::new(&link).arg("--help").output().unwrap();
+    let output = by_name(dir.path(), "taler-exchange-aggregator").arg("--help").output().unwrap();
     assert!(output.status.success());
     assert!(stdout(&output).contains("--kyc-off"), "{}", stdout(&output));
 }

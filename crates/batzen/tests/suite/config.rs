@@ -82,11 +82,7 @@ fn defaults_are_beside_the_program() {
     std::fs::create_dir_all(path("share/taler/config.d")).unwrap();
     std::fs::write(path("share/taler/config.d/x.conf"), "[exchange]\nport = 4711\n").unwrap();
     let port = |name: &str, variables: &[(&str, &Path)]| {
-        let link = path("bin").join(name);
-        if !link.exists() {
-            std::os::unix::fs::symlink(common::batzen_path(), &link).unwrap();
-        }
-        let mut command = common::isolated(link);
+        let mut command = common::by_name(&path("bin"), name);
         if name == "batzen" {
             command.arg("config");
         }

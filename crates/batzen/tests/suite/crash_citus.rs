@@ -150,12 +150,7 @@ async fn crash_of_citus_nodes_loses_nothing() {
     });
     deployment.start_bank().await;
     deployment.start_exchange().await;
-    let load = Load::new(run::client(), &deployment.exchange_url(), &deployment.bank_url()).await;
-    let load = Arc::new(load);
-    let mut customers = JoinSet::new();
-    for _ in 0..CUSTOMERS {
-        customers.spawn(Arc::clone(&load).customer(dice.child()));
-    }
+    let (load, mut customers) = run::crowd(&deployment, CUSTOMERS, &mut dice).await;
     for _ in 0..PAYERS {
         customers.spawn(Arc::clone(&load).payer(dice.child()));
     }

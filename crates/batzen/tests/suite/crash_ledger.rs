@@ -16,32 +16,21 @@
 use crate::common;
 use crate::crash::transfers;
 
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use crate::crash::run::{cycles, seed};
 use batzen_ledger::{CreateTransferStatus, Ledger};
-use common::{PATIENCE, Service, free_port};
-use transfers::{ACCOUNTS, Dice, Statuses, accounts, client, connect, facts, problems, stream};
+use common::{PATIENCE, free_port, must_json};
+use transfers::{ACCOUNTS, Dice, Statuses, accounts, client, connect, problems, start, stream};
 
 const CLIENTS: u64 = 8;
 
-fn start(dir: &Path, data: &str, port: u16) -> Service {
-    let tcp = format!("127.0.0.1:{port}");
-    Service::start(dir, "ledger", &["ledger", "serve", "--data", data, "--tcp", &tcp])
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn crash_of_the_ledger_under_load_forgets_nothing() {
-    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
-    let cycles = number("BATZEN_SOAK_CYCLES").unwrap_or(5);
-    let seed = number("BATZEN_SOAK_SEED").unwrap_or_else(|| {
-        let mut bytes = [0; 8];
-        batzen_crypto::fill_random(&mut bytes);
-        u64::from_le_bytes(bytes)
-    });
-    println!("BATZEN_SOAK_SEED={seed}");
+    let cycles = cycles();
+    let seed = seed("BATZEN_SOAK_SEED");
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("ledger");
     let data = data.to_str().unwrap();
@@ -91,13 +80,13 @@ async fn crash_of_the_ledger_under_load_forgets_nothing() {
 
     let standing = statuses.values().filter(|status| status.stands()).count() as u64;
     service.kill_9();
-    let verified = facts(&["ledger", "verify", data, "--json"]);
+    let verified = must_json(&["ledger", "verify", data, "--json"]);
     assert_eq!(verified["transfers"], standing);
     let (backup, restored) = (dir.path().join("backup"), dir.path().join("restored"));
     let (backup, restored) = (backup.to_str().unwrap(), restored.to_str().unwrap());
-    let copied = facts(&["ledger", "backup", data, backup, "--json"]);
-    let again = facts(&["ledger", "restore", backup, restored, "--json"]);
-    let inspected = facts(&["ledger", "inspect", restored, "--json"]);
+    let copied = must_json(&["ledger", "backup", data, backup, "--json"]);
+    let again = must_json(&["ledger", "restore", backup, restored, "--json"]);
+    let inspected = must_json(&["ledger", "inspect", restored, "--json"]);
     for other in [&copied, &again, &inspected] {
         assert_eq!(other["digest"], verified["digest"]);
         assert_eq!(other["transfers"], standing);

@@ -17,20 +17,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use batzen_http::client::Client;
 use batzen_protocol::Money;
 use serde_json::{Value, json};
-use tokio::task::{JoinSet, block_in_place};
+use tokio::task::JoinSet;
 
+use crate::common::PATIENCE;
+use crate::common::backend::Backend;
 use crate::common::customer::Customer;
-use crate::common::setup::{shop, wait_for};
-use crate::common::{PATIENCE, Service, free_port, run, stderr, stdout};
 use crate::crash::coins::{CURRENCY, Coin, Denom, minus, money};
-use crate::crash::customers::Dice;
 use crate::crash::deployment::Deployment;
-use crate::crash::run::{assert_well, client, cycles, number};
+use crate::crash::run::{assert_well, client, cycles, dice};
 use crate::crash::shop_facts::{self, Findings};
-use crate::crash::shoppers::{Bought, End, Street, TOKEN};
+use crate::crash::shoppers::{Bought, End, Street};
 
 /// The number of concurrent customers.
 const SHOPPERS: usize = 8;
@@ -38,51 +36,6 @@ const SHOPPERS: usize = 8;
 const PAID_IN: &str = "100000";
 /// Orders of each kind that must have been completed.
 const ORDERS_MIN: usize = 3;
-
-/// A merchant backend that is killed and restarted on the same port and store.
-struct Backend {
-    dir: tempfile::TempDir,
-    config: String,
-    port: u16,
-    service: Option<Service>,
-}
-
-impl Backend {
-    fn new(exchange_url: &str, master: &str, database: Option<&str>) -> Self {
-        let (dir, port) = (tempfile::tempdir().unwrap(), free_port());
-        let store = database.map_or_else(String::new, |url| {
-            format!("DB = postgres\n[merchantdb-postgres]\nCONFIG = {url}\n")
-        });
-        let text = format!(
-            "[taler]\nCURRENCY = KUDOS\n[merchant-exchange-one]\nEXCHANGE_BASE_URL = {exchange_url}\n\
-             MASTER_KEY = {master}\nCURRENCY = KUDOS\n\
-             [merchant]\nPORT = {port}\nBIND_TO = 127.0.0.1\nDATA_DIR = {}\n{store}",
-            dir.path().join("data").display()
-        );
-        let file = dir.path().join("merchant.conf");
-        std::fs::write(&file, text).unwrap();
-        let config = file.to_str().unwrap().to_owned();
-        let output = run(&["merchant", "dbinit", "-c", &config]);
-        assert!(output.status.success(), "{}{}", stdout(&output), stderr(&output));
-        Self { dir, config, port, service: None }
-    }
-
-    fn start(&mut self) {
-        let words = ["merchant", "serve", "-c", &self.config];
-        self.service = Some(Service::start(self.dir.path(), "merchant", &words));
-        block_in_place(|| wait_for(self.port, "/ready"));
-    }
-
-    fn kill_9(&mut self) {
-        block_in_place(|| self.service.take().unwrap().kill_9());
-    }
-
-    async fn open_shop(&self, client: &Client) {
-        let shop = shop("Books", "books", TOKEN, "KUDOS:1");
-        let url = format!("http://localhost:{}/management/instances", self.port);
-        assert_eq!(client.post_json(url, &shop).await.unwrap().status, 204);
-    }
-}
 
 fn port_of(url: &str) -> u16 {
     url.trim_end_matches('/').rsplit(':').next().unwrap().parse().unwrap()
@@ -171,13 +124,7 @@ async fn assert_plants_are_found(deployment: &mut Deployment, bought: &[Bought],
 }
 
 async fn play(database: Option<String>) {
-    let seed = number("BATZEN_SOAK_SEED").unwrap_or_else(|| {
-        let mut bytes = [0; 8];
-        batzen_crypto::fill_random(&mut bytes);
-        u64::from_le_bytes(bytes)
-    });
-    println!("BATZEN_SOAK_SEED={seed}");
-    let mut dice = Dice::new(seed);
+    let mut dice = dice();
     let client = client();
     let mut deployment = Deployment::new(client.clone());
     deployment.start_bank().await;
@@ -185,12 +132,14 @@ async fn play(database: Option<String>) {
     let exchange_url = deployment.exchange_url();
     let customer = Customer::new(vec![port_of(&exchange_url)], port_of(&deployment.bank_url()));
     let master = customer.keys().await.master_public_key.to_string();
-    let mut backend = Backend::new(&exchange_url, &master, database.as_deref());
+    let dir = tempfile::tempdir().unwrap();
+    let exchange = (exchange_url.as_str(), master.as_str());
+    let mut backend = Backend::stored(dir.path(), client.clone(), exchange, database.as_deref());
     backend.start();
-    backend.open_shop(&client).await;
+    backend.open_shop("KUDOS:1").await;
     let street = Arc::new(Street {
         denoms: Denom::offered(&client, &exchange_url).await,
-        backend_url: format!("http://localhost:{}/", backend.port),
+        backend_url: backend.url(),
         exchange_url,
         client,
         customer,
@@ -243,7 +192,7 @@ async fn play(database: Option<String>) {
     let last = at_rest(&mut deployment, &bought, &coins).await;
     assert!(last.problems.is_empty(), "after the repetitions: {:#?}", last.problems);
     assert_eq!(first.totals, last.totals, "repetitions changed the books");
-    assert!(backend.service.take().unwrap().terminate().0.success());
+    backend.stop();
 
     let lost = street.lost.load(Ordering::Relaxed);
     assert!(lost > 0, "no kill met a request");

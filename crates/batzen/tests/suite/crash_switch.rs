@@ -17,7 +17,7 @@
 //! `BATZEN_SOAK_CYCLES` sets the number of kills (default 4; `make soak` does 50).
 
 use crate::common;
-use crate::crash::hub;
+use crate::crash::{hub, run};
 
 use std::time::{Duration, Instant};
 
@@ -38,14 +38,12 @@ fn a_killed_switch_gives_all_participants_the_same_answer() {
 /// Plays the participants while `kill` kills something and starts it again, and proves that all is well. Returns how
 /// many requests were repeated.
 pub(crate) fn prove(mut switch: Switch, mut kill: impl FnMut(&mut Switch, &Fsps, u64)) -> u64 {
-    let cycles: u64 = std::env::var("BATZEN_SOAK_CYCLES").map_or(4, |text| text.parse().unwrap());
+    let (cycles, mut dice) = (run::number("BATZEN_SOAK_CYCLES").unwrap_or(4), run::dice());
     switch.start();
     let fsps = participants(&switch);
     fsps.load(load(Schedule::Closed { in_flight: 64 }));
     for cycle in 1..=cycles {
-        let mut bytes = [0; 2];
-        batzen_crypto::fill_random(&mut bytes);
-        let pause = Duration::from_millis(100 + u64::from(u16::from_le_bytes(bytes)) % 900);
+        let pause = Duration::from_millis(100 + dice.below(900));
         switch.watch(pause);
         println!("cycle {cycle}: killed after {pause:?}, {} committed so far", fsps.committed());
         kill(&mut switch, &fsps, cycle);

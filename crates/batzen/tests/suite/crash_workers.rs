@@ -4,41 +4,37 @@
 use crate::common;
 
 use std::collections::HashSet;
-use std::io::{Read, Write};
+use std::io::Write;
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use common::setup::{config, config_with, credit, wait_for};
-use common::{PATIENCE, Service, run, stderr, stdout};
+use common::http::message;
+use common::setup::{config_with, credit};
+use common::site::Site;
+use common::{PATIENCE, Service, must};
 
 /// Worker programs are killed at random moments, also in the middle of a page, and restarted: nothing is
 /// lost, nothing is done twice, and nothing is left behind that delays the next one.
 #[test]
 fn killed_worker_programs_resume_their_work() {
-    let dir = tempfile::tempdir().unwrap();
-    let (bank_port, exchange_port) = (common::free_port(), common::free_port());
-    let config = config(dir.path(), bank_port, exchange_port);
-    let bank = Service::start(dir.path(), "bank", &["bank", "serve", "-c", &config]);
-    wait_for(bank_port, "/taler-bank-integration/config");
+    let site = Site::new("");
+    let bank = site.start_bank();
     // The exchange creates its keys, and ends.
-    let exchange =
-        Service::start(dir.path(), "exchange", &["exchange", "serve", "-c", &config, "--no-workers"]);
-    wait_for(exchange_port, "/wire");
-    assert!(exchange.terminate().0.success());
+    assert!(site.serve_exchange(&["--no-workers"]).terminate().0.success());
     let (mut credits, mut pause_ms) = (0, 30);
     for round in 0..6 {
-        credit(bank_port, credits, 400);
+        credit(site.bank_port, credits, 400);
         credits += 400;
         for worker in ["wirewatch", "aggregator", "transfer", "closer"] {
-            let mut args = vec!["exchange", worker, "-c", &config, "-t"];
+            let mut args = vec!["exchange", worker, "-t"];
             if ["wirewatch", "transfer"].contains(&worker) {
                 // As the protocol's test harnesses call them.
                 args.extend(["-S", "1", "-w", "0"]);
             }
-            let mut program = Service::start(dir.path(), worker, &args);
+            let mut program = site.start(worker, &args);
             std::thread::sleep(Duration::from_millis(pause_ms));
             program.kill_9();
             // Covers the time from before the store opens until after the work ends, on any machine.
@@ -46,12 +42,9 @@ fn killed_worker_programs_resume_their_work() {
         }
     }
     for worker in ["wirewatch", "aggregator", "transfer", "closer"] {
-        let output = run(&["exchange", worker, "-c", &config, "-t"]);
-        assert!(output.status.success(), "{worker}: {}", stderr(&output));
+        must(&["exchange", worker, "-c", &site.config, "-t"]);
     }
-    let totals = run(&["exchange", "totals", "-c", &config, "--json"]);
-    assert!(totals.status.success(), "{}", stderr(&totals));
-    let totals: serde_json::Value = serde_json::from_str(&stdout(&totals)).unwrap();
+    let totals = site.totals();
     let expected = (u32::from(credits) * 5 / 4).to_string();
     assert_eq!(totals["wired_in"], expected, "{totals}");
     assert_eq!(totals["reserves"], expected, "{totals}");
@@ -139,32 +132,6 @@ impl Gate {
     }
 }
 
-/// Reads a whole request or answer.
-fn message(stream: &mut TcpStream) -> std::io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    let mut part = [0; 16_384];
-    loop {
-        if let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") {
-            let head = String::from_utf8_lossy(&bytes[..end]).to_ascii_lowercase();
-            let length = head.lines().find_map(|line| line.strip_prefix("content-length:"));
-            let length: usize = length.map_or(0, |length| length.trim().parse().unwrap());
-            if bytes.len() >= end + 4 + length {
-                return Ok(bytes);
-            }
-        }
-        match stream.read(&mut part)? {
-            0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
-            n => bytes.extend_from_slice(&part[..n]),
-        }
-    }
-}
-
-fn totals(config: &str) -> serde_json::Value {
-    let totals = run(&["exchange", "totals", "-c", config, "--json"]);
-    assert!(totals.status.success(), "{}{}", stdout(&totals), stderr(&totals));
-    serde_json::from_str(&stdout(&totals)).unwrap()
-}
-
 /// The identifiers of the transfers that the bank has executed, each once.
 fn executed(bank_port: u16) -> HashSet<String> {
     let mut stream = TcpStream::connect(("127.0.0.1", bank_port)).unwrap();
@@ -188,61 +155,52 @@ fn executed(bank_port: u16) -> HashSet<String> {
 #[test]
 fn worker_programs_are_killed_at_chosen_points_inside_a_page() {
     const CREDITS: u16 = 300;
-    let dir = tempfile::tempdir().unwrap();
-    let (bank_port, exchange_port) = (common::free_port(), common::free_port());
-    let gate = Gate::open(bank_port);
-    let more = "[exchangedb]\nIDLE_RESERVE_EXPIRATION_TIME = 1 s\n";
-    let config = config_with(dir.path(), (bank_port, gate.port), exchange_port, more);
-    let bank = Service::start(dir.path(), "bank", &["bank", "serve", "-c", &config]);
-    wait_for(bank_port, "/taler-bank-integration/config");
-    let serve = ["exchange", "serve", "-c", &config, "--no-workers"];
-    let exchange = Service::start(dir.path(), "exchange", &serve);
-    wait_for(exchange_port, "/wire");
-    assert!(exchange.terminate().0.success());
+    let mut gate = None;
+    let site = Site::configured(|dir, bank_port, exchange_port| {
+        let gateway_port = gate.insert(Gate::open(bank_port)).port;
+        let more = "[exchangedb]\nIDLE_RESERVE_EXPIRATION_TIME = 1 s\n";
+        config_with(dir, (bank_port, gateway_port), exchange_port, more)
+    });
+    let (gate, dir, bank_port) = (gate.expect("it is open"), site.dir.path(), site.bank_port);
+    let bank = site.start_bank();
+    let serve_exchange = || site.serve_exchange(&["--no-workers"]);
+    assert!(serve_exchange().terminate().0.success());
     credit(bank_port, 0, CREDITS);
     let all = (u32::from(CREDITS) * 5 / 4).to_string();
 
     // The next page is fetched while the previous one is booked.
-    let wirewatch = ["exchange", "wirewatch", "-c", &config, "-t", "-S", "50"];
+    let wirewatch = ["exchange", "wirewatch", "-c", &site.config, "-t", "-S", "50"];
     for (pages, most) in [(1, "0"), (2, "62.5"), (3, "187.5")] {
-        gate.kill_at(dir.path(), &wirewatch, "history/incoming", pages, || {});
-        let booked: f64 = totals(&config)["wired_in"].as_str().unwrap().parse().unwrap();
+        gate.kill_at(dir, &wirewatch, "history/incoming", pages, || {});
+        let booked: f64 = site.totals()["wired_in"].as_str().unwrap().parse().unwrap();
         let most: f64 = most.parse().unwrap();
         assert!(booked <= most, "{booked} after {pages} pages");
     }
-    let output = run(&wirewatch);
-    assert!(output.status.success(), "{}", stderr(&output));
-    assert_eq!(totals(&config)["wired_in"], all.as_str());
+    must(&wirewatch);
+    assert_eq!(site.totals()["wired_in"], all.as_str());
 
     // All reserves are closed, with one transfer each.
     std::thread::sleep(Duration::from_millis(1_100));
-    let output = run(&["exchange", "closer", "-c", &config, "-t"]);
-    assert!(output.status.success(), "{}", stderr(&output));
-    let transfer = ["exchange", "transfer", "-c", &config, "-t", "-S", "100"];
+    must(&["exchange", "closer", "-c", &site.config, "-t"]);
+    let transfer = ["exchange", "transfer", "-c", &site.config, "-t", "-S", "100"];
     for answers in [1, 40, 150] {
         let mut before = HashSet::new();
-        gate.kill_at(dir.path(), &transfer, "/transfer", answers, || before = executed(bank_port));
+        gate.kill_at(dir, &transfer, "/transfer", answers, || before = executed(bank_port));
         assert!(!before.is_empty(), "the bank has executed transfers that the exchange has not recorded");
         assert!(executed(bank_port).is_superset(&before));
     }
     // In a service, the killed program's worker ends, and its claims with it.
-    let exchange = Service::start(dir.path(), "exchange", &serve);
-    wait_for(exchange_port, "/wire");
-    gate.kill_at(dir.path(), &transfer, "/transfer", 20, || {});
-    let (left, right) = (
-        Service::start(dir.path(), "transfer", &transfer),
-        Service::start(dir.path(), "transfer", &transfer),
-    );
-    for mut program in [left, right] {
+    let exchange = serve_exchange();
+    gate.kill_at(dir, &transfer, "/transfer", 20, || {});
+    for mut program in [(); 2].map(|()| Service::start(dir, "transfer", &transfer)) {
         assert!(program.wait().success());
     }
     assert_eq!(executed(bank_port).len(), usize::from(CREDITS));
     credit(bank_port, CREDITS, 60);
-    gate.kill_at(dir.path(), &wirewatch, "history/incoming", 1, || {});
-    let output = run(&wirewatch);
-    assert!(output.status.success(), "{}", stderr(&output));
+    gate.kill_at(dir, &wirewatch, "history/incoming", 1, || {});
+    must(&wirewatch);
     assert!(exchange.terminate().0.success());
-    let totals = totals(&config);
+    let totals = site.totals();
     assert_eq!((&totals["wired_out"], &totals["in_flight"]), (&all.as_str().into(), &"0".into()), "{totals}");
     assert_eq!(totals["wired_in"], (u32::from(CREDITS + 60) * 5 / 4).to_string(), "{totals}");
     assert!(bank.terminate().0.success());

@@ -3,13 +3,7 @@
 use crate::common;
 
 use batzen_testkit::postgres::{fresh_database, shared};
-use common::{run, stderr, stdout};
-
-fn json(words: &[&str]) -> serde_json::Value {
-    let output = run(words);
-    assert!(output.status.success(), "{words:?}: {}", stderr(&output));
-    serde_json::from_str(&stdout(&output)).unwrap()
-}
+use common::{by_name, must_json as json, run, stderr, stdout};
 
 #[test]
 fn dbinit_creates_once_and_resets_on_demand() {
@@ -41,9 +35,7 @@ fn the_old_name_and_the_configuration_open_the_same_tables() {
         "[taler]\ncurrency = KUDOS\n[exchange]\ndb = postgres\n[exchangedb-postgres]\nconfig = \"{url}\"\n"
     );
     std::fs::write(&config, text).unwrap();
-    let program = dir.path().join("taler-exchange-dbinit");
-    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_batzen"), &program).unwrap();
-    let output = std::process::Command::new(&program).arg("-c").arg(&config).output().unwrap();
+    let output = by_name(dir.path(), "taler-exchange-dbinit").arg("-c").arg(&config).output().unwrap();
     assert!(output.status.success(), "{}", stderr(&output));
     assert!(output.stdout.is_empty(), "standard output is for data");
     let database = url.rsplit_once('/').unwrap().1;

@@ -1,69 +1,40 @@
 //! A switch as operators start it: one operator alone changes nothing, two together do.
 
-use std::time::Instant;
-
-use batzen_lab::participants::hub::Hub;
 use serde_json::{Value, json};
 
-use crate::common::{PATIENCE, Service, free_port};
-
-const TOKENS: [&str; 2] = ["secret-token:one-and-secret", "secret-token:two-and-secret"];
+use crate::crash::hub::Switch;
 
 struct Scene {
-    hub: Hub,
-    config: String,
-    dir: tempfile::TempDir,
-    service: Option<Service>,
+    switch: Switch,
+    _dir: tempfile::TempDir,
 }
 
 impl Scene {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let (port, admin_port) = (free_port(), free_port());
-        let [one, two] = TOKENS;
-        let text = format!(
-            "[switch]\nDATA_DIR = {}\nBIND_TO = 127.0.0.1\nPORT = {port}\nADMIN_PORT = {admin_port}\nFOUR_EYES = YES\n\
-             APPROVAL_PATIENCE = 2 days\n[switch-operator-one]\nTOKEN = {one}\n[switch-operator-two]\nTOKEN = {two}\n",
-            dir.path().join("data").display()
-        );
-        let config = dir.path().join("switch.conf");
-        std::fs::write(&config, text).unwrap();
-        let config = config.to_str().unwrap().to_owned();
-        let hub = Hub::new(([127, 0, 0, 1], admin_port).into(), TOKENS.map(str::to_owned));
-        let mut scene = Self { hub, config, dir, service: None };
-        scene.start();
-        scene
-    }
-
-    fn start(&mut self) {
-        let arguments = ["switch", "serve", "-c", &self.config];
-        self.service = Some(Service::start(self.dir.path(), "switch", &arguments));
-        let deadline = Instant::now() + PATIENCE;
-        while !self.hub.call(0, "GET", "/health", None).is_ok_and(|(status, _)| status == 200) {
-            self.service.as_mut().unwrap().assert_runs();
-            assert!(Instant::now() < deadline, "the switch does not come up");
-            std::thread::sleep(std::time::Duration::from_millis(10));
-        }
+        let mut switch = Switch::with(dir.path(), "FOUR_EYES = YES\nAPPROVAL_PATIENCE = 2 days\n");
+        switch.start();
+        Self { switch, _dir: dir }
     }
 
     /// Has the first operator try the change alone in every way, and then the second approve it. Returns the
     /// answer to the approval.
     fn change(&self, method: &str, path: &str, body: &Value) -> Value {
         let before = self.books();
-        let (status, answer) = self.hub.call(0, method, path, Some(body)).unwrap();
+        let (status, answer) = self.switch.hub.call(0, method, path, Some(body)).unwrap();
         assert_eq!((status, &answer["state"]), (202, &json!("OPEN")), "{path}: {answer}");
         let approval = format!("/approvals/{}", answer["approvalId"]);
-        let (status, again) = self.hub.call(0, method, path, Some(body)).unwrap();
+        let (status, again) = self.switch.hub.call(0, method, path, Some(body)).unwrap();
         assert_eq!((status, &again), (202, &answer), "{path}: the same again");
         let approve = json!({"decision": "APPROVE"});
-        let (status, answer) = self.hub.call(0, "POST", &approval, Some(&approve)).unwrap();
+        let (status, answer) = self.switch.hub.call(0, "POST", &approval, Some(&approve)).unwrap();
         assert_eq!(
             (status, &answer["errorInformation"]["errorCode"]),
             (403, &json!("3000")),
             "{path}: {answer}"
         );
         assert_eq!(self.books(), before, "{path}: one operator alone has changed something");
-        let (status, answer) = self.hub.call(1, "POST", &approval, Some(&approve)).unwrap();
+        let (status, answer) = self.switch.hub.call(1, "POST", &approval, Some(&approve)).unwrap();
         assert_eq!(status, 200, "{path}: {answer}");
         assert_ne!(self.books(), before, "{path}: two operators have changed nothing");
         answer
@@ -71,18 +42,18 @@ impl Scene {
 
     /// Everything that operators change.
     fn books(&self) -> Vec<Value> {
-        let participants = self.hub.get("/participants").unwrap();
+        let participants = self.switch.hub.get("/participants").unwrap();
         let mut books = vec![participants.clone()];
         for path in
             ["/participants/limits", "/settlementModels", "/settlementWindows", "/settlements", "/balances"]
         {
-            books.push(self.hub.get(path).unwrap());
+            books.push(self.switch.hub.get(path).unwrap());
         }
-        books.push(self.hub.get("/participants/Hub/accounts").unwrap());
+        books.push(self.switch.hub.get("/participants/Hub/accounts").unwrap());
         for one in participants.as_array().unwrap() {
             let name = one["name"].as_str().unwrap();
             for part in ["accounts", "endpoints", "statement"] {
-                books.push(self.hub.get(&format!("/participants/{name}/{part}")).unwrap());
+                books.push(self.switch.hub.get(&format!("/participants/{name}/{part}")).unwrap());
             }
         }
         books
@@ -106,49 +77,49 @@ fn every_change_takes_two_operators() {
     scene.change("PUT", "/participants/alpha", &json!({"isActive": false}));
 
     let (path, funds_in) =
-        scene.hub.funds_request("alpha", "EUR", "recordFundsIn", "500", "deposit").unwrap();
+        scene.switch.hub.funds_request("alpha", "EUR", "recordFundsIn", "500", "deposit").unwrap();
     assert_eq!(post(&path, funds_in)["state"], "COMMITTED");
-    assert_eq!(scene.hub.liquidity("alpha", "EUR").unwrap(), 5_000_000);
+    assert_eq!(scene.switch.hub.liquidity("alpha", "EUR").unwrap(), 5_000_000);
     for (amount, action, state) in
         [("100", "recordFundsOutCommit", "COMMITTED"), ("50", "recordFundsOutAbort", "ABORTED")]
     {
         let request =
-            scene.hub.funds_request("alpha", "EUR", "recordFundsOutPrepareReserve", amount, "payout");
+            scene.switch.hub.funds_request("alpha", "EUR", "recordFundsOutPrepareReserve", amount, "payout");
         let (path, out) = request.unwrap();
         let end = format!("{path}/transfers/{}", out["transferId"].as_str().unwrap());
         assert_eq!(post(&path, out)["state"], "RESERVED");
         assert_eq!(scene.change("PUT", &end, &json!({"action": action}))["state"], state);
     }
-    assert_eq!(scene.hub.liquidity("alpha", "EUR").unwrap(), 4_000_000);
-    let account = scene.hub.get("/participants/alpha/accounts").unwrap()[0]["id"].clone();
+    assert_eq!(scene.switch.hub.liquidity("alpha", "EUR").unwrap(), 4_000_000);
+    let account = scene.switch.hub.get("/participants/alpha/accounts").unwrap()[0]["id"].clone();
     scene.change("PUT", &format!("/participants/alpha/accounts/{account}"), &json!({"isActive": false}));
     assert_eq!(post("/settlementWindows/1", json!({"state": "CLOSED", "reason": "day"}))["state"], "CLOSED");
 
     // A proposal survives a kill, and so do decisions.
-    let (path, funds_in) = scene.hub.funds_request("alpha", "EUR", "recordFundsIn", "7", "deposit").unwrap();
-    let (status, answer) = scene.hub.call(0, "POST", &path, Some(&funds_in)).unwrap();
+    let (path, funds_in) =
+        scene.switch.hub.funds_request("alpha", "EUR", "recordFundsIn", "7", "deposit").unwrap();
+    let (status, answer) = scene.switch.hub.call(0, "POST", &path, Some(&funds_in)).unwrap();
     assert_eq!(status, 202, "{answer}");
     let approval = format!("/approvals/{}", answer["approvalId"]);
     let before = scene.books();
-    scene.service.take().unwrap().kill_9();
-    scene.start();
+    scene.switch.kill_9();
+    scene.switch.start();
     assert_eq!(scene.books(), before);
-    let shown = scene.hub.get(&approval).unwrap();
+    let shown = scene.switch.hub.get(&approval).unwrap();
     assert_eq!(
         (&shown["state"], &shown["currency"], &shown["amount"]),
         (&json!("OPEN"), &json!("EUR"), &json!("7"))
     );
     let approve = json!({"decision": "APPROVE"});
-    assert_eq!(scene.hub.call(0, "POST", &approval, Some(&approve)).unwrap().0, 403);
-    assert_eq!(scene.hub.call(1, "POST", &approval, Some(&approve)).unwrap().0, 200);
-    assert_eq!(scene.hub.liquidity("alpha", "EUR").unwrap(), 4_070_000);
-    for approval in scene.hub.get("/approvals").unwrap().as_array().unwrap() {
+    assert_eq!(scene.switch.hub.call(0, "POST", &approval, Some(&approve)).unwrap().0, 403);
+    assert_eq!(scene.switch.hub.call(1, "POST", &approval, Some(&approve)).unwrap().0, 200);
+    assert_eq!(scene.switch.hub.liquidity("alpha", "EUR").unwrap(), 4_070_000);
+    for approval in scene.switch.hub.get("/approvals").unwrap().as_array().unwrap() {
         assert_eq!(
             (&approval["proposedBy"], &approval["decidedBy"]),
             (&json!("one"), &json!("two")),
             "{approval}"
         );
     }
-    let (status, _) = scene.service.take().unwrap().terminate();
-    assert!(status.success(), "{status}");
+    scene.switch.terminate();
 }

@@ -3,12 +3,10 @@
 
 use crate::common;
 
-use std::path::Path;
-use std::process::Output;
-
 use batzen_testkit::postgres::fresh_database;
-use common::setup::{config_with, credit, register, wait_for};
-use common::{Service, isolated, must, must_json, run, stderr, stdout};
+use common::setup::{credit, on_database, register};
+use common::site::Site;
+use common::{Service, by_name, must, must_json, run, stderr, stdout};
 use serde_json::Value;
 
 const DAY_US: u64 = 86_400_000_000;
@@ -21,81 +19,40 @@ const CLOSED: u16 = 30;
 
 /// An exchange that is not running, with a withdrawal and reserves that were closed.
 struct Books {
-    dir: tempfile::TempDir,
-    config: String,
-    bank_port: u16,
-    exchange_port: u16,
+    site: Site,
     bank: Service,
 }
 
 impl Books {
     fn new(store: &str) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let (bank_port, exchange_port) = (common::free_port(), common::free_port());
-        let config = config_with(dir.path(), (bank_port, bank_port), exchange_port, store);
-        let bank = Service::start(dir.path(), "bank", &["bank", "serve", "-c", &config]);
-        wait_for(bank_port, "/taler-bank-integration/config");
-        must(&["exchange", "dbinit", "-c", &config]);
+        let site = Site::new(store);
+        let bank = site.start_bank();
+        must(&["exchange", "dbinit", "-c", &site.config]);
         // This also opens the exchange's account.
-        credit(bank_port, 0, CLOSED);
-        let books = Self { dir, config, bank_port, exchange_port, bank };
-        let exchange = books.serve();
-        let file = books.dir.path().join("wallet.db");
-        let (exchange_url, bank_url) =
-            (format!("http://localhost:{exchange_port}/"), format!("http://localhost:{bank_port}/"));
-        let withdraw = ["withdraw", "--yes", "--amount", "KUDOS:5", "--exchange", &exchange_url];
-        register(bank_port, "zoe");
-        let login = ["--bank", &bank_url, "--user", "zoe", "--password", "zoe"];
-        let words = [&["wallet", "--wallet", file.to_str().unwrap()][..], &withdraw, &login];
-        must(&words.concat());
+        credit(site.bank_port, 0, CLOSED);
+        let exchange = site.start_exchange();
+        register(site.bank_port, "zoe");
+        site.withdraw("wallet", "KUDOS:5");
         assert!(exchange.terminate().0.success());
-        books.work("wirewatch", 0);
-        books.work("closer", DAYS_40);
-        books.work("transfer", DAYS_40);
-        books
-    }
-
-    fn serve(&self) -> Service {
-        let exchange =
-            Service::start(self.dir.path(), "exchange", &["exchange", "serve", "-c", &self.config]);
-        wait_for(self.exchange_port, "/keys");
-        exchange
-    }
-
-    fn work(&self, worker: &str, later_us: u64) {
-        must(&["exchange", worker, "-t", "-c", &self.config, "-T", &later_us.to_string()]);
-    }
-
-    /// The auditor finds nothing in the exchange's rows at a later time.
-    fn audit(&self, later_us: u64) {
-        let secret = std::fs::read(self.dir.path().join("home/exchange-offline/master.priv")).unwrap();
-        let master = batzen_crypto::EddsaPrivateKey::from_bytes(secret.try_into().unwrap()).public_key();
-        let (master, later) = (master.to_string(), later_us.to_string());
-        let words = ["auditor", "run", "-c", &self.config, "-m", &master, "-T", &later, "--json"];
-        let output = run(&[&words[..], &["--no-bank", "--no-confirmations"]].concat());
-        assert!(output.status.success(), "{}{}", stdout(&output), stderr(&output));
+        site.work("wirewatch", 0);
+        site.work("closer", DAYS_40);
+        site.work("transfer", DAYS_40);
+        Self { site, bank }
     }
 
     fn totals(&self) -> Value {
-        must_json(&["exchange", "totals", "-c", &self.config, "--json"])
+        self.site.totals()
     }
 
     /// Collects garbage at a later time. Returns how many transfers, reserves and locks were removed.
     fn collect(&self, later_us: u64) -> [u64; 3] {
         let later = later_us.to_string();
-        removed(&must_json(&["exchange", "dbinit", "-g", "--json", "-c", &self.config, "-T", &later]))
+        removed(&must_json(&["exchange", "dbinit", "-g", "--json", "-c", &self.site.config, "-T", &later]))
     }
 }
 
 fn removed(facts: &Value) -> [u64; 3] {
     ["transfers", "reserves", "nonces"].map(|kind| facts["collected"][kind]["removed"].as_u64().unwrap())
-}
-
-/// Runs a program by its old name.
-fn by_old_name(dir: &Path, name: &str, arguments: &[&str]) -> Output {
-    let program = dir.join(name);
-    std::os::unix::fs::symlink(common::batzen_path(), &program).unwrap();
-    isolated(&program).args(arguments).output().unwrap()
 }
 
 fn garbage_is_collected(store: &str) {
@@ -107,8 +64,9 @@ fn garbage_is_collected(store: &str) {
     assert_eq!(books.totals(), before);
 
     let later = YEARS_9.to_string();
-    let arguments = ["-g", "-c", &books.config, "-T", &later];
-    let output = by_old_name(books.dir.path(), "taler-exchange-dbinit", &arguments);
+    let arguments = ["-g", "-c", &books.site.config, "-T", &later];
+    let mut program = by_name(books.site.dir.path(), "taler-exchange-dbinit");
+    let output = program.args(arguments).output().unwrap();
     assert!(output.status.success(), "{}", stderr(&output));
     let table = stdout(&output);
     let reserves = table.lines().find(|line| line.starts_with("reserves")).unwrap();
@@ -118,18 +76,20 @@ fn garbage_is_collected(store: &str) {
     assert!(counts[2] >= 3 * all, "with credits, closings or withdrawals: {table}");
     assert_eq!(books.totals(), before);
     assert_eq!(books.collect(YEARS_9), [0, 0, 0], "it is all gone");
-    books.audit(YEARS_9);
+    // The auditor finds nothing in the exchange's rows at a later time.
+    let (audited, report) = books.site.audit(YEARS_9);
+    assert!(audited.status.success(), "{report:#}{}", stderr(&audited));
 
     // The service works, and collects garbage itself if it has the store open.
-    let exchange = books.serve();
+    let exchange = books.site.start_exchange();
     assert_eq!(books.collect(0), [0, 0, 0]);
     assert!(exchange.terminate().0.success());
     // The bank's old rows are not imported again, but new ones are.
-    books.work("wirewatch", 0);
+    books.site.work("wirewatch", 0);
     assert_eq!(books.totals(), before);
-    credit(books.bank_port, CLOSED, 4);
+    credit(books.site.bank_port, CLOSED, 4);
     for (worker, later_us) in [("wirewatch", 0), ("closer", DAYS_40), ("transfer", DAYS_40)] {
-        books.work(worker, later_us);
+        books.site.work(worker, later_us);
     }
     let after = books.totals();
     for term in ["wired_in", "wired_out"] {
@@ -147,8 +107,7 @@ fn garbage_is_collected_from_an_embedded_store() {
 
 #[test]
 fn garbage_is_collected_from_postgresql() {
-    let url = fresh_database();
-    garbage_is_collected(&format!("[exchange]\nDB = postgres\n[exchangedb-postgres]\nCONFIG = \"{url}\"\n"));
+    garbage_is_collected(&on_database(&fresh_database()));
 }
 
 #[test]

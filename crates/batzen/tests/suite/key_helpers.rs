@@ -2,17 +2,15 @@
 
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use batzen_crypto::PlanchetMasterSecret;
 use batzen_protocol::api::exchange::CsrWithdrawRequest;
 
-use crate::common::customer::go_on;
-use crate::common::drop_in::{DropIn, wait_until};
+use crate::common::customer::Crowd;
+use crate::common::drop_in::DropIn;
 use crate::common::setup::{get, wait_for};
-use crate::common::{PATIENCE, Service, stderr};
+use crate::common::{PATIENCE, Service, end, stderr, until};
 use crate::crash::coins::{Denom, Shop};
 
 const KINDS: [&str; 3] = ["rsa", "cs", "eddsa"];
@@ -94,7 +92,8 @@ async fn key_helpers_sign_for_a_service_that_never_sees_a_private_key() {
 
     // The service starts first. It says once what is missing and what to do, and waits.
     let mut exchange = set_up.start("taler-exchange-httpd");
-    wait_until(|| set_up.log("taler-exchange-httpd").contains("no answer from the key helpers"));
+    let misses = || set_up.log("taler-exchange-httpd").contains("no answer from the key helpers");
+    until("the service does not miss its helpers", misses);
     assert_ne!(get(set_up.exchange_port(), "/management/keys"), 200);
     tokio::time::sleep(Duration::from_millis(1500)).await;
     let log = set_up.log("taler-exchange-httpd");
@@ -106,7 +105,7 @@ async fn key_helpers_sign_for_a_service_that_never_sees_a_private_key() {
 
     // With two of three it still waits, and names the third.
     let mut helpers = vec![set_up.start_helper("rsa"), set_up.start_helper("eddsa")];
-    wait_until(|| {
+    until("the service does not name the third", || {
         let log = set_up.log("taler-exchange-httpd");
         let last = log.lines().last().unwrap_or_default().to_owned();
         last.contains("secmod-cs") && !last.contains("secmod-rsa") && !last.contains("secmod-eddsa")
@@ -130,21 +129,14 @@ async fn key_helpers_sign_for_a_service_that_never_sees_a_private_key() {
 
     // Customers withdraw and pay while each helper is killed and comes back; no request fails.
     let wirewatch = set_up.start("taler-exchange-wirewatch");
-    let (ends, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-    let mut load = tokio::task::JoinSet::new();
-    for _ in 0..3 {
-        load.spawn(Arc::clone(&set_up.customer).load(Arc::clone(&ends), Arc::clone(&done)));
-    }
-    go_on(&done, 20, &mut load).await;
+    let mut crowd = Crowd::start(&set_up.customer, 3);
+    crowd.go_on(20).await;
     for (number, kind) in KINDS.into_iter().enumerate() {
         helpers[number].kill_9();
         helpers[number] = set_up.start_helper(kind);
-        go_on(&done, 20, &mut load).await;
+        crowd.go_on(20).await;
     }
-    ends.store(true, Ordering::Release);
-    while let Some(ended) = load.join_next().await {
-        ended.unwrap();
-    }
+    crowd.end().await;
 
     // No private key is or was in the service.
     assert_opens_no_keys(&exchange);
@@ -165,7 +157,7 @@ async fn key_helpers_sign_for_a_service_that_never_sees_a_private_key() {
     let revoked = denoms.iter().find(|denom| denom.is_cs()).unwrap();
     let before = secrets(&set_up, &["cs"]);
     set_up.offline(&["revoke-denomination", &revoked.hash.to_string(), "upload"]);
-    wait_until(|| {
+    until("the revoked key is not replaced", || {
         let now = secrets(&set_up, &["cs"]);
         now.len() == before.len() && now != before
     });
@@ -196,9 +188,7 @@ async fn key_helpers_sign_for_a_service_that_never_sees_a_private_key() {
     assert!(set_up.log("taler-exchange-httpd").contains("taler-exchange-secmod-cs was lost"));
     helpers.push(set_up.start_helper("cs"));
     set_up.customer.withdraw_and_pay(&reserve, cs, &Shop::new("bakery")).await;
-    for service in helpers.into_iter().chain([exchange, wirewatch, bank]) {
-        assert!(service.terminate().0.success());
-    }
+    end(helpers.into_iter().chain([exchange, wirewatch, bank]));
 }
 
 /// Checks the behaviour that a supervisor of a key helper relies on.
@@ -207,7 +197,7 @@ fn a_key_helper_ends_on_a_signal_and_its_socket_can_be_bound_again_at_once() {
     let set_up = DropIn::new("");
     for kind in KINDS {
         let helper = set_up.start_helper(kind);
-        wait_until(|| !key_files(&set_up, kind).is_empty());
+        until("the helper makes no keys", || !key_files(&set_up, kind).is_empty());
         let keys = secrets(&set_up, &[kind]);
 
         // A second one on the same socket is refused with one line.
@@ -252,7 +242,5 @@ fn keys_of_the_service_and_of_helpers_are_the_same_files() {
     set_up.must("taler-config", &["-s", "exchange-standalone", "-o", "enabled", "-V", "YES"]);
     let refused = set_up.run("taler-exchange-httpd", &[]);
     assert!(!refused.status.success() && stderr(&refused).contains("KEY_HELPERS"), "{}", stderr(&refused));
-    for service in helpers.into_iter().chain([exchange]) {
-        assert!(service.terminate().0.success());
-    }
+    end(helpers.into_iter().chain([exchange]));
 }

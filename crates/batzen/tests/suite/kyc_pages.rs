@@ -7,8 +7,9 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use common::browser::Browser;
-use common::setup::{config_with, wait_for};
-use common::{PATIENCE, Service, batzen, free_port, run, stderr, stdout};
+use common::setup::config_with;
+use common::site::Site;
+use common::{PATIENCE, Service, batzen, must, must_json, stderr, stdout};
 use serde_json::{Value, json};
 
 /// The limits of unidentified customers: they withdraw less than 5.
@@ -45,69 +46,63 @@ KYC_OAUTH2_CLIENT_ID = exchange
 KYC_OAUTH2_CLIENT_SECRET = secret
 ";
 
-struct Site {
-    dir: tempfile::TempDir,
+/// An exchange with limits and two officers.
+struct Office {
+    site: Site,
     bank: String,
     exchange: String,
     _services: [Service; 2],
 }
 
-impl Site {
+impl Office {
     fn start(limits: &str) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let (bank_port, exchange_port) = (free_port(), free_port());
-        let mut limits = limits.replace("{BANK}", &format!("http://localhost:{bank_port}/"));
-        for name in ["alice", "bob"] {
-            let file = dir.path().join(name);
-            let made = run(&["exchange", "kyc", "officer", name, "--token-file", file.to_str().unwrap()]);
-            assert!(made.status.success(), "{}", stderr(&made));
-            limits.push_str(&stdout(&made));
-        }
-        let config = config_with(dir.path(), (bank_port, bank_port), exchange_port, &limits);
-        let bank = Service::start(dir.path(), "bank", &["bank", "serve", "--config", &config]);
-        wait_for(bank_port, "/taler-bank-integration/config");
-        let url = |port| format!("http://localhost:{port}/");
-        let exchange = Service::start(dir.path(), "exchange", &["exchange", "serve", "--config", &config]);
-        wait_for(exchange_port, "/keys");
-        Self { dir, bank: url(bank_port), exchange: url(exchange_port), _services: [bank, exchange] }
+        let site = Site::configured(|dir, bank_port, exchange_port| {
+            let mut limits = limits.replace("{BANK}", &format!("http://localhost:{bank_port}/"));
+            for name in ["alice", "bob"] {
+                let file = dir.join(name);
+                let officer = ["exchange", "kyc", "officer", name, "--token-file"];
+                limits.push_str(&must(&[&officer[..], &[file.to_str().unwrap()]].concat()));
+            }
+            config_with(dir, (bank_port, bank_port), exchange_port, &limits)
+        });
+        let services = [site.start_bank(), site.start_exchange()];
+        Self { bank: site.bank_url(), exchange: site.exchange_url(), site, _services: services }
     }
 
     fn token(&self, name: &str) -> String {
-        std::fs::read_to_string(self.dir.path().join(name)).unwrap().trim().to_owned()
+        std::fs::read_to_string(self.site.path(name)).unwrap().trim().to_owned()
     }
 
     fn wallet(&self, arguments: &[&str]) -> std::process::Command {
         let mut command = batzen();
-        let file = self.dir.path().join("zoe.db");
-        command.arg("wallet").arg("--wallet").arg(file).args(arguments);
+        command.arg("wallet").arg("--wallet").arg(self.site.path("zoe.db")).args(arguments);
         command
     }
 
     fn officer(&self, arguments: &[&str], name: &str) -> Value {
-        let file = self.dir.path().join(name);
+        let file = self.site.path(name);
         let access = ["--exchange", &self.exchange, "--token-file", file.to_str().unwrap(), "--json"];
-        let output = run(&[&["exchange", "kyc"][..], arguments, &access].concat());
-        assert!(output.status.success(), "{}", stderr(&output));
-        serde_json::from_str(&stdout(&output)).unwrap()
+        must_json(&[&["exchange", "kyc"][..], arguments, &access].concat())
     }
 }
 
 /// The page that the wallet names when a withdrawal is stopped.
-fn page_of(site: &Site, path: &str) -> String {
-    let arguments = ["withdraw", "--exchange", &site.exchange, "--amount", "KUDOS:8", "--bank", &site.bank];
-    let log = site.dir.path().join("withdrawing");
+fn page_of(office: &Office, path: &str) -> String {
+    let arguments =
+        ["withdraw", "--exchange", &office.exchange, "--amount", "KUDOS:8", "--bank", &office.bank];
+    let log = office.site.path("withdrawing");
     // The wallet is closed meanwhile; the money stays in the reserve.
     let at_once = ["--user", "zoe", "--password", "zoe", "--yes", "--wait", "0"];
-    let begun = site.wallet(&[&arguments[..], &at_once].concat()).output().unwrap();
+    let begun = office.wallet(&[&arguments[..], &at_once].concat()).output().unwrap();
     std::fs::write(&log, &begun.stderr).unwrap();
     let deadline = Instant::now() + PATIENCE;
     loop {
-        let ran = site.wallet(&["run", "--once"]).output().unwrap();
+        let ran = office.wallet(&["run", "--once"]).output().unwrap();
         let words = stdout(&ran) + &stderr(&ran);
         if let Some(url) = words.split_whitespace().find(|word| word.contains(path)) {
             return url.to_owned();
         }
-        let log = std::fs::read_to_string(site.dir.path().join("withdrawing")).unwrap_or_default();
+        let log = std::fs::read_to_string(office.site.path("withdrawing")).unwrap_or_default();
         assert!(Instant::now() < deadline, "the withdrawal was not stopped: {words}{log}");
         std::thread::sleep(Duration::from_millis(100));
     }
@@ -128,14 +123,10 @@ fn fill_in(browser: &Browser, name: &str) {
     browser.run("document.querySelector('#form button').click()");
 }
 
-fn log_in(browser: &Browser, site: &Site, token: &str) {
-    browser.open(&format!("{}kyc-officer", site.exchange));
+fn log_in(browser: &Browser, office: &Office, token: &str) {
+    browser.open(&format!("{}kyc-officer", office.exchange));
     browser.run(&format!("document.getElementById('token').value = {}", json!(token)));
     browser.run("document.querySelector('#login button').click()");
-}
-
-fn until_note(browser: &Browser, text: &str) {
-    browser.until(&format!("document.getElementById('note').innerText.includes({})", json!(text)));
 }
 
 fn decide(browser: &Browser, verb: &str, reason: &str) {
@@ -148,13 +139,13 @@ fn decide(browser: &Browser, verb: &str, reason: &str) {
 
 #[test]
 fn a_stopped_customer_is_identified_in_the_browser_and_the_wallet_goes_on() {
-    let site = Site::start(LIMITS);
-    let page = page_of(&site, "/kyc-form/");
+    let office = Office::start(LIMITS);
+    let page = page_of(&office, "/kyc-form/");
 
     let browser = Browser::start();
     browser.resize(390, 844, true);
     browser.open(&page.replace("token=", "token=X"));
-    until_note(&browser, "not valid");
+    browser.until_text("note", "not valid");
     browser.open(&page);
     browser.until("document.getElementById('form').offsetParent");
     browser.audit("kyc-form");
@@ -162,55 +153,53 @@ fn a_stopped_customer_is_identified_in_the_browser_and_the_wallet_goes_on() {
     browser.run("document.querySelector('#form button').click()");
     assert_eq!(browser.run("return document.querySelector('#form :invalid').id"), json!("full_name"));
     fill_in(&browser, "Zoe <b>Example</b>");
-    until_note(&browser, "An officer of the exchange will decide");
+    browser.until_text("note", "An officer of the exchange will decide");
     browser.audit("kyc-submitted");
 
     browser.resize(1280, 900, false);
-    log_in(&browser, &site, "guess");
-    until_note(&browser, "Not logged in");
-    log_in(&browser, &site, &site.token("alice"));
+    log_in(&browser, &office, "guess");
+    browser.until_text("note", "Not logged in");
+    log_in(&browser, &office, &office.token("alice"));
     browser.until("document.querySelector('.case')");
     // What the customer has entered is text, whatever it looks like.
     assert_eq!(browser.run("return document.querySelector('.case b') === null"), json!(true));
     assert!(browser.run("return document.body.innerText").as_str().unwrap().contains("Zoe <b>Example</b>"));
     browser.audit("kyc-officer");
     decide(&browser, "Approve", "");
-    until_note(&browser, "say why");
+    browser.until_text("note", "say why");
     decide(&browser, "Reject", "not a name");
-    until_note(&browser, "Rejected");
+    browser.until_text("note", "Rejected");
 
     browser.open(&page);
-    until_note(&browser, "could not confirm");
+    browser.until_text("note", "could not confirm");
     fill_in(&browser, "Zoe Example");
-    until_note(&browser, "will decide");
-    log_in(&browser, &site, &site.token("bob"));
+    browser.until_text("note", "will decide");
+    log_in(&browser, &office, &office.token("bob"));
     decide(&browser, "Approve", "saw the passport");
-    until_note(&browser, "Approved");
-    assert_eq!(site.officer(&["cases"], "alice"), json!([]));
+    browser.until_text("note", "Approved");
+    assert_eq!(office.officer(&["cases"], "alice"), json!([]));
 
-    let mut finished = site.wallet(&["run", "--timeout", "60"]).stdout(Stdio::null()).spawn().unwrap();
+    let mut finished = office.wallet(&["run", "--timeout", "60"]).stdout(Stdio::null()).spawn().unwrap();
     assert!(finished.wait().unwrap().success());
-    let balance = stdout(&site.wallet(&["balance"]).output().unwrap());
+    let balance = stdout(&office.wallet(&["balance"]).output().unwrap());
     assert!(balance.contains("KUDOS:8"), "{balance}");
     browser.open(&page);
-    until_note(&browser, "You are identified");
-    let is_refusal = |line: &String| line.contains("responded with a status of 4");
-    let said: Vec<String> = browser.console().into_iter().filter(|line| !is_refusal(line)).collect();
-    assert!(said.is_empty(), "the console says {said:?}");
+    browser.until_text("note", "You are identified");
+    browser.assert_quiet();
 }
 
 #[test]
 fn a_customer_sees_the_account_before_the_provider() {
-    let site = Site::start(LOGIN);
-    let page = page_of(&site, "/kyc-login/");
+    let office = Office::start(LOGIN);
+    let page = page_of(&office, "/kyc-login/");
     let browser = Browser::start();
     browser.resize(390, 844, true);
     browser.open(&page);
     let text = browser.run("return document.body.innerText");
     let text = text.as_str().unwrap();
-    assert!(text.contains("payto://x-taler-bank/localhost/zoe") && text.contains(&site.exchange), "{text}");
+    assert!(text.contains("payto://x-taler-bank/localhost/zoe") && text.contains(&office.exchange), "{text}");
     browser.audit("kyc-login");
     browser.run("document.querySelector('form button').click()");
-    browser.until(&format!("location.href.startsWith({})", json!(site.bank)));
+    browser.until(&format!("location.href.startsWith({})", json!(office.bank)));
     assert_eq!(browser.run("return location.search.includes('redirect_uri=')"), json!(true));
 }

@@ -5,28 +5,17 @@ use crate::common;
 use std::io::Write;
 use std::path::Path;
 use std::process::Stdio;
-use std::time::{Duration, Instant};
 
 use batzen_http::client::{Client, ClientOptions};
 use common::damage::{assert_damage_is_refused, last_frame};
-use common::{PATIENCE, Service, batzen, run, run_lab, stderr, stdout};
+use common::{Service, batzen, run, run_lab, stderr, stdout};
 use serde_json::Value;
 
 /// Starts a ledger on free ports, and reads its addresses from its output.
 fn serve(dir: &Path, words: &[&str]) -> (Service, Vec<String>) {
     let mut arguments = vec!["ledger", "serve", "--tcp", "127.0.0.1:0", "--http", "127.0.0.1:0"];
     arguments.extend(words);
-    let mut service = Service::start(dir, "ledger", &arguments);
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let text = std::fs::read_to_string(dir.join("ledger.log")).unwrap();
-        if let Some(line) = text.lines().find_map(|line| line.strip_prefix("ledger ready: ")) {
-            return (service, line.split(' ').map(str::to_owned).collect());
-        }
-        service.assert_runs();
-        assert!(Instant::now() < deadline, "the ledger does not come up: {text}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    Service::start_ready(dir, "ledger", &arguments)
 }
 
 fn client(url: &str, words: &[&str], stdin: &str) -> std::process::Output {
@@ -100,8 +89,7 @@ async fn a_ledger_is_served_queried_and_inspected() {
     let bearer = format!("Bearer {}", token.trim());
     let reply = ask("v1/events").header("authorization", &bearer).send().await.unwrap();
     assert!(String::from_utf8(reply.body.to_vec()).unwrap().contains("\"single_phase\""));
-    let page = web.get(format!("{http}metrics")).send().await.unwrap();
-    let page = String::from_utf8(page.body.to_vec()).unwrap();
+    let page = common::http::page(&web, &format!("{http}metrics")).await;
     assert!(page.contains("\nbatzen_ledger_transfers 1\n"), "{page}");
     assert!(page.contains("batzen_ledger_net_requests_total{kind=\"create_transfers\"} 2"), "{page}");
 

@@ -2,10 +2,9 @@
 //! are told to although it is silent. `tigerbeetle.rs` plays the same scenes with TigerBeetle.
 
 use crate::common;
-use crate::crash::customers::Dice;
 use crate::crash::deployment::Deployment;
 use crate::crash::hub::Switch;
-use crate::crash::{run, transfers};
+use crate::crash::run;
 use crate::{crash_switch, kills};
 
 use std::net::TcpListener;
@@ -13,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use batzen_ledger::QueryFilter;
-use common::{PATIENCE, Service, free_port};
+use common::{PATIENCE, Service, free_port, until};
 
 const SIGSTOP: i32 = 19;
 const SIGCONT: i32 = 18;
@@ -155,11 +154,7 @@ pub(crate) fn services_end(dir: &Path, ledger: &mut impl Elsewhere) {
                 common::setup::ask(bank_port, "POST /taler-wire-gateway/exchange/admin/add-incoming", body)
             });
         });
-        let deadline = Instant::now() + PATIENCE;
-        while common::setup::get(bank_port, "/ready") == 200 {
-            assert!(Instant::now() < deadline, "the bank is ready without its ledger");
-            std::thread::sleep(Duration::from_millis(100));
-        }
+        until("the bank is ready without its ledger", || common::setup::get(bank_port, "/ready") != 200);
         bank.signal(SIGTERM);
         switch.service().signal(SIGTERM);
         let status = ends_promptly(&mut bank);
@@ -175,9 +170,7 @@ pub(crate) async fn the_bank_goes_on(ledger: &mut impl Elsewhere) {
     let cycles = run::number("BATZEN_SOAK_CYCLES").unwrap_or(4);
     let url = ledger.url();
     let mut deployment = Deployment::on_ledger(run::client(), &url);
-    let mut bytes = [0; 8];
-    batzen_crypto::fill_random(&mut bytes);
-    let dice = Dice::new(u64::from_le_bytes(bytes));
+    let dice = run::dice();
     let kill = |deployment: &mut Deployment, cycle: u64| match cycle % 3 {
         0 => {
             deployment.bank().kill_9();
@@ -189,8 +182,7 @@ pub(crate) async fn the_bank_goes_on(ledger: &mut impl Elsewhere) {
     assert!(found.is_empty(), "{} problems, the first: {:?}", found.len(), found.first());
     deployment.stop();
     let data = deployment.path("bank");
-    let output = tokio::task::block_in_place(|| common::run(&["bank", "totals", &data, "--ledger", &url]));
-    assert!(output.status.success(), "{}", common::stderr(&output));
+    tokio::task::block_in_place(|| common::must(&["bank", "totals", &data, "--ledger", &url]));
     println!(
         "{cycles} kills of ledger and bank; {acknowledged} orders acknowledged; lost 0, twice 0; the books add up"
     );
@@ -241,11 +233,9 @@ fn services_wait_for_the_ledger() {
     let mut switch = Switch::on_ledger(dir.path(), &silent);
     switch.launch();
     for name in ["bank", "switch"] {
-        let deadline = Instant::now() + PATIENCE;
-        while !std::fs::read_to_string(dir.path().join(format!("{name}.log"))).unwrap().contains(&silent) {
-            assert!(Instant::now() < deadline, "the {name} does not say which ledger is missing");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        let log = dir.path().join(format!("{name}.log"));
+        let failure = format!("the {name} does not say which ledger is missing");
+        until(&failure, || std::fs::read_to_string(&log).unwrap().contains(&silent));
     }
     bank.assert_runs();
     switch.service().assert_runs();
@@ -272,7 +262,7 @@ async fn a_bank_goes_on_when_its_ledger_is_killed() {
     own.process().kill_9();
     let data = dir.path().join("elsewhere");
     let verified = tokio::task::block_in_place(|| {
-        transfers::facts(&["ledger", "verify", data.to_str().unwrap(), "--json"])
+        common::must_json(&["ledger", "verify", data.to_str().unwrap(), "--json"])
     });
     assert!(verified["transfers"].as_u64().unwrap() > 0, "{verified}");
 }

@@ -13,16 +13,15 @@ use batzen_protocol::signatures::{MasterSigningKeyValidity, SignedMessage};
 use batzen_protocol::{MoneySum, Timestamp};
 use serde_json::Value;
 
-use crate::common::setup::{ask, config_with, register, wait_for};
-use crate::common::{PATIENCE, Service, batzen, free_port, must, must_json, run, stderr, stdout};
+use crate::common::setup::{ask, keygen, on_database, register, wait_for};
+use crate::common::site::Site;
+use crate::common::{PATIENCE, Service, end, free_port, must, run, stderr, stdout, until};
 
 const PAYTO: &str = "payto://x-taler-bank/localhost/zoe?receiver-name=zoe";
 
 /// A bank, an exchange that publishes when it is told to, and a wallet.
 struct World {
-    dir: tempfile::TempDir,
-    config: String,
-    ports: (u16, u16),
+    site: Site,
     services: Vec<Service>,
 }
 
@@ -36,40 +35,30 @@ fn read<T: serde::de::DeserializeOwned>(path: &Path) -> T {
 
 impl World {
     fn new(section: &str) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let ports = (free_port(), free_port());
-        let config = config_with(dir.path(), (ports.0, ports.0), ports.1, section);
-        let bank = Service::start(dir.path(), "bank", &["bank", "serve", "-c", &config]);
-        wait_for(ports.0, "/taler-bank-integration/config");
-        register(ports.0, "exchange");
+        let site = Site::new(section);
+        let bank = site.start_bank();
+        register(site.bank_port, "exchange");
         if section.contains("DB = postgres") {
-            must(&["exchange", "dbinit", "-c", &config]);
+            must(&["exchange", "dbinit", "-c", &site.config]);
         }
-        let mut world = Self { dir, config, ports, services: vec![bank] };
+        let mut world = Self { site, services: vec![bank] };
         world.start_exchange();
         world
     }
 
     /// Its workers run as programs, so that nobody publishes by himself.
     fn start_exchange(&mut self) {
-        for (name, args) in [
-            ("exchange", &["exchange", "serve", "--no-workers"][..]),
-            ("wirewatch", &["exchange", "wirewatch"]),
-        ] {
-            let args = [args, &["-c", &self.config]].concat();
-            self.services.push(Service::start(self.dir.path(), name, &args));
-        }
-        wait_for(self.ports.1, "/ready");
+        self.services.push(self.site.start("exchange", &["exchange", "serve", "--no-workers"]));
+        self.services.push(self.site.start("wirewatch", &["exchange", "wirewatch"]));
+        wait_for(self.site.exchange_port, "/ready");
     }
 
     fn stop_exchange(&mut self) {
-        for service in self.services.drain(1..).rev() {
-            assert!(service.terminate().0.success());
-        }
+        end(self.services.drain(1..).rev());
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        self.dir.path().join(name)
+        self.site.path(name)
     }
 
     fn published(&self) -> PathBuf {
@@ -77,9 +66,7 @@ impl World {
     }
 
     fn wallet(&self, words: &[&str]) -> Output {
-        let mut command = batzen();
-        command.args(["wallet", "--json", "-y", "--wallet"]).arg(self.path("wallet.db")).args(words);
-        command.output().unwrap()
+        self.site.wallet("wallet", &[&["--json", "-y"][..], words].concat())
     }
 
     #[track_caller]
@@ -90,21 +77,7 @@ impl World {
     }
 
     fn withdraw(&self) {
-        let bank = format!("http://localhost:{}/", self.ports.0);
-        let exchange = format!("http://localhost:{}/", self.ports.1);
-        self.must_wallet(&[
-            "withdraw",
-            "--bank",
-            &bank,
-            "--exchange",
-            &exchange,
-            "--user",
-            "zoe",
-            "--password",
-            "zoe",
-            "--amount",
-            "KUDOS:9",
-        ]);
+        self.site.withdraw("wallet", "KUDOS:9");
     }
 
     /// Publishes until an epoch ends after now.
@@ -120,7 +93,7 @@ impl World {
     fn publish_at(&self, shift: &str) {
         let (wanted, deadline) = (now(), Instant::now() + PATIENCE);
         loop {
-            must(&["exchange", "liabilities", "-t", "-c", &self.config, "--timetravel", shift]);
+            must(&["exchange", "liabilities", "-t", "-c", &self.site.config, "--timetravel", shift]);
             let index = std::fs::read(self.published().join("index.json"));
             let index = index.ok().map(|bytes| parse::<Index>(&bytes).unwrap());
             if index.is_some_and(|index| index.epochs.last().is_some_and(|last| last.end > wanted)) {
@@ -131,17 +104,10 @@ impl World {
         }
     }
 
-    fn master(&self) -> EddsaPrivateKey {
-        let secret = std::fs::read(self.path("home/exchange-offline/master.priv")).unwrap();
-        EddsaPrivateKey::from_bytes(secret.try_into().unwrap())
-    }
-
     fn auditor(&self, words: &[&str]) -> Output {
-        let key = self.master().public_key().to_string();
-        let mut command = batzen();
-        command.args(["auditor", "liabilities", "--json", "-c", &self.config, "-m", &key]).args(words);
-        command.args(["--timetravel", LATER]);
-        command.output().unwrap()
+        let key = self.site.master().public_key().to_string();
+        let liabilities = ["auditor", "liabilities", "--json", "-m", &key, "--timetravel", LATER];
+        self.site.run(&[&liabilities[..], words].concat())
     }
 
     /// An auditor's words without findings.
@@ -177,7 +143,7 @@ impl World {
         change_leaves: impl Fn(Kind, &mut Vec<Leaf>, u128),
         change_part: impl Fn(Kind, &mut Part),
     ) -> PathBuf {
-        let (from, to, master) = (self.published(), self.path(name), self.master());
+        let (from, to, master) = (self.published(), self.path(name), self.site.master());
         let online = EddsaPrivateKey::from_bytes([9; 32]);
         let (start, expire, end) = (Timestamp::ZERO, Timestamp::from_secs(1 << 33), Timestamp::NEVER);
         let validity = MasterSigningKeyValidity { start, expire, end, signkey_pub: online.public_key() };
@@ -316,22 +282,20 @@ fn coins_are_counted_and_whoever_leaves_one_out_is_caught() {
 
     // What is published is what the balance sheet says.
     world.stop_exchange();
-    let totals = must_json(&["exchange", "totals", "-c", &world.config, "--json"]);
+    let totals = world.site.totals();
     let outstanding = totals["outstanding"].as_str().unwrap();
     assert_eq!(report["report"]["outstanding"].as_str().unwrap(), format!("KUDOS:{outstanding}"));
 
     // The auditor comes to the same, and confirms it, which the wallet sees.
-    must(&["auditor", "init", "-c", &world.config]);
-    let right = world.auditor(&["--from", &dir]);
-    assert!(right.status.success(), "{}{}", stdout(&right), stderr(&right));
-    let outcome: Value = serde_json::from_str(&stdout(&right)).unwrap();
+    must(&["auditor", "init", "-c", &world.site.config]);
+    let outcome = world.found_nothing(&["--from", &dir]);
     let epochs = report["report"]["epochs"].as_u64().unwrap();
     assert_eq!(outcome["confirmed"].as_array().unwrap().len() as u64, epochs);
     let again: Value = serde_json::from_str(&stdout(&world.auditor(&["--from", &dir]))).unwrap();
     assert_eq!(again["confirmed"], serde_json::json!([]));
     let port = free_port();
-    let args = ["auditor", "serve", "-c", &world.config, "--port", &port.to_string(), "--bind", "127.0.0.1"];
-    let auditor = Service::start(world.dir.path(), "auditor", &args);
+    let serve = ["auditor", "serve", "--port", &port.to_string(), "--bind", "127.0.0.1"];
+    let auditor = world.site.start("auditor", &serve);
     wait_for(port, "/ready");
     let secret = std::fs::read(world.path("home/auditor/offline-keys/auditor.priv")).unwrap();
     let key = EddsaPrivateKey::from_bytes(secret.try_into().unwrap()).public_key().to_string();
@@ -360,32 +324,20 @@ fn cheats(world: &World, honest: &str) {
     assert!(!all_leaves(Path::new(omitting)).contains_key(&victim));
     let proof = world.path("proof.json");
     // This wallet has seen the honest statements: that there are others is proof enough.
-    let output = world.wallet(&[
-        "verify-exchange",
-        "--from",
-        omitting,
-        "--no-receipts",
-        "--evidence",
-        proof.to_str().unwrap(),
-    ]);
+    let verify =
+        ["verify-exchange", "--from", omitting, "--no-receipts", "--evidence", proof.to_str().unwrap()];
+    let output = world.wallet(&verify);
     assert_eq!(output.status.code(), Some(7), "{}{}", stdout(&output), stderr(&output));
     let judged = must(&["liabilities", "check-evidence", proof.to_str().unwrap()]);
     assert!(judged.contains("two statements for epoch"), "{judged}");
     std::fs::remove_file(&proof).unwrap();
     // Another one finds its coin missing, and proves it with the receipt.
     std::fs::copy(world.path("before.db"), world.path("wallet.db")).unwrap();
-    let output = world.wallet(&[
-        "verify-exchange",
-        "--from",
-        omitting,
-        "--no-receipts",
-        "--evidence",
-        proof.to_str().unwrap(),
-    ]);
+    let output = world.wallet(&verify);
     assert_eq!(output.status.code(), Some(7), "{}{}", stdout(&output), stderr(&output));
     let report: Value = serde_json::from_str(&stdout(&output)).unwrap();
     assert_eq!((count(&report, "missing"), count(&report, "frauds")), (1, 1), "{report}");
-    let master = world.master().public_key().to_string();
+    let master = world.site.master().public_key().to_string();
     let judged = must(&["liabilities", "check-evidence", proof.to_str().unwrap(), "--master-key", &master]);
     assert!(judged.contains("does not count it"), "{judged}");
     let mut changed: Value = serde_json::from_slice(&std::fs::read(&proof).unwrap()).unwrap();
@@ -450,12 +402,11 @@ fn a_killed_publisher_leaves_no_leaf_out_and_counts_none_twice() {
     world.must_wallet(&["deposit", "KUDOS:3.5", PAYTO]);
     world.must_wallet(&["run", "--timeout", "30"]);
     world.stop_exchange();
-    must(&["auditor", "init", "-c", &world.config]);
+    must(&["auditor", "init", "-c", &world.site.config]);
     let dir = world.published().to_str().unwrap().to_owned();
     let mut pause_ms = 20;
     for _ in 0..24 {
-        let args = ["exchange", "liabilities", "-t", "-c", &world.config];
-        let mut program = Service::start(world.dir.path(), "liabilities", &args);
+        let mut program = world.site.start("liabilities", &["exchange", "liabilities", "-t"]);
         std::thread::sleep(Duration::from_millis(pause_ms));
         program.kill_9();
         // From before the store opens until after the work ends, on any machine.
@@ -467,8 +418,7 @@ fn a_killed_publisher_leaves_no_leaf_out_and_counts_none_twice() {
     world.publish_later();
     let leaves = all_leaves(&world.published());
     assert!(leaves.len() > 5 && leaves.values().all(|times| *times == 1));
-    let outcome = world.auditor(&["--from", &dir]);
-    assert!(outcome.status.success(), "{}{}", stdout(&outcome), stderr(&outcome));
+    world.found_nothing(&["--from", &dir]);
     // Nothing else is left behind.
     let mut names: Vec<String> = std::fs::read_dir(&dir)
         .unwrap()
@@ -483,7 +433,7 @@ fn a_killed_publisher_leaves_no_leaf_out_and_counts_none_twice() {
 fn without_its_section_an_exchange_answers_as_before() {
     let world = World::new("");
     let answer = |path: &str| {
-        let answer = ask(world.ports.1, &format!("GET {path}"), "");
+        let answer = ask(world.site.exchange_port, &format!("GET {path}"), "");
         // All but the date and the id of the request; the answer repeats the path.
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
         let status = head.lines().next().unwrap().to_owned();
@@ -503,17 +453,17 @@ fn without_its_section_an_exchange_answers_as_before() {
     world.withdraw();
     let output = world.wallet(&["verify-exchange"]);
     assert!(!output.status.success() && stderr(&output).contains("does not publish"), "{}", stderr(&output));
-    let output = run(&["exchange", "liabilities", "-t", "-c", &world.config]);
+    let output = run(&["exchange", "liabilities", "-t", "-c", &world.site.config]);
     assert!(!output.status.success() && stderr(&output).contains("[exchange-liabilities]"));
 }
 
 #[test]
 fn an_exchange_serves_what_is_published_and_nothing_else() {
     let world = World::new(SECTION);
-    assert!(ask(world.ports.1, "GET /liabilities", "").starts_with("HTTP/1.1 404"));
+    assert!(ask(world.site.exchange_port, "GET /liabilities", "").starts_with("HTTP/1.1 404"));
     world.withdraw();
     world.publish();
-    let get = |path: &str| ask(world.ports.1, &format!("GET {path}"), "");
+    let get = |path: &str| ask(world.site.exchange_port, &format!("GET {path}"), "");
     let list = get("/liabilities");
     assert!(list.starts_with("HTTP/1.1 200") && list.contains("max-age=60"), "{list}");
     let statement = get("/liabilities/1");
@@ -539,8 +489,7 @@ fn an_exchange_serves_what_is_published_and_nothing_else() {
 #[test]
 fn on_a_database_a_program_of_its_own_publishes() {
     let url = batzen_testkit::postgres::fresh_database();
-    let database = format!("[exchange]\nDB = postgres\n[exchangedb-postgres]\nCONFIG = {url}\n");
-    let world = World::new(&format!("{SECTION}{database}"));
+    let world = World::new(&format!("{SECTION}{}", on_database(&url)));
     world.withdraw();
     // There are receipts before the first epoch.
     let report = world.must_wallet(&["verify-exchange"]);
@@ -549,20 +498,14 @@ fn on_a_database_a_program_of_its_own_publishes() {
     world.publish();
     let report = world.must_wallet(&["verify-exchange"]);
     assert_eq!((count(&report, "counted"), count(&report, "missing")), (coins, 0), "{report}");
-    must(&["auditor", "init", "-c", &world.config]);
+    must(&["auditor", "init", "-c", &world.site.config]);
     let dir = world.published();
-    let outcome = world.auditor(&["--from", dir.to_str().unwrap(), "--database", &url]);
-    assert!(outcome.status.success(), "{}{}", stdout(&outcome), stderr(&outcome));
+    world.found_nothing(&["--from", dir.to_str().unwrap(), "--database", &url]);
     // A publisher that keeps working publishes by itself.
     let before = all_leaves(&dir).len();
-    let args = ["exchange", "liabilities", "-c", &world.config];
-    let program = Service::start(world.dir.path(), "liabilities", &args);
+    let program = world.site.start("liabilities", &["exchange", "liabilities"]);
     world.must_wallet(&["deposit", "KUDOS:2", PAYTO]);
-    let deadline = Instant::now() + PATIENCE;
-    while all_leaves(&dir).len() == before {
-        assert!(Instant::now() < deadline, "nothing more is published");
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    until("nothing more is published", || all_leaves(&dir).len() > before);
     assert!(program.terminate().0.success());
 }
 
@@ -570,8 +513,8 @@ fn on_a_database_a_program_of_its_own_publishes() {
 fn an_auditor_confirms_from_its_own_copy(place: &str) {
     let keys = tempfile::tempdir().unwrap();
     let path = |name: &str| keys.path().join(name).to_str().unwrap().to_owned();
-    let keygen = |name: &str| must(&["signer", "keygen", &path(name)]).trim().to_owned();
-    let (exchange_pub, auditor_pub, socket) = (keygen("exchange.key"), keygen("auditor.key"), path("socket"));
+    let [exchange_pub, auditor_pub] = ["exchange.key", "auditor.key"].map(|name| keygen(&path(name)));
+    let socket = path("socket");
     let section = format!(
         "{SECTION}[exchange-feed]\nLISTEN = unix://{socket}\nKEY_FILE = {}\nAUDITORS = {auditor_pub}\n\
          [auditor-feed]\nEXCHANGE = unix://{socket}\nEXCHANGE_KEY = {exchange_pub}\nKEY_FILE = {}\n{place}",
@@ -579,7 +522,7 @@ fn an_auditor_confirms_from_its_own_copy(place: &str) {
         path("auditor.key"),
     );
     let mut world = World::new(&section);
-    must(&["auditor", "init", "-c", &world.config]);
+    must(&["auditor", "init", "-c", &world.site.config]);
     world.publish();
     world.withdraw();
     world.must_wallet(&["deposit", "KUDOS:3.5", PAYTO]);
@@ -595,7 +538,7 @@ fn an_auditor_confirms_from_its_own_copy(place: &str) {
 
     world.start_exchange();
     // The copy is later than what is published.
-    must(&["auditor", "sync", "--once", "-c", &world.config, "--timetravel", LATER]);
+    must(&["auditor", "sync", "--once", "-c", &world.site.config, "--timetravel", LATER]);
     world.stop_exchange();
     let epochs: Index = read(&world.published().join("index.json"));
     let all = world.found_nothing(&["--from", &dir]);

@@ -11,12 +11,12 @@ use batzen_protocol::canonical::contract_hash;
 use batzen_protocol::signatures::{ExchangeConfirmRefund, MerchantPaymentOk, SignedMessage};
 use serde_json::{Value, json};
 
+use crate::common::backend::{Backend, TOKEN};
 use crate::common::customer::Customer;
-use crate::common::setup::{config_with_fees, shop, wait_for};
-use crate::common::{Service, free_port, must, must_json, run, stderr, stdout};
+use crate::common::setup::wait_for;
+use crate::common::site::Site;
+use crate::common::{Service, end, free_port, must, must_json, run, stderr};
 use crate::crash::coins::{Coin, Denom, money};
-
-const TOKEN: &str = "secret-token:books-and-secret";
 
 /// A contract that a wallet has claimed.
 struct Contract {
@@ -28,34 +28,32 @@ struct Contract {
 /// A merchant backend, and where its exchange is.
 struct World {
     dir: tempfile::TempDir,
-    config: String,
-    port: u16,
+    backend: Backend,
     exchange_url: String,
-    client: Client,
-    backend: Option<Service>,
 }
 
 impl World {
-    fn start(&mut self) {
-        let words = ["merchant", "serve", "-c", &self.config];
-        self.backend = Some(Service::start(self.dir.path(), "merchant", &words));
-        wait_for(self.port, "/ready");
+    /// A shop that trusts an exchange, given as URL and master key.
+    async fn open(client: &Client, exchange: (&str, &str), database: Option<&str>) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut backend = Backend::stored(dir.path(), client.clone(), exchange, database);
+        backend.start();
+        backend.open_shop("KUDOS:0.01").await;
+        Self { dir, backend, exchange_url: exchange.0.to_owned() }
+    }
+
+    /// Kills the backend and starts it again.
+    fn restart(&mut self) {
+        self.backend.kill_9();
+        self.backend.start();
     }
 
     async fn post(&self, path: &str, body: &Value) -> Reply {
-        let call = self.client.post(format!("http://localhost:{}/{path}", self.port)).json(body);
-        call.header("authorization", &format!("Bearer {TOKEN}")).send().await.unwrap()
+        self.backend.post(path, body).await
     }
 
     async fn get(&self, path: &str) -> Value {
-        let call = self.client.get(format!("http://localhost:{}/{path}", self.port));
-        call.header("authorization", &format!("Bearer {TOKEN}")).send().await.unwrap().ok().unwrap()
-    }
-
-    async fn open_shop(&self) {
-        let shop = shop("Books", "books", TOKEN, "KUDOS:0.01");
-        let reply = self.post("management/instances", &shop).await;
-        assert_eq!(reply.status, 204, "{reply:?}");
+        self.backend.get(path).await
     }
 
     /// Orders and claims.
@@ -101,7 +99,7 @@ impl World {
 impl World {
     /// The operator sees the exchange's signing keys, and can have them forgotten.
     fn remembers_signing_keys(&self, master: &str) {
-        let words = ["merchant", "signkeys", "-c", &self.config];
+        let words = ["merchant", "signkeys", "-c", &self.backend.config];
         let seen = must_json(&[&words[..], &["--json"]].concat());
         let signkeys = seen["signkeys"].as_array().unwrap();
         assert!(!signkeys.is_empty() && signkeys.iter().all(|key| key["withdrawn"].is_null()), "{seen}");
@@ -164,8 +162,7 @@ impl World {
             "refunded": true, "refund_pending": true, "refund_amount": "KUDOS:0.5", "refund_taken": "KUDOS:0",
         });
         assert_eq!(seen, pending);
-        self.backend.take().unwrap().kill_9();
-        self.start();
+        self.restart();
         assert_eq!(self.refunds(contract, "").await, pending);
         let first = self.pick_up(contract).await;
         assert_eq!((first.refunds.len(), first.refund_amount.money), (1, money("0.5")));
@@ -184,8 +181,7 @@ impl World {
             "refund_taken": "KUDOS:2.5",
         });
         assert_eq!(seen, taken);
-        self.backend.take().unwrap().kill_9();
-        self.start();
+        self.restart();
         assert_eq!(self.pick_up(contract).await, second);
         let seen = self.get(&format!("private/orders/{}", contract.id)).await;
         let steps = seen["refund_details"].as_array().unwrap();
@@ -226,15 +222,15 @@ impl World {
     /// A second process on the same database sees the shop's orders, and its long polls end with a payment at the first.
     async fn another_process_serves_the_same_shop(&self, paid: &Contract) {
         let port = free_port();
-        let text = std::fs::read_to_string(&self.config).unwrap();
+        let text = std::fs::read_to_string(&self.backend.config).unwrap();
         let file = self.dir.path().join("second.conf");
-        std::fs::write(&file, text.replace(&format!("PORT = {}", self.port), &format!("PORT = {port}")))
-            .unwrap();
+        let (first, second) = (format!("PORT = {}", self.backend.port), format!("PORT = {port}"));
+        std::fs::write(&file, text.replace(&first, &second)).unwrap();
         let words = ["merchant", "serve", "-c", file.to_str().unwrap()];
         let second = Service::start(self.dir.path(), "second", &words);
         wait_for(port, "/ready");
         let get = |path: String| {
-            let call = self.client.get(format!("http://localhost:{port}/{path}"));
+            let call = self.backend.client.get(format!("http://localhost:{port}/{path}"));
             let call = call.header("authorization", &format!("Bearer {TOKEN}"));
             async move { call.send().await.unwrap() }
         };
@@ -255,17 +251,17 @@ impl World {
     /// A backup does not know the latest payments. The wallet repeats them, and pays nothing more.
     async fn is_restored_from_a_backup(&mut self, coin: &Coin) {
         let contract = self.contract("1.99").await;
-        assert!(self.backend.take().unwrap().terminate().0.success());
-        let (data, backup) = (self.dir.path().join("data"), self.dir.path().join("backup"));
+        self.backend.stop();
+        let (data, backup) = (self.dir.path().join("merchant"), self.dir.path().join("backup"));
         let copied = std::process::Command::new("cp").arg("-a").args([&data, &backup]).status().unwrap();
         assert!(copied.success());
-        self.start();
+        self.backend.start();
         let offer = self.offer(&contract, &[(coin, "2")]);
         let receipt = self.paid(&contract, &offer).await;
-        self.backend.take().unwrap().kill_9();
+        self.backend.kill_9();
         std::fs::remove_dir_all(&data).unwrap();
         std::fs::rename(&backup, &data).unwrap();
-        self.start();
+        self.backend.start();
         let order = format!("private/orders/{}", contract.id);
         assert_eq!(self.get(&order).await["order_status"], "claimed");
         assert_eq!(self.paid(&contract, &offer).await, receipt);
@@ -280,7 +276,7 @@ impl World {
         assert!(!details.is_empty() && details.iter().all(|detail| detail["confirmed"] == false), "{seen}");
         for detail in details {
             let url = format!("{}transfers/{}", self.exchange_url, detail["wtid"].as_str().unwrap());
-            let transfer: Value = self.client.get_json(url).await.unwrap().ok().unwrap();
+            let transfer: Value = self.backend.client.get_json(url).await.unwrap().ok().unwrap();
             let mut report = json!({
                 "credit_amount": transfer["total"], "wtid": detail["wtid"], "exchange_url": self.exchange_url,
                 "payto_uri": "payto://x-taler-bank/localhost/books?receiver-name=books",
@@ -312,50 +308,21 @@ fn master_key(client: &Client, url: &str) -> impl Future<Output = EddsaPublicKey
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_shop_is_paid_whatever_happens_to_its_backend_and_its_exchange() {
-    let dir = tempfile::tempdir().unwrap();
-    let (bank_port, exchange_port) = (free_port(), free_port());
-    let config = config_with_fees(dir.path(), bank_port, exchange_port, "");
-    let bank = Service::start(dir.path(), "bank", &["bank", "serve", "-c", &config]);
-    wait_for(bank_port, "/taler-bank-integration/config");
-    let start_exchange = || {
-        let exchange = Service::start(dir.path(), "exchange", &["exchange", "serve", "-c", &config]);
-        wait_for(exchange_port, "/keys");
-        wait_for(exchange_port, "/wire");
-        exchange
-    };
-    let exchange = start_exchange();
+    let site = Site::with_fees("");
+    let (bank, exchange) = (site.start_bank(), site.start_exchange());
     let client = Client::new(&ClientOptions::default()).unwrap();
-    let exchange_url = format!("http://localhost:{exchange_port}/");
-    let customer = Customer::new(vec![exchange_port], bank_port);
+    let exchange_url = site.exchange_url();
+    let customer = Customer::new(vec![site.exchange_port], site.bank_port);
     let denoms = Denom::offered(&client, &exchange_url).await;
     let reserve = customer.reserve("100").await;
     let cs = denoms.iter().find(|denom| denom.is_cs()).unwrap();
     let rsa = denoms.iter().find(|denom| !denom.is_cs()).unwrap();
-    let master = master_key(&client, &exchange_url).await;
+    let master = master_key(&client, &exchange_url).await.to_string();
 
     let mut sold = Vec::new();
     for database in [None, Some(batzen_testkit::postgres::fresh_database())] {
         let is_shared = database.is_some();
-        let dir = tempfile::tempdir().unwrap();
-        let port = free_port();
-        let file = dir.path().join("merchant.conf");
-        let store = database.map_or_else(String::new, |url| {
-            format!("DB = postgres\n[merchantdb-postgres]\nCONFIG = {url}\n")
-        });
-        let text = format!(
-            "[taler]\nCURRENCY = KUDOS\n[merchant-exchange-one]\nEXCHANGE_BASE_URL = {exchange_url}\n\
-             MASTER_KEY = {master}\nCURRENCY = KUDOS\n\
-             [merchant]\nPORT = {port}\nBIND_TO = 127.0.0.1\nDATA_DIR = {}\n{store}",
-            dir.path().join("data").display()
-        );
-        std::fs::write(&file, text).unwrap();
-        let config = file.to_str().unwrap().to_owned();
-        let output = run(&["merchant", "dbinit", "-c", &config]);
-        assert!(output.status.success(), "{}{}", stdout(&output), stderr(&output));
-        let (client, exchange_url) = (client.clone(), exchange_url.clone());
-        let mut world = World { dir, config, port, exchange_url, client, backend: None };
-        world.start();
-        world.open_shop().await;
+        let mut world = World::open(&client, (&exchange_url, &master), database.as_deref()).await;
 
         // Two coins of different ciphers pay; the same request again gets the same receipt.
         let contract = world.contract("2.98").await;
@@ -398,12 +365,10 @@ async fn a_shop_is_paid_whatever_happens_to_its_backend_and_its_exchange() {
         assert_eq!(body["exchange_reply"]["coin_pub"], json!(two.key_pub));
         assert_eq!(body["exchange_code"], body["exchange_reply"]["code"]);
         // The backend is killed in between.
-        world.backend.take().unwrap().kill_9();
-        world.start();
+        world.restart();
         let offer = world.offer(&contract, &[(&good, "1"), (&other, "2")]);
         let receipt = world.paid(&contract, &offer).await;
-        world.backend.take().unwrap().kill_9();
-        world.start();
+        world.restart();
         assert_eq!(world.paid(&contract, &offer).await, receipt);
         let list = world.get("private/orders?paid=yes").await;
         assert_eq!(list["orders"].as_array().unwrap().len(), 4, "{list}");
@@ -412,101 +377,56 @@ async fn a_shop_is_paid_whatever_happens_to_its_backend_and_its_exchange() {
         } else {
             world.is_restored_from_a_backup(&customer.withdraw(&reserve, rsa).await).await;
         }
-        assert!(world.backend.take().unwrap().terminate().0.success());
+        world.backend.stop();
         sold.push((world, contract));
     }
 
     // The exchange is unreachable: the wallet may try again, and then it works.
-    let (data, port) = (tempfile::tempdir().unwrap(), free_port());
-    let file = data.path().join("merchant.conf");
-    let text = format!(
-        "[taler]\nCURRENCY = KUDOS\n[merchant-exchange-one]\nEXCHANGE_BASE_URL = {exchange_url}\n\
-         MASTER_KEY = {master}\n[merchant]\nPORT = {port}\nBIND_TO = 127.0.0.1\nDATA_DIR = {}\n",
-        data.path().join("data").display()
-    );
-    std::fs::write(&file, text).unwrap();
-    let config_file = file.to_str().unwrap().to_owned();
     let coin = customer.withdraw(&reserve, rsa).await;
     assert!(exchange.terminate().0.success());
-    let mut world = World {
-        dir: data,
-        config: config_file,
-        port,
-        exchange_url: exchange_url.clone(),
-        client,
-        backend: None,
-    };
-    world.start();
-    world.open_shop().await;
+    let mut world = World::open(&client, (&exchange_url, &master), None).await;
     let contract = world.contract("1.99").await;
     let offer = world.offer(&contract, &[(&coin, "2")]);
     let reply = world.pay(&contract, &offer).await;
     assert!(reply.status >= 500, "{reply:?}");
-    let exchange = start_exchange();
+    let exchange = site.start_exchange();
     world.paid(&contract, &offer).await;
 
     // The bank pays the shop, and all books are right.
-    assert!(world.backend.take().unwrap().terminate().0.success());
+    world.backend.stop();
     assert!(exchange.terminate().0.success());
     for worker in ["aggregator", "transfer"] {
-        let output = run(&["exchange", worker, "-c", &config, "-t"]);
-        assert!(output.status.success(), "{worker}: {}", stderr(&output));
+        must(&["exchange", worker, "-c", &site.config, "-t"]);
     }
-    let totals = run(&["exchange", "totals", "-c", &config, "--json"]);
-    assert!(totals.status.success(), "{}{}", stdout(&totals), stderr(&totals));
-    let totals: Value = serde_json::from_str(&stdout(&totals)).unwrap();
+    let totals = site.totals();
     // Two payments of 2.98 at each of two backends, and two of 1.99.
     assert_eq!(totals["wired_out"], "15.9", "{totals}");
 
     // The shops learn which transfers pay for an order, and confirm them.
-    let exchange = start_exchange();
+    let exchange = site.start_exchange();
     for (mut world, contract) in sold {
-        world.start();
+        world.backend.start();
         world.confirms_its_transfers(&contract).await;
-        assert!(world.backend.take().unwrap().terminate().0.success());
-        world.remembers_signing_keys(&master.to_string());
+        world.backend.stop();
+        world.remembers_signing_keys(&master);
     }
-    assert!(exchange.terminate().0.success());
-    assert!(bank.terminate().0.success());
+    end([exchange, bank]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_wallet_buys_a_book() {
-    let dir = tempfile::tempdir().unwrap();
-    let (bank_port, exchange_port, port) = (free_port(), free_port(), free_port());
-    let config = config_with_fees(dir.path(), bank_port, exchange_port, "");
-    let bank = Service::start(dir.path(), "bank", &["bank", "serve", "-c", &config]);
-    wait_for(bank_port, "/taler-bank-integration/config");
-    let exchange = Service::start(dir.path(), "exchange", &["exchange", "serve", "-c", &config]);
-    wait_for(exchange_port, "/keys");
-    wait_for(exchange_port, "/wire");
+    let site = Site::with_fees("");
+    let (bank, exchange) = (site.start_bank(), site.start_exchange());
     let client = Client::new(&ClientOptions::default()).unwrap();
-    let exchange_url = format!("http://localhost:{exchange_port}/");
-    let master = master_key(&client, &exchange_url).await;
-    let text = format!(
-        "[taler]\nCURRENCY = KUDOS\n[merchant-exchange-one]\nEXCHANGE_BASE_URL = {exchange_url}\n\
-         MASTER_KEY = {master}\n[merchant]\nPORT = {port}\nBIND_TO = 127.0.0.1\nDATA_DIR = {}\n",
-        dir.path().join("merchant").display()
-    );
-    let file = dir.path().join("merchant.conf");
-    std::fs::write(&file, text).unwrap();
-    let wallet_file = dir.path().join("wallet.db").to_str().unwrap().to_owned();
-    let config = file.to_str().unwrap().to_owned();
-    let mut world = World { dir, config, port, exchange_url, client, backend: None };
-    world.start();
-    world.open_shop().await;
+    let exchange_url = site.exchange_url();
+    let master = master_key(&client, &exchange_url).await.to_string();
+    let mut world = World::open(&client, (&exchange_url, &master), None).await;
     let wallet = |words: &[&str]| {
-        let words = [&["wallet", "--wallet", &wallet_file, "--json"][..], words].concat();
-        tokio::task::block_in_place(|| {
-            let output = run(&words);
-            assert!(output.status.success(), "{words:?}: {}{}", stdout(&output), stderr(&output));
-            serde_json::from_slice::<Value>(&output.stdout).unwrap()
-        })
+        let words = [&["--json"][..], words].concat();
+        let text = tokio::task::block_in_place(|| site.must_wallet("wallet", &words));
+        serde_json::from_str::<Value>(&text).unwrap()
     };
-    let bank_url = format!("http://localhost:{bank_port}/");
-    let at_bank =
-        ["--bank", &bank_url, "--user", "zoe", "--password", "zoe", "--exchange", &world.exchange_url];
-    wallet(&[&["withdraw", "--yes", "--amount", "KUDOS:20"][..], &at_bank].concat());
+    tokio::task::block_in_place(|| site.withdraw("wallet", "KUDOS:20"));
 
     let article = "https://shop.example/article";
     let wish = json!({ "order": { "amount": "KUDOS:3", "summary": "a book", "fulfillment_url": article } });
@@ -531,7 +451,6 @@ async fn the_wallet_buys_a_book() {
     wallet(&["pay", again["taler_pay_uri"].as_str().unwrap(), "--yes"]);
     assert_eq!(status(id, "B").await["order_status"], "paid");
     assert_eq!(wallet(&["balance"])["balances"][0]["total"], balance["balances"][0]["total"]);
-    for service in [world.backend.take().unwrap(), exchange, bank] {
-        assert!(service.terminate().0.success());
-    }
+    world.backend.stop();
+    end([exchange, bank]);
 }

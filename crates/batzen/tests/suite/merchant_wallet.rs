@@ -1,16 +1,16 @@
 //! The wallet as a customer of the merchant backend: bank, exchange, backend and wallet are real processes.
 
 use std::path::PathBuf;
-use std::process::{Output, Stdio};
 
 use batzen_http::client::{Client, ClientOptions, Reply};
-use batzen_service::wire_gateway::{AddIncomingRequest, GatewayAuth, WireGatewayClient};
 use serde_json::{Value, json};
 
-use crate::common::setup::{config_with_fees, shop, wait_for};
-use crate::common::{PATIENCE, Service, batzen, free_port, run, stderr, stdout};
+use crate::common::backend::Backend;
+use crate::common::customer::{credit, fill};
+use crate::common::site::Site;
+use crate::common::{PATIENCE, Service, batzen, end, kill_after, run, stderr, stdout};
+use crate::crash::coins::money;
 
-const TOKEN: &str = "secret-token:books-and-secret";
 /// Exit code of a wallet command that has to be continued.
 const PENDING: i32 = 3;
 /// Exit code of a wallet command for which the money is not enough.
@@ -20,14 +20,9 @@ const REFUSED: i32 = 5;
 
 /// A shop, its exchange, its bank, and a customer with money.
 pub(crate) struct World {
-    pub dir: tempfile::TempDir,
-    pub exchange_config: String,
-    pub exchange_port: u16,
-    pub bank_port: u16,
-    pub port: u16,
-    pub client: Client,
+    pub site: Site,
+    pub backend: Backend,
     exchange: Option<Service>,
-    backend: Service,
     bank: Service,
 }
 
@@ -36,43 +31,23 @@ impl World {
         Self::with_exchange(None, "").await
     }
 
-    /// The backend has further options, and the shop accepts another exchange as well, at this port.
-    pub(crate) async fn with_exchange(other_port: Option<u16>, more: &str) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let (bank_port, exchange_port, port) = (free_port(), free_port(), free_port());
-        let exchange_config = config_with_fees(dir.path(), bank_port, exchange_port, "");
-        let bank = Service::start(dir.path(), "bank", &["bank", "serve", "-c", &exchange_config]);
-        wait_for(bank_port, "/taler-bank-integration/config");
+    /// The backend has further options, and the shop accepts another exchange as well.
+    pub(crate) async fn with_exchange(other: Option<&Site>, more: &str) -> Self {
+        let site = Site::with_fees("");
+        let (bank, exchange) = (site.start_bank(), Some(site.start_exchange()));
         let client = Client::new(&ClientOptions::default()).unwrap();
-        let exchange = Some(start_exchange(&dir, &exchange_config, exchange_port));
-        let exchange_url = format!("http://localhost:{exchange_port}/");
-        let mut text = format!(
-            "[taler]\nCURRENCY = KUDOS\n[merchant]\nPORT = {port}\nBIND_TO = 127.0.0.1\nDATA_DIR = {}\n{more}",
-            dir.path().join("merchant").display()
-        );
-        for accepted in [Some(exchange_port), other_port].into_iter().flatten() {
-            let url = format!("http://localhost:{accepted}/");
+        let mut accepted = Vec::new();
+        for site in [Some(&site), other].into_iter().flatten() {
+            let url = site.exchange_url();
             let keys: Value = client.get_json(format!("{url}keys")).await.unwrap().ok().unwrap();
-            text.push_str(&format!(
-                "[merchant-exchange-at-{accepted}]\nEXCHANGE_BASE_URL = {url}\nMASTER_KEY = {}\nCURRENCY = KUDOS\n",
-                keys["master_public_key"].as_str().unwrap(),
-            ));
+            accepted.push((url, keys["master_public_key"].as_str().unwrap().to_owned()));
         }
-        let file = dir.path().join("merchant.conf");
-        std::fs::write(&file, text).unwrap();
-        let words = ["merchant", "serve", "-c", file.to_str().unwrap()];
-        let backend = Service::start(dir.path(), "merchant", &words);
-        wait_for(port, "/ready");
-        let world =
-            Self { dir, exchange_config, exchange_port, bank_port, port, client, exchange, backend, bank };
-        let shop = shop("Books", "books", TOKEN, "KUDOS:0.01");
-        let reply = world.post("management/instances", &shop).await;
-        assert_eq!(reply.status, 204, "{reply:?}");
-        let bank_url = format!("http://localhost:{bank_port}/");
-        let at_bank =
-            ["--bank", &bank_url, "--user", "zoe", "--password", "zoe", "--exchange", &exchange_url];
-        world.ok(&[&["withdraw", "--yes", "--amount", "KUDOS:20"][..], &at_bank].concat());
-        world
+        let accepted: Vec<_> = accepted.iter().map(|(url, key)| (url.as_str(), key.as_str())).collect();
+        let mut backend = Backend::new(site.dir.path(), client, &accepted, more);
+        backend.start();
+        backend.open_shop("KUDOS:0.01").await;
+        tokio::task::block_in_place(|| site.withdraw("wallet", "KUDOS:20"));
+        Self { site, backend, exchange, bank }
     }
 
     /// Stops the exchange. It can be changed meanwhile.
@@ -82,23 +57,17 @@ impl World {
 
     /// Starts it again.
     pub(crate) fn start_exchange(&mut self) {
-        self.exchange = Some(start_exchange(&self.dir, &self.exchange_config, self.exchange_port));
+        self.exchange = Some(self.site.start_exchange());
     }
 
     fn wallet_file(&self) -> PathBuf {
-        self.dir.path().join("wallet.db")
-    }
-
-    /// Runs a command of the customer's wallet.
-    fn wallet(&self, words: &[&str]) -> Output {
-        let file = self.wallet_file();
-        let words = [&["wallet", "--wallet", file.to_str().unwrap(), "--json"][..], words].concat();
-        tokio::task::block_in_place(|| run(&words))
+        self.site.path("wallet.db")
     }
 
     /// Runs a command that must exit with this code.
     fn exits(&self, code: i32, words: &[&str]) -> Value {
-        let output = self.wallet(words);
+        let words = [&["--json"][..], words].concat();
+        let output = tokio::task::block_in_place(|| self.site.wallet("wallet", &words));
         assert_eq!(output.status.code(), Some(code), "{words:?}: {}{}", stdout(&output), stderr(&output));
         let text = if output.stdout.is_empty() { &output.stderr } else { &output.stdout };
         serde_json::from_slice(text).unwrap()
@@ -115,13 +84,11 @@ impl World {
     }
 
     async fn post(&self, path: &str, body: &Value) -> Reply {
-        let call = self.client.post(format!("http://localhost:{}/{path}", self.port)).json(body);
-        call.header("authorization", &format!("Bearer {TOKEN}")).send().await.unwrap()
+        self.backend.post(path, body).await
     }
 
     pub(crate) async fn order(&self, id: &str) -> Value {
-        let call = self.client.get(format!("http://localhost:{}/private/orders/{id}", self.port));
-        call.header("authorization", &format!("Bearer {TOKEN}")).send().await.unwrap().ok().unwrap()
+        self.backend.get(&format!("private/orders/{id}")).await
     }
 
     /// Makes an order that can be refunded for an hour. Returns its number and the link to pay it.
@@ -142,18 +109,10 @@ impl World {
         answer["taler_refund_uri"].as_str().unwrap().to_owned()
     }
 
-    pub(crate) fn end(self) {
-        for service in [self.backend, self.exchange.unwrap(), self.bank] {
-            assert!(service.terminate().0.success());
-        }
+    pub(crate) fn end(mut self) {
+        self.backend.stop();
+        end([self.exchange.unwrap(), self.bank]);
     }
-}
-
-fn start_exchange(dir: &tempfile::TempDir, config: &str, port: u16) -> Service {
-    let exchange = Service::start(dir.path(), "exchange", &["exchange", "serve", "-c", config]);
-    wait_for(port, "/keys");
-    wait_for(port, "/wire");
-    exchange
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -225,11 +184,11 @@ async fn the_wallet_gives_up_what_cannot_be_paid() {
     let before = world.total();
     // The exchange is unreachable, so the shop cannot deposit the coins.
     let (id, uri) = world.offer("3", json!({})).await;
-    assert!(world.exchange.take().unwrap().terminate().0.success());
+    world.stop_exchange();
     world.exits(PENDING, &["pay", &uri, "--yes"]);
     let purchase = world.ok(&["pending"])["pending"][0]["id"].to_string();
     world.exits(PENDING, &["abort", &purchase]);
-    world.exchange = Some(start_exchange(&world.dir, &world.exchange_config, world.exchange_port));
+    world.start_exchange();
     let given_up = world.ok(&["abort", &purchase]);
     assert_eq!((&given_up["status"], &given_up["refunded"]), (&json!("failed"), &Value::Null), "{given_up}");
     assert_eq!(world.order(&id).await["order_status"], "claimed");
@@ -243,7 +202,7 @@ async fn the_wallet_gives_up_what_cannot_be_paid() {
     assert_eq!(world.order(&id).await["order_status"], "paid");
 
     // A copy of the wallet spends its coins: what the shop has deposited of the other's purchase comes back.
-    let copy = world.dir.path().join("copy.db");
+    let copy = world.site.path("copy.db");
     std::fs::copy(world.wallet_file(), &copy).unwrap();
     let (_, first) = world.offer("6", json!({})).await;
     world.ok(&["pay", &first, "--yes"]);
@@ -264,20 +223,14 @@ async fn the_wallet_gives_up_what_cannot_be_paid() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_wallet_takes_tips() {
     let world = World::new().await;
-    let exchange_url = format!("http://localhost:{}/", world.exchange_port);
+    let exchange_url = world.site.exchange_url();
     let wish = json!({
         "initial_balance": "KUDOS:10", "exchange_url": exchange_url, "wire_method": "x-taler-bank",
     });
     let made: Value = world.post("private/reserves", &wish).await.ok().unwrap();
     // The shop fills its reserve.
-    let url = format!("http://localhost:{}/taler-wire-gateway/exchange/", world.bank_port);
-    let bank = WireGatewayClient::new(world.client.clone(), &url, GatewayAuth::None);
-    let transfer = AddIncomingRequest {
-        reserve_pub: made["reserve_pub"].as_str().unwrap().parse().unwrap(),
-        amount: "KUDOS:10".parse().unwrap(),
-        debit_account: "payto://x-taler-bank/localhost/books?receiver-name=books".into(),
-    };
-    bank.add_incoming(&transfer).await.unwrap();
+    let reserve_pub = made["reserve_pub"].as_str().unwrap().parse().unwrap();
+    fill(&world.backend.client, world.site.bank_port, &credit(reserve_pub, money("10"), "books")).await;
     let give = json!({ "amount": "KUDOS:3", "justification": "a good answer", "next_url": "" });
     let deadline = std::time::Instant::now() + PATIENCE;
     let tip: Value = loop {
@@ -299,11 +252,10 @@ async fn the_wallet_takes_tips() {
     assert_eq!(world.ok(&["tip", uri, "--yes"])["id"], taken["id"], "a tip is taken once");
     assert!((world.total() - after).abs() < 1e-9);
     // Another wallet finds nothing, and what is no tip is refused.
-    let other = world.dir.path().join("other.db");
-    let words = ["wallet", "--wallet", other.to_str().unwrap(), "--json", "tip", uri, "--yes"];
-    let output = tokio::task::block_in_place(|| run(&words));
+    let words = ["--json", "tip", uri, "--yes"];
+    let output = tokio::task::block_in_place(|| world.site.wallet("other", &words));
     assert!(stderr(&output).contains("too little"), "{}{}", stdout(&output), stderr(&output));
-    let unknown = format!("taler+http://tip/localhost:{}/{}", world.port, "0".repeat(103));
+    let unknown = format!("taler+http://tip/localhost:{}/{}", world.backend.port, "0".repeat(103));
     let error = world.exits(1, &["tip", &unknown, "--yes"]);
     assert!(error.to_string().contains("no such tip"), "{error}");
     // The coins pay.
@@ -315,15 +267,10 @@ async fn the_wallet_takes_tips() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn coins_of_two_exchanges_pay_together() {
-    let dir = tempfile::tempdir().unwrap();
-    let (bank_port, exchange_port) = (free_port(), free_port());
-    let config = config_with_fees(dir.path(), bank_port, exchange_port, "");
-    let bank = Service::start(dir.path(), "bank", &["bank", "serve", "-c", &config]);
-    wait_for(bank_port, "/taler-bank-integration/config");
-    let exchange = start_exchange(&dir, &config, exchange_port);
-    let world = World::with_exchange(Some(exchange_port), "").await;
-    let (bank_url, exchange_url) =
-        (format!("http://localhost:{bank_port}/"), format!("http://localhost:{exchange_port}/"));
+    let site = Site::with_fees("");
+    let (bank, exchange) = (site.start_bank(), site.start_exchange());
+    let world = World::with_exchange(Some(&site), "").await;
+    let (bank_url, exchange_url) = (site.bank_url(), site.exchange_url());
     let at_bank = ["--bank", &bank_url, "--user", "zoe", "--password", "zoe", "--exchange", &exchange_url];
     world.ok(&[&["withdraw", "--yes", "--amount", "KUDOS:5"][..], &at_bank].concat());
 
@@ -348,9 +295,7 @@ async fn coins_of_two_exchanges_pay_together() {
     world.exits(POOR, &["pay", &uri, "--yes"]);
     assert_eq!(world.order(&id).await["order_status"], "claimed");
     world.end();
-    for service in [exchange, bank] {
-        assert!(service.terminate().0.success());
-    }
+    end([exchange, bank]);
 }
 
 /// The wallet is killed at different moments, and continues.
@@ -363,15 +308,11 @@ async fn a_wallet_killed_while_it_takes_refunds_loses_nothing() {
         world.ok(&["pay", &uri, "--yes"]);
         let link = world.approve(&id, "1").await;
         let file = world.wallet_file();
-        let mut child = batzen()
-            .args(["wallet", "--wallet", file.to_str().unwrap(), "refund", &link])
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        tokio::time::sleep(std::time::Duration::from_millis(15 * round)).await;
-        child.kill().unwrap();
-        child.wait().unwrap();
+        let mut refund = batzen();
+        refund.args(["wallet", "--wallet", file.to_str().unwrap(), "refund", &link]);
+        tokio::task::block_in_place(|| {
+            kill_after(refund, std::time::Duration::from_millis(15 * round));
+        });
         let refunds = world.ok(&["refund", &link])["refunds"].as_array().unwrap().clone();
         assert_eq!(refunds.len(), 1, "round {round}: {refunds:?}");
         assert_eq!((&refunds[0]["status"], &refunds[0]["amount"]), (&json!("done"), &json!("KUDOS:1")));

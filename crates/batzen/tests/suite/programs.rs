@@ -10,8 +10,8 @@ use batzen_http::{
 };
 use serde_json::json;
 
-use crate::common::drop_in::{DropIn, wait_until};
-use crate::common::{stderr, stdout};
+use crate::common::drop_in::DropIn;
+use crate::common::{stderr, stdout, until};
 
 const CLIENT: &str = "taler-exchange-wire-gateway-client";
 
@@ -137,7 +137,7 @@ fn clock_and_log_of_a_program_can_be_chosen() {
         let files = std::fs::read_dir(&keys).into_iter().flatten();
         files.filter_map(|file| file.unwrap().file_name().to_str()?.parse().ok()).collect()
     };
-    wait_until(|| !anchors().is_empty());
+    until("the helper makes no keys", || !anchors().is_empty());
     assert!(anchors().iter().all(|anchor| *anchor >= now + DAYS_100), "{:?}", anchors());
     assert!(helper.terminate().0.success());
     assert!(log.exists());

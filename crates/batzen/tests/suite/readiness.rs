@@ -6,27 +6,26 @@ use crate::signer::deployment::Deployment;
 
 use std::time::{Duration, Instant};
 
-use batzen_http::client::{Client, ClientOptions};
 use batzen_testkit::postgres::{Cluster, ClusterOptions, Mode};
-use common::setup::{config, wait_for};
-use common::{PATIENCE, Service, free_port, run, stderr, stdout};
+use common::http::Http;
+use common::setup::{config_with, master_key, wait_for};
+use common::site::Site;
+use common::{PATIENCE, Service, free_port, must};
 use serde_json::Value;
 
-/// Blocking HTTP.
-struct Http(tokio::runtime::Runtime, Client);
+/// The pages of services about themselves.
+struct Pages(Http);
 
-impl Http {
+impl Pages {
     fn new() -> Self {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let client = runtime.block_on(async { Client::new(&ClientOptions::default()).unwrap() });
-        Self(runtime, client)
+        Self(Http::new())
     }
 
     /// Status and JSON body.
     fn get(&self, url: &str) -> (u16, Value) {
-        let reply = self.0.block_on(self.1.get(url).send()).unwrap();
-        assert!(reply.body.len() < 2_048, "the body of {url} is small");
-        (reply.status, serde_json::from_slice(&reply.body).unwrap())
+        let (status, body) = self.0.page(url);
+        assert!(body.len() < 2_048, "the body of {url} is small");
+        (status, serde_json::from_str(&body).unwrap())
     }
 
     /// Asserts that a service answers `/health`; returns the status and the checks of `/ready`.
@@ -71,19 +70,17 @@ fn base(port: u16) -> String {
 
 #[test]
 fn every_service_answers_health_and_ready() {
-    let (http, dir) = (Http::new(), tempfile::tempdir().unwrap());
-    let (bank_port, exchange_port) = (free_port(), free_port());
-    let config = config(dir.path(), bank_port, exchange_port);
-    let _bank = Service::start(dir.path(), "bank", &["bank", "serve", "-c", &config]);
-    wait_for(bank_port, "/ready");
-    let _exchange = Service::start(dir.path(), "exchange", &["exchange", "serve", "-c", &config]);
-    wait_for(exchange_port, "/ready");
+    let (http, site) = (Pages::new(), Site::new(""));
+    let _bank = site.start("bank", &["bank", "serve"]);
+    wait_for(site.bank_port, "/ready");
+    let _exchange = site.start("exchange", &["exchange", "serve"]);
+    wait_for(site.exchange_port, "/ready");
     let clearing = Clearing::start();
     let place = Deployment::new();
     let _signer = place.start_signer(0);
     wait_for(place.metrics[0], "/ready");
-    http.assert_ready(&base(bank_port), &["store", "clock", "ledger"]);
-    http.assert_ready(&base(exchange_port), &["store", "clock", "keys", "wire"]);
+    http.assert_ready(&base(site.bank_port), &["store", "clock", "ledger"]);
+    http.assert_ready(&base(site.exchange_port), &["store", "clock", "keys", "wire"]);
     http.assert_ready(clearing.ledger.trim_end_matches('/'), &["store", "clock", "ledger"]);
     http.assert_ready(clearing.switch.trim_end_matches('/'), &["store", "clock", "ledger", "window"]);
     http.assert_ready(&base(place.metrics[0]), &["clock", "keys", "sync"]);
@@ -91,7 +88,7 @@ fn every_service_answers_health_and_ready() {
 
 #[test]
 fn a_service_whose_store_cannot_be_written_is_not_ready() {
-    let (http, dir) = (Http::new(), tempfile::tempdir().unwrap());
+    let (http, dir) = (Pages::new(), tempfile::tempdir().unwrap());
     let (port, store) = (free_port(), dir.path().join("books"));
     let words = ["bank", "serve", "--currency", "KUDOS", "--data", store.to_str().unwrap(), "--port"];
     let _bank = Service::start(dir.path(), "bank", &[&words[..], &[&port.to_string()]].concat());
@@ -107,7 +104,7 @@ fn a_service_whose_store_cannot_be_written_is_not_ready() {
 
 #[test]
 fn a_service_without_its_database_is_not_ready() {
-    let (http, dir) = (Http::new(), tempfile::tempdir().unwrap());
+    let (http, dir) = (Pages::new(), tempfile::tempdir().unwrap());
     let options = ClusterOptions::unsynced();
     let mut cluster = Cluster::start(&options).unwrap_or_else(|error| panic!("{error}"));
     let url = cluster.create_database("bank").unwrap();
@@ -127,47 +124,35 @@ fn a_service_without_its_database_is_not_ready() {
 
 /// An exchange that an operator signs for, not yet started.
 struct Operated {
-    dir: tempfile::TempDir,
-    config: String,
-    port: u16,
+    site: Site,
 }
 
 impl Operated {
     fn new() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let (bank_port, port) = (free_port(), free_port());
-        let file = config(dir.path(), bank_port, port);
-        let text = std::fs::read_to_string(&file).unwrap().replace("ENABLED = YES", "ENABLED = NO");
-        std::fs::write(&file, &text).unwrap();
-        let setup: Value = serde_json::from_str(&offline(&file, &["setup"])).unwrap();
-        let text = text.replace(
-            "[exchange-standalone]",
-            &format!("MASTER_PUBLIC_KEY = {}\n[exchange-standalone]", master_key(&setup)),
-        );
-        std::fs::write(&file, text).unwrap();
-        Self { dir, config: file, port }
+        let site = Site::configured(|dir, bank_port, port| {
+            let file = config_with(dir, (bank_port, bank_port), port, "");
+            let text = std::fs::read_to_string(&file).unwrap().replace("ENABLED = YES", "ENABLED = NO");
+            std::fs::write(&file, &text).unwrap();
+            let master = master_key(&offline(&file, &["setup"]));
+            let key = format!("MASTER_PUBLIC_KEY = {master}\n[exchange-standalone]");
+            std::fs::write(&file, text.replace("[exchange-standalone]", &key)).unwrap();
+            file
+        });
+        Self { site }
     }
 
     fn start(&self) -> Service {
-        Service::start(self.dir.path(), "exchange", &["exchange", "serve", "-c", &self.config])
+        self.site.start("exchange", &["exchange", "serve"])
     }
 
     fn log(&self) -> String {
-        std::fs::read_to_string(self.dir.path().join("exchange.log")).unwrap()
+        std::fs::read_to_string(self.site.path("exchange.log")).unwrap()
     }
-}
-
-fn master_key(setup: &Value) -> String {
-    let text = setup.to_string();
-    let mut words = text.split(|c: char| !c.is_ascii_alphanumeric());
-    words.find(|word| word.len() == 52).unwrap().to_owned()
 }
 
 /// Runs the offline tool, which must succeed, and returns its standard output.
 fn offline(config: &str, steps: &[&str]) -> String {
-    let output = run(&[&["exchange", "offline", "-c", config][..], steps].concat());
-    assert!(output.status.success(), "{steps:?}: {}", stderr(&output));
-    stdout(&output)
+    must(&[&["exchange", "offline", "-c", config][..], steps].concat())
 }
 
 /// The coverage of a kind in a calendar.
@@ -178,10 +163,10 @@ fn coverage<'a>(calendar: &'a Value, kind: &str) -> Vec<&'a Value> {
 #[test]
 fn an_exchange_is_ready_when_the_offline_key_has_signed() {
     const PAYTO: &str = "payto://x-taler-bank/localhost/exchange?receiver-name=exchange";
-    let (http, operated) = (Http::new(), Operated::new());
+    let (http, operated) = (Pages::new(), Operated::new());
     let _exchange = operated.start();
-    wait_for(operated.port, "/management/keys");
-    let hints = http.wait_failed(&base(operated.port), &["keys", "wire"]);
+    wait_for(operated.site.exchange_port, "/management/keys");
+    let hints = http.wait_failed(&base(operated.site.exchange_port), &["keys", "wire"]);
     assert!(hints[0].contains("download sign upload"), "{hints:?}");
     let deadline = Instant::now() + PATIENCE;
     while !operated.log().contains("ready, but keys wait for the offline signature: run") {
@@ -191,9 +176,9 @@ fn an_exchange_is_ready_when_the_offline_key_has_signed() {
     assert!(!operated.log().contains("ERROR"), "{}", operated.log());
 
     // What must be signed now, according to the documents.
-    let request = offline(&operated.config, &["download"]);
+    let request = offline(&operated.site.config, &["download"]);
     assert!(request.contains("exchange-input-keys-0"));
-    let calendar = offline(&operated.config, &["download", "calendar", "--json"]);
+    let calendar = offline(&operated.site.config, &["download", "calendar", "--json"]);
     let calendar: Value = serde_json::from_str(&calendar).unwrap();
     let denominations = coverage(&calendar, "denomination");
     let items: Vec<&str> = denominations.iter().map(|row| row["item"].as_str().unwrap()).collect();
@@ -201,15 +186,16 @@ fn an_exchange_is_ready_when_the_offline_key_has_signed() {
     assert!(denominations.iter().all(|row| row["unsigned"].as_u64() >= Some(1)), "{calendar:#}");
     assert!(denominations.iter().all(|row| row["covered_until_s"].is_null()), "{calendar:#}");
 
-    offline(&operated.config, &["download", "sign", "upload", "enable-account", PAYTO, "upload"]);
+    offline(&operated.site.config, &["download", "sign", "upload", "enable-account", PAYTO, "upload"]);
     let fees = ["wire-fee", "now", "x-taler-bank", "KUDOS:0", "KUDOS:0", "upload"];
-    offline(&operated.config, &fees);
+    offline(&operated.site.config, &fees);
     let global = ["global-fee", "now", "KUDOS:0", "KUDOS:0", "KUDOS:0", "1 h", "1 year", "8", "upload"];
-    offline(&operated.config, &global);
-    http.wait_failed(&base(operated.port), &[]);
+    offline(&operated.site.config, &global);
+    http.wait_failed(&base(operated.site.exchange_port), &[]);
 
     // When each thing ends, according to the exchange.
-    let calendar: Value = serde_json::from_str(&offline(&operated.config, &["calendar", "--json"])).unwrap();
+    let calendar: Value =
+        serde_json::from_str(&offline(&operated.site.config, &["calendar", "--json"])).unwrap();
     for kind in ["denomination", "signing_key", "wire_fee", "global_fee"] {
         let rows = coverage(&calendar, kind);
         assert!(!rows.is_empty(), "{kind}: {calendar:#}");
@@ -218,11 +204,11 @@ fn an_exchange_is_ready_when_the_offline_key_has_signed() {
             assert!(row["gap"].is_null() && row["sign_by_s"] == row["covered_until_s"], "{calendar:#}");
         }
     }
-    let table = offline(&operated.config, &["calendar"]);
+    let table = offline(&operated.site.config, &["calendar"]);
     for expected in ["sign the next by", "KUDOS:2", "wire_fee", "x-taler-bank", "GMT"] {
         assert!(table.contains(expected), "{expected}: {table}");
     }
-    let metrics = expiry_metrics(&http, operated.port);
+    let metrics = expiry_metrics(&http, operated.site.exchange_port);
     for row in calendar["coverage"].as_array().unwrap() {
         let labels = format!(
             "{{kind=\"{}\",item=\"{}\"}}",
@@ -234,15 +220,14 @@ fn an_exchange_is_ready_when_the_offline_key_has_signed() {
     }
 }
 
-fn expiry_metrics(http: &Http, port: u16) -> String {
-    let reply = http.0.block_on(http.1.get(format!("{}/metrics", base(port))).send()).unwrap();
-    let text = String::from_utf8(reply.body.to_vec()).unwrap();
+fn expiry_metrics(http: &Pages, port: u16) -> String {
+    let text = http.0.text(&format!("{}/metrics", base(port)));
     text.lines().filter(|line| line.starts_with("batzen_expiry")).map(|line| format!("{line}\n")).collect()
 }
 
 #[test]
 fn an_exchange_with_signers_checks_them() {
-    let (http, place) = (Http::new(), Deployment::new());
+    let (http, place) = (Pages::new(), Deployment::new());
     let _exchange = place.start_exchange(0);
     let port = place.exchange_ports[0];
     wait_for(port, "/health");

@@ -15,7 +15,7 @@ use batzen_protocol::Money;
 use batzen_store::embedded::{EmbeddedStore, Options};
 use batzen_store::{Store, TableDef};
 use batzen_tables::{bank, exchange};
-use common::{run, stderr, stdout};
+use common::{must, must_json};
 use serde_json::{Value, json};
 
 fn data() -> PathBuf {
@@ -104,8 +104,7 @@ fn check_histories(store: &Store) {
 }
 
 fn verify(store: &Path) {
-    let output = run(&["store", "verify", store.to_str().unwrap()]);
-    assert!(output.status.success(), "{}{}", stdout(&output), stderr(&output));
+    must(&["store", "verify", store.to_str().unwrap()]);
 }
 
 #[test]
@@ -128,9 +127,7 @@ fn an_exchange_of_an_earlier_release_opens_with_everything() {
     let manifest = std::fs::read_to_string(path.join("MANIFEST")).unwrap();
     assert!(manifest.starts_with("batzen-store 4\n") && manifest.contains("\nlayout 37 1 1\n"), "{manifest}");
     verify(&path);
-    let output = run(&["exchange", "totals", path.to_str().unwrap(), "--json"]);
-    assert!(output.status.success(), "{}", stderr(&output));
-    let mut totals: Value = serde_json::from_str(&stdout(&output)).unwrap();
+    let mut totals = must_json(&["exchange", "totals", path.to_str().unwrap(), "--json"]);
     // The release did not show what is missing.
     let mut new = |member: &str| totals.as_object_mut().unwrap().remove(member).unwrap();
     assert_eq!(
@@ -151,9 +148,7 @@ fn a_bank_of_an_earlier_release_opens_with_everything() {
         compare("bank", &rows(&store, tables));
         store.close().unwrap();
     }
-    let output = run(&["ledger", "verify", path.to_str().unwrap()]);
-    assert!(output.status.success(), "{}", stderr(&output));
-    let said = stdout(&output);
+    let said = must(&["ledger", "verify", path.to_str().unwrap()]);
     let (_, said) = said.trim().split_once(": ").unwrap();
     assert_eq!(said, expected()["ledger"].as_str().unwrap());
 }

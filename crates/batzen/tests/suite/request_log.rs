@@ -8,8 +8,9 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use common::setup::{config, wait_for};
-use common::{PATIENCE, Service};
+use common::setup::wait_for;
+use common::site::Site;
+use common::{PATIENCE, Service, end};
 use serde_json::{Value, json};
 
 /// Sends a request with a correlation id, and returns the response as text.
@@ -39,15 +40,12 @@ fn ids_of<'a>(lines: &'a [Value], path: &str) -> Vec<&'a str> {
 
 #[test]
 fn a_correlation_id_follows_a_request_and_links_no_withdrawal() {
-    let dir = tempfile::tempdir().unwrap();
-    let (bank_port, exchange_port) = (common::free_port(), common::free_port());
-    let config = config(dir.path(), bank_port, exchange_port);
-    let serve = |service: &str| {
-        let arguments = [service, "serve", "--config", &config, "-L", "DEBUG", "--log-format", "json"];
-        Service::start(dir.path(), service, &arguments)
-    };
+    let site = Site::new("");
+    let (dir, exchange_port) = (&site.dir, site.exchange_port);
+    let serve =
+        |service: &str| site.start(service, &[service, "serve", "-L", "DEBUG", "--log-format", "json"]);
     let bank = serve("bank");
-    wait_for(bank_port, "/ready");
+    wait_for(site.bank_port, "/ready");
     let exchange = serve("exchange");
     wait_for(exchange_port, "/ready");
 
@@ -88,10 +86,7 @@ fn a_correlation_id_follows_a_request_and_links_no_withdrawal() {
         assert!(Instant::now() < deadline, "no id is in both logs: {answers:?} {at_bank:?}");
         std::thread::sleep(Duration::from_millis(50));
     }
-    for service in [exchange, bank] {
-        let (status, _) = service.terminate();
-        assert!(status.success(), "{status}");
-    }
+    end([exchange, bank]);
 }
 
 /// Collects the bodies that are posted to a port.
@@ -131,20 +126,9 @@ fn spans_of_requests_reach_a_collector() {
     let (collector_port, bodies) = collector();
     let (port, url) = (common::free_port(), format!("http://127.0.0.1:{collector_port}/v1/traces"));
     let port_text = port.to_string();
-    let arguments = [
-        "bank",
-        "serve",
-        "--currency",
-        "KUDOS",
-        "--in-memory",
-        "--bind",
-        "127.0.0.1",
-        "--port",
-        &port_text,
-        "--otlp",
-        &url,
-    ];
-    let bank = Service::start(dir.path(), "bank", &arguments);
+    let arguments = ["bank", "serve", "--currency", "KUDOS", "--in-memory", "--bind", "127.0.0.1"];
+    let places = ["--port", &port_text, "--otlp", &url];
+    let bank = Service::start(dir.path(), "bank", &[&arguments[..], &places].concat());
     wait_for(port, "/ready");
     for path in ["/config", "/taler-wire-gateway/alice/config"] {
         send(port, "GET", path, "trace-1");

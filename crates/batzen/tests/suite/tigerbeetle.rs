@@ -315,10 +315,7 @@ fn problems(statuses: &Statuses, transfers: &[Transfer], accounts: &[Account]) -
 async fn a_killed_tigerbeetle_forgets_nothing() {
     let Some(mut server) = Server::new() else { return };
     let cycles = crate::crash::run::number("BATZEN_SOAK_CYCLES").unwrap_or(5);
-    let mut bytes = [0; 8];
-    batzen_crypto::fill_random(&mut bytes);
-    let seed = u64::from_le_bytes(bytes);
-    println!("seed {seed}");
+    let seed = crate::crash::run::seed("BATZEN_SOAK_SEED");
     let ledger = server.connect().await;
     ledger.create_accounts(accounts()).await.unwrap();
     let (ends, count) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));

@@ -5,17 +5,16 @@ use std::process::Output;
 
 use serde_json::{Value, json};
 
-use crate::common::drop_in::{DropIn, PAYTO, wait_until};
+use crate::common::drop_in::{DropIn, PAYTO};
 use crate::common::setup::wait_for;
-use crate::common::{run, stderr, stdout};
+use crate::common::site::totals;
+use crate::common::{must, run, stderr, stdout, until};
 
 const BANK: &str = "DE50010517";
 
 /// The IBAN of an account number at the bank.
 fn iban(number: &str) -> String {
-    let output = run(&["bank", "iban", BANK, number]);
-    assert!(output.status.success(), "{}", stderr(&output));
-    stdout(&output).trim().to_owned()
+    must(&["bank", "iban", BANK, number]).trim().to_owned()
 }
 
 fn payto(iban: &str, owner: &str) -> String {
@@ -65,7 +64,7 @@ impl World {
             }
             ["1", "2"].iter().all(|account| !self.history(account, "-o").is_empty())
         };
-        wait_until(is_paid);
+        until("not everybody is paid", is_paid);
     }
 }
 
@@ -162,7 +161,6 @@ fn money_moves_by_the_method_of_each_account() {
     closed.sort();
     assert_eq!(closed, [row("KUDOS:3", by_name), row("KUDOS:4", by_name)]);
     assert_eq!(world.history("2", "-o")[0], row("KUDOS:2.9", &payto(&zoe, &zoe)));
-    let totals = run(&["exchange", "totals", "-c", &set_up.config(), "--json"]);
-    assert!(totals.status.success(), "{}{}", stdout(&totals), stderr(&totals));
+    totals(&set_up.config());
     assert!(bank.terminate().0.success());
 }

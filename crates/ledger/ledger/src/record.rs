@@ -196,103 +196,60 @@ impl Fields<'_> {
     }
 }
 
-impl Account {
-    /// The record in the layout of existing clients of this family: fields in order, little endian, no
-    /// padding.
-    #[must_use]
-    pub fn to_bytes(&self) -> [u8; RECORD_BYTES] {
-        let mut out = [0; RECORD_BYTES];
-        let words = [
-            self.id,
-            self.debits_pending,
-            self.debits_posted,
-            self.credits_pending,
-            self.credits_posted,
-            self.user_data_128,
-        ];
-        for (to, word) in out.chunks_exact_mut(16).zip(words) {
-            to.copy_from_slice(&word.to_le_bytes());
-        }
-        out[96..104].copy_from_slice(&self.user_data_64.to_le_bytes());
-        out[104..108].copy_from_slice(&self.user_data_32.to_le_bytes());
-        out[108..112].copy_from_slice(&self.reserved.to_le_bytes());
-        out[112..116].copy_from_slice(&self.ledger.to_le_bytes());
-        out[116..118].copy_from_slice(&self.code.to_le_bytes());
-        out[118..120].copy_from_slice(&self.flags.0.to_le_bytes());
-        out[120..].copy_from_slice(&self.timestamp.to_le_bytes());
-        out
-    }
+/// Writes and reads a record. Given are the fields of 128 bits at its beginning, and the field of 32 bits in which the
+/// records differ.
+macro_rules! layout {
+    ($record:ident, $flags:ident, [$($word:ident),*], $own:ident) => {
+        impl $record {
+            /// The record in the layout of existing clients of this family: fields in order, little endian, no
+            /// padding.
+            #[must_use]
+            pub fn to_bytes(&self) -> [u8; RECORD_BYTES] {
+                let mut out = [0; RECORD_BYTES];
+                for (to, word) in out.chunks_exact_mut(16).zip([$(self.$word),*]) {
+                    to.copy_from_slice(&word.to_le_bytes());
+                }
+                out[96..104].copy_from_slice(&self.user_data_64.to_le_bytes());
+                out[104..108].copy_from_slice(&self.user_data_32.to_le_bytes());
+                out[108..112].copy_from_slice(&self.$own.to_le_bytes());
+                out[112..116].copy_from_slice(&self.ledger.to_le_bytes());
+                out[116..118].copy_from_slice(&self.code.to_le_bytes());
+                out[118..120].copy_from_slice(&self.flags.0.to_le_bytes());
+                out[120..].copy_from_slice(&self.timestamp.to_le_bytes());
+                out
+            }
 
-    /// The inverse of [`Account::to_bytes`]. Every record decodes; the rules check the contents.
-    #[must_use]
-    pub fn from_bytes(bytes: &[u8; RECORD_BYTES]) -> Self {
-        let mut fields = Fields(bytes);
-        Self {
-            id: fields.u128(),
-            debits_pending: fields.u128(),
-            debits_posted: fields.u128(),
-            credits_pending: fields.u128(),
-            credits_posted: fields.u128(),
-            user_data_128: fields.u128(),
-            user_data_64: fields.u64(),
-            user_data_32: fields.u32(),
-            reserved: fields.u32(),
-            ledger: fields.u32(),
-            code: fields.u16(),
-            flags: AccountFlags(fields.u16()),
-            timestamp: fields.u64(),
+            /// The inverse of `to_bytes`. Every record decodes; the rules check the contents.
+            #[must_use]
+            pub fn from_bytes(bytes: &[u8; RECORD_BYTES]) -> Self {
+                let mut fields = Fields(bytes);
+                Self {
+                    $($word: fields.u128(),)*
+                    user_data_64: fields.u64(),
+                    user_data_32: fields.u32(),
+                    $own: fields.u32(),
+                    ledger: fields.u32(),
+                    code: fields.u16(),
+                    flags: $flags(fields.u16()),
+                    timestamp: fields.u64(),
+                }
+            }
         }
-    }
+    };
 }
 
-impl Transfer {
-    /// The record in the layout of existing clients of this family: fields in order, little endian, no
-    /// padding.
-    #[must_use]
-    pub fn to_bytes(&self) -> [u8; RECORD_BYTES] {
-        let mut out = [0; RECORD_BYTES];
-        let words = [
-            self.id,
-            self.debit_account_id,
-            self.credit_account_id,
-            self.amount,
-            self.pending_id,
-            self.user_data_128,
-        ];
-        for (to, word) in out.chunks_exact_mut(16).zip(words) {
-            to.copy_from_slice(&word.to_le_bytes());
-        }
-        out[96..104].copy_from_slice(&self.user_data_64.to_le_bytes());
-        out[104..108].copy_from_slice(&self.user_data_32.to_le_bytes());
-        out[108..112].copy_from_slice(&self.timeout.to_le_bytes());
-        out[112..116].copy_from_slice(&self.ledger.to_le_bytes());
-        out[116..118].copy_from_slice(&self.code.to_le_bytes());
-        out[118..120].copy_from_slice(&self.flags.0.to_le_bytes());
-        out[120..].copy_from_slice(&self.timestamp.to_le_bytes());
-        out
-    }
-
-    /// The inverse of [`Transfer::to_bytes`]. Every record decodes; the rules check the contents.
-    #[must_use]
-    pub fn from_bytes(bytes: &[u8; RECORD_BYTES]) -> Self {
-        let mut fields = Fields(bytes);
-        Self {
-            id: fields.u128(),
-            debit_account_id: fields.u128(),
-            credit_account_id: fields.u128(),
-            amount: fields.u128(),
-            pending_id: fields.u128(),
-            user_data_128: fields.u128(),
-            user_data_64: fields.u64(),
-            user_data_32: fields.u32(),
-            timeout: fields.u32(),
-            ledger: fields.u32(),
-            code: fields.u16(),
-            flags: TransferFlags(fields.u16()),
-            timestamp: fields.u64(),
-        }
-    }
-}
+layout!(
+    Account,
+    AccountFlags,
+    [id, debits_pending, debits_posted, credits_pending, credits_posted, user_data_128],
+    reserved
+);
+layout!(
+    Transfer,
+    TransferFlags,
+    [id, debit_account_id, credit_account_id, amount, pending_id, user_data_128],
+    timeout
+);
 
 #[cfg(test)]
 mod tests {

@@ -9,10 +9,9 @@ use batzen_auditor::checks::CheckConfig;
 use batzen_auditor::liabilities::{self, LiabilitiesOutcome, Request, Source};
 use batzen_cli_support::services::{self, Common};
 use batzen_cli_support::store_args::require_existing;
-use batzen_crypto::EddsaPublicKey;
 use clap::Args;
 
-use super::run::rows;
+use super::run::RowsArgs;
 
 /// The exit code if something was found.
 const EXIT_FINDINGS: u8 = 3;
@@ -34,16 +33,8 @@ pub(super) struct LiabilitiesArgs {
     /// exchange's URL in the configuration]
     #[arg(long, value_name = "URL|DIR")]
     from: Option<String>,
-    /// Directory of the exchange's store, which no other process has open, or of a copy of it [default: the copy that
-    /// `auditor sync` keeps if there is an [auditor-feed], otherwise from the configuration]
-    #[arg(long, value_name = "DIR", conflicts_with = "database")]
-    data: Option<PathBuf>,
-    /// PostgreSQL database with the exchange's tables, or a copy of it
-    #[arg(long, value_name = "URL")]
-    database: Option<String>,
-    /// The exchange's master public key [default: from the configuration]
-    #[arg(short = 'm', long, value_name = "KEY")]
-    exchange_key: Option<EddsaPublicKey>,
+    #[command(flatten)]
+    rows: RowsArgs,
     /// Do not sign confirmations
     #[arg(long)]
     no_confirm: bool,
@@ -58,9 +49,9 @@ pub(super) struct LiabilitiesArgs {
 /// Runs `auditor liabilities`.
 pub(super) fn run(args: &LiabilitiesArgs) -> anyhow::Result<ExitCode> {
     let ini = args.common.load()?;
-    let subject = CheckConfig::from_ini(&ini, args.exchange_key)?;
+    let subject = CheckConfig::from_ini(&ini, args.rows.exchange_key)?;
     let own = AuditorConfig::from_config(&ini)?;
-    let (store, is_own_copy) = rows((args.data.as_ref(), args.database.as_ref()), &ini, &subject.store)?;
+    let (store, is_own_copy) = args.rows.choose(&ini, &subject.store)?;
     let source = match &args.from {
         None => Source::Url(format!("{}liabilities", subject.subject.base_url)),
         Some(url) if url.starts_with("http://") || url.starts_with("https://") => Source::Url(url.clone()),

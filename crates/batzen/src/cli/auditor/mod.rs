@@ -76,10 +76,7 @@ pub(super) fn run(args: AuditorArgs) -> anyhow::Result<ExitCode> {
         AuditorCommand::Exchange(args) => exchange::run(args),
         AuditorCommand::Offline(args) => services::block_on(offline::run(args)),
         AuditorCommand::Dbinit(args) => dbinit::run(&args),
-        AuditorCommand::SampleConfig(args) => {
-            sample::print(&args, "auditor", sample::AUDITOR);
-            Ok(ExitCode::SUCCESS)
-        }
+        AuditorCommand::SampleConfig(args) => Ok(sample::print(&args, "auditor", sample::AUDITOR)),
     }
 }
 

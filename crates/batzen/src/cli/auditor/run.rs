@@ -30,11 +30,9 @@ const EXIT_FINDINGS: u8 = 3;
 /// The exit code if sums do not fit.
 const EXIT_OVERFLOW: u8 = 42;
 
-/// The source to check, and the tools for it.
+/// The source of the exchange's rows, and the exchange's key.
 #[derive(Args)]
-struct SourceArgs {
-    #[command(flatten)]
-    common: Common,
+pub(super) struct RowsArgs {
     /// Directory of the exchange's store, which no other process has open, or of a copy of it [default: the copy that
     /// `auditor sync` keeps if there is an [auditor-feed], otherwise from the configuration]
     #[arg(long, value_name = "DIR", conflicts_with = "database")]
@@ -44,7 +42,16 @@ struct SourceArgs {
     database: Option<String>,
     /// The exchange's master public key [default: from the configuration]
     #[arg(short = 'm', long, value_name = "KEY")]
-    exchange_key: Option<EddsaPublicKey>,
+    pub(super) exchange_key: Option<EddsaPublicKey>,
+}
+
+/// The source to check, and the tools for it.
+#[derive(Args)]
+struct SourceArgs {
+    #[command(flatten)]
+    common: Common,
+    #[command(flatten)]
+    rows: RowsArgs,
     /// An account that the bank does not know (404) has no history yet
     #[arg(short = 'I', long)]
     ignore_not_found: bool,
@@ -53,9 +60,16 @@ struct SourceArgs {
     threads: Option<NonZeroUsize>,
 }
 
-impl SourceArgs {
-    fn rows(&self, ini: &Config, exchange: &StoreConfig) -> anyhow::Result<(StoreConfig, bool)> {
-        rows((self.data.as_ref(), self.database.as_ref()), ini, exchange)
+impl RowsArgs {
+    /// The rows in this directory or database, in the copy that `auditor sync` keeps, or where the exchange has them. Says
+    /// whether it is that copy.
+    pub(super) fn choose(&self, ini: &Config, exchange: &StoreConfig) -> anyhow::Result<(StoreConfig, bool)> {
+        Ok(match (&self.data, &self.database) {
+            (Some(dir), _) => (StoreConfig::embedded(dir.clone()), false),
+            (None, Some(url)) => (StoreConfig::postgres(url.clone()), false),
+            (None, None) if ini.has_section("auditor-feed") => (own_copy(ini)?, true),
+            (None, None) => (exchange.clone(), false),
+        })
     }
 }
 
@@ -143,22 +157,7 @@ fn outside(
     Ok(outside)
 }
 
-/// Where the rows are: in this directory or database, in the copy that `auditor sync` keeps, or where the exchange has
-/// them. Says whether it is that copy.
-pub(super) fn rows(
-    (data, database): (Option<&PathBuf>, Option<&String>),
-    ini: &Config,
-    exchange: &StoreConfig,
-) -> anyhow::Result<(StoreConfig, bool)> {
-    Ok(match (data, database) {
-        (Some(dir), _) => (StoreConfig::embedded(dir.clone()), false),
-        (None, Some(url)) => (StoreConfig::postgres(url.clone()), false),
-        (None, None) if ini.has_section("auditor-feed") => (own_copy(ini)?, true),
-        (None, None) => (exchange.clone(), false),
-    })
-}
-
-/// Where that copy is.
+/// The place of the copy that `auditor sync` keeps.
 pub(super) fn own_copy(ini: &Config) -> anyhow::Result<StoreConfig> {
     Ok(live::copy_store(ini)?)
 }
@@ -202,7 +201,7 @@ fn check(
     (internal, whole, quiet): (bool, bool, bool),
 ) -> anyhow::Result<Option<Report>> {
     let ini = source.common.load()?;
-    let (store, is_own_copy) = source.rows(&ini, &config.store)?;
+    let (store, is_own_copy) = source.rows.choose(&ini, &config.store)?;
     require_existing(&store)?;
     let now = source.common.timetravel.now();
     let request = Request { store, is_own_copy, whole, internal, threads: source.threads, now };
@@ -262,8 +261,8 @@ pub(super) fn show(output: &OutputArgs, forms: &Forms, text: &str) -> anyhow::Re
 /// Runs `auditor run`.
 pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let ini = args.source.common.load()?;
-    let config = CheckConfig::from_ini(&ini, args.source.exchange_key)?;
-    let (_, is_own_copy) = args.source.rows(&ini, &config.store)?;
+    let config = CheckConfig::from_ini(&ini, args.source.rows.exchange_key)?;
+    let (_, is_own_copy) = args.source.rows.choose(&ini, &config.store)?;
     if is_own_copy {
         let socket = AuditorConfig::from_config(&ini)?.socket();
         let wanted = if args.whole { Wanted::Whole } else { Wanted::Compared };
@@ -288,7 +287,7 @@ pub(super) fn run(args: &RunArgs) -> anyhow::Result<ExitCode> {
 /// Runs `auditor check`.
 pub(super) fn run_check(args: &CheckArgs) -> anyhow::Result<ExitCode> {
     let ini = args.source.common.load()?;
-    let config = CheckConfig::from_ini(&ini, args.source.exchange_key)?;
+    let config = CheckConfig::from_ini(&ini, args.source.rows.exchange_key)?;
     let check_name = match args.name {
         Name::Aggregation => Check::Aggregation,
         Name::Coins => Check::Coins,

@@ -1,6 +1,6 @@
 //! `batzen exchange archive`: moves what need not be kept at hand to stores of its own, and drops those in time.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -11,19 +11,17 @@ use batzen_cli_support::services::{self, Common};
 use batzen_cli_support::store_args;
 use batzen_exchange::config::ExchangeConfig;
 use batzen_exchange::core::Core;
-use batzen_exchange::error::StartError;
 use batzen_exchange::rules::Refusal;
 use batzen_exchange::rules::archive::ARCHIVE_REASON_BYTES_MAX;
-use batzen_exchange::storage;
 use batzen_exchange::workers::WorkerError;
 use batzen_exchange::workers::archive::{self, ArchiveDir, ArchiveError, Contents, Report, Task};
 use batzen_protocol::{Currency, Timestamp};
-use batzen_store::{Store, StoreError};
+use batzen_store::Store;
 use batzen_tables::exchange::{self as tables, ArchiveRunRow, ArchiveRuns};
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 
-use super::work_and_close;
+use super::{close, open, open_to_read, work_and_close};
 use crate::cli::known_options;
 
 /// Move rows whose legal time is over to archives, verify archives, drop them
@@ -165,26 +163,6 @@ fn configuration(common: &Common) -> anyhow::Result<ExchangeConfig> {
     Ok(config)
 }
 
-fn in_use(dir: &Path) -> String {
-    format!("the store {} is in use: stop the exchange first", dir.display())
-}
-
-async fn open(config: ExchangeConfig, common: &Common) -> anyhow::Result<Core> {
-    let clock = common.timetravel.clock();
-    let opened = tokio::task::spawn_blocking(move || Core::open(config, clock)).await;
-    match opened.context("opening the store")? {
-        Err(StartError::Store(StoreError::InUse(dir))) => bail!("{}", in_use(&dir)),
-        other => Ok(other?),
-    }
-}
-
-fn open_store(config: &ExchangeConfig) -> anyhow::Result<Store> {
-    match storage::open_to_read(&config.store) {
-        Err(StoreError::InUse(dir)) => bail!("{}", in_use(&dir)),
-        other => Ok(other?),
-    }
-}
-
 async fn move_rows(args: RunArgs) -> anyhow::Result<ExitCode> {
     let config = configuration(&args.common)?;
     let (currency, archives) = (config.currency, ArchiveDir::new(&config.archive_dir));
@@ -315,7 +293,7 @@ fn run_text(run: u32, row: &ArchiveRunRow) -> String {
 
 fn list(args: &ListArgs) -> anyhow::Result<ExitCode> {
     let config = configuration(&args.common)?;
-    let store = open_store(&config)?;
+    let store = open_to_read(&config)?;
     let runs = store.all::<ArchiveRuns>();
     store.close()?;
     let mut runs = runs?;
@@ -344,7 +322,7 @@ fn verify(args: &VerifyArgs) -> anyhow::Result<ExitCode> {
             let config = configuration(&args.common)?;
             let dir = ArchiveDir::new(&config.archive_dir).of_run(run.unwrap_or_default());
             store_args::require_store(&dir)?;
-            let store = open_store(&config)?;
+            let store = open_to_read(&config)?;
             let examined = archive::examine(&dir, Some(&store));
             store.close()?;
             examined?
@@ -397,7 +375,7 @@ async fn drop_archives(args: DropArgs) -> anyhow::Result<ExitCode> {
     let (retention, archives) = (config.archive_retention, ArchiveDir::new(&config.archive_dir));
     let core = open(config, &args.common).await?;
     let ended = drop_before(&core, &archives, &args, core.now().saturating_sub(retention)).await;
-    tokio::task::spawn_blocking(move || core.close()).await.context("closing the store")??;
+    close(core).await?;
     let dropped = ended?;
     if args.json {
         let list: Vec<_> = dropped.iter().map(|(run, row)| run_json(*run, row)).collect();

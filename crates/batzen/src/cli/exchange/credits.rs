@@ -2,22 +2,20 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use batzen_cli_support::services::{self, Common};
 use batzen_cli_support::store_args;
 use batzen_crypto::base32;
 use batzen_exchange::config::ExchangeConfig;
 use batzen_exchange::core::Core;
-use batzen_exchange::error::StartError;
 use batzen_exchange::reads::read;
-use batzen_exchange::storage;
 use batzen_exchange::workers::wirewatch::aside;
-use batzen_store::{Store, StoreError};
+use batzen_store::Store;
 use batzen_tables::exchange::{AccountId, AsideKey, AsideRow};
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::transfers::in_use;
+use super::{close, open, open_to_read};
 
 /// The most credits shown.
 const CREDITS_MAX: usize = 10_000;
@@ -60,10 +58,7 @@ pub(super) fn run(args: CreditsArgs) -> anyhow::Result<ExitCode> {
     if args.retry_all || !args.retry.is_empty() || !args.dismiss.is_empty() {
         return services::block_on(settle(args, config));
     }
-    let store = match storage::open_to_read(&config.store) {
-        Err(StoreError::InUse(dir)) => bail!("{}", in_use(&dir)),
-        other => other?,
-    };
+    let store = open_to_read(&config)?;
     let shown = show(&store, &config, args.json);
     store.close()?;
     shown
@@ -111,17 +106,9 @@ fn show(store: &Store, config: &ExchangeConfig, is_json: bool) -> anyhow::Result
 }
 
 async fn settle(args: CreditsArgs, config: ExchangeConfig) -> anyhow::Result<ExitCode> {
-    let clock = args.common.timetravel.clock();
-    let opened = {
-        let config = config.clone();
-        tokio::task::spawn_blocking(move || Core::open(config, clock)).await
-    };
-    let core = match opened.context("opening the store")? {
-        Err(StartError::Store(StoreError::InUse(dir))) => bail!("{}", in_use(&dir)),
-        other => other?,
-    };
+    let core = open(config.clone(), &args.common).await?;
     let settled = settle_at(&core, &config, &args).await;
-    tokio::task::spawn_blocking(move || core.close()).await.context("closing the store")??;
+    close(core).await?;
     let (settled, left) = settled?;
     if args.json {
         let left: Vec<Value> =

@@ -36,7 +36,7 @@ use batzen_http::ServerOptions;
 use batzen_http::client::{Client, ClientOptions};
 use batzen_protocol::{Currency, Duration};
 use batzen_service::PagesAddress;
-use batzen_store::StoreError;
+use batzen_store::{Store, StoreError};
 use batzen_tables::exchange::AccountId;
 use clap::{Args, Subcommand};
 
@@ -59,8 +59,34 @@ async fn work_and_close<T>(
             }
         }
     };
-    tokio::task::spawn_blocking(move || core.close()).await.context("closing the store")??;
+    close(core).await?;
     Ok(ended)
+}
+
+fn in_use(dir: &Path) -> String {
+    format!("the store {} is in use: stop the exchange first", dir.display())
+}
+
+/// Opens the store of an exchange that does not run, unless its rows are in a database.
+async fn open(config: ExchangeConfig, common: &Common) -> anyhow::Result<Core> {
+    let clock = common.timetravel.clock();
+    let opened = tokio::task::spawn_blocking(move || Core::open(config, clock)).await;
+    match opened.context("opening the store")? {
+        Err(StartError::Store(StoreError::InUse(dir))) => bail!("{}", in_use(&dir)),
+        other => Ok(other?),
+    }
+}
+
+/// The same for reading alone.
+fn open_to_read(config: &ExchangeConfig) -> anyhow::Result<Store> {
+    match storage::open_to_read(&config.store) {
+        Err(StoreError::InUse(dir)) => bail!("{}", in_use(&dir)),
+        other => Ok(other?),
+    }
+}
+
+async fn close(core: Core) -> anyhow::Result<()> {
+    Ok(tokio::task::spawn_blocking(move || core.close()).await.context("closing the store")??)
 }
 
 /// The pause before retrying something that failed or is not available yet.
@@ -304,21 +330,15 @@ pub(super) fn run(args: ExchangeArgs) -> anyhow::Result<ExitCode> {
             if args.kyc_off {
                 tracing::warn!("--kyc-off has no effect: identification rules always apply");
             }
-            services::block_on(work(Worker::Aggregator, args.worker, WorkerOptions::default(), None))
+            work_plainly(Worker::Aggregator, args.worker)
         }
         ExchangeCommand::Transfer(TransferArgs { worker, size, workers }) => {
             let options = WorkerOptions { shard_size: size, workers, ..WorkerOptions::default() };
             services::block_on(work(Worker::Transfer, worker, options, None))
         }
-        ExchangeCommand::Closer(args) => {
-            services::block_on(work(Worker::Closer, args, WorkerOptions::default(), None))
-        }
-        ExchangeCommand::Expire(args) => {
-            services::block_on(work(Worker::Expire, args, WorkerOptions::default(), None))
-        }
-        ExchangeCommand::Drain(args) => {
-            services::block_on(work(Worker::Drain, args, WorkerOptions::default(), None))
-        }
+        ExchangeCommand::Closer(args) => work_plainly(Worker::Closer, args),
+        ExchangeCommand::Expire(args) => work_plainly(Worker::Expire, args),
+        ExchangeCommand::Drain(args) => work_plainly(Worker::Drain, args),
         ExchangeCommand::Liabilities(args) => services::block_on(liabilities::run(args)),
         ExchangeCommand::Kyc(args) => kyc::run(args),
         ExchangeCommand::Dbinit(args) => services::block_on(database::dbinit(args)),
@@ -328,10 +348,7 @@ pub(super) fn run(args: ExchangeArgs) -> anyhow::Result<ExitCode> {
         ExchangeCommand::Archive(args) => archive::run(args),
         ExchangeCommand::Transfers(args) => transfers::run(args),
         ExchangeCommand::Credits(args) => credits::run(args),
-        ExchangeCommand::SampleConfig(args) => {
-            sample::print(&args, "exchange", sample::EXCHANGE);
-            Ok(ExitCode::SUCCESS)
-        }
+        ExchangeCommand::SampleConfig(args) => Ok(sample::print(&args, "exchange", sample::EXCHANGE)),
     }
 }
 
@@ -555,6 +572,11 @@ async fn work_on_database(
         Err(error) => return Err(error.into()),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Runs a worker without options of its own.
+fn work_plainly(worker: Worker, args: WorkerArgs) -> anyhow::Result<ExitCode> {
+    services::block_on(work(worker, args, WorkerOptions::default(), None))
 }
 
 /// Runs a worker: on the shared database, in the service if it is running, or else in this process.

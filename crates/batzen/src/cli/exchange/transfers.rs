@@ -3,20 +3,20 @@
 use std::collections::HashSet;
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use batzen_cli_support::services::{self, Common};
 use batzen_crypto::Wtid;
 use batzen_exchange::config::ExchangeConfig;
 use batzen_exchange::core::Core;
-use batzen_exchange::error::StartError;
 use batzen_exchange::reads::read;
 use batzen_exchange::rules::{Command, TransferRetry};
-use batzen_exchange::storage;
 use batzen_protocol::Currency;
-use batzen_store::{Store, StoreError};
+use batzen_store::Store;
 use batzen_tables::exchange::PreparedRow;
 use clap::Args;
 use serde_json::json;
+
+use super::{close, open, open_to_read};
 
 use batzen_cli_support::store_args;
 
@@ -56,17 +56,10 @@ pub(super) fn run(args: TransfersArgs) -> anyhow::Result<ExitCode> {
     if args.retry_all || !args.retry.is_empty() {
         return services::block_on(retry(args, config));
     }
-    let store = match storage::open_to_read(&config.store) {
-        Err(StoreError::InUse(dir)) => bail!("{}", in_use(&dir)),
-        other => other?,
-    };
+    let store = open_to_read(&config)?;
     let shown = show(&store, config.currency, args.json);
     store.close()?;
     shown
-}
-
-pub(super) fn in_use(dir: &std::path::Path) -> String {
-    format!("the store {} is in use: stop the exchange first", dir.display())
 }
 
 fn show(store: &Store, currency: Currency, is_json: bool) -> anyhow::Result<ExitCode> {
@@ -109,14 +102,9 @@ fn show(store: &Store, currency: Currency, is_json: bool) -> anyhow::Result<Exit
 }
 
 async fn retry(args: TransfersArgs, config: ExchangeConfig) -> anyhow::Result<ExitCode> {
-    let clock = args.common.timetravel.clock();
-    let opened = tokio::task::spawn_blocking(move || Core::open(config, clock)).await;
-    let core = match opened.context("opening the store")? {
-        Err(StartError::Store(StoreError::InUse(dir))) => bail!("{}", in_use(&dir)),
-        other => other?,
-    };
+    let core = open(config, &args.common).await?;
     let retried = retry_at(&core, &args).await;
-    tokio::task::spawn_blocking(move || core.close()).await.context("closing the store")??;
+    close(core).await?;
     match (retried?, args.json) {
         (count, true) => println!("{:#}", json!({ "retried": count })),
         (1, false) => println!("the bank will be asked again for 1 transfer, when the exchange runs"),

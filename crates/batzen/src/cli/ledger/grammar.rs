@@ -4,7 +4,9 @@
 use std::fmt;
 
 use batzen_ledger::{Account, AccountFilter, BATCH_EVENTS_MAX, ChangeFilter, QueryFilter, Transfer};
-use batzen_ledger_service::net::json::{AccountFilterJson, AccountJson, QueryFilterJson, TransferJson, Wide};
+use batzen_ledger_service::net::json::{
+    AccountFilterJson, AccountJson, JsonError, QueryFilterJson, TransferJson, Wide,
+};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 
@@ -183,20 +185,21 @@ fn limited<T>(events: Vec<T>) -> Result<Vec<T>, Mistake> {
     }
 }
 
+/// A record of the ledger, given as JSON.
+fn record<J: DeserializeOwned, R>(value: Value) -> Result<R, Mistake>
+where
+    R: for<'a> TryFrom<&'a J, Error = JsonError>,
+{
+    let json: J = read(value)?;
+    R::try_from(&json).map_err(|error| Mistake(error.to_string()))
+}
+
 fn accounts(values: impl Iterator<Item = Value>) -> Result<Vec<Account>, Mistake> {
-    let account = |value| {
-        let json: AccountJson = read(value)?;
-        Account::try_from(&json).map_err(|error| Mistake(error.to_string()))
-    };
-    limited(values.map(account).collect::<Result<_, _>>()?)
+    limited(values.map(record::<AccountJson, _>).collect::<Result<_, _>>()?)
 }
 
 fn transfers(values: impl Iterator<Item = Value>) -> Result<Vec<Transfer>, Mistake> {
-    let transfer = |value| {
-        let json: TransferJson = read(value)?;
-        Transfer::try_from(&json).map_err(|error| Mistake(error.to_string()))
-    };
-    limited(values.map(transfer).collect::<Result<_, _>>()?)
+    limited(values.map(record::<TransferJson, _>).collect::<Result<_, _>>()?)
 }
 
 fn ids(words: &[String]) -> Result<Vec<u128>, Mistake> {
@@ -209,13 +212,11 @@ fn ids(words: &[String]) -> Result<Vec<u128>, Mistake> {
 }
 
 fn account_filter(event: Map<String, Value>) -> Result<AccountFilter, Mistake> {
-    let json: AccountFilterJson = read(Value::Object(event))?;
-    AccountFilter::try_from(&json).map_err(|error| Mistake(error.to_string()))
+    record::<AccountFilterJson, _>(Value::Object(event))
 }
 
 fn query_filter(event: Map<String, Value>) -> Result<QueryFilter, Mistake> {
-    let json: QueryFilterJson = read(Value::Object(event))?;
-    QueryFilter::try_from(&json).map_err(|error| Mistake(error.to_string()))
+    record::<QueryFilterJson, _>(Value::Object(event))
 }
 
 fn change_filter(event: Map<String, Value>) -> Result<ChangeFilter, Mistake> {

@@ -49,10 +49,7 @@ enum LedgerCommand {
 pub(super) fn run(args: LedgerArgs) -> anyhow::Result<ExitCode> {
     match args.command {
         LedgerCommand::Serve(args) => serve::run(&args),
-        LedgerCommand::SampleConfig(args) => {
-            sample::print(&args, "ledger", sample::LEDGER);
-            Ok(ExitCode::SUCCESS)
-        }
+        LedgerCommand::SampleConfig(args) => Ok(sample::print(&args, "ledger", sample::LEDGER)),
         LedgerCommand::Client(args) => client::run(args),
         LedgerCommand::Repl(args) => client::repl(&args),
         LedgerCommand::Inspect(args) => files::inspect(&args),

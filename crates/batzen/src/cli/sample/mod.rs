@@ -3,6 +3,8 @@
 //! Without options, all files are kept below the user's home directory, so that nobody needs to be root. With
 //! `--system` the paths are those of the systemd units in `deploy/systemd`.
 
+use std::process::ExitCode;
+
 use clap::Args;
 
 use crate::cli::tokens;
@@ -33,9 +35,10 @@ pub(super) struct SampleArgs {
 }
 
 /// Prints a service's sample configuration.
-pub(super) fn print(args: &SampleArgs, service: &str, sample: &str) {
+pub(super) fn print(args: &SampleArgs, service: &str, sample: &str) -> ExitCode {
     let sample = with_new_tokens(sample);
     print!("{}", if args.system { with_system_paths(service, &sample) } else { sample });
+    ExitCode::SUCCESS
 }
 
 /// The sample with a random token instead of each of its placeholders, so that no two printed samples have the same.

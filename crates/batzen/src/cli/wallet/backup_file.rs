@@ -8,6 +8,7 @@ use batzen_wallet::backup;
 use serde_json::json;
 
 use super::args::{BackupArgs, BackupCommand};
+use super::money::read_secret;
 use super::output::Output;
 use super::{create, look};
 
@@ -57,9 +58,7 @@ pub(super) fn run(path: &Path, args: &BackupArgs, output: &Output) -> anyhow::Re
 /// and asks twice for a new passphrase.
 fn passphrase(file: Option<&Path>, new: bool) -> anyhow::Result<String> {
     if let Some(file) = file {
-        let text =
-            std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
-        return Ok(text.trim_end_matches(['\r', '\n']).to_owned());
+        return read_secret(file);
     }
     if !std::io::stdin().is_terminal() {
         let mut line = String::new();

@@ -12,6 +12,7 @@ use serde_json::json;
 use super::args::DepositArgs;
 use super::errors::exit_code;
 use super::inputs;
+use super::money::available;
 use super::output::Output;
 
 /// The most rounds of requests to one exchange. Each round deposits at least one coin.
@@ -57,12 +58,10 @@ async fn deposit_exactly(
     words.push_str(&wire_fee_words(exchange, payto, wallet));
     output.note(&words);
     output.confirm("Deposit?", yes)?;
-    let bar = output.progress("Depositing");
-    let receipt = wallet.deposit(&exchange.base_url, amount, payto).await;
-    let report = wallet.run_pending().await;
-    bar.finish_and_clear();
-    let receipt = receipt?;
-    let report = report?;
+    let depositing =
+        async { (wallet.deposit(&exchange.base_url, amount, payto).await, wallet.run_pending().await) };
+    let (receipt, report) = output.during("Depositing", depositing).await;
+    let (receipt, report) = (receipt?, report?);
     let line = wallet.transaction(receipt.operation)?;
     let mut text = line.description.clone();
     text.push_str(&available(wallet, output)?);
@@ -78,11 +77,6 @@ fn wire_fee_words(exchange: &Exchange, payto: &str, wallet: &Wallet) -> String {
         Some(fee) => format!("; the exchange keeps a wire fee of {fee} from each transfer"),
         None => String::new(),
     }
-}
-
-fn available(wallet: &Wallet, output: &Output) -> anyhow::Result<String> {
-    let balances = wallet.balance()?;
-    Ok(balances.iter().map(|balance| format!("\nAvailable: {}", output.bold(balance.available))).collect())
 }
 
 /// The deposits made so far by `deposit all`.

@@ -99,10 +99,7 @@ fn privacy(exchange: &Exchange, output: &Output) -> anyhow::Result<u8> {
 }
 
 async fn fetch(wallet: &Wallet, url: &str, output: &Output) -> anyhow::Result<Exchange> {
-    let bar = output.progress(format!("Asking {url}"));
-    let exchange = wallet.add_exchange(url).await;
-    bar.finish_and_clear();
-    Ok(exchange?)
+    Ok(output.during(format!("Asking {url}"), wallet.add_exchange(url)).await?)
 }
 
 fn known(wallet: &Wallet, url: &str) -> anyhow::Result<Exchange> {

@@ -38,6 +38,11 @@ const PAY_URI: &str = "taler://pay/shop.example/ORDER/";
 const EXCHANGE: &str = "https://exchange.example/";
 const BANK: &str = "https://bank.example/";
 
+/// The error about an argument that the wallet refuses.
+fn bad(given: &str, expected: &'static str, example: &'static str) -> impl FnOnce(CoreError) -> InputError {
+    move |error| InputError { given: given.to_owned(), expected, reason: reason(error), example }
+}
+
 /// An amount above zero.
 pub(super) fn amount(text: &str) -> Result<Amount, InputError> {
     let bad =
@@ -70,12 +75,7 @@ pub(super) fn payto(text: &str) -> Result<&str, InputError> {
 
 /// A `taler://withdraw` URI.
 pub(super) fn withdraw_uri(text: &str) -> Result<(), InputError> {
-    parse_withdraw_uri(text).map(|_| ()).map_err(|error| InputError {
-        given: text.to_owned(),
-        expected: "a taler://withdraw URI",
-        reason: reason(&error),
-        example: WITHDRAW_URI,
-    })
+    parse_withdraw_uri(text).map(|_| ()).map_err(bad(text, "a taler://withdraw URI", WITHDRAW_URI))
 }
 
 /// Returns whether a URI is about a payment between people.
@@ -85,32 +85,18 @@ pub(super) fn is_peer_uri(text: &str) -> bool {
 
 /// A `taler://pay-push` or `taler://pay-pull` URI.
 pub(super) fn peer_uri(text: &str) -> Result<(), InputError> {
-    PeerUri::parse(text).map(|_| ()).map_err(|error| InputError {
-        given: text.to_owned(),
-        expected: "a taler://pay-push or taler://pay-pull URI",
-        reason: reason(&error),
-        example: PEER_URI,
-    })
+    let expected = "a taler://pay-push or taler://pay-pull URI";
+    PeerUri::parse(text).map(|_| ()).map_err(bad(text, expected, PEER_URI))
 }
 
 /// A `taler://pay` URI.
 pub(super) fn pay_uri(text: &str) -> Result<(), InputError> {
-    PayUri::parse(text).map(|_| ()).map_err(|error| InputError {
-        given: text.to_owned(),
-        expected: "a taler://pay URI",
-        reason: reason(&error),
-        example: PAY_URI,
-    })
+    PayUri::parse(text).map(|_| ()).map_err(bad(text, "a taler://pay URI", PAY_URI))
 }
 
 /// A `taler://tip` URI.
 pub(super) fn tip_uri(text: &str) -> Result<TipUri, InputError> {
-    TipUri::parse(text).map_err(|error| InputError {
-        given: text.to_owned(),
-        expected: "a taler://tip URI",
-        reason: reason(&error),
-        example: TIP_URI,
-    })
+    TipUri::parse(text).map_err(bad(text, "a taler://tip URI", TIP_URI))
 }
 
 /// A purchase: its number, or a `taler://refund` URI.
@@ -125,12 +111,9 @@ pub(super) fn purchase(text: &str) -> Result<PurchaseName, InputError> {
     if let Ok(id) = text.trim().parse() {
         return Ok(PurchaseName::Id(id));
     }
-    refunds::parse_uri(text).map(|_| PurchaseName::Uri(text.to_owned())).map_err(|error| InputError {
-        given: text.to_owned(),
-        expected: "a taler://refund URI or the number of a purchase",
-        reason: reason(&error),
-        example: REFUND_URI,
-    })
+    let expected = "a taler://refund URI or the number of a purchase";
+    let uri = refunds::parse_uri(text).map_err(bad(text, expected, REFUND_URI));
+    uri.map(|_| PurchaseName::Uri(text.to_owned()))
 }
 
 /// A URI that `accept` takes.
@@ -158,17 +141,12 @@ pub(super) fn bank_url(text: &str) -> Result<String, InputError> {
 }
 
 fn base_url(text: &str, expected: &'static str, example: &'static str) -> Result<String, InputError> {
-    normalise_base_url(text).map_err(|error| InputError {
-        given: text.to_owned(),
-        expected,
-        reason: reason(&error),
-        example,
-    })
+    normalise_base_url(text).map_err(bad(text, expected, example))
 }
 
-fn reason(error: &CoreError) -> String {
+fn reason(error: CoreError) -> String {
     match error {
-        CoreError::BadUrl { reason, .. } | CoreError::BadInput { reason, .. } => reason.clone(),
+        CoreError::BadUrl { reason, .. } | CoreError::BadInput { reason, .. } => reason,
         other => other.to_string(),
     }
 }

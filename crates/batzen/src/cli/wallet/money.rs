@@ -23,10 +23,7 @@ pub(super) async fn usable_exchange(
     yes: bool,
     output: &Output,
 ) -> anyhow::Result<Exchange> {
-    let bar = output.progress(format!("Asking {url}"));
-    let exchange = wallet.fresh_exchange(url).await;
-    bar.finish_and_clear();
-    let exchange = exchange?;
+    let exchange = output.during(format!("Asking {url}"), wallet.fresh_exchange(url)).await?;
     if !exchange.terms_accepted() {
         let question = format!(
             "Do you accept the terms of service (version {}) of {}? Read them with `batzen wallet exchanges tos {}`.",
@@ -36,6 +33,12 @@ pub(super) async fn usable_exchange(
         wallet.accept_terms(&exchange.base_url)?;
     }
     Ok(exchange)
+}
+
+/// Lines with what the wallet can spend, each after a line break.
+pub(super) fn available(wallet: &Wallet, output: &Output) -> anyhow::Result<String> {
+    let balances = wallet.balance()?;
+    Ok(balances.iter().map(|balance| format!("\nAvailable: {}", output.bold(balance.available))).collect())
 }
 
 /// A plain description of what a withdrawal will yield.
@@ -88,9 +91,7 @@ async fn finish(wallet: &Wallet, id: u64, wait: Duration, output: &Output) -> an
         (_, Some(message)) => text.push_str(&format!("\n{message}")),
         (_, None) => {}
     }
-    for balance in wallet.balance()? {
-        text.push_str(&format!("\nAvailable: {}", output.bold(balance.available)));
-    }
+    text.push_str(&available(wallet, output)?);
     output.result(&line, &text)?;
     Ok(code)
 }
@@ -115,10 +116,7 @@ pub(super) async fn withdraw(
                 user: user.clone(),
                 password,
             };
-            let bar = output.progress(format!("Asking {bank}"));
-            let offer = wallet.begin_at_bank(&login, amount).await;
-            bar.finish_and_clear();
-            let offer = offer?;
+            let offer = output.during(format!("Asking {bank}"), wallet.begin_at_bank(&login, amount)).await?;
             let url = exchange
                 .as_deref()
                 .or(offer.suggested_exchange.as_deref())
@@ -169,7 +167,8 @@ fn sum_for(wallet: &Wallet, args: &WithdrawArgs, amount: Amount, output: &Output
     sum
 }
 
-fn read_secret(file: &std::path::Path) -> anyhow::Result<String> {
+/// The text in a file, without the end of its line.
+pub(super) fn read_secret(file: &std::path::Path) -> anyhow::Result<String> {
     let text = std::fs::read_to_string(file).with_context(|| format!("cannot read {}", file.display()))?;
     Ok(text.trim_end_matches(['\r', '\n']).to_owned())
 }
@@ -210,10 +209,7 @@ pub(super) async fn accept(
     output: &Output,
 ) -> anyhow::Result<u8> {
     let cipher = CipherChoice::from(args.cipher);
-    let bar = output.progress("Asking the bank");
-    let offer = wallet.inspect_withdrawal(&args.uri).await;
-    bar.finish_and_clear();
-    let offer = offer?;
+    let offer = output.during("Asking the bank", wallet.inspect_withdrawal(&args.uri)).await?;
     let url = args
         .exchange
         .as_deref()
@@ -252,10 +248,8 @@ pub(super) async fn run(wallet: &Wallet, args: &RunArgs, output: &Output) -> any
             output.note(&format!("{url} could not be updated: {error}"));
         }
     }
-    let bar = output.progress("Working on what is pending (Ctrl-C stops; nothing is lost)");
-    let report = wallet.run(until).await;
-    bar.finish_and_clear();
-    let report = report?;
+    let words = "Working on what is pending (Ctrl-C stops; nothing is lost)";
+    let report = output.during(words, wallet.run(until)).await?;
     output.result(&report, &report_words(wallet, &report, output)?)?;
     Ok(if report.pending.is_empty() { 0 } else { EXIT_PENDING })
 }

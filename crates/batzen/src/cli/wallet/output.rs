@@ -95,6 +95,14 @@ impl Output {
         bar
     }
 
+    /// Shows such a line while a request is under way.
+    pub(super) async fn during<T>(&self, text: impl Into<String>, request: impl Future<Output = T>) -> T {
+        let bar = self.progress(text);
+        let answer = request.await;
+        bar.finish_and_clear();
+        answer
+    }
+
     /// Asks for confirmation. Without a terminal, `--yes` is required.
     pub(super) fn confirm(&self, question: &str, yes: bool) -> anyhow::Result<()> {
         if yes {

@@ -11,7 +11,7 @@ use serde_json::json;
 use super::args::{AcceptArgs, PeerArgs};
 use super::errors::EXIT_PENDING;
 use super::inputs;
-use super::money::usable_exchange;
+use super::money::{available, usable_exchange};
 use super::output::{Output, date};
 
 fn wanted(wallet: &Wallet, args: &PeerArgs) -> anyhow::Result<PeerRequest> {
@@ -52,10 +52,8 @@ pub(super) async fn send(wallet: &Wallet, args: &PeerArgs, yes: bool, output: &O
     ));
     output.confirm("Send?", yes)?;
     let request = PeerRequest { exchange: Some(exchange.base_url), ..request };
-    let bar = output.progress("Sending");
-    let sent = wallet.send_money(&request).await;
-    let report = wallet.run_pending().await;
-    bar.finish_and_clear();
+    let sending = async { (wallet.send_money(&request).await, wallet.run_pending().await) };
+    let (sent, report) = output.during("Sending", sending).await;
     let id = sent?;
     report?;
     show_link(
@@ -77,10 +75,7 @@ pub(super) async fn request(
     if let Some(url) = &request.exchange {
         request.exchange = Some(usable_exchange(wallet, url, yes, output).await?.base_url);
     }
-    let bar = output.progress("Requesting");
-    let requested = wallet.request_money(&request).await;
-    bar.finish_and_clear();
-    let id = requested?;
+    let id = output.during("Requesting", wallet.request_money(&request)).await?;
     show_link(wallet, id, "Give this link to the payer:", args.qr, output)
 }
 
@@ -104,10 +99,7 @@ fn show_link(wallet: &Wallet, id: OpId, words: &str, qr: bool, output: &Output) 
 
 /// Asks what a link is about, and has the user accept the exchange's terms.
 async fn look_up(wallet: &Wallet, uri: &str, yes: bool, output: &Output) -> anyhow::Result<PeerPayment> {
-    let bar = output.progress("Asking the exchange");
-    let peer = wallet.inspect_peer(uri).await;
-    bar.finish_and_clear();
-    let peer = peer?;
+    let peer = output.during("Asking the exchange", wallet.inspect_peer(uri)).await?;
     usable_exchange(wallet, &peer.exchange, yes, output).await?;
     Ok(peer)
 }
@@ -182,19 +174,14 @@ pub(super) async fn accept(
     if is_pending {
         text.push_str("\nNot finished. Continue with `batzen wallet run`.");
     }
-    for balance in wallet.balance()? {
-        text.push_str(&format!("\nAvailable: {}", output.bold(balance.available)));
-    }
+    text.push_str(&available(wallet, output)?);
     let receipt = wallet.purse_receipt(id)?;
     output.result(&json!({ "transaction": line, "receipt": receipt, "pending": report.pending }), &text)?;
     Ok(if line.status == Status::Pending { EXIT_PENDING } else { 0 })
 }
 
 pub(super) async fn decline(wallet: &Wallet, uri: &str, output: &Output) -> anyhow::Result<u8> {
-    let bar = output.progress("Asking the exchange");
-    let peer = wallet.inspect_peer(uri).await;
-    bar.finish_and_clear();
-    let peer = peer?;
+    let peer = output.during("Asking the exchange", wallet.inspect_peer(uri)).await?;
     let id = wallet.decline_peer(&peer)?;
     let line = wallet.transaction(id)?;
     let then = match peer.direction {

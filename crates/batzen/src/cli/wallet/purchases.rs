@@ -9,6 +9,7 @@ use serde_json::json;
 use super::args::PayArgs;
 use super::errors::{EXIT_PENDING, EXIT_REFUSED};
 use super::inputs::{self, PurchaseName};
+use super::money::available;
 use super::output::{Output, date};
 
 /// Describes an offer and its costs in plain words.
@@ -41,20 +42,15 @@ fn describe(wallet: &Wallet, offer: &PurchaseOffer, output: &Output) -> anyhow::
 }
 
 pub(super) async fn pay(wallet: &Wallet, args: &PayArgs, yes: bool, output: &Output) -> anyhow::Result<u8> {
-    let bar = output.progress("Asking the shop");
-    let offer = wallet.inspect_purchase(&args.uri).await;
-    bar.finish_and_clear();
-    let offer = offer?;
+    let offer = output.during("Asking the shop", wallet.inspect_purchase(&args.uri)).await?;
     // A repetition, and what was paid before, cost nothing.
     if offer.is_new() {
         output.note(&describe(wallet, &offer, output)?);
         output.confirm("Pay?", yes)?;
     }
-    let bar = output.progress("Paying");
-    let paid = wallet.pay_purchase(&offer).await;
-    // Change, and the coins of a payment that failed.
-    let report = wallet.run_pending().await;
-    bar.finish_and_clear();
+    // Then change, and the coins of a payment that failed.
+    let paying = async { (wallet.pay_purchase(&offer).await, wallet.run_pending().await) };
+    let (paid, report) = output.during("Paying", paying).await;
     let id = paid?;
     report?;
     let line = wallet.transaction(id)?;
@@ -74,9 +70,7 @@ pub(super) async fn pay(wallet: &Wallet, args: &PayArgs, yes: bool, output: &Out
             date(until)
         ));
     }
-    for balance in wallet.balance()? {
-        text.push_str(&format!("\nAvailable: {}", output.bold(balance.available)));
-    }
+    text.push_str(&available(wallet, output)?);
     output.result(&json!({ "transaction": line, "receipt": receipt }), &text)?;
     Ok(0)
 }
@@ -86,11 +80,9 @@ pub(super) async fn refund(wallet: &Wallet, purchase: &str, output: &Output) -> 
         PurchaseName::Id(id) => id,
         PurchaseName::Uri(uri) => wallet.purchase_of_refund(&uri)?,
     };
-    let bar = output.progress("Asking the shop");
-    let picked_up = wallet.pick_up_refunds(id).await;
-    // Fresh coins, and what the exchange has not confirmed yet.
-    let report = wallet.run_pending().await;
-    bar.finish_and_clear();
+    // Then fresh coins, and what the exchange has not confirmed yet.
+    let asking = async { (wallet.pick_up_refunds(id).await, wallet.run_pending().await) };
+    let (picked_up, report) = output.during("Asking the shop", asking).await;
     let refunds = picked_up?;
     report?;
     let rows = refunds.iter().map(|id| wallet.transaction(*id)).collect::<Result<Vec<_>, _>>()?;
@@ -110,9 +102,7 @@ pub(super) async fn refund(wallet: &Wallet, purchase: &str, output: &Output) -> 
             text.push_str(&format!("\n  {message}"));
         }
     }
-    for balance in wallet.balance()? {
-        text.push_str(&format!("\nAvailable: {}", output.bold(balance.available)));
-    }
+    text.push_str(&available(wallet, output)?);
     let has = |status: Status| rows.iter().any(|row| row.status == status);
     let code = match (has(Status::Pending), has(Status::Done), has(Status::Failed)) {
         (true, ..) => EXIT_PENDING,
@@ -124,10 +114,8 @@ pub(super) async fn refund(wallet: &Wallet, purchase: &str, output: &Output) -> 
 }
 
 pub(super) async fn abort(wallet: &Wallet, id: OpId, output: &Output) -> anyhow::Result<u8> {
-    let bar = output.progress("Asking the shop");
-    let aborted = wallet.abort_purchase(id).await;
-    let report = wallet.run_pending().await;
-    bar.finish_and_clear();
+    let asking = async { (wallet.abort_purchase(id).await, wallet.run_pending().await) };
+    let (aborted, report) = output.during("Asking the shop", asking).await;
     match aborted {
         Ok(())
         | Err(WalletError::Pending { .. } | WalletError::NoAnswer(_) | WalletError::Unavailable { .. }) => {}
@@ -152,9 +140,7 @@ pub(super) async fn abort(wallet: &Wallet, id: OpId, output: &Output) -> anyhow:
             (format!("Not finished: {message}. Continue with `batzen wallet run`."), EXIT_PENDING)
         }
     };
-    for balance in wallet.balance()? {
-        text.push_str(&format!("\nAvailable: {}", output.bold(balance.available)));
-    }
+    text.push_str(&available(wallet, output)?);
     output.result(&row, &text)?;
     Ok(code)
 }

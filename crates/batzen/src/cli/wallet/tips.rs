@@ -6,15 +6,12 @@ use batzen_wallet::{Status, TipUri, Wallet, WalletError};
 
 use super::errors::EXIT_PENDING;
 use super::inputs;
-use super::money::usable_exchange;
+use super::money::{available, usable_exchange};
 use super::output::{Output, date};
 
 /// Shows what a tip gives, asks, and picks it up.
 async fn accept(wallet: &Wallet, uri: &TipUri, yes: bool, output: &Output) -> anyhow::Result<OpId> {
-    let bar = output.progress("Asking the shop");
-    let offer = wallet.inspect_tip(uri).await;
-    bar.finish_and_clear();
-    let offer = offer?;
+    let offer = output.during("Asking the shop", wallet.inspect_tip(uri)).await?;
     let exchange = usable_exchange(wallet, &offer.exchange_url, yes, output).await?;
     let plan = tip::preview(&exchange, offer.amount, wallet.now()).map_err(WalletError::from)?;
     output.note(&format!(
@@ -28,10 +25,7 @@ async fn accept(wallet: &Wallet, uri: &TipUri, yes: bool, output: &Output) -> an
         date(offer.expiration)
     ));
     output.confirm("Accept?", yes)?;
-    let bar = output.progress("Fetching coins");
-    let accepted = wallet.accept_tip(&offer).await;
-    bar.finish_and_clear();
-    let id = accepted?;
+    let id = output.during("Fetching coins", wallet.accept_tip(&offer)).await?;
     if let Some(url) = &offer.next_url {
         output.note(&format!("Continue at {}", output.bold(url)));
     }
@@ -51,9 +45,7 @@ pub(super) async fn tip(wallet: &Wallet, uri: &str, yes: bool, output: &Output) 
     if let Some(message) = &row.message {
         text.push_str(&format!("\n{message}"));
     }
-    for balance in wallet.balance()? {
-        text.push_str(&format!("\nAvailable: {}", output.bold(balance.available)));
-    }
+    text.push_str(&available(wallet, output)?);
     output.result(&row, &text)?;
     Ok(if row.status == Status::Pending { EXIT_PENDING } else { 0 })
 }

@@ -7,11 +7,9 @@ use serde_json::json;
 
 use super::args::VerifyExchangeArgs;
 use super::backup_file::write_new;
+use super::errors::EXIT_DISPUTED;
 use super::output::{Output, date};
 use super::table::{Column, Table};
-
-/// The exit code for false proofs.
-const EXIT_DISPUTED: u8 = 7;
 
 pub(super) async fn run(wallet: &Wallet, args: &VerifyExchangeArgs, output: &Output) -> anyhow::Result<u8> {
     let exchange = match &args.exchange {
@@ -38,10 +36,8 @@ pub(super) async fn run(wallet: &Wallet, args: &VerifyExchangeArgs, output: &Out
         receipts: !args.no_receipts,
         auditor: args.auditor.clone().zip(args.auditor_key),
     };
-    let bar = output.progress(format!("Checking {exchange}"));
-    let checked = wallet.verify_liabilities(&exchange, &options).await;
-    bar.finish_and_clear();
-    let (report, evidence) = checked?;
+    let checking = wallet.verify_liabilities(&exchange, &options);
+    let (report, evidence) = output.during(format!("Checking {exchange}"), checking).await?;
     let mut text = describe(&report, output);
     // One proof is enough.
     let mut written = None;

@@ -6,48 +6,45 @@ mod orders;
 mod settings;
 mod stock;
 
-use batzen_http::client::{Client, ClientOptions, Method, Reply};
+use std::ops::Deref;
+
+use batzen_http::client::{Client, Method, Reply};
 use serde_json::{Value, json};
 
+use crate::common::backend::{Backend, TOKEN};
 use crate::common::browser::Browser;
-use crate::common::setup::wait_for;
-use crate::common::{Service, free_port};
-
-const TOKEN: &str = "secret-token:books-and-secret";
+use crate::common::http::Http;
 
 /// A running backend with a shop, and a browser.
 struct Shop {
     _dir: tempfile::TempDir,
     base: String,
-    runtime: tokio::runtime::Runtime,
-    client: Client,
+    http: Http,
     browser: Browser,
-    backend: Option<Service>,
+    backend: Backend,
+}
+
+impl Deref for Shop {
+    type Target = Browser;
+
+    fn deref(&self) -> &Browser {
+        &self.browser
+    }
 }
 
 impl Shop {
     /// A backend that trusts an exchange, given as URL and master key.
     fn open(exchange: (&str, &str), auth: &Value) -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let port = free_port();
-        let file = dir.path().join("merchant.conf");
-        let text = format!(
-            "[taler]\nCURRENCY = KUDOS\n[merchant-exchange-one]\nEXCHANGE_BASE_URL = {}\nMASTER_KEY = {}\n\
-             CURRENCY = KUDOS\n[merchant]\nPORT = {port}\nBIND_TO = 127.0.0.1\nDATA_DIR = {}\n",
-            exchange.0,
-            exchange.1,
-            dir.path().join("data").display()
-        );
-        std::fs::write(&file, text).unwrap();
-        let words = ["merchant", "serve", "-c", file.to_str().unwrap()];
-        let backend = Some(Service::start(dir.path(), "merchant", &words));
-        wait_for(port, "/ready");
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let client = runtime.block_on(async { Client::new(&ClientOptions::default()).unwrap() });
-        let base = format!("http://localhost:{port}/");
-        let shop = Self { _dir: dir, base, runtime, client, browser: Browser::start(), backend };
+        let (dir, http) = (tempfile::tempdir().unwrap(), Http::new());
+        let mut backend = Backend::new(dir.path(), http.client.clone(), &[exchange], "");
+        backend.start();
+        let shop = Self { _dir: dir, base: backend.url(), http, browser: Browser::start(), backend };
         shop.add("default", "Books & Prints", auth);
         shop
+    }
+
+    fn client(&self) -> &Client {
+        &self.http.client
     }
 
     fn add(&self, id: &str, name: &str, auth: &Value) {
@@ -64,14 +61,13 @@ impl Shop {
     }
 
     fn call(&self, method: Method, path: &str, body: &Value) -> Reply {
-        self.runtime.block_on(self.ask(method, path, body))
+        self.http.wait(self.ask(method, path, body))
     }
 
     async fn ask(&self, method: Method, path: &str, body: &Value) -> Reply {
         let is_get = method == Method::GET;
-        let call = self.client.call(method, format!("{}{path}", self.base));
-        let call = call.header("authorization", &format!("Bearer {TOKEN}"));
-        if is_get { call.send().await.unwrap() } else { call.json(body).send().await.unwrap() }
+        let call = self.client().call(method, format!("{}{path}", self.base));
+        self.backend.send(if is_get { call } else { call.json(body) }).await
     }
 
     fn get(&self, path: &str) -> Value {
@@ -114,34 +110,6 @@ impl Shop {
         self.browser.until("!window.drawn.isConnected");
     }
 
-    fn click(&self, selector: &str) {
-        // A busy page ignores clicks.
-        let is_ready =
-            format!("document.querySelector('{selector}')?.hasAttribute('aria-disabled') === false");
-        self.browser.until(&is_ready);
-        self.browser.run(&format!("document.querySelector('{selector}').click()"));
-    }
-
-    fn until_text(&self, id: &str, text: &str) {
-        let text = json!(text);
-        self.browser.until(&format!("document.getElementById('{id}')?.innerText.includes({text})"));
-    }
-
-    fn until_shown(&self, id: &str) {
-        self.browser.until(&format!("document.getElementById('{id}')?.offsetParent"));
-    }
-
-    /// The error is shown beside its field, which is marked for screen readers and has the focus.
-    fn until_error(&self, field: &str, text: &str) {
-        self.until_text(&format!("{field}-error"), text);
-        let input = format!("document.getElementById('{field}')");
-        let told = format!(
-            "return {input}.getAttribute('aria-invalid') === 'true' && document.activeElement === {input}
-             && {input}.getAttribute('aria-describedby').split(' ').includes('{field}-error')"
-        );
-        assert_eq!(self.browser.run(&told), json!(true), "{field}");
-    }
-
     fn text_of(&self, expression: &str) -> String {
         self.browser.run(&format!("return {expression}")).as_str().unwrap().to_owned()
     }
@@ -166,10 +134,8 @@ impl Shop {
 
     /// Nothing was logged except requests that the backend refused, and all processes end well.
     fn close(mut self) {
-        let is_refusal = |line: &String| line.contains("responded with a status of 4");
-        let said: Vec<String> = self.browser.console().into_iter().filter(|line| !is_refusal(line)).collect();
-        assert!(said.is_empty(), "the console says {said:?}");
-        assert!(self.backend.take().unwrap().terminate().0.success());
+        self.browser.assert_quiet();
+        self.backend.stop();
     }
 }
 

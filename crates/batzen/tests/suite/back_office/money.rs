@@ -2,68 +2,46 @@
 
 use std::time::{Duration, Instant};
 
-use batzen_http::client::{Client, ClientOptions};
-use batzen_service::wire_gateway::{AddIncomingRequest, GatewayAuth, WireGatewayClient};
 use serde_json::{Value, json};
 
 use super::{Shop, token_auth};
-use crate::common::setup::{config_with_fees, wait_for};
-use crate::common::{PATIENCE, Service, free_port, run, stderr, stdout};
+use crate::common::customer::{credit, fill};
+use crate::common::http::Http;
+use crate::common::site::Site;
+use crate::common::{PATIENCE, Service, end};
+use crate::crash::coins::money;
 
 /// The exchange aggregates and transfers without a pause.
 const QUICK: &str = "[exchange]\nAGGREGATOR_IDLE_SLEEP_INTERVAL = 1 s\nTRANSFER_IDLE_SLEEP_INTERVAL = 1 s\n";
 
 /// A bank, an exchange, and a wallet with 20 KUDOS.
 struct World {
-    dir: tempfile::TempDir,
-    bank_port: u16,
-    exchange_url: String,
+    site: Site,
     services: [Service; 2],
 }
 
 impl World {
     fn start() -> Self {
-        let dir = tempfile::tempdir().unwrap();
-        let (bank_port, exchange_port) = (free_port(), free_port());
-        let config = config_with_fees(dir.path(), bank_port, exchange_port, QUICK);
-        let bank = Service::start(dir.path(), "bank", &["bank", "serve", "-c", &config]);
-        wait_for(bank_port, "/taler-bank-integration/config");
-        let exchange = Service::start(dir.path(), "exchange", &["exchange", "serve", "-c", &config]);
-        wait_for(exchange_port, "/keys");
-        wait_for(exchange_port, "/wire");
-        let exchange_url = format!("http://localhost:{exchange_port}/");
-        let world = Self { dir, bank_port, exchange_url, services: [exchange, bank] };
-        let bank_url = format!("http://localhost:{bank_port}/");
-        let user = ["--user", "zoe", "--password", "zoe", "--exchange", &world.exchange_url];
-        let withdraw = ["withdraw", "--yes", "--amount", "KUDOS:20", "--bank", &bank_url];
-        world.wallet(&[&withdraw[..], &user].concat());
-        world
+        let site = Site::with_fees(QUICK);
+        let services = [site.start_bank(), site.start_exchange()];
+        site.withdraw("wallet", "KUDOS:20");
+        Self { site, services }
     }
 
     fn wallet(&self, words: &[&str]) {
-        let file = self.dir.path().join("wallet.db");
-        let words = [&["wallet", "--wallet", file.to_str().unwrap(), "--json"][..], words].concat();
-        let output = run(&words);
-        assert!(output.status.success(), "{words:?}: {}{}", stdout(&output), stderr(&output));
+        self.site.must_wallet("wallet", &[&["--json"][..], words].concat());
     }
 
     /// A shop that trusts the exchange.
     fn shop(&self) -> Shop {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let keys: Value = runtime
-            .block_on(async {
-                let client = Client::new(&ClientOptions::default()).unwrap();
-                client.get_json(format!("{}keys", self.exchange_url)).await.unwrap().ok()
-            })
-            .unwrap();
+        let exchange_url = self.site.exchange_url();
+        let keys: Value = serde_json::from_str(&Http::new().text(&format!("{exchange_url}keys"))).unwrap();
         let master = keys["master_public_key"].as_str().unwrap();
-        Shop::open((&self.exchange_url, master), &token_auth())
+        Shop::open((&exchange_url, master), &token_auth())
     }
 
     fn end(self) {
-        for service in self.services {
-            assert!(service.terminate().0.success());
-        }
+        end(self.services.into_iter().rev());
     }
 }
 
@@ -169,8 +147,8 @@ fn money_reaches_the_bank_and_tips_reach_customers() {
     shop.open_view("#/transfers", "Transfers");
     shop.until_text("transfers", "Announced");
     shop.audit("transfers");
-    let credit = wire["amount"].as_str().unwrap().split_once(':').unwrap().1;
-    shop.send("report", &[("amount", credit), ("wtid", "x"), ("exchange", &world.exchange_url)]);
+    let wired = wire["amount"].as_str().unwrap().split_once(':').unwrap().1;
+    shop.send("report", &[("amount", wired), ("wtid", "x"), ("exchange", &world.site.exchange_url())]);
     shop.until_error("report-wtid", "52 letters and digits");
     shop.send("report", &[("wtid", wtid)]);
     shop.until_text("transfer-result", "The exchange confirms this transfer");
@@ -179,7 +157,7 @@ fn money_reaches_the_bank_and_tips_reach_customers() {
     shop.until_text("transfers", "Verified");
     shop.audit("transfer-reported");
     // The same subject with another amount is a mistake.
-    shop.send("report", &[("amount", "7"), ("wtid", wtid), ("exchange", &world.exchange_url)]);
+    shop.send("report", &[("amount", "7"), ("wtid", wtid), ("exchange", &world.site.exchange_url())]);
     shop.until_error("report-amount", "reported with another amount");
     shop.open_view("#/orders?state=wired", "Orders");
     shop.until_text("orders", "Transferred");
@@ -187,7 +165,7 @@ fn money_reaches_the_bank_and_tips_reach_customers() {
     // Money for tips: set up, transferred by the shop, given.
     shop.open_view("#/tips", "Tips");
     shop.until_text("nothing", "No money for tips yet");
-    shop.send("new-reserve", &[("amount", "0"), ("exchange", &world.exchange_url)]);
+    shop.send("new-reserve", &[("amount", "0"), ("exchange", &world.site.exchange_url())]);
     shop.until_error("reserve-amount", "such as 50.00");
     shop.send("new-reserve", &[("amount", "10")]);
     shop.until_shown("reserve-transfer");
@@ -195,14 +173,8 @@ fn money_reaches_the_bank_and_tips_reach_customers() {
     let reserve_pub = shop.text_of("document.getElementById('reserve-pub').value");
     let payto = shop.text_of("document.getElementById('reserve-payto').value");
     assert!(payto.starts_with("payto://x-taler-bank/localhost/exchange"), "{payto}");
-    let request = AddIncomingRequest {
-        reserve_pub: reserve_pub.parse().unwrap(),
-        amount: "KUDOS:10".parse().unwrap(),
-        debit_account: "payto://x-taler-bank/localhost/books?receiver-name=books".into(),
-    };
-    let gateway = format!("http://localhost:{}/taler-wire-gateway/exchange/", world.bank_port);
-    let bank = WireGatewayClient::new(shop.client.clone(), &gateway, GatewayAuth::None);
-    shop.runtime.block_on(bank.add_incoming(&request)).unwrap();
+    let request = credit(reserve_pub.parse().unwrap(), money("10"), "books");
+    shop.http.wait(fill(shop.client(), world.site.bank_port, &request));
     // The page sees by itself that the money is there.
     shop.until_shown("tip");
     let page = "https://shop.example/thanks";

@@ -40,7 +40,7 @@ async fn create_many(client: &Client, base: &str) {
 #[test]
 fn a_thousand_orders() {
     let shop = quiet_shop(&token_auth());
-    shop.runtime.block_on(create_many(&shop.client, &shop.base));
+    shop.http.wait(create_many(shop.client(), &shop.base));
     shop.log_in();
     shop.until_rows(50);
     shop.audit("many-orders");

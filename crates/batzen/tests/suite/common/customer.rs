@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use batzen_crypto::{EddsaPrivateKey, ExchangeWithdrawValues, PlanchetMasterSecret};
+use batzen_crypto::{EddsaPrivateKey, EddsaPublicKey, ExchangeWithdrawValues, PlanchetMasterSecret};
 use batzen_http::client::{Client, ClientOptions, Reply};
+use batzen_protocol::Money;
 use batzen_protocol::api::exchange::{BlindSignature, CsrWithdrawRequest, KeysResponse, WithdrawValues};
 use batzen_service::wire_gateway::{AddIncomingRequest, GatewayAuth, WireGatewayClient};
 use serde::Serialize;
+use tokio::task::JoinSet;
 
 use super::PATIENCE;
 use crate::crash::coins::{CURRENCY, Coin, Contract, Denom, Planchet, Shop, money};
@@ -40,14 +42,7 @@ impl Customer {
 
     pub(crate) async fn reserve(&self, amount: &str) -> EddsaPrivateKey {
         let key = EddsaPrivateKey::generate();
-        let url = format!("http://localhost:{}/taler-wire-gateway/exchange/", self.bank_port);
-        let bank = WireGatewayClient::new(self.client.clone(), &url, GatewayAuth::None);
-        let request = AddIncomingRequest {
-            reserve_pub: key.public_key(),
-            amount: money(amount).of(CURRENCY),
-            debit_account: "payto://x-taler-bank/localhost/ann?receiver-name=ann".into(),
-        };
-        bank.add_incoming(&request).await.unwrap();
+        fill(&self.client, self.bank_port, &credit(key.public_key(), money(amount), "ann")).await;
         let deadline = Instant::now() + PATIENCE;
         let url = self.url(&format!("reserves/{}", key.public_key()));
         while self.client.get_json(&url).await.unwrap().status != 200 {
@@ -87,7 +82,7 @@ impl Customer {
     }
 
     /// Withdraws and pays until `ends` is set; every request must be answered as under normal conditions.
-    pub(crate) async fn load(self: Arc<Self>, ends: Arc<AtomicBool>, done: Arc<AtomicU64>) {
+    async fn load(self: Arc<Self>, ends: Arc<AtomicBool>, done: Arc<AtomicU64>) {
         let denoms = Denom::offered(&self.client, &self.url("")).await;
         let shop = Shop::new("bakery");
         let reserve = self.reserve("2000").await;
@@ -100,14 +95,50 @@ impl Customer {
     }
 }
 
-/// Waits until `more` further payments have been made.
-pub(crate) async fn go_on(done: &AtomicU64, more: u64, load: &mut tokio::task::JoinSet<()>) {
-    let (target, deadline) = (done.load(Ordering::Acquire) + more, Instant::now() + PATIENCE);
-    while done.load(Ordering::Acquire) < target {
-        if let Some(ended) = load.try_join_next() {
-            ended.unwrap();
+/// Money from a bank account for a reserve.
+pub(crate) fn credit(reserve_pub: EddsaPublicKey, amount: Money, payer: &str) -> AddIncomingRequest {
+    let debit_account = format!("payto://x-taler-bank/localhost/{payer}?receiver-name={payer}");
+    AddIncomingRequest { reserve_pub, amount: amount.of(CURRENCY), debit_account }
+}
+
+/// Has the bank credit a reserve.
+pub(crate) async fn fill(client: &Client, bank_port: u16, credit: &AddIncomingRequest) {
+    let url = format!("http://localhost:{bank_port}/taler-wire-gateway/exchange/");
+    let bank = WireGatewayClient::new(client.clone(), &url, GatewayAuth::None);
+    bank.add_incoming(credit).await.unwrap();
+}
+
+/// Customers who withdraw and pay at the same time.
+pub(crate) struct Crowd {
+    ends: Arc<AtomicBool>,
+    done: Arc<AtomicU64>,
+    customers: JoinSet<()>,
+}
+
+impl Crowd {
+    pub(crate) fn start(customer: &Arc<Customer>, count: usize) -> Self {
+        let (ends, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let load = |_| Arc::clone(customer).load(Arc::clone(&ends), Arc::clone(&done));
+        let customers = (0..count).map(load).collect();
+        Self { ends, done, customers }
+    }
+
+    /// Waits until `more` further payments have been made.
+    pub(crate) async fn go_on(&mut self, more: u64) {
+        let (target, deadline) = (self.done.load(Ordering::Acquire) + more, Instant::now() + PATIENCE);
+        while self.done.load(Ordering::Acquire) < target {
+            if let Some(ended) = self.customers.try_join_next() {
+                ended.unwrap();
+            }
+            assert!(Instant::now() < deadline, "payments have come to a halt");
+            tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        assert!(Instant::now() < deadline, "payments have come to a halt");
-        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+
+    /// Lets the customers finish. Returns how many payments were made.
+    pub(crate) async fn end(self) -> u64 {
+        self.ends.store(true, Ordering::Release);
+        self.customers.join_all().await;
+        self.done.load(Ordering::Acquire)
     }
 }

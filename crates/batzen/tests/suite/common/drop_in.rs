@@ -3,11 +3,10 @@
 use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::sync::Arc;
-use std::time::Instant;
 
 use super::customer::Customer;
-use super::setup::wait_for;
-use super::{PATIENCE, Service, batzen_path, free_port, isolated, stderr, stdout};
+use super::setup::{master_key, wait_for};
+use super::{Service, by_name, free_port, stderr, stdout, until};
 
 /// The exchange's bank account.
 pub(crate) const PAYTO: &str = "payto://x-taler-bank/localhost/exchange?receiver-name=exchange";
@@ -53,9 +52,8 @@ impl DropIn {
         );
         std::fs::write(set_up.config(), text).unwrap();
         let document = set_up.must("taler-exchange-offline", &["setup"]);
-        let mut words = document.split(|c: char| !c.is_ascii_alphanumeric());
-        let master = words.find(|word| word.len() == 52).unwrap();
-        set_up.must("taler-config", &["-s", "exchange", "-o", "master_public_key", "-V", master]);
+        let master = master_key(&document);
+        set_up.must("taler-config", &["-s", "exchange", "-o", "master_public_key", "-V", &master]);
         set_up
     }
 
@@ -78,11 +76,7 @@ impl DropIn {
 
     /// The program of this name, with the configuration.
     pub(crate) fn program(&self, name: &str, arguments: &[&str]) -> Command {
-        let link = self.path("bin").join(name);
-        if !link.exists() {
-            std::os::unix::fs::symlink(batzen_path(), &link).unwrap();
-        }
-        let mut command = isolated(link);
+        let mut command = by_name(&self.path("bin"), name);
         command.arg("-c").arg(self.config()).args(arguments);
         command
     }
@@ -116,7 +110,7 @@ impl DropIn {
         let name = format!("taler-exchange-secmod-{kind}");
         let seen = self.log(&name).matches("ready").count();
         let helper = self.start(&name);
-        wait_until(|| self.log(&name).matches("ready").count() > seen);
+        until("the helper is not ready", || self.log(&name).matches("ready").count() > seen);
         helper
     }
 
@@ -133,14 +127,5 @@ impl DropIn {
         self.offline(&["global-fee", "now", "KUDOS:0", "KUDOS:0", "KUDOS:0", "1 h", "1 year", "8", "upload"]);
         wait_for(self.exchange_port(), "/keys");
         wait_for(self.exchange_port(), "/wire");
-    }
-}
-
-/// Waits until something has happened.
-pub(crate) fn wait_until(condition: impl Fn() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !condition() {
-        assert!(Instant::now() < deadline, "it does not happen");
-        std::thread::sleep(std::time::Duration::from_millis(20));
     }
 }

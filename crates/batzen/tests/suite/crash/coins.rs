@@ -124,6 +124,11 @@ impl Shop {
         h_wire(&self.payto_uri, &self.salt)
     }
 
+    /// The account and the key that a deposit names.
+    fn payee(&self) -> (HashCode, EddsaPublicKey) {
+        (self.h_wire(), self.key_pub)
+    }
+
     /// The path of the status of a deposit, below the base URL of the exchange.
     pub(crate) fn deposit_status(&self, coin_pub: EddsaPublicKey, contract: HashCode) -> String {
         let h_wire = self.h_wire();
@@ -188,18 +193,23 @@ pub(crate) struct Coin {
 }
 
 impl Coin {
-    fn deposit_sig(&self, shop: &Shop, contract: &Contract, amount: Money) -> EddsaSignature {
+    fn deposit_sig(
+        &self,
+        (h_wire, merchant_pub): (HashCode, EddsaPublicKey),
+        contract: &Contract,
+        amount: Money,
+    ) -> EddsaSignature {
         let message = WalletCoinDeposit {
             h_contract_terms: contract.hash,
             h_age_commitment: ShortHash::ZERO,
             h_policy: HashCode::ZERO,
-            h_wire: shop.h_wire(),
+            h_wire,
             h_denom_pub: self.denom.hash,
             wallet_timestamp: contract.timestamp,
             refund_deadline: contract.refund_deadline,
             amount_with_fee: amount.of(CURRENCY),
             deposit_fee: self.denom.fee_deposit.of(CURRENCY),
-            merchant_pub: shop.key_pub,
+            merchant_pub,
         };
         message.sign(&self.key)
     }
@@ -214,7 +224,7 @@ impl Coin {
             merchant_pub: shop.key_pub,
             h_contract_terms: contract.hash,
             h_age_commitment: None,
-            coin_sig: self.deposit_sig(shop, contract, amount),
+            coin_sig: self.deposit_sig(shop.payee(), contract, amount),
             timestamp: contract.timestamp,
             refund_deadline: Some(contract.refund_deadline).filter(|deadline| *deadline != Timestamp::ZERO),
             wire_transfer_deadline: contract.wire_deadline,
@@ -230,21 +240,15 @@ impl Coin {
         amount: Money,
         exchange_url: &str,
     ) -> PayCoin {
-        let message = WalletCoinDeposit {
-            h_contract_terms: contract,
-            h_age_commitment: ShortHash::ZERO,
-            h_policy: HashCode::ZERO,
-            h_wire: terms.h_wire,
-            h_denom_pub: self.denom.hash,
-            wallet_timestamp: terms.timestamp,
+        let contract = Contract {
+            hash: contract,
+            timestamp: terms.timestamp,
             refund_deadline: terms.refund_deadline,
-            amount_with_fee: amount.of(CURRENCY),
-            deposit_fee: self.denom.fee_deposit.of(CURRENCY),
-            merchant_pub: terms.merchant_pub,
+            wire_deadline: terms.refund_deadline,
         };
         PayCoin {
             coin_pub: self.key_pub,
-            coin_sig: message.sign(&self.key),
+            coin_sig: self.deposit_sig((terms.h_wire, terms.merchant_pub), &contract, amount),
             ub_sig: self.sig.clone(),
             h_denom: self.denom.hash,
             contribution: amount.of(CURRENCY),
@@ -291,7 +295,7 @@ impl Coin {
             ub_sig: coin.sig.clone(),
             coin_pub: coin.key_pub,
             h_age_commitment: None,
-            coin_sig: coin.deposit_sig(shop, contract, *amount),
+            coin_sig: coin.deposit_sig(shop.payee(), contract, *amount),
         };
         BatchDepositRequest {
             merchant_payto_uri: shop.payto_uri.clone(),

@@ -370,6 +370,13 @@ impl Deployment {
         self.wait_for_exchange().await;
     }
 
+    /// The exchange's master key.
+    pub(crate) async fn master_key(&self) -> String {
+        let url = format!("{}keys", self.exchange_url());
+        let keys: serde_json::Value = self.client.get_json(url).await.unwrap().ok().unwrap();
+        keys["master_public_key"].as_str().unwrap().to_owned()
+    }
+
     /// Waits until the exchange answers.
     pub(crate) async fn wait_for_exchange(&mut self) {
         for page in ["keys", "wire"] {

@@ -14,37 +14,46 @@ use serde_json::Value;
 use crate::common::{PATIENCE, Service, free_port};
 
 pub(crate) const CURRENCY: &str = "USD";
-const TOKENS: [&str; 2] = ["secret-token:one-and-secret", "secret-token:two-and-secret"];
+pub(crate) const TOKENS: [&str; 2] = ["secret-token:one-and-secret", "secret-token:two-and-secret"];
 const PARTICIPANTS: usize = 4;
 const FUNDS_CENTS: u64 = 1_000_000_000;
 
 /// A switch that is killed and restarted on the same ports.
 pub(crate) struct Switch {
     dir: PathBuf,
-    config: PathBuf,
+    config: String,
     pub participants: SocketAddr,
     pub hub: Hub,
     service: Option<Service>,
 }
 
+/// Writes the configuration of a switch with these ports and options, and returns the file's path.
+pub(crate) fn config(dir: &Path, [port, admin_port]: [u16; 2], options: &str) -> String {
+    let [one, two] = TOKENS;
+    let text = format!(
+        "[switch]\nDATA_DIR = {}\nBIND_TO = 127.0.0.1\nPORT = {port}\nADMIN_PORT = {admin_port}\n{options}\
+         [switch-operator-one]\nTOKEN = {one}\n[switch-operator-two]\nTOKEN = {two}\n",
+        dir.join("data").display()
+    );
+    let file = dir.join("switch.conf");
+    std::fs::write(&file, text).unwrap();
+    file.to_str().unwrap().to_owned()
+}
+
 impl Switch {
     pub(crate) fn new(dir: &Path) -> Self {
-        Self::on_ledger(dir, "embedded")
+        Self::with(dir, "FOUR_EYES = NO\n")
     }
 
     /// With its money in the ledger at this address.
     pub(crate) fn on_ledger(dir: &Path, ledger: &str) -> Self {
+        Self::with(dir, &format!("FOUR_EYES = NO\nLEDGER = {ledger}\n"))
+    }
+
+    /// The same with these options.
+    pub(crate) fn with(dir: &Path, options: &str) -> Self {
         let (port, admin_port) = (free_port(), free_port());
-        let config = dir.join("switch.conf");
-        let data = dir.join("data");
-        let [one, two] = TOKENS;
-        let text = format!(
-            "[switch]\nDATA_DIR = {}\nBIND_TO = 127.0.0.1\nPORT = {port}\nADMIN_PORT = {admin_port}\nFOUR_EYES = NO\n\
-             LEDGER = {ledger}\n\n\
-             [switch-operator-one]\nTOKEN = {one}\n\n[switch-operator-two]\nTOKEN = {two}\n",
-            data.display()
-        );
-        std::fs::write(&config, text).unwrap();
+        let config = config(dir, [port, admin_port], options);
         let local = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));
         let hub = Hub::new(local(admin_port), TOKENS.map(str::to_owned));
         Self { dir: dir.to_owned(), config, participants: local(port), hub, service: None }
@@ -52,8 +61,7 @@ impl Switch {
 
     /// Starts it.
     pub(crate) fn launch(&mut self) {
-        let config = self.config.to_str().unwrap();
-        self.service = Some(Service::start(&self.dir, "switch", &["switch", "serve", "-c", config]));
+        self.service = Some(Service::start(&self.dir, "switch", &["switch", "serve", "-c", &self.config]));
     }
 
     /// Starts it, and waits until it is healthy.

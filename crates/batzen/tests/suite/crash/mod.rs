@@ -1,5 +1,6 @@
 //! Shared code of the crash tests.
 
+pub(crate) mod audit;
 pub(crate) mod coins;
 pub(crate) mod customers;
 pub(crate) mod deployment;

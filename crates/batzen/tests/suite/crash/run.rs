@@ -2,14 +2,17 @@
 
 #![allow(dead_code, reason = "each test file uses its part")]
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use batzen_crypto::EddsaPublicKey;
 use batzen_http::client::{Client, ClientOptions};
 use batzen_store::Store;
 use tokio::task::JoinSet;
 
 use crate::common::PATIENCE;
+use crate::crash::coins::Coin;
 use crate::crash::customers::{Dice, Effect, Load};
 use crate::crash::deployment::{BankBooks, Deployment};
 use crate::crash::facts::{self, Claims, Findings};
@@ -40,18 +43,18 @@ pub(crate) fn cycles() -> u64 {
 
 /// The random choices of a run. `BATZEN_SOAK_SEED` repeats those of an earlier run.
 pub(crate) fn dice() -> Dice {
-    let seed = seed();
-    println!("BATZEN_SOAK_SEED={seed}");
-    Dice::new(seed)
+    Dice::new(seed("BATZEN_SOAK_SEED"))
 }
 
-/// The number from which [`dice`] are made.
-pub(crate) fn seed() -> u64 {
-    number("BATZEN_SOAK_SEED").unwrap_or_else(|| {
+/// The number from which dice are made: that of a variable, or a random one, which is printed so that it can be repeated.
+pub(crate) fn seed(variable: &str) -> u64 {
+    let seed = number(variable).unwrap_or_else(|| {
         let mut bytes = [0; 8];
         batzen_crypto::fill_random(&mut bytes);
         u64::from_le_bytes(bytes)
-    })
+    });
+    println!("{variable}={seed}");
+    seed
 }
 
 /// A client that waits longer than any restart takes.
@@ -70,6 +73,34 @@ pub(crate) fn assert_well(customers: &mut JoinSet<()>) {
     }
 }
 
+/// The load of a running deployment, without customers.
+pub(crate) async fn load(deployment: &Deployment) -> Load {
+    Load::new(client(), &deployment.exchange_url(), &deployment.bank_url()).await
+}
+
+/// Customers who put a running deployment under load.
+pub(crate) async fn crowd(
+    deployment: &Deployment,
+    count: usize,
+    dice: &mut Dice,
+) -> (Arc<Load>, JoinSet<()>) {
+    let load = Arc::new(load(deployment).await);
+    let customers = spawn(&load, count, dice);
+    (load, customers)
+}
+
+/// Starts the customers of a load.
+pub(crate) fn spawn(load: &Arc<Load>, count: usize, dice: &mut Dice) -> JoinSet<()> {
+    (0..count).map(|_| Arc::clone(load).customer(dice.child())).collect()
+}
+
+/// Lets the customers finish, and asks again whatever was not answered. Returns how many requests that were.
+pub(crate) async fn end(load: &Load, customers: JoinSet<()>) -> usize {
+    load.end();
+    customers.join_all().await;
+    load.settle().await
+}
+
 /// Lets the load run for a while.
 pub(crate) async fn watch(deployment: &mut Deployment, customers: &mut JoinSet<()>, for_ms: u64) {
     let end = Instant::now() + Duration::from_millis(for_ms);
@@ -81,6 +112,15 @@ pub(crate) async fn watch(deployment: &mut Deployment, customers: &mut JoinSet<(
             return;
         }
         tokio::time::sleep(left.min(Duration::from_millis(20))).await;
+    }
+}
+
+/// Lets the load run until some payments more are acknowledged.
+pub(crate) async fn watch_payments(deployment: &mut Deployment, load: &Load, customers: &mut JoinSet<()>) {
+    let (before, deadline) = (load.log.acknowledged(), Instant::now() + PATIENCE);
+    while load.log.acknowledged() < before + 20 {
+        assert!(Instant::now() < deadline, "the exchange does nothing");
+        watch(deployment, customers, 50).await;
     }
 }
 
@@ -194,29 +234,29 @@ pub(crate) struct Proof {
     pub waits: u64,
 }
 
+/// The customers' knowledge.
+pub(crate) fn claims<'a>(load: &'a Load, coins: &'a HashMap<EddsaPublicKey, Arc<Coin>>) -> Claims<'a> {
+    Claims {
+        entries: load.log.entries(),
+        credits: load.credits.lock().unwrap().clone(),
+        coins,
+        denoms: &load.denoms,
+        shops: &load.shops,
+        base_url: &load.base_url,
+    }
+}
+
 /// Lets the customers finish, and proves that nothing was lost. Also proves that planted losses are found,
 /// which requires operations of each kind.
 pub(crate) async fn end_and_prove(
     deployment: &mut Deployment,
     load: &Arc<Load>,
-    mut customers: JoinSet<()>,
+    customers: JoinSet<()>,
     with_plants: bool,
 ) -> Proof {
-    load.end();
-    while let Some(ended) = customers.join_next().await {
-        ended.unwrap();
-    }
-    let settled = load.settle().await;
-
+    let settled = end(load, customers).await;
     let coins = load.coins.lock().unwrap().clone();
-    let claims = Claims {
-        entries: load.log.entries(),
-        credits: load.credits.lock().unwrap().clone(),
-        coins: &coins,
-        denoms: &load.denoms,
-        shops: &load.shops,
-        base_url: &load.base_url,
-    };
+    let claims = claims(load, &coins);
     // Before any repetition, which could make good a loss.
     let first = check_at_rest(deployment, &claims).await;
     assert_none("after the kills", &first.problems);
@@ -245,11 +285,7 @@ pub(crate) async fn play(mut deployment: Deployment, kills: Vec<Kill>) {
     let mut dice = dice();
     deployment.start_bank().await;
     deployment.start_exchange().await;
-    let load = Arc::new(Load::new(client(), &deployment.exchange_url(), &deployment.bank_url()).await);
-    let mut customers = JoinSet::new();
-    for _ in 0..CUSTOMERS {
-        customers.spawn(Arc::clone(&load).customer(dice.child()));
-    }
+    let (load, mut customers) = crowd(&deployment, CUSTOMERS, &mut dice).await;
 
     for (cycle, kill) in (1..).zip(&kills) {
         let before = load.log.acknowledged();

@@ -17,12 +17,11 @@ use batzen_protocol::signatures::{ExchangeConfirmRefund, MerchantPaymentOk, Sign
 use serde_json::{Value, json};
 
 use crate::common::PATIENCE;
+use crate::common::backend::TOKEN;
 use crate::common::customer::Customer;
 use crate::crash::coins::{CURRENCY, Coin, Denom, minus, money, plus};
 use crate::crash::customers::Dice;
 
-/// The shop's access token.
-pub(crate) const TOKEN: &str = "secret-token:books-and-secret";
 /// The most coins of a payment.
 const COINS_MAX: u64 = 3;
 /// The longest time that hasty customers wait for the answer to a payment, in milliseconds.
@@ -281,6 +280,17 @@ impl Street {
         }
     }
 
+    /// An order as it is before anybody knows its end.
+    fn undecided(
+        id: &str,
+        (terms, contract): (&ContractTerms, HashCode),
+        coins: Vec<(Arc<Coin>, Money)>,
+        offer: PayRequest,
+    ) -> Bought {
+        let end = End::Aborted { refunds: Vec::new() };
+        Bought { id: id.to_owned(), contract, merchant_pub: terms.merchant_pub, coins, offer, end }
+    }
+
     /// Buys, and gets refunds in one or two steps if `is_refunded`.
     async fn buy(
         &self,
@@ -292,10 +302,7 @@ impl Street {
     ) -> Bought {
         let (terms, contract) = self.contract(id, amount).await;
         let offer = self.request(&terms, contract, &coins);
-        let merchant_pub = terms.merchant_pub;
-        let receipt = EddsaSignature::from_bytes([0; 64]);
-        let end = End::Paid { receipt, refunds: Vec::new() };
-        let mut bought = Bought { id: id.to_owned(), contract, merchant_pub, coins, offer, end };
+        let mut bought = Self::undecided(id, (&terms, contract), coins, offer);
         let receipt = self.receipt(&bought).await;
         let mut refunds = Vec::new();
         if is_refunded {
@@ -332,9 +339,7 @@ impl Street {
         let reply = self.offer(id, &offer).await;
         let body: Value = reply.json().unwrap();
         assert_eq!((reply.status, body["code"].as_u64()), (409, Some(2150)), "{id}: {body}");
-        let end = End::Aborted { refunds: Vec::new() };
-        let merchant_pub = terms.merchant_pub;
-        let mut bought = Bought { id: id.to_owned(), contract, merchant_pub, coins, offer, end };
+        let mut bought = Self::undecided(id, (&terms, contract), coins, offer);
         let refunds = self.abort(&bought).await;
         let unspent = bought.keep(&refunds);
         bought.end = End::Aborted { refunds };
@@ -351,9 +356,7 @@ impl Street {
     ) -> Option<Bought> {
         let (terms, contract) = self.contract(id, amount).await;
         let offer = self.request(&terms, contract, &coins);
-        let end = End::Aborted { refunds: Vec::new() };
-        let merchant_pub = terms.merchant_pub;
-        let mut bought = Bought { id: id.to_owned(), contract, merchant_pub, coins, offer, end };
+        let mut bought = Self::undecided(id, (&terms, contract), coins, offer);
         let body = serde_json::to_value(&bought.offer).unwrap();
         let call = self.client.post(format!("{}orders/{id}/pay", self.backend_url)).json(&body);
         let patience = Duration::from_millis(dice.below(HASTE_MS));

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test file uses its part")]
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -12,9 +13,8 @@ use batzen_ledger::{
     AMOUNT_MAX, Account, AccountFlags, CreateTransferStatus, Ledger, LedgerError, Transfer, TransferFlags,
 };
 use batzen_ledger_service::net::{ClientOptions, LedgerClient};
-use serde_json::Value;
 
-use crate::common::{PATIENCE, run, stderr, stdout};
+use crate::common::{PATIENCE, Service};
 
 pub(crate) const ACCOUNTS: u128 = 12;
 /// Accounts with this id or a higher one must not be overdrawn.
@@ -68,6 +68,12 @@ pub(crate) fn batch(
         });
     }
     events
+}
+
+/// Starts a ledger with its store in a directory.
+pub(crate) fn start(dir: &Path, data: &str, port: u16) -> Service {
+    let tcp = format!("127.0.0.1:{port}");
+    Service::start(dir, "ledger", &["ledger", "serve", "--data", data, "--tcp", &tcp])
 }
 
 pub(crate) async fn connect(url: &str) -> LedgerClient {
@@ -128,11 +134,4 @@ pub(crate) fn accounts() -> Vec<Account> {
         Account { id, ledger: 1, code: 1, flags, ..Account::default() }
     };
     (1..=ACCOUNTS).map(account).collect()
-}
-
-/// The JSON output of a command.
-pub(crate) fn facts(words: &[&str]) -> Value {
-    let output = run(words);
-    assert!(output.status.success(), "{words:?}: {}", stderr(&output));
-    serde_json::from_str(&stdout(&output)).unwrap()
 }

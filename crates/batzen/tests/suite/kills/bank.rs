@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use batzen_bank::books;
 use batzen_crypto::{EddsaPublicKey, HashCode, Wtid};
 use batzen_http::client::{Client, ClientError, ClientOptions};
-use batzen_protocol::ErrorCode;
+use batzen_protocol::{Amount, ErrorCode};
 use batzen_service::wire_gateway::{
     AddIncomingRequest, GatewayAuth, HistoryQuery, TransactionResponse, TransferRequest, WireGatewayClient,
 };
 
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 
 use crate::common::PATIENCE;
 use crate::crash::coins::{CURRENCY, money};
@@ -40,6 +40,22 @@ enum Order {
     In(AddIncomingRequest),
 }
 
+impl Order {
+    fn name(&self) -> String {
+        match self {
+            Self::Out(request) => format!("transfer {}", request.wtid),
+            Self::In(request) => format!("credit {}", request.reserve_pub),
+        }
+    }
+
+    const fn amount(&self) -> Amount {
+        match self {
+            Self::Out(request) => request.amount,
+            Self::In(request) => request.amount,
+        }
+    }
+}
+
 /// All orders, each with its answer if it came, and the numbers of the answered ones in the order of the
 /// answers.
 #[derive(Default)]
@@ -55,14 +71,6 @@ struct Load {
     mark: AtomicU64,
     seen: AtomicU64,
     ends: AtomicBool,
-}
-
-pub(crate) async fn campaign(score: Arc<Score>, mut dice: Dice) {
-    let mut is_first = true;
-    while !score.is_complete() {
-        round(&score, &mut dice, is_first).await;
-        is_first = false;
-    }
 }
 
 fn payto(account: &str) -> String {
@@ -83,6 +91,26 @@ impl Load {
             seen: AtomicU64::new(0),
             ends: AtomicBool::new(false),
         }
+    }
+
+    /// Starts the clients of a running bank, and the audit of what is acknowledged.
+    fn start(
+        bank_url: &str,
+        dice: &mut Dice,
+        score: &Arc<Score>,
+    ) -> (Arc<Self>, JoinSet<()>, JoinHandle<()>) {
+        let load = Arc::new(Self::new(bank_url));
+        let clients = (0..CLIENTS).map(|_| Arc::clone(&load).client(dice.child())).collect();
+        let auditor = tokio::spawn(Arc::clone(&load).audit_all(Arc::clone(score)));
+        (load, clients, auditor)
+    }
+
+    /// Lets the clients finish, and the auditor see everything.
+    async fn end(&self, clients: JoinSet<()>, auditor: JoinHandle<()>) {
+        self.ends.store(true, Ordering::SeqCst);
+        clients.join_all().await;
+        self.due();
+        auditor.await.unwrap();
     }
 
     fn acknowledged(&self) -> u64 {
@@ -207,10 +235,7 @@ impl Load {
 
     /// Looks for the row of an acknowledged order, and repeats the order. Returns any problem.
     async fn audit(&self, order: &Order, known: &TransactionResponse) -> Option<String> {
-        let name = match order {
-            Order::Out(request) => format!("transfer {}", request.wtid),
-            Order::In(request) => format!("credit {}", request.reserve_pub),
-        };
+        let name = order.name();
         if !self.row(order, known.row_id).await {
             return Some(format!("{name} was lost: no row {}", known.row_id));
         }
@@ -233,10 +258,7 @@ pub(crate) async fn prove_on_ledger(
 ) -> (u64, Vec<String>) {
     let score = Arc::new(Score::new("bank", cycles));
     deployment.start_bank().await;
-    let load = Arc::new(Load::new(&deployment.bank_url()));
-    let clients: Vec<_> =
-        (0..CLIENTS).map(|_| tokio::spawn(Arc::clone(&load).client(dice.child()))).collect();
-    let auditor = tokio::spawn(Arc::clone(&load).audit_all(Arc::clone(&score)));
+    let (load, clients, auditor) = Load::start(&deployment.bank_url(), &mut dice, &score);
     for cycle in 1..=cycles {
         // A service that starts slowly is killed only once it works again.
         let (before, deadline) = (load.acknowledged(), Instant::now() + PATIENCE);
@@ -251,23 +273,15 @@ pub(crate) async fn prove_on_ledger(
         tokio::task::block_in_place(|| kill(deployment, cycle));
         load.due();
     }
-    load.ends.store(true, Ordering::SeqCst);
-    for client in clients {
-        client.await.unwrap();
-    }
-    load.due();
-    auditor.await.unwrap();
+    load.end(clients, auditor).await;
     let found = complete(&load).await;
     (load.acknowledged(), found)
 }
 
-async fn round(score: &Arc<Score>, dice: &mut Dice, is_first: bool) {
+pub(super) async fn round(score: &Arc<Score>, dice: &mut Dice, is_first: bool) {
     let mut deployment = Deployment::new(crate::crash::run::client());
     deployment.start_bank().await;
-    let load = Arc::new(Load::new(&deployment.bank_url()));
-    let clients: Vec<_> =
-        (0..CLIENTS).map(|_| tokio::spawn(Arc::clone(&load).client(dice.child()))).collect();
-    let auditor = tokio::spawn(Arc::clone(&load).audit_all(Arc::clone(score)));
+    let (load, clients, auditor) = Load::start(&deployment.bank_url(), dice, score);
     for cycle in 1..=score.left().min(ROUND) {
         let report = tokio::task::block_in_place(|| {
             kill_at_random_point(deployment.bank(), dice, &|| load.acknowledged())
@@ -283,12 +297,7 @@ async fn round(score: &Arc<Score>, dice: &mut Dice, is_first: bool) {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
     }
-    load.ends.store(true, Ordering::SeqCst);
-    for client in clients {
-        client.await.unwrap();
-    }
-    load.due();
-    auditor.await.unwrap();
+    load.end(clients, auditor).await;
     score.acknowledged(load.acknowledged());
 
     let mut found = complete(&load).await;
@@ -315,66 +324,51 @@ async fn round(score: &Arc<Score>, dice: &mut Dice, is_first: bool) {
     score.proven(&found);
 }
 
+/// A page of one of the histories: the name of the order, the number and the amount of each row.
+async fn page(load: &Load, is_out: bool, start: Option<u64>) -> Vec<(String, u64, Amount)> {
+    let query = HistoryQuery { start, delta: PAGE, long_poll_ms: 0 };
+    if is_out {
+        let rows = load.gateway.history_outgoing(query).await.unwrap();
+        rows.into_iter().map(|row| (format!("transfer {}", row.wtid), row.row_id, row.amount)).collect()
+    } else {
+        let rows = load.gateway.history_incoming(query).await.unwrap();
+        rows.into_iter().map(|row| (format!("credit {}", row.reserve_pub), row.row_id, row.amount)).collect()
+    }
+}
+
 /// Compares both histories with all orders: each is there once, and nothing else is. Returns all problems.
 async fn complete(load: &Load) -> Vec<String> {
     let mut problems = Vec::new();
-    let (mut sent, mut received) = (HashMap::new(), HashMap::new());
-    let mut start = None;
-    loop {
-        let query = HistoryQuery { start, delta: PAGE, long_poll_ms: 0 };
-        let rows = load.gateway.history_outgoing(query).await.unwrap();
-        let Some(last) = rows.last() else { break };
-        start = Some(last.row_id);
-        for row in rows {
-            if sent.insert(row.wtid, (row.row_id, row.amount)).is_some() {
-                problems.push(format!("transfer {} was made twice", row.wtid));
+    let mut booked = HashMap::new();
+    for is_out in [true, false] {
+        let mut start = None;
+        loop {
+            let rows = page(load, is_out, start).await;
+            let Some((_, last, _)) = rows.last() else { break };
+            start = Some(*last);
+            for (name, row_id, amount) in rows {
+                if booked.insert(name.clone(), (row_id, amount)).is_some() {
+                    problems.push(format!("{name} was made twice"));
+                }
             }
         }
     }
-    start = None;
-    loop {
-        let query = HistoryQuery { start, delta: PAGE, long_poll_ms: 0 };
-        let rows = load.gateway.history_incoming(query).await.unwrap();
-        let Some(last) = rows.last() else { break };
-        start = Some(last.row_id);
-        for row in rows {
-            if received.insert(row.reserve_pub, (row.row_id, row.amount)).is_some() {
-                problems.push(format!("credit {} was made twice", row.reserve_pub));
-            }
-        }
-    }
-    let (mut ordered_out, mut ordered_in) = (HashSet::new(), HashSet::new());
+    let mut ordered = HashSet::new();
     for (order, answer) in &load.log.lock().unwrap().orders {
-        let (name, amount, found) = match order {
-            Order::Out(request) => {
-                ordered_out.insert(request.wtid);
-                (format!("transfer {}", request.wtid), request.amount, sent.get(&request.wtid))
+        let (name, amount) = (order.name(), order.amount());
+        match booked.get(&name) {
+            None => problems.push(format!("{name} was lost")),
+            Some((row_id, shown)) => {
+                if *shown != amount || answer.as_ref().is_some_and(|answer| answer.row_id != *row_id) {
+                    problems.push(format!(
+                        "{name} of {amount} was answered {answer:?}, but is row {row_id} of {shown}"
+                    ));
+                }
             }
-            Order::In(request) => {
-                ordered_in.insert(request.reserve_pub);
-                (
-                    format!("credit {}", request.reserve_pub),
-                    request.amount,
-                    received.get(&request.reserve_pub),
-                )
-            }
-        };
-        let Some((row_id, shown)) = found else {
-            problems.push(format!("{name} was lost"));
-            continue;
-        };
-        if *shown != amount || answer.as_ref().is_some_and(|answer| answer.row_id != *row_id) {
-            problems
-                .push(format!("{name} of {amount} was answered {answer:?}, but is row {row_id} of {shown}"));
         }
+        ordered.insert(name);
     }
-    problems.extend(
-        sent.keys()
-            .filter(|wtid| !ordered_out.contains(*wtid))
-            .map(|wtid| format!("an unordered transfer {wtid}")),
-    );
-    problems.extend(
-        received.keys().filter(|key| !ordered_in.contains(*key)).map(|key| format!("an unpaid credit {key}")),
-    );
+    let unordered = booked.keys().filter(|name| !ordered.contains(*name));
+    problems.extend(unordered.map(|name| format!("{name} was not ordered")));
     problems
 }

@@ -4,10 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use tokio::task::JoinSet;
-
 use crate::common::PATIENCE;
-use crate::crash::customers::{Dice, Load};
+use crate::crash::customers::Dice;
 use crate::crash::deployment::Deployment;
 use crate::crash::run::{self, assert_well, end_and_prove, watch_every_kind};
 use crate::kills::auditor::Auditor;
@@ -22,23 +20,11 @@ const AUDIT_CYCLES: u64 = 20;
 const BANK_CYCLES: u64 = 8;
 const CUSTOMERS: usize = 4;
 
-pub(super) async fn campaign(score: Arc<Score>, mut dice: Dice) {
-    let mut is_first = true;
-    while !score.is_complete() {
-        round(&score, &mut dice, is_first).await;
-        is_first = false;
-    }
-}
-
-async fn round(score: &Arc<Score>, dice: &mut Dice, is_first: bool) {
+pub(super) async fn round(score: &Arc<Score>, dice: &mut Dice, is_first: bool) {
     let mut deployment = Deployment::new(run::client());
     deployment.start_bank().await;
     deployment.start_exchange().await;
-    let load = Arc::new(Load::new(run::client(), &deployment.exchange_url(), &deployment.bank_url()).await);
-    let mut customers = JoinSet::new();
-    for _ in 0..CUSTOMERS {
-        customers.spawn(Arc::clone(&load).customer(dice.child()));
-    }
+    let (load, mut customers) = run::crowd(&deployment, CUSTOMERS, dice).await;
     // The auditor covers everything acknowledged before the last kill.
     let (mark, seen) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
     let ends = Arc::new(AtomicBool::new(false));

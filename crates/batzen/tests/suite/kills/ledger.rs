@@ -1,7 +1,6 @@
 //! The ledger under the load of its clients.
 
 use std::collections::VecDeque;
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -9,10 +8,10 @@ use std::time::{Duration, Instant};
 use batzen_ledger::{CreateTransferStatus, Ledger, Transfer};
 use batzen_ledger_service::net::LedgerClient;
 
-use crate::common::{PATIENCE, Service, free_port};
+use crate::common::{PATIENCE, free_port, must_json};
 use crate::crash::customers;
 use crate::crash::transfers::{
-    ACCOUNTS, Dice, Statuses, accounts, batch, connect, create, facts, problems, stream,
+    ACCOUNTS, Dice, Statuses, accounts, batch, connect, create, problems, start, stream,
 };
 use crate::kills::kill_point::kill_at_random_point;
 use crate::kills::score::Score;
@@ -43,19 +42,6 @@ struct Log {
     waiting: Mutex<VecDeque<Answered>>,
     statuses: Mutex<Statuses>,
     ends: AtomicBool,
-}
-
-pub(super) async fn campaign(score: Arc<Score>, mut dice: customers::Dice) {
-    let mut is_first = true;
-    while !score.is_complete() {
-        round(&score, &mut dice, is_first).await;
-        is_first = false;
-    }
-}
-
-fn start(dir: &Path, data: &str, port: u16) -> Service {
-    let tcp = format!("127.0.0.1:{port}");
-    Service::start(dir, "ledger", &["ledger", "serve", "--data", data, "--tcp", &tcp])
 }
 
 async fn client(url: String, number: u64, seed: u64, log: Arc<Log>) {
@@ -107,7 +93,7 @@ async fn audit(ledger: &LedgerClient, (events, statuses): &Answered) -> Vec<Stri
     problems
 }
 
-async fn round(score: &Arc<Score>, dice: &mut customers::Dice, is_first: bool) {
+pub(super) async fn round(score: &Arc<Score>, dice: &mut customers::Dice, is_first: bool) {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("ledger");
     let data = data.to_str().unwrap();
@@ -187,7 +173,7 @@ async fn round(score: &Arc<Score>, dice: &mut customers::Dice, is_first: bool) {
         assert_eq!(planted.len(), 2, "a transfer that never was: {planted:?}");
     }
     service.kill_9();
-    let verified = facts(&["ledger", "verify", data, "--json"]);
+    let verified = must_json(&["ledger", "verify", data, "--json"]);
     let standing = statuses.values().filter(|status| status.stands()).count() as u64;
     if verified["transfers"] != standing {
         found.push(format!("{standing} transfers stand, {} in the log", verified["transfers"]));

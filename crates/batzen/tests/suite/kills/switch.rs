@@ -27,14 +27,6 @@ const AT_ONCE: usize = 8;
 const DATE: &str = "Mon, 01 Jan 2024 00:00:00 GMT";
 const TRANSFERS: &str = "application/vnd.interoperability.transfers+json;version=1";
 
-pub(super) async fn campaign(score: Arc<Score>, mut dice: Dice) {
-    let mut is_first = true;
-    while !score.is_complete() {
-        round(&score, &mut dice, is_first).await;
-        is_first = false;
-    }
-}
-
 /// Has payers query transfers that have ended.
 struct Auditor {
     fsps: Arc<Fsps>,
@@ -111,7 +103,7 @@ async fn ask(client: Client, url: String, [payer, payee]: [String; 2]) {
     }
 }
 
-async fn round(score: &Arc<Score>, dice: &mut Dice, is_first: bool) {
+pub(super) async fn round(score: &Arc<Score>, dice: &mut Dice, is_first: bool) {
     let dir = tempfile::tempdir().unwrap();
     let mut switch = Switch::new(dir.path());
     let fsps = tokio::task::block_in_place(|| {

@@ -1,12 +1,8 @@
 //! A ledger and a switch that keeps its money there, as an operator starts them, and participants that keep
 //! them busy.
 
-use std::path::Path;
-use std::time::{Duration, Instant};
-
-use crate::common::{PATIENCE, Service};
-
-const TOKENS: [&str; 2] = ["secret-token:one-and-secret", "secret-token:two-and-secret"];
+use crate::common::Service;
+use crate::crash::hub::TOKENS;
 
 /// A ledger, a switch and its participants.
 pub(crate) struct Clearing {
@@ -25,7 +21,7 @@ impl Clearing {
         let text = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
         let data = text("books");
         let words = ["ledger", "serve", "--tcp", "127.0.0.1:0", "--http", "127.0.0.1:0", "--data", &data];
-        let (ledger, addresses) = ready(dir.path(), "ledger", &words);
+        let (ledger, addresses) = Service::start_ready(dir.path(), "ledger", &words);
         let [tcp, http] = addresses.as_slice() else { panic!("{addresses:?}") };
         let pages = base(http);
 
@@ -37,7 +33,7 @@ impl Clearing {
         let data = text("transfers");
         let words = ["switch", "serve", "--config", &config, "--data", &data, "--ledger", tcp];
         let words = [&words[..], &["--port", "0", "--admin-port", "0"]].concat();
-        let (switch, said) = ready(dir.path(), "switch", &words);
+        let (switch, said) = Service::start_ready(dir.path(), "switch", &words);
         let [_, participants, _, operators] = said.as_slice() else { panic!("{said:?}") };
         Self {
             ledger: pages,
@@ -65,20 +61,4 @@ impl Clearing {
 /// Adds a slash at the end.
 fn base(url: &str) -> String {
     format!("{}/", url.trim_end_matches('/'))
-}
-
-/// Starts a service, and reads its addresses from the words after `… ready: `.
-fn ready(dir: &Path, name: &str, words: &[&str]) -> (Service, Vec<String>) {
-    let mut service = Service::start(dir, name, words);
-    let deadline = Instant::now() + PATIENCE;
-    let begin = format!("{name} ready: ");
-    loop {
-        let log = std::fs::read_to_string(dir.join(format!("{name}.log"))).unwrap();
-        if let Some((rest, _)) = log.split_once(&begin).and_then(|(_, rest)| rest.split_once('\n')) {
-            return (service, rest.split(' ').map(str::to_owned).collect());
-        }
-        service.assert_runs();
-        assert!(Instant::now() < deadline, "{name} does not come up: {log}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }

@@ -14,15 +14,16 @@ use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use batzen_auditor::FollowMetrics;
-use batzen_http::client::{Client, ClientOptions, Reply};
 use batzen_metrics::Page;
 use batzen_postgres::schema::replication::{LagMetrics, SlotLag};
 use batzen_service::dashboard::Layout;
 use batzen_signer::metrics::ClientMetrics;
 use clearing::Clearing;
+use common::backend::Backend;
 use common::browser::Browser;
+use common::http::Http;
 use common::setup::wait_for;
-use common::{PATIENCE, Service, free_port, run, stderr, stdout};
+use common::{PATIENCE, Service, free_port, must, run, stderr, stdout, until};
 use deployment::Deployment;
 use serde_json::Value;
 
@@ -50,27 +51,6 @@ fn tool(program: &str, arguments: &[&str], input: &str) -> Output {
 
 fn missing(program: &str, error: &std::io::Error) -> ! {
     panic!("{program}: {error}: `make needs-test` installs it (Debian package prometheus)")
-}
-
-/// Blocking HTTP.
-struct Http(tokio::runtime::Runtime, Client);
-
-impl Http {
-    fn new() -> Self {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let client = runtime.block_on(async { Client::new(&ClientOptions::default()).unwrap() });
-        Self(runtime, client)
-    }
-
-    fn get(&self, url: &str) -> Reply {
-        self.0.block_on(self.1.get(url).send()).unwrap()
-    }
-
-    fn text(&self, url: &str) -> String {
-        let reply = self.get(url);
-        assert_eq!(reply.status, 200, "{url}");
-        String::from_utf8(reply.body.to_vec()).unwrap()
-    }
 }
 
 /// A demo that has played its round and keeps serving.
@@ -131,8 +111,7 @@ impl Demo {
         let file = self.dir.path().join("zoe.db");
         let mut all = vec!["wallet", "--wallet", file.to_str().unwrap(), "--yes"];
         all.extend(words);
-        let output = run(&all);
-        assert!(output.status.success(), "{}{}", stdout(&output), stderr(&output));
+        must(&all);
     }
 
     /// Withdraws and pays, as a customer of the running demo.
@@ -155,21 +134,16 @@ impl Demo {
 }
 
 /// A merchant backend for the coins of an exchange, with an address of its own for metrics, and its base URL.
-fn start_merchant(http: &Http, dir: &Path, exchange: &str) -> (Service, String) {
-    let (port, metrics) = (free_port(), free_port());
+fn start_merchant(http: &Http, dir: &Path, exchange: &str) -> (Backend, String) {
+    let metrics = free_port();
     let keys: Value = serde_json::from_str(&http.text(&format!("{exchange}keys"))).unwrap();
-    let text = format!(
-        "[taler]\nCURRENCY = KUDOS\n[merchant-exchange-one]\nEXCHANGE_BASE_URL = {exchange}\nMASTER_KEY = {}\n\
-         [merchant]\nPORT = {port}\nBIND_TO = 127.0.0.1\nMETRICS = 127.0.0.1:{metrics}\nDATA_DIR = {}\n",
-        keys["master_public_key"].as_str().unwrap(),
-        dir.join("merchant").display()
-    );
-    let file = dir.join("merchant.conf");
-    std::fs::write(&file, text).unwrap();
-    let service = Service::start(dir, "merchant", &["merchant", "serve", "-c", file.to_str().unwrap()]);
-    wait_for(port, "/ready");
+    let trusted = (exchange, keys["master_public_key"].as_str().unwrap());
+    let at = format!("METRICS = 127.0.0.1:{metrics}\n");
+    let mut backend = Backend::new(dir, http.client.clone(), &[trusted], &at);
+    backend.start();
     own_pages(http, "merchant", metrics);
-    (service, format!("http://127.0.0.1:{port}/"))
+    let url = format!("http://127.0.0.1:{}/", backend.port);
+    (backend, url)
 }
 
 /// Checks the pages of a process at an address of its own.
@@ -190,8 +164,7 @@ fn start_auditor(http: &Http, dir: &Path, exchange: &str) -> (Service, String) {
         dir.join("auditor").display()
     );
     std::fs::write(&file, text).unwrap();
-    let made = run(&["auditor", "init", "-c", file.to_str().unwrap()]);
-    assert!(made.status.success(), "{}", stderr(&made));
+    must(&["auditor", "init", "-c", file.to_str().unwrap()]);
     let at = format!("127.0.0.1:{metrics}");
     let arguments = ["auditor", "serve", "-c", file.to_str().unwrap(), "--metrics", &at];
     let service = Service::start(dir, "auditor", &arguments);
@@ -366,7 +339,7 @@ fn prometheus_understands_metrics_alerts_and_dashboards() {
     // A follower reports its lag only after it has followed.
     deployment.wait_same_keys(0);
     let [primary, follower] = deployment.metrics.map(|port| format!("http://127.0.0.1:{port}/"));
-    let (merchant, merchant_url) = start_merchant(&http, demo.dir.path(), &demo.exchange);
+    let (mut merchant, merchant_url) = start_merchant(&http, demo.dir.path(), &demo.exchange);
     let (auditor, auditor_url) = start_auditor(&http, demo.dir.path(), &demo.exchange);
     let (_generator, generator_url) = start_generator(demo.dir.path());
     let services = [
@@ -425,7 +398,7 @@ fn prometheus_understands_metrics_alerts_and_dashboards() {
         (GENERATOR, &generator_url),
     ];
     scraped(&http, demo.dir.path(), &targets, &all_queries);
-    assert!(merchant.terminate().0.success());
+    merchant.stop();
     assert!(auditor.terminate().0.success());
 }
 
@@ -453,11 +426,8 @@ fn the_dashboard_of_the_database_shows_a_process_on_postgresql() {
     // Rates count what happens between two scrapes.
     demo.spend_again();
     let commits = "min(increase(batzen_postgres_commit_seconds_count[1m])) > 0";
-    let deadline = Instant::now() + PATIENCE;
-    while prometheus.query(commits).is_none_or(|rows| rows.is_empty()) {
-        assert!(Instant::now() < deadline, "Prometheus sees no commits");
-        std::thread::sleep(Duration::from_millis(200));
-    }
+    let has_commits = || prometheus.query(commits).is_some_and(|rows| !rows.is_empty());
+    until("Prometheus sees no commits", has_commits);
     prometheus.answers(&queries);
 }
 
@@ -525,8 +495,7 @@ impl Prometheus<'_> {
     /// The rows of a query; none if it does not answer yet.
     fn query(&self, text: &str) -> Option<Vec<Value>> {
         let url = format!("http://127.0.0.1:{}/api/v1/query", self.port);
-        let Http(runtime, client) = self.http;
-        let reply = runtime.block_on(client.get(&url).query("query", text).send()).ok()?;
+        let reply = self.http.wait(self.http.client.get(&url).query("query", text).send()).ok()?;
         let answer: Value = serde_json::from_slice(&reply.body).ok()?;
         assert_eq!(answer["status"], "success", "{text}: {answer}");
         Some(answer["data"]["result"].as_array()?.clone())
@@ -817,7 +786,7 @@ fn the_dashboard_can_be_switched_off() {
     let mut bank = Service::start(dir.path(), "bank", &["bank", "serve", "--config", file.to_str().unwrap()]);
     let http = Http::new();
     let deadline = Instant::now() + PATIENCE;
-    while http.0.block_on(http.1.get(format!("http://127.0.0.1:{port}/")).send()).is_err() {
+    while http.wait(http.client.get(format!("http://127.0.0.1:{port}/")).send()).is_err() {
         bank.assert_runs();
         assert!(Instant::now() < deadline, "the bank does not start");
         std::thread::sleep(Duration::from_millis(20));

@@ -65,8 +65,37 @@ impl Plan {
         Some(std::fs::read(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display())))
     }
 
+    /// The number of requests between two looks at the process.
+    fn sparse(&self) -> u64 {
+        (self.requests / 40).max(2000)
+    }
+
+    /// Looks at the process from time to time. `bytes`: the latest requests.
+    pub(super) fn look(&self, watched: &mut Watched<'_>, score: &mut Score, looked: &mut u64, bytes: &[u8]) {
+        if score.sent < *looked + self.sparse() {
+            return;
+        }
+        *looked = score.sent;
+        if let Err(what) = watched.look(score, *looked) {
+            self.fail_with(what, bytes.to_vec(), *looked);
+        }
+    }
+
+    /// Checks the process after a run, and shows the figures.
+    pub(super) fn finish(&self, watched: &mut Watched<'_>, score: &mut Score) {
+        if let Err(what) = watched.judge(score) {
+            self.fail_with(what, Vec::new(), score.sent);
+        }
+        println!("{}", score.json(self.service, self.seed));
+    }
+
+    /// Fails the test at the first listener, after these bytes.
+    pub(super) fn fail_with(&self, what: String, bytes: Vec<u8>, after: u64) -> ! {
+        self.fail(&Failure { what, listener: 0, bytes, start: 0 }, after)
+    }
+
     /// Writes the bytes of a failure to a file, and fails the test.
-    pub(super) fn fail(&self, failure: &Failure, after: u64) -> ! {
+    fn fail(&self, failure: &Failure, after: u64) -> ! {
         let Self { service, test, seed, total, .. } = self;
         let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/mutate");
         std::fs::create_dir_all(&dir).unwrap();
@@ -179,7 +208,7 @@ pub(super) fn run(plan: &Plan, listeners: &[Listener], watched: &mut Watched<'_>
     let mut dice = Dice::new(plan.seed);
     let mut score = Score::new();
     let mut memory = Score::new();
-    let sparse = (plan.requests / 40).max(2000);
+    let sparse = plan.sparse();
     let mut next = 0;
     let result = pump::run(listeners, plan.requests, &mut dice, &mut score, &mut |score| {
         let looks = score.sent >= next;
@@ -204,7 +233,7 @@ pub(super) fn run(plan: &Plan, listeners: &[Listener], watched: &mut Watched<'_>
         plan.fail(&failure, score.sent);
     }
     if let Err(what) = watched.judge(&mut score) {
-        plan.fail(&Failure { what, listener: 0, bytes: Vec::new(), start: 0 }, score.sent);
+        plan.fail_with(what, Vec::new(), score.sent);
     }
     println!("{:>10} {:>10} {:>10} {:>8}  endpoint of {}", "sent", "done", "refused", "busy", plan.service);
     for ((listener, route), tally) in &score.tallies {

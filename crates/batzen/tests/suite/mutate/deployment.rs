@@ -8,7 +8,7 @@ use batzen_crypto::EddsaPrivateKey;
 use batzen_signer::channel::{Connect, load_key};
 use serde_json::{Value, json};
 
-use crate::common::setup::wait_for;
+use crate::common::setup::{CS, RSA, coin, keygen, master_key, merchant_config, shared_config, wait_for};
 use crate::common::{Service, batzen, free_port, must, run as run_program, stderr, stdout};
 use crate::mutate::answer::Errors;
 use crate::mutate::campaign::{Plan, Watched, run};
@@ -64,11 +64,9 @@ impl Deployment {
         let [bank, exchange, merchant, auditor] = ["bank", "exchange", "merchant", "auditor"].map(Node::new);
         let offline = path("offline.conf");
         std::fs::write(&offline, common_config(&dir.path().join("offline"), &exchange.proxy.url())).unwrap();
-        let text = must(&["exchange", "offline", "-c", &offline, "setup"]);
-        let mut words = text.split(|c: char| !c.is_ascii_alphanumeric());
-        let master = words.find(|word| word.len() == 52).unwrap().to_owned();
+        let master = master_key(&must(&["exchange", "offline", "-c", &offline, "setup"]));
         let keys = ["feed.key", "auditor.key", "stranger.key"].map(|name| {
-            must(&["signer", "keygen", &path(name)]);
+            keygen(&path(name));
             load_key(&dir.path().join(name)).unwrap()
         });
         let feed_port = free_port();
@@ -166,17 +164,11 @@ impl Deployment {
     }
 
     fn start_merchant(&mut self) {
-        let text = format!(
-            "[taler]\nCURRENCY = KUDOS\n[merchant]\nPORT = {}\nBIND_TO = 127.0.0.1\nDATA_DIR = {}\n\
-             DEPOSIT_CONFIRMATION_SHARE = 100\nWEBHOOK_NETWORKS = 127.0.0.0/8\nEXCHANGE_NETWORKS = 127.0.0.0/8 ::1\n\
-             [merchant-exchange-one]\nEXCHANGE_BASE_URL = {}\nMASTER_KEY = {}\nCURRENCY = KUDOS\n",
-            self.merchant.port,
-            self.path("merchant"),
-            self.exchange.proxy.url(),
-            self.master,
-        );
-        let config = self.path("merchant.conf");
-        std::fs::write(&config, text).unwrap();
+        let exchange = self.exchange.proxy.url();
+        let more = "DEPOSIT_CONFIRMATION_SHARE = 100\nWEBHOOK_NETWORKS = 127.0.0.0/8\n\
+                    EXCHANGE_NETWORKS = 127.0.0.0/8 ::1\n";
+        let trusted = [(exchange.as_str(), self.master.as_str())];
+        let config = merchant_config(self.dir.path(), self.merchant.port, &trusted, more);
         self.merchant.start(self.dir.path(), &["merchant", "serve", "-c", &config], "/ready");
     }
 
@@ -366,13 +358,11 @@ impl Deployment {
             let panic = log.lines().find(|line| line.contains("panicked at"));
             assert!(status.success() && panic.is_none(), "{}: {status} {panic:?}", node.name);
         }
-        let totals = run_program(&["exchange", "totals", "-c", &path("exchange.conf")]);
-        let text = stdout(&totals);
-        assert!(totals.status.success() && text.contains("the books add up"), "{text}{}", stderr(&totals));
+        let totals = must(&["exchange", "totals", "-c", &path("exchange.conf")]);
+        assert!(totals.contains("the books add up"), "{totals}");
         for store in ["home/exchange/store", "bank", "merchant"] {
-            let verify = run_program(&["store", "verify", &path(store)]);
-            let text = stdout(&verify);
-            assert!(verify.status.success() && text.contains("sound"), "{store}: {text}{}", stderr(&verify));
+            let verified = must(&["store", "verify", &path(store)]);
+            assert!(verified.contains("sound"), "{store}: {verified}");
         }
     }
 }
@@ -382,26 +372,12 @@ const OTHER_PAYTO: &str = "payto://x-taler-bank/localhost/former?receiver-name=f
 
 /// The options that exchange and offline tool share. Section `[exchange]` is the last.
 fn common_config(home: &Path, url: &str) -> String {
-    let coin = |name: &str, value: &str, cipher: &str| {
-        format!(
-            "[coin_{name}]\nVALUE = KUDOS:{value}\nDURATION_WITHDRAW = 7 days\nDURATION_SPEND = 2 years\n\
-             DURATION_LEGAL = 3 years\nFEE_WITHDRAW = KUDOS:0\nFEE_DEPOSIT = KUDOS:0.01\nFEE_REFRESH = KUDOS:0\n\
-             FEE_REFUND = KUDOS:0.01\n{cipher}\n"
-        )
-    };
+    let coins = [("one", "1", CS), ("small", "0.1", RSA), ("cent", "0.01", CS), ("two", "2", RSA)];
+    let coins = coins.map(|(name, value, cipher)| coin(name, value, "0.01", cipher)).concat();
     format!(
-        "[taler]\nCURRENCY = KUDOS\nCURRENCY_ROUND_UNIT = KUDOS:0.01\n\
-         [paths]\nTALER_DATA_HOME = {home}\nTALER_RUNTIME_DIR = {home}/run\n\
-         [taler-exchange-secmod-rsa]\nLOOKAHEAD_SIGN = 1 day\n[taler-exchange-secmod-cs]\nLOOKAHEAD_SIGN = 1 day\n\
-         [taler-exchange-secmod-eddsa]\nLOOKAHEAD_SIGN = 1 day\n\
-         [exchange-extension-age_restriction]\nENABLED = YES\n\
-         [exchange-liabilities]\nEPOCH = 1 s\nSETTLING = 0 s\n{}{}{}{}\
-         [exchange]\nBASE_URL = {url}\n",
-        coin("one", "1", "CIPHER = CS"),
-        coin("small", "0.1", "CIPHER = RSA\nRSA_KEYSIZE = 1024"),
-        coin("cent", "0.01", "CIPHER = CS"),
-        coin("two", "2", "CIPHER = RSA\nRSA_KEYSIZE = 1024"),
-        home = home.display(),
+        "{}[exchange-extension-age_restriction]\nENABLED = YES\n\
+         [exchange-liabilities]\nEPOCH = 1 s\nSETTLING = 0 s\n{coins}[exchange]\nBASE_URL = {url}\n",
+        shared_config(home),
     )
 }
 

@@ -14,7 +14,6 @@ use tokio::time::timeout;
 use crate::common::free_port;
 use crate::mutate::campaign::{Plan, Watched};
 use crate::mutate::dice::Dice;
-use crate::mutate::pump::Failure;
 use crate::mutate::score::Score;
 
 const HEADER_BYTES: usize = 5;
@@ -204,20 +203,13 @@ pub(super) fn attack(plan: &Plan, port: u16, connect: &Connect, watched: &mut Wa
             score.sent(0, 0);
         }
         let out = replay.clone().unwrap_or(out);
-        let visited = runtime.block_on(visit(connect, port, &out, &mut score));
-        let sent = score.sent;
-        let is_due = sent >= looked + (plan.requests / 40).max(2000);
-        let seen = visited.and_then(|()| if is_due { watched.look(&mut score, sent) } else { Ok(()) });
-        if let Err(what) = seen {
-            plan.fail(&Failure { what, listener: 0, bytes: out, start: 0 }, sent);
+        if let Err(what) = runtime.block_on(visit(connect, port, &out, &mut score)) {
+            plan.fail_with(what, out, score.sent);
         }
-        looked = if is_due { sent } else { looked };
+        plan.look(watched, &mut score, &mut looked, &out);
         if replay.is_some() {
             break;
         }
     }
-    if let Err(what) = watched.judge(&mut score) {
-        plan.fail(&Failure { what, listener: 0, bytes: Vec::new(), start: 0 }, score.sent);
-    }
-    println!("{}", score.json(plan.service, plan.seed));
+    plan.finish(watched, &mut score);
 }

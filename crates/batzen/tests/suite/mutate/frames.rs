@@ -9,7 +9,6 @@ use batzen_ledger_service::store::system_clock;
 
 use crate::mutate::campaign::{Plan, Watched};
 use crate::mutate::dice::Dice;
-use crate::mutate::pump::Failure;
 use crate::mutate::score::Score;
 
 const HEADER_BYTES: usize = 24;
@@ -303,13 +302,9 @@ pub(super) fn run(plan: &Plan, port: u16, watched: &mut Watched<'_>) {
                     break;
                 }
             }
-            let opened = match link.take() {
-                Some(link) => Ok(link),
-                None => Link::open(port),
-            };
-            let mut opened = match opened {
+            let mut opened = match link.take().map_or_else(|| Link::open(port), Ok) {
                 Ok(link) => link,
-                Err(what) => plan.fail(&Failure { what, listener: 0, bytes, start: 0 }, score.sent),
+                Err(what) => plan.fail_with(what, bytes, score.sent),
             };
             // It may have been closed after an invalid frame.
             let _ = opened.stream.write_all(&bytes);
@@ -335,23 +330,15 @@ pub(super) fn run(plan: &Plan, port: u16, watched: &mut Watched<'_>) {
                     }
                     Err(what) => what,
                 };
-                plan.fail(&Failure { what, listener: 0, bytes, start: 0 }, score.sent);
+                plan.fail_with(what, bytes, score.sent);
             }
             if !ends {
                 *link = Some(opened);
             }
         }
-        if score.sent >= looked + (plan.requests / 40).max(2000) {
-            looked = score.sent;
-            if let Err(what) = watched.look(&mut score, looked) {
-                plan.fail(&Failure { what, listener: 0, bytes: Vec::new(), start: 0 }, looked);
-            }
-        }
+        plan.look(watched, &mut score, &mut looked, &[]);
     }
-    if let Err(what) = watched.judge(&mut score) {
-        plan.fail(&Failure { what, listener: 0, bytes: Vec::new(), start: 0 }, score.sent);
-    }
-    println!("{}", score.json(plan.service, plan.seed));
+    plan.finish(watched, &mut score);
     assert!(
         plan.requests < 2_000 || KINDS.iter().all(|(kind, _)| done.contains(kind)),
         "only requests of kinds {done:?} succeeded"

@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use crate::common::setup::{get, wait_for};
-use crate::common::{Service, free_port, run as run_program, stderr, stdout};
+use crate::common::{Service, free_port, must};
 use crate::mutate::answer::Errors;
 use crate::mutate::campaign::{Plan, Watched, run};
 use crate::mutate::frames;
@@ -118,8 +118,7 @@ impl Ledger {
         assert_eq!(get(self.http_port, "/v1/events?limit=1"), 401);
         let (status, _) = self.service.terminate();
         assert!(status.success(), "{status}");
-        let verify = run_program(&["ledger", "verify", &data(self.dir.path())]);
-        assert!(verify.status.success(), "{}{}", stdout(&verify), stderr(&verify));
+        must(&["ledger", "verify", &data(self.dir.path())]);
     }
 }
 

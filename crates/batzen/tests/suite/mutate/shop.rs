@@ -5,12 +5,12 @@ use batzen_protocol::canonical::contract_hash;
 use serde_json::{Value, json};
 
 use crate::common::PATIENCE;
+use crate::common::backend::TOKEN;
 use crate::common::setup::shop as settings;
 use crate::mutate::deployment::Deployment;
 use crate::mutate::routes;
 use crate::mutate::seeds::{Seed, Seeds};
 
-const TOKEN: &str = "secret-token:books-and-secret";
 /// The endpoints with which the default shop, whose token all requests of the administrator have, could be lost.
 const HELD_BACK: [&str; 2] = ["POST /private/auth", "DELETE /private"];
 

@@ -12,17 +12,16 @@ use batzen_signer::frame::{
 };
 use batzen_signer::items::KeyId;
 use batzen_signer::listing::Listing;
-use serde_json::Value;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::time::timeout;
 
-use crate::common::setup::wait_for;
-use crate::common::{Service, free_port, run as run_program, stderr, stdout};
+use crate::common::setup::{CS, RSA, coin, keygen, master_key, shared_config, wait_for};
+use crate::common::{Service, free_port, must, must_json};
 use crate::mutate::answer::Errors;
 use crate::mutate::campaign::{self, Plan, Watched};
 use crate::mutate::dice::Dice;
 use crate::mutate::proxy::Proxy;
-use crate::mutate::pump::{Failure, Listener};
+use crate::mutate::pump::Listener;
 use crate::mutate::routes;
 use crate::mutate::score::Score;
 use crate::mutate::seeds::{Seed, Seeds};
@@ -33,29 +32,9 @@ const DEPTH: usize = 16;
 /// Items in one frame; the limit of a frame is sometimes reached.
 const ITEMS: usize = 6;
 
-fn must(arguments: &[&str]) -> String {
-    let output = run_program(arguments);
-    assert!(output.status.success(), "{arguments:?}: {}{}", stdout(&output), stderr(&output));
-    stdout(&output).trim().to_owned()
-}
-
 fn config(home: &Path) -> String {
-    let coin = |name: &str, cipher: &str| {
-        format!(
-            "[coin_{name}]\nVALUE = KUDOS:1\nDURATION_WITHDRAW = 7 days\nDURATION_SPEND = 2 years\n\
-             DURATION_LEGAL = 3 years\nFEE_WITHDRAW = KUDOS:0\nFEE_DEPOSIT = KUDOS:0\nFEE_REFRESH = KUDOS:0\n\
-             FEE_REFUND = KUDOS:0\n{cipher}\n"
-        )
-    };
-    format!(
-        "[taler]\nCURRENCY = KUDOS\nCURRENCY_ROUND_UNIT = KUDOS:0.01\n\
-         [paths]\nTALER_DATA_HOME = {home}\nTALER_RUNTIME_DIR = {home}/run\n\
-         [taler-exchange-secmod-rsa]\nLOOKAHEAD_SIGN = 1 day\n[taler-exchange-secmod-cs]\nLOOKAHEAD_SIGN = 1 day\n\
-         [taler-exchange-secmod-eddsa]\nLOOKAHEAD_SIGN = 1 day\n{}{}[exchange]\nBASE_URL = http://localhost/\n",
-        coin("one", "CIPHER = CS"),
-        coin("two", "CIPHER = RSA\nRSA_KEYSIZE = 1024"),
-        home = home.display(),
-    )
+    let coins = coin("one", "1", "0", CS) + &coin("two", "1", "0", RSA);
+    format!("{}{coins}[exchange]\nBASE_URL = http://localhost/\n", shared_config(home))
 }
 
 struct Signer {
@@ -71,13 +50,10 @@ impl Signer {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
-        let key = must(&["signer", "keygen", &path("signer.key")]);
-        let node = must(&["signer", "keygen", &path("node.key")]);
+        let [key, node] = ["signer.key", "node.key"].map(|name| keygen(&path(name)));
         let offline = path("offline.conf");
         std::fs::write(&offline, config(&dir.path().join("offline"))).unwrap();
-        let text = must(&["exchange", "offline", "-c", &offline, "setup"]);
-        let mut words = text.split(|c: char| !c.is_ascii_alphanumeric());
-        let master = words.find(|word| word.len() == 52).unwrap().to_owned();
+        let master = master_key(&must(&["exchange", "offline", "-c", &offline, "setup"]));
         let (port, http_port) = (free_port(), free_port());
         let text = format!(
             "{}MASTER_PUBLIC_KEY = {master}\n[signer]\nLISTEN = tcp://127.0.0.1:{port}\nKEY_FILE = {}\n\
@@ -276,9 +252,7 @@ async fn attack(
             Some(link) => link,
             None => match Link::open(&connect, signer.port).await {
                 Ok(link) => link,
-                Err(what) => {
-                    plan.fail(&Failure { what, listener: 0, bytes: Vec::new(), start: 0 }, score.sent)
-                }
+                Err(what) => plan.fail_with(what, Vec::new(), score.sent),
             },
         };
         let (mut bytes, mut awaited, mut ends) = (Vec::new(), Vec::new(), false);
@@ -315,7 +289,7 @@ async fn attack(
                     );
                     if header.status == Status::Failed {
                         let what = "the signer says that it has failed".to_owned();
-                        plan.fail(&Failure { what, listener: 0, bytes, start: 0 }, score.sent);
+                        plan.fail_with(what, bytes, score.sent);
                     }
                 }
                 Ok(None) => {
@@ -324,7 +298,7 @@ async fn attack(
                     (0..unread).for_each(|_| score.unread(0, 0));
                     break;
                 }
-                Err(what) => plan.fail(&Failure { what, listener: 0, bytes, start: 0 }, score.sent),
+                Err(what) => plan.fail_with(what, bytes, score.sent),
             }
         }
     }
@@ -393,19 +367,10 @@ fn signer_survives_mutation() {
     let (mut dice, mut score, mut looked) = (Dice::new(plan.seed), Score::new(), 0);
     while score.sent < plan.requests {
         runtime.block_on(attack(&signer, &plan, &keys, &mut score, &mut dice, &mut garbage_at));
-        if score.sent >= looked + (plan.requests / 40).max(2000) || score.sent >= plan.requests {
-            looked = score.sent;
-            let mut watched = Watched { service: &mut signer.service, log: log.clone() };
-            if let Err(what) = watched.look(&mut score, looked) {
-                plan.fail(&Failure { what, listener: 0, bytes: Vec::new(), start: 0 }, looked);
-            }
-        }
+        let mut watched = Watched { service: &mut signer.service, log: log.clone() };
+        plan.look(&mut watched, &mut score, &mut looked, &[]);
     }
-    let mut watched = Watched { service: &mut signer.service, log: log.clone() };
-    if let Err(what) = watched.judge(&mut score) {
-        plan.fail(&Failure { what, listener: 0, bytes: Vec::new(), start: 0 }, score.sent);
-    }
-    println!("{}", score.json(plan.service, plan.seed));
+    plan.finish(&mut Watched { service: &mut signer.service, log }, &mut score);
     runtime.block_on(prove(signer, &keys));
 }
 
@@ -425,7 +390,6 @@ fn signer_pages_survives_mutation() {
     let log = signer.dir.path().join("signer.log");
     campaign::run(&plan, &listeners, &mut Watched { service: &mut signer.service, log });
     let config = signer.dir.path().join("signer.conf");
-    let status = must(&["signer", "status", "-c", config.to_str().unwrap(), "--json"]);
-    let value: Value = serde_json::from_str(&status).unwrap();
+    let value = must_json(&["signer", "status", "-c", config.to_str().unwrap(), "--json"]);
     assert!(value["signers"][0]["status"].is_object(), "{value}");
 }

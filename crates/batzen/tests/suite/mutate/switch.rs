@@ -1,13 +1,13 @@
 //! A switch with participants that pay each other while both of its interfaces are attacked.
 
 use std::net::SocketAddr;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use crate::common::setup::get;
-use crate::common::{PATIENCE, Service, free_port, run_lab as run_program, stderr, stdout};
+use crate::common::{PATIENCE, Service, free_port, run_lab as run_program, stderr, stdout, until};
+use crate::crash::hub::{TOKENS, config};
 use crate::mutate::answer::Errors;
 use crate::mutate::campaign::{Plan, Watched, run};
 use crate::mutate::proxy::Proxy;
@@ -15,7 +15,6 @@ use crate::mutate::pump::Listener;
 use crate::mutate::routes::{self, Route};
 use crate::mutate::seeds::{Seed, Seeds};
 
-const TOKENS: [&str; 2] = ["secret-token:one-and-secret", "secret-token:two-and-secret"];
 const CURRENCY: &str = "USD";
 const ID: &str = "b51ec534-ee48-4575-b6a9-ead2955b8069";
 /// One operator decides alone here, so nothing waits for approval.
@@ -177,19 +176,6 @@ fn operate(proxy: &Proxy) {
     }
 }
 
-fn config(dir: &Path, ports: [u16; 2]) -> String {
-    let ([port, admin_port], [one, two]) = (ports, TOKENS);
-    let text = format!(
-        "[switch]\nDATA_DIR = {}\nBIND_TO = 127.0.0.1\nPORT = {port}\nADMIN_PORT = {admin_port}\nFOUR_EYES = NO\n\n\
-         [switch-operator-one]\nTOKEN = {one}\n\n[switch-operator-two]\nTOKEN = {two}\n",
-        dir.join("data").display()
-    );
-    let file = dir.join("switch.conf");
-    std::fs::write(&file, text).unwrap();
-    std::fs::write(dir.join("tokens"), TOKENS.join("\n")).unwrap();
-    file.to_str().unwrap().to_owned()
-}
-
 /// Checks that debits equal credits.
 fn prove_books(admin_port: u16) {
     let answer = text_of(admin_port, "/balances");
@@ -218,7 +204,8 @@ fn switch_survives_mutation() {
     let plan = Plan::new("switch");
     let dir = tempfile::tempdir().unwrap();
     let ports: [u16; 2] = std::array::from_fn(|_| free_port());
-    let config = config(dir.path(), ports);
+    let config = config(dir.path(), ports, "FOUR_EYES = NO\n");
+    std::fs::write(dir.path().join("tokens"), TOKENS.join("\n")).unwrap();
     let mut service = Service::start(dir.path(), "switch", &["switch", "serve", "-c", &config]);
     let deadline = Instant::now() + PATIENCE;
     while get(ports[1], "/health") == 0 {
@@ -238,11 +225,8 @@ fn switch_survives_mutation() {
     let arguments = fsps(proxied, "pay", &[&more[..6], &["--duration", "86400", "--rate", "20"]].concat());
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let playing = Service::start_lab(dir.path(), "fsps", &arguments);
-    let deadline = Instant::now() + PATIENCE;
-    while proxies[0].seeds().iter().filter(|seed| seed.method == "PUT").count() < 60 {
-        assert!(Instant::now() < deadline, "the participants do not pay");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    let has_paid = || proxies[0].seeds().iter().filter(|seed| seed.method == "PUT").count() >= 60;
+    until("the participants do not pay", has_paid);
 
     let [participants, operators] = batzen_switch::api::endpoints();
     use_everything(&proxies[0], &routes::of(participants.clone()));

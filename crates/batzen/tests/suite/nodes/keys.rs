@@ -6,16 +6,16 @@ use batzen_crypto::Cipher;
 use batzen_http::client::{Client, ClientOptions};
 use batzen_protocol::api::exchange::{Denomination, KeysResponse};
 
-use crate::common::setup::wait_for;
-use crate::common::{self, PATIENCE, Service, run, stderr};
+use crate::common::site::Site;
+use crate::common::{PATIENCE, end, must};
 use crate::crash::coins::Denom;
 use crate::nodes::purse::{batch_withdraw, fund, planchets};
-use crate::nodes::{prepare, start_node};
+use crate::nodes::{prepare, start_two};
 
 /// Two services; the offline tool knows only the first.
 struct Nodes {
     client: Client,
-    config: String,
+    site: Site,
     ports: [u16; 2],
 }
 
@@ -32,9 +32,8 @@ impl Nodes {
         for node in [0, 1] {
             assert_ne!(self.page(node, path).await.contains(text), is_there, "{steps:?}: it is so before");
         }
-        let words = [&["exchange", "offline", "-c", &self.config][..], steps, &["upload"]].concat();
-        let output = tokio::task::block_in_place(|| run(&words));
-        assert!(output.status.success(), "{steps:?}: {}", stderr(&output));
+        let words = [&["exchange", "offline", "-c", &self.site.config][..], steps, &["upload"]].concat();
+        tokio::task::block_in_place(|| must(&words));
         // The uploading side sees it at once.
         assert_eq!(self.page(0, path).await.contains(text), is_there, "{steps:?}");
         let begun = Instant::now();
@@ -48,20 +47,12 @@ impl Nodes {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_signed_for_one_service_is_published_by_the_other() {
-    let dir = tempfile::tempdir().unwrap();
-    let (bank_port, ports) = (common::free_port(), [common::free_port(), common::free_port()]);
-    let (config, _) = prepare(dir.path(), bank_port, ports[0], "");
-    let bank = Service::start(dir.path(), "bank", &["bank", "serve", "-c", &config]);
-    wait_for(bank_port, "/taler-bank-integration/config");
-    let first = start_node(dir.path(), "a", &config, &[]);
-    let second = start_node(dir.path(), "b", &config, &["--port", &ports[1].to_string()]);
-    for port in ports {
-        wait_for(port, "/keys");
-        wait_for(port, "/wire");
-    }
+    let (site, _) = prepare("");
+    let bank = site.start_bank();
+    let (services, ports) = start_two(&site);
     // A late answer is still an answer.
     let client = Client::new(&ClientOptions { timeout: PATIENCE, ..ClientOptions::default() }).unwrap();
-    let nodes = Nodes { client, config, ports };
+    let nodes = Nodes { client, site, ports };
 
     let auditor = batzen_crypto::EddsaPrivateKey::generate().public_key().to_string();
     nodes.changes(&["enable-auditor", &auditor, "http://auditor/", "A"], "keys", &auditor, true).await;
@@ -83,7 +74,7 @@ async fn what_is_signed_for_one_service_is_published_by_the_other() {
     let urls = ports.map(|port| format!("http://localhost:{port}/"));
     let denoms = Denom::offered(&nodes.client, &urls[1]).await;
     let revoked = denoms.iter().find(|denom| !denom.is_cs()).unwrap();
-    let reserves = fund(&nodes.client, bank_port, &nodes.config, 1, revoked.cost()).await;
+    let reserves = fund(&nodes.client, &nodes.site, 1, revoked.cost()).await;
     let hash = revoked.hash.to_string();
     let recoup = format!("\"h_denom_pub\":\"{hash}\"");
     nodes.changes(&["revoke-denomination", &hash], "keys", &recoup, true).await;
@@ -103,7 +94,5 @@ async fn what_is_signed_for_one_service_is_published_by_the_other() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 
-    for service in [first, second, bank] {
-        assert!(service.terminate().0.success());
-    }
+    end(services.into_iter().chain([bank]));
 }

@@ -9,11 +9,10 @@ use batzen_http::client::{Client, ClientOptions, Reply};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use crate::common::setup::wait_for;
-use crate::common::{self, Service};
-use crate::crash::coins::{Denom, minus, money, plus};
+use crate::common::end;
+use crate::crash::coins::{Denom, minus, money};
 use crate::nodes::purse::{fund, planchets};
-use crate::nodes::{prepare, start_node, totals};
+use crate::nodes::{prepare, start_two};
 
 /// Reserves of the one customer.
 const RESERVES: usize = 12;
@@ -48,24 +47,16 @@ async fn officer(client: &Client, url: &str, name: &str, body: Option<&Value>) -
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn limits_hold_at_two_services_and_an_identification_counts_at_both() {
-    let dir = tempfile::tempdir().unwrap();
-    let (bank_port, [a, b]) = (common::free_port(), [common::free_port(), common::free_port()]);
-    let (config, _) = prepare(dir.path(), bank_port, a, &limits());
-    let bank = Service::start(dir.path(), "bank", &["bank", "serve", "-c", &config]);
-    wait_for(bank_port, "/taler-bank-integration/config");
-    let nodes = [
-        start_node(dir.path(), "a", &config, &[]),
-        start_node(dir.path(), "b", &config, &["--port", &b.to_string()]),
-    ];
-    wait_for(a, "/keys");
-    wait_for(b, "/keys");
+    let (site, _) = prepare(&limits());
+    let bank = site.start_bank();
+    let (nodes, ports) = start_two(&site);
     let client = Client::new(&ClientOptions::default()).unwrap();
-    let urls = [a, b].map(|port| format!("http://localhost:{port}/"));
+    let urls = ports.map(|port| format!("http://localhost:{port}/"));
     let denoms = Denom::offered(&client, &urls[0]).await;
     let denom = denoms.iter().find(|denom| !denom.is_cs()).unwrap();
     assert_eq!(denom.cost(), money("2.01"));
     // All reserves were filled from the same account.
-    let reserves = Arc::new(fund(&client, bank_port, &config, RESERVES, money("20")).await);
+    let reserves = Arc::new(fund(&client, &site, RESERVES, money("20")).await);
 
     // Everything at once, at both services.
     let mut requests = Vec::new();
@@ -142,14 +133,9 @@ async fn limits_hold_at_two_services_and_an_identification_counts_at_both() {
         let reply = client.post_json(format!("{}{path}", urls[(number + 1) % 2]), body).await.unwrap();
         assert_eq!(reply.status, 200, "{path}: {reply:?}");
     }
-    for service in nodes.into_iter().chain([bank]) {
-        assert!(service.terminate().0.success());
-    }
-    let totals = totals(&config);
-    let mut spent = money("0");
-    for _ in &requests {
-        spent = plus(spent, denom.cost());
-    }
+    end(nodes.into_iter().chain([bank]));
+    let totals = site.totals();
+    let spent = denom.cost().checked_mul(requests.len() as u64).unwrap();
     let left = minus(money("20").checked_mul(RESERVES as u64).unwrap(), spent);
     assert_eq!(totals["reserves"], left.to_string(), "{totals}");
 }

@@ -4,23 +4,21 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use batzen_http::client::{Client, ClientOptions};
-
+use crate::common::http::Http;
 use crate::common::setup::{credit, wait_for};
-use crate::common::{self, PATIENCE, Service, run, stderr, stdout};
+use crate::common::site::Site;
+use crate::common::{PATIENCE, Service, end, free_port, must_json, run, stdout, until};
 use crate::nodes::{prepare, start_node};
 
 /// Lets the system choose the port.
 const ANY: [&str; 2] = ["--metrics", "127.0.0.1:0"];
 
 /// The pages of processes.
-struct Pages(tokio::runtime::Runtime, Client);
+struct Pages(Http);
 
 impl Pages {
     fn new() -> Self {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let client = runtime.block_on(async { Client::new(&ClientOptions::default()).unwrap() });
-        Self(runtime, client)
+        Self(Http::new())
     }
 
     /// The URL of a process's own pages, as it names them in its log, once it has a certain number of them.
@@ -39,14 +37,12 @@ impl Pages {
     }
 
     fn get(&self, url: &str) -> (u16, String) {
-        let reply = self.0.block_on(self.1.get(url).send()).unwrap();
-        (reply.status, String::from_utf8(reply.body.to_vec()).unwrap())
+        self.0.page(url)
     }
 
     /// A series of a process; none if the process does not show it.
     fn value(&self, base: &str, series: &str) -> Option<f64> {
-        let (status, page) = self.get(&format!("{base}metrics"));
-        assert_eq!(status, 200);
+        let page = self.0.text(&format!("{base}metrics"));
         let value = page.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
         value.map(|value| value.parse().unwrap())
     }
@@ -64,9 +60,8 @@ impl Pages {
     }
 }
 
-fn start_worker(dir: &Path, config: &str, worker: &str) -> Service {
-    let command = ["exchange", worker, "-c", config, ANY[0], ANY[1]];
-    Service::start(dir, worker, &command)
+fn start_worker(site: &Site, worker: &str) -> Service {
+    site.start(worker, &["exchange", worker, ANY[0], ANY[1]])
 }
 
 const CLOSED: &str = "batzen_worker_closer_reserves_total";
@@ -79,15 +74,12 @@ const OWN_WATCHERS: &str = "batzen_worker_lease_own{worker=\"wirewatch\"}";
 
 #[test]
 fn every_process_shows_itself_and_that_a_worker_has_died() {
-    let dir = tempfile::tempdir().unwrap();
-    let (bank_port, port) = (common::free_port(), common::free_port());
-    let short_lives = "[exchangedb]\nIDLE_RESERVE_EXPIRATION_TIME = 1 s\n";
-    let (config, _) = prepare(dir.path(), bank_port, port, short_lives);
-    let bank = Service::start(dir.path(), "bank", &["bank", "serve", "-c", &config]);
-    wait_for(bank_port, "/taler-bank-integration/config");
+    let (site, _) = prepare("[exchangedb]\nIDLE_RESERVE_EXPIRATION_TIME = 1 s\n");
+    let bank = site.start_bank();
+    let url_of = |name: &str, starts: usize| Pages::url(site.dir.path(), name, starts);
     // Both at one port.
-    let nodes = ["a", "b"].map(|name| start_node(dir.path(), name, &config, &ANY));
-    let nodes_at = ["a", "b"].map(|name| Pages::url(dir.path(), name, 1));
+    let nodes = ["a", "b"].map(|name| start_node(&site, name, &ANY));
+    let nodes_at = ["a", "b"].map(|name| url_of(name, 1));
     assert_ne!(nodes_at[0], nodes_at[1]);
     let pages = Pages::new();
     // Nobody has ever watched the account.
@@ -97,10 +89,9 @@ fn every_process_shows_itself_and_that_a_worker_has_died() {
         assert_eq!(pages.value(base, "batzen_worker_closer_set_aside"), None, "it closes no reserve");
     }
 
-    let watcher = start_worker(dir.path(), &config, "wirewatch");
-    let mut closer = start_worker(dir.path(), &config, "closer");
-    let watcher_at = Pages::url(dir.path(), "wirewatch", 1);
-    let closer_at = Pages::url(dir.path(), "closer", 1);
+    let watcher = start_worker(&site, "wirewatch");
+    let mut closer = start_worker(&site, "closer");
+    let (watcher_at, closer_at) = (url_of("wirewatch", 1), url_of("closer", 1));
     for base in nodes_at.iter().chain([&watcher_at, &closer_at]) {
         assert_eq!(pages.get(&format!("{base}health")).0, 200);
         assert_eq!(pages.get(&format!("{base}ready")).0, 200);
@@ -109,14 +100,14 @@ fn every_process_shows_itself_and_that_a_worker_has_died() {
     assert_eq!(pages.value(&watcher_at, OWN_WATCHERS), Some(1.0));
     assert_eq!(pages.value(&nodes_at[0], OWN_WATCHERS), Some(0.0));
 
-    credit(bank_port, 0, 10);
+    credit(site.bank_port, 0, 10);
     pages.until(&closer_at, CLOSED, |closed| closed == 10.0);
     assert_eq!(pages.value(&nodes_at[1], CLOSED), Some(0.0), "another process closed them");
     pages.until(&nodes_at[1], UNTIL, |until| until > 0.0);
 
     // The next reserves expire, and the closer does not live any more.
     closer.kill_9();
-    credit(bank_port, 10, 10);
+    credit(site.bank_port, 10, 10);
     for base in &nodes_at {
         let lag = pages.until(base, LAG, |lag| lag > 0.0);
         pages.until(base, LAG, |later| later > lag);
@@ -127,8 +118,8 @@ fn every_process_shows_itself_and_that_a_worker_has_died() {
     let ended = pages.value(&nodes_at[0], UNTIL).unwrap();
 
     // Its successor does the work.
-    let closer = start_worker(dir.path(), &config, "closer");
-    let closer_at = Pages::url(dir.path(), "closer", 2);
+    let closer = start_worker(&site, "closer");
+    let closer_at = url_of("closer", 2);
     pages.until(&closer_at, CLOSED, |closed| closed == 10.0);
     for base in &nodes_at {
         pages.until(base, LAG, |lag| lag == 0.0);
@@ -149,17 +140,13 @@ fn every_process_shows_itself_and_that_a_worker_has_died() {
     assert_eq!(dead.status.code(), Some(1), "one of them does not answer: {}", stdout(&dead));
     assert!(stdout(&dead).contains("does not answer"), "{}", stdout(&dead));
     let [a, b] = nodes;
-    for service in [closer, a, b, bank] {
-        assert!(service.terminate().0.success());
-    }
+    end([closer, a, b, bank]);
 }
 
 /// `batzen metrics` adds the counters of processes, and shows their gauges.
 fn adds_up(processes: [&String; 3]) {
     let [a, b, c] = processes.map(String::as_str);
-    let output = run(&["metrics", "--json", "--match", "worker", a, b, c]);
-    assert!(output.status.success(), "{}", stderr(&output));
-    let sums: serde_json::Value = serde_json::from_str(&stdout(&output)).unwrap();
+    let sums = must_json(&["metrics", "--json", "--match", "worker", a, b, c]);
     let find = |name: &str| {
         let metrics = sums["metrics"].as_array().unwrap();
         metrics.iter().find(|metric| metric["name"] == name).unwrap_or_else(|| panic!("{name} in {sums}"))
@@ -174,30 +161,23 @@ fn adds_up(processes: [&String; 3]) {
 
 #[test]
 fn a_successor_takes_the_address_of_the_metrics_when_the_first_service_has_ended() {
-    let dir = tempfile::tempdir().unwrap();
-    let (bank_port, port, metrics) = (common::free_port(), common::free_port(), common::free_port());
-    let at = format!("[exchange]\nMETRICS = 127.0.0.1:{metrics}\n");
-    let (config, _) = prepare(dir.path(), bank_port, port, &at);
-    let bank = Service::start(dir.path(), "bank", &["bank", "serve", "-c", &config]);
-    wait_for(bank_port, "/taler-bank-integration/config");
-    let first = start_node(dir.path(), "first", &config, &[]);
+    let metrics = free_port();
+    let (site, _) = prepare(&format!("[exchange]\nMETRICS = 127.0.0.1:{metrics}\n"));
+    let bank = site.start_bank();
+    let first = start_node(&site, "first", &[]);
     wait_for(metrics, "/metrics");
-    let second = start_node(dir.path(), "second", &config, &[]);
+    let second = start_node(&site, "second", &[]);
     assert!(first.terminate().0.success());
     wait_for(metrics, "/metrics");
-    assert!(second.terminate().0.success());
-    assert!(bank.terminate().0.success());
+    end([second, bank]);
 }
 
 #[test]
 fn a_worker_program_beside_an_embedded_store_shows_whether_it_reaches_the_service() {
-    let dir = tempfile::tempdir().unwrap();
-    let (bank_port, port) = (common::free_port(), common::free_port());
-    let config = common::setup::config(dir.path(), bank_port, port);
-    let bank = Service::start(dir.path(), "bank", &["bank", "serve", "-c", &config]);
-    wait_for(bank_port, "/taler-bank-integration/config");
-    let worker = start_worker(dir.path(), &config, "aggregator");
-    let (at, pages) = (Pages::url(dir.path(), "aggregator", 1), Pages::new());
+    let site = Site::new("");
+    let bank = site.start_bank();
+    let worker = start_worker(&site, "aggregator");
+    let (at, pages) = (Pages::url(site.dir.path(), "aggregator", 1), Pages::new());
     assert_eq!(pages.get(&format!("{at}health")).0, 200);
     assert_eq!(pages.get(&format!("{at}ready")).0, 503, "there is no service yet");
     assert_eq!(
@@ -205,14 +185,7 @@ fn a_worker_program_beside_an_embedded_store_shows_whether_it_reaches_the_servic
         None,
         "it knows nothing of the store"
     );
-    let exchange = Service::start(dir.path(), "exchange", &["exchange", "serve", "-c", &config]);
-    wait_for(port, "/wire");
-    let deadline = Instant::now() + PATIENCE;
-    while pages.get(&format!("{at}ready")).0 != 200 {
-        assert!(Instant::now() < deadline, "the worker does not reach the service");
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    for service in [worker, exchange, bank] {
-        assert!(service.terminate().0.success());
-    }
+    let exchange = site.start_exchange();
+    until("the worker does not reach the service", || pages.get(&format!("{at}ready")).0 == 200);
+    end([worker, exchange, bank]);
 }

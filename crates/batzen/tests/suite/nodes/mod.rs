@@ -12,9 +12,9 @@ mod purse;
 mod race;
 
 use crate::common;
-use crate::crash::{customers, deployment, facts};
+use crate::crash::{customers, deployment, facts, run};
 
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::sync::Arc;
@@ -23,19 +23,19 @@ use std::time::{Duration, Instant};
 
 use batzen_exchange::storage::{self, StoreConfig};
 use batzen_http::client::{Client, ClientOptions};
+use common::http::message;
 use common::setup::{COINS, LIMITS, config_with_fees, credit, get, wait_for};
-use common::{PATIENCE, Service, run, stderr, stdout};
-use customers::{Dice, Load};
+use common::site::Site;
+use common::{PATIENCE, Service, end, free_port, must, until};
+use customers::Load;
 use deployment::Deployment;
-use facts::Claims;
-use tokio::task::JoinSet;
 
 const WORKERS: [&str; 4] = ["wirewatch", "aggregator", "transfer", "closer"];
 
-/// Writes a configuration for a new database, and creates its tables.
-fn prepare(dir: &Path, bank_port: u16, port: u16, more: &str) -> (String, String) {
+/// An exchange with a new database and its tables, and the database.
+fn prepare(more: &str) -> (Site, String) {
     let url = batzen_testkit::postgres::fresh_database();
-    (prepare_at(&url, dir, bank_port, port, more), url)
+    (Site::configured(|dir, bank_port, port| prepare_at(&url, dir, bank_port, port, more)), url)
 }
 
 fn prepare_at(url: &str, dir: &Path, bank_port: u16, port: u16, more: &str) -> String {
@@ -51,13 +51,11 @@ fn prepare_at(url: &str, dir: &Path, bank_port: u16, port: u16, more: &str) -> S
 
 /// Starts a service, and waits for its own message that it is ready, since another one may answer at its
 /// port.
-fn start_node(dir: &Path, name: &str, config: &str, more: &[&str]) -> Service {
-    let log = dir.join(format!("{name}.log"));
+fn start_node(site: &Site, name: &str, more: &[&str]) -> Service {
+    let log = site.path(&format!("{name}.log"));
     let said = || std::fs::read_to_string(&log).unwrap_or_default().matches("exchange ready").count();
     let before = said();
-    let mut arguments = vec!["exchange", "httpd", "-c", config, "--no-workers"];
-    arguments.extend(more);
-    let mut node = Service::start(dir, name, &arguments);
+    let mut node = site.start(name, &[&["exchange", "httpd", "--no-workers"][..], more].concat());
     let deadline = Instant::now() + PATIENCE;
     while said() == before {
         node.assert_runs();
@@ -67,43 +65,40 @@ fn start_node(dir: &Path, name: &str, config: &str, more: &[&str]) -> Service {
     node
 }
 
-fn totals(config: &str) -> serde_json::Value {
-    let totals = run(&["exchange", "totals", "-c", config, "--json"]);
-    assert!(totals.status.success(), "{}{}", stdout(&totals), stderr(&totals));
-    serde_json::from_str(&stdout(&totals)).unwrap()
+/// Starts two services, `a` and `b`, and returns their ports, too.
+fn start_two(site: &Site) -> ([Service; 2], [u16; 2]) {
+    let ports = [site.exchange_port, free_port()];
+    let nodes = [start_node(site, "a", &[]), start_node(site, "b", &["--port", &ports[1].to_string()])];
+    for port in ports {
+        wait_for(port, "/keys");
+        wait_for(port, "/wire");
+    }
+    (nodes, ports)
 }
 
 #[test]
 fn a_credit_wakes_waiting_clients_on_every_node() {
-    let dir = tempfile::tempdir().unwrap();
-    let (bank_port, [a, b]) = (common::free_port(), [common::free_port(), common::free_port()]);
-    let (config, _) = prepare(dir.path(), bank_port, a, "");
-    let bank = Service::start(dir.path(), "bank", &["bank", "serve", "-c", &config]);
-    wait_for(bank_port, "/taler-bank-integration/config");
-    let first = start_node(dir.path(), "a", &config, &[]);
-    let second = start_node(dir.path(), "b", &config, &["--port", &b.to_string()]);
-    wait_for(a, "/keys");
-    wait_for(b, "/keys");
+    let (site, _) = prepare("");
+    let bank = site.start_bank();
+    let (nodes, ports) = start_two(&site);
 
     // A long poll at one node ends when a worker of another process books the credit.
-    let worker = Service::start(dir.path(), "wirewatch", &["exchange", "wirewatch", "-c", &config]);
+    let worker = site.start("wirewatch", &["exchange", "wirewatch"]);
     let mut reserve = [7; 32];
     reserve[..2].copy_from_slice(&0u16.to_le_bytes());
     let path = format!("/reserves/{}?timeout_ms=100000", batzen_crypto::base32::encode(&reserve));
-    let polls = [a, b].map(|port| {
+    let polls = ports.map(|port| {
         let path = path.clone();
         std::thread::spawn(move || get(port, &path))
     });
     std::thread::sleep(Duration::from_millis(300));
-    credit(bank_port, 0, 1);
+    credit(site.bank_port, 0, 1);
     for poll in polls {
         assert_eq!(poll.join().unwrap(), 200);
     }
 
-    for service in [worker, first, second, bank] {
-        assert!(service.terminate().0.success());
-    }
-    assert_eq!(totals(&config)["wired_in"], "1.25");
+    end([worker].into_iter().chain(nodes).chain([bank]));
+    assert_eq!(site.totals()["wired_in"], "1.25");
 }
 
 /// Behaves like any HTTP client: keeps its connection while the server does, and makes a new one if it finds
@@ -123,7 +118,8 @@ fn keep_asking(port: u16, is_over: &AtomicBool, answered: &AtomicU64) {
         let (path, expected) =
             if number.is_multiple_of(2) { ("/", "200") } else { (unknown.as_str(), "404") };
         write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
-        let answer = read_answer(&mut stream);
+        let answer = message(&mut stream).expect("what was sent is answered");
+        let answer = String::from_utf8_lossy(&answer);
         assert_eq!(answer.split(' ').nth(1), Some(expected), "{answer}");
         answered.fetch_add(1, Ordering::Relaxed);
         if !answer.to_ascii_lowercase().contains("connection: close") {
@@ -140,33 +136,13 @@ fn is_open(stream: &TcpStream) -> bool {
     peeked.is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
 }
 
-fn read_answer(stream: &mut TcpStream) -> String {
-    let mut bytes = Vec::new();
-    let mut part = [0; 16_384];
-    loop {
-        if let Some(end) = bytes.windows(4).position(|window| window == b"\r\n\r\n") {
-            let head = String::from_utf8_lossy(&bytes[..end]).to_ascii_lowercase();
-            let length = head.lines().find_map(|line| line.strip_prefix("content-length:"));
-            let length: usize = length.map_or(0, |length| length.trim().parse().unwrap());
-            if bytes.len() >= end + 4 + length {
-                return String::from_utf8_lossy(&bytes).into_owned();
-            }
-        }
-        let n = stream.read(&mut part).expect("what was sent is answered");
-        assert_ne!(n, 0, "what was sent is answered: {}", String::from_utf8_lossy(&bytes));
-        bytes.extend_from_slice(&part[..n]);
-    }
-}
-
 #[test]
 fn services_take_over_from_each_other_without_a_failed_request() {
     const TAKE_OVERS: usize = 10;
-    let dir = tempfile::tempdir().unwrap();
-    let (bank_port, port) = (common::free_port(), common::free_port());
-    let (config, _) = prepare(dir.path(), bank_port, port, "");
-    let bank = Service::start(dir.path(), "bank", &["bank", "serve", "-c", &config]);
-    wait_for(bank_port, "/taler-bank-integration/config");
-    let mut node = start_node(dir.path(), "node", &config, &[]);
+    let (site, _) = prepare("");
+    let bank = site.start_bank();
+    let port = site.exchange_port;
+    let mut node = start_node(&site, "node", &[]);
     let (is_over, answered) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
     let clients: Vec<_> = (0..4)
         .map(|_| {
@@ -176,12 +152,8 @@ fn services_take_over_from_each_other_without_a_failed_request() {
         .collect();
     for take_over in 0..TAKE_OVERS {
         let before = answered.load(Ordering::Relaxed);
-        let deadline = Instant::now() + PATIENCE;
-        while answered.load(Ordering::Relaxed) < before + 50 {
-            assert!(Instant::now() < deadline, "no request is served");
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        let next = start_node(dir.path(), &format!("node-{take_over}"), &config, &[]);
+        until("no request is served", || answered.load(Ordering::Relaxed) >= before + 50);
+        let next = start_node(&site, &format!("node-{take_over}"), &[]);
         let (status, _) = std::mem::replace(&mut node, next).terminate();
         assert!(status.success(), "{status}");
         assert!(!clients.iter().any(std::thread::JoinHandle::is_finished), "a request failed");
@@ -191,26 +163,23 @@ fn services_take_over_from_each_other_without_a_failed_request() {
         client.join().unwrap();
     }
     println!("{TAKE_OVERS} take-overs, {} requests, none failed", answered.load(Ordering::Relaxed));
-    for service in [node, bank] {
-        assert!(service.terminate().0.success());
-    }
+    end([node, bank]);
 }
 
 /// The processes of an exchange: two services on one port, and two of each worker.
 struct Processes {
-    config: String,
-    dir: tempfile::TempDir,
+    site: Site,
     running: Vec<(&'static str, Service)>,
 }
 
 impl Processes {
     fn start(&self, kind: &'static str, number: usize) -> Service {
         let name = format!("{kind}-{number}");
-        let mut arguments = vec!["exchange", kind, "-c", &self.config];
+        let mut arguments = vec!["exchange", kind];
         if kind == "httpd" {
             arguments.push("--no-workers");
         }
-        Service::start(self.dir.path(), &name, &arguments)
+        self.site.start(&name, &arguments)
     }
 
     fn kill_and_restart(&mut self, number: usize) -> &'static str {
@@ -230,38 +199,31 @@ impl Processes {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_and_workers_are_killed_at_any_moment_and_the_books_add_up() {
-    let cycles = std::env::var("BATZEN_SOAK_CYCLES").map_or(10, |text| text.parse().unwrap());
-    let mut bytes = [0; 8];
-    batzen_crypto::fill_random(&mut bytes);
-    let mut dice = Dice::new(u64::from_le_bytes(bytes));
+    let cycles = run::number("BATZEN_SOAK_CYCLES").unwrap_or(10);
+    let mut dice = run::dice();
     let client =
         Client::new(&ClientOptions { timeout: Duration::from_secs(10), ..ClientOptions::default() }).unwrap();
     // Uses its bank, but not its exchange.
     let mut deployment = Deployment::new(client.clone());
     deployment.start_bank().await;
     let bank_port = deployment.bank_url().trim_end_matches('/').rsplit(':').next().unwrap().parse().unwrap();
-    let port = common::free_port();
-    let dir = tempfile::tempdir().unwrap();
-    let (config, url) = prepare(dir.path(), bank_port, port, &format!("{COINS}{LIMITS}"));
-    let mut processes = Processes { config, dir, running: Vec::new() };
-    let first = start_node(processes.dir.path(), "httpd-0", &processes.config, &[]);
-    wait_for(port, "/keys");
+    let url = batzen_testkit::postgres::fresh_database();
+    let more = format!("{COINS}{LIMITS}");
+    let site = Site::configured(|dir, _, port| prepare_at(&url, dir, bank_port, port, &more));
+    let exchange_url = site.exchange_url();
+    let mut processes = Processes { site, running: Vec::new() };
+    let first = start_node(&processes.site, "httpd-0", &[]);
+    wait_for(processes.site.exchange_port, "/keys");
     processes.running.push(("httpd", first));
     for kind in ["httpd"].into_iter().chain(WORKERS).chain(WORKERS) {
         let service = processes.start(kind, processes.running.len());
         processes.running.push((kind, service));
     }
-    let load =
-        Arc::new(Load::new(client, &format!("http://localhost:{port}/"), &deployment.bank_url()).await);
-    let mut customers = JoinSet::new();
-    for _ in 0..6 {
-        customers.spawn(Arc::clone(&load).customer(dice.child()));
-    }
+    let load = Arc::new(Load::new(client, &exchange_url, &deployment.bank_url()).await);
+    let mut customers = run::spawn(&load, 6, &mut dice);
     for cycle in 0..cycles {
         tokio::time::sleep(Duration::from_millis(100 + dice.below(1_500))).await;
-        if let Some(ended) = customers.try_join_next() {
-            ended.unwrap();
-        }
+        run::assert_well(&mut customers);
         // Every second kill hits a service, the others any process.
         let number = if cycle % 2 == 0 { dice.below(2) } else { dice.below(processes.running.len() as u64) };
         let before = load.log.acknowledged();
@@ -274,27 +236,15 @@ async fn nodes_and_workers_are_killed_at_any_moment_and_the_books_add_up() {
         assert!(Instant::now() < deadline, "the exchange does not work: {:?}", load.log.counts());
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    load.end();
-    while let Some(ended) = customers.join_next().await {
-        ended.unwrap();
-    }
-    let settled = load.settle().await;
+    let settled = run::end(&load, customers).await;
     let coins = load.coins.lock().unwrap().clone();
-    let claims = Claims {
-        entries: load.log.entries(),
-        credits: load.credits.lock().unwrap().clone(),
-        coins: &coins,
-        denoms: &load.denoms,
-        shops: &load.shops,
-        base_url: &load.base_url,
-    };
+    let claims = run::claims(&load, &coins);
     processes.stop();
     // All due deposits are paid, by any of the workers.
     let deadline = Instant::now() + PATIENCE;
     let findings = loop {
         for worker in WORKERS {
-            let output = run(&["exchange", worker, "-c", &processes.config, "-t"]);
-            assert!(output.status.success(), "{worker}: {}", stderr(&output));
+            must(&["exchange", worker, "-c", &processes.site.config, "-t"]);
         }
         deployment.stop();
         let exchange = storage::open(&StoreConfig::postgres(url.clone()), 1).unwrap();

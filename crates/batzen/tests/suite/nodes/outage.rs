@@ -13,20 +13,20 @@ use serde::Serialize;
 use serde_json::Value;
 use tokio::task::JoinSet;
 
+use crate::common::customer::credit;
 use crate::common::setup::wait_for;
-use crate::common::{self, PATIENCE, Service};
+use crate::common::site::Site;
+use crate::common::{PATIENCE, Service, end};
 use crate::crash::coins::{Coin, Contract, Denom, Shop, money};
-use crate::nodes::purse::{batch_withdraw, credit, fund, planchets, withdraw};
-use crate::nodes::{prepare_at, start_node, totals};
+use crate::nodes::purse::{batch_withdraw, fund, planchets, withdraw};
+use crate::nodes::{prepare_at, start_node};
 
 const DATABASE: &str = "money";
 
 /// Bank and exchange on a separate database server, and a client.
 struct Deployment {
-    dir: tempfile::TempDir,
     cluster: Cluster,
-    config: String,
-    bank_port: u16,
+    site: Site,
     exchange_url: String,
     client: Client,
     bank: Service,
@@ -38,32 +38,30 @@ struct Deployment {
 impl Deployment {
     /// `ready` is applied to the server once the tables exist.
     async fn open(ready: impl FnOnce(&mut Cluster)) -> Self {
-        let dir = tempfile::tempdir().unwrap();
         let options = ClusterOptions::unsynced();
         let mut cluster = Cluster::start(&options).unwrap_or_else(|error| panic!("{error}"));
         let database = cluster.create_database(DATABASE).unwrap();
-        let (bank_port, port) = (common::free_port(), common::free_port());
-        let config = prepare_at(&database, dir.path(), bank_port, port, "");
+        let site = Site::configured(|dir, bank_port, port| prepare_at(&database, dir, bank_port, port, ""));
         ready(&mut cluster);
-        let number = bank_port.to_string();
+        let number = site.bank_port.to_string();
         let bank = ["bank", "serve", "--currency", "KUDOS", "--port", &number, "--store", "postgres"];
         let bank = [&bank[..], &["--database", &database]].concat();
-        let bank = Service::start(dir.path(), "bank", &bank);
-        wait_for(bank_port, "/taler-bank-integration/config");
-        let exchange = start_node(dir.path(), "exchange", &config, &[]);
-        wait_for(port, "/keys");
+        let bank = Service::start(site.dir.path(), "bank", &bank);
+        wait_for(site.bank_port, "/taler-bank-integration/config");
+        let exchange = start_node(&site, "exchange", &[]);
+        wait_for(site.exchange_port, "/keys");
         // A late answer is still an answer.
         let client = Client::new(&ClientOptions { timeout: PATIENCE, ..ClientOptions::default() }).unwrap();
-        let exchange_url = format!("http://localhost:{port}/");
+        let exchange_url = site.exchange_url();
         let denoms = Denom::offered(&client, &exchange_url).await;
         let denom = Arc::clone(denoms.iter().find(|denom| !denom.is_cs()).unwrap());
         let shop = Shop::new("bakery");
-        Self { dir, cluster, config, bank_port, exchange_url, client, bank, exchange, denom, shop }
+        Self { cluster, site, exchange_url, client, bank, exchange, denom, shop }
     }
 
     async fn reserve(&self, coins: u64) -> EddsaPrivateKey {
         let amount = self.denom.cost().checked_mul(coins).unwrap();
-        fund(&self.client, self.bank_port, &self.config, 1, amount).await.remove(0)
+        fund(&self.client, &self.site, 1, amount).await.remove(0)
     }
 
     async fn coins(&self, reserve: &EddsaPrivateKey, count: usize) -> Vec<Coin> {
@@ -88,10 +86,8 @@ impl Deployment {
 
     /// Ends the services and checks that the books balance.
     fn close(self) -> Value {
-        for service in [self.exchange, self.bank] {
-            assert!(service.terminate().0.success());
-        }
-        totals(&self.config)
+        end([self.exchange, self.bank]);
+        self.site.totals()
     }
 }
 
@@ -152,8 +148,8 @@ async fn without_its_database_a_service_asks_clients_to_retry_and_recovers() {
     let withdrawal =
         (format!("reserves/{}/batch-withdraw", reserve.public_key()), batch_withdraw(&planchets, &reserve));
     let status = format!("reserves/{}", reserve.public_key());
-    let income = credit(&EddsaPrivateKey::generate(), money("3"));
-    let gateway = format!("http://localhost:{}/taler-wire-gateway/exchange", deployment.bank_port);
+    let income = credit(EddsaPrivateKey::generate().public_key(), money("3"), "ann");
+    let gateway = format!("http://localhost:{}/taler-wire-gateway/exchange", deployment.site.bank_port);
     let send_income =
         async || deployment.client.post_json(format!("{gateway}/admin/add-incoming"), &income).await.unwrap();
     let (read, write, income_sent) =

@@ -6,41 +6,20 @@ use batzen_crypto::{EddsaPrivateKey, ExchangeWithdrawValues, PlanchetMasterSecre
 use batzen_http::client::Client;
 use batzen_protocol::Money;
 use batzen_protocol::api::exchange::{BatchWithdrawRequest, BlindSignatures};
-use batzen_service::wire_gateway::{AddIncomingRequest, GatewayAuth, WireGatewayClient};
 
-use crate::common::{run, stderr};
-use crate::crash::coins::{CURRENCY, Coin, Denom, Planchet};
-
-pub(super) fn gateway(client: &Client, bank_port: u16) -> WireGatewayClient {
-    let url = format!("http://localhost:{bank_port}/taler-wire-gateway/exchange/");
-    WireGatewayClient::new(client.clone(), &url, GatewayAuth::None)
-}
-
-pub(super) fn credit(reserve: &EddsaPrivateKey, amount: Money) -> AddIncomingRequest {
-    AddIncomingRequest {
-        reserve_pub: reserve.public_key(),
-        amount: amount.of(CURRENCY),
-        debit_account: "payto://x-taler-bank/localhost/ann?receiver-name=ann".into(),
-    }
-}
+use crate::common::customer::{credit, fill};
+use crate::common::site::Site;
+use crate::crash::coins::{Coin, Denom, Planchet};
 
 /// Credits reserves, and has the exchange book the credits.
-pub(super) async fn fund(
-    client: &Client,
-    bank_port: u16,
-    config: &str,
-    count: usize,
-    each: Money,
-) -> Vec<EddsaPrivateKey> {
-    let bank = gateway(client, bank_port);
+pub(super) async fn fund(client: &Client, site: &Site, count: usize, each: Money) -> Vec<EddsaPrivateKey> {
     let mut reserves = Vec::new();
     for _ in 0..count {
         let reserve = EddsaPrivateKey::generate();
-        bank.add_incoming(&credit(&reserve, each)).await.unwrap();
+        fill(client, site.bank_port, &credit(reserve.public_key(), each, "ann")).await;
         reserves.push(reserve);
     }
-    let output = run(&["exchange", "wirewatch", "-c", config, "-t"]);
-    assert!(output.status.success(), "{}", stderr(&output));
+    site.work("wirewatch", 0);
     reserves
 }
 

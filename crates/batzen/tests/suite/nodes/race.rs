@@ -13,11 +13,10 @@ use batzen_testkit::postgres::shared;
 use serde_json::Value;
 use tokio::task::JoinSet;
 
-use crate::common::setup::wait_for;
-use crate::common::{self, PATIENCE, Service};
+use crate::common::{PATIENCE, end, http};
 use crate::crash::coins::{Coin, Contract, Denom, Shop};
 use crate::nodes::purse::{fund, withdraw};
-use crate::nodes::{prepare, start_node, totals};
+use crate::nodes::{prepare, start_two};
 
 const COINS: usize = 10_000;
 /// The number of coins in one withdrawal, each from its own reserve.
@@ -91,8 +90,7 @@ impl Nodes {
 
     /// A counter of a service.
     async fn counter(&self, node: usize, name: &str) -> u64 {
-        let page = self.client.get(format!("{}metrics", self.urls[node])).send().await.unwrap();
-        let page = String::from_utf8(page.body.to_vec()).unwrap();
+        let page = http::page(&self.client, &format!("{}metrics", self.urls[node])).await;
         let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
         line.unwrap_or_else(|| panic!("there is no {name}")).parse().unwrap()
     }
@@ -108,34 +106,21 @@ fn hex(bytes: &[u8]) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_ten_thousand_coins_spent_at_two_services_at_once_each_is_accepted_by_exactly_one() {
-    let dir = tempfile::tempdir().unwrap();
-    let (bank_port, [a, b]) = (common::free_port(), [common::free_port(), common::free_port()]);
-    let (config, database) = prepare(dir.path(), bank_port, a, "");
-    let bank = Service::start(dir.path(), "bank", &["bank", "serve", "-c", &config]);
-    wait_for(bank_port, "/taler-bank-integration/config");
-    let first = start_node(dir.path(), "a", &config, &[]);
-    let second = start_node(dir.path(), "b", &config, &["--port", &b.to_string()]);
-    wait_for(a, "/keys");
-    wait_for(b, "/keys");
+    let (site, database) = prepare("");
+    let bank = site.start_bank();
+    let (services, ports) = start_two(&site);
 
     let begun = Instant::now();
     // A late answer is still an answer.
     let client = Client::new(&ClientOptions { timeout: PATIENCE, ..ClientOptions::default() }).unwrap();
-    let urls = [a, b].map(|port| format!("http://localhost:{port}/"));
+    let urls = ports.map(|port| format!("http://localhost:{port}/"));
     let denoms = Denom::offered(&client, &urls[0]).await;
     let denom = denoms.iter().find(|denom| !denom.is_cs()).unwrap();
     let each = denom.cost().checked_mul(BATCH as u64).unwrap();
     let mut withdrawing = JoinSet::new();
-    for (number, reserve) in
-        fund(&client, bank_port, &config, COINS / BATCH, each).await.into_iter().enumerate()
-    {
-        withdrawing.spawn(withdraw(
-            client.clone(),
-            urls[number % 2].clone(),
-            reserve,
-            Arc::clone(denom),
-            BATCH,
-        ));
+    for (number, reserve) in fund(&client, &site, COINS / BATCH, each).await.into_iter().enumerate() {
+        let url = urls[number % 2].clone();
+        withdrawing.spawn(withdraw(client.clone(), url, reserve, Arc::clone(denom), BATCH));
     }
     let coins: Vec<Coin> = withdrawing.join_all().await.into_iter().flatten().collect();
     assert_eq!(coins.len(), COINS);
@@ -195,11 +180,9 @@ async fn of_ten_thousand_coins_spent_at_two_services_at_once_each_is_accepted_by
     let open = shared().sql(name, "SELECT count(*) FROM exchange.deposits_open").unwrap();
     assert_eq!(open.trim(), COINS.to_string());
 
-    for service in [first, second, bank] {
-        assert!(service.terminate().0.success());
-    }
+    end(services.into_iter().chain([bank]));
     // `totals` checks the exit code, which says whether the books balance.
-    let totals = totals(&config);
+    let totals = site.totals();
     let sum = |money: Money| money.checked_mul(COINS as u64).unwrap().to_string();
     let withdraw_fees = sum(denom.fee_withdraw);
     for (what, expected) in [

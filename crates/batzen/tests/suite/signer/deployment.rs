@@ -8,37 +8,14 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 
 use crate::common::customer::Customer;
-use crate::common::setup::wait_for;
-use crate::common::{self, PATIENCE, Service, run, stderr, stdout};
+use crate::common::setup::{CS, RSA, coin, keygen, master_key, on_database, shared_config, wait_for};
+use crate::common::{self, PATIENCE, Service, must, run, stderr, stdout};
 
 const PAYTO: &str = "payto://x-taler-bank/localhost/exchange?receiver-name=exchange";
 
-/// Runs the program, which must succeed, and returns its output.
-pub(crate) fn must(arguments: &[&str]) -> String {
-    let output = run(arguments);
-    assert!(output.status.success(), "{arguments:?}: {}", stderr(&output));
-    stdout(&output).trim().to_owned()
-}
-
-fn coin_section(name: &str, value: &str, cipher: &str) -> String {
-    format!(
-        "[coin_{name}]\nVALUE = KUDOS:{value}\nDURATION_WITHDRAW = 7 days\nDURATION_SPEND = 2 years\n\
-         DURATION_LEGAL = 3 years\nFEE_WITHDRAW = KUDOS:0\nFEE_DEPOSIT = KUDOS:0.01\nFEE_REFRESH = KUDOS:0\n\
-         FEE_REFUND = KUDOS:0.01\n{cipher}\n"
-    )
-}
-
 /// The options that exchange, signers and offline tool share.
 fn common_config(home: &Path) -> String {
-    format!(
-        "[taler]\nCURRENCY = KUDOS\nCURRENCY_ROUND_UNIT = KUDOS:0.01\n\
-         [paths]\nTALER_DATA_HOME = {home}\nTALER_RUNTIME_DIR = {home}/run\n\
-         [taler-exchange-secmod-rsa]\nLOOKAHEAD_SIGN = 1 day\n[taler-exchange-secmod-cs]\nLOOKAHEAD_SIGN = 1 day\n\
-         [taler-exchange-secmod-eddsa]\nLOOKAHEAD_SIGN = 1 day\n{}{}",
-        coin_section("one", "1", "CIPHER = CS"),
-        coin_section("two", "2", "CIPHER = RSA\nRSA_KEYSIZE = 1024"),
-        home = home.display(),
-    )
+    shared_config(home) + &coin("one", "1", "0.01", CS) + &coin("two", "2", "0.01", RSA)
 }
 
 /// The directories of three machines and of the offline one, with the services on them.
@@ -77,11 +54,10 @@ impl Deployment {
     fn with(nodes: usize, database: Option<String>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
-        let key = |name: &str| must(&["signer", "keygen", &path(&format!("{name}/static.key"))]);
+        let key = |name: &str| keygen(&path(&format!("{name}/static.key")));
         let signer_keys = [key("signer-0"), key("signer-1")];
         let node_keys: Vec<String> = (0..nodes).map(|number| key(&format!("node-{number}"))).collect();
-        let again = must(&["signer", "keygen", &path("node-0/static.key")]);
-        assert_eq!(again, node_keys[0], "a key that is there stays");
+        assert_eq!(key("node-0"), node_keys[0], "a key that is there stays");
         let listed: String = (node_keys.iter().enumerate())
             .map(|(number, key)| format!("[signer-node-{number}]\nPUBLIC_KEY = {key}\n"))
             .collect();
@@ -94,11 +70,7 @@ impl Deployment {
             exchange_ports[0]
         );
         std::fs::write(&offline, config).unwrap();
-        let setup: Value =
-            serde_json::from_str(&must(&["exchange", "offline", "-c", &offline, "setup"])).unwrap();
-        let text = setup.to_string();
-        let mut words = text.split(|c: char| !c.is_ascii_alphanumeric());
-        let master = words.find(|word| word.len() == 52).unwrap().to_owned();
+        let master = master_key(&must(&["exchange", "offline", "-c", &offline, "setup"]));
 
         let ports = [common::free_port(), common::free_port()];
         let metrics = [common::free_port(), common::free_port()];
@@ -139,10 +111,7 @@ impl Deployment {
 
     /// The configuration of one of the exchange's services, which expects these keys of its signers.
     pub(crate) fn node_config(&self, number: usize, signer_keys: &str) -> String {
-        let database = self.database.iter();
-        let database: String = database
-            .map(|url| format!("[exchange]\nDB = postgres\n[exchangedb-postgres]\nCONFIG = {url}\n"))
-            .collect();
+        let database = self.database.as_deref().map_or_else(String::new, on_database);
         format!(
             "{}{database}[exchange]\nPORT = {}\nBASE_URL = http://localhost:{}/\nBIND_TO = 127.0.0.1\n\
              MASTER_PUBLIC_KEY = {}\nSIGNERS = tcp://127.0.0.1:{}, tcp://127.0.0.1:{}\n\

@@ -9,38 +9,31 @@ use crate::common;
 use crate::crash::coins;
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use batzen_crypto::PlanchetMasterSecret;
 use batzen_protocol::api::exchange::CsrWithdrawRequest;
 use coins::{Denom, Shop};
-use common::customer::go_on;
-use common::drop_in::wait_until;
-use common::setup::wait_for;
-use common::{PATIENCE, Service, run, stderr};
-use deployment::{Deployment, assert_no_private_keys, must};
+use common::customer::Crowd;
+use common::setup::{keygen, wait_for};
+use common::{PATIENCE, Service, end, http, must, run, stderr, until};
+use deployment::{Deployment, assert_no_private_keys};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_exchange_without_private_keys_goes_on_when_a_signer_is_killed() {
-    let deployment = Arc::new(Deployment::new());
+    let deployment = Deployment::new();
     let mut signers = [Some(deployment.start_signer(0)), Some(deployment.start_signer(1))];
     let (bank, mut nodes) = deployment.open();
     let mut exchange = nodes.remove(0);
     assert_no_private_keys(&deployment, "node-0", &exchange);
     deployment.wait_same_keys(0);
 
-    let (ends, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-    let mut load = tokio::task::JoinSet::new();
-    for _ in 0..4 {
-        load.spawn(Arc::clone(&deployment.customer).load(Arc::clone(&ends), Arc::clone(&done)));
-    }
-    go_on(&done, 20, &mut load).await;
+    let mut crowd = Crowd::start(&deployment.customer, 4);
+    crowd.go_on(20).await;
 
     // The primary dies; payments continue with the follower.
     signers[0].take().unwrap().kill_9();
-    go_on(&done, 40, &mut load).await;
+    crowd.go_on(40).await;
     let status = deployment.status(1);
     assert_eq!(status["signers"][0]["status"]["role"], "follower");
     assert!(status["signers"][1]["error"].is_string(), "{status:#}");
@@ -59,27 +52,22 @@ async fn an_exchange_without_private_keys_goes_on_when_a_signer_is_killed() {
     // The active one is stopped as an operator would; no request fails.
     let (status, _) = signers[1].take().unwrap().terminate();
     assert!(status.success(), "{status}");
-    go_on(&done, 40, &mut load).await;
+    crowd.go_on(40).await;
     signers[1] = Some(deployment.start_signer(1));
     deployment.wait_same_keys(1);
 
     // The exchange's metrics show what happened.
-    let page = deployment.client.get(deployment.url("metrics")).send().await.unwrap();
-    let page = String::from_utf8(page.body.to_vec()).unwrap();
+    let page = http::page(&deployment.client, &deployment.url("metrics")).await;
     for name in ["batzen_signer_client_connected 1", "batzen_signer_client_items_total{kind=\"rsa\"}"] {
         assert!(page.contains(name), "{name} is missing");
     }
     let url = format!("http://127.0.0.1:{}/metrics", deployment.metrics[0]);
-    let page = deployment.client.get(url).send().await.unwrap();
-    let page = String::from_utf8(page.body.to_vec()).unwrap();
+    let page = http::page(&deployment.client, &url).await;
     for name in ["batzen_signer_keys{kind=\"cs\"} 1", "batzen_signer_items_total{kind=\"eddsa\"}"] {
         assert!(page.contains(name), "{name} is missing");
     }
 
-    ends.store(true, Ordering::Release);
-    while let Some(ended) = load.join_next().await {
-        ended.unwrap();
-    }
+    crowd.end().await;
     assert_no_private_keys(&deployment, "node-0", &exchange);
 
     // All signers destroy a revoked key, and create another.
@@ -89,15 +77,8 @@ async fn an_exchange_without_private_keys_goes_on_when_a_signer_is_killed() {
     let deadline = Instant::now() + PATIENCE;
     loop {
         // While the new key is being created there is nothing to download.
-        let _ = run(&[
-            "exchange",
-            "offline",
-            "-c",
-            &deployment.text("offline.conf"),
-            "download",
-            "sign",
-            "upload",
-        ]);
+        let config = deployment.text("offline.conf");
+        let _ = run(&["exchange", "offline", "-c", &config, "download", "sign", "upload"]);
         let keys = deployment.keys().await;
         let offers = keys.denoms.iter().filter(|denom| denom.denom_pub.h_denom_pub() != revoked.hash);
         if offers.count() == 2 && keys.denoms.len() == 2 {
@@ -127,9 +108,7 @@ async fn an_exchange_without_private_keys_goes_on_when_a_signer_is_killed() {
     for denom in &Denom::offered(&deployment.client, &deployment.url("")).await {
         deployment.withdraw_and_pay(&reserve, denom, &Shop::new("bakery")).await;
     }
-    for service in [exchange, bank, signer] {
-        assert!(service.terminate().0.success());
-    }
+    end([exchange, bank, signer]);
 }
 
 /// The exchange does not talk to an unexpected signer, and a signer gives nothing to an unlisted node.
@@ -139,10 +118,10 @@ fn wrong_keys_are_refused_on_both_sides() {
     let signer = deployment.start_signer(0);
 
     // The exchange expects another signer.
-    let stranger = must(&["signer", "keygen", &deployment.text("stranger.key")]);
+    let stranger = keygen(&deployment.text("stranger.key"));
     std::fs::write(deployment.path("node-0.conf"), deployment.node_config(0, &stranger)).unwrap();
     let exchange = deployment.start_exchange(0);
-    wait_until(|| log(&deployment, "node-0").contains("no signer answers"));
+    until("the stranger is not refused", || log(&deployment, "node-0").contains("no signer answers"));
     assert_ne!(common::setup::get(deployment.exchange_ports[0], "/management/keys"), 200);
     drop(exchange);
 
@@ -151,7 +130,7 @@ fn wrong_keys_are_refused_on_both_sides() {
     let config = config.replace(&deployment.text("node-0/static.key"), &deployment.text("stranger.key"));
     std::fs::write(deployment.path("node-0.conf"), config).unwrap();
     let exchange = deployment.start_exchange(0);
-    wait_until(|| log(&deployment, "signer-0").contains("handshake failed"));
+    until("the unlisted node is not refused", || log(&deployment, "signer-0").contains("handshake failed"));
     assert_ne!(common::setup::get(deployment.exchange_ports[0], "/management/keys"), 200);
     drop(exchange);
 
@@ -170,9 +149,7 @@ fn wrong_keys_are_refused_on_both_sides() {
     std::fs::write(deployment.path("both.conf"), config).unwrap();
     let output = run(&["exchange", "serve", "-c", &deployment.text("both.conf")]);
     assert!(!output.status.success() && stderr(&output).contains("SIGNERS"), "{}", stderr(&output));
-    for service in [exchange, signer] {
-        assert!(service.terminate().0.success());
-    }
+    end([exchange, signer]);
 }
 
 fn log(deployment: &Deployment, name: &str) -> String {
@@ -189,7 +166,7 @@ fn an_exchange_waits_for_its_signer_and_their_logs_have_the_same_numbers() {
         Service::start(&deployment.path(""), name, &arguments)
     };
     let exchange = serve("exchange", "node-0");
-    wait_until(|| log(&deployment, "node-0").contains("waiting for a signer"));
+    until("the exchange does not wait", || log(&deployment, "node-0").contains("waiting for a signer"));
     let text = log(&deployment, "node-0");
     assert!(!text.contains("ERROR") && text.contains("WARN"), "{text}");
 
@@ -203,12 +180,10 @@ fn an_exchange_waits_for_its_signer_and_their_logs_have_the_same_numbers() {
     };
     wait_for(deployment.exchange_ports[0], "/management/keys");
     deployment.sign_new_keys();
-    wait_until(|| {
+    until("no number is in both logs", || {
         let sent = numbers("node-0", "request to the signer");
         let received = numbers("signer-0", "request of an exchange");
         !sent.is_empty() && !sent.is_disjoint(&received)
     });
-    for service in [exchange, signer] {
-        assert!(service.terminate().0.success());
-    }
+    end([exchange, signer]);
 }

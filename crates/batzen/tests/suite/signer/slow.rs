@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 
-use crate::common::PATIENCE;
+use crate::common::{PATIENCE, http};
 use crate::signer::deployment::Deployment;
 
 /// Sends the first bytes at once and then one per second, until the other side hangs up.
@@ -100,18 +100,14 @@ async fn slow_connections_are_closed_and_delay_no_others() {
         assert!(slow.try_join_next().is_none(), "a client was disconnected before the others were answered");
     }
 
-    while let Some(ended) = slow.join_next().await {
-        ended.unwrap();
-    }
+    slow.join_all().await;
     let mut byte = [0];
     let still = tokio::time::timeout(Duration::from_millis(1), quiet.read(&mut byte)).await;
     assert!(still.is_err(), "who has begun nothing is not cut off with them: {still:?}");
     let log = std::fs::read_to_string(deployment.path("signer-0.log")).unwrap();
     assert_eq!(log.matches("did not complete a frame in time").count(), 4, "{log}");
     let client = Client::new(&ClientOptions::default()).unwrap();
-    let page =
-        client.get(format!("http://127.0.0.1:{}/metrics", deployment.metrics[0])).send().await.unwrap();
-    let page = String::from_utf8(page.body.to_vec()).unwrap();
+    let page = http::page(&client, &format!("http://127.0.0.1:{}/metrics", deployment.metrics[0])).await;
     assert!(page.contains("batzen_signer_handshakes_failed_total 2"), "{page}");
     assert!(page.contains("batzen_signer_connections 1"), "{page}");
     signer.assert_runs();

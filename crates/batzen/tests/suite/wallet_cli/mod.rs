@@ -10,10 +10,12 @@ mod purchases;
 use crate::common;
 
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Command, Output};
+use std::time::Duration;
 
-use common::{PATIENCE, Service, batzen, free_port};
+use common::http::message;
+use common::setup::wait_for;
+use common::{Service, batzen, free_port, kill_after};
 use serde_json::Value;
 
 const PAYTO: &str = "payto://x-taler-bank/localhost/zoe?receiver-name=zoe";
@@ -107,26 +109,6 @@ struct World {
     services: Option<(Service, Service)>,
 }
 
-fn wait_for(url: &str) {
-    let (address, path) = url.trim_start_matches("http://").split_once('/').unwrap();
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let answered = std::net::TcpStream::connect(address).ok().and_then(|mut stream| {
-            use std::io::{Read, Write};
-            stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
-            write!(stream, "GET /{path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n").ok()?;
-            let mut status = [0u8; 12];
-            stream.read_exact(&mut status).ok()?;
-            status.ends_with(b" 200").then_some(())
-        });
-        if answered.is_some() {
-            return;
-        }
-        assert!(Instant::now() < deadline, "{url} does not come up");
-        std::thread::sleep(Duration::from_millis(50));
-    }
-}
-
 impl World {
     fn start() -> Self {
         Self::start_with(&[])
@@ -135,19 +117,19 @@ impl World {
     /// With these options for the exchange.
     fn start_with(options: &[&str]) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let (bank_port, exchange_port) = (free_port(), free_port());
+        let ports = (free_port(), free_port());
         let (bank_url, exchange_url) =
-            (format!("http://localhost:{bank_port}/"), format!("http://localhost:{exchange_port}/"));
+            (format!("http://localhost:{}/", ports.0), format!("http://localhost:{}/", ports.1));
         let data = |name: &str| directory.path().join(name).to_str().unwrap().to_owned();
         let (bank_data, exchange_data) = (data("bank"), data("exchange"));
-        let (bank_port, exchange_port) = (bank_port.to_string(), exchange_port.to_string());
+        let (bank_port, exchange_port) = (ports.0.to_string(), ports.1.to_string());
         let bank_arguments = [
             &["bank", "serve", "--signup-bonus", "KUDOS:1000", "--exchange", &exchange_url][..],
             &["--data", &bank_data, "--port", &bank_port][..],
         ]
         .concat();
         let bank = Service::start(directory.path(), "bank", &bank_arguments);
-        wait_for(&format!("{}taler-bank-integration/config", bank_url.replace("localhost", "127.0.0.1")));
+        wait_for(ports.0, "/taler-bank-integration/config");
         let exchange_arguments = [
             &["exchange", "serve", "--standalone", "--rsa-bits", "1024", "--cs", "--bank", &bank_url][..],
             &["--data", &exchange_data, "--port", &exchange_port][..],
@@ -155,12 +137,9 @@ impl World {
         ]
         .concat();
         let exchange = Service::start(directory.path(), "exchange", &exchange_arguments);
-        wait_for(&format!("{}keys", exchange_url.replace("localhost", "127.0.0.1")));
+        wait_for(ports.1, "/keys");
         // The exchange registers its account at the bank while it starts.
-        wait_for(&format!(
-            "{}taler-bank-access/accounts/exchange",
-            bank_url.replace("localhost", "127.0.0.1")
-        ));
+        wait_for(ports.0, "/taler-bank-access/accounts/exchange");
         Self { directory, bank_url, exchange_url, services: Some((bank, exchange)) }
     }
 
@@ -361,12 +340,7 @@ fn killed_in_the_middle() {
             0 => world.withdraw_args("KUDOS:5.55", if round % 2 == 0 { "cs" } else { "rsa" }),
             _ => vec!["deposit", "KUDOS:1.111", PAYTO, "--yes"],
         };
-        let mut child =
-            world.wallet("w.db", &args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        std::thread::sleep(Duration::from_millis(1 + round * 7));
-        // It is dead, whatever it was doing. It may already have finished.
-        let _ = child.kill();
-        child.wait().unwrap();
+        kill_after(world.wallet("w.db", &args), Duration::from_millis(1 + round * 7));
         let (code, report) = world.run("w.db", &["run", "--timeout", "60"]);
         assert_eq!(code, 0, "round {round}: {report}");
     }
@@ -423,26 +397,9 @@ fn relay(
     lying: &std::sync::atomic::AtomicBool,
 ) {
     use std::io::{Read, Write};
-    let mut request = Vec::new();
-    let mut chunk = [0u8; 4096];
-    let (head, length) = loop {
-        let read = client.read(&mut chunk).unwrap_or(0);
-        if read == 0 {
-            return;
-        }
-        request.extend_from_slice(&chunk[..read]);
-        let Some(end) = request.windows(4).position(|window| window == b"\r\n\r\n") else { continue };
-        let head = String::from_utf8(request[..end].to_vec()).unwrap();
-        let length = head.lines().find_map(|line| {
-            let (name, value) = line.split_once(':')?;
-            name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse::<usize>().unwrap())
-        });
-        break (head, end + 4 + length.unwrap_or(0));
-    };
-    while request.len() < length {
-        let read = client.read(&mut chunk).unwrap();
-        request.extend_from_slice(&chunk[..read]);
-    }
+    let Ok(request) = message(&mut client) else { return };
+    let end = request.windows(4).position(|window| window == b"\r\n\r\n").unwrap();
+    let head = String::from_utf8(request[..end].to_vec()).unwrap();
     let path = head.split(' ').nth(1).unwrap();
     if lying.load(std::sync::atomic::Ordering::SeqCst) && path.ends_with("deposit") {
         let body: Value = serde_json::from_slice(&request[head.len() + 4..]).unwrap();

@@ -1,5 +1,8 @@
 //! Payments between people, with real wallets, a real exchange and a real bank.
 
+use std::process::Stdio;
+use std::time::Instant;
+
 use super::*;
 
 /// The link in the result of `send` or `request`.
@@ -129,11 +132,7 @@ fn killed_while_paying_each_other() {
     world.ok("alice.db", &world.withdraw_args("KUDOS:30", "rsa"));
     world.ok("bob.db", &world.withdraw_args("KUDOS:10", "cs"));
     let kill = |name: &str, args: &[&str], round: u64| {
-        let mut child = world.wallet(name, args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
-        std::thread::sleep(Duration::from_millis(3 + round * 9));
-        // It is dead, whatever it was doing. It may already have finished.
-        let _ = child.kill();
-        child.wait().unwrap();
+        kill_after(world.wallet(name, args), Duration::from_millis(3 + round * 9));
     };
     // A killed `send` or `request` either left nothing, or an operation that the next run completes.
     let newest = |name: &str, kind: &str| {

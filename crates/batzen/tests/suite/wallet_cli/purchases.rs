@@ -13,6 +13,7 @@ use batzen_protocol::{Timestamp, canonical, payto};
 use serde_json::json;
 
 use super::*;
+use crate::common::setup::ask;
 
 const SHOP_PAYTO: &str = "payto://x-taler-bank/localhost/shop?receiver-name=shop";
 const PRICE: &str = "KUDOS:1.11";
@@ -35,17 +36,8 @@ struct ClaimedOrder {
 /// Sends a request and returns the status of the answer and its body, if that is JSON.
 fn post(url: &str, body: &Value) -> (u16, Value) {
     let (address, path) = url.trim_start_matches("http://").split_once('/').unwrap();
-    let mut stream = TcpStream::connect(address.replace("localhost", "127.0.0.1")).unwrap();
-    let body = body.to_string();
-    let size = body.len();
-    write!(
-        stream,
-        "POST /{path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Type: application/json\r\n\
-         Content-Length: {size}\r\n\r\n{body}"
-    )
-    .unwrap();
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).unwrap();
+    let port = address.rsplit(':').next().unwrap().parse().unwrap();
+    let answer = ask(port, &format!("POST /{path}"), &body.to_string());
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
     let status = head.split(' ').nth(1).unwrap().parse().unwrap();
     (status, serde_json::from_str(body).unwrap_or(Value::Null))
@@ -236,16 +228,8 @@ fn killed_while_paying_a_shop() {
     let shop = Shop::open(&world);
     for round in 0..12 {
         let uri = shop.uri(&format!("order{round}"));
-        let mut child = world
-            .wallet("w.db", &["pay", &uri, "--yes"])
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        std::thread::sleep(Duration::from_millis(3 + round * 9));
-        // It is dead, whatever it was doing. It may already have finished.
-        let _ = child.kill();
-        child.wait().unwrap();
+        let paying = world.wallet("w.db", &["pay", &uri, "--yes"]);
+        kill_after(paying, Duration::from_millis(3 + round * 9));
         let paid = world.ok("w.db", &["pay", &uri, "--yes"]);
         assert_eq!(paid["transaction"]["status"], "done", "{paid:#}");
         assert_eq!(shop.paid(&format!("order{round}")), units(PRICE), "round {round}");

@@ -127,29 +127,24 @@ impl Fields<'_> {
     }
 }
 
-impl Record for Account {
-    const BYTES: usize = RECORD_BYTES;
+macro_rules! whole_record {
+    ($record:ident) => {
+        impl Record for $record {
+            const BYTES: usize = RECORD_BYTES;
 
-    fn push(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.to_bytes());
-    }
+            fn push(&self, out: &mut Vec<u8>) {
+                out.extend_from_slice(&self.to_bytes());
+            }
 
-    fn read(bytes: &[u8]) -> Option<Self> {
-        bytes.try_into().ok().map(Self::from_bytes)
-    }
+            fn read(bytes: &[u8]) -> Option<Self> {
+                bytes.try_into().ok().map(Self::from_bytes)
+            }
+        }
+    };
 }
 
-impl Record for Transfer {
-    const BYTES: usize = RECORD_BYTES;
-
-    fn push(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(&self.to_bytes());
-    }
-
-    fn read(bytes: &[u8]) -> Option<Self> {
-        bytes.try_into().ok().map(Self::from_bytes)
-    }
-}
+whole_record!(Account);
+whole_record!(Transfer);
 
 impl Record for u128 {
     const BYTES: usize = ID_BYTES;
@@ -275,50 +270,38 @@ impl Record for QueryFilter {
     }
 }
 
-impl Record for ChangeFilter {
-    const BYTES: usize = FILTER_BYTES;
+/// A record of integers, in this order on the wire, and zeros up to its size.
+macro_rules! padded_record {
+    ($record:ident, $bytes:ident, $($field:ident: $integer:ident),*) => {
+        impl Record for $record {
+            const BYTES: usize = $bytes;
 
-    fn push(&self, out: &mut Vec<u8>) {
-        let from = out.len();
-        out.extend_from_slice(&self.timestamp_min.to_le_bytes());
-        out.extend_from_slice(&self.timestamp_max.to_le_bytes());
-        out.extend_from_slice(&self.limit.to_le_bytes());
-        pad(out, from, Self::BYTES);
-    }
+            fn push(&self, out: &mut Vec<u8>) {
+                let from = out.len();
+                $(out.extend_from_slice(&self.$field.to_le_bytes());)*
+                pad(out, from, Self::BYTES);
+            }
 
-    fn read(bytes: &[u8]) -> Option<Self> {
-        let mut fields = Fields(bytes);
-        let out = Self { timestamp_min: fields.u64(), timestamp_max: fields.u64(), limit: fields.u32() };
-        fields.ends()?;
-        Some(out)
-    }
-}
-
-impl Record for AccountBalance {
-    const BYTES: usize = RECORD_BYTES;
-
-    fn push(&self, out: &mut Vec<u8>) {
-        let from = out.len();
-        for sum in [self.debits_pending, self.debits_posted, self.credits_pending, self.credits_posted] {
-            out.extend_from_slice(&sum.to_le_bytes());
+            fn read(bytes: &[u8]) -> Option<Self> {
+                let mut fields = Fields(bytes);
+                let out = Self { $($field: fields.$integer(),)* };
+                fields.ends()?;
+                Some(out)
+            }
         }
-        out.extend_from_slice(&self.timestamp.to_le_bytes());
-        pad(out, from, Self::BYTES);
-    }
-
-    fn read(bytes: &[u8]) -> Option<Self> {
-        let mut fields = Fields(bytes);
-        let out = Self {
-            debits_pending: fields.u128(),
-            debits_posted: fields.u128(),
-            credits_pending: fields.u128(),
-            credits_posted: fields.u128(),
-            timestamp: fields.u64(),
-        };
-        fields.ends()?;
-        Some(out)
-    }
+    };
 }
+
+padded_record!(ChangeFilter, FILTER_BYTES, timestamp_min: u64, timestamp_max: u64, limit: u32);
+padded_record!(
+    AccountBalance,
+    RECORD_BYTES,
+    debits_pending: u128,
+    debits_posted: u128,
+    credits_pending: u128,
+    credits_posted: u128,
+    timestamp: u64
+);
 
 impl Record for ChangeEvent {
     const BYTES: usize = EVENT_BYTES;

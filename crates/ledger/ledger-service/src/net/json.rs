@@ -146,46 +146,64 @@ pub struct AccountJson {
     pub timestamp: Wide,
 }
 
-impl From<&Account> for AccountJson {
-    fn from(account: &Account) -> Self {
-        Self {
-            id: Wide(account.id),
-            debits_pending: Wide(account.debits_pending),
-            debits_posted: Wide(account.debits_posted),
-            credits_pending: Wide(account.credits_pending),
-            credits_posted: Wide(account.credits_posted),
-            user_data_128: Wide(account.user_data_128),
-            user_data_64: Wide(account.user_data_64.into()),
-            user_data_32: account.user_data_32,
-            ledger: account.ledger,
-            code: account.code,
-            flags: flag_names(account.flags.names()),
-            timestamp: Wide(account.timestamp.into()),
+/// Converts between a record and its JSON. Given are the members of 128 bits, the narrower ones in which the records
+/// differ, and the members that only the record has, with their values.
+macro_rules! converted {
+    (
+        $record:ident, $json:ident, $flags:ident,
+        [$($wide:ident),*], [$($own:ident),*], [$($only:ident: $value:expr),*]
+    ) => {
+        impl From<&$record> for $json {
+            fn from(record: &$record) -> Self {
+                Self {
+                    $($wide: Wide(record.$wide),)*
+                    $($own: record.$own,)*
+                    user_data_64: Wide(record.user_data_64.into()),
+                    user_data_32: record.user_data_32,
+                    ledger: record.ledger,
+                    code: record.code,
+                    flags: flag_names(record.flags.names()),
+                    timestamp: Wide(record.timestamp.into()),
+                }
+            }
         }
-    }
+
+        impl TryFrom<&$json> for $record {
+            type Error = JsonError;
+
+            fn try_from(json: &$json) -> Result<Self, JsonError> {
+                Ok(Self {
+                    $($wide: json.$wide.0,)*
+                    $($own: json.$own,)*
+                    $($only: $value,)*
+                    user_data_64: narrow("user_data_64", json.user_data_64)?,
+                    user_data_32: json.user_data_32,
+                    ledger: json.ledger,
+                    code: json.code,
+                    flags: $flags(&json.flags)?,
+                    timestamp: narrow("timestamp", json.timestamp)?,
+                })
+            }
+        }
+    };
 }
 
-impl TryFrom<&AccountJson> for Account {
-    type Error = JsonError;
-
-    fn try_from(json: &AccountJson) -> Result<Self, JsonError> {
-        Ok(Self {
-            id: json.id.0,
-            debits_pending: json.debits_pending.0,
-            debits_posted: json.debits_posted.0,
-            credits_pending: json.credits_pending.0,
-            credits_posted: json.credits_posted.0,
-            user_data_128: json.user_data_128.0,
-            user_data_64: narrow("user_data_64", json.user_data_64)?,
-            user_data_32: json.user_data_32,
-            reserved: 0,
-            ledger: json.ledger,
-            code: json.code,
-            flags: account_flags(&json.flags)?,
-            timestamp: narrow("timestamp", json.timestamp)?,
-        })
-    }
-}
+converted!(
+    Account,
+    AccountJson,
+    account_flags,
+    [id, debits_pending, debits_posted, credits_pending, credits_posted, user_data_128],
+    [],
+    [reserved: 0]
+);
+converted!(
+    Transfer,
+    TransferJson,
+    transfer_flags,
+    [id, debit_account_id, credit_account_id, amount, pending_id, user_data_128],
+    [timeout],
+    []
+);
 
 /// A transfer. Omitted members of a request are 0.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
@@ -220,48 +238,6 @@ pub struct TransferJson {
     pub timestamp: Wide,
 }
 
-impl From<&Transfer> for TransferJson {
-    fn from(transfer: &Transfer) -> Self {
-        Self {
-            id: Wide(transfer.id),
-            debit_account_id: Wide(transfer.debit_account_id),
-            credit_account_id: Wide(transfer.credit_account_id),
-            amount: Wide(transfer.amount),
-            pending_id: Wide(transfer.pending_id),
-            user_data_128: Wide(transfer.user_data_128),
-            user_data_64: Wide(transfer.user_data_64.into()),
-            user_data_32: transfer.user_data_32,
-            timeout: transfer.timeout,
-            ledger: transfer.ledger,
-            code: transfer.code,
-            flags: flag_names(transfer.flags.names()),
-            timestamp: Wide(transfer.timestamp.into()),
-        }
-    }
-}
-
-impl TryFrom<&TransferJson> for Transfer {
-    type Error = JsonError;
-
-    fn try_from(json: &TransferJson) -> Result<Self, JsonError> {
-        Ok(Self {
-            id: json.id.0,
-            debit_account_id: json.debit_account_id.0,
-            credit_account_id: json.credit_account_id.0,
-            amount: json.amount.0,
-            pending_id: json.pending_id.0,
-            user_data_128: json.user_data_128.0,
-            user_data_64: narrow("user_data_64", json.user_data_64)?,
-            user_data_32: json.user_data_32,
-            timeout: json.timeout,
-            ledger: json.ledger,
-            code: json.code,
-            flags: transfer_flags(&json.flags)?,
-            timestamp: narrow("timestamp", json.timestamp)?,
-        })
-    }
-}
-
 /// Result of one event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[schema(as = Result)]
@@ -272,17 +248,18 @@ pub struct ResultJson {
     pub timestamp: Wide,
 }
 
-impl From<&CreateResult<CreateAccountStatus>> for ResultJson {
-    fn from(result: &CreateResult<CreateAccountStatus>) -> Self {
-        Self { status: result.status.name().to_owned(), timestamp: Wide(result.timestamp.into()) }
-    }
+macro_rules! result_json {
+    ($status:ident) => {
+        impl From<&CreateResult<$status>> for ResultJson {
+            fn from(result: &CreateResult<$status>) -> Self {
+                Self { status: result.status.name().to_owned(), timestamp: Wide(result.timestamp.into()) }
+            }
+        }
+    };
 }
 
-impl From<&CreateResult<CreateTransferStatus>> for ResultJson {
-    fn from(result: &CreateResult<CreateTransferStatus>) -> Self {
-        Self { status: result.status.name().to_owned(), timestamp: Wide(result.timestamp.into()) }
-    }
-}
+result_json!(CreateAccountStatus);
+result_json!(CreateTransferStatus);
 
 /// Balances after one transfer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

@@ -485,6 +485,22 @@ fn the_earlier_of_two_statuses_wins() {
     assert!(accounts.len() > 180, "{} pairs of account statuses", accounts.len());
 }
 
+/// An event, and what one or two of these changes make of it.
+fn variants<E: Copy>(event: E, changes: &[fn(&mut E)]) -> Vec<E> {
+    let mut variants = vec![event];
+    for (n, first) in changes.iter().enumerate() {
+        let mut one = event;
+        first(&mut one);
+        variants.push(one);
+        for second in &changes[n + 1..] {
+            let mut two = one;
+            second(&mut two);
+            variants.push(two);
+        }
+    }
+    variants
+}
+
 fn transfer_variants(event: &Transfer) -> Vec<Transfer> {
     let changes: [fn(&mut Transfer); 16] = [
         |t| t.flags = T(t.flags.0 | 1 << 12),
@@ -504,19 +520,7 @@ fn transfer_variants(event: &Transfer) -> Vec<Transfer> {
         |t| t.flags = t.flags | T::CLOSING_DEBIT,
         |t| t.id = 999,
     ];
-    let event = Transfer { flags: event.flags.without(T::LINKED), ..*event };
-    let mut variants = vec![event];
-    for (n, first) in changes.iter().enumerate() {
-        let mut one = event;
-        first(&mut one);
-        variants.push(one);
-        for second in &changes[n + 1..] {
-            let mut two = one;
-            second(&mut two);
-            variants.push(two);
-        }
-    }
-    variants
+    variants(Transfer { flags: event.flags.without(T::LINKED), ..*event }, &changes)
 }
 
 fn account_variants(event: &Account) -> Vec<Account> {
@@ -535,19 +539,7 @@ fn account_variants(event: &Account) -> Vec<Account> {
         |a| a.credits_posted = 1,
         |a| (a.ledger, a.code) = (0, 0),
     ];
-    let event = Account { flags: event.flags.without(A::LINKED), ..*event };
-    let mut variants = vec![event];
-    for (n, first) in changes.iter().enumerate() {
-        let mut one = event;
-        first(&mut one);
-        variants.push(one);
-        for second in &changes[n + 1..] {
-            let mut two = one;
-            second(&mut two);
-            variants.push(two);
-        }
-    }
-    variants
+    variants(Account { flags: event.flags.without(A::LINKED), ..*event }, &changes)
 }
 
 /// Decides an event, rolls it back, and records the pairs of statuses that it deserves.
