@@ -6,14 +6,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::Context as _;
 use batzen_cli_support::{progress, services};
-use batzen_lab::bench::BenchError;
 use batzen_lab::bench::results::result::{BUILD_PROFILE, Run, UNKNOWN};
 use batzen_lab::bench::results::summary::summary;
+use batzen_lab::bench::results::{compare, figures, report, table};
 use batzen_lab::bench::scenarios::options::RunOptions;
 use batzen_lab::bench::scenarios::{
-    Context, aggregator, audit, deposit, history, hostile, lanes, p2p, partitions, pay, pgbench, scale,
-    startup, store, transfer, wallets, wirewatch, withdraw,
+    Context, aggregator, audit, ceiling, deposit, history, hostile, lanes, limits, p2p, partitions, pay,
+    pgbench, scale, startup, store, transfer, wallets, wirewatch, withdraw,
 };
+use batzen_lab::bench::{BenchError, plan};
 use clap::{Args, Subcommand};
 
 /// The exit code of a measurement in which requests failed.
@@ -30,7 +31,7 @@ pub(crate) struct BenchArgs {
 #[derive(Subcommand)]
 enum BenchCommand {
     /// Measure what one core of this machine can do: cryptography by library and in lanes, HTTP, store, disk
-    Limits(batzen_lab::bench::scenarios::limits::LimitsArgs),
+    Limits(limits::LimitsArgs),
     /// Withdraw coins from funded reserves
     Withdraw(withdraw::WithdrawArgs),
     /// Pay merchants, one coin per request
@@ -72,16 +73,16 @@ enum BenchCommand {
     /// Audit withdrawals and deposits: rows and signatures per second and core, and the cost of an increment
     Audit(audit::AuditArgs),
     /// Make one HTML file with plots and tables of some results
-    Report(batzen_lab::bench::results::report::ReportArgs),
+    Report(report::ReportArgs),
     /// Print results as Markdown, or renew the tables of a document
-    Table(batzen_lab::bench::results::table::TableArgs),
+    Table(table::TableArgs),
     /// Renew the figures of the project's documents from kept results, or check that none is typed by hand
-    Figures(batzen_lab::bench::results::figures::FiguresArgs),
+    Figures(figures::FiguresArgs),
     /// Compare two results: ratios, better, worse
-    Compare(batzen_lab::bench::results::compare::CompareArgs),
+    Compare(compare::CompareArgs),
     /// Measure the cryptography that operations require, alone (scenarios do this by themselves)
     #[command(hide = true)]
-    Ceiling(batzen_lab::bench::scenarios::ceiling::CeilingArgs),
+    Ceiling(ceiling::CeilingArgs),
 }
 
 /// Runs a `batzen-lab bench` command. Exit code 3: the measurement was made, but requests failed.
@@ -90,9 +91,7 @@ enum BenchCommand {
 /// Any failure of the measurement, as one line.
 pub(super) fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
     match args.command {
-        BenchCommand::Limits(args) => {
-            batzen_lab::bench::scenarios::limits::run(&args, commit()).or_else(not_measured)
-        }
+        BenchCommand::Limits(args) => limits::run(&args, commit()).or_else(not_measured),
         BenchCommand::Withdraw(args) => show(&args.run, withdraw::run(&args, &context()?)),
         BenchCommand::Deposit(args) => show(&args.run, deposit::run(&args, &context()?)),
         BenchCommand::BatchDeposit(args) => show(&args.deposit.run, deposit::run_batch(&args, &context()?)),
@@ -113,22 +112,17 @@ pub(super) fn run(args: BenchArgs) -> anyhow::Result<ExitCode> {
         BenchCommand::Scale(args) => scale::run(&args, &context()?).or_else(not_measured),
         BenchCommand::History(args) => history::run(&args, &context()?).or_else(not_measured),
         BenchCommand::Audit(args) => audit::run(&args, &context()?).or_else(not_measured),
-        BenchCommand::Report(args) => batzen_lab::bench::results::report::run(&args).or_else(not_measured),
-        BenchCommand::Table(args) => batzen_lab::bench::results::table::run(&args).or_else(not_measured),
-        BenchCommand::Figures(args) => batzen_lab::bench::results::figures::run(&args).or_else(not_measured),
-        BenchCommand::Compare(args) => batzen_lab::bench::results::compare::run(&args).or_else(not_measured),
-        BenchCommand::Ceiling(args) => {
-            batzen_lab::bench::scenarios::ceiling::run(&args).or_else(not_measured)
-        }
+        BenchCommand::Report(args) => report::run(&args).or_else(not_measured),
+        BenchCommand::Table(args) => table::run(&args).or_else(not_measured),
+        BenchCommand::Figures(args) => figures::run(&args).or_else(not_measured),
+        BenchCommand::Compare(args) => compare::run(&args).or_else(not_measured),
+        BenchCommand::Ceiling(args) => ceiling::run(&args).or_else(not_measured),
     }
 }
 
 /// Runs `batzen-lab plan`.
-///
-/// # Errors
-/// When this machine cannot be measured.
-pub(super) fn plan(args: &batzen_lab::bench::plan::PlanArgs) -> anyhow::Result<ExitCode> {
-    batzen_lab::bench::plan::run(args).or_else(not_measured)
+pub(super) fn plan(args: &plan::PlanArgs) -> anyhow::Result<ExitCode> {
+    plan::run(args).or_else(not_measured)
 }
 
 /// The product under test, and this program. From here on a signal ends the measurement cleanly, including its

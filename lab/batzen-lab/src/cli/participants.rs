@@ -93,9 +93,6 @@ fn host(text: &str) -> Result<String, String> {
 }
 
 /// Runs `batzen-lab switch fsps`.
-///
-/// # Errors
-/// When participants cannot be created, or the switch cannot be reached.
 pub(super) fn run(args: &FspsArgs) -> anyhow::Result<ExitCode> {
     let context = bench::context()?;
     let mut config = args.load.participants(args.switch, &args.currency);
@@ -162,9 +159,7 @@ fn legs(report: &Report) -> [(&'static str, [u64; 4]); 3] {
 }
 
 fn rate(report: &Report) -> f64 {
-    #[allow(clippy::cast_precision_loss, reason = "below 2^52 transfers")]
-    let committed = report.committed as f64;
-    committed / report.measured.as_secs_f64().max(1e-9)
+    report.committed as f64 / report.measured.as_secs_f64().max(1e-9)
 }
 
 fn results(report: &Report) -> Value {

@@ -111,7 +111,6 @@ impl Hasher for IdHasher {
         }
     }
 
-    #[allow(clippy::cast_possible_truncation, reason = "half of the bits will do")]
     fn write_u128(&mut self, id: u128) {
         self.0 = id as u64 ^ (id >> 64) as u64;
     }

@@ -262,7 +262,6 @@ impl Fsps {
     ///
     /// # Panics
     /// When there are no such participants.
-    #[must_use]
     pub(crate) fn send(&self, order: Order) -> TransferId {
         let id = Self::new_id();
         self.send_as(id, order);
@@ -273,7 +272,6 @@ impl Fsps {
     ///
     /// # Panics
     /// When there are no such participants.
-    #[must_use]
     pub(crate) fn transfer(&self, order: Order) -> oneshot::Receiver<Notice> {
         let id = Self::new_id();
         let notice = self.shared.book.watch(id);
@@ -297,7 +295,6 @@ impl Fsps {
 
     /// The outcome of a transfer once the payer has its notice, and the payee, if it waits for one. After
     /// `patience`, what is known so far. `None` if outcomes are not kept.
-    #[must_use]
     pub(crate) fn outcome(&self, id: TransferId, patience: Duration) -> Option<TransferOutcome> {
         self.outcome_when(id, patience, |outcome| {
             let payee_waits = outcome.behaviour == crate::participants::Behaviour::Reserve
@@ -308,7 +305,6 @@ impl Fsps {
 
     /// The outcome of a transfer once `is_enough` holds, or what is known after `patience`. `None` if
     /// outcomes are not kept.
-    #[must_use]
     pub(crate) fn outcome_when(
         &self,
         id: TransferId,

@@ -195,9 +195,6 @@ impl Hub {
 
     /// Makes a change: the first operator proposes it, and the second approves it if the switch requires
     /// that. Returns the result of the change.
-    ///
-    /// # Errors
-    /// When the switch cannot be reached or refuses.
     pub(crate) fn change(&self, method: &str, path: &str, body: &Value) -> Result<Value, HubError> {
         let (status, answer) = self.expect(0, method, path, Some(body))?;
         let approval = answer.get("approvalId").filter(|_| status == 202);
@@ -232,9 +229,6 @@ impl Hub {
     }
 
     /// Creates a participant that can pay and be paid, or notes where one that exists is called back now.
-    ///
-    /// # Errors
-    /// When the switch cannot be reached or refuses.
     pub(crate) fn enrol(&self, participant: &Onboarding<'_>) -> Result<(), HubError> {
         let path = format!("/participants/{}", participant.name);
         match self.get(&path) {
@@ -268,9 +262,6 @@ impl Hub {
     }
 
     /// Records that a participant has paid into its account at the settlement bank.
-    ///
-    /// # Errors
-    /// When the switch cannot be reached or refuses.
     pub(crate) fn funds_in(&self, name: &str, currency: &str, cents: u64) -> Result<(), HubError> {
         let text = amount(cents);
         self.funds(name, currency, "recordFundsIn", &text, "deposit at the settlement bank")?;
@@ -359,9 +350,6 @@ impl Hub {
     }
 
     /// The participant's current position in ten-thousandths; positive if it owes money.
-    ///
-    /// # Errors
-    /// When the switch cannot be reached, or its answer is not a list of accounts.
     pub(crate) fn position(&self, name: &str, currency: &str) -> Result<i128, HubError> {
         self.account_value(name, currency, "POSITION")
     }
@@ -411,9 +399,6 @@ impl Hub {
     }
 
     /// The amounts that each participant has sent and received in a window.
-    ///
-    /// # Errors
-    /// When the switch cannot be reached, or its answer contains no amounts.
     pub(crate) fn window_totals(&self, window: &Value) -> Result<Vec<WindowTotals>, HubError> {
         let answer = self.get(&format!("/settlementWindows/{}", plain(window)))?;
         let unexpected = || HubError::Unexpected(format!("content of a window expected: {answer}"));
@@ -437,9 +422,6 @@ impl Hub {
     }
 
     /// Begins the settlement of a closed window. Returns its id.
-    ///
-    /// # Errors
-    /// When the switch cannot be reached or refuses.
     pub(crate) fn begin_settlement(&self, model: &str, window: &Value) -> Result<Value, HubError> {
         let body = json!({
             "settlementModel": model,
@@ -451,9 +433,6 @@ impl Hub {
     }
 
     /// The amount that each participant pays or is paid.
-    ///
-    /// # Errors
-    /// When the switch cannot be reached, or its answer contains no amounts.
     pub(crate) fn nets(&self, settlement: &Value) -> Result<Vec<NetAmount>, HubError> {
         let answer = self.get(&format!("/settlements/{}", plain(settlement)))?;
         let unexpected = || HubError::Unexpected(format!("nets of a settlement expected: {answer}"));
@@ -475,9 +454,6 @@ impl Hub {
     }
 
     /// Advances all accounts of a settlement by one step.
-    ///
-    /// # Errors
-    /// When the switch cannot be reached or refuses.
     pub(crate) fn step_settlement(&self, settlement: &Value, step: &str) -> Result<Value, HubError> {
         let participants: Vec<Value> = self
             .nets(settlement)?
@@ -498,7 +474,6 @@ impl Hub {
 }
 
 /// Formats an amount of hundredths for the interface.
-#[must_use]
 pub(crate) fn amount(cents: u64) -> String {
     let mut out = Vec::new();
     text::amount(&mut out, cents);

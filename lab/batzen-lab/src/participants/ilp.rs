@@ -17,13 +17,11 @@ pub(crate) struct Secret(Hmac<Sha256>);
 
 impl Secret {
     /// A secret of 32 bytes.
-    #[must_use]
     pub(crate) fn new(bytes: &[u8; 32]) -> Self {
         Self(Hmac::new_from_slice(bytes).expect("HMAC takes keys of any length"))
     }
 
     /// The proof that the payee agrees to this packet.
-    #[must_use]
     pub(crate) fn fulfilment(&self, packet: &[u8]) -> [u8; HASH_BYTES] {
         let mut mac = self.0.clone();
         mac.update(packet);
@@ -32,7 +30,6 @@ impl Secret {
 }
 
 /// The hash of a fulfilment.
-#[must_use]
 pub(crate) fn condition(fulfilment: &[u8; HASH_BYTES]) -> [u8; HASH_BYTES] {
     Sha256::digest(fulfilment).into()
 }
@@ -98,7 +95,6 @@ const VALUES: [u8; 256] = {
     let mut values = [255; 256];
     let mut index = 0;
     while index < 64 {
-        #[allow(clippy::cast_possible_truncation, reason = "below 64")]
         let value = index as u8;
         values[ALPHABET[index] as usize] = value;
         index += 1;

@@ -6,14 +6,12 @@ pub struct TransferId(pub u128);
 
 impl TransferId {
     /// A version 4 UUID of these random bits.
-    #[must_use]
     pub(crate) const fn from_random(bits: u128) -> Self {
         let version = (bits & !(0xf << 76)) | (4 << 76);
         Self((version & !(3 << 62)) | (2 << 62))
     }
 
     /// Parses 36 characters in lower case.
-    #[must_use]
     pub(crate) fn parse(text: &[u8]) -> Option<Self> {
         if text.len() != 36 {
             return None;

@@ -443,7 +443,6 @@ impl Worker {
         self.window_ns = (begin_ns, end_ns.unwrap_or(u64::MAX));
         self.report = Report::new();
         (self.begun, self.in_flight, self.last_end_ns) = (0, 0, start_ns);
-        #[allow(clippy::cast_precision_loss, reason = "there are few threads, and runs are short")]
         let (first_ns, turns) = (start_ns as f64 + interval_ns.unwrap_or(0.0) * index as f64, threads as f64);
         self.generator = Some(Generator {
             load,
@@ -468,7 +467,6 @@ impl Worker {
             if is_over || now_ns < generator.start_ns || self.in_flight >= generator.in_flight_max {
                 return;
             }
-            #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
             let planned = generator
                 .interval_ns
                 .map(|interval| (generator.first_ns + interval * self.begun as f64) as u64);
@@ -577,7 +575,6 @@ impl Worker {
 
     /// Sets the timer that wakes this thread.
     fn arm(&mut self) {
-        #[allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, clippy::cast_sign_loss)]
         let planned = self.generator.as_ref().and_then(|generator| {
             let interval = generator.interval_ns?;
             (self.in_flight < generator.in_flight_max)
@@ -592,7 +589,6 @@ impl Worker {
         let left = Duration::from_nanos(at_ns.saturating_sub(self.now_ns()).max(1));
         let value = Itimerspec {
             it_interval: Timespec::default(),
-            #[allow(clippy::cast_possible_wrap, reason = "runs take less than centuries")]
             it_value: Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) },
         };
         let set = timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &value);

@@ -12,6 +12,8 @@ use serde_json::Value;
 
 use batzen_testkit::process::{batzen, stderr, stdout};
 
+use crate::commands::printed;
+
 /// The books of a round, and a configuration for their auditor.
 struct Books {
     dir: tempfile::TempDir,
@@ -21,11 +23,8 @@ impl Books {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let data = dir.path().join("data");
-        let mut command = batzen();
-        command.args(["demo", "--once", "--json", "--rsa-bits", "1024", "--data"]).arg(&data);
-        let output = command.output().unwrap();
-        assert!(output.status.success(), "{}", stderr(&output));
-        let results: Value = serde_json::from_str(&stdout(&output)).unwrap();
+        let words = ["demo", "--once", "--json", "--rsa-bits", "1024", "--data"];
+        let results = printed(batzen().args(words).arg(&data));
         let secret = std::fs::read(data.join("exchange/offline/master.priv")).unwrap();
         let master = EddsaPrivateKey::from_bytes(secret.try_into().unwrap()).public_key();
         let text = format!(

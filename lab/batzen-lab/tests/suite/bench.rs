@@ -5,67 +5,44 @@ use batzen_testkit::process as common;
 use std::collections::BTreeMap;
 use std::net::TcpStream;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
-use common::{PATIENCE, Service, lab, run, run_lab, stderr, stdout};
+use common::{Service, lab, must, run_lab, stderr, stdout};
 use serde_json::Value;
+
+use crate::commands::{printed, read_json, until};
 
 /// Runs a scenario, checks the fields that every result must have, and returns the result. It ends sooner when the supply
 /// is used up; a shorter time could pass while a busy machine does something else.
 fn measured(dir: &Path, words: &[&str]) -> Value {
     let out = dir.join("result");
-    let mut arguments = vec!["bench"];
-    arguments.extend(words);
-    arguments.extend([
-        "--json",
-        "--keep-world",
-        "--warmup",
-        "0",
-        "--duration",
-        if words.contains(&"--supply") { "30" } else { "3" },
-        "--out",
-        out.to_str().unwrap(),
-    ]);
-    let output = lab().args(&arguments).output().unwrap();
-    assert!(output.status.success(), "{words:?}: {}\n{}", stderr(&output), stdout(&output));
-    let printed: Value = serde_json::from_slice(&output.stdout).unwrap();
-    let written: Value = serde_json::from_slice(&std::fs::read(out.join("result.json")).unwrap()).unwrap();
-    assert_eq!(printed, written);
-    for name in [
-        "scenario",
-        "parameters",
-        "machine",
-        "commit",
-        "started",
-        "duration_s",
-        "ops",
-        "ops_per_s",
-        "efficiency",
-        "ceiling_ops_per_s",
-        "limited_by",
-        "p50_us",
-        "p99_us",
-        "max_us",
-        "bytes_per_op",
-        "cpu_us_per_op",
-        "cpu_us_per_op_by_stage",
-        "batch_sizes",
-    ] {
+    let duration = if words.contains(&"--supply") { "30" } else { "3" };
+    let further = ["--json", "--keep-world", "--warmup", "0", "--duration", duration, "--out"];
+    let written = measured_into(&out, words, &further);
+    let names = "scenario parameters machine commit started duration_s ops ops_per_s efficiency \
+                 ceiling_ops_per_s limited_by p50_us p99_us max_us bytes_per_op cpu_us_per_op \
+                 cpu_us_per_op_by_stage batch_sizes";
+    for name in names.split(' ') {
         assert!(!written[name].is_null(), "{words:?}: {name} is missing");
     }
     assert!(written["ops"].as_u64().unwrap() > 0, "{words:?}: {written}");
-    assert!(written["errors"].as_object().unwrap().is_empty(), "{words:?}: {}", written["errors"]);
     assert!(written["efficiency"].as_f64().unwrap() > 0.0);
-    assert!(written["bytes_per_op"]["disk"].as_f64().unwrap() > 50.0, "{}", written["bytes_per_op"]);
     assert!(written["extra"]["answers_checked"].as_f64().unwrap() > 0.0, "{words:?}: {}", written["extra"]);
     for file in ["latency.hgrm", "server-metrics-before.prom", "server-metrics-after.prom"] {
         assert!(std::fs::metadata(out.join(file)).unwrap().len() > 0, "{file}");
     }
     // The exchange's books balance.
     let config = out.join("world/taler.conf");
-    let totals = run(&["exchange", "totals", "--json", "-c", config.to_str().unwrap()]);
-    assert!(totals.status.success(), "{words:?}: {}", stderr(&totals));
+    must(&["exchange", "totals", "--json", "-c", config.to_str().unwrap()]);
     written
+}
+
+/// Runs a scenario that fails nowhere and writes to the disk. The result that it keeps is the one that it prints.
+fn measured_into(out: &Path, words: &[&str], further: &[&str]) -> Value {
+    let result = printed(lab().arg("bench").args(words).args(further).arg(out));
+    assert_eq!(result, read_json(out.join("result.json")));
+    assert!(result["errors"].as_object().unwrap().is_empty(), "{words:?}: {}", result["errors"]);
+    assert!(result["bytes_per_op"]["disk"].as_f64().unwrap() > 50.0, "{words:?}: {}", result["bytes_per_op"]);
+    result
 }
 
 macro_rules! scenarios {
@@ -108,17 +85,9 @@ fn workers_and_store() {
         ["store", "--deposits", "2000"],
     ] {
         let dir = tempfile::tempdir().unwrap();
-        let out = dir.path().join("result");
-        let output =
-            lab().arg("bench").args(words).args(["--json", "--out", out.to_str().unwrap()]).output().unwrap();
-        assert!(output.status.success(), "{words:?}: {}", stderr(&output));
-        let printed: Value = serde_json::from_slice(&output.stdout).unwrap();
-        let written = std::fs::read(out.join("result.json")).unwrap();
-        assert_eq!(printed, serde_json::from_slice::<Value>(&written).unwrap());
+        let printed = measured_into(&dir.path().join("result"), &words, &["--json", "--out"]);
         assert_eq!(printed["scenario"], words[0]);
         assert!(printed["ops"].as_u64().unwrap() >= words[2].parse().unwrap(), "{words:?}: {printed}");
-        assert!(printed["errors"].as_object().unwrap().is_empty(), "{words:?}: {}", printed["errors"]);
-        assert!(printed["bytes_per_op"]["disk"].as_f64().unwrap() > 50.0, "{printed}");
     }
 }
 
@@ -131,8 +100,7 @@ fn startup() {
     for step in ["dbinit", "eight calls of the offline tool", "ready for wallets", "ends after SIGTERM"] {
         assert!(stdout(&output).contains(step), "{}", stdout(&output));
     }
-    let output = run_lab(&["bench", "startup", "--cs", "--denominations", "1", "--json"]);
-    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let result = printed(lab().args(["bench", "startup", "--cs", "--denominations", "1", "--json"]));
     let steps = result["steps"].as_array().unwrap();
     let sum: f64 = steps.iter().map(|step| step["ms"].as_f64().unwrap()).sum();
     assert!(steps.len() == 5 && (sum - result["ready_ms"].as_f64().unwrap()).abs() < 100.0, "{result}");
@@ -163,10 +131,7 @@ fn attack(service: &str) {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("result");
     let words = "bench hostile --rsa 1024 --clients 4 --rate 20 --connections 8 --addresses 2 --warmup 0 --duration 1 --json";
-    let output =
-        lab().args(words.split(' ')).args(["--service", service, "--out"]).arg(&out).output().unwrap();
-    assert!(output.status.success(), "{}\n{}", stderr(&output), stdout(&output));
-    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let result = printed(lab().args(words.split(' ')).args(["--service", service, "--out"]).arg(&out));
     assert!(result["errors"].as_object().unwrap().is_empty(), "{}", result["errors"]);
     assert_eq!(result["parameters"]["services"], serde_json::json!([service]));
     let figure = |label: &str, name: &str| result["extra"][&format!("{label}_{name}")].as_f64();
@@ -208,11 +173,8 @@ fn the_ports_of_feed_and_ledger_are_attacked() {
     attack("feed");
     attack("ledger");
     let tested = ["auditor", "exchange", "feed", "kyc", "ledger", "merchant", "purses"];
-    assert_eq!(
-        attacks().into_keys().collect::<Vec<_>>(),
-        tested,
-        "each service is attacked by one of these tests"
-    );
+    let listed: Vec<String> = attacks().into_keys().collect();
+    assert_eq!(listed, tested, "each service is attacked by one of these tests");
 }
 
 /// A program that lacks a service has a result that says so.
@@ -221,9 +183,7 @@ fn a_program_that_cannot_be_attacked_is_no_failure() {
     let dir = tempfile::tempdir().unwrap();
     let words =
         "bench hostile --rsa 1024 --duration 100ms --json --service ledger --program /bin/false --out";
-    let output = lab().args(words.split(' ')).arg(dir.path().join("result")).output().unwrap();
-    assert!(output.status.success(), "{}", stderr(&output));
-    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let result = printed(lab().args(words.split(' ')).arg(dir.path().join("result")));
     assert_eq!(result["extra"]["ledger_missing"], 1.0, "{result}");
     let remark = result["remarks"][0].as_str().unwrap();
     assert!(remark.starts_with("ledger could not be attacked: "), "{remark}");
@@ -382,21 +342,17 @@ fn a_signal_ends_the_services_too() {
         "bench",
         &[&words[..], &["--keep-world", "--out", out.to_str().unwrap()]].concat(),
     );
-    let deadline = Instant::now() + PATIENCE;
-    let ports = loop {
+    let ports = until(20, || {
         bench.assert_runs();
-        assert!(Instant::now() < deadline, "the services do not start");
         let config = std::fs::read_to_string(out.join("world/taler.conf")).unwrap_or_default();
-        if let (Some(bank), Some(exchange)) = (port(&config, "bank"), port(&config, "exchange"))
-            && TcpStream::connect(("127.0.0.1", exchange)).is_ok()
-        {
-            break [bank, exchange];
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    };
+        let ports = port(&config, "bank").zip(port(&config, "exchange"));
+        ports
+            .filter(|(_, exchange)| TcpStream::connect(("127.0.0.1", *exchange)).is_ok())
+            .ok_or_else(|| "the services do not start".to_owned())
+    });
     bench.signal(15);
     assert_eq!(bench.wait().code(), Some(130));
-    for port in ports {
+    for port in [ports.0, ports.1] {
         assert!(TcpStream::connect(("127.0.0.1", port)).is_err(), "a service has survived");
     }
     assert!(!out.join("result.json").exists());
@@ -406,9 +362,7 @@ fn a_signal_ends_the_services_too() {
 fn lanes_are_compared() {
     let dir = tempfile::tempdir().unwrap();
     let words = ["bench", "lanes", "--lanes", "1,2", "--coins", "1000", "--rounds", "1", "--json", "--dir"];
-    let output = lab().args(words).arg(dir.path()).output().unwrap();
-    assert!(output.status.success(), "{}", stderr(&output));
-    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let result = printed(lab().args(words).arg(dir.path()));
     let rows = result["rows"].as_array().unwrap();
     let kinds: Vec<_> = rows.iter().map(|row| (&row["coins_per_payment"], &row["lanes"])).collect();
     assert_eq!(
@@ -429,10 +383,7 @@ fn lanes_are_compared() {
 fn larger_machines_are_projected() {
     let dir = tempfile::tempdir().unwrap();
     let words = "bench scale --cores 1 --batch 10 --rounds 1 --coins 200 --warmup 0 --lane-coins 200 --rsa 1024 --clients 4";
-    let scale = |words: &str| lab().args(words.split(' ')).arg("--dir").arg(dir.path()).output().unwrap();
-    let output = scale(&format!("{words} --json"));
-    assert!(output.status.success(), "{}", stderr(&output));
-    let result: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let result = printed(lab().args(words.split(' ')).args(["--json", "--dir"]).arg(dir.path()));
     let kind = &result["kinds"][0];
     assert_eq!((&kind["coins_per_request"], &kind["identified"]), (&Value::from(10), &Value::from(1)));
     let run = &kind["runs"][0];
@@ -458,18 +409,14 @@ fn larger_machines_are_projected() {
         "{kind}"
     );
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "nothing is left behind");
-    let refused = scale("bench scale --cores 1024");
+    let refused = run_lab(&["bench", "scale", "--cores", "1024", "--dir", dir.path().to_str().unwrap()]);
     assert_eq!(refused.status.code(), Some(2));
     assert!(stderr(&refused).contains("--cores 1024: this process may use"), "{}", stderr(&refused));
 }
 
 #[test]
 fn plans_grow_with_the_load() {
-    let plan = |words: &[&str]| -> Value {
-        let output = lab().args(["plan", "--json"]).args(words).output().unwrap();
-        assert!(output.status.success(), "{}", stderr(&output));
-        serde_json::from_slice(&output.stdout).unwrap()
-    };
+    let plan = |words: &[&str]| printed(lab().args(["plan", "--json"]).args(words));
     let town = plan(&["--payments-per-second", "10"]);
     let country = plan(&["--payments-per-second", "100000", "--coins", "3", "--years", "3"]);
     assert!(town["cores_in_all"].as_f64().unwrap() < 1.0 && town["lanes"] == 1, "{town}");

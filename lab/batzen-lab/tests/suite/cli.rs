@@ -7,43 +7,14 @@ use batzen_testkit::process::{assert_help, lab, run_lab, stdout};
 #[test]
 fn help_texts() {
     let help = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/help");
-    for (command, file) in [
-        ("", "batzen-lab"),
-        ("demo", "demo"),
-        ("ledger bench", "ledger-bench"),
-        ("plan", "plan"),
-        ("switch demo", "switch-demo"),
-        ("switch fsps", "switch-fsps"),
-        ("switch bench", "switch-bench"),
-        ("up", "up"),
-        ("experiment", "experiment"),
-        ("provision", "provision"),
-        ("sweep", "sweep"),
-        ("scale", "scale"),
-        ("upgrade", "upgrade"),
-        ("disturb", "disturb"),
-        ("disturb slow-disk", "disturb-slow-disk"),
-        ("disturb link", "disturb-link"),
-        ("load", "load"),
-        ("load start", "load-start"),
-        ("load ramp", "load-ramp"),
-        ("open", "open"),
-        ("logs", "logs"),
-        ("pack", "pack"),
-        ("compare", "compare"),
-        ("cost", "cost"),
-        ("load bench", "load-bench"),
-        ("bench pay", "bench-pay"),
-        ("bench store", "bench-store"),
-        ("bench hostile", "bench-hostile"),
-        ("bench limits", "bench-limits"),
-        ("bench scale", "bench-scale"),
-        ("bench report", "bench-report"),
-        ("bench compare", "bench-compare"),
-        ("bench table", "bench-table"),
-        ("bench figures", "bench-figures"),
-    ] {
-        assert_help(lab(), command, &help.join(format!("{file}.txt")));
+    assert_help(lab(), "", &help.join("batzen-lab.txt"));
+    let commands = "demo, ledger bench, plan, switch demo, switch fsps, switch bench, up, experiment, provision, \
+                    sweep, scale, upgrade, disturb, disturb slow-disk, disturb link, load, load start, \
+                    load ramp, open, logs, pack, compare, cost, load bench, bench pay, bench store, \
+                    bench hostile, bench limits, bench scale, bench report, bench compare, bench table, \
+                    bench figures";
+    for command in commands.split(", ") {
+        assert_help(lab(), command, &help.join(format!("{}.txt", command.replace(' ', "-"))));
     }
 }
 

@@ -1,13 +1,11 @@
 //! Experiments on databases: a Citus cluster that loses a worker, and what Prometheus knows of the servers and the proxy.
 
-use std::time::{Duration, Instant};
-
 use batzen_postgres::{Connection, Target};
 use batzen_testkit::postgres::{CITUS_MISSING, CitusCluster};
-use batzen_testkit::process::{PATIENCE, stderr};
-use serde_json::Value;
+use batzen_testkit::process::stderr;
 
-use crate::experiment::{Experiment, on};
+use crate::commands::until;
+use crate::experiment::{Experiment, on, used};
 use crate::experiment_kept::asked;
 
 /// The answer of the exchange's database at an instance, row by row.
@@ -16,12 +14,6 @@ fn sql(experiment: &Experiment, instance: &str, query: &str) -> Vec<Vec<Option<S
     let (password, port) = (state["password"].as_str().unwrap(), experiment.port(instance));
     let target = Target::parse(&format!("postgres://batzen:{password}@127.0.0.1:{port}/exchange")).unwrap();
     Connection::open(&target).unwrap().query_text(query).unwrap()
-}
-
-#[track_caller]
-fn check(experiment: &Experiment) {
-    let checked: Value = serde_json::from_str(&experiment.must(&["check", "--json"])).unwrap();
-    assert_eq!((&checked["conserved"], &checked["findings"]), (&true.into(), &0.into()), "{checked}");
 }
 
 #[test]
@@ -45,18 +37,15 @@ fn an_experiment_on_citus_loses_a_worker_and_no_money() {
     let done = experiment.wait_for_payments(done + 10);
     // A server that was stopped ends at once, though clients are connected.
     experiment.must(&["disturb", "stop", "citus-3"]);
-    let deadline = Instant::now() + PATIENCE;
-    while !on(&experiment.path(), &["disturb", "start", "citus-3"]).status.success() {
-        assert!(Instant::now() < deadline, "it does not end");
-        std::thread::sleep(Duration::from_millis(100));
-    }
+    until(100, || {
+        let started = on(&experiment.path(), &["disturb", "start", "citus-3"]);
+        if started.status.success() { Ok(()) } else { Err("it does not end".to_owned()) }
+    });
     experiment.wait_for_payments(done + 10);
-    let ramp = ["load", "ramp", "--from", "4", "--steps", "1", "--step-s", "3", "--wallets", "10", "--json"];
-    let ramp: Value = serde_json::from_str(&experiment.must(&ramp)).unwrap();
-    let usage = ramp["steps"][0]["usage"].as_array().unwrap();
-    let of = |name: &str| usage.iter().find(|used| used["instance"] == name).unwrap();
+    let ramp = experiment.ramp("--from 4 --steps 1 --step-s 3 --wallets 10");
+    let of = |name: &str| used(&ramp["steps"][0], name);
     assert!(of("exchange-2")["rtt_ms"].is_f64() && of("citus-3")["cores"].is_f64(), "{ramp:#}");
-    check(&experiment);
+    experiment.conserves();
     let shards = "SELECT nodeport, count(*) FROM citus_shards WHERE table_name = 'exchange.coins'::regclass GROUP BY 1";
     let ports: Vec<u16> = sql(&experiment, "citus-1", shards)
         .into_iter()
@@ -70,21 +59,10 @@ fn an_experiment_on_citus_loses_a_worker_and_no_money() {
 
 /// A primary with a standby, and two processes of an exchange behind the proxy; everything is recorded.
 fn recorded() -> String {
-    let roles = [
-        "postgres",
-        "standby",
-        "bank",
-        "signer",
-        "proxy",
-        "worker",
-        "merchant",
-        "auditor",
-        "prometheus",
-        "load",
-    ];
+    let roles = "postgres standby bank signer proxy worker merchant auditor prometheus load".split(' ');
     let roles = roles.map(|role| format!("[[role]]\nrole = '{role}'\nhosts = ['here']\n"));
     let exchange = "[[role]]\nrole = 'exchange'\nhosts = ['here']\ncount = 2\n";
-    format!("name = 'test'\nrsa_bits = 1024\n[hosts.here]\n{}{exchange}", roles.concat())
+    format!("name = 'test'\nrsa_bits = 1024\n[hosts.here]\n{}{exchange}", roles.collect::<String>())
 }
 
 #[test]
@@ -104,24 +82,22 @@ fn prometheus_knows_what_servers_and_proxy_know_of_themselves() {
         asked.retain(|(query, _)| query.contains("pg_") || query.contains("nginx_"));
         asked
     };
-    let deadline = Instant::now() + PATIENCE;
     for (dashboard, at_least) in [("database.json", 12), ("proxies.json", 9)] {
-        loop {
+        until(500, || {
             let found = servers_of(dashboard);
             assert!(found.len() >= at_least, "{dashboard}: {found:?}");
             let empty: Vec<_> = found.iter().filter(|(_, rows)| *rows == 0).collect();
             if empty.is_empty() {
-                break;
+                return Ok(());
             }
-            assert!(Instant::now() < deadline, "{dashboard}: queries without a result: {empty:#?}");
-            std::thread::sleep(Duration::from_millis(500));
-        }
+            Err(format!("{dashboard}: queries without a result: {empty:#?}"))
+        });
     }
-    let status: Value = serde_json::from_str(&experiment.must(&["status", "--json"])).unwrap();
+    let status = experiment.json(&["status"]);
     for row in status["processes"].as_array().unwrap() {
         let name = row["instance"].as_str().unwrap();
         let is_exporter = name.ends_with("-exporter") || name.ends_with("-times");
         assert!(!is_exporter || row["restarts"] == 0, "{row}");
     }
-    check(&experiment);
+    experiment.conserves();
 }

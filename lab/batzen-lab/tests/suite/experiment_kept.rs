@@ -6,13 +6,14 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use batzen_http::client::{Client, ClientOptions};
 use batzen_testkit::browser::Browser;
-use batzen_testkit::process::{PATIENCE, lab, stderr, stdout};
+use batzen_testkit::process::{lab, stderr, stdout};
 use serde_json::Value;
 
+use crate::commands::{read_json, until};
 use crate::experiment::{Experiment, on, one_machine};
 
 /// Runs a command of the laboratory that must succeed; returns its output.
@@ -108,13 +109,12 @@ fn what_was_kept_is_sent_opened_compared_and_read() {
 
 /// The figures and the lines by minute are of the same load.
 fn sums_up_its_load(dir: &Path) {
-    let read = |name: &str| std::fs::read_to_string(dir.join(name)).unwrap();
-    let summary: Value = serde_json::from_str(&read("summary.json")).unwrap();
+    let summary = read_json(dir.join("summary.json"));
     assert_eq!(summary["load"], "8 wallets, rate 8.00", "{summary}");
     let ops = summary["ops"].as_u64().unwrap();
     assert!(ops > 0 && summary["p99_us"].as_u64() >= summary["p50_us"].as_u64(), "{summary}");
     assert_eq!((summary["conserved"].as_bool(), summary["findings"].as_u64()), (Some(true), Some(0)));
-    let lines = read("by-minute.csv");
+    let lines = std::fs::read_to_string(dir.join("by-minute.csv")).unwrap();
     let mut rows = lines.lines().map(|line| line.split(',').collect::<Vec<_>>());
     let head = rows.next().unwrap();
     assert!(head.contains(&"exchange_cpu_ms") && head.contains(&"load_rss_bytes"), "{head:?}");
@@ -124,8 +124,7 @@ fn sums_up_its_load(dir: &Path) {
 
 /// Checks the cost of an experiment beside itself: nothing more, and as efficient.
 fn costs(experiment: &Experiment, packed: &Path) {
-    let ramp: Value =
-        serde_json::from_slice(&std::fs::read(experiment.path().join("ramp.json")).unwrap()).unwrap();
+    let ramp = read_json(experiment.path().join("ramp.json"));
     let both: [&dyn AsRef<std::ffi::OsStr>; 3] = [&"cost", &experiment.path(), &packed];
     let output = lab().args(both.map(AsRef::as_ref)).arg("--json").output().unwrap();
     let Some(knee) = ramp["knee_ops_per_s"].as_f64() else {
@@ -178,8 +177,7 @@ pub(crate) fn asked(experiment: &Experiment, dashboard: &str) -> Vec<(String, us
     let base = format!("http://127.0.0.1:{}/api/v1/query", experiment.port("prometheus"));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let client = runtime.block_on(async { Client::new(&ClientOptions::default()).unwrap() });
-    let dashboard = std::fs::read_to_string(Path::new("../../deploy/grafana").join(dashboard)).unwrap();
-    let dashboard: Value = serde_json::from_str(&dashboard).unwrap();
+    let dashboard = read_json(Path::new("../../deploy/grafana").join(dashboard));
     let panels = dashboard["panels"].as_array().unwrap().iter();
     let targets = panels.flat_map(|panel| panel["targets"].as_array().unwrap());
     let ask = |target: &Value| {
@@ -316,22 +314,17 @@ fn a_full_disk_ends_no_experiment_and_leaves_what_there_is() {
     let ballast = disk.fill();
 
     // The agent says so, and goes on.
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let status: Value =
-            serde_json::from_str(&stdout(&on(&experiment.path(), &["status", "--json"]))).unwrap();
+    until(100, || {
+        let status = experiment.status();
         let rows = status["processes"].as_array().unwrap();
-        if rows
-            .iter()
-            .any(|row| row["error"].as_str().is_some_and(|error| error.contains("samples are lost")))
-        {
-            assert_eq!(status["well"], false);
-            assert!(rows.iter().any(|row| row["instance"] == "load"), "{status}");
-            break;
+        let mut errors = rows.iter().filter_map(|row| row["error"].as_str());
+        if !errors.any(|error| error.contains("samples are lost")) {
+            return Err(status.to_string());
         }
-        assert!(Instant::now() < deadline, "{status}");
-        std::thread::sleep(Duration::from_millis(100));
-    }
+        assert_eq!(status["well"], false);
+        assert!(rows.iter().any(|row| row["instance"] == "load"), "{status}");
+        Ok(())
+    });
     // So does the controller.
     let changed = on(&experiment.path(), &["load", "rate", "3"]);
     assert!(changed.status.success(), "{}", stderr(&changed));

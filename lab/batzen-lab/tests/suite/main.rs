@@ -6,6 +6,7 @@
 mod audit;
 mod bench;
 mod cli;
+mod commands;
 mod demo_once;
 mod experiment;
 mod experiment_container;

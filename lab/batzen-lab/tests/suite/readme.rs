@@ -3,45 +3,28 @@
 use batzen_testkit::process as common;
 
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use common::{PATIENCE, Service, run, stderr, stdout};
+use common::{Service, batzen, run, stderr, stdout};
 use serde_json::Value;
 
+use crate::commands::{logged, printed, until};
+
 /// A demo that serves, with any free ports.
-const DEMO: [&str; 11] = [
-    "demo",
-    "--rsa-bits",
-    "1024",
-    "--bank-port",
-    "0",
-    "--exchange-port",
-    "0",
-    "--merchant-port",
-    "0",
-    "--shop-port",
-    "0",
-];
+const DEMO: &str = "demo --rsa-bits 1024 --bank-port 0 --exchange-port 0 --merchant-port 0 --shop-port 0";
 
 /// Starts the demo and waits for its results; it keeps serving afterwards.
 pub(crate) fn demo(dir: &Path, data: &str) -> (Service, Value) {
-    let arguments = [&DEMO[..], &["--json", "--data", data]].concat();
+    let arguments: Vec<&str> = DEMO.split(' ').chain(["--json", "--data", data]).collect();
     let mut demo = Service::start(dir, "demo", &arguments);
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let text = std::fs::read_to_string(dir.join("demo.log")).unwrap();
-        if let Ok(results) = serde_json::from_str::<Value>(&text) {
-            return (demo, results);
-        }
-        demo.assert_runs();
-        assert!(Instant::now() < deadline, "the demo makes no progress: {text}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    let results = logged(&mut demo, dir, "demo", |log| serde_json::from_str(log).ok());
+    (demo, results)
 }
 
-fn json(output: &std::process::Output) -> Value {
-    assert!(output.status.success(), "{}{}", stdout(output), stderr(output));
-    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {}", stdout(output)))
+/// Uses a wallet, which must succeed.
+#[track_caller]
+pub(crate) fn wallet(file: &Path, words: &[&str]) -> Value {
+    printed(batzen().args(["wallet", "--json", "--yes", "--wallet"]).arg(file).args(words))
 }
 
 #[test]
@@ -59,44 +42,24 @@ fn the_wallet_against_a_running_demo() {
     assert!(stderr(&second).contains("in use"), "{}", stderr(&second));
 
     let file = dir.path().join("zoe.db");
-    let wallet = |words: &[&str]| {
-        let mut all = vec!["wallet", "--wallet", file.to_str().unwrap(), "--json", "--yes"];
-        all.extend(words);
-        run(&all)
-    };
-    let withdraw = [
-        "withdraw",
-        "--exchange",
-        exchange,
-        "--amount",
-        "KUDOS:20",
-        "--bank",
-        bank,
-        "--user",
-        "zoe",
-        "--password",
-        "zoe",
-    ];
-    json(&wallet(&withdraw));
-    let before = json(&wallet(&["balance"])).to_string();
+    let wallet = |words: &[&str]| wallet(&file, words);
+    let words = ["withdraw", "--exchange", exchange, "--amount", "KUDOS:20", "--bank", bank];
+    wallet(&[&words[..], &["--user", "zoe", "--password", "zoe"]].concat());
+    let before = wallet(&["balance"]).to_string();
     assert!(before.contains("KUDOS:19."), "{before}");
-    json(&wallet(&["deposit", "KUDOS:7.5", "payto://x-taler-bank/localhost/zoe?receiver-name=zoe"]));
-    let after = json(&wallet(&["balance"])).to_string();
+    wallet(&["deposit", "KUDOS:7.5", "payto://x-taler-bank/localhost/zoe?receiver-name=zoe"]);
+    let after = wallet(&["balance"]).to_string();
     assert!(after.contains("KUDOS:12."), "{after}");
-    let history = json(&wallet(&["transactions"])).to_string();
+    let history = wallet(&["transactions"]).to_string();
     assert!(history.contains("KUDOS:7.5"), "{history}");
 
     // The money arrives at the bank, less the wire fee.
     let gateway = format!("{bank}taler-wire-gateway/exchange/");
-    let deadline = Instant::now() + PATIENCE;
-    loop {
+    until(100, || {
         let rows = stdout(&run(&["bank", "gateway", "--url", &gateway, "outgoing"]));
-        if rows.lines().any(|row| row.contains("KUDOS:7.49 ") && row.contains("localhost/zoe")) {
-            break;
-        }
-        assert!(Instant::now() < deadline, "zoe is not paid: {rows}");
-        std::thread::sleep(Duration::from_millis(100));
-    }
+        let is_paid = rows.lines().any(|row| row.contains("KUDOS:7.49 ") && row.contains("localhost/zoe"));
+        if is_paid { Ok(()) } else { Err(format!("zoe is not paid: {rows}")) }
+    });
 
     let (status, _) = service.terminate();
     assert!(status.success(), "the demo ended with {status}");
@@ -106,22 +69,13 @@ fn the_wallet_against_a_running_demo() {
 
 /// Waits until the log of a service has a text, and returns the log.
 fn wait_for(dir: &Path, service: &mut Service, text: &str) -> String {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let log = std::fs::read_to_string(dir.join("demo.log")).unwrap();
-        if log.contains(text) {
-            return log;
-        }
-        service.assert_runs();
-        assert!(Instant::now() < deadline, "the demo does not print {text:?}: {log}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
+    logged(service, dir, "demo", |log| log.contains(text).then(|| log.to_owned()))
 }
 
 #[test]
 fn the_printed_commands_work_and_the_wallets_are_kept() {
     let dir = tempfile::tempdir().unwrap();
-    let arguments = [&DEMO[..], &["--load", "4"]].concat();
+    let arguments: Vec<&str> = DEMO.split(' ').chain(["--load", "4"]).collect();
     let temporary = dir.path().to_str().unwrap();
     let mut demo = Service::start_with(dir.path(), "demo", &arguments, &[("TMPDIR", temporary)]);
     let log = wait_for(dir.path(), &mut demo, "clerk.token\n");
@@ -157,14 +111,15 @@ fn the_printed_commands_work_and_the_wallets_are_kept() {
     assert!(end.contains("they are equal"), "{end}");
     let kept = end.split("batzen demo --data ").nth(1).unwrap().lines().next().unwrap();
     assert!(Path::new(kept).join("wallets/zoe.db").exists(), "{kept}");
-    let results = json(&run(&["demo", "--once", "--json", "--rsa-bits", "1024", "--data", kept]));
+    let words = ["demo", "--once", "--json", "--rsa-bits", "1024", "--data", kept];
+    let results = printed(batzen().args(words));
     assert_eq!(results["balance"]["conserved"], true);
 }
 
 #[test]
 fn a_directory_that_nobody_needs_is_removed() {
     let dir = tempfile::tempdir().unwrap();
-    let arguments = [&DEMO[..], &["--json"]].concat();
+    let arguments: Vec<&str> = DEMO.split(' ').chain(["--json"]).collect();
     let temporary = dir.path().to_str().unwrap();
     let mut demo = Service::start_with(dir.path(), "demo", &arguments, &[("TMPDIR", temporary)]);
     let results: Value = serde_json::from_str(&wait_for(dir.path(), &mut demo, "\n}\n")).unwrap();

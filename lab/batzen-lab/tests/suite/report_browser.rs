@@ -71,10 +71,6 @@ fn run(scenario: &str, title: &str, ops_per_s: f64) -> Run {
         ops: 200_000,
         ops_per_s,
         requests: 200_000,
-        errors: BTreeMap::new(),
-        ceiling_ops_per_s: None,
-        efficiency: None,
-        ceiling_parts: Vec::new(),
         limited_by: LimitedBy::Server,
         latency: Some(Latency {
             p50_us: 4_000,
@@ -98,9 +94,7 @@ fn run(scenario: &str, title: &str, ops_per_s: f64) -> Run {
                 ],
             },
         )]),
-        kinds: BTreeMap::new(),
-        extra: BTreeMap::new(),
-        remarks: Vec::new(),
+        ..RunResult::default()
     };
     let part = CeilingPart { name: "RSA-2048 blind sign".into(), per_op: 1.0, us: 80.0 };
     result.set_ceiling(12_500.0, vec![part]);

@@ -1,13 +1,13 @@
 //! A visitor buys in the demo's bookshop with a browser and a wallet, reads in another browser what she has bought,
 //! and gives it back.
 
-use crate::readme::demo;
+use crate::readme;
 use batzen_testkit::process as common;
 
 use batzen_http::client::{Client, ClientOptions};
 use batzen_testkit::browser::Browser;
 use batzen_testkit::setup::{shop, wait_for};
-use common::{Service, free_port, run, stderr, stdout};
+use common::{Service, free_port, stderr, stdout};
 use serde_json::{Value, json};
 
 const ARTICLE: &str = "articles/change";
@@ -28,16 +28,10 @@ fn link(browser: &Browser, scheme: &str) -> String {
 fn a_visitor_buys_an_article_reads_it_and_gives_it_back() {
     let dir = tempfile::tempdir().unwrap();
     let data = dir.path().join("data");
-    let (service, results) = demo(dir.path(), data.to_str().unwrap());
+    let (service, results) = readme::demo(dir.path(), data.to_str().unwrap());
     let url = |name: &str| results[name].as_str().unwrap().to_owned();
     let file = dir.path().join("zoe.db");
-    let wallet = |words: &[&str]| -> Value {
-        let mut all = vec!["wallet", "--wallet", file.to_str().unwrap(), "--json", "--yes"];
-        all.extend(words);
-        let output = run(&all);
-        assert!(output.status.success(), "{words:?}: {}{}", stdout(&output), stderr(&output));
-        serde_json::from_slice(&output.stdout).unwrap()
-    };
+    let wallet = |words: &[&str]| readme::wallet(&file, words);
     let (bank, exchange, shop) = (url("bank"), url("exchange"), url("shop"));
     let words = ["withdraw", "--exchange", &exchange, "--amount", "KUDOS:5", "--bank", &bank];
     wallet(&[&words[..], &["--user", "zoe", "--password", "zoe"]].concat());

@@ -3,25 +3,22 @@
 
 use batzen_testkit::process as common;
 
-use std::time::{Duration, Instant};
-
-use common::{PATIENCE, Service};
+use common::Service;
 use serde_json::Value;
+
+use crate::commands::{logged, printed};
 
 fn measure(arguments: &[&str]) -> Value {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("result");
     let out = out.to_str().unwrap();
-    let mut words = vec!["switch", "bench", "--server-cores", "none", "--json", "--out", out];
-    words.extend(arguments);
-    let output = common::run_lab(&words);
-    let (text, err) = (common::stdout(&output), common::stderr(&output));
-    assert!(output.status.success(), "{}\n{text}\n{err}", output.status);
+    let words = ["switch", "bench", "--server-cores", "none", "--json", "--out", out];
+    let result = printed(common::lab().args(words).args(arguments));
     // Tables and comparisons can read it.
     let table = common::run_lab(&["bench", "table", out]);
     assert!(table.status.success(), "{}", common::stderr(&table));
     assert!(common::stdout(&table).contains("switch"), "{}", common::stdout(&table));
-    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}\n{text}"))
+    result
 }
 
 #[test]
@@ -80,24 +77,15 @@ fn participants_play_on_another_host_than_the_switch() {
     let words = ["switch", "serve", "--bind", "127.0.0.2", "--port", "0", "--admin-port", "0"];
     let more = ["--in-memory", "-c", config.to_str().unwrap()];
     let mut switch = Service::start(dir.path(), "switch", &[&words[..], &more].concat());
-    let deadline = Instant::now() + PATIENCE;
-    let ready = loop {
-        let log = std::fs::read_to_string(dir.path().join("switch.log")).unwrap();
-        if let Some(line) = log.lines().find_map(|line| line.strip_prefix("switch ready: ")) {
-            break line.to_owned();
-        }
-        switch.assert_runs();
-        assert!(Instant::now() < deadline, "the switch does not come up: {log}");
-        std::thread::sleep(Duration::from_millis(10));
-    };
+    let ready = logged(&mut switch, dir.path(), "switch", |log| {
+        log.lines().find_map(|line| line.strip_prefix("switch ready: ")).map(str::to_owned)
+    });
     let addresses: Vec<&str> =
         ready.split(' ').filter_map(|word| word.strip_prefix("http://")?.strip_suffix('/')).collect();
     let [participants, operators] = addresses[..] else { panic!("{ready}") };
     let words = ["switch", "fsps", "--switch", participants, "--admin", operators, "--json"];
     let more = ["--tokens", file.to_str().unwrap(), "--callback-bind", "127.0.0.3", "--participants", "2"];
-    let output = common::run_lab(&[&words[..], &more, &["--count", "40", "--in-flight", "8"]].concat());
-    let result: Value = serde_json::from_slice(&output.stdout)
-        .unwrap_or_else(|error| panic!("{error}: {}", common::stderr(&output)));
+    let load = ["--count", "40", "--in-flight", "8"];
+    let result = printed(common::lab().args(words).args(more).args(load));
     assert_eq!((&result["committed"], &result["failures"]), (&40.into(), &serde_json::json!({})));
-    assert!(output.status.success());
 }

@@ -47,7 +47,6 @@ impl std::fmt::Display for Cores {
 }
 
 /// The cores that this thread may use.
-#[must_use]
 pub(crate) fn allowed() -> Vec<usize> {
     sched_getaffinity(None)
         .map(|set| (0..CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect())
@@ -77,9 +76,6 @@ impl Placement {
     }
 
     /// The cores of a load generator whose server runs elsewhere.
-    ///
-    /// # Errors
-    /// As [`Placement::choose`].
     pub(crate) fn of_client(client: Option<&Cores>) -> Result<Self> {
         Ok(Self { remark: None, ..Self::choose(Some(&Cores::default()), client)? })
     }
@@ -122,13 +118,11 @@ impl Placement {
     }
 
     /// Number of cores that the server has.
-    #[must_use]
     pub(crate) fn server_count(&self) -> usize {
         if self.server.is_empty() { self.all.len() } else { self.server.len() }.max(1)
     }
 
     /// Number of cores that the load generator has.
-    #[must_use]
     pub(crate) fn client_count(&self) -> usize {
         if self.client.is_empty() { self.all.len() } else { self.client.len() }.max(1)
     }

@@ -35,13 +35,11 @@ impl Terms {
     }
 
     /// Returns whether the exchange must be asked for R values first.
-    #[must_use]
     pub(crate) fn needs_values(&self) -> bool {
         self.fresh.iter().any(|denom| denom.key.cipher() == Cipher::Cs)
     }
 
     /// The HTTP request for the R values of the fresh coins.
-    #[must_use]
     pub(crate) fn csr_request(&self) -> Vec<u8> {
         let nks = (0..)
             .zip(&self.fresh)
@@ -63,7 +61,6 @@ impl Terms {
     }
 
     /// The R values for denominations that need none.
-    #[must_use]
     pub(crate) fn no_values(&self) -> Vec<ExchangeWithdrawValues> {
         vec![ExchangeWithdrawValues::Rsa; self.fresh.len()]
     }
@@ -88,9 +85,6 @@ pub(crate) struct Change {
 
 impl Change {
     /// Prepares all three candidates and commits to them.
-    ///
-    /// # Errors
-    /// When keys or R values of the exchange are bad.
     pub(crate) fn new(
         terms: &Terms,
         old_priv: &EddsaPrivateKey,
@@ -157,7 +151,6 @@ impl Change {
     }
 
     /// The HTTP request that melts the old coin; `signature` is the exchange's signature on it.
-    #[must_use]
     pub(crate) fn melt(&self, signature: &DenomSignature) -> Vec<u8> {
         let body = MeltRequest {
             denom_sig: signature.clone(),
@@ -173,7 +166,6 @@ impl Change {
     }
 
     /// The HTTP request that opens all candidates but this one, and asks for the signatures of its coins.
-    #[must_use]
     pub(crate) fn reveal(&self, noreveal_index: usize) -> Vec<u8> {
         let transfer_pub = self.transfer_pubs[noreveal_index];
         let coins = &self.candidates[noreveal_index];
@@ -204,7 +196,6 @@ impl Change {
     }
 
     /// The fresh coins of a candidate, still without their signatures.
-    #[must_use]
     pub(crate) fn into_planchets(self, noreveal_index: usize) -> Vec<Planchet> {
         self.candidates.into_iter().nth(noreveal_index).unwrap_or_default()
     }

@@ -33,9 +33,6 @@ pub(crate) struct PrepPool(Arc<rayon::ThreadPool>);
 
 impl PrepPool {
     /// Starts one thread per core, wherever the caller is pinned.
-    ///
-    /// # Errors
-    /// When the system refuses threads.
     pub(crate) fn new(cores: &[usize]) -> Result<Self> {
         let pool = crate::bench::load::affinity::on_cores(cores, || {
             rayon::ThreadPoolBuilder::new()
@@ -47,9 +44,6 @@ impl PrepPool {
     }
 
     /// Makes `count` things, in order.
-    ///
-    /// # Errors
-    /// The first failure.
     pub(crate) fn make<T: Send>(
         &self,
         count: usize,
@@ -59,9 +53,6 @@ impl PrepPool {
     }
 
     /// As [`PrepPool::make`], with a progress bar.
-    ///
-    /// # Errors
-    /// The first failure.
     pub(crate) fn make_shown<T: Send>(
         &self,
         count: usize,
@@ -101,17 +92,11 @@ impl Reserves {
     const UNITS: u64 = 1_000_000_000;
 
     /// Opens `count` reserves with more money than a run needs.
-    ///
-    /// # Errors
-    /// As [`World::fund`].
     pub(crate) fn open(count: usize, seed: &Seed, world: &mut World, progress: Progress) -> Result<Self> {
         Self::open_with(count, Self::UNITS, seed, world, progress)
     }
 
     /// Opens `count` reserves with the given balance each.
-    ///
-    /// # Errors
-    /// As [`World::fund`].
     pub(crate) fn open_with(
         count: usize,
         units: u64,
@@ -128,13 +113,11 @@ impl Reserves {
     }
 
     /// The public key of reserve `index`, modulo their number.
-    #[must_use]
     pub(crate) fn key(&self, index: usize) -> &EddsaPublicKey {
         &self.keys[index % self.keys.len()]
     }
 
     /// The signed request for a planchet.
-    #[must_use]
     pub(crate) fn request(&self, index: usize, denom: &Denom, planchet: &Planchet) -> WithdrawRequest {
         let message = WalletReserveWithdraw {
             amount_with_fee: denom.amount,
@@ -149,7 +132,6 @@ impl Reserves {
     }
 
     /// The HTTP request for the status of a reserve, with its recent history.
-    #[must_use]
     pub(crate) fn status(&self, index: usize) -> Vec<u8> {
         let request_timestamp = crate::bench::scenarios::world::now();
         let message = WalletReserveStatus { request_timestamp };
@@ -159,22 +141,24 @@ impl Reserves {
     }
 
     /// The HTTP request that withdraws these coins from one reserve; several coins make a batch.
-    #[must_use]
     pub(crate) fn withdraw(&self, index: usize, coins: &[(&Denom, &Planchet)]) -> Vec<u8> {
-        let reserve = self.key(index);
         match coins {
             [(denom, planchet)] => {
-                wire::post(&format!("/reserves/{reserve}/withdraw"), &self.request(index, denom, planchet))
+                let path = format!("/reserves/{}/withdraw", self.key(index));
+                wire::post(&path, &self.request(index, denom, planchet))
             }
-            _ => {
-                let planchets =
-                    coins.iter().map(|(denom, planchet)| self.request(index, denom, planchet)).collect();
-                wire::post(
-                    &format!("/reserves/{reserve}/batch-withdraw"),
-                    &BatchWithdrawRequest { planchets },
-                )
-            }
+            _ => self.batch_withdraw(index, coins.iter().copied()),
         }
+    }
+
+    fn batch_withdraw<'a>(
+        &self,
+        index: usize,
+        coins: impl Iterator<Item = (&'a Denom, &'a Planchet)>,
+    ) -> Vec<u8> {
+        let planchets = coins.map(|(denom, planchet)| self.request(index, denom, planchet)).collect();
+        let path = format!("/reserves/{}/batch-withdraw", self.key(index));
+        wire::post(&path, &BatchWithdrawRequest { planchets })
     }
 }
 
@@ -195,13 +179,11 @@ fn master_secret(seed: &Seed, index: u32) -> PlanchetMasterSecret {
 }
 
 /// The nonce of Clause-Schnorr coin number `index`.
-#[must_use]
 pub(crate) fn nonce(seed: &Seed, index: u32) -> CsNonce {
     master_secret(seed, index).cs_nonce()
 }
 
 /// The HTTP request for the R values of coin number `index`.
-#[must_use]
 pub(crate) fn csr_request(seed: &Seed, index: u32, denom: &Denom) -> Vec<u8> {
     let body = CsrWithdrawRequest { nonce: nonce(seed, index), denom_pub_hash: denom.h_denom_pub };
     wire::post("/csr-withdraw", &body)
@@ -215,11 +197,25 @@ pub(crate) fn csr_answer(body: &[u8]) -> Result<ExchangeWithdrawValues> {
     Ok(read::<WithdrawValues>("csr-withdraw", body)?.ewv)
 }
 
+/// The R values of these coins, if the cipher of the first denomination has them.
+pub(crate) fn r_values(
+    seed: &Seed,
+    indices: Vec<u32>,
+    world: &World,
+    bar: &Bar,
+) -> Result<Vec<ExchangeWithdrawValues>> {
+    let denom = &world.denoms[0];
+    if !matches!(denom.key.key, DenomKey::Cs(_)) {
+        return Ok(vec![ExchangeWithdrawValues::Rsa; indices.len()]);
+    }
+    let plan = world.set_up_plan(world.exchange_address);
+    let requests = indices.into_iter().map(|index| csr_request(seed, index, denom)).collect();
+    let answers = world::send_all(&plan, requests, "ask for R values", bar, world.interrupted())?;
+    answers.iter().map(|answer| csr_answer(answer)).collect()
+}
+
 impl Planchet {
     /// Coin number `index` of a seed.
-    ///
-    /// # Errors
-    /// When the exchange's key or R values are bad.
     pub(crate) fn new(
         seed: &Seed,
         index: u32,
@@ -275,7 +271,6 @@ impl Planchet {
     }
 
     /// Returns whether this is the exchange's signature for the planchet.
-    #[must_use]
     pub(crate) fn accepts(self, denom: &Denom, blind: &BlindedDenomSignature) -> bool {
         let h_coin_pub = denom::h_coin_pub(&self.coin_pub, None);
         self.finish(0, denom, blind).is_ok_and(|coin| denom.key.verify(&h_coin_pub, &coin.signature))
@@ -306,19 +301,10 @@ pub(crate) struct Mint<'a> {
 }
 
 impl Mint<'_> {
-    /// Withdraws coins with numbers from `first` on; `denom_of` gives the denomination of each.
-    ///
-    /// # Errors
-    /// When the exchange refuses or answers wrongly.
-    pub(crate) fn coins(
-        &self,
-        first: u32,
-        count: usize,
-        denom_of: impl Fn(u32) -> usize + Send + Sync,
-        bar: &Bar,
-    ) -> Result<Vec<Coin>> {
+    /// Withdraws coins of the first denomination, with numbers from `first` on.
+    pub(crate) fn coins(&self, first: u32, count: usize, bar: &Bar) -> Result<Vec<Coin>> {
         let Self { world, prep_pool, reserves, seed } = self;
-
+        let denom = &world.denoms[0];
         let plan = world.set_up_plan(world.exchange_address);
         let hidden = Progress::new(false).waiting("");
         let mut coins = Vec::with_capacity(count);
@@ -327,38 +313,14 @@ impl Mint<'_> {
             let part = SET_UP_CHUNK.min(count - done);
             let index =
                 |position: usize| first + u32::try_from(done + position).expect("fewer than 2^32 coins");
-            let denom = |position: usize| &world.denoms[denom_of(index(position))];
-            let is_cs = |position: usize| matches!(denom(position).key.key, DenomKey::Cs(_));
-            // R values, where they are needed.
-            let asking: Vec<usize> = (0..part).filter(|position| is_cs(*position)).collect();
-            let mut values = vec![ExchangeWithdrawValues::Rsa; part];
-            if !asking.is_empty() {
-                let requests = asking
-                    .iter()
-                    .map(|position| csr_request(seed, index(*position), denom(*position)))
-                    .collect();
-                let answers =
-                    world::send_all(&plan, requests, "ask for R values", &hidden, world.interrupted())?;
-                for (position, answer) in asking.into_iter().zip(&answers) {
-                    values[position] = csr_answer(answer)?;
-                }
-            }
-            let planchets = prep_pool.make(part, |position| {
-                Planchet::new(seed, index(position), denom(position), &values[position])
-            })?;
+            let values = r_values(seed, (0..part).map(index).collect(), world, &hidden)?;
+            let planchets = prep_pool
+                .make(part, |position| Planchet::new(seed, index(position), denom, &values[position]))?;
             let starts: Vec<usize> = (0..part).step_by(SET_UP_BATCH).collect();
             let requests = prep_pool.make(starts.len(), |number| {
                 let start = starts[number];
-                let batch: Vec<_> = (start..part.min(start + SET_UP_BATCH))
-                    .map(|position| (denom(position), &planchets[position]))
-                    .collect();
-                let reserve = reserves.key(start);
-                let planchets =
-                    batch.iter().map(|(denom, planchet)| reserves.request(start, denom, planchet)).collect();
-                Ok(wire::post(
-                    &format!("/reserves/{reserve}/batch-withdraw"),
-                    &BatchWithdrawRequest { planchets },
-                ))
+                let batch = &planchets[start..part.min(start + SET_UP_BATCH)];
+                Ok(reserves.batch_withdraw(start, batch.iter().map(|planchet| (denom, planchet))))
             })?;
             let answers = world::send_all(&plan, requests, "withdraw coins", &hidden, world.interrupted())?;
             let mut signatures = Vec::with_capacity(part);
@@ -373,7 +335,7 @@ impl Mint<'_> {
             }
             coins.extend(prep_pool.make(part, |position| {
                 let planchet = planchets[position].clone();
-                planchet.finish(denom_of(index(position)), denom(position), &signatures[position].ev_sig)
+                planchet.finish(0, denom, &signatures[position].ev_sig)
             })?);
             done += part;
             bar.set(bar.position() + part as u64);

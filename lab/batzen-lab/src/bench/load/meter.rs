@@ -10,7 +10,6 @@ use std::time::Duration;
 use rustix::time::{ClockId, clock_gettime};
 
 /// CPU time that the calling thread has used.
-#[must_use]
 pub(crate) fn thread_cpu_time() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);

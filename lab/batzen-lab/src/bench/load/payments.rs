@@ -31,7 +31,6 @@ pub(crate) struct Merchant {
 
 impl Merchant {
     /// Makes `count` merchants with accounts at this bank.
-    #[must_use]
     pub(crate) fn several(count: usize, bank_host: &str, seed: &Seed) -> Vec<Self> {
         (0..count)
             .map(|index| {
@@ -73,7 +72,6 @@ pub(crate) struct Payment {
 impl Payments {
     /// Merchants with accounts at this bank are chosen as `merchants` says. With workers, deposits are due at once; otherwise in an
     /// hour, after the run.
-    #[must_use]
     pub(crate) fn new(merchants: Merchants, with_workers: bool, bank_host: &str, seed: &Seed) -> Self {
         Self {
             chooser: Chooser::new(merchants, MERCHANTS, seed.numbers("merchants")),
@@ -97,7 +95,6 @@ impl Payments {
     }
 
     /// A coin's signature for its part of a payment.
-    #[must_use]
     pub(crate) fn sign(
         &self,
         payment: &Payment,
@@ -122,7 +119,6 @@ impl Payments {
     }
 
     /// A coin's part of a payment.
-    #[must_use]
     pub(crate) fn part(
         &self,
         coin: &Coin,
@@ -141,7 +137,6 @@ impl Payments {
     }
 
     /// The HTTP request of a payment: a single deposit for one coin, otherwise a batch.
-    #[must_use]
     pub(crate) fn request(&self, payment: &Payment, mut parts: Vec<BatchDepositCoin>) -> Vec<u8> {
         if parts.len() != 1 {
             return self.batch_request(payment, parts);
@@ -166,7 +161,6 @@ impl Payments {
     }
 
     /// The HTTP request of a payment as a batch.
-    #[must_use]
     pub(crate) fn batch_request(&self, payment: &Payment, coins: Vec<BatchDepositCoin>) -> Vec<u8> {
         let merchant = &self.merchants[payment.merchant];
         let body = BatchDepositRequest {
@@ -184,7 +178,6 @@ impl Payments {
     }
 
     /// The exchange's confirmation for one coin.
-    #[must_use]
     pub(crate) fn confirmation(
         &self,
         payment: &Payment,

@@ -22,7 +22,6 @@ pub(crate) struct Job {
 
 impl Job {
     /// A job of one request.
-    #[must_use]
     pub(crate) fn single(number: u64, ops: u64, bytes: Vec<u8>) -> Self {
         Self { number, ops, requests: VecDeque::from([Outgoing { bytes, kind: 0 }]) }
     }
@@ -47,19 +46,16 @@ pub(crate) struct Sampling {
 
 impl Sampling {
     /// A selection among jobs with consecutive numbers from `first`.
-    #[must_use]
     pub(crate) fn new(first: u64, every: u64) -> Self {
         Self { first, every }
     }
 
     /// The selection that [`Prepared`] makes.
-    #[must_use]
     pub(crate) fn of_prepared(first: u64) -> Self {
         Self::new(first, SAMPLE_EVERY)
     }
 
     /// Returns whether the answers of a job are kept.
-    #[must_use]
     pub(crate) fn includes(self, number: u64) -> bool {
         number == self.first || number.is_multiple_of(self.every)
     }
@@ -78,7 +74,6 @@ pub(crate) struct Prepared {
 
 impl Prepared {
     /// Divides jobs among threads, each with up to `clients` connections.
-    #[must_use]
     pub(crate) fn share(jobs: Vec<Job>, threads: usize, clients: usize) -> Vec<Self> {
         let sampling = Sampling::of_prepared(jobs.first().map_or(0, |job| job.number));
         let mut scripts: Vec<Self> = (0..threads)
@@ -97,14 +92,12 @@ impl Prepared {
     }
 
     /// Expects another status.
-    #[must_use]
     pub(crate) fn expecting(self, status: u16) -> Self {
         Self { status, ..self }
     }
 }
 
 /// Why an answer does not count.
-#[must_use]
 pub(crate) fn refusal(status: u16, body: &[u8]) -> String {
     #[derive(serde::Deserialize)]
     struct Code {

@@ -13,7 +13,6 @@ pub(crate) struct CpuTime {
 
 impl CpuTime {
     /// CPU time of the current threads of a process. Threads that have ended are not included.
-    #[must_use]
     pub(crate) fn of(pid: u32) -> Self {
         let mut by_role_ns = BTreeMap::new();
         for (name, ns) in threads(pid) {
@@ -23,7 +22,6 @@ impl CpuTime {
     }
 
     /// CPU time of several processes together.
-    #[must_use]
     pub(crate) fn of_all(pids: &[u32]) -> Self {
         let mut all = Self::default();
         for (role, ns) in pids.iter().flat_map(|pid| Self::of(*pid).by_role_ns) {
@@ -33,13 +31,11 @@ impl CpuTime {
     }
 
     /// The sum over all roles.
-    #[must_use]
     pub(crate) fn total_ns(&self) -> u64 {
         self.by_role_ns.values().sum()
     }
 
     /// The difference to `earlier`, by role.
-    #[must_use]
     pub(crate) fn since(&self, earlier: &Self) -> Self {
         let before = |role| earlier.by_role_ns.get(role).copied().unwrap_or(0);
         let by_role_ns =
@@ -49,7 +45,6 @@ impl CpuTime {
 }
 
 /// The role of a thread, from its name.
-#[must_use]
 pub(crate) fn role(thread: &str) -> &'static str {
     const ROLES: [(&str, &str); 9] = [
         ("net", "net"),
@@ -90,7 +85,6 @@ fn thread_ns(task: &Path) -> Option<u64> {
 }
 
 /// CPU time, in nanoseconds, of each current thread of a process by its id.
-#[must_use]
 pub(crate) fn thread_times_ns(pid: u32) -> BTreeMap<u32, u64> {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     let times = tasks.filter_map(|task| {
@@ -101,7 +95,6 @@ pub(crate) fn thread_times_ns(pid: u32) -> BTreeMap<u32, u64> {
 }
 
 /// CPU time, in nanoseconds, of each thread of this process whose name begins with `prefix`.
-#[must_use]
 pub(crate) fn own_threads_ns(prefix: &str) -> BTreeMap<String, u64> {
     threads(std::process::id()).into_iter().filter(|(name, _)| name.starts_with(prefix)).collect()
 }
@@ -116,7 +109,6 @@ pub(crate) struct CoreTime {
 
 impl CoreTime {
     /// The time of these cores together; of all cores if the list is empty.
-    #[must_use]
     pub(crate) fn of(cores: &[usize]) -> Self {
         Self::from_stat(&std::fs::read_to_string("/proc/stat").unwrap_or_default(), cores)
     }
@@ -142,25 +134,21 @@ impl CoreTime {
     }
 
     /// The ticks in which the cores worked, time given to other guests included, and all ticks.
-    #[must_use]
     pub(crate) fn busy_and_all(&self) -> (u64, u64) {
         (self.total - self.idle, self.total)
     }
 
     /// Share of the time since `earlier` in which the cores were idle.
-    #[must_use]
     pub(crate) fn idle_share_since(&self, earlier: &Self) -> f64 {
         self.share_since(earlier, |time| time.idle)
     }
 
     /// Share of the time since `earlier` in which the cores had work but a hypervisor had given them to
     /// others.
-    #[must_use]
     pub(crate) fn stolen_share_since(&self, earlier: &Self) -> f64 {
         self.share_since(earlier, |time| time.stolen)
     }
 
-    #[allow(clippy::cast_precision_loss, reason = "ticks of a run are few")]
     fn share_since(&self, earlier: &Self, part: fn(&Self) -> u64) -> f64 {
         let total = self.total.saturating_sub(earlier.total);
         if total == 0 { 0.0 } else { part(self).saturating_sub(part(earlier)) as f64 / total as f64 }
@@ -168,7 +156,6 @@ impl CoreTime {
 }
 
 /// Resident memory of a process in bytes, without files that are mapped; 0 if it is gone.
-#[must_use]
 pub(crate) fn resident_bytes(pid: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     status
@@ -182,7 +169,6 @@ pub(crate) fn resident_bytes(pid: u32) -> u64 {
 ///
 /// `/proc/PID/io` has no such number: it counts pages when a program changes them, again and again if they change before
 /// they are written, and also those that are never written because their file is shortened or removed.
-#[must_use]
 pub(crate) fn device_written_bytes(directory: &Path) -> Option<u64> {
     let device = std::fs::metadata(directory).ok()?.dev();
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));

@@ -16,7 +16,6 @@ pub(crate) struct Bar(ProgressBar);
 
 impl Progress {
     /// Progress that is shown, or silent.
-    #[must_use]
     pub(crate) fn new(is_shown: bool) -> Self {
         Self { is_shown }
     }
@@ -34,19 +33,16 @@ impl Progress {
     }
 
     /// A spinner for work of unknown length.
-    #[must_use]
     pub(crate) fn waiting(self, message: &str) -> Bar {
         self.start("{spinner} {msg} ({elapsed})", message, None)
     }
 
     /// A bar for work of `total` steps.
-    #[must_use]
     pub(crate) fn bar(self, message: &str, total: u64) -> Bar {
         self.start("{msg} {wide_bar} {pos}/{len} {eta}", message, Some(total))
     }
 
     /// A bar for a load of known duration; the steps are milliseconds.
-    #[must_use]
     pub(crate) fn timed(self, message: &str, time: Duration) -> Bar {
         let total = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         self.start("{wide_msg} {bar:30} {elapsed}", message, Some(total))
@@ -65,7 +61,6 @@ impl Bar {
     }
 
     /// The number of steps done.
-    #[must_use]
     pub(crate) fn position(&self) -> u64 {
         self.0.position()
     }

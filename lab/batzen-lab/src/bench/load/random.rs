@@ -8,31 +8,26 @@ pub(crate) struct Seed([u8; 32]);
 
 impl Seed {
     /// The seed of a run.
-    #[must_use]
     pub(crate) fn new(number: u64) -> Self {
         Self(kdf_array(b"batzen-bench", &number.to_be_bytes(), &[b"seed"]))
     }
 
     /// The seed of a part of the run.
-    #[must_use]
     pub(crate) fn part(&self, name: &str) -> Self {
         Self(self.bytes(name, 0))
     }
 
     /// 32 or 64 bytes, number `index` of those with this name.
-    #[must_use]
     pub(crate) fn bytes<const N: usize>(&self, name: &str, index: u64) -> [u8; N] {
         kdf_array(&index.to_be_bytes(), &self.0, &[name.as_bytes()])
     }
 
     /// The seed itself, for derivations of the protocol.
-    #[must_use]
     pub(crate) fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
 
     /// A stream of numbers derived from the seed.
-    #[must_use]
     pub(crate) fn numbers(&self, name: &str) -> Numbers {
         Numbers(u64::from_be_bytes(self.bytes(name, 0)))
     }
@@ -44,6 +39,20 @@ impl Seed {
 pub(crate) struct Numbers(u64);
 
 impl Numbers {
+    /// Numbers for rows that must differ but need not be secret.
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+
+    /// The next bytes.
+    pub(crate) fn bytes<const N: usize>(&mut self) -> [u8; N] {
+        let mut bytes = [0; N];
+        for part in bytes.chunks_mut(8) {
+            part.copy_from_slice(&self.draw().to_le_bytes()[..part.len()]);
+        }
+        bytes
+    }
+
     /// The next number.
     pub(crate) fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -64,7 +73,6 @@ impl Numbers {
     }
 
     /// A number from 0 up to, but not including, 1.
-    #[allow(clippy::cast_precision_loss, reason = "53 bits are what a float holds")]
     pub(crate) fn unit(&mut self) -> f64 {
         (self.draw() >> 11) as f64 / (1_u64 << 53) as f64
     }
@@ -83,7 +91,6 @@ pub(crate) enum Merchants {
 
 impl Merchants {
     /// Its name on the command line.
-    #[must_use]
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Uniform => "uniform",
@@ -91,6 +98,28 @@ impl Merchants {
             Self::Zipf => "zipf",
         }
     }
+
+    /// The part of a run's title that names it.
+    pub(crate) fn title(self) -> &'static str {
+        match self {
+            Self::Uniform => "",
+            Self::One => ", one merchant",
+            Self::Zipf => ", merchants by Zipf's law",
+        }
+    }
+}
+
+/// The share of the draws that fall on each rank or an earlier one, from the weights of the ranks.
+pub(crate) fn cumulative(ranks: usize, weight: impl Fn(usize) -> f64) -> Vec<f64> {
+    let mut sum = 0.0;
+    let mut cumulative: Vec<f64> = (1..=ranks)
+        .map(|rank| {
+            sum += weight(rank);
+            sum
+        })
+        .collect();
+    cumulative.iter_mut().for_each(|share| *share /= sum);
+    cumulative
 }
 
 /// Draws merchants.
@@ -103,25 +132,13 @@ pub(crate) struct Chooser {
 
 impl Chooser {
     /// Chooses among `count` merchants.
-    #[must_use]
-    #[allow(clippy::cast_precision_loss, reason = "there are not so many merchants")]
     pub(crate) fn new(merchants: Merchants, count: usize, numbers: Numbers) -> Self {
         let weight = |rank: usize| match merchants {
             Merchants::Uniform => 1.0,
             Merchants::One => f64::from(u8::from(rank == 1)),
             Merchants::Zipf => 1.0 / rank as f64,
         };
-        let mut sum = 0.0;
-        let mut cumulative: Vec<f64> = (1..=count.max(1))
-            .map(|rank| {
-                sum += weight(rank);
-                sum
-            })
-            .collect();
-        for share in &mut cumulative {
-            *share /= sum;
-        }
-        Self { cumulative, numbers }
+        Self { cumulative: cumulative(count.max(1), weight), numbers }
     }
 
     /// The next one.

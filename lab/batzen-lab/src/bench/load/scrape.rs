@@ -18,9 +18,6 @@ pub(crate) struct Page {
 
 impl Page {
     /// Fetches the page of one service.
-    ///
-    /// # Errors
-    /// When it does not answer with 200.
     pub(crate) fn fetch(server: SocketAddr) -> Result<Self> {
         let failed = |reason: String| BenchError::set_up("cannot read the server's /metrics", reason);
         let answer = wire::call(server, &wire::get("/metrics")).map_err(|error| failed(error.to_string()))?;
@@ -31,9 +28,6 @@ impl Page {
     }
 
     /// Fetches the pages of several processes of a service, and adds up their series.
-    ///
-    /// # Errors
-    /// When one of them does not answer with 200.
     pub(crate) fn fetch_all(servers: &[SocketAddr]) -> Result<Self> {
         let mut all = Self::default();
         for server in servers {
@@ -47,7 +41,6 @@ impl Page {
     }
 
     /// Parses Prometheus' text format. Lines that it does not recognise are skipped.
-    #[must_use]
     pub(crate) fn parse(text: String) -> Self {
         let mut values = BTreeMap::new();
         for line in text.lines().filter(|line| !line.starts_with('#')) {
@@ -62,13 +55,11 @@ impl Page {
     }
 
     /// The value of a series; its name is written as in the text, with labels.
-    #[must_use]
     pub(crate) fn value(&self, series: &str) -> Option<f64> {
         self.values.get(series).copied()
     }
 
     /// The largest value of a family of series.
-    #[must_use]
     pub(crate) fn largest(&self, family: &str) -> Option<f64> {
         let of_family = self.values.iter().filter(|(series, _)| {
             series.strip_prefix(family).is_some_and(|rest| rest.is_empty() || rest.starts_with('{'))
@@ -77,14 +68,12 @@ impl Page {
     }
 
     /// Returns the growth of a counter since `earlier`.
-    #[must_use]
     pub(crate) fn growth(&self, earlier: &Self, series: &str) -> Option<f64> {
         Some(self.value(series)? - earlier.value(series).unwrap_or(0.0))
     }
 
     /// The database figures of a backend since `earlier`; empty for the embedded store. A race is a commit
     /// that lost to another: it was repeated on top of the other's rows.
-    #[must_use]
     pub(crate) fn database_figures(&self, earlier: &Self, ops: u64) -> BTreeMap<String, f64> {
         let growth = |series: &str| self.growth(earlier, series);
         let per_op = |count: f64| count / (ops as f64).max(1.0);
@@ -103,7 +92,6 @@ impl Page {
     }
 
     /// The growth of a histogram of sizes since `earlier`, by label values (an empty string without labels).
-    #[must_use]
     pub(crate) fn sizes(&self, earlier: &Self, family: &str) -> BTreeMap<String, BatchSizes> {
         let mut found: BTreeMap<String, Vec<(f64, f64)>> = BTreeMap::new();
         let prefix = format!("{family}_bucket{{");

@@ -14,17 +14,11 @@ pub(crate) use batzen_http::codec::Response as Framed;
 const LIMITS: MessageLimits = MessageLimits { head_bytes_max: 64 << 10, body_bytes_max: 64 << 20 };
 
 /// The bytes of a POST with a JSON body.
-///
-/// # Panics
-/// When `body` has no JSON form; those of the protocol have.
 pub(crate) fn post(path: &str, body: &impl Serialize) -> Vec<u8> {
     with_body("POST", path, body)
 }
 
 /// The bytes of a PUT with a JSON body.
-///
-/// # Panics
-/// As [`post`].
 pub(crate) fn put(path: &str, body: &impl Serialize) -> Vec<u8> {
     with_body("PUT", path, body)
 }
@@ -44,7 +38,6 @@ fn with_body(method: &str, path: &str, body: &impl Serialize) -> Vec<u8> {
 }
 
 /// A request with one more header. Its bytes must be those of a request.
-#[must_use]
 pub(crate) fn with_header(mut request: Vec<u8>, name: &str, value: &str) -> Vec<u8> {
     let end_of_line = request.windows(2).position(|pair| pair == b"\r\n").map_or(0, |at| at + 2);
     request.splice(end_of_line..end_of_line, format!("{name}: {value}\r\n").into_bytes());

@@ -286,18 +286,11 @@ fn disk_bytes(result: &RunResult) -> f64 {
 
 impl Costs {
     /// The costs of the kept results.
-    ///
-    /// # Panics
-    /// Never: a test reads all kept results.
-    #[must_use]
     pub(crate) fn kept(store: StoreChoice) -> Self {
         Self::read(store, None).expect("a test reads all kept results")
     }
 
     /// The costs of the results below a directory; what it does not have is from the kept results.
-    ///
-    /// # Errors
-    /// When it has none of the results, or one cannot be read.
     pub(crate) fn of_results(store: StoreChoice, directory: &Path) -> Result<Self> {
         let costs = Self::read(store, Some(directory))?;
         if costs.missing.len() == costs.results.len() {

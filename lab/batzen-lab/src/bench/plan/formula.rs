@@ -165,7 +165,6 @@ fn add_batched(sum: &mut Stages, cost: &Batched, requests: f64, coins: f64) {
 
 impl Plan {
     /// The plan for a demand.
-    #[must_use]
     pub(crate) fn of(demand: &Demand, costs: &Costs) -> Self {
         let coins = demand.coins_per_payment;
         let per_payment = |cost: &Single, times: f64| (cost.clone(), times);
@@ -342,9 +341,7 @@ impl Plan {
 /// The next whole number, at least 1.
 fn whole(number: f64) -> u32 {
     // Saturates, which no real demand reaches.
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
-    let whole = number.ceil().max(1.0) as u32;
-    whole
+    number.ceil().max(1.0) as u32
 }
 
 #[cfg(test)]

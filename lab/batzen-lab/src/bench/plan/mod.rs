@@ -124,9 +124,6 @@ pub fn run(args: &PlanArgs) -> Result<ExitCode, BenchError> {
 }
 
 /// The plan of the arguments.
-///
-/// # Errors
-/// As for [`run`].
 pub(crate) fn compute(args: &PlanArgs) -> Result<Plan, BenchError> {
     if args.worker_cores.is_some() && args.store != StoreChoice::Citus {
         return Err(BenchError::Usage("--worker-cores is for a Citus cluster; add --store citus".to_owned()));

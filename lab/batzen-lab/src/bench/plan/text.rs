@@ -33,7 +33,6 @@ pub(crate) fn table(plan: &Plan) -> String {
     );
     let most = plan.cores.values().copied().chain([plan.database_cores]).fold(0.0, f64::max);
     let mut bar = |name: &str, cores: f64| {
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
         let length = if most > 0.0 { (cores / most * BAR).round() as usize } else { 0 };
         let _ = writeln!(out, "  {name:<22} {:>10} cores  {}", numbers::number(cores), "█".repeat(length));
     };

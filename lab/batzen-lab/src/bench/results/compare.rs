@@ -261,7 +261,6 @@ fn differences(a: &[RunResult], b: &[RunResult]) -> Vec<Difference> {
 ///
 /// # Panics
 /// If a side has no run.
-#[must_use]
 pub(crate) fn compare(a: &[RunResult], b: &[RunResult], noise: f64) -> Comparison {
     let value = |run: &RunResult, name: &str| figures(run).into_iter().find(|(other, ..)| other == name)?.1;
     let figures = figures(&a[0])
@@ -327,9 +326,6 @@ impl Verdict {
 }
 
 /// Checks the share that `--noise` names, in percent, and returns it as a share of one.
-///
-/// # Errors
-/// When it is none.
 pub(crate) fn noise_share(percent: f64) -> Result<f64> {
     if (0.0..=100.0).contains(&percent) {
         return Ok(percent / 100.0);

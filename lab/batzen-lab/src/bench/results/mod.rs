@@ -23,4 +23,4 @@ pub mod result;
 pub mod summary;
 pub(crate) mod svg;
 pub mod table;
-mod words;
+pub(crate) mod words;

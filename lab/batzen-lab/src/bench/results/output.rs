@@ -30,9 +30,6 @@ pub(crate) fn print(text: &str) -> Result<()> {
 }
 
 /// Replaces a file atomically: readers see either the old or the new one.
-///
-/// # Errors
-/// When it cannot be written.
 pub(crate) fn replace_file(path: &Path, text: &str) -> Result<()> {
     let mut temporary = path.as_os_str().to_owned();
     temporary.push(".tmp");

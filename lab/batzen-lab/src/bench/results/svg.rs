@@ -21,7 +21,6 @@ pub(crate) struct ColumnPlot {
 
 impl ColumnPlot {
     /// The plot as an `<svg>` element; `None` if there is nothing to show.
-    #[must_use]
     pub(crate) fn svg(&self) -> Option<String> {
         if self.groups.is_empty() || self.series.is_empty() {
             return None;
@@ -80,7 +79,6 @@ pub(crate) struct RowPlot {
 impl RowPlot {
     /// The plot: for each row a line of text and a bar as wide as the page allows. `None` if there is nothing
     /// to show.
-    #[must_use]
     pub(crate) fn html(&self) -> Option<String> {
         /// Width of a bar in user units; bars stretch.
         const BAR: f64 = 1_000.0;

@@ -40,6 +40,7 @@ use crate::bench::load::progress::Progress;
 use crate::bench::results::machine::Machine;
 use crate::bench::results::output;
 use crate::bench::scenarios::Context;
+use crate::bench::scenarios::workers::money;
 
 const COINS_PER_RESERVE: u64 = 10;
 /// Coins that are prepared and committed together.
@@ -149,10 +150,6 @@ struct Cast {
     row: DenomRow,
     salt: WireSalt,
     h_wire: HashCode,
-}
-
-fn money(text: &str) -> Money {
-    text.parse().expect("an amount")
 }
 
 impl Cast {
@@ -410,17 +407,8 @@ fn audit(store: &Store, subject: &Subject, threads: u16) -> Result<AuditOutcome>
 }
 
 /// Measures without printing.
-///
-/// # Errors
-/// As [`run`].
 pub(crate) fn measure(args: &AuditArgs, context: &Context) -> Result<AuditResult> {
-    let mut builder = tempfile::Builder::new();
-    builder.prefix("batzen-audit-");
-    let place = match &args.dir {
-        Some(dir) => builder.tempdir_in(dir),
-        None => builder.tempdir(),
-    };
-    let place = place.map_err(|error| BenchError::set_up("cannot make a directory", error))?;
+    let place = super::temporary("batzen-audit-", args.dir.as_deref())?;
     let store = EmbeddedStore::open(place.path().join("store"), ALL, StoreOptions::default());
     let store = Store::new(store.map_err(store_error)?);
     let cast = Cast::new(args.rsa_bits)?;

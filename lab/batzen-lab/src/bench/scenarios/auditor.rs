@@ -60,7 +60,7 @@ impl StreamKeys {
 
 /// A running auditor.
 pub(crate) struct Auditor {
-    service: Service,
+    pub(super) service: Service,
     /// Where it serves.
     pub(crate) address: SocketAddr,
     /// Where the exchange offers the stream.
@@ -143,10 +143,6 @@ THREADS = 1
         self.service.pid()
     }
 
-    pub(super) fn still_runs(&mut self) -> Result<()> {
-        self.service.still_runs()
-    }
-
     /// Returns its progress.
     pub(super) fn state(&self) -> Result<AuditorState> {
         let page = Page::fetch(self.address)?;
@@ -165,7 +161,7 @@ THREADS = 1
         let mut quiet = 0;
         while quiet < 2 {
             quiet = if self.state()?.lag_commits == 0.0 { quiet + 1 } else { 0 };
-            self.still_runs()?;
+            self.service.still_runs()?;
             if began.elapsed() > PATIENCE {
                 return Err(BenchError::SetUp("the auditor does not catch up".into()));
             }
@@ -179,9 +175,5 @@ THREADS = 1
             .map_err(|error| BenchError::WrongAnswer(format!("/audit.json: {error}")))?;
         let findings = report["findings"].as_array().map_or(1, Vec::len);
         Ok((findings as u64, seconds))
-    }
-
-    pub(super) fn terminate(&mut self) -> Result<()> {
-        self.service.terminate()
     }
 }

@@ -55,7 +55,7 @@ pub(crate) enum StoreKind {
 }
 
 /// Where the exchange keeps its rows.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Store")]
 pub struct StoreOptions {
     /// Storage of the exchange's rows [default: embedded; with --database postgres]
@@ -80,7 +80,6 @@ pub struct StoreOptions {
 
 impl StoreOptions {
     /// Returns whether the storage is PostgreSQL.
-    #[must_use]
     pub(crate) fn is_postgres(&self) -> bool {
         self.store == Some(StoreKind::Postgres) || self.database.is_some() || self.citus.is_some()
     }
@@ -124,7 +123,6 @@ impl StoreOptions {
     }
 
     /// The part of a run's title that names the storage.
-    #[must_use]
     pub(crate) fn title(&self) -> String {
         match (self.is_postgres(), self.partitions) {
             (false, _) => String::new(),
@@ -179,9 +177,6 @@ fn failed<E: std::fmt::Display>(what: &str) -> impl Fn(E) -> BenchError + '_ {
 impl Database {
     /// Starts a throw-away server on the server's cores, or connects to the given database. `None`: the store
     /// is embedded.
-    ///
-    /// # Errors
-    /// When PostgreSQL is not installed, or does not start or answer.
     pub(crate) fn start(options: &StoreOptions, placement: &Placement) -> Result<Option<Self>> {
         if !options.is_postgres() {
             return Ok(None);
@@ -229,28 +224,22 @@ impl Database {
     }
 
     /// The URL of the database.
-    #[must_use]
     pub(crate) fn url(&self) -> &str {
         &self.url
     }
 
     /// The part of a run's title that names the database.
-    #[must_use]
     pub(crate) fn title(&self) -> String {
         self.options.title()
     }
 
     /// The database section of an exchange's configuration.
-    #[must_use]
     pub(crate) fn configuration(&self) -> String {
         let lanes = self.options.lanes.map_or_else(String::new, |lanes| format!("LANES = {lanes}\n"));
         format!("\n[exchange]\nDB = postgres\n{lanes}\n[exchangedb-postgres]\nCONFIG = {}\n", self.url)
     }
 
     /// Creates the tables of an exchange.
-    ///
-    /// # Errors
-    /// When the database refuses.
     pub(crate) fn make_tables(&self) -> Result<()> {
         let partitions = u16::try_from(self.options.partitions).ok();
         let citus = self.sql("SELECT count(*) FROM pg_extension WHERE extname = 'citus'")? == "1";
@@ -266,18 +255,12 @@ impl Database {
     }
 
     /// Updates the planner's statistics, as the server's own upkeep does after a while.
-    ///
-    /// # Errors
-    /// When the database does not answer.
     pub(crate) fn settle(&self) -> Result<()> {
         self.sql("VACUUM (ANALYZE)")?;
         self.sql("CHECKPOINT").map(drop)
     }
 
     /// The chosen settings, for the result.
-    ///
-    /// # Errors
-    /// When the database does not answer.
     pub(crate) fn parameters(&self) -> Result<BTreeMap<String, Value>> {
         let names: Vec<String> = SHOWN.iter().map(|name| format!("'{name}'")).collect();
         let query = format!(
@@ -294,7 +277,6 @@ impl Database {
     }
 
     /// Returns the resources that it has used up to now.
-    #[must_use]
     pub(crate) fn snapshot(&self) -> Snapshot {
         let url = self.url.clone();
         let statements = if self.has_statements {
@@ -319,7 +301,6 @@ impl Database {
 
     /// CPU time of all its processes. Processes that have ended are included through the kernel's sum over
     /// children.
-    #[must_use]
     pub(crate) fn cpu_ns(&self) -> u64 {
         self.postmasters.iter().map(|postmaster| cpu_of(*postmaster)).sum()
     }
@@ -369,9 +350,6 @@ pub(crate) struct Used {
 
 impl Used {
     /// The difference between two snapshots.
-    ///
-    /// # Errors
-    /// When the database did not answer.
     pub(crate) fn between(first: Snapshot, last: Snapshot) -> Result<Self> {
         let read = |snapshot: JoinHandle<Result<Counters, String>>| {
             let counters = snapshot.join().unwrap_or_else(|_| Err("the question broke down".to_owned()));
@@ -517,14 +495,7 @@ mod tests {
 
     #[test]
     fn options_without_effect_are_refused() {
-        let none = StoreOptions {
-            store: None,
-            database: None,
-            partitions: 0,
-            citus: None,
-            lanes: None,
-            postgres_set: Vec::new(),
-        };
+        let none = StoreOptions::default();
         let url = Some("postgres://localhost/x".to_owned());
         let (embedded, postgres) = (Some(StoreKind::Embedded), Some(StoreKind::Postgres));
         let settings = vec!["shared_buffers=1GB".to_owned()];
@@ -556,11 +527,9 @@ mod tests {
     fn a_throw_away_server_counts_what_it_does() {
         let options = StoreOptions {
             store: Some(StoreKind::Postgres),
-            database: None,
             partitions: 4,
-            citus: None,
-            lanes: None,
             postgres_set: vec!["shared_buffers=32MB".into()],
+            ..StoreOptions::default()
         };
         let placement = Placement::choose(None, None).unwrap();
         let database = Database::start(&options, &placement).unwrap().unwrap();

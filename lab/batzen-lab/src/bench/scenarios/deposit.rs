@@ -10,9 +10,9 @@ use serde_json::json;
 
 use crate::bench::BenchError;
 use crate::bench::error::Result;
-use crate::bench::load::coins::{self, Mint, Reserves};
+use crate::bench::load::coins::{self, Reserves};
 use crate::bench::load::generator::{Kind, LoadOutcome};
-use crate::bench::load::measure::{Description, Stage, Workload, measure};
+use crate::bench::load::measure::{Description, Stage, WITHDRAWING, Workload, measure, too_many};
 use crate::bench::load::payments::{Payment, Payments};
 use crate::bench::load::prepared::{Job, Prepared, Sampling};
 use crate::bench::load::random::{Merchants, Seed};
@@ -122,11 +122,7 @@ impl Workload for DepositLoad {
             None => ("deposit", "one coin".to_owned()),
             Some(batch) => ("batch-deposit", format!("{batch} coins")),
         };
-        let merchants = match self.args.merchants {
-            Merchants::Uniform => "",
-            Merchants::One => ", one merchant",
-            Merchants::Zipf => ", merchants by Zipf's law",
-        };
+        let merchants = self.args.merchants.title();
         let mut parameters = BTreeMap::from([("merchants".into(), json!(self.args.merchants.name()))]);
         if let Some(batch) = self.batch {
             parameters.insert("batch".into(), json!(batch));
@@ -157,14 +153,9 @@ impl Workload for DepositLoad {
             .ok()
             .and_then(|jobs| first.checked_add(jobs))
             .filter(|jobs| jobs.checked_mul(batch as u32).is_some())
-            .ok_or_else(|| {
-                BenchError::Usage("more than 2^32 coins: choose a shorter time or a lower rate".into())
-            })?;
+            .ok_or_else(too_many)?;
         let reserves = self.reserves.as_ref().expect("the set-up has made them");
-        let bar = stage.progress.bar("withdrawing coins", (jobs * batch) as u64);
-        let mint = Mint { world: stage.world, prep_pool: stage.prep_pool, reserves, seed: &self.seed };
-        let coins = mint.coins(first * batch as u32, jobs * batch, |_| 0, &bar)?;
-        drop(bar);
+        let coins = stage.coins(WITHDRAWING, reserves, &self.seed, first * batch as u32, jobs * batch)?;
         let payments: Vec<Payment> = (0..jobs).map(|_| self.payments.next_payment()).collect();
         let denom = &stage.world.denoms[0];
         let bar = stage.progress.bar("preparing payments", jobs as u64);

@@ -15,9 +15,10 @@ use batzen_protocol::Timestamp;
 use batzen_protocol::payto::h_payto;
 use batzen_tables::exchange::{AccountId, BlindSignature, DenomSerial, DepositTarget};
 
-use super::workers::{InProcessExchange, PseudoRandom, clock, currency, money, payto};
+use super::workers::{InProcessExchange, clock, currency, money, payto};
 use crate::bench::BenchError;
 use crate::bench::error::Result;
+use crate::bench::load::random::Numbers;
 
 /// Slightly longer than a tick of the aggregator's clock.
 const TICK: std::time::Duration = std::time::Duration::from_millis(1_100);
@@ -27,9 +28,6 @@ const BATCH: usize = 256;
 const COINS: usize = 8;
 
 /// Fills in `deposits` due deposits for merchants in turn, with RSA-2048 signatures of coins.
-///
-/// # Errors
-/// When a rule refuses.
 pub(crate) fn deposits(
     in_process: &InProcessExchange,
     deposits: u64,
@@ -39,7 +37,7 @@ pub(crate) fn deposits(
     let coins = (COINS as u64).min(deposits.div_ceil(merchants));
     let filler = in_process.filler();
     let mut batch = Vec::with_capacity(BATCH);
-    for payment in payments(deposits, coins, merchants, &mut PseudoRandom::new(seed)) {
+    for payment in payments(deposits, coins, merchants, &mut Numbers::new(seed)) {
         batch.push(payment);
         if batch.len() == BATCH {
             decide(&filler, &batch)?;
@@ -57,7 +55,7 @@ pub(crate) fn payments(
     coins: u64,
     coins_per_payment: u64,
     merchants: u64,
-    random: &mut PseudoRandom,
+    random: &mut Numbers,
 ) -> impl Iterator<Item = Command> {
     let due = Timestamp::from_micros(clock().as_micros().saturating_sub(1_000_000));
     let keys: Vec<EddsaPublicKey> =
@@ -85,13 +83,10 @@ pub(crate) fn payments(
 }
 
 /// Fills in reserves with more money than any run withdraws.
-///
-/// # Errors
-/// When a rule refuses.
 pub(crate) fn reserves(
     in_process: &InProcessExchange,
     count: u64,
-    random: &mut PseudoRandom,
+    random: &mut Numbers,
 ) -> Result<Vec<EddsaPublicKey>> {
     let keys: Vec<EddsaPublicKey> = (0..count).map(|_| EddsaPublicKey::from_bytes(random.bytes())).collect();
     let payto_uri = payto("customer");
@@ -120,7 +115,7 @@ pub(crate) fn withdrawals(
     coins: u64,
     coins_per_request: u64,
     reserves: &[EddsaPublicKey],
-    random: &mut PseudoRandom,
+    random: &mut Numbers,
 ) -> impl Iterator<Item = Command> {
     let mut left = coins;
     reserves.iter().cycle().map_while(move |reserve_pub| {
@@ -137,7 +132,7 @@ pub(crate) fn withdrawals(
     })
 }
 
-fn planchet(random: &mut PseudoRandom) -> Planchet {
+fn planchet(random: &mut Numbers) -> Planchet {
     Planchet {
         denom: DenomSerial(1),
         h_coin_ev: HashCode::from_bytes(random.bytes()),
@@ -147,7 +142,7 @@ fn planchet(random: &mut PseudoRandom) -> Planchet {
     }
 }
 
-fn coin(random: &mut PseudoRandom) -> DepositCoin {
+fn coin(random: &mut Numbers) -> DepositCoin {
     DepositCoin {
         coin: PresentedCoin {
             coin_pub: EddsaPublicKey::from_bytes(random.bytes()),
@@ -161,9 +156,6 @@ fn coin(random: &mut PseudoRandom) -> DepositCoin {
 }
 
 /// Executes commands as one batch.
-///
-/// # Errors
-/// When the store fails or a rule refuses.
 pub(crate) fn decide(
     filler: &Batcher<batzen_exchange::rules::ExchangeRules>,
     commands: &[Command],
@@ -178,9 +170,6 @@ pub(crate) fn decide(
 }
 
 /// Fills in transfers that are decided but not sent, each to its own merchant.
-///
-/// # Errors
-/// When a rule refuses.
 pub(crate) fn transfers(in_process: &InProcessExchange, transfers: u64, seed: u64) -> Result<()> {
     deposits(in_process, transfers, transfers, seed)?;
     let app = in_process.app();
@@ -214,12 +203,9 @@ pub(crate) fn transfers(in_process: &InProcessExchange, transfers: u64, seed: u6
 }
 
 /// Creates a bank with `credits` credits to the exchange's account, each with its own reserve key.
-///
-/// # Errors
-/// When the store or the ledger cannot be created, or a rule refuses.
 pub(crate) fn bank(data: &Path, credits: u64, seed: u64) -> Result<()> {
     let failed = |error| BenchError::set_up("the bank cannot be filled", error);
-    let mut random = PseudoRandom::new(seed);
+    let mut random = Numbers::new(seed);
     let credit = move |n: u64| {
         BankCommand::AddIncoming(AddIncoming {
             id: random.bytes(),

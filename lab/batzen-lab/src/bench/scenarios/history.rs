@@ -11,23 +11,23 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use batzen_cli_support::numbers;
-use batzen_crypto::{DenomSignature, EddsaPublicKey, EddsaSignature, HashCode, WireSalt, Wtid};
-use batzen_protocol::{Money, Timestamp};
+use batzen_crypto::{EddsaPublicKey, HashCode, Wtid};
 use batzen_store::embedded::{EmbeddedStore, Options};
 use batzen_store::{ChangeSet, CommitOutcome, Store, StoreError};
 use batzen_tables::exchange::{
-    ALL, CoinKey, CoinRow, Coins, DenomSerial, DepositKey, DepositRow, DepositTarget, Deposits, PaytoHash,
+    ALL, CoinKey, Coins, DepositKey, DepositRow, DepositTarget, Deposits, PaytoHash,
 };
 use clap::Args;
 use serde::Serialize;
 
 use super::Context;
-use super::workers::{PseudoRandom, money};
+use super::store::{coin_row, deposit_row};
 use crate::bench::BenchError;
 use crate::bench::error::Result;
 use crate::bench::load::meter::thread_cpu_time;
 use crate::bench::load::procfs::own_threads_ns;
 use crate::bench::load::progress::Progress;
+use crate::bench::load::random::Numbers;
 use crate::bench::results::machine::Machine;
 use crate::bench::results::output;
 
@@ -183,7 +183,7 @@ fn failed(error: StoreError) -> BenchError {
 struct Coin {
     key: CoinKey,
     deposit: DepositKey,
-    random: PseudoRandom,
+    random: Numbers,
 }
 
 /// The generated data.
@@ -194,7 +194,7 @@ struct Source {
 
 impl Source {
     fn new(seed: u64) -> Self {
-        let mut random = PseudoRandom::new(seed);
+        let mut random = Numbers::new(seed);
         let target = DepositTarget {
             h_payto: PaytoHash::from_bytes(random.bytes()),
             merchant_pub: EddsaPublicKey::from_bytes(random.bytes()),
@@ -204,7 +204,7 @@ impl Source {
 
     fn coin(&self, number: u64) -> Coin {
         let start = (self.seed << 40).wrapping_add(number.wrapping_add(1).wrapping_mul(NUMBERS_PER_COIN));
-        let mut random = PseudoRandom::new(start);
+        let mut random = Numbers::new(start);
         let coin_pub = EddsaPublicKey::from_bytes(random.bytes());
         let h_contract_terms = HashCode::from_bytes(random.bytes());
         let deposit = DepositKey { coin_pub, merchant_pub: self.target.merchant_pub, h_contract_terms };
@@ -213,34 +213,7 @@ impl Source {
 
     /// The transfer into which a commit's deposits are aggregated.
     fn transfer(&self, commit: u64) -> Wtid {
-        Wtid::from_bytes(PseudoRandom::new(!commit.wrapping_mul(NUMBERS_PER_COIN) ^ self.seed).bytes())
-    }
-
-    fn coin_row(coin: &mut Coin) -> CoinRow {
-        CoinRow {
-            denom: DenomSerial(1),
-            h_age: None,
-            denom_sig: DenomSignature::Rsa(coin.random.bytes::<256>().to_vec()),
-            remaining: Money::ZERO,
-            zombie: false,
-        }
-    }
-
-    fn deposit_row(&self, coin: &mut Coin, wtid: Option<Wtid>) -> DepositRow {
-        let due = Timestamp::from_secs(1_800_000_000);
-        DepositRow {
-            denom: DenomSerial(1),
-            amount: money("1.5"),
-            wallet_time: due,
-            exchange_time: due,
-            refund_deadline: due,
-            wire_deadline: due,
-            wire_salt: WireSalt::from_bytes([7; 16]),
-            h_payto: self.target.h_payto,
-            coin_sig: EddsaSignature::from_bytes(coin.random.bytes()),
-            refunded: Money::ZERO,
-            wtid,
-        }
+        Wtid::from_bytes(Numbers::new(!commit.wrapping_mul(NUMBERS_PER_COIN) ^ self.seed).bytes())
     }
 }
 
@@ -256,9 +229,8 @@ fn prepare(args: &HistoryArgs, source: &Source, numbers: std::ops::Range<u64>) -
     let mut prepared = Prepared { coins: Vec::new(), deposits: Vec::new(), changes: ChangeSet::new() };
     for number in numbers {
         let mut coin = source.coin(number);
-        let row = Source::coin_row(&mut coin);
-        prepared.changes.insert::<Coins>(&coin.key, &row);
-        let row = source.deposit_row(&mut coin, wtid);
+        prepared.changes.insert::<Coins>(&coin.key, &coin_row(&mut coin.random));
+        let row = deposit_row(source.target.h_payto, wtid, &mut coin.random);
         prepared.changes.insert::<Deposits>(&coin.deposit, &row);
         prepared.coins.push(coin.key);
         prepared.deposits.push(coin.deposit);
@@ -314,9 +286,7 @@ fn measure(args: &HistoryArgs, context: &Context) -> Result<History> {
     let bar = Progress::new(context.shows_progress).bar("committing coins", args.coins);
     let mut done = 0;
     while done < args.coins {
-        if context.interrupted.load(std::sync::atomic::Ordering::Relaxed) {
-            return Err(BenchError::Interrupted);
-        }
+        context.go_on()?;
         let milestone = MILESTONES.iter().copied().find(|&milestone| milestone > done);
         let end = (done + args.batch).min(args.coins).min(milestone.unwrap_or(u64::MAX));
         let prepared = prepare(args, &source, done..end);
@@ -407,9 +377,9 @@ fn measure_point(
     let rss_bytes = rss_bytes();
     // The thread ends with the store, so this is what it did since the last point.
     let maintenance_ns: u64 = own_threads_ns("store-maintain").values().sum();
-    let mut random = PseudoRandom::new(args.seed ^ coins);
+    let mut random = Numbers::new(args.seed ^ coins);
     let mut lookups = |store: &Store, are_known: bool| {
-        let number = |_| if are_known { random.number() % coins } else { coins + random.number() % coins };
+        let number = |_| if are_known { random.draw() % coins } else { coins + random.draw() % coins };
         let numbers: Vec<u64> = (0..args.lookups).map(number).collect();
         lookup(store, source, &numbers, are_known)
     };

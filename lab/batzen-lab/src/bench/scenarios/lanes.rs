@@ -2,7 +2,6 @@
 //! prepared and count as verified; each lane loads, decides and commits its share on one embedded store, as
 //! under load. There is no HTTP, no cryptography, and no queue between.
 
-use std::fmt::Write as _;
 use std::process::ExitCode;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
@@ -15,14 +14,14 @@ use clap::Args;
 use serde::{Deserialize, Serialize};
 
 use super::fill;
-use super::workers::{InProcessExchange, PseudoRandom, RunDirectory};
-use crate::bench::BenchError;
+use super::workers::{InProcessExchange, RunDirectory};
 use crate::bench::error::Result;
-use crate::bench::load::affinity::Cores;
 use crate::bench::load::meter::thread_cpu_time;
 use crate::bench::load::progress::Progress;
+use crate::bench::load::random::Numbers;
 use crate::bench::results::machine::Machine;
 use crate::bench::results::output;
+use crate::bench::results::words::line;
 use crate::bench::scenarios::Context;
 use crate::bench::scenarios::options::RunOptions;
 
@@ -113,24 +112,9 @@ pub fn run(args: &LanesArgs, context: &Context) -> Result<ExitCode> {
 }
 
 /// Measures without printing.
-///
-/// # Errors
-/// As [`run`].
 pub(crate) fn measure(args: &LanesArgs, context: &Context) -> Result<LanesResult> {
-    let mut builder = tempfile::Builder::new();
-    builder.prefix("batzen-lanes-");
-    let place = match &args.dir {
-        Some(dir) => builder.tempdir_in(dir),
-        None => builder.tempdir(),
-    };
-    let place = place.map_err(|error| BenchError::set_up("cannot make a directory", error))?;
-    let options = RunOptions {
-        server_cores: Some(Cores(Vec::new())),
-        client_cores: None,
-        out: Some(place.path().join("run")),
-        keep_world: false,
-        json: args.json,
-    };
+    let place = super::temporary("batzen-lanes-", args.dir.as_deref())?;
+    let options = RunOptions::unpinned(place.path().join("run"));
     let run_dir = RunDirectory::new("lanes", &options)?;
     let exchange = InProcessExchange::start(&run_dir, "http://127.0.0.1:9/".to_owned(), None)?;
     let kinds: Vec<(u64, usize)> = args
@@ -144,9 +128,7 @@ pub(crate) fn measure(args: &LanesArgs, context: &Context) -> Result<LanesResult
     let mut seed = 0;
     for _ in 0..args.rounds {
         for (&(coins, lanes), runs) in kinds.iter().zip(&mut runs) {
-            if context.interrupted.load(std::sync::atomic::Ordering::Relaxed) {
-                return Err(BenchError::Interrupted);
-            }
+            context.go_on()?;
             seed += 1;
             runs.push(one_run(&exchange, args, (coins, lanes), seed)?);
             bar.set(seed);
@@ -193,8 +175,8 @@ fn one_run(
 }
 
 /// Random numbers of a run. Consecutive seeds alone would give nearly the same numbers.
-pub(super) fn random(seed: u64) -> PseudoRandom {
-    PseudoRandom::new(seed << SEED_BITS)
+pub(super) fn random(seed: u64) -> Numbers {
+    Numbers::new(seed << SEED_BITS)
 }
 
 /// The shape of a run.
@@ -283,33 +265,21 @@ fn table(result: &LanesResult) -> String {
         result.machine.model,
         result.machine.cores,
     );
-    let _ = writeln!(
-        text,
-        "{:>7} {:>6} {:>11} {:>6} {:>14} {:>16} {:>15} {:>8} {:>9}",
-        "coins",
-        "lanes",
-        "coins/s",
-        "ratio",
-        "CPU µs a coin",
-        "serial µs a coin",
-        "batches a write",
-        "waiting",
-        "conflicts"
-    );
+    let widths = [6, 11, 6, 14, 16, 15, 8, 9];
+    let head = "lanes,coins/s,ratio,CPU µs a coin,serial µs a coin,batches a write,waiting,conflicts";
+    line(&mut text, "  coins", &widths, head.split(','));
     for row in &result.rows {
-        let _ = writeln!(
-            text,
-            "{:>7} {:>6} {:>11} {:>6.2} {:>14.2} {:>16.2} {:>15.2} {:>7.0}% {:>9}",
-            row.coins_per_payment,
-            row.lanes,
+        let figures = [
+            row.lanes.to_string(),
             numbers::number(row.coins_per_s),
-            row.ratio,
-            row.lane_cpu_us_per_coin,
-            row.serial_cpu_us_per_coin,
-            row.batches_per_frame,
-            100.0 * row.waiting_share,
-            row.conflicts,
-        );
+            format!("{:.2}", row.ratio),
+            format!("{:.2}", row.lane_cpu_us_per_coin),
+            format!("{:.2}", row.serial_cpu_us_per_coin),
+            format!("{:.2}", row.batches_per_frame),
+            format!("{:.0}%", 100.0 * row.waiting_share),
+            row.conflicts.to_string(),
+        ];
+        line(&mut text, &format!("{:>7}", row.coins_per_payment), &widths, figures);
     }
     text
 }

@@ -13,10 +13,12 @@
 //! | [`ceiling`] | the throughput of the mandatory cryptography alone |
 //! | [`limits`] | `batzen-lab bench limits`: what one core of this machine can do |
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use crate::bench::BenchError;
+use crate::bench::error::Result;
 use crate::bench::results::result::utc_now;
 
 pub mod aggregator;
@@ -48,7 +50,7 @@ pub mod transfer;
 pub mod wallets;
 pub mod wirewatch;
 pub mod withdraw;
-mod workers;
+pub(crate) mod workers;
 pub(crate) mod world;
 
 /// The facts about its program that every scenario needs.
@@ -68,8 +70,25 @@ pub struct Context {
     pub shows_progress: bool,
 }
 
+impl Context {
+    /// Fails if the user interrupts the run.
+    ///
+    /// # Errors
+    /// [`BenchError::Interrupted`].
+    pub(crate) fn go_on(&self) -> Result<()> {
+        if self.interrupted.load(Ordering::Relaxed) { Err(BenchError::Interrupted) } else { Ok(()) }
+    }
+}
+
+/// A directory that is removed in the end, in this one or in the system's for temporary files.
+pub(crate) fn temporary(prefix: &str, dir: Option<&Path>) -> Result<tempfile::TempDir> {
+    let mut builder = tempfile::Builder::new();
+    builder.prefix(prefix);
+    let place = dir.map_or_else(|| builder.tempdir(), |dir| builder.tempdir_in(dir));
+    place.map_err(|error| BenchError::set_up("cannot make a directory", error))
+}
+
 /// The default directory of a run: `bench-results/SCENARIO-TIME`.
-#[must_use]
 pub(crate) fn default_directory(scenario: &str) -> PathBuf {
     let time = utc_now().replace([':', '-'], "").replace('T', "-").replace('Z', "");
     PathBuf::from("bench-results").join(format!("{scenario}-{time}"))

@@ -76,6 +76,14 @@ pub struct RunOptions {
     pub json: bool,
 }
 
+impl RunOptions {
+    /// Options of a run in this process, which is not pinned and leaves nothing.
+    pub(crate) fn unpinned(out: PathBuf) -> Self {
+        let server_cores = Some(Cores::default());
+        Self { server_cores, client_cores: None, out: Some(out), keep_world: false, json: true }
+    }
+}
+
 /// Connections of a closed loop by default.
 const CLOSED_CLIENTS: u32 = 64;
 /// Connections of an open loop. It needs more than a closed loop, because its requests do not wait for one
@@ -84,13 +92,11 @@ const OPEN_CLIENTS: u32 = 128;
 
 impl LoadOptions {
     /// Connections of a closed loop.
-    #[must_use]
     pub(crate) fn closed_clients(&self) -> u32 {
         self.clients.unwrap_or(CLOSED_CLIENTS)
     }
 
     /// Connections of the measured part.
-    #[must_use]
     pub(crate) fn measured_clients(&self) -> u32 {
         self.clients.unwrap_or(if self.rate.is_some() { OPEN_CLIENTS } else { CLOSED_CLIENTS })
     }

@@ -19,13 +19,14 @@ use serde_json::json;
 
 use crate::bench::BenchError;
 use crate::bench::error::Result;
-use crate::bench::load::coins::{self, Coin, Mint, Reserves};
+use crate::bench::load::coins::{self, Coin, Reserves};
 use crate::bench::load::generator::{Kind, LoadOutcome, Outgoing};
-use crate::bench::load::measure::{Description, Stage, Workload, measure};
+use crate::bench::load::measure::{Description, Stage, WITHDRAWING, Workload, measure, too_many};
 use crate::bench::load::prepared::{Job, Prepared};
 use crate::bench::load::random::Seed;
 use crate::bench::load::wire;
 use crate::bench::results::result::Run;
+use crate::bench::results::words;
 use crate::bench::scenarios::Context;
 use crate::bench::scenarios::ceiling::{CipherArgs, CoinOperation, Share};
 use crate::bench::scenarios::options::{LoadOptions, RunOptions};
@@ -295,7 +296,7 @@ impl Workload for P2p {
     fn describe(&self) -> Description {
         let cipher = self.args.cipher.cipher();
         let coins = self.args.coins;
-        let coins_text = if coins == 1 { "one coin".to_owned() } else { format!("{coins} coins") };
+        let coins_text = words::coins(coins.into());
         Description {
             scenario: "p2p",
             title: format!("p2p {cipher}, purses of {coins_text}, created and merged"),
@@ -318,8 +319,6 @@ impl Workload for P2p {
     }
 
     fn prepare(&mut self, ops: u64, stage: &mut Stage<'_>) -> Result<Vec<Prepared>> {
-        let too_many =
-            || BenchError::Usage("more than 2^32 coins: choose a shorter time or a lower rate".into());
         let (coins_each, first) = (self.args.coins, self.prepared);
         let purses = u32::try_from(ops).map_err(|_| too_many())?;
         let end = first.checked_add(purses).ok_or_else(too_many)?;
@@ -329,10 +328,7 @@ impl Workload for P2p {
         self.created.insert(first.into(), created);
         let count = purses as usize * coins_each as usize;
         let reserves = self.reserves.as_ref().expect("the set-up has made them");
-        let bar = stage.progress.bar("withdrawing coins", count as u64);
-        let mint = Mint { world: stage.world, prep_pool: stage.prep_pool, reserves, seed: &self.seed };
-        let coins = mint.coins(first * coins_each, count, |_| 0, &bar)?;
-        drop(bar);
+        let coins = stage.coins(WITHDRAWING, reserves, &self.seed, first * coins_each, count)?;
         let (denom, base_url) = (&stage.world.denoms[0], stage.world.base_url());
         let h_base_url = hash_text(&base_url);
         let bar = stage.progress.bar("preparing purses", u64::from(purses));

@@ -1,7 +1,6 @@
 //! `batzen-lab bench partitions`: the same payments on the embedded store and on PostgreSQL with a growing number
 //! of partitions, then pgbench on the same kind of server.
 
-use std::fmt::Write as _;
 use std::path::Path;
 
 use batzen_cli_support::numbers::{self, number, optional};
@@ -12,6 +11,7 @@ use super::{Context, deposit};
 use crate::bench::BenchError;
 use crate::bench::error::Result;
 use crate::bench::results::result::Run;
+use crate::bench::results::words::line;
 use crate::bench::scenarios::database::{StoreKind, StoreOptions};
 
 /// Arguments of `batzen-lab bench partitions`.
@@ -97,25 +97,22 @@ fn pay(
 pub fn summary(runs: &[Run]) -> String {
     let is_whole = |run: &&Run| run.result.parameters.get("partitions") == Some(&serde_json::json!(0));
     let whole = runs.iter().filter(|run| run.result.scenario != "pgbench").find(is_whole);
-    let mut text = format!(
-        "{:<48} {:>10} {:>6} {:>9} {:>9} {:>10}\n",
-        "", "a second", "ratio", "CPU µs", "DB µs", "statements"
-    );
+    let widths = [10, 6, 9, 9, 10];
+    let mut text = String::new();
+    line(&mut text, &" ".repeat(48), &widths, ["a second", "ratio", "CPU µs", "DB µs", "statements"]);
     for run in runs {
         let result = &run.result;
         let figure = |name: &str| result.extra.get(name).copied();
         let ratio = whole.filter(|_| result.scenario != "pgbench");
         let ratio = ratio.map(|whole| result.ops_per_s / whole.result.ops_per_s);
-        let _ = writeln!(
-            text,
-            "{:<48} {:>10} {:>6} {:>9} {:>9} {:>10}",
-            result.title,
+        let figures = [
             number(result.ops_per_s),
             ratio.map_or_else(|| "–".to_owned(), numbers::ratio),
             optional(result.cpu_us_per_op),
             optional(figure("database_cpu_us_per_op")),
             optional(figure("statements_per_op")),
-        );
+        ];
+        line(&mut text, &format!("{:<48}", result.title), &widths, figures);
     }
     text
 }

@@ -21,13 +21,14 @@ use serde_json::{Map, json};
 
 use crate::bench::BenchError;
 use crate::bench::error::Result;
-use crate::bench::load::coins::{self, Coin, Mint, Reserves};
+use crate::bench::load::coins::{self, Coin, Reserves};
 use crate::bench::load::generator::{Kind, LoadOutcome, Next, Outgoing, Script};
-use crate::bench::load::measure::{Backend, Description, Stage, Workload, measure};
+use crate::bench::load::measure::{Backend, Description, Stage, WITHDRAWING, Workload, measure, too_many};
 use crate::bench::load::prepared::{Sampling, refusal};
 use crate::bench::load::random::{Chooser, Merchants, Numbers, Seed};
 use crate::bench::load::wire;
 use crate::bench::results::result::Run;
+use crate::bench::results::words;
 use crate::bench::scenarios::Context;
 use crate::bench::scenarios::ceiling::{CipherArgs, CoinOperation, Share};
 use crate::bench::scenarios::options::{LoadOptions, RunOptions};
@@ -109,9 +110,6 @@ struct Shops {
 
 impl Shops {
     /// The shops of a run with these options.
-    ///
-    /// # Errors
-    /// When the file with the token cannot be read.
     fn of(options: &ShopOptions) -> Result<Self> {
         let only = options.merchant.as_ref().map(|server| server.path.trim_end_matches('/').to_owned());
         let token = match &options.token_file {
@@ -127,9 +125,6 @@ impl Shops {
     }
 
     /// Checks that the only shop accepts the token. Backends lock out who guesses for long.
-    ///
-    /// # Errors
-    /// The refusal.
     fn check(&self, backend: SocketAddr) -> Result<()> {
         let request = self.authorized(wire::get(&format!("{}/private/orders", self.path(0))));
         let answer =
@@ -245,7 +240,7 @@ impl Workload for Pay {
     fn describe(&self) -> Description {
         let cipher = self.args.cipher.cipher();
         let PayArgs { coins, shops, merchants, refunds, .. } = self.args;
-        let coins_text = if coins == 1 { "one coin".to_owned() } else { format!("{coins} coins") };
+        let coins_text = words::coins(coins.into());
         let mut parameters = BTreeMap::from([
             ("coins".into(), json!(coins)),
             ("shops".into(), json!(shops)),
@@ -297,8 +292,6 @@ impl Workload for Pay {
     }
 
     fn prepare(&mut self, ops: u64, stage: &mut Stage<'_>) -> Result<Vec<Customers>> {
-        let too_many =
-            || BenchError::Usage("more than 2^32 coins: choose a shorter time or a lower rate".into());
         let (coins_each, first) = (self.args.coins, self.prepared);
         let orders = u32::try_from(ops).map_err(|_| too_many())?;
         let end = first.checked_add(orders).ok_or_else(too_many)?;
@@ -306,10 +299,8 @@ impl Workload for Pay {
         self.prepared = end;
         let count = orders as usize * coins_each as usize;
         let reserves = self.reserves.as_ref().expect("the set-up has made them");
-        let bar = stage.progress.bar("withdrawing coins", count as u64);
-        let mint = Mint { world: stage.world, prep_pool: stage.prep_pool, reserves, seed: &self.seed };
-        let mut coins = mint.coins(first * coins_each, count, |_| 0, &bar)?.into_iter();
-        drop(bar);
+        let coins = stage.coins(WITHDRAWING, reserves, &self.seed, first * coins_each, count)?;
+        let mut coins = coins.into_iter();
         let terms = Arc::new(Terms {
             denom: stage.world.denoms[0].clone(),
             amount: self.amount(),

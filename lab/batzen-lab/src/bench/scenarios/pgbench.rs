@@ -73,10 +73,8 @@ pub fn run(args: &PgbenchArgs, context: &Context) -> Result<Run> {
     let store = StoreOptions {
         store: Some(StoreKind::Postgres),
         database: args.database.clone(),
-        citus: None,
-        lanes: None,
-        partitions: 0,
         postgres_set: args.postgres_set.clone(),
+        ..StoreOptions::default()
     };
     store.check()?;
     let run_dir = RunDirectory::new("pgbench", &args.run)?;
@@ -120,7 +118,8 @@ pub fn run(args: &PgbenchArgs, context: &Context) -> Result<Run> {
         ]),
         remarks: Vec::new(),
     };
-    let mut result = blank(context, &run_dir, shape, whole(transactions), transactions / per_second);
+    let mut result =
+        blank(context, &run_dir.placement, shape, transactions as u64, transactions / per_second);
     result.load = Load::Closed { clients: args.clients as usize };
     result.parameters.extend(database.parameters()?);
     result.extra.insert("latency_average_us".to_owned(), average_us);
@@ -128,11 +127,6 @@ pub fn run(args: &PgbenchArgs, context: &Context) -> Result<Run> {
     let busy = used.cpu_ns as f64 / 1e9 / result.duration_s;
     result.extra.insert("server_cores_busy".to_owned(), busy);
     let is_full = busy > 0.9 * run_dir.placement.server_count() as f64;
-    result.limited_by = if is_full { LimitedBy::Server } else { LimitedBy::Neither };
+    result.limited_by = LimitedBy::of(is_full, false);
     Ok(Run { path: run_dir.directory.clone(), result, series: Vec::new(), latency: Vec::new() })
-}
-
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count below 2^53")]
-fn whole(number: f64) -> u64 {
-    number as u64
 }

@@ -4,7 +4,6 @@ use std::fs::File;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
@@ -37,19 +36,20 @@ pub(super) struct Service {
     log: PathBuf,
 }
 
-/// The program, isolated from the caller's configuration.
-fn command(plan: &WorldPlan, arguments: &[&str]) -> Command {
-    let mut command = Command::new(&plan.program);
+/// A program in a home directory of its own, isolated from the caller's configuration.
+pub(super) fn command(program: &Path, home: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(program);
     for name in ["TALER_BASE_CONFIG", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "LISTEN_FDS", "LISTEN_PID"] {
         command.env_remove(name);
     }
-    command.env("HOME", &plan.dir).env("NO_COLOR", "1").args(arguments).stdin(Stdio::null());
+    command.env("HOME", home).env("NO_COLOR", "1").args(arguments).stdin(Stdio::null());
     command
 }
 
 /// Runs the program to completion; it must succeed.
 pub(super) fn run(plan: &WorldPlan, what: &str, arguments: &[&str]) -> Result<Output> {
-    let output = affinity::on_cores(&plan.placement.client, || command(plan, arguments).output())?
+    let mut command = command(&plan.program, &plan.dir, arguments);
+    let output = affinity::on_cores(&plan.placement.client, || command.output())?
         .map_err(|error| BenchError::set_up(what, error))?;
     if output.status.success() {
         return Ok(output);
@@ -63,12 +63,16 @@ pub(super) fn run(plan: &WorldPlan, what: &str, arguments: &[&str]) -> Result<Ou
 }
 
 impl Service {
-    /// Starts it on its cores, with its output in a file.
+    /// Starts a service of a world on its cores.
     pub(super) fn start(plan: &WorldPlan, name: &str, arguments: &[&str], cores: &[usize]) -> Result<Self> {
-        let log = plan.dir.join(format!("{name}.log"));
+        Self::spawn(name, command(&plan.program, &plan.dir, arguments), &plan.dir, cores)
+    }
+
+    /// Starts a command on its cores (all cores if the list is empty), with its output in a file of a directory.
+    pub(super) fn spawn(name: &str, mut command: Command, dir: &Path, cores: &[usize]) -> Result<Self> {
+        let log = dir.join(format!("{name}.log"));
         let file = File::create(&log).map_err(BenchError::io(&log))?;
         let out = file.try_clone().map_err(BenchError::io(&log))?;
-        let mut command = command(plan, arguments);
         command.stdout(out).stderr(file);
         let child = affinity::on_cores(cores, || command.spawn())?
             .map_err(|error| BenchError::set_up(&format!("cannot start the {name}"), error))?;
@@ -85,16 +89,30 @@ impl Service {
         address: SocketAddr,
         path: &str,
         patience: Duration,
-        interrupted: &Arc<AtomicBool>,
+        interrupted: &AtomicBool,
+    ) -> Result<()> {
+        let is_ready = || wire::call(address, &wire::get(path)).is_ok_and(|answer| answer.status == 200);
+        self.wait_until(is_ready, patience, interrupted, |name, _| {
+            format!("the {name} does not answer {path}")
+        })
+    }
+
+    /// Waits until it is ready; `silent` words the error if it takes too long, from its name and last output.
+    pub(super) fn wait_until(
+        &mut self,
+        is_ready: impl Fn() -> bool,
+        patience: Duration,
+        interrupted: &AtomicBool,
+        silent: impl FnOnce(&str, String) -> String,
     ) -> Result<()> {
         let deadline = Instant::now() + patience;
-        while !wire::call(address, &wire::get(path)).is_ok_and(|answer| answer.status == 200) {
+        while !is_ready() {
             self.still_runs()?;
             if interrupted.load(Relaxed) {
                 return Err(BenchError::Interrupted);
             }
             if Instant::now() > deadline {
-                return Err(BenchError::SetUp(format!("the {} does not answer {path}", self.name)));
+                return Err(BenchError::SetUp(silent(&self.name, last_words(&self.log))));
             }
             std::thread::sleep(PAUSE);
         }
@@ -119,7 +137,10 @@ impl Service {
 
     /// Terminates it, and waits until it has ended.
     pub(super) fn terminate(&mut self) -> Result<()> {
-        self.signal(Signal::TERM);
+        if let Some(pid) = i32::try_from(self.pid()).ok().and_then(Pid::from_raw) {
+            // It may have ended already; waiting for it will show.
+            let _ = kill_process(pid, Signal::TERM);
+        }
         let deadline = Instant::now() + END_TIME;
         loop {
             match self.child.try_wait() {
@@ -131,26 +152,13 @@ impl Service {
             }
         }
     }
-
-    /// Kills it at once if it is still running.
-    fn kill(&mut self) {
-        // It may have ended already.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-
-    fn signal(&self, signal: Signal) {
-        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
-        if let Some(pid) = pid {
-            // It may have ended already; waiting for it will show.
-            let _ = kill_process(pid, signal);
-        }
-    }
 }
 
 impl Drop for Service {
     fn drop(&mut self) {
-        self.kill();
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 

@@ -39,7 +39,6 @@ pub(crate) const REVEAL: usize = 3;
 pub(crate) const CSR: usize = 4;
 
 /// The kinds of requests of a session; those of kind `counted` complete the operations.
-#[must_use]
 pub(crate) fn kinds(counted: usize) -> Vec<Kind> {
     ["withdraw", "deposit", "melt", "reveal", "csr"]
         .into_iter()
@@ -77,21 +76,18 @@ pub(crate) struct SessionPlan {
 
 impl SessionPlan {
     /// Coins deposited.
-    #[must_use]
     pub(crate) fn deposits(&self) -> usize {
         let coins = |step: &Step| if let Step::Pay(parts) = step { parts.len() } else { 0 };
         self.steps.iter().map(coins).sum()
     }
 
     /// Coins withdrawn.
-    #[must_use]
     pub(crate) fn withdrawals(&self) -> usize {
         let coins = |step: &Step| if let Step::Withdraw(coins) = step { coins.len() } else { 0 };
         self.steps.iter().map(coins).sum()
     }
 
     /// The number of changes, and of fresh coins in all of them.
-    #[must_use]
     pub(crate) fn changes(&self) -> (usize, usize) {
         self.steps.iter().fold((0, 0), |(changes, coins), step| match step {
             Step::Change { fresh, .. } => (changes + 1, coins + fresh.len()),
@@ -156,7 +152,6 @@ pub(crate) enum Fact {
 
 impl Fact {
     /// Returns whether the signature is valid.
-    #[must_use]
     pub(crate) fn holds(&self, world: &World) -> bool {
         match self {
             Self::Deposit(message, key, signature) => {
@@ -177,9 +172,6 @@ impl Fact {
 }
 
 /// Checks the facts that were kept; returns their number.
-///
-/// # Errors
-/// The first invalid signature.
 pub(crate) fn check(scripts: Vec<Sessions>, world: &World) -> Result<u64> {
     let mut checked = 0;
     for fact in scripts.into_iter().flat_map(|script| script.facts) {
@@ -204,7 +196,6 @@ pub(crate) struct Sessions {
 
 impl Session {
     /// A session that has not begun. Its parts must match its plan.
-    #[must_use]
     pub(crate) fn new(number: u64, session_plan: Arc<SessionPlan>, coins: Vec<CoinState>) -> Self {
         Self {
             number,
@@ -221,9 +212,6 @@ impl Session {
     }
 
     /// Makes the signatures and changes of all coins whose keys are known.
-    ///
-    /// # Errors
-    /// When a key of the exchange is bad.
     pub(crate) fn prepare(
         &mut self,
         denoms: &[Denom],
@@ -278,7 +266,6 @@ impl CoinState {
 
 impl Sessions {
     /// Divides sessions among threads, each with up to `clients` connections.
-    #[must_use]
     pub(crate) fn share(
         sessions: Vec<Session>,
         threads: usize,

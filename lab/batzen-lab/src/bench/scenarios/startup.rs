@@ -105,10 +105,7 @@ fn ms(duration: Duration) -> f64 {
 
 fn measure(args: &StartupArgs, context: &Context) -> Result<Startup> {
     let cipher = args.cipher.cipher();
-    let place = tempfile::Builder::new()
-        .prefix("batzen-startup-")
-        .tempdir()
-        .map_err(|error| BenchError::set_up("cannot make a directory", error))?;
+    let place = super::temporary("batzen-startup-", None)?;
     let placement = Placement { server: Vec::new(), client: Vec::new(), all: Vec::new(), remark: None };
     let database = Database::start(&args.store, &placement)?.map(Arc::new);
     let plan = WorldPlan {

@@ -9,17 +9,18 @@ use batzen_protocol::{Money, Timestamp};
 use batzen_store::embedded::{EmbeddedStore, Options};
 use batzen_store::{ChangeSet, CommitOutcome, Store, StoreError};
 use batzen_tables::exchange::{
-    ALL, CoinKey, CoinRow, Coins, DenomSerial, DepositKey, DepositRow, DepositTarget, Deposits,
+    ALL, CoinKey, CoinRow, Coins, DenomSerial, DepositKey, DepositRow, DepositTarget, Deposits, PaytoHash,
     ready_position,
 };
 use clap::Args;
 use serde_json::json;
 
 use super::Context;
-use super::workers::{PseudoRandom, RunDirectory, Shape, blank, money};
+use super::workers::{RunDirectory, Shape, blank, money};
 use crate::bench::BenchError;
 use crate::bench::load::affinity::on_cores;
 use crate::bench::load::procfs::own_threads_ns;
+use crate::bench::load::random::Numbers;
 use crate::bench::results::result::{BytesPerOp, LimitedBy, Run};
 use crate::bench::scenarios::options::RunOptions;
 
@@ -85,7 +86,7 @@ pub fn run(args: &StoreArgs, context: &Context) -> Result<Run, BenchError> {
         ]),
         remarks: vec!["one thread, without rules, lane and HTTP; CPU time is that thread's alone".to_owned()],
     };
-    let mut result = blank(context, &run_dir, shape, rows, wall_s);
+    let mut result = blank(context, &run_dir.placement, shape, rows, wall_s);
     result.limited_by = LimitedBy::Server;
     result.cpu_us_per_op = Some(cpu_s * 1e6 / rows as f64);
     let per_deposit = |bytes: u64| bytes as f64 / args.deposits as f64;
@@ -107,10 +108,10 @@ fn cpu_s() -> f64 {
 
 fn phases(args: &StoreArgs, run_dir: &RunDirectory) -> Result<(Vec<Phase>, u64), StoreError> {
     let store = Store::new(EmbeddedStore::open(run_dir.world.join("store"), ALL, Options::default())?);
-    let mut random = PseudoRandom::new(args.seed);
+    let mut random = Numbers::new(args.seed);
     let merchants: Vec<DepositTarget> = (0..args.merchants)
         .map(|_| DepositTarget {
-            h_payto: batzen_tables::exchange::PaytoHash::from_bytes(random.bytes()),
+            h_payto: PaytoHash::from_bytes(random.bytes()),
             merchant_pub: EddsaPublicKey::from_bytes(random.bytes()),
         })
         .collect();
@@ -192,37 +193,39 @@ fn commit(store: &Store, changes: &ChangeSet) -> Result<(), StoreError> {
     }
 }
 
-fn insert(changes: &mut ChangeSet, target: &DepositTarget, random: &mut PseudoRandom) {
+fn insert(changes: &mut ChangeSet, target: &DepositTarget, random: &mut Numbers) {
     let coin_pub = EddsaPublicKey::from_bytes(random.bytes());
+    changes.insert::<Coins>(&CoinKey { coin_pub }, &coin_row(random));
+    let h_contract_terms = HashCode::from_bytes(random.bytes());
+    let key = DepositKey { coin_pub, merchant_pub: target.merchant_pub, h_contract_terms };
+    changes.insert::<Deposits>(&key, &deposit_row(target.h_payto, None, random));
+}
+
+/// A coin that was spent.
+pub(super) fn coin_row(random: &mut Numbers) -> CoinRow {
+    CoinRow {
+        denom: DenomSerial(1),
+        h_age: None,
+        denom_sig: DenomSignature::Rsa(random.bytes::<256>().to_vec()),
+        remaining: Money::ZERO,
+        zombie: false,
+    }
+}
+
+/// A deposit for an account, aggregated into a transfer or open.
+pub(super) fn deposit_row(h_payto: PaytoHash, wtid: Option<Wtid>, random: &mut Numbers) -> DepositRow {
     let due = Timestamp::from_secs(1_800_000_000);
-    changes.insert::<Coins>(
-        &CoinKey { coin_pub },
-        &CoinRow {
-            denom: DenomSerial(1),
-            h_age: None,
-            denom_sig: DenomSignature::Rsa(random.bytes::<256>().to_vec()),
-            remaining: Money::ZERO,
-            zombie: false,
-        },
-    );
-    changes.insert::<Deposits>(
-        &DepositKey {
-            coin_pub,
-            merchant_pub: target.merchant_pub,
-            h_contract_terms: HashCode::from_bytes(random.bytes()),
-        },
-        &DepositRow {
-            denom: DenomSerial(1),
-            amount: money("1.5"),
-            wallet_time: due,
-            exchange_time: due,
-            refund_deadline: due,
-            wire_deadline: due,
-            wire_salt: WireSalt::from_bytes([7; 16]),
-            h_payto: target.h_payto,
-            coin_sig: EddsaSignature::from_bytes(random.bytes()),
-            refunded: Money::ZERO,
-            wtid: None,
-        },
-    );
+    DepositRow {
+        denom: DenomSerial(1),
+        amount: money("1.5"),
+        wallet_time: due,
+        exchange_time: due,
+        refund_deadline: due,
+        wire_deadline: due,
+        wire_salt: WireSalt::from_bytes([7; 16]),
+        h_payto,
+        coin_sig: EddsaSignature::from_bytes(random.bytes()),
+        refunded: Money::ZERO,
+        wtid,
+    }
 }

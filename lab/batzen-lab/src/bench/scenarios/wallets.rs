@@ -12,15 +12,15 @@ use batzen_crypto::ExchangeWithdrawValues;
 use clap::Args;
 use serde_json::{Value, json};
 
-use crate::bench::BenchError;
 use crate::bench::error::Result;
 use crate::bench::load::change::Terms;
-use crate::bench::load::coins::{self, Mint, Planchet, Reserves};
+use crate::bench::load::coins::{self, Planchet, Reserves};
 use crate::bench::load::generator::LoadOutcome;
-use crate::bench::load::measure::{Description, Stage, Workload, measure};
+use crate::bench::load::measure::{Description, Stage, WITHDRAWING, Workload, measure, too_many};
 use crate::bench::load::payments::Payments;
 use crate::bench::load::random::{Merchants, Numbers, Seed};
 use crate::bench::results::result::Run;
+use crate::bench::results::words;
 use crate::bench::scenarios::Context;
 use crate::bench::scenarios::ceiling::{Cipher, CipherArgs, CoinOperation, Share};
 use crate::bench::scenarios::options::{LoadOptions, RunOptions};
@@ -112,11 +112,7 @@ pub fn run_refresh(args: &RefreshArgs, context: &Context) -> Result<Run> {
 /// As `measure`.
 pub fn run_mixed(args: &MixedArgs, context: &Context) -> Result<Run> {
     let cipher = args.cipher.cipher();
-    let merchants = match args.merchants {
-        Merchants::Uniform => "",
-        Merchants::One => ", one merchant",
-        Merchants::Zipf => ", merchants by Zipf's law",
-    };
+    let merchants = args.merchants.title();
     let described = Described {
         scenario: "mixed",
         title: format!("mixed {cipher}: withdraw, pay and take change{merchants}"),
@@ -149,7 +145,7 @@ pub(super) fn cycle(
         denoms: vec![2; batch],
         steps: vec![Step::Withdraw(0..batch), Step::Pay((0..batch).map(|coin| (coin, 1)).collect())],
     };
-    let coins = if batch == 1 { "one coin".to_owned() } else { format!("{batch} coins") };
+    let coins = words::coins(batch as u64);
     let described = Described {
         scenario: "cycle",
         title: format!("cycle {cipher}: withdraw and deposit, {coins} a request"),
@@ -286,12 +282,8 @@ impl Wallets {
         let number = self.sessions;
         self.sessions += 1;
         let first_coin = self.coins;
-        self.coins = u32::try_from(session_plan.denoms.len())
-            .ok()
-            .and_then(|coins| first_coin.checked_add(coins))
-            .ok_or_else(|| {
-                BenchError::Usage("more than 2^32 coins: choose a shorter time or a lower rate".into())
-            })?;
+        let coins = u32::try_from(session_plan.denoms.len()).ok();
+        self.coins = coins.and_then(|coins| first_coin.checked_add(coins)).ok_or_else(too_many)?;
         let terms = session_plan
             .steps
             .iter()
@@ -369,15 +361,8 @@ impl Wallets {
             return Ok(());
         }
         let reserves = self.reserves.as_ref().expect("the set-up has made them");
-        let bar = stage.progress.bar("withdrawing coins", drafts.len() as u64);
-        let mint = Mint {
-            world: stage.world,
-            prep_pool: stage.prep_pool,
-            reserves,
-            seed: &self.seed.part("initial"),
-        };
         let Some(first) = drafts.first().map(|draft| draft.session.number as u32) else { return Ok(()) };
-        let coins = mint.coins(first, drafts.len(), |_| 0, &bar)?;
+        let coins = stage.coins(WITHDRAWING, reserves, &self.seed.part("initial"), first, drafts.len())?;
         for (draft, coin) in drafts.iter_mut().zip(coins) {
             draft.session.coins[0] = CoinState::Coin(coin);
         }

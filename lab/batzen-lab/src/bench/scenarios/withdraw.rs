@@ -11,15 +11,16 @@ use crate::bench::BenchError;
 use crate::bench::error::Result;
 use crate::bench::load::coins::{self, Planchet, Reserves};
 use crate::bench::load::generator::{Kind, LoadOutcome, Outgoing};
-use crate::bench::load::measure::{Description, Stage, Workload, measure};
+use crate::bench::load::measure::{Description, Stage, Workload, measure, too_many};
 use crate::bench::load::prepared::{Job, Prepared};
 use crate::bench::load::progress::Progress;
 use crate::bench::load::random::Seed;
 use crate::bench::results::result::Run;
+use crate::bench::results::words;
 use crate::bench::scenarios::Context;
 use crate::bench::scenarios::ceiling::{Cipher, CipherArgs, CoinOperation, Share};
 use crate::bench::scenarios::options::{LoadOptions, RunOptions};
-use crate::bench::scenarios::world::{CoinKind, World, send_all};
+use crate::bench::scenarios::world::{CoinKind, World};
 
 /// Value of a coin.
 const VALUE: u64 = 1;
@@ -79,13 +80,8 @@ impl Withdraw {
         if self.cipher() != Cipher::Cs {
             return Ok(vec![ExchangeWithdrawValues::Rsa; indices.len()]);
         }
-        let denom = &world.denoms[0];
         let bar = progress.bar("asking for R values", indices.len() as u64);
-        let requests =
-            indices.into_iter().map(|index| coins::csr_request(&self.seed, index, denom)).collect();
-        let plan = world.set_up_plan(world.exchange_address);
-        let answers = send_all(&plan, requests, "ask for R values", &bar, world.interrupted())?;
-        answers.iter().map(|answer| coins::csr_answer(answer)).collect()
+        coins::r_values(&self.seed, indices, world, &bar)
     }
 }
 
@@ -94,7 +90,7 @@ impl Workload for Withdraw {
 
     fn describe(&self) -> Description {
         let (cipher, batch) = (self.cipher(), self.args.batch);
-        let coins = if batch == 1 { "one coin".to_owned() } else { format!("{batch} coins") };
+        let coins = words::coins(batch.into());
         Description {
             scenario: "withdraw",
             title: format!("withdraw {cipher}, {coins} a request"),
@@ -121,10 +117,8 @@ impl Workload for Withdraw {
         let batch = self.args.batch as usize;
         let jobs = usize::try_from(ops).unwrap_or(usize::MAX).div_ceil(batch);
         let first = self.prepared;
-        self.prepared =
-            u32::try_from(jobs * batch).ok().and_then(|coins| first.checked_add(coins)).ok_or_else(|| {
-                BenchError::Usage("more than 2^32 coins: choose a shorter time or a lower rate".into())
-            })?;
+        let end = u32::try_from(jobs * batch).ok().and_then(|coins| first.checked_add(coins));
+        self.prepared = end.ok_or_else(too_many)?;
         let values = self.values((first..).take(jobs * batch).collect(), stage.progress, stage.world)?;
         let reserves = self.reserves.as_ref().expect("the set-up has made them");
         let denom = &stage.world.denoms[0];

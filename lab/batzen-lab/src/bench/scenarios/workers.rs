@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -26,10 +25,11 @@ use crate::bench::error::Result;
 use crate::bench::load::affinity::{Placement, on_cores};
 use crate::bench::load::procfs::{CpuTime, resident_bytes};
 use crate::bench::results::machine::Machine;
-use crate::bench::results::result::{BytesPerOp, LimitedBy, Load, Run, RunResult, SCHEMA, Sample, utc_now};
+use crate::bench::results::result::{BytesPerOp, LimitedBy, Run, RunResult, SCHEMA, Sample, utc_now};
 use crate::bench::scenarios::database::{self, Database, StoreOptions};
 use crate::bench::scenarios::options::RunOptions;
-use crate::bench::scenarios::world::free_port;
+use crate::bench::scenarios::service::{self, Service};
+use crate::bench::scenarios::world::{free_port, local};
 
 /// The currency of the scenarios.
 const CURRENCY: &str = "EUR";
@@ -40,55 +40,17 @@ const READY: Duration = Duration::from_secs(60);
 /// Interval between samples of the series.
 const TICK: Duration = Duration::from_millis(250);
 
-/// Pseudo-random bytes for rows that must differ but need not be secret (SplitMix64, Steele, Lea and Flood).
-#[derive(Clone, Debug)]
-pub(crate) struct PseudoRandom(u64);
-
-impl PseudoRandom {
-    /// Starts with this seed.
-    #[must_use]
-    pub(crate) fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15))
-    }
-
-    /// The next number.
-    pub(crate) fn number(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    /// The next bytes.
-    pub(crate) fn bytes<const N: usize>(&mut self) -> [u8; N] {
-        let mut bytes = [0; N];
-        for part in bytes.chunks_mut(8) {
-            part.copy_from_slice(&self.number().to_le_bytes()[..part.len()]);
-        }
-        bytes
-    }
-}
-
 /// The currency of the scenarios.
-///
-/// # Panics
-/// Never: it is a constant.
-#[must_use]
 pub(crate) fn currency() -> Currency {
     CURRENCY.parse().expect("a currency")
 }
 
 /// An amount in that currency.
-///
-/// # Panics
-/// When `text` is not an amount, which is a programming error.
-#[must_use]
 pub(crate) fn money(text: &str) -> Money {
     text.parse().expect("an amount")
 }
 
 /// The payto URI of an account at the bank.
-#[must_use]
 pub(crate) fn payto(account: &str) -> String {
     format!("payto://x-taler-bank/localhost/{account}?receiver-name={account}")
 }
@@ -106,9 +68,6 @@ pub(crate) struct RunDirectory {
 
 impl RunDirectory {
     /// Creates the directory.
-    ///
-    /// # Errors
-    /// When it cannot be created or contains a result, or the cores cannot be used.
     pub(crate) fn new(scenario: &str, options: &RunOptions) -> Result<Self> {
         let placement = Placement::choose(options.server_cores.as_ref(), options.client_cores.as_ref())?;
         let directory = options.out.clone().unwrap_or_else(|| super::default_directory(scenario));
@@ -128,64 +87,35 @@ impl Drop for RunDirectory {
     }
 }
 
-/// A bank in a separate process. It ends when this is dropped.
+/// A bank in a separate process. It ends when this is dropped; everything it has acknowledged is durable.
 pub(crate) struct BankProcess {
-    child: Child,
+    service: Service,
     port: u16,
 }
 
 impl BankProcess {
     /// Starts a bank on the client's cores, with its store in `data`.
-    ///
-    /// # Errors
-    /// When it does not start.
     pub(crate) fn start(context: &Context, run_dir: &RunDirectory, data: &Path) -> Result<Self> {
         let port = free_port()?;
-        let log = run_dir.world.join("bank.log");
-        let log = std::fs::File::create(&log).map_err(BenchError::io(&log))?;
-        let mut command = Command::new(&context.program);
-        command
-            .args(["bank", "serve", "--currency", CURRENCY, "--bind", "127.0.0.1", "--port"])
-            .arg(port.to_string())
-            .arg("--data")
-            .arg(data)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(log);
-        let child = on_cores(&run_dir.placement.client, || command.spawn())?
-            .map_err(|error| BenchError::set_up("the bank does not start", error))?;
-        let mut bank = Self { child, port };
-        let begin = Instant::now();
-        while std::net::TcpStream::connect(("127.0.0.1", port)).is_err() {
-            if let Ok(Some(status)) = bank.child.try_wait() {
-                return Err(BenchError::set_up("the bank ended", status));
-            }
-            if begin.elapsed() > READY {
-                return Err(BenchError::SetUp("the bank does not answer".to_owned()));
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        Ok(bank)
+        let words = ["bank", "serve", "--currency", CURRENCY, "--bind", "127.0.0.1"];
+        let mut command = service::command(&context.program, &run_dir.world, &words);
+        command.args(["--port", &port.to_string(), "--data"]).arg(data);
+        let mut service = Service::spawn("bank", command, &run_dir.world, &run_dir.placement.client)?;
+        let is_ready = || std::net::TcpStream::connect(local(port)).is_ok();
+        service.wait_until(is_ready, READY, &context.interrupted, |name, _| {
+            format!("the {name} does not answer")
+        })?;
+        Ok(Self { service, port })
     }
 
     /// Its process id.
-    #[must_use]
     pub(crate) fn pid(&self) -> u32 {
-        self.child.id()
+        self.service.pid()
     }
 
     /// Base URL of the wire gateway of the exchange's account.
-    #[must_use]
     pub(crate) fn gateway(&self) -> String {
         format!("http://127.0.0.1:{}/taler-wire-gateway/exchange/", self.port)
-    }
-}
-
-impl Drop for BankProcess {
-    fn drop(&mut self) {
-        // Everything it has acknowledged is durable.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 
@@ -201,9 +131,6 @@ pub(crate) struct InProcessExchange {
 impl InProcessExchange {
     /// Starts it on a database, or on the embedded store. Its only denomination, number 1, is worth 10 and
     /// has a deposit fee of 0.01.
-    ///
-    /// # Errors
-    /// When it does not start.
     pub(crate) fn start(run_dir: &RunDirectory, gateway: String, database: Option<Database>) -> Result<Self> {
         let cores = run_dir.placement.server.clone();
         let threads = run_dir.placement.server_count();
@@ -240,24 +167,16 @@ impl InProcessExchange {
     }
 
     /// The exchange.
-    ///
-    /// # Panics
-    /// Never: it exists until this is dropped.
-    #[must_use]
     pub(crate) fn app(&self) -> &Arc<Exchange> {
         self.exchange.as_ref().expect("it ends with this").app()
     }
 
     /// A batcher in addition to the lane, which is idle while the set-up fills the store.
-    #[must_use]
     pub(crate) fn filler(&self) -> Batcher<ExchangeRules> {
         Batcher::new(Arc::clone(&self.app().core.rules), self.app().core.store.clone())
     }
 
     /// Runs a worker until it is idle.
-    ///
-    /// # Errors
-    /// The worker's error.
     pub(crate) fn run<F>(&self, work: impl FnOnce(Arc<Exchange>) -> F) -> Result<F::Output>
     where
         F: Future + Send + 'static,
@@ -269,9 +188,6 @@ impl InProcessExchange {
 
     /// Writes a checkpoint of the indexes, or updates the database's statistics, so that this does not happen
     /// during the measured part.
-    ///
-    /// # Errors
-    /// When the disk fails.
     pub(crate) fn settle(&self) -> Result<()> {
         self.database.as_ref().map_or(Ok(()), Database::settle)?;
         self.app().core.store.checkpoint().map_err(|error| BenchError::set_up("no checkpoint", error))
@@ -331,9 +247,6 @@ type FillBank<'a> = &'a dyn Fn(&Path) -> Result<()>;
 
 impl<'a> WorkerRun<'a> {
     /// Starts an exchange, and before it a bank whose store `fill_bank` prepares, unless the worker needs none.
-    ///
-    /// # Errors
-    /// When one of them does not start.
     pub(crate) fn start(
         scenario: &str,
         options: &WorkerOptions,
@@ -425,21 +338,14 @@ impl<'a> WorkerRun<'a> {
             ("sync_us_per_op".to_owned(), per_op(growth(|stats| stats.sync_us_total))),
         ]);
         extra.extend(client_busy.map(|busy| ("client_cores_busy".to_owned(), busy)));
-        let mut result = blank(context, run_dir, shape, ops, seconds);
+        let mut result = blank(context, &run_dir.placement, shape, ops, seconds);
         result.started = started;
-        result.limited_by = match (server_full, client_full) {
-            (true, _) => LimitedBy::Server,
-            (false, true) => LimitedBy::Client,
-            (false, false) => LimitedBy::Neither,
-        };
+        result.limited_by = LimitedBy::of(server_full, client_full);
         result.bytes_per_op = Some(BytesPerOp {
             disk: per_op(growth(|stats| stats.written_bytes_total)),
             ram: per_op(resident_bytes(own) as f64 - resident as f64),
         });
-        result.cpu_us_per_op = Some(per_op(after.total_ns() as f64 / 1e3));
-        let by_role =
-            after.by_role_ns.iter().map(|(role, ns)| ((*role).to_owned(), per_op(*ns as f64 / 1e3)));
-        result.cpu_us_per_op_by_stage = by_role.collect();
+        result.set_cpu(&after);
         result.client_cpu_us_per_op = client_ns.map(|ns| per_op(ns as f64 / 1e3));
         result.extra = extra;
         if let (Some(database), Some(used)) = (&in_process.database, used) {
@@ -454,13 +360,13 @@ impl<'a> WorkerRun<'a> {
 /// A result filled with everything that is already known.
 pub(crate) fn blank(
     context: &Context,
-    run_dir: &RunDirectory,
+    placement: &Placement,
     shape: Shape,
     ops: u64,
     seconds: f64,
 ) -> RunResult {
     let mut remarks = shape.remarks;
-    remarks.extend(run_dir.placement.remark.clone());
+    remarks.extend(placement.remark.clone());
     if cfg!(debug_assertions) {
         remarks.push("a debug build: the figures say nothing about speed".to_owned());
     }
@@ -471,31 +377,18 @@ pub(crate) fn blank(
         command: context.command.clone(),
         parameters: shape.parameters,
         machine: Machine::detect(),
-        server_cores: run_dir.placement.server.clone(),
-        client_cores: run_dir.placement.client.clone(),
+        server_cores: placement.server.clone(),
+        client_cores: placement.client.clone(),
         version: context.version.clone(),
         commit: context.commit.clone(),
         started: utc_now(),
         duration_s: seconds,
-        load: Load::Closed { clients: 1 },
         unit: shape.unit.to_owned(),
         ops,
-        ops_per_s: ops as f64 / seconds,
+        ops_per_s: if seconds > 0.0 { ops as f64 / seconds } else { 0.0 },
         requests: ops,
-        errors: BTreeMap::new(),
-        ceiling_ops_per_s: None,
-        efficiency: None,
-        ceiling_parts: Vec::new(),
-        limited_by: LimitedBy::Neither,
-        latency: None,
-        bytes_per_op: None,
-        cpu_us_per_op: None,
-        cpu_us_per_op_by_stage: BTreeMap::new(),
-        client_cpu_us_per_op: None,
-        batch_sizes: BTreeMap::new(),
-        kinds: BTreeMap::new(),
-        extra: BTreeMap::new(),
         remarks,
+        ..RunResult::default()
     }
 }
 

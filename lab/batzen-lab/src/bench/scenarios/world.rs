@@ -21,7 +21,7 @@ use crate::bench::load::wire;
 use crate::bench::scenarios::auditor::{Auditor, AuditorState, StreamKeys};
 use crate::bench::scenarios::ceiling::Cipher;
 use crate::bench::scenarios::database::Database;
-use crate::bench::scenarios::merchant::Merchant;
+use crate::bench::scenarios::merchant;
 use crate::bench::scenarios::service::{self, PAUSE, Service};
 use crate::bench::scenarios::target::Target;
 
@@ -91,7 +91,7 @@ pub(crate) struct World {
     bank: Option<Service>,
     /// The first runs the workers, if any.
     exchanges: Vec<Service>,
-    merchant: Option<Merchant>,
+    merchant: Option<Service>,
     /// Where the merchant backend listens, also if it ran already.
     merchant_address: Option<SocketAddr>,
     auditor: Option<Auditor>,
@@ -114,31 +114,22 @@ pub(crate) struct World {
 }
 
 /// The currency of the world.
-///
-/// # Panics
-/// Never: it is a constant.
-#[must_use]
 pub(crate) fn currency() -> Currency {
     CURRENCY.parse().expect("a constant currency")
 }
 
 /// An amount of this many whole units of the currency.
-#[must_use]
 pub(crate) fn units(value: u64) -> Amount {
     Money::new(value, 0).unwrap_or(Money::MAX).of(currency())
 }
 
 /// The clock of the machine.
-#[must_use]
 pub(crate) fn now() -> Timestamp {
     Timestamp::from_system_time(std::time::SystemTime::now())
 }
 
 impl World {
     /// Starts bank and exchange, and waits until the exchange is usable.
-    ///
-    /// # Errors
-    /// When a service does not start, or ends.
     pub(crate) fn start(plan: WorldPlan, progress: &Progress) -> Result<Self> {
         let bank_port = free_port()?;
         let ports: Vec<u16> = (0..plan.nodes.max(1)).map(|_| free_port()).collect::<Result<_, _>>()?;
@@ -230,9 +221,6 @@ impl World {
     }
 
     /// The world around a bank and an exchange that run already.
-    ///
-    /// # Errors
-    /// When the exchange does not answer, or its coins are not those of the plan.
     pub(crate) fn around(plan: WorldPlan, target: Target<'_>) -> Result<Self> {
         let Target { exchange, gateway } = target;
         let mut world = Self {
@@ -277,26 +265,21 @@ impl World {
     }
 
     /// The addresses of the processes whose metrics are known to be those of all: none, if they run elsewhere.
-    #[must_use]
     pub(crate) fn metrics_addresses(&self) -> Vec<SocketAddr> {
         if self.bank.is_some() { self.exchange_addresses.clone() } else { Vec::new() }
     }
 
     /// The exchange's processes.
-    #[must_use]
     pub(crate) fn exchange_pids(&self) -> Vec<u32> {
         self.exchanges.iter().map(Service::pid).collect()
     }
 
     /// Starts a merchant backend that accepts the coins of this exchange.
-    ///
-    /// # Errors
-    /// When it does not start.
     pub(crate) fn open_merchant(&mut self, progress: &Progress) -> Result<()> {
         let spinner = progress.waiting("starting the merchant backend");
         let master_pub = self.keys()?.master_public_key;
-        let merchant = Merchant::start(&self.plan, &self.base_url(), &master_pub)?;
-        self.use_merchant(merchant.address);
+        let (merchant, address) = merchant::start(&self.plan, &self.base_url(), &master_pub)?;
+        self.use_merchant(address);
         self.merchant = Some(merchant);
         drop(spinner);
         Ok(())
@@ -308,62 +291,47 @@ impl World {
     }
 
     /// The process of the merchant backend, if there is one.
-    #[must_use]
     pub(crate) fn merchant_pid(&self) -> Option<u32> {
-        self.merchant.as_ref().map(Merchant::pid)
+        self.merchant.as_ref().map(Service::pid)
     }
 
     /// The address of the merchant backend, if there is one.
-    #[must_use]
     pub(crate) const fn merchant_address(&self) -> Option<SocketAddr> {
         self.merchant_address
     }
 
     /// The auditor, if there is one.
-    #[must_use]
     pub(crate) fn auditor(&self) -> Option<&Auditor> {
         self.auditor.as_ref()
     }
 
     /// Returns the progress of the auditor, if there is one.
-    ///
-    /// # Errors
-    /// When it does not answer.
     pub(crate) fn auditor_state(&self) -> Result<Option<AuditorState>> {
         self.auditor.as_ref().map(Auditor::state).transpose()
     }
 
     /// Waits until the auditor has checked everything, if there is one. Returns how many findings are open, and how
     /// long it took in seconds.
-    ///
-    /// # Errors
-    /// When it does not answer, or does not catch up.
     pub(crate) fn auditor_catches_up(&mut self) -> Result<Option<(u64, f64)>> {
         self.auditor.as_mut().map(Auditor::catch_up).transpose()
     }
 
     /// The addresses that receive the load: the merchant backend's, or those of the exchange.
-    #[must_use]
     pub(crate) fn loaded_addresses(&self) -> Vec<SocketAddr> {
         self.merchant_address.map_or_else(|| self.exchange_addresses.clone(), |address| vec![address])
     }
 
     /// The exchange's public URL, which signatures of wallets contain.
-    #[must_use]
     pub(crate) fn base_url(&self) -> String {
         self.base_url.clone()
     }
 
     /// The database of the exchange, if it has one.
-    #[must_use]
     pub(crate) fn database(&self) -> Option<&Arc<Database>> {
         self.plan.database.as_ref()
     }
 
     /// The answer of the exchange at `/keys`.
-    ///
-    /// # Errors
-    /// When the exchange does not answer, or the answer is malformed.
     pub(crate) fn keys(&self) -> Result<KeysResponse> {
         let answer = call(self.exchange_address, "read /keys", &wire::get("/keys"))?;
         serde_json::from_slice(&answer.body)
@@ -395,9 +363,6 @@ impl World {
     }
 
     /// Pays `amount` into every reserve, through the bank and the exchange's wirewatch.
-    ///
-    /// # Errors
-    /// When the bank refuses, or the exchange does not see the money.
     pub(crate) fn fund(
         &mut self,
         reserves: &[EddsaPublicKey],
@@ -457,9 +422,6 @@ impl World {
     }
 
     /// Runs a worker of the exchange until it has nothing left to do.
-    ///
-    /// # Errors
-    /// When it fails.
     pub(crate) fn run_worker(&self, worker: &str) -> Result<()> {
         let conf = self.config.to_string_lossy().into_owned();
         service::run(&self.plan, &format!("the {worker}"), &["exchange", worker, "-c", &conf, "--test"])
@@ -467,7 +429,6 @@ impl World {
     }
 
     /// A plan for load that belongs to the set-up; it runs until nothing is left to do.
-    #[must_use]
     pub(crate) fn set_up_plan(&self, server: SocketAddr) -> Plan {
         Plan {
             servers: vec![server],
@@ -481,7 +442,6 @@ impl World {
     }
 
     /// Becomes true when the user interrupts the run.
-    #[must_use]
     pub(crate) fn interrupted(&self) -> &Arc<AtomicBool> {
         &self.plan.interrupted
     }
@@ -495,22 +455,19 @@ impl World {
             return Err(BenchError::Interrupted);
         }
         self.bank.as_mut().map_or(Ok(()), Service::still_runs)?;
-        self.merchant.as_mut().map_or(Ok(()), Merchant::still_runs)?;
-        self.auditor.as_mut().map_or(Ok(()), Auditor::still_runs)?;
+        self.merchant.as_mut().map_or(Ok(()), Service::still_runs)?;
+        self.auditor.as_mut().map_or(Ok(()), |auditor| auditor.service.still_runs())?;
         self.exchanges.iter_mut().try_for_each(Service::still_runs)
     }
 
     /// Ends the services and has the exchange draw up its balance sheet. Returns whether the books balance; none if it
     /// goes on.
-    ///
-    /// # Errors
-    /// When a service does not end cleanly.
     pub(crate) fn finish(mut self, progress: &Progress) -> Result<Option<bool>> {
         self.still_runs()?;
         let Some(mut bank) = self.bank.take() else { return Ok(None) };
         let spinner = progress.waiting("ending the services and drawing up the balance sheet");
-        self.merchant.as_mut().map_or(Ok(()), Merchant::terminate)?;
-        self.auditor.as_mut().map_or(Ok(()), Auditor::terminate)?;
+        self.merchant.as_mut().map_or(Ok(()), Service::terminate)?;
+        self.auditor.as_mut().map_or(Ok(()), |auditor| auditor.service.terminate())?;
         self.exchanges.iter_mut().rev().try_for_each(Service::terminate)?;
         bank.terminate()?;
         let conf = self.config.to_string_lossy().into_owned();
@@ -565,7 +522,7 @@ fn find(keys: &KeysResponse, kind: CoinKind) -> Option<Denom> {
 }
 
 /// Sends a request that must succeed.
-fn call(server: SocketAddr, what: &str, request: &[u8]) -> Result<wire::Answer> {
+pub(super) fn call(server: SocketAddr, what: &str, request: &[u8]) -> Result<wire::Answer> {
     let answer = wire::call(server, request).map_err(|error| BenchError::set_up(what, error))?;
     if (200..300).contains(&answer.status) {
         Ok(answer)
@@ -576,9 +533,6 @@ fn call(server: SocketAddr, what: &str, request: &[u8]) -> Result<wire::Answer> 
 }
 
 /// Sends requests that must all succeed. Returns the bodies of the answers in the order of the requests.
-///
-/// # Errors
-/// The first request that fails, with the server's answer.
 pub(crate) fn send_all(
     plan: &Plan,
     requests: Vec<Vec<u8>>,

@@ -65,9 +65,6 @@ impl Merchant {
 
     /// Makes an offer. It can be refunded until `refundable_until`; at that time, or soon after, the exchange
     /// pays.
-    ///
-    /// # Errors
-    /// Never for these contracts.
     pub(crate) fn sell(
         &self,
         exchange: &str,
@@ -103,9 +100,6 @@ impl Merchant {
 
     /// Checks a receipt: confirmed by a signing key of the exchange, for this contract and account, for the
     /// whole price.
-    ///
-    /// # Errors
-    /// The first fault of the receipt.
     pub(crate) fn check(
         &self,
         sale: Sale,
@@ -143,9 +137,6 @@ impl Merchant {
     }
 
     /// Refunds up to `amount` (everything if `None`), and records it.
-    ///
-    /// # Errors
-    /// When it cannot be refunded in parts above the refund fee.
     pub(crate) fn refund(
         &self,
         paid: &mut Paid,

@@ -109,9 +109,6 @@ impl Report {
     }
 
     /// Prints the results: all of them for programs, the balance sheet for people.
-    ///
-    /// # Errors
-    /// When standard output fails.
     pub(crate) fn results(&self, sheet: Option<&BalanceSheet>, world: &World) -> anyhow::Result<()> {
         let mut out = std::io::stdout().lock();
         if self.json {
@@ -136,9 +133,6 @@ impl Report {
     }
 
     /// Prints what to try next.
-    ///
-    /// # Errors
-    /// When standard output fails.
     pub(crate) fn print_next_steps(&self, world: &World) -> anyhow::Result<()> {
         if self.json {
             return Ok(());
@@ -184,9 +178,6 @@ backend {merchant}, whose instance default with the token {SANDBOX_TOKEN} is you
     }
 
     /// Prints the balance sheet after the services were used, and what happens to the wallets.
-    ///
-    /// # Errors
-    /// When standard output fails.
     pub(crate) fn last_results(
         &self,
         sheet: Result<&BalanceSheet, &anyhow::Error>,

@@ -62,9 +62,6 @@ pub(crate) struct Shops {
 
 impl Shops {
     /// Starts the backend, opens its shops and their bank accounts, and starts the bookshop.
-    ///
-    /// # Errors
-    /// When a port is in use, or a store is damaged.
     pub(crate) async fn start(at: Surroundings<'_>, port: u16, shop_port: u16) -> anyhow::Result<Self> {
         let Surroundings { dir, books, currency, exchange, bank_url, client } = at;
         let store = books.store_config(&dir.join("merchant"));
@@ -112,9 +109,6 @@ impl Shops {
     }
 
     /// Ends the bookshop and its backend.
-    ///
-    /// # Errors
-    /// When the backend's store cannot be closed cleanly.
     pub(crate) async fn shutdown(self) -> anyhow::Result<()> {
         self.shop.shutdown().await;
         self.backend.shutdown().await.context("close the merchant's store")

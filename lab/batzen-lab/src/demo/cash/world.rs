@@ -252,9 +252,6 @@ impl World {
     }
 
     /// Records that the round was completed.
-    ///
-    /// # Errors
-    /// When it cannot be written.
     pub(crate) fn finish(&mut self) -> anyhow::Result<()> {
         self.saved.is_finished = true;
         self.saved.write(&self.dir.join(STATE_FILE))
@@ -286,18 +283,12 @@ impl World {
     }
 
     /// A person's wallet, new or from an earlier round.
-    ///
-    /// # Errors
-    /// When it is in use or damaged.
     pub(crate) fn wallet(&self, name: &str) -> anyhow::Result<Wallet> {
         batzen_cli_support::services::directory(&self.dir.join("wallets"))?;
         Wallet::open(&self.wallet_file(name)).with_context(|| format!("wallet of {name}"))
     }
 
     /// Both sides of the books. Call it only while no money moves.
-    ///
-    /// # Errors
-    /// When a store cannot be read, or rows contradict each other.
     pub(crate) async fn sheet(&self) -> anyhow::Result<BalanceSheet> {
         let flow = self.bank.account_flow(EXCHANGE_ACCOUNT).await?;
         let shown = batzen_bank::books::history_flow(self.bank.store(), EXCHANGE_ACCOUNT)?;
@@ -346,9 +337,6 @@ impl World {
 
     /// The balance sheet when all money has arrived: while others use the exchange, some is in transit between
     /// it and the bank. After `patience` the last sheet counts.
-    ///
-    /// # Errors
-    /// As [`World::sheet`].
     pub(crate) async fn final_sheet(&self, patience: Duration) -> anyhow::Result<BalanceSheet> {
         let deadline = Instant::now() + patience;
         loop {
@@ -377,9 +365,6 @@ impl World {
     }
 
     /// Shuts down the shops, the exchange and the bank; everything answered is durable.
-    ///
-    /// # Errors
-    /// When a store cannot be closed cleanly.
     pub(crate) async fn shutdown(self) -> anyhow::Result<()> {
         let shops = self.shops.shutdown().await;
         let exchange = self.exchange.shutdown().await.context("close the exchange's store");

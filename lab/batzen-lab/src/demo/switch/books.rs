@@ -35,9 +35,6 @@ pub(crate) struct Sheet {
 
 impl Sheet {
     /// Queries the switch and the participants.
-    ///
-    /// # Errors
-    /// When the switch does not answer, or its answer contains no balances.
     pub(crate) fn read(hub: &Hub, fsps: &Fsps, settled: &play::Settled) -> anyhow::Result<Self> {
         let answer = hub.get("/balances")?;
         let currencies = answer["currencies"].as_array().context("currencies of /balances")?;

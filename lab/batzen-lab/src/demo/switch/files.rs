@@ -14,9 +14,6 @@ use super::play::{Closed, committed};
 use super::{CURRENCY, DataDir};
 
 /// Writes instructions, notifications, report and statements.
-///
-/// # Errors
-/// When the settlement does not add up, or a file cannot be written.
 pub(crate) fn write(
     id: &str,
     closed: &Closed,

@@ -36,9 +36,6 @@ pub(super) struct Results {
 }
 
 /// Plays the whole demo.
-///
-/// # Errors
-/// The first unexpected result.
 pub(crate) fn play(steps: &mut Steps, hub: &Hub, fsps: &Fsps, data_dir: &DataDir) -> anyhow::Result<Results> {
     steps.step("four eyes", || four_eyes(hub))?;
     steps.step("onboard", || onboard(hub, fsps))?;

@@ -37,9 +37,6 @@ impl Steps {
     }
 
     /// Runs a step and prints its result.
-    ///
-    /// # Errors
-    /// The step's own error.
     pub(crate) fn step<T>(
         &mut self,
         name: &'static str,
@@ -64,9 +61,6 @@ impl Steps {
     }
 
     /// The steps for programs.
-    ///
-    /// # Errors
-    /// Never: names and numbers have a JSON form.
     pub(crate) fn json(&self) -> serde_json::Result<serde_json::Value> {
         serde_json::to_value(&self.steps)
     }

@@ -160,7 +160,6 @@ pub(super) struct Times {
 
 impl Times {
     pub(super) fn new(schedule: Schedule, thread: usize, threads: usize) -> Self {
-        #[allow(clippy::cast_precision_loss, reason = "there are few threads")]
         let (thread, threads) = (thread as f64, threads as f64);
         match schedule {
             Schedule::Closed => Self { interval_ns: None, first_ns: 0.0, begun: 0 },
@@ -173,8 +172,6 @@ impl Times {
     }
 
     /// The planned time of the next job, in nanoseconds from the start; `None`: as soon as possible.
-    #[allow(clippy::cast_precision_loss, reason = "2^52 jobs take longer than anybody lives")]
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "times are positive")]
     pub(super) fn next_ns(&self) -> Option<u64> {
         self.interval_ns.map(|interval| (self.first_ns + interval * self.begun as f64) as u64)
     }
@@ -249,7 +246,6 @@ impl<S: Script> Work<'_, S> {
                     let _ = rustix::io::read(&self.thread.timer, &mut [0; 8]);
                     continue;
                 }
-                #[allow(clippy::cast_possible_truncation, reason = "it was a usize")]
                 let slot = number as usize;
                 if flags.contains(EventFlags::OUT) {
                     self.send(slot);
@@ -317,7 +313,6 @@ impl<S: Script> Work<'_, S> {
         let left = Duration::from_nanos(at_ns.saturating_sub(self.now_ns()).max(1));
         let value = Itimerspec {
             it_interval: Timespec::default(),
-            #[allow(clippy::cast_possible_wrap, reason = "runs take less than centuries")]
             it_value: Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) },
         };
         let set = timerfd_settime(&self.thread.timer, TimerfdTimerFlags::empty(), &value);
@@ -413,7 +408,6 @@ impl<S: Script> Work<'_, S> {
         if now_ns >= self.warmup_ns && now_ns < end_ns && !is_failed {
             let latency_us = (now_ns.saturating_sub(request.since_ns) / 1000).min(LATENCY_MAX_US);
             self.kinds[request.outgoing.kind].count(things, latency_us);
-            #[allow(clippy::cast_possible_truncation, reason = "a number of seconds")]
             let second = ((now_ns - self.warmup_ns) / 1_000_000_000) as usize;
             if self.seconds.len() <= second {
                 self.seconds.resize_with(second + 1, || Counts::new(SECOND_DIGITS));

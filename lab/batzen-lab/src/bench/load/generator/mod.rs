@@ -79,13 +79,11 @@ pub(crate) struct Kind {
 
 impl Kind {
     /// A kind whose requests complete operations.
-    #[must_use]
     pub(crate) const fn counted(name: &'static str) -> Self {
         Self { name, is_counted: true }
     }
 
     /// A kind whose requests only lead up to an operation.
-    #[must_use]
     pub(crate) const fn uncounted(name: &'static str) -> Self {
         Self { name, is_counted: false }
     }
@@ -195,7 +193,6 @@ pub(crate) struct Watch {
 
 impl Watch {
     /// Operations completed so far.
-    #[must_use]
     pub(crate) fn ops(&self) -> u64 {
         self.ops.load(Relaxed)
     }

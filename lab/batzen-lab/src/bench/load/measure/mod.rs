@@ -11,12 +11,12 @@ use serde_json::{Value, json};
 use crate::bench::BenchError;
 use crate::bench::error::Result;
 use crate::bench::load::affinity::{self, Placement};
-use crate::bench::load::coins::PrepPool;
+use crate::bench::load::coins::{Coin, Mint, PrepPool, Reserves};
 use crate::bench::load::generator::{self, Kind, LoadOutcome, Plan, Schedule, Script};
 use crate::bench::load::meter::Effort;
 use crate::bench::load::moments;
 use crate::bench::load::progress::Progress;
-use crate::bench::results::machine::Machine;
+use crate::bench::load::random::Seed;
 use crate::bench::results::result::{
     self, BytesPerOp, KindResult, Latency, LimitedBy, Load, Run, RunResult, Sample,
 };
@@ -24,6 +24,7 @@ use crate::bench::scenarios::Context;
 use crate::bench::scenarios::ceiling::{self, Cipher, Share};
 use crate::bench::scenarios::database::Database;
 use crate::bench::scenarios::options::{self, LoadOptions, Rate, RunOptions};
+use crate::bench::scenarios::workers;
 use crate::bench::scenarios::world::{CoinKind, World, WorldPlan};
 
 mod recorder;
@@ -53,6 +54,23 @@ pub(crate) struct Description {
     pub(crate) remarks: Vec<String>,
 }
 
+impl Description {
+    /// A load that is no scenario of its own, with requests of one kind.
+    pub(crate) fn brief(scenario: &'static str, unit: &'static str, kind: Kind, cipher: Cipher) -> Self {
+        Self {
+            scenario,
+            title: String::new(),
+            unit,
+            kinds: vec![kind],
+            parameters: BTreeMap::new(),
+            cipher,
+            coins: Vec::new(),
+            ops_per_job: 1.0,
+            remarks: Vec::new(),
+        }
+    }
+}
+
 /// The environment in which a scenario prepares its load.
 pub(crate) struct Stage<'a> {
     /// The bank and the exchange.
@@ -65,6 +83,29 @@ pub(crate) struct Stage<'a> {
     pub(crate) threads: usize,
     /// Connections, at most, of one thread.
     pub(crate) clients: usize,
+}
+
+impl Stage<'_> {
+    /// Withdraws coins of the first denomination, with numbers from `first` on, and shows it with this message.
+    pub(crate) fn coins(
+        &self,
+        message: &str,
+        reserves: &Reserves,
+        seed: &Seed,
+        first: u32,
+        count: usize,
+    ) -> Result<Vec<Coin>> {
+        let bar = self.progress.bar(message, count as u64);
+        Mint { world: self.world, prep_pool: self.prep_pool, reserves, seed }.coins(first, count, &bar)
+    }
+}
+
+/// The message while coins are withdrawn.
+pub(crate) const WITHDRAWING: &str = "withdrawing coins";
+
+/// The error of a load that needs more numbers than coins can have.
+pub(crate) fn too_many() -> BenchError {
+    BenchError::Usage("more than 2^32 coins: choose a shorter time or a lower rate".into())
 }
 
 /// A merchant backend.
@@ -85,25 +126,22 @@ pub(crate) trait Workload {
     fn describe(&self) -> Description;
 
     /// Prepares what all loads need, such as funded reserves.
-    ///
-    /// # Errors
-    /// When the bank or the exchange refuses.
-    fn set_up(&mut self, stage: &mut Stage<'_>) -> Result<()>;
+    fn set_up(&mut self, _stage: &mut Stage<'_>) -> Result<()> {
+        Ok(())
+    }
 
     /// Prepares the next `ops` operations, none of them used before, as one script per thread.
-    ///
-    /// # Errors
-    /// When the exchange refuses.
     fn prepare(&mut self, ops: u64, stage: &mut Stage<'_>) -> Result<Vec<Self::Script>>;
 
     /// Checks the answers that were kept, and returns their number.
-    ///
-    /// # Errors
-    /// The first wrong answer.
-    fn check(&mut self, scripts: Vec<Self::Script>, stage: &mut Stage<'_>) -> Result<u64>;
+    fn check(&mut self, _scripts: Vec<Self::Script>, _stage: &mut Stage<'_>) -> Result<u64> {
+        Ok(0)
+    }
 
     /// The exchange operations in one operation of the scenario: as planned, or as counted in `outcome`.
-    fn shares(&self, outcome: Option<&LoadOutcome>) -> Vec<Share>;
+    fn shares(&self, _outcome: Option<&LoadOutcome>) -> Vec<Share> {
+        Vec::new()
+    }
 
     /// The merchant backend to which the load goes; none: it goes to the exchange.
     fn backend(&self) -> Option<Backend> {
@@ -360,8 +398,7 @@ fn leave_out_server(result: &mut RunResult, url: &str) {
     result.remarks.push("the exchange was not started for this run: nothing is known of its machine".into());
 }
 
-/// Rounds a positive number down.
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "positive and below 2^53")]
+/// Rounds a positive number up.
 fn whole(number: f64) -> u64 {
     number.ceil() as u64
 }
@@ -532,43 +569,24 @@ impl Shape<'_> {
         let client_ns: u64 = recorded.client_ns;
         let growth = |series: &str| recorded.after.growth(&recorded.before, series);
         let disk = growth("batzen_store_written_bytes_total").unwrap_or(0.0);
-        let mut result = RunResult {
-            schema: result::SCHEMA,
-            scenario: self.described.scenario.to_owned(),
+        let shape = workers::Shape {
+            scenario: self.described.scenario,
             title: self.described.title.clone(),
-            command: context.command.clone(),
+            unit: self.described.unit,
             parameters: self.parameters(),
-            machine: Machine::detect(),
-            server_cores: self.placement.server.clone(),
-            client_cores: self.placement.client.clone(),
-            version: context.version.clone(),
-            commit: context.commit.clone(),
-            started: String::new(),
-            duration_s: seconds,
-            load: Load::Closed { clients: self.load.measured_clients() as usize },
-            unit: self.described.unit.to_owned(),
-            ops,
-            ops_per_s: per_second(ops),
+            remarks: self.described.remarks.clone(),
+        };
+        let mut result = RunResult {
             requests: outcome.all.requests,
             errors: outcome.errors.clone(),
-            ceiling_ops_per_s: None,
-            efficiency: None,
-            ceiling_parts: Vec::new(),
             limited_by: recorded.limited_by(),
             latency: Some(Latency::of(&outcome.all.latency)),
             bytes_per_op: Some(BytesPerOp { disk: per_op(disk), ram: per_op(recorded.resident_growth) }),
-            cpu_us_per_op: Some(per_op(server.total_ns() as f64 / 1e3)),
-            cpu_us_per_op_by_stage: server
-                .by_role_ns
-                .iter()
-                .map(|(role, ns)| ((*role).to_owned(), per_op(*ns as f64 / 1e3)))
-                .collect(),
             client_cpu_us_per_op: Some(per_op(client_ns as f64 / 1e3)),
             batch_sizes: recorded.batch_sizes(),
-            kinds: BTreeMap::new(),
-            extra: BTreeMap::new(),
-            remarks: self.described.remarks.clone(),
+            ..workers::blank(context, self.placement, shape, ops, seconds)
         };
+        result.set_cpu(&server);
         let kinds = self.described.kinds.iter().zip(&outcome.kinds).filter(|(_, counts)| counts.requests > 0);
         if kinds.clone().count() > 1 {
             for (kind, counts) in kinds {
@@ -620,10 +638,6 @@ impl Shape<'_> {
 
     fn remark(&self, outcome: &LoadOutcome, recorded: &Recorded, seconds: f64, result: &mut RunResult) {
         let remarks = &mut result.remarks;
-        remarks.extend(self.placement.remark.clone());
-        if cfg!(debug_assertions) {
-            remarks.push("a debug build: the figures say nothing about speed".into());
-        }
         if outcome.is_exhausted {
             remarks.push(format!("what was prepared lasted for {seconds:.1} s only"));
         }

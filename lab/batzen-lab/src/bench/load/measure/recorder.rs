@@ -214,13 +214,8 @@ impl Observer for Recorder {
 
 impl Recorded {
     pub(super) fn limited_by(&self) -> LimitedBy {
-        if self.server_idle < IDLE_SHARE {
-            LimitedBy::Server
-        } else if self.client_idle < IDLE_SHARE || self.busiest_client > 1.0 - IDLE_SHARE {
-            LimitedBy::Client
-        } else {
-            LimitedBy::Neither
-        }
+        let is_client_full = self.client_idle < IDLE_SHARE || self.busiest_client > 1.0 - IDLE_SHARE;
+        LimitedBy::of(self.server_idle < IDLE_SHARE, is_client_full)
     }
 
     /// Cores' worth of CPU time that the server used, with its database.

@@ -21,9 +21,6 @@ const MARK: &str = "<!-- = ";
 const MARK_END: &str = " -->";
 
 /// The document in which each marked figure is the value of its formula.
-///
-/// # Errors
-/// When a formula has no value.
 pub(super) fn renew(document: &str, figure: impl Fn(&str) -> Result<String>) -> Result<String> {
     let mut renewed = String::with_capacity(document.len());
     let mut rest = document;
@@ -128,9 +125,6 @@ pub(super) fn plan(name: &str) -> Option<Result<PlanArgs>> {
 }
 
 /// The plan for some options from the results below a directory, and the names of these results.
-///
-/// # Errors
-/// When the results cannot be read.
 pub(super) fn compute(mut args: PlanArgs, results: &Path) -> Result<(Value, Vec<String>)> {
     args.results = Some(results.to_owned());
     let plan = plan::compute(&args).map_err(|error| error.to_string())?;

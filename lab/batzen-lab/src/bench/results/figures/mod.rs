@@ -143,8 +143,6 @@ struct Kept {
 type Used = RefCell<BTreeSet<String>>;
 
 impl Kept {
-    /// # Errors
-    /// When a result cannot be read.
     fn read(root: &Path) -> Result<Self> {
         let listed = RUNS.lines().filter(|line| !line.starts_with('#'));
         let names = listed.filter_map(|line| line.split_whitespace().next()).chain([LIMITS]);

@@ -1,20 +1,21 @@
 //! `batzen-lab bench report`: one HTML file with all results of some runs. It needs no network, and works in
 //! light and dark mode and at any width.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use batzen_cli_support::numbers::{count, gigabytes, milliseconds, number, optional, ratio, short};
+use batzen_cli_support::numbers::{count, gigabytes, milliseconds, number, ratio, short};
 use batzen_http::escape_html;
 use batzen_http::plot::{COLOURS, Line, LinePlot, ticks};
 
 use crate::bench::BenchError;
 use crate::bench::results::output;
-use crate::bench::results::result::{BatchBucket, PercentilePoint, Run, Sample};
+use crate::bench::results::result::{BatchBucket, Latency, PercentilePoint, Run, Sample};
 use crate::bench::results::svg::{ColumnPlot, Row, RowPlot};
 use crate::bench::results::table::Results;
-use crate::bench::results::words::{cores, load};
+use crate::bench::results::words::{cores, days, each_once, load};
 use crate::bench::scenarios::limits::Limits;
 
 /// Arguments of `batzen-lab bench report`.
@@ -139,11 +140,9 @@ pub(crate) fn begin(out: &mut String, title: &str) {
 
 /// Where and when.
 fn head(out: &mut String, runs: &[Run]) {
-    let mut places: Vec<String> = Vec::new();
-    for run in runs {
-        let result = &run.result;
+    let places = each_once(runs.iter().map(|Run { result, .. }| {
         let machine = &result.machine;
-        let place = format!(
+        format!(
             "{}, {} cores ({}), {} GB, {}. Batzen {}, commit {}.",
             machine.model,
             machine.cores,
@@ -152,18 +151,12 @@ fn head(out: &mut String, runs: &[Run]) {
             machine.kernel,
             result.version,
             result.commit,
-        );
-        if !places.contains(&place) {
-            places.push(place);
-        }
-    }
-    let mut days: Vec<&str> = runs.iter().filter_map(|run| run.result.started.get(..10)).collect();
-    days.sort_unstable();
-    days.dedup();
-    let days = match days[..] {
-        [] => String::new(),
-        [day] => format!(", {day}"),
-        [first, .., last] => format!(", {first} to {last}"),
+        )
+    }));
+    let days = match days(runs) {
+        None => String::new(),
+        Some((first, last)) if first == last => format!(", {first}"),
+        Some((first, last)) => format!(", {first} to {last}"),
     };
     let plural = if runs.len() == 1 { "run" } else { "runs" };
     let _ = writeln!(out, "<p class=\"sub\">{} {plural}{}.", runs.len(), escape_html(&days));
@@ -186,35 +179,55 @@ pub(crate) fn legend(out: &mut String, entries: &[(String, usize)]) {
     out.push_str("</ul>\n");
 }
 
-fn cell(out: &mut String, text: Option<String>) {
-    let _ = write!(out, "<td>{}</td>", text.map_or_else(|| "–".to_owned(), |text| escape_html(&text)));
+/// Writes a table, up to the end of its line: heads as HTML, and rows of a name and figures.
+fn table<R: IntoIterator<Item = Option<String>>>(
+    out: &mut String,
+    class: &str,
+    heads: impl IntoIterator<Item = impl AsRef<str>>,
+    rows: impl IntoIterator<Item = (String, R)>,
+) {
+    let _ = write!(out, "<div class=\"scroll\" tabindex=\"0\"><table{class}>\n<thead><tr>");
+    for head in heads {
+        let _ = write!(out, "<th>{}</th>", head.as_ref());
+    }
+    out.push_str("</tr></thead>\n<tbody>\n");
+    for (name, cells) in rows {
+        let _ = write!(out, "<tr><th scope=\"row\">{}</th>", escape_html(&name));
+        for text in cells {
+            let text = text.map_or_else(|| "–".to_owned(), |text| escape_html(&text));
+            let _ = write!(out, "<td>{text}</td>");
+        }
+        out.push_str("</tr>\n");
+    }
+    out.push_str("</tbody></table></div>");
 }
 
 fn summary(out: &mut String, groups: &[Group<'_>]) {
-    out.push_str(
-        "<div class=\"scroll\" tabindex=\"0\"><table>\n<thead><tr><th>run</th><th>load</th><th>per second</th><th>efficiency</th>\
-         <th>p50 ms</th><th>p90 ms</th><th>p99 ms</th><th>p99.9 ms</th><th>max ms</th><th>CPU µs<br>per op</th>\
-         <th>disk bytes<br>per op</th><th>RAM bytes<br>per op</th><th>limited<br>by</th><th>errors</th></tr></thead>\n<tbody>\n",
-    );
-    for shown in groups.iter().flat_map(|group| &group.runs) {
+    let rows = groups.iter().flat_map(|group| &group.runs).map(|shown| {
         let result = &shown.run.result;
-        let _ = write!(out, "<tr><th scope=\"row\">{}</th>", escape_html(&shown.name));
-        cell(out, Some(load(&result.load)));
-        cell(out, Some(format!("{} {}", number(result.ops_per_s), result.unit)));
-        cell(out, result.efficiency.map(ratio));
-        let latency = result.latency;
-        let percentiles = latency.map(|l| [l.p50_us, l.p90_us, l.p99_us, l.p999_us, l.max_us]);
-        for index in 0..5 {
-            cell(out, percentiles.map(|all| milliseconds(all[index] as f64)));
-        }
-        cell(out, result.cpu_us_per_op.map(number));
-        cell(out, result.bytes_per_op.map(|bytes| number(bytes.disk)));
-        cell(out, result.bytes_per_op.map(|bytes| number(bytes.ram)));
-        cell(out, Some(format!("{:?}", result.limited_by).to_lowercase()));
-        cell(out, Some(count(result.error_count())));
-        out.push_str("</tr>\n");
-    }
-    out.push_str("</tbody></table></div>\n");
+        let percentile =
+            |pick: fn(Latency) -> u64| result.latency.map(|latency| milliseconds(pick(latency) as f64));
+        let cells = [
+            Some(load(&result.load)),
+            Some(format!("{} {}", number(result.ops_per_s), result.unit)),
+            result.efficiency.map(ratio),
+            percentile(|latency| latency.p50_us),
+            percentile(|latency| latency.p90_us),
+            percentile(|latency| latency.p99_us),
+            percentile(|latency| latency.p999_us),
+            percentile(|latency| latency.max_us),
+            result.cpu_us_per_op.map(number),
+            result.bytes_per_op.map(|bytes| number(bytes.disk)),
+            result.bytes_per_op.map(|bytes| number(bytes.ram)),
+            Some(format!("{:?}", result.limited_by).to_lowercase()),
+            Some(count(result.error_count())),
+        ];
+        (shown.name.clone(), cells)
+    });
+    let heads = "run,load,per second,efficiency,p50 ms,p90 ms,p99 ms,p99.9 ms,max ms,CPU µs<br>per op,\
+                 disk bytes<br>per op,RAM bytes<br>per op,limited<br>by,errors";
+    table(out, "", heads.split(','), rows);
+    out.push('\n');
 }
 
 fn figure(out: &mut String, caption: &str, svg: Option<String>) {
@@ -241,10 +254,8 @@ fn efficiency(out: &mut String, groups: &[Group<'_>]) {
 
 fn cpu(out: &mut String, groups: &[Group<'_>]) {
     let all = || groups.iter().flat_map(|group| &group.runs);
-    let mut stages: Vec<&str> =
-        all().flat_map(|shown| shown.run.result.cpu_us_per_op_by_stage.keys()).map(String::as_str).collect();
-    stages.sort_unstable();
-    stages.dedup();
+    let stages: BTreeSet<&String> =
+        all().flat_map(|shown| shown.run.result.cpu_us_per_op_by_stage.keys()).collect();
     let rows: Vec<Row> = all()
         .filter_map(|shown| {
             let result = &shown.run.result;
@@ -253,18 +264,17 @@ fn cpu(out: &mut String, groups: &[Group<'_>]) {
                 .iter()
                 .enumerate()
                 .filter_map(|(colour, stage)| {
-                    result.cpu_us_per_op_by_stage.get(*stage).map(|us| ((*stage).to_owned(), colour, *us))
+                    result.cpu_us_per_op_by_stage.get(*stage).map(|us| ((*stage).clone(), colour, *us))
                 })
                 .collect();
             if parts.is_empty() {
                 parts.push(("all".to_owned(), 0, total));
             }
-            let mandatory: f64 = result.ceiling_parts.iter().map(|part| part.per_op * part.us).sum();
             Some(Row {
                 label: shown.name.clone(),
                 value: format!("{} µs", number(total)),
                 parts,
-                mark: (mandatory > 0.0).then_some(mandatory),
+                mark: result.mandatory_us(),
             })
         })
         .collect();
@@ -276,7 +286,7 @@ fn cpu(out: &mut String, groups: &[Group<'_>]) {
     let Some(svg) = plot.html() else { return };
     let _ = write!(out, "<figure><figcaption>{title}; the mark: mandatory cryptography alone</figcaption>");
     let entries: Vec<_> =
-        stages.iter().enumerate().map(|(colour, stage)| ((*stage).to_owned(), colour)).collect();
+        stages.iter().enumerate().map(|(colour, stage)| ((*stage).clone(), colour)).collect();
     legend(out, &entries);
     let _ = writeln!(out, "{svg}</figure>");
 }
@@ -285,27 +295,19 @@ fn scenario(out: &mut String, group: &Group<'_>) {
     let _ = writeln!(out, "<section>\n<h2>{}</h2>", escape_html(group.scenario));
     legend(out, &group.runs.iter().map(|shown| (shown.name.clone(), shown.colour)).collect::<Vec<_>>());
     for shown in &group.runs {
+        let mut note = |text: &str| {
+            let (name, text) = (escape_html(&shown.name), escape_html(text));
+            let _ = writeln!(out, "<p class=\"note\">{name}: {text}</p>");
+        };
         for remark in &shown.run.result.remarks {
-            let _ =
-                writeln!(out, "<p class=\"note\">{}: {}</p>", escape_html(&shown.name), escape_html(remark));
+            note(remark);
         }
         let missing = shown.run.missing_files();
         if !missing.is_empty() {
-            let _ = writeln!(
-                out,
-                "<p class=\"note\">{}: not in its directory, so some plots lack this run: {}</p>",
-                escape_html(&shown.name),
-                missing.join(", ")
-            );
+            note(&format!("not in its directory, so some plots lack this run: {}", missing.join(", ")));
         }
         for (reason, failed) in &shown.run.result.errors {
-            let _ = writeln!(
-                out,
-                "<p class=\"note\">{}: {} requests failed: {}</p>",
-                escape_html(&shown.name),
-                count(*failed),
-                escape_html(reason)
-            );
+            note(&format!("{} requests failed: {reason}", count(*failed)));
         }
     }
     out.push_str("<div class=\"plots\">\n");
@@ -342,17 +344,19 @@ fn time_ticks(longest_s: f64) -> Vec<(f64, String)> {
         .collect()
 }
 
+/// A line of each run that has points.
+fn lines(group: &Group<'_>, points: impl Fn(&Run) -> Vec<(f64, f64)>) -> Vec<Line> {
+    let line = |shown: &Shown<'_>| Line {
+        name: shown.name.clone(),
+        colour: shown.colour,
+        points: points(shown.run),
+    };
+    group.runs.iter().map(line).filter(|line| !line.points.is_empty()).collect()
+}
+
 fn over_time(group: &Group<'_>, what: &str, value: impl Fn(&Sample) -> Option<f64>) -> Option<String> {
-    let lines: Vec<Line> = group
-        .runs
-        .iter()
-        .map(|shown| Line {
-            name: shown.name.clone(),
-            colour: shown.colour,
-            points: shown.run.series.iter().filter_map(|sample| Some((sample.t_s, value(sample)?))).collect(),
-        })
-        .filter(|line| !line.points.is_empty())
-        .collect();
+    let point = |sample: &Sample| Some((sample.t_s, value(sample)?));
+    let lines = lines(group, |run| run.series.iter().filter_map(point).collect());
     let longest_s = lines.iter().flat_map(|line| &line.points).map(|(t, _)| *t).fold(0.0, f64::max);
     LinePlot {
         title: format!("{}: {what} over time", group.scenario),
@@ -371,16 +375,8 @@ fn nines(point: &PercentilePoint) -> f64 {
 }
 
 fn latency(group: &Group<'_>) -> Option<String> {
-    let lines: Vec<Line> = group
-        .runs
-        .iter()
-        .map(|shown| Line {
-            name: shown.name.clone(),
-            colour: shown.colour,
-            points: shown.run.latency.iter().map(|point| (nines(point), point.value_us / 1e3)).collect(),
-        })
-        .filter(|line| !line.points.is_empty())
-        .collect();
+    let point = |point: &PercentilePoint| (nines(point), point.value_us / 1e3);
+    let lines = lines(group, |run| run.latency.iter().map(point).collect());
     let most = lines.iter().flat_map(|line| &line.points).map(|(x, _)| *x).fold(0.0, f64::max);
     let names = ["0%", "90%", "99%", "99.9%", "99.99%", "99.999%", "99.9999%"];
     let x_ticks = names
@@ -412,10 +408,8 @@ fn shares(buckets: &[BatchBucket], boundaries: &[Option<u64>]) -> Vec<f64> {
 }
 
 fn batch_histograms(out: &mut String, group: &Group<'_>) {
-    let mut kinds: Vec<&String> =
+    let kinds: BTreeSet<&String> =
         group.runs.iter().flat_map(|shown| shown.run.result.batch_sizes.keys()).collect();
-    kinds.sort_unstable();
-    kinds.dedup();
     for kind in kinds {
         let sizes: Vec<_> = group
             .runs
@@ -453,24 +447,22 @@ fn kinds(out: &mut String, group: &Group<'_>) {
     if group.runs.iter().all(|shown| shown.run.result.kinds.is_empty()) {
         return;
     }
-    out.push_str(
-        "<div class=\"scroll\" tabindex=\"0\"><table>\n<thead><tr><th>run</th><th>kind</th><th>operations</th><th>per second</th>\
-         <th>p50 ms</th><th>p99 ms</th><th>max ms</th></tr></thead>\n<tbody>\n",
-    );
-    for shown in &group.runs {
-        for (kind, figures) in &shown.run.result.kinds {
-            let _ = write!(out, "<tr><th scope=\"row\">{}</th>", escape_html(&shown.name));
+    let rows = group.runs.iter().flat_map(|shown| {
+        shown.run.result.kinds.iter().map(move |(kind, figures)| {
             let latency = figures.latency;
-            cell(out, Some(kind.clone()));
-            cell(out, Some(count(figures.ops)));
-            cell(out, Some(number(figures.ops_per_s)));
-            cell(out, Some(milliseconds(latency.p50_us as f64)));
-            cell(out, Some(milliseconds(latency.p99_us as f64)));
-            cell(out, Some(milliseconds(latency.max_us as f64)));
-            out.push_str("</tr>\n");
-        }
-    }
-    out.push_str("</tbody></table></div>\n");
+            let cells = [
+                kind.clone(),
+                count(figures.ops),
+                number(figures.ops_per_s),
+                milliseconds(latency.p50_us as f64),
+                milliseconds(latency.p99_us as f64),
+                milliseconds(latency.max_us as f64),
+            ];
+            (shown.name.clone(), cells.map(Some))
+        })
+    });
+    table(out, "", ["run", "kind", "operations", "per second", "p50 ms", "p99 ms", "max ms"], rows);
+    out.push('\n');
 }
 
 /// A parameter's value as text.
@@ -495,23 +487,17 @@ fn parameters(out: &mut String, group: &Group<'_>) {
             results().map(|result| result.client_cpu_us_per_op.map(number)).collect(),
         ),
     ];
-    let mut names: Vec<&String> = results().flat_map(|result| result.parameters.keys()).collect();
-    names.sort_unstable();
-    names.dedup();
+    let names: BTreeSet<&String> = results().flat_map(|result| result.parameters.keys()).collect();
     for name in names {
         rows.push((name.clone(), results().map(|result| result.parameters.get(name).map(plain)).collect()));
     }
-    let mut names: Vec<&String> = results().flat_map(|result| result.extra.keys()).collect();
-    names.sort_unstable();
-    names.dedup();
+    let names: BTreeSet<&String> = results().flat_map(|result| result.extra.keys()).collect();
     for name in names {
         let values = results().map(|result| result.extra.get(name).copied().map(number));
         rows.push((name.clone(), values.collect()));
     }
-    let mut parts: Vec<&String> =
+    let parts: BTreeSet<&String> =
         results().flat_map(|result| &result.ceiling_parts).map(|part| &part.name).collect();
-    parts.sort_unstable();
-    parts.dedup();
     for name in parts {
         let values = results().map(|result| {
             let part = result.ceiling_parts.iter().find(|part| part.name == *name)?;
@@ -520,19 +506,10 @@ fn parameters(out: &mut String, group: &Group<'_>) {
         rows.push((format!("ceiling: {name}"), values.collect()));
     }
     rows.push(("command".into(), results().map(|result| Some(result.command.clone())).collect()));
-    out.push_str("<details open><summary>Parameters</summary>\n<div class=\"scroll\" tabindex=\"0\"><table class=\"parameters\">\n<thead><tr><th></th>");
-    for shown in &group.runs {
-        let _ = write!(out, "<th>{}</th>", escape_html(&shown.name));
-    }
-    out.push_str("</tr></thead>\n<tbody>\n");
-    for (name, values) in rows {
-        let _ = write!(out, "<tr><th scope=\"row\">{}</th>", escape_html(&name));
-        for value in values {
-            cell(out, value);
-        }
-        out.push_str("</tr>\n");
-    }
-    out.push_str("</tbody></table></div></details>\n");
+    out.push_str("<details open><summary>Parameters</summary>\n");
+    let names = group.runs.iter().map(|shown| escape_html(&shown.name));
+    table(out, " class=\"parameters\"", std::iter::once(String::new()).chain(names), rows);
+    out.push_str("</details>\n");
 }
 
 /// Writes the limits of one core.
@@ -546,36 +523,22 @@ fn ceilings(out: &mut String, limits: &Limits) {
         escape_html(&limits.version),
         escape_html(&limits.commit)
     );
-    let mut table = |head: [&str; 4], rows: Vec<[String; 4]>| {
-        out.push_str("<div class=\"scroll\" tabindex=\"0\"><table>\n<thead><tr>");
-        for name in head {
-            let _ = write!(out, "<th>{}</th>", escape_html(name));
-        }
-        out.push_str("</tr></thead>\n<tbody>\n");
-        for [name, figures @ ..] in rows {
-            let _ = write!(out, "<tr><th scope=\"row\">{}</th>", escape_html(&name));
-            for figure in figures {
-                cell(out, Some(figure));
-            }
-            out.push_str("</tr>\n");
-        }
-        out.push_str("</tbody></table></div>\n");
-    };
     let rows = limits.limits.iter().map(|limit| {
         let lanes = limit.lanes.as_ref().map(|speed| speed.per_s);
-        [limit.name.clone(), number(limit.library.per_s), optional(lanes), optional(limit.ratio)]
+        (limit.name.clone(), [Some(number(limit.library.per_s)), lanes.map(number), limit.ratio.map(number)])
     });
-    table(["step", "library", "lanes", "ratio"], rows.collect());
+    table(out, "", ["step", "library", "lanes", "ratio"], rows);
+    out.push('\n');
     let rows = limits.derived.iter().map(|derived| {
-        [
-            derived.operation.clone(),
-            number(derived.cryptography_library_per_s),
-            optional(derived.cryptography_lanes_per_s),
-            number(derived.whole_per_s),
-        ]
+        let figures = [
+            Some(number(derived.cryptography_library_per_s)),
+            derived.cryptography_lanes_per_s.map(number),
+            Some(number(derived.whole_per_s)),
+        ];
+        (derived.operation.clone(), figures)
     });
-    table(["cryptography alone", "library", "lanes", "with HTTP, JSON, journal"], rows.collect());
-    out.push_str("</div>\n</section>\n");
+    table(out, "", ["cryptography alone", "library", "lanes", "with HTTP, JSON, journal"], rows);
+    out.push_str("\n</div>\n</section>\n");
 }
 
 fn reading(out: &mut String) {

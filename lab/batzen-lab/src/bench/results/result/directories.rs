@@ -27,9 +27,6 @@ pub(crate) fn claim_directory(path: &Path) -> Result<(), BenchError> {
 }
 
 /// The results in a directory: the directory itself, or those below it.
-///
-/// # Errors
-/// When a directory cannot be read.
 pub(crate) fn results_of(directory: &Path) -> Result<Vec<PathBuf>, ResultError> {
     if !is_result(directory) {
         let below = below(directory)?;
@@ -42,9 +39,6 @@ pub(crate) fn results_of(directory: &Path) -> Result<Vec<PathBuf>, ResultError> 
 }
 
 /// The results below a directory, in the order of their names.
-///
-/// # Errors
-/// When a directory cannot be read.
 pub(super) fn below(directory: &Path) -> Result<Vec<PathBuf>, ResultError> {
     let mut found = Vec::new();
     if directory.is_dir() {

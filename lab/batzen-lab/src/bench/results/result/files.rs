@@ -108,11 +108,9 @@ pub(super) fn parse_series(path: &Path, text: &str) -> Result<Vec<Sample>, Resul
 const POINTS_PER_HALVING: u32 = 5;
 
 /// The points of a histogram of microseconds that are worth plotting.
-#[must_use]
 pub(crate) fn percentile_points(histogram: &Histogram<u64>) -> Vec<PercentilePoint> {
     let mut points: Vec<PercentilePoint> = Vec::new();
     for step in histogram.iter_quantiles(POINTS_PER_HALVING) {
-        #[allow(clippy::cast_precision_loss, reason = "latencies stay far below 2^52 µs")]
         let value_us = step.value_iterated_to() as f64;
         let quantile = step.quantile_iterated_to();
         let count = histogram.count_between(0, step.value_iterated_to());

@@ -19,6 +19,7 @@ use batzen_protocol::Timestamp;
 use hdrhistogram::Histogram;
 use serde::{Deserialize, Serialize};
 
+use crate::bench::load::procfs::CpuTime;
 use crate::bench::results::machine::Machine;
 
 mod directories;
@@ -61,7 +62,7 @@ const WITHOUT_SERIES: [&str; 3] = ["store", "pgbench", "hostile"];
 const SERIES_FROM_S: f64 = 2.0;
 
 /// The bottleneck of the run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LimitedBy {
     /// The server was busy all the time: the figures are its limit.
@@ -69,7 +70,19 @@ pub enum LimitedBy {
     /// The load generator was busy all the time: the server can do more than the figures say.
     Client,
     /// Neither was busy all the time: an open loop below the peak, or a limit set by latency.
+    #[default]
     Neither,
+}
+
+impl LimitedBy {
+    /// The bottleneck of a run in which these sides were busy all the time.
+    pub(crate) const fn of(is_server_full: bool, is_client_full: bool) -> Self {
+        match (is_server_full, is_client_full) {
+            (true, _) => Self::Server,
+            (false, true) => Self::Client,
+            (false, false) => Self::Neither,
+        }
+    }
 }
 
 /// The way in which load was offered.
@@ -90,6 +103,12 @@ pub enum Load {
     },
 }
 
+impl Default for Load {
+    fn default() -> Self {
+        Self::Closed { clients: 1 }
+    }
+}
+
 /// Latency of requests over the whole run, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Latency {
@@ -107,7 +126,6 @@ pub struct Latency {
 
 impl Latency {
     /// The figures of a histogram of microseconds.
-    #[must_use]
     pub(crate) fn of(histogram: &Histogram<u64>) -> Self {
         Self {
             p50_us: histogram.value_at_quantile(0.5),
@@ -174,7 +192,7 @@ pub struct KindResult {
 ///
 /// Everything but warm-up counts. An operation is what the `unit` says: a coin for `withdraw` and `deposit`,
 /// however many travel in one request.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunResult {
     /// [`SCHEMA`].
     pub schema: u32,
@@ -377,8 +395,22 @@ impl RunResult {
         self.ceiling_parts = parts;
     }
 
+    /// CPU time of the mandatory cryptography of an operation, if it was measured.
+    pub(crate) fn mandatory_us(&self) -> Option<f64> {
+        let us: f64 = self.ceiling_parts.iter().map(|part| part.per_op * part.us).sum();
+        (us > 0.0).then_some(us)
+    }
+
+    /// Sets the server's CPU time per operation, as a whole and by stage.
+    pub(crate) fn set_cpu(&mut self, server: &CpuTime) {
+        let ops = self.ops;
+        let us = |ns: u64| if ops > 0 { ns as f64 / 1e3 / ops as f64 } else { 0.0 };
+        self.cpu_us_per_op = Some(us(server.total_ns()));
+        let by_role = server.by_role_ns.iter().map(|(role, ns)| ((*role).to_owned(), us(*ns)));
+        self.cpu_us_per_op_by_stage = by_role.collect();
+    }
+
     /// Number of requests that failed.
-    #[must_use]
     pub(crate) fn error_count(&self) -> u64 {
         self.errors.values().sum()
     }
@@ -424,13 +456,11 @@ fn parse_json<T: serde::de::DeserializeOwned>(
 }
 
 /// Seconds since 1970 as RFC 3339 in UTC.
-#[must_use]
 pub(crate) fn utc(unix_s: u64) -> String {
     Timestamp::from_secs(unix_s).to_string()
 }
 
 /// The present moment as RFC 3339 in UTC.
-#[must_use]
 pub(crate) fn utc_now() -> String {
     utc(std::time::UNIX_EPOCH.elapsed().map_or(0, |since| since.as_secs()))
 }

@@ -25,9 +25,6 @@ pub(crate) fn sample_run(path: &Path) -> Run {
         ops_per_s: 9_000.0,
         requests: 11_250,
         errors: BTreeMap::from([("409".into(), 2)]),
-        ceiling_ops_per_s: None,
-        efficiency: None,
-        ceiling_parts: Vec::new(),
         limited_by: LimitedBy::Server,
         latency: Some(Latency::of(&histogram)),
         bytes_per_op: Some(BytesPerOp { disk: 512.0, ram: 96.5 }),
@@ -51,6 +48,7 @@ pub(crate) fn sample_run(path: &Path) -> Run {
         )]),
         extra: BTreeMap::from([("prepared_secrets".into(), 1.0)]),
         remarks: vec!["The clocks were noisy.".into()],
+        ..RunResult::default()
     };
     result.set_ceiling(12_000.0, vec![CeilingPart { name: "rsa sign".into(), per_op: 1.0, us: 83.3 }]);
     let sample = |t_s: f64| Sample {

@@ -20,7 +20,7 @@ pub(super) fn hostile(results: &Results) -> String {
         results.runs.iter().filter(is_one).collect()
     };
     let (before, after) = (runs(true), runs(false));
-    let mut rows = Vec::new();
+    let mut rows: Vec<Vec<String>> = Vec::new();
     for (service, attack) in hostile::rows() {
         let kind = hostile::kind(service, attack);
         let find = |runs: &[&Run]| {
@@ -61,7 +61,6 @@ fn figures(run: &Run, service: &str, attack: Option<&str>) -> [String; COLUMNS.l
         if mb * 1e6 > hostile::MEMORY_GOAL as f64 { format!("**{text}**") } else { text }
     });
     let p99 = result.kinds.get(&hostile::kind(service, attack)).filter(|kind| kind.ops > 0);
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count of connections")]
     let held = figure("connections_held").map(|held| count(held as u64));
     let none = || "–".to_owned();
     [

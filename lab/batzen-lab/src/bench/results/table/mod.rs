@@ -4,6 +4,7 @@
 //! A mark is a comment on its own line, `<!-- bench: NAME -->`; the text from there to `<!-- bench: end -->`
 //! is replaced.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -13,8 +14,8 @@ use batzen_cli_support::numbers::{count, gigabytes, milliseconds, number, option
 use crate::bench::BenchError;
 use crate::bench::error::Result;
 use crate::bench::results::output;
-use crate::bench::results::result::{self, LIMITS_FILE, Run};
-use crate::bench::results::words::{cores, load};
+use crate::bench::results::result::{self, LIMITS_FILE, Latency, Run};
+use crate::bench::results::words::{cores, days, each_once, load};
 use crate::bench::scenarios::limits::Limits;
 
 mod hostile;
@@ -84,7 +85,7 @@ const TABLES: [Table; 11] = [
     of_limits("limits", limits),
     of_limits("ceilings", ceilings),
     of_runs("requests", requests, is_request),
-    of_runs("workers", workers, |run| is_worker(run) && !is_postgres(run)),
+    of_runs("workers", workers, is_worker),
     of_runs("postgres", postgres, is_postgres),
     of_runs("switch", switch, is_switch),
     of_runs("hostile", hostile, is_hostile),
@@ -94,9 +95,6 @@ const TABLES: [Table; 11] = [
 ];
 
 /// The table of a name.
-///
-/// # Errors
-/// When there is none.
 pub(super) fn find(name: &str) -> Result<&'static Table, String> {
     const ALL: &[Table] = &TABLES;
     ALL.iter().find(|table| table.name == name).ok_or_else(|| {
@@ -136,9 +134,6 @@ const NO_TABLE: &str =
     "there is no table to renew: put <!-- bench: NAME --> and <!-- bench: end --> on lines of their own";
 
 /// The document with new tables, each from its name.
-///
-/// # Errors
-/// When a mark is not complete, or has no table.
 pub(super) fn renew(
     document: &str,
     table: impl Fn(&str) -> Result<String, String>,
@@ -171,21 +166,54 @@ pub(super) fn renew(
     }
 }
 
+/// The text of a table without results.
+const NO_RESULTS: &str = "No results yet.\n";
+
 /// A Markdown table; the first column is text, the others are figures.
-fn markdown(head: &[&str], rows: &[Vec<String>]) -> String {
-    if rows.is_empty() {
-        return "No results yet.\n".into();
-    }
+fn markdown<R: AsRef<[String]>>(head: &[&str], rows: impl IntoIterator<Item = R>) -> String {
     let cell = |text: &str| text.replace('|', "\\|").replace('\n', " ");
     let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
-    let mut text = line(head.iter().map(|name| cell(name)).collect());
-    text.push_str(&line(
-        (0..head.len()).map(|index| if index == 0 { "---" } else { "---:" }.to_owned()).collect(),
-    ));
-    for row in rows {
-        text.push_str(&line(row.iter().map(|value| cell(value)).collect()));
+    let row = |row: R| line(row.as_ref().iter().map(|value| cell(value)).collect());
+    let body: String = rows.into_iter().map(row).collect();
+    if body.is_empty() {
+        return NO_RESULTS.into();
     }
-    text
+    let rule = (0..head.len()).map(|index| if index == 0 { "---" } else { "---:" }.to_owned());
+    line(head.iter().map(|name| cell(name)).collect()) + &line(rule.collect()) + &body
+}
+
+/// The head of a column, and its cells.
+type Column<'a> = (&'a str, &'a dyn Fn(&Run) -> String);
+
+/// A table of some of the runs, each in a row.
+fn rows(results: &Results, shows: fn(&Run) -> bool, columns: &[Column<'_>]) -> String {
+    let head: Vec<&str> = columns.iter().map(|(name, _)| *name).collect();
+    let row = |run: &Run| -> Vec<String> { columns.iter().map(|(_, cell)| cell(run)).collect() };
+    markdown(&head, results.runs.iter().filter(|run| shows(run)).map(row))
+}
+
+fn title(run: &Run) -> String {
+    run.result.title.clone()
+}
+
+fn run_load(run: &Run) -> String {
+    load(&run.result.load)
+}
+
+fn rate(run: &Run) -> String {
+    format!("{} {}", number(run.result.ops_per_s), run.result.unit)
+}
+
+fn cpu_us(run: &Run) -> String {
+    optional(run.result.cpu_us_per_op)
+}
+
+fn disk_bytes(run: &Run) -> String {
+    optional(run.result.bytes_per_op.map(|bytes| bytes.disk))
+}
+
+fn latency_ms(run: &Run, pick: fn(Latency) -> u64) -> String {
+    optional(run.result.latency.map(|latency| pick(latency) as f64 / 1e3))
 }
 
 fn server_cores(run: &Run) -> f64 {
@@ -193,34 +221,27 @@ fn server_cores(run: &Run) -> f64 {
 }
 
 fn machine(results: &Results) -> String {
-    let mut lines: Vec<String> = Vec::new();
     let machines = results.runs.iter().map(|run| &run.result.machine);
-    for machine in machines.chain(results.limits.iter().map(|limits| &limits.machine)) {
-        let line = format!(
+    let machines = machines.chain(results.limits.iter().map(|limits| &limits.machine)).map(|machine| {
+        format!(
             "* {}, {} cores, {} GB, {}; extensions: {}.",
             machine.model,
             machine.cores,
             gigabytes(machine.memory_bytes),
             machine.kernel,
             machine.flags.join(" ")
-        );
-        if !lines.contains(&line) {
-            lines.push(line);
-        }
-    }
-    for run in &results.runs {
-        let result = &run.result;
-        let line = format!(
+        )
+    });
+    let builds = results.runs.iter().map(|Run { result, .. }| {
+        format!(
             "* Batzen {}, commit {}; server on core {}, load generator on core {}.",
             result.version,
             result.commit,
             cores(&result.server_cores),
             cores(&result.client_cores)
-        );
-        if !lines.contains(&line) {
-            lines.push(line);
-        }
-    }
+        )
+    });
+    let mut lines = each_once(machines.chain(builds));
     // Older results lack this figure.
     if let Some(limits) = results.limits.as_ref().filter(|limits| limits.commit != "unknown") {
         lines.push(format!(
@@ -228,8 +249,7 @@ fn machine(results: &Results) -> String {
             limits.version, limits.commit, limits.core
         ));
     }
-    let days = results.runs.iter().filter_map(|run| run.result.started.get(..10));
-    if let (Some(first), Some(last)) = (days.clone().min(), days.max()) {
+    if let Some((first, last)) = days(&results.runs) {
         lines.push(if first == last {
             format!("* Measured on {first}.")
         } else {
@@ -237,34 +257,27 @@ fn machine(results: &Results) -> String {
         });
     }
     if lines.is_empty() {
-        return "No results yet.\n".into();
+        return NO_RESULTS.into();
     }
     lines.join("\n") + "\n"
 }
 
 fn limits(results: &Results) -> String {
-    let Some(limits) = &results.limits else { return "No results yet.\n".into() };
-    let rows: Vec<Vec<String>> = limits
-        .limits
-        .iter()
-        .map(|limit| {
-            vec![
-                limit.name.clone(),
-                number(limit.library.per_s),
-                optional(limit.lanes.as_ref().map(|speed| speed.per_s)),
-                optional(limit.ratio),
-            ]
-        })
-        .chain([vec![
-            format!("HTTP request, {} + {} bytes", limits.http.request_bytes, limits.http.response_bytes),
-            number(limits.http.per_s),
-            "–".into(),
-            "–".into(),
-        ]])
-        .collect();
-    let mut text = markdown(&["a second on one core", "library", "eight lanes", "ratio"], &rows);
+    let Some(limits) = &results.limits else { return NO_RESULTS.into() };
+    let none = || "–".to_owned();
+    let steps = limits.limits.iter().map(|limit| {
+        [
+            limit.name.clone(),
+            number(limit.library.per_s),
+            optional(limit.lanes.as_ref().map(|speed| speed.per_s)),
+            optional(limit.ratio),
+        ]
+    });
+    let http = &limits.http;
+    let name = format!("HTTP request, {} + {} bytes", http.request_bytes, http.response_bytes);
+    let steps = steps.chain([[name, number(http.per_s), none(), none()]]);
     let store = limits.store.iter().map(|store| {
-        vec![
+        [
             format!("store: commit {} rows", count(store.rows_per_commit as u64)),
             number(store.rows_per_s),
             number(store.cpu_us_per_row),
@@ -273,46 +286,38 @@ fn limits(results: &Results) -> String {
         ]
     });
     let sync = limits.sync.iter().map(|sync| {
-        vec![
+        [
             format!("write {} kB and sync", sync.bytes / 1024),
-            "–".into(),
-            "–".into(),
+            none(),
+            none(),
             milliseconds(sync.p50_us),
             milliseconds(sync.p99_us),
         ]
     });
-    text.push('\n');
-    text.push_str(&markdown(
-        &["disk", "rows a second", "CPU µs a row", "p50 ms", "p99 ms"],
-        &store.chain(sync).collect::<Vec<_>>(),
-    ));
-    text
+    let disk = ["disk", "rows a second", "CPU µs a row", "p50 ms", "p99 ms"];
+    let steps = markdown(&["a second on one core", "library", "eight lanes", "ratio"], steps);
+    format!("{steps}\n{}", markdown(&disk, store.chain(sync)))
 }
 
 fn ceilings(results: &Results) -> String {
-    let rows: Vec<Vec<String>> = results
-        .limits
-        .iter()
-        .flat_map(|limits| &limits.derived)
-        .map(|derived| {
-            vec![
-                derived.operation.clone(),
-                number(derived.cryptography_library_per_s),
-                optional(derived.cryptography_lanes_per_s),
-                number(derived.whole_per_s),
-            ]
-        })
-        .collect();
+    let rows = results.limits.iter().flat_map(|limits| &limits.derived).map(|derived| {
+        [
+            derived.operation.clone(),
+            number(derived.cryptography_library_per_s),
+            optional(derived.cryptography_lanes_per_s),
+            number(derived.whole_per_s),
+        ]
+    });
     let head =
         ["a second on one core", "cryptography by library", "in eight lanes", "with HTTP, JSON and journal"];
-    markdown(&head, &rows)
+    markdown(&head, rows)
 }
 
 /// Scenarios without requests.
 const WORKERS: [&str; 4] = ["wirewatch", "aggregator", "transfer", "store"];
 
 fn is_worker(run: &Run) -> bool {
-    WORKERS.contains(&run.result.scenario.as_str())
+    WORKERS.contains(&run.result.scenario.as_str()) && !is_postgres(run)
 }
 
 fn is_request(run: &Run) -> bool {
@@ -320,61 +325,37 @@ fn is_request(run: &Run) -> bool {
 }
 
 fn requests(results: &Results) -> String {
-    let rows: Vec<Vec<String>> = results
-        .runs
-        .iter()
-        .filter(|run| is_request(run))
-        .map(|run| {
-            let result = &run.result;
-            let ms = |pick: fn(crate::bench::results::result::Latency) -> u64| {
-                optional(result.latency.map(|latency| pick(latency) as f64 / 1e3))
-            };
-            vec![
-                result.title.clone(),
-                load(&result.load),
-                format!("{} {}", number(result.ops_per_s), result.unit),
-                result.efficiency.map_or_else(|| "–".into(), ratio),
-                ms(|latency| latency.p50_us),
-                ms(|latency| latency.p99_us),
-                optional(result.cpu_us_per_op),
-                optional(result.bytes_per_op.map(|bytes| bytes.disk)),
-                optional(result.bytes_per_op.map(|bytes| bytes.ram)),
-                format!("{:?}", result.limited_by).to_lowercase(),
-            ]
-        })
-        .collect();
-    let head = [
-        "run",
-        "load",
-        "per second",
-        "efficiency",
-        "p50 ms",
-        "p99 ms",
-        "CPU µs per op",
-        "disk bytes per op",
-        "RAM bytes per op",
-        "limited by",
-    ];
-    markdown(&head, &rows)
+    rows(
+        results,
+        is_request,
+        &[
+            ("run", &title),
+            ("load", &run_load),
+            ("per second", &rate),
+            ("efficiency", &|run| run.result.efficiency.map_or_else(|| "–".into(), ratio)),
+            ("p50 ms", &|run| latency_ms(run, |latency| latency.p50_us)),
+            ("p99 ms", &|run| latency_ms(run, |latency| latency.p99_us)),
+            ("CPU µs per op", &cpu_us),
+            ("disk bytes per op", &disk_bytes),
+            ("RAM bytes per op", &|run| optional(run.result.bytes_per_op.map(|bytes| bytes.ram))),
+            ("limited by", &|run| format!("{:?}", run.result.limited_by).to_lowercase()),
+        ],
+    )
 }
 
 fn workers(results: &Results) -> String {
-    let rows: Vec<Vec<String>> = results
-        .runs
-        .iter()
-        .filter(|run| is_worker(run) && !is_postgres(run))
-        .map(|run| {
-            let result = &run.result;
-            vec![
-                result.title.clone(),
-                format!("{} {}", number(result.ops_per_s), result.unit),
-                optional(result.cpu_us_per_op),
-                optional(result.cpu_us_per_op.filter(|us| *us > 0.0).map(|us| 1e6 / us)),
-                optional(result.bytes_per_op.map(|bytes| bytes.disk)),
-            ]
-        })
-        .collect();
-    markdown(&["worker", "per second", "CPU µs per op", "per second of CPU", "disk bytes per op"], &rows)
+    let per_cpu_s = |run: &Run| run.result.cpu_us_per_op.filter(|us| *us > 0.0).map(|us| 1e6 / us);
+    rows(
+        results,
+        is_worker,
+        &[
+            ("worker", &title),
+            ("per second", &rate),
+            ("CPU µs per op", &cpu_us),
+            ("per second of CPU", &|run| optional(per_cpu_s(run))),
+            ("disk bytes per op", &disk_bytes),
+        ],
+    )
 }
 
 fn is_switch(run: &Run) -> bool {
@@ -383,47 +364,31 @@ fn is_switch(run: &Run) -> bool {
 
 /// Complete transfers: rates, the legs' latencies, and what a transfer costs.
 fn switch(results: &Results) -> String {
-    let rows: Vec<Vec<String>> = results
-        .runs
-        .iter()
-        .filter(|run| is_switch(run))
-        .map(|run| {
-            let result = &run.result;
-            let leg = |name: &str| {
-                let Some(latency) = result.kinds.get(name).map(|kind| kind.latency) else {
-                    return "–".into();
-                };
-                let p95 = result.extra.get(&format!("{name}_p95_us")).copied().unwrap_or(0.0);
-                let quantiles_us = [latency.p50_us as f64, p95, latency.p99_us as f64, latency.max_us as f64];
-                quantiles_us.map(milliseconds).join(" / ")
-            };
-            vec![
-                result.title.clone(),
-                load(&result.load),
-                number(result.ops_per_s),
-                leg("prepare"),
-                leg("fulfil"),
-                leg("whole"),
-                optional(result.cpu_us_per_op),
-                optional(result.client_cpu_us_per_op),
-                optional(result.bytes_per_op.map(|bytes| bytes.disk)),
-                result.error_count().to_string(),
-            ]
-        })
-        .collect();
-    let head = [
-        "run",
-        "load",
-        "FT a second",
-        "prepare p50 / p95 / p99 / max ms",
-        "fulfil",
-        "whole",
-        "switch CPU µs per FT",
-        "simulators CPU µs per FT",
-        "bytes per FT",
-        "failures",
-    ];
-    markdown(&head, &rows)
+    let leg = |run: &Run, name: &str| {
+        let result = &run.result;
+        let Some(latency) = result.kinds.get(name).map(|kind| kind.latency) else {
+            return "–".into();
+        };
+        let p95 = result.extra.get(&format!("{name}_p95_us")).copied().unwrap_or(0.0);
+        let quantiles_us = [latency.p50_us as f64, p95, latency.p99_us as f64, latency.max_us as f64];
+        quantiles_us.map(milliseconds).join(" / ")
+    };
+    rows(
+        results,
+        is_switch,
+        &[
+            ("run", &title),
+            ("load", &run_load),
+            ("FT a second", &|run| number(run.result.ops_per_s)),
+            ("prepare p50 / p95 / p99 / max ms", &|run| leg(run, "prepare")),
+            ("fulfil", &|run| leg(run, "fulfil")),
+            ("whole", &|run| leg(run, "whole")),
+            ("switch CPU µs per FT", &cpu_us),
+            ("simulators CPU µs per FT", &|run| optional(run.result.client_cpu_us_per_op)),
+            ("bytes per FT", &disk_bytes),
+            ("failures", &|run| run.result.error_count().to_string()),
+        ],
+    )
 }
 
 fn has_stages(run: &Run) -> bool {
@@ -431,31 +396,23 @@ fn has_stages(run: &Run) -> bool {
 }
 
 fn stages(results: &Results) -> String {
-    let mut names: Vec<&str> = results
+    let names: BTreeSet<&str> = results
         .runs
         .iter()
         .flat_map(|run| run.result.cpu_us_per_op_by_stage.keys().map(String::as_str))
         .collect();
-    names.sort_unstable();
-    names.dedup();
-    let rows: Vec<Vec<String>> = results
-        .runs
-        .iter()
-        .filter(|run| has_stages(run))
-        .map(|run| {
-            let result = &run.result;
-            let mandatory: f64 = result.ceiling_parts.iter().map(|part| part.per_op * part.us).sum();
-            let mut row = vec![result.title.clone()];
-            row.extend(names.iter().map(|name| optional(result.cpu_us_per_op_by_stage.get(*name).copied())));
-            row.push(optional(result.cpu_us_per_op));
-            row.push(optional((mandatory > 0.0).then_some(mandatory)));
-            row
-        })
-        .collect();
+    let rows = results.runs.iter().filter(|run| has_stages(run)).map(|run| {
+        let mandatory = run.result.mandatory_us();
+        let stage = |name: &&str| optional(run.result.cpu_us_per_op_by_stage.get(*name).copied());
+        let mut row = vec![title(run)];
+        row.extend(names.iter().map(stage));
+        row.extend([cpu_us(run), optional(mandatory)]);
+        row
+    });
     let mut head = vec!["CPU µs per op"];
     head.extend(&names);
     head.extend(["all", "mandatory cryptography alone"]);
-    markdown(&head, &rows)
+    markdown(&head, rows)
 }
 
 /// Figures of other systems.
@@ -476,22 +433,18 @@ fn is_rsa_cycle(run: &Run) -> bool {
 /// Coins withdrawn and deposited per second and core, with one or several coins per request.
 fn reference(results: &Results) -> String {
     let reference = reference_coins_per_s();
-    let rows: Vec<Vec<String>> = results
-        .runs
-        .iter()
-        .filter(|run| is_rsa_cycle(run))
-        .map(|run| {
-            let coins = run.result.ops_per_s / server_cores(run);
-            vec![
-                run.result.title.clone(),
-                number(coins),
-                optional(run.result.cpu_us_per_op),
-                number(reference),
-                number(coins / reference),
-            ]
-        })
-        .collect();
-    markdown(&["run", "coins a second and core", "CPU µs a coin", "reference implementation", "ratio"], &rows)
+    let coins = |run: &Run| run.result.ops_per_s / server_cores(run);
+    rows(
+        results,
+        is_rsa_cycle,
+        &[
+            ("run", &title),
+            ("coins a second and core", &|run| number(coins(run))),
+            ("CPU µs a coin", &cpu_us),
+            ("reference implementation", &|_| number(reference)),
+            ("ratio", &|run| number(coins(run) / reference)),
+        ],
+    )
 }
 
 fn commands(results: &Results) -> String {
@@ -501,13 +454,8 @@ fn commands(results: &Results) -> String {
         Some(words) => format!("batzen-lab {words}"),
         None => run.result.command.clone(),
     };
-    let mut lines: Vec<String> = Vec::new();
-    for line in limits.chain(results.runs.iter().map(today)) {
-        // One command may produce several results.
-        if !lines.contains(&line) {
-            lines.push(line);
-        }
-    }
+    // One command may produce several results.
+    let lines = each_once(limits.chain(results.runs.iter().map(today)));
     lines.iter().fold("```sh\n".to_owned(), |text, line| text + line + "\n") + "```\n"
 }
 

@@ -1,8 +1,8 @@
 //! The table of runs on PostgreSQL.
 
-use super::{Results, markdown, optional};
-use batzen_cli_support::numbers::{number, ratio};
+use batzen_cli_support::numbers::ratio;
 
+use super::{Results, latency_ms, optional, rate, rows, title};
 use crate::bench::results::result::Run;
 
 /// Returns whether the run used PostgreSQL: the exchange kept its rows there, or it was pgbench.
@@ -25,45 +25,29 @@ pub(super) fn postgres(results: &Results) -> String {
         other.map_or_else(|| "–".into(), |other| ratio(run.result.ops_per_s / other.result.ops_per_s))
     };
     let is_whole = |run: &Run| run.result.parameters.get("partitions").is_some_and(|count| count == 0);
-    let rows: Vec<Vec<String>> = results
-        .runs
-        .iter()
-        .filter(|run| is_postgres(run))
-        .map(|run| {
-            let result = &run.result;
-            let same = || results.runs.iter().filter(|other| kind(other) == kind(run));
-            let figure = |name: &str| result.extra.get(name).copied();
-            vec![
-                result.title.clone(),
-                format!("{} {}", number(result.ops_per_s), result.unit),
-                ratio(run, same().find(|other| is_postgres(other) && is_whole(other))),
-                ratio(run, same().find(|other| !is_postgres(other))),
-                optional(result.latency.map(|latency| latency.p99_us as f64 / 1e3)),
-                optional(result.cpu_us_per_op.filter(|us| *us > 0.0)),
-                optional(figure("database_cpu_us_per_op")),
-                optional(figure("statements_per_op")),
-                optional(figure("wal_bytes_per_op")),
-                optional(figure("database_bytes_per_op")),
-                optional(figure("serialization_failures")),
-                optional(figure("lost_races")),
-            ]
-        })
-        .collect();
-    let head = [
-        "run",
-        "per second",
-        "of no partitions",
-        "of embedded",
-        "p99 ms",
-        "exchange CPU µs per op",
-        "database CPU µs per op",
-        "statements per op",
-        "WAL bytes per op",
-        "table bytes per op",
-        "serialization failures",
-        "lost races",
-    ];
-    markdown(&head, &rows)
+    let same = |run: &Run, is_measure: &dyn Fn(&Run) -> bool| {
+        let other = results.runs.iter().find(|other| kind(other) == kind(run) && is_measure(other));
+        ratio(run, other)
+    };
+    let figure = |run: &Run, name: &str| optional(run.result.extra.get(name).copied());
+    rows(
+        results,
+        is_postgres,
+        &[
+            ("run", &title),
+            ("per second", &rate),
+            ("of no partitions", &|run| same(run, &|other| is_postgres(other) && is_whole(other))),
+            ("of embedded", &|run| same(run, &|other| !is_postgres(other))),
+            ("p99 ms", &|run| latency_ms(run, |latency| latency.p99_us)),
+            ("exchange CPU µs per op", &|run| optional(run.result.cpu_us_per_op.filter(|us| *us > 0.0))),
+            ("database CPU µs per op", &|run| figure(run, "database_cpu_us_per_op")),
+            ("statements per op", &|run| figure(run, "statements_per_op")),
+            ("WAL bytes per op", &|run| figure(run, "wal_bytes_per_op")),
+            ("table bytes per op", &|run| figure(run, "database_bytes_per_op")),
+            ("serialization failures", &|run| figure(run, "serialization_failures")),
+            ("lost races", &|run| figure(run, "lost_races")),
+        ],
+    )
 }
 
 #[cfg(test)]

@@ -148,13 +148,11 @@ impl Step {
     ];
 
     /// Returns whether the cipher has this step.
-    #[must_use]
     pub(crate) fn exists(self, cipher: Cipher) -> bool {
         self != Self::RValues || cipher == Cipher::Cs
     }
 
     /// Returns whether the step has an implementation in lanes.
-    #[must_use]
     pub(crate) fn has_lanes(self, cipher: Cipher) -> bool {
         match self {
             // A Clause Schnorr signature is only a hash and an integer multiplication.
@@ -169,7 +167,6 @@ impl Step {
     }
 
     /// The name of the step in results.
-    #[must_use]
     pub(crate) fn name(self, cipher: Cipher) -> String {
         match self {
             Self::EddsaVerify => "Ed25519 verify".into(),
@@ -185,7 +182,6 @@ impl Step {
 
 impl CoinOperation {
     /// The steps of one operation, and how often each is needed.
-    #[must_use]
     pub(crate) fn steps(self, cipher: Cipher) -> Vec<(Step, f64)> {
         let spend = [(Step::EddsaVerify, 1.0), (Step::DenomVerify, 1.0), (Step::EddsaSign, 1.0)];
         let mut steps = match self {
@@ -219,7 +215,6 @@ impl CoinOperation {
 }
 
 /// The steps of one operation of a scenario, and how often each is needed, in the order of [`Step::ALL`].
-#[must_use]
 pub(crate) fn steps_of(cipher: Cipher, shares: &[Share]) -> Vec<(Step, f64)> {
     let all: Vec<(Step, f64)> = shares
         .iter()
@@ -265,9 +260,6 @@ struct Coin {
 
 impl Material {
     /// Makes keys and coins.
-    ///
-    /// # Errors
-    /// When RSA keys of this size are not supported.
     pub(crate) fn new(cipher: Cipher) -> Result<Self, CryptoError> {
         let generate = |_| match cipher {
             Cipher::Rsa(bits) => DenomPrivateKey::generate_rsa(bits),
@@ -283,7 +275,6 @@ impl Material {
 
     /// The code of a step, for one batch, with one of the implementations. Verdicts are checked once, so the
     /// results are known to be right. Steps with a single implementation ignore `path`.
-    #[must_use]
     pub(crate) fn rival(&self, step: Step, path: Path) -> Rival<'_> {
         let batch = u32::try_from(BATCH).expect("a small number");
         match step {
@@ -496,7 +487,6 @@ impl StepTimes {
     ///
     /// # Panics
     /// If a step is needed that was not measured.
-    #[must_use]
     pub(crate) fn ceiling(&self, shares: &[Share]) -> Ceiling {
         let steps = steps_of(self.cipher, shares);
         let place = |step: Step| {
@@ -546,7 +536,6 @@ pub(crate) struct CipherArgs {
 
 impl CipherArgs {
     /// The chosen cipher.
-    #[must_use]
     pub(crate) fn cipher(self) -> Cipher {
         if self.cs { Cipher::Cs } else { Cipher::Rsa(self.rsa) }
     }

@@ -28,19 +28,30 @@ const VALUE: u64 = 1;
 /// The longest time of a call of an honest program: as long as the load generator waits for answers in the end.
 const CALL_TIME: Duration = Duration::from_secs(60);
 
-/// The behaviour of the connections of each attack.
-pub(super) type Acts = BTreeMap<&'static str, Arc<Act>>;
+/// What is attacked, and how.
+pub(super) struct Target {
+    pub(super) pid: u32,
+    pub(super) address: SocketAddr,
+    /// The behaviour of the connections of each attack.
+    pub(super) acts: BTreeMap<&'static str, Arc<Act>>,
+}
+
+impl Target {
+    pub(super) fn new(
+        (pid, address): (u32, SocketAddr),
+        acts: impl IntoIterator<Item = (&'static str, Act)>,
+    ) -> Self {
+        Self { pid, address, acts: acts.into_iter().map(|(name, act)| (name, Arc::new(act))).collect() }
+    }
+}
 
 /// A service under attack and the honest load on it.
 pub(super) trait Arena {
-    /// The attacked process.
-    fn pid(&self) -> u32;
-    /// The attacked address.
-    fn address(&self) -> SocketAddr;
-    /// The behaviour of the connections of each attack.
-    fn acts(&self) -> &Acts;
+    fn target(&self) -> &Target;
     /// Prepares the next load.
-    fn prepare(&mut self) -> Result<()>;
+    fn prepare(&mut self) -> Result<()> {
+        Ok(())
+    }
     /// Makes the load that was prepared.
     fn load(&mut self) -> Result<LoadOutcome>;
     /// Fails if a service has ended.
@@ -123,9 +134,7 @@ pub(super) struct HttpArena<W: Workload> {
     world: World,
     workload: W,
     scripts: Vec<W::Script>,
-    acts: Acts,
-    pid: u32,
-    address: SocketAddr,
+    target: Target,
     prep_pool: PrepPool,
     progress: Progress,
     clients: usize,
@@ -138,37 +147,29 @@ impl<W: Workload> HttpArena<W> {
     /// Sets up the load and the attacks on the process and the address.
     pub(super) fn new(
         setting: &Setting<'_>,
-        mut world: World,
-        mut workload: W,
-        (pid, address): (u32, SocketAddr),
+        world: World,
+        workload: W,
+        place: (u32, SocketAddr),
         slow: Option<SlowServer>,
         acts: impl FnOnce(&mut Stage<'_>) -> Result<Vec<(&'static str, Act)>>,
     ) -> Result<Self> {
-        let threads = setting.run_dir.placement.client_count().min(setting.clients);
-        let (clients, progress) = (setting.clients, setting.progress);
-        let mut stage = Stage {
-            world: &mut world,
-            prep_pool: setting.prep_pool,
-            progress,
-            threads,
-            clients: clients.div_ceil(threads),
-        };
-        workload.set_up(&mut stage)?;
-        let acts = acts(&mut stage)?.into_iter().map(|(name, act)| (name, Arc::new(act))).collect();
-        Ok(Self {
+        let mut arena = Self {
             world,
             workload,
             scripts: Vec::new(),
-            acts,
-            pid,
-            address,
+            target: Target::new(place, []),
             prep_pool: setting.prep_pool.clone(),
-            progress,
-            clients,
-            threads,
+            progress: setting.progress,
+            clients: setting.clients,
+            threads: setting.run_dir.placement.client_count().min(setting.clients),
             pace: setting.pace(),
             _slow: slow,
-        })
+        };
+        let (workload, mut stage) = arena.staged();
+        workload.set_up(&mut stage)?;
+        let acts = acts(&mut stage)?;
+        arena.target = Target::new(place, acts);
+        Ok(arena)
     }
 
     /// The load, and its surroundings.
@@ -185,21 +186,13 @@ impl<W: Workload> HttpArena<W> {
 }
 
 impl<W: Workload> Arena for HttpArena<W> {
-    fn pid(&self) -> u32 {
-        self.pid
-    }
-
-    fn address(&self) -> SocketAddr {
-        self.address
-    }
-
-    fn acts(&self) -> &Acts {
-        &self.acts
+    fn target(&self) -> &Target {
+        &self.target
     }
 
     fn prepare(&mut self) -> Result<()> {
         let seconds = (self.pace.warmup + self.pace.duration).as_secs_f64();
-        let count = whole(self.pace.rate * seconds) + self.clients as u64;
+        let count = (self.pace.rate * seconds) as u64 + self.clients as u64;
         let (workload, mut stage) = self.staged();
         self.scripts = workload.prepare(count, &mut stage)?;
         Ok(())
@@ -207,7 +200,7 @@ impl<W: Workload> Arena for HttpArena<W> {
 
     fn load(&mut self) -> Result<LoadOutcome> {
         let plan = Plan {
-            servers: vec![self.address],
+            servers: vec![self.target.address],
             clients: self.clients,
             schedule: Schedule::Open { jobs_per_s: self.pace.rate },
             warmup: self.pace.warmup,
@@ -248,9 +241,8 @@ pub(super) fn call_at(pace: &Pace, first: u64, call: &Call) -> Result<LoadOutcom
 async fn calls(pace: &Pace, first: u64, call: &Call) -> LoadOutcome {
     let begun = Instant::now();
     let mut under_way = tokio::task::JoinSet::new();
-    let count = whole(pace.rate * (pace.warmup + pace.duration).as_secs_f64());
+    let count = (pace.rate * (pace.warmup + pace.duration).as_secs_f64()) as u64;
     for number in 0..count {
-        #[allow(clippy::cast_precision_loss, reason = "a count below 2^53")]
         let due = begun + Duration::from_secs_f64(number as f64 / pace.rate);
         tokio::time::sleep_until(due.into()).await;
         let call = call(first + number);
@@ -278,9 +270,4 @@ async fn calls(pace: &Pace, first: u64, call: &Call) -> LoadOutcome {
         }
     }
     outcome
-}
-
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a count below 2^53")]
-fn whole(number: f64) -> u64 {
-    number as u64
 }

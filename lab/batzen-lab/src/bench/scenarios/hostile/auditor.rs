@@ -1,7 +1,5 @@
 //! Attacks on an auditor, beside merchants that show it confirmations.
 
-use std::collections::BTreeMap;
-
 use batzen_crypto::{EddsaSignature, HashCode};
 use batzen_protocol::api::auditor::DepositConfirmationRequest;
 use batzen_protocol::api::exchange::{DepositConfirmation, KeysResponse};
@@ -13,13 +11,13 @@ use crate::bench::BenchError;
 use crate::bench::error::Result;
 use crate::bench::load::affinity::Placement;
 use crate::bench::load::coins::{self, Mint, Reserves};
-use crate::bench::load::generator::{Kind, LoadOutcome};
-use crate::bench::load::measure::{Description, Stage, Workload};
+use crate::bench::load::generator::Kind;
+use crate::bench::load::measure::{Description, Stage, Workload, too_many};
 use crate::bench::load::payments::Payments;
 use crate::bench::load::prepared::{Job, Prepared};
 use crate::bench::load::random::{Merchants, Seed};
 use crate::bench::load::wire;
-use crate::bench::scenarios::ceiling::{Cipher, Share};
+use crate::bench::scenarios::ceiling::Cipher;
 use crate::bench::scenarios::world::{BANK_HOST, send_all};
 
 /// Size of a slow confirmation: just below the limit.
@@ -127,17 +125,7 @@ impl Workload for Confirmations {
     type Script = Prepared;
 
     fn describe(&self) -> Description {
-        Description {
-            scenario: "auditor",
-            title: String::new(),
-            unit: "confirmations",
-            kinds: vec![Kind::counted("confirmation")],
-            parameters: BTreeMap::new(),
-            cipher: self.cipher,
-            coins: Vec::new(),
-            ops_per_job: 1.0,
-            remarks: Vec::new(),
-        }
+        Description::brief("auditor", "confirmations", Kind::counted("confirmation"), self.cipher)
     }
 
     fn set_up(&mut self, stage: &mut Stage<'_>) -> Result<()> {
@@ -146,14 +134,12 @@ impl Workload for Confirmations {
     }
 
     fn prepare(&mut self, ops: u64, stage: &mut Stage<'_>) -> Result<Vec<Prepared>> {
-        let too_many =
-            |_| BenchError::Usage("more than 2^32 coins: choose a shorter time or a lower rate".into());
-        let (first, count) = (self.prepared, u32::try_from(ops).map_err(too_many)?);
+        let (first, count) = (self.prepared, u32::try_from(ops).map_err(|_| too_many())?);
         self.prepared += count;
         let reserves = self.reserves.as_ref().expect("the set-up has made them");
         let bar = stage.progress.bar("paying merchants", ops);
         let mint = Mint { world: stage.world, prep_pool: stage.prep_pool, reserves, seed: &self.seed };
-        let coins = mint.coins(first, count as usize, |_| 0, &bar)?;
+        let coins = mint.coins(first, count as usize, &bar)?;
         let (denom, mut payments, mut requests) = (&stage.world.denoms[0], Vec::new(), Vec::new());
         for coin in &coins {
             let payment = self.payments.next_payment();
@@ -176,13 +162,5 @@ impl Workload for Confirmations {
         // The auditor follows what was prepared before the load begins.
         stage.world.auditor_catches_up()?;
         Ok(Prepared::share(jobs, stage.threads, stage.clients))
-    }
-
-    fn check(&mut self, _scripts: Vec<Prepared>, _stage: &mut Stage<'_>) -> Result<u64> {
-        Ok(0)
-    }
-
-    fn shares(&self, _outcome: Option<&LoadOutcome>) -> Vec<Share> {
-        Vec::new()
     }
 }

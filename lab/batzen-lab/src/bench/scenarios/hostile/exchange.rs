@@ -11,13 +11,13 @@ use super::attack::{Act, Parts, Requests, always, head};
 use super::large_body;
 use crate::bench::BenchError;
 use crate::bench::error::Result;
-use crate::bench::load::coins::{self, Mint, Planchet, Reserves};
+use crate::bench::load::coins::{self, Planchet, Reserves};
 use crate::bench::load::measure::Stage;
 use crate::bench::load::payments::Payments;
 use crate::bench::load::random::{Merchants, Seed};
 use crate::bench::load::wire;
 use crate::bench::scenarios::deposit::{DepositArgs, DepositLoad};
-use crate::bench::scenarios::world::BANK_HOST;
+use crate::bench::scenarios::world::{BANK_HOST, call};
 
 /// Withdrawals that give a reserve its long history; they leave it empty.
 const HISTORY: u32 = 6_000;
@@ -35,17 +35,13 @@ pub(super) fn start(setting: &Setting<'_>, args: &DepositArgs) -> Result<Box<dyn
 /// Prepares the attacks. A reserve is emptied first, so that it has a long history that proves refusals.
 fn acts(seed: &Seed, stage: &mut Stage<'_>) -> Result<Vec<(&'static str, Act)>> {
     let reserves = Reserves::open_with(1, u64::from(HISTORY), seed, stage.world, stage.progress)?;
-    let mint = Mint { world: stage.world, prep_pool: stage.prep_pool, reserves: &reserves, seed };
-    let bar = stage.progress.bar("making a long history", u64::from(HISTORY));
-    let coins = mint.coins(0, HISTORY as usize, |_| 0, &bar)?;
-    drop(bar);
+    let coins = stage.coins("making a long history", &reserves, seed, 0, HISTORY as usize)?;
     let denom = &stage.world.denoms[0];
     let values = match denom.key.key {
         DenomKey::Rsa(_) => ExchangeWithdrawValues::Rsa,
         DenomKey::Cs(_) => {
-            let answer = wire::call(stage.world.exchange_address, &coins::csr_request(seed, HISTORY, denom))
-                .map_err(|error| BenchError::set_up("ask for R values", error))?;
-            coins::csr_answer(&answer.body)?
+            let request = coins::csr_request(seed, HISTORY, denom);
+            coins::csr_answer(&call(stage.world.exchange_address, "ask for R values", &request)?.body)?
         }
     };
     let one_more = Planchet::new(seed, HISTORY, denom, &values)?;

@@ -1,13 +1,12 @@
 //! Attacks on the exchange's stream to auditors, beside auditors that connect.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use batzen_signer::address::Address;
 use batzen_signer::channel::{Connect, load_key};
 
-use super::arena::{Acts, Arena, Call, Pace, Setting, call_at};
+use super::arena::{Arena, Call, Pace, Setting, Target, call_at};
 use super::attack::{Act, always};
 use crate::bench::BenchError;
 use crate::bench::error::Result;
@@ -22,8 +21,7 @@ const HELLO: &[u8] = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03";
 
 struct Feed {
     world: World,
-    address: SocketAddr,
-    acts: Acts,
+    target: Target,
     pace: Pace,
     progress: Progress,
     call: Call,
@@ -51,26 +49,14 @@ pub(super) fn start(setting: &Setting<'_>) -> Result<Box<dyn Arena>> {
         ("slow-handshakes", Act::Drips(vec![HELLO.into()], b"x")),
         ("junk-handshakes", Act::Leaves(always(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n".to_vec()))),
     ];
-    let acts = acts.into_iter().map(|(name, act)| (name, Arc::new(act))).collect();
+    let target = Target::new((world.exchange_pids()[0], address), acts);
     let (pace, progress) = (setting.pace(), setting.progress);
-    Ok(Box::new(Feed { world, address, acts, pace, progress, call }))
+    Ok(Box::new(Feed { world, target, pace, progress, call }))
 }
 
 impl Arena for Feed {
-    fn pid(&self) -> u32 {
-        self.world.exchange_pids()[0]
-    }
-
-    fn address(&self) -> SocketAddr {
-        self.address
-    }
-
-    fn acts(&self) -> &Acts {
-        &self.acts
-    }
-
-    fn prepare(&mut self) -> Result<()> {
-        Ok(())
+    fn target(&self) -> &Target {
+        &self.target
     }
 
     fn load(&mut self) -> Result<LoadOutcome> {

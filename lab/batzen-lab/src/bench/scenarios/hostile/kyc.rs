@@ -15,12 +15,12 @@ use super::slow::{GOOD_CODE, SlowServer};
 use crate::bench::BenchError;
 use crate::bench::error::Result;
 use crate::bench::load::coins;
-use crate::bench::load::generator::{Kind, LoadOutcome};
+use crate::bench::load::generator::Kind;
 use crate::bench::load::measure::{Description, Stage, Workload};
 use crate::bench::load::prepared::{Job, Prepared};
 use crate::bench::load::random::Seed;
 use crate::bench::load::wire;
-use crate::bench::scenarios::ceiling::{Cipher, Share};
+use crate::bench::scenarios::ceiling::Cipher;
 use crate::bench::scenarios::world;
 
 /// The balance of a wallet that must be identified.
@@ -146,21 +146,7 @@ impl Workload for Identifications {
     type Script = Prepared;
 
     fn describe(&self) -> Description {
-        Description {
-            scenario: "kyc",
-            title: String::new(),
-            unit: "identifications",
-            kinds: vec![Kind::counted("proof")],
-            parameters: std::collections::BTreeMap::new(),
-            cipher: self.cipher,
-            coins: Vec::new(),
-            ops_per_job: 1.0,
-            remarks: Vec::new(),
-        }
-    }
-
-    fn set_up(&mut self, _stage: &mut Stage<'_>) -> Result<()> {
-        Ok(())
+        Description::brief("kyc", "identifications", Kind::counted("proof"), self.cipher)
     }
 
     fn prepare(&mut self, ops: u64, stage: &mut Stage<'_>) -> Result<Vec<Prepared>> {
@@ -176,13 +162,5 @@ impl Workload for Identifications {
         let jobs = (first..self.prepared).map(job).collect::<Result<_>>()?;
         let scripts = Prepared::share(jobs, stage.threads, stage.clients);
         Ok(scripts.into_iter().map(|script| script.expecting(303)).collect())
-    }
-
-    fn check(&mut self, _scripts: Vec<Prepared>, _stage: &mut Stage<'_>) -> Result<u64> {
-        Ok(0)
-    }
-
-    fn shares(&self, _outcome: Option<&LoadOutcome>) -> Vec<Share> {
-        Vec::new()
     }
 }

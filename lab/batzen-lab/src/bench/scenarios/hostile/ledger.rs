@@ -1,6 +1,5 @@
 //! Attacks on the ledger's binary port, beside transfers, each over a new connection.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use batzen_ledger::{Account, BATCH_EVENTS_MAX, CreateTransferStatus, Ledger, QueryFilter, Transfer};
@@ -8,7 +7,7 @@ use batzen_ledger_service::net::body::push_all;
 use batzen_ledger_service::net::connect;
 use batzen_ledger_service::net::frame::{BODY_BYTES_MAX, Header, Hello, Kind, Status};
 
-use super::arena::{Acts, Arena, Call, Pace, Setting, call_at};
+use super::arena::{Arena, Call, Pace, Setting, Target, call_at};
 use super::attack::Act;
 use crate::bench::BenchError;
 use crate::bench::error::Result;
@@ -23,8 +22,7 @@ const UNREAD: u64 = 16;
 
 struct Port {
     server: LedgerServer,
-    address: SocketAddr,
-    acts: Acts,
+    target: Target,
     pace: Pace,
     /// Transfers so far; no number is used twice.
     calls: u64,
@@ -49,8 +47,8 @@ pub(super) fn start(setting: &Setting<'_>) -> Result<Box<dyn Arena>> {
             transfer(&*ledger, vec![one(u128::from(number) + (1 << 32))]).await
         })
     });
-    let acts = acts().into_iter().map(|(name, act)| (name, Arc::new(act))).collect();
-    Ok(Box::new(Port { server, address, acts, pace: setting.pace(), calls: 0, call }))
+    let target = Target::new((server.pid(), address), acts());
+    Ok(Box::new(Port { server, target, pace: setting.pace(), calls: 0, call }))
 }
 
 fn one(id: u128) -> Transfer {
@@ -106,20 +104,8 @@ fn acts() -> Vec<(&'static str, Act)> {
 }
 
 impl Arena for Port {
-    fn pid(&self) -> u32 {
-        self.server.pid()
-    }
-
-    fn address(&self) -> SocketAddr {
-        self.address
-    }
-
-    fn acts(&self) -> &Acts {
-        &self.acts
-    }
-
-    fn prepare(&mut self) -> Result<()> {
-        Ok(())
+    fn target(&self) -> &Target {
+        &self.target
     }
 
     fn load(&mut self) -> Result<LoadOutcome> {

@@ -15,12 +15,12 @@ use super::attack::{Act, always, each, head};
 use super::slow::SlowServer;
 use crate::bench::BenchError;
 use crate::bench::error::Result;
-use crate::bench::load::coins::{self, Mint, Reserves};
+use crate::bench::load::coins::{self, Reserves};
 use crate::bench::load::measure::Stage;
 use crate::bench::load::random::Seed;
 use crate::bench::load::wire;
 use crate::bench::scenarios::pay::{Pay, shop_path, with_token};
-use crate::bench::scenarios::world;
+use crate::bench::scenarios::world::{self, call};
 
 /// Number of shops.
 const SHOPS: u32 = 4;
@@ -65,21 +65,10 @@ pub(super) fn start(setting: &Setting<'_>) -> Result<Box<dyn Arena>> {
     Ok(Box::new(HttpArena::new(setting, world, load, place, Some(slow), acts)?))
 }
 
-fn call(merchant: SocketAddr, what: &str, request: &[u8]) -> Result<wire::Answer> {
-    let answer = wire::call(merchant, request).map_err(|error| BenchError::set_up(what, error))?;
-    if (200..300).contains(&answer.status) {
-        return Ok(answer);
-    }
-    let text = String::from_utf8_lossy(&answer.body);
-    Err(BenchError::set_up(what, format!("HTTP {}: {text}", answer.status)))
-}
-
 /// Payments whose coins are of exchanges at the port of a server that does not answer.
 fn payment(seed: &Seed, stage: &mut Stage<'_>, port: u16) -> Result<impl Fn(u64) -> PayRequest + use<>> {
     let reserves = Reserves::open(1, seed, stage.world, stage.progress)?;
-    let mint = Mint { world: stage.world, prep_pool: stage.prep_pool, reserves: &reserves, seed };
-    let bar = stage.progress.bar("withdrawing a coin", 1);
-    let coin = mint.coins(0, 1, |_| 0, &bar)?.remove(0);
+    let coin = stage.coins("withdrawing a coin", &reserves, seed, 0, 1)?.remove(0);
     let seed = *seed;
     Ok(move |number| {
         let coin = |part: u64| PayCoin {
@@ -140,7 +129,6 @@ fn acts(
 }
 
 /// The shop whose turn it is.
-#[allow(clippy::cast_possible_truncation, reason = "below the number of shops")]
 fn at(number: u64) -> usize {
     (number % u64::from(SHOPS)) as usize
 }

@@ -240,7 +240,7 @@ pub fn run(args: &HostileArgs, context: &Context) -> Result<Run> {
         ]),
         remarks,
     };
-    let mut result = blank(context, &run_dir, shape, figures.ops, options.duration.as_secs_f64());
+    let mut result = blank(context, &run_dir.placement, shape, figures.ops, options.duration.as_secs_f64());
     let (per_s, latency) = figures.first.unwrap_or_default();
     (result.ops_per_s, result.latency) = (per_s, Some(latency));
     let target_ops_per_s = rate.unwrap_or_else(|| services[0].rate());
@@ -328,7 +328,7 @@ impl Hostile<'_> {
         alone_per_s: f64,
         arena: &mut dyn Arena,
     ) -> Result<f64> {
-        let memory = Memory::watch(arena.pid());
+        let memory = Memory::watch(arena.target().pid);
         let attack = name.map(|name| self.begin(service, name, arena)).transpose()?;
         let loaded = arena.load();
         let held = attack.as_ref().map_or(0, Attack::open);
@@ -379,9 +379,10 @@ impl Hostile<'_> {
 
     fn begin(&self, service: Service, name: &str, arena: &dyn Arena) -> Result<Attack> {
         let missing = || BenchError::SetUp(format!("no attack {name} is prepared"));
-        let act = Arc::clone(arena.acts().get(name).ok_or_else(missing)?);
+        let target = arena.target();
+        let act = Arc::clone(target.acts.get(name).ok_or_else(missing)?);
         let addresses = (0..self.args.addresses).map(|n| Ipv4Addr::new(127, 0, 0, 2 + n)).collect();
         let connections = self.args.connections.unwrap_or(service.connections()) as usize;
-        Ok(Attack::start(act, arena.address(), addresses, connections, &self.run_dir.placement.client))
+        Ok(Attack::start(act, target.address, addresses, connections, &self.run_dir.placement.client))
     }
 }

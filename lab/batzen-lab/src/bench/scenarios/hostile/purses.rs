@@ -4,12 +4,12 @@ use batzen_protocol::Duration;
 
 use super::arena::{Arena, HttpArena, Setting};
 use super::attack::{Act, always, each};
-use crate::bench::BenchError;
 use crate::bench::error::Result;
 use crate::bench::load::measure::Stage;
 use crate::bench::load::random::Seed;
 use crate::bench::load::wire;
 use crate::bench::scenarios::p2p::{EmptyPurses, P2p};
+use crate::bench::scenarios::world::call;
 
 /// Life of a purse: just below the longest that an exchange accepts by default.
 const LIFE: Duration = Duration::from_days(365);
@@ -26,12 +26,7 @@ pub(super) fn start(setting: &Setting<'_>) -> Result<Box<dyn Arena>> {
 
 fn acts(seed: &Seed, stage: &mut Stage<'_>) -> Result<Vec<(&'static str, Act)>> {
     let purses = EmptyPurses::new(seed, stage.world.base_url(), LIFE, CONTRACT_BYTES);
-    let answer = wire::call(stage.world.exchange_address, &purses.ask(u64::MAX)?)
-        .map_err(|error| BenchError::set_up("ask for a purse", error))?;
-    if answer.status != 200 {
-        let text = String::from_utf8_lossy(&answer.body);
-        return Err(BenchError::set_up("ask for a purse", format!("HTTP {}: {text}", answer.status)));
-    }
+    call(stage.world.exchange_address, "ask for a purse", &purses.ask(u64::MAX)?)?;
     let poll = wire::get(&format!("/purses/{}/deposit?timeout_ms=120000", purses.public(u64::MAX)));
     let merge = purses.merge(u64::MAX)?;
     // What can be asked for once can be asked for with every number.

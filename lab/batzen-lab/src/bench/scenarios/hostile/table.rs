@@ -4,6 +4,8 @@ use std::fmt::Write as _;
 
 use clap::ValueEnum;
 
+use Service::{Auditor, Exchange, Feed, Kyc, Ledger, Merchant, Purses};
+
 /// A service that is attacked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Service {
@@ -24,49 +26,38 @@ pub(crate) enum Service {
 }
 
 impl Service {
-    pub(super) const ALL: [Self; 7] =
-        [Self::Exchange, Self::Purses, Self::Kyc, Self::Merchant, Self::Auditor, Self::Feed, Self::Ledger];
+    pub(super) const ALL: [Self; 7] = [Exchange, Purses, Kyc, Merchant, Auditor, Feed, Ledger];
 
     pub(super) const fn name(self) -> &'static str {
-        match self {
-            Self::Exchange => "exchange",
-            Self::Purses => "purses",
-            Self::Kyc => "kyc",
-            Self::Merchant => "merchant",
-            Self::Auditor => "auditor",
-            Self::Feed => "feed",
-            Self::Ledger => "ledger",
-        }
+        self.facts().0
     }
 
     /// The operations of the honest load.
     pub(super) const fn honest(self) -> &'static str {
-        match self {
-            Self::Exchange => "payments",
-            Self::Purses => "purses",
-            Self::Kyc => "identifications",
-            Self::Merchant => "purchases, half of them from templates",
-            Self::Auditor => "confirmations",
-            Self::Feed => "auditors that connect",
-            Self::Ledger => "transfers, each over a new connection",
-        }
+        self.facts().1
     }
 
     /// Honest operations per second by default.
     pub(super) const fn rate(self) -> f64 {
+        self.facts().2
+    }
+
+    const fn facts(self) -> (&'static str, &'static str, f64) {
         match self {
-            Self::Exchange => 200.0,
-            Self::Purses | Self::Ledger => 50.0,
-            Self::Kyc | Self::Merchant => 25.0,
-            Self::Auditor => 100.0,
-            Self::Feed => 20.0,
+            Exchange => ("exchange", "payments", 200.0),
+            Purses => ("purses", "purses", 50.0),
+            Kyc => ("kyc", "identifications", 25.0),
+            Merchant => ("merchant", "purchases, half of them from templates", 25.0),
+            Auditor => ("auditor", "confirmations", 100.0),
+            Feed => ("feed", "auditors that connect", 20.0),
+            Ledger => ("ledger", "transfers, each over a new connection", 50.0),
         }
     }
 
     /// Connections of an attack by default. A ledger has more places than the others.
     pub(super) const fn connections(self) -> u32 {
         match self {
-            Self::Ledger => 3_000,
+            Ledger => 3_000,
             _ => 400,
         }
     }
@@ -85,57 +76,41 @@ const fn on(service: Service, name: &'static str, text: &'static str) -> Kind {
 
 /// All attacks.
 pub(super) const ATTACKS: [Kind; 31] = [
-    on(Service::Exchange, "slow-uploads", "large bodies that start fast and then drip, one byte per second"),
-    on(Service::Exchange, "slow-headers", "requests whose headers drip in"),
-    on(Service::Exchange, "long-polls", "polls for a reserve that is never funded"),
+    on(Exchange, "slow-uploads", "large bodies that start fast and then drip, one byte per second"),
+    on(Exchange, "slow-headers", "requests whose headers drip in"),
+    on(Exchange, "long-polls", "polls for a reserve that is never funded"),
+    on(Exchange, "unread-histories", "32 requests at a time for a long history, with no answer read"),
+    on(Exchange, "unread-keys", "500 requests at a time for /keys, with no answer read"),
     on(
-        Service::Exchange,
-        "unread-histories",
-        "32 requests at a time for a long history, with no answer read",
-    ),
-    on(Service::Exchange, "unread-keys", "500 requests at a time for /keys, with no answer read"),
-    on(
-        Service::Exchange,
+        Exchange,
         "refused-histories",
         "withdrawals from an empty reserve whose long history proves each refusal",
     ),
-    on(Service::Exchange, "large-bodies", "bodies of 15 MB"),
-    on(Service::Exchange, "large-accounts", "unsigned deposits to payto URIs of 15 MB, each one different"),
-    on(Service::Exchange, "copied-signatures", "60,000 copies of one valid signature of the master key"),
-    on(Service::Exchange, "junk-connections", "connections that do not speak HTTP, one after another"),
-    on(
-        Service::Purses,
-        "free-purses",
-        "purses that ever new reserves ask for, with long lives and large contracts",
-    ),
-    on(Service::Purses, "purse-polls", "polls for a purse that nobody fills"),
-    on(Service::Purses, "refused-merges", "merges of a purse into another reserve than its own"),
-    on(Service::Kyc, "slow-proofs", "logins that the identity provider never confirms"),
-    on(Service::Kyc, "kyc-starts", "identifications that begin: of ever new wallets, and of one"),
-    on(Service::Kyc, "kyc-polls", "polls for an account that is never identified"),
-    on(
-        Service::Merchant,
-        "slow-exchanges",
-        "payments with coins of exchanges that nobody lists, each one different",
-    ),
-    on(Service::Merchant, "template-orders", "orders from the templates of all shops"),
-    on(Service::Merchant, "token-guesses", "guesses of the shops' tokens, each one different"),
-    on(
-        Service::Merchant,
-        "unread-documents",
-        "200 requests at a time for /openapi.json, with no answer read",
-    ),
-    on(Service::Merchant, "order-polls", "polls for an order that nobody pays"),
-    on(Service::Merchant, "slow-payments", "payments of 1 MB that start fast and then drip"),
-    on(Service::Auditor, "junk-confirmations", "confirmations with wrong signatures, each one different"),
-    on(Service::Auditor, "slow-confirmations", "confirmations that start fast and then drip"),
-    on(Service::Auditor, "large-confirmations", "bodies of 15 MB"),
-    on(Service::Feed, "silent-auditors", "connections that say nothing"),
-    on(Service::Feed, "slow-handshakes", "handshakes of TLS that drip in"),
-    on(Service::Feed, "junk-handshakes", "connections that do not speak TLS, one after another"),
-    on(Service::Ledger, "large-frames", "frames of a megabyte that are announced, and not sent"),
-    on(Service::Ledger, "silent-clients", "connections that say nothing"),
-    on(Service::Ledger, "unread-transfers", "16 requests at a time for 8,189 transfers, with no answer read"),
+    on(Exchange, "large-bodies", "bodies of 15 MB"),
+    on(Exchange, "large-accounts", "unsigned deposits to payto URIs of 15 MB, each one different"),
+    on(Exchange, "copied-signatures", "60,000 copies of one valid signature of the master key"),
+    on(Exchange, "junk-connections", "connections that do not speak HTTP, one after another"),
+    on(Purses, "free-purses", "purses that ever new reserves ask for, with long lives and large contracts"),
+    on(Purses, "purse-polls", "polls for a purse that nobody fills"),
+    on(Purses, "refused-merges", "merges of a purse into another reserve than its own"),
+    on(Kyc, "slow-proofs", "logins that the identity provider never confirms"),
+    on(Kyc, "kyc-starts", "identifications that begin: of ever new wallets, and of one"),
+    on(Kyc, "kyc-polls", "polls for an account that is never identified"),
+    on(Merchant, "slow-exchanges", "payments with coins of exchanges that nobody lists, each one different"),
+    on(Merchant, "template-orders", "orders from the templates of all shops"),
+    on(Merchant, "token-guesses", "guesses of the shops' tokens, each one different"),
+    on(Merchant, "unread-documents", "200 requests at a time for /openapi.json, with no answer read"),
+    on(Merchant, "order-polls", "polls for an order that nobody pays"),
+    on(Merchant, "slow-payments", "payments of 1 MB that start fast and then drip"),
+    on(Auditor, "junk-confirmations", "confirmations with wrong signatures, each one different"),
+    on(Auditor, "slow-confirmations", "confirmations that start fast and then drip"),
+    on(Auditor, "large-confirmations", "bodies of 15 MB"),
+    on(Feed, "silent-auditors", "connections that say nothing"),
+    on(Feed, "slow-handshakes", "handshakes of TLS that drip in"),
+    on(Feed, "junk-handshakes", "connections that do not speak TLS, one after another"),
+    on(Ledger, "large-frames", "frames of a megabyte that are announced, and not sent"),
+    on(Ledger, "silent-clients", "connections that say nothing"),
+    on(Ledger, "unread-transfers", "16 requests at a time for 8,189 transfers, with no answer read"),
 ];
 
 /// The names of all attacks.

@@ -12,7 +12,7 @@ use hdrhistogram::Histogram;
 use super::{Choosing, LEDGER, LedgerArgs, connect, histogram, unless_interrupted};
 use crate::bench::BenchError;
 use crate::bench::load::meter::thread_cpu_time;
-use crate::bench::load::random::{Numbers, Seed};
+use crate::bench::load::random::{Numbers, Seed, cumulative};
 
 /// Chooses accounts.
 pub(super) struct Choice {
@@ -24,19 +24,9 @@ pub(super) struct Choice {
 }
 
 impl Choice {
-    #[allow(clippy::cast_precision_loss, reason = "there are not so many accounts")]
     pub(super) fn new(choosing: Choosing, accounts: u64, base: u128) -> Self {
-        let mut cumulative = Vec::new();
-        if choosing == Choosing::Zipf {
-            let mut sum = 0.0;
-            cumulative = (1..=accounts)
-                .map(|rank| {
-                    sum += 1.0 / rank as f64;
-                    sum
-                })
-                .collect();
-            cumulative.iter_mut().for_each(|share| *share /= sum);
-        }
+        let ranks = if choosing == Choosing::Zipf { accounts as usize } else { 0 };
+        let cumulative = cumulative(ranks, |rank| 1.0 / rank as f64);
         Self { choosing, accounts, base, cumulative }
     }
 

@@ -280,9 +280,7 @@ fn measure(
         client_ns += cpu_ns;
     }
     drop(bar);
-    if context.interrupted.load(Ordering::Relaxed) {
-        return Err(BenchError::Interrupted);
-    }
+    context.go_on()?;
     let growth = |now: Option<u64>, before: Option<u64>| {
         now.zip(before).map(|(now, before)| now.saturating_sub(before))
     };
@@ -371,7 +369,7 @@ fn result(args: &LedgerArgs, context: &Context, run_dir: &RunDirectory, measured
         ]),
         remarks: vec!["every transfer was durable before it was answered".to_owned()],
     };
-    let mut result = blank(context, run_dir, shape, tally.ops, seconds);
+    let mut result = blank(context, &run_dir.placement, shape, tally.ops, seconds);
     let ops = (tally.ops as f64).max(1.0);
     result.requests = tally.requests;
     result.errors = tally.errors;
@@ -380,17 +378,12 @@ fn result(args: &LedgerArgs, context: &Context, run_dir: &RunDirectory, measured
     let client_cores = client_cpu.total_ns() as f64 / 1e9 / seconds;
     result.client_cpu_us_per_op = Some(client_cpu.total_ns() as f64 / 1e3 / ops);
     if let Some(cpu) = &server_cpu {
-        result.cpu_us_per_op = Some(cpu.total_ns() as f64 / 1e3 / ops);
-        result.cpu_us_per_op_by_stage =
-            cpu.by_role_ns.iter().map(|(role, ns)| ((*role).to_owned(), *ns as f64 / 1e3 / ops)).collect();
+        result.set_cpu(cpu);
         let server_cores = cpu.total_ns() as f64 / 1e9 / seconds;
-        result.limited_by = if server_cores >= BUSY * run_dir.placement.server_count() as f64 {
-            LimitedBy::Server
-        } else if client_cores >= BUSY * run_dir.placement.client_count() as f64 {
-            LimitedBy::Client
-        } else {
-            LimitedBy::Neither
-        };
+        result.limited_by = LimitedBy::of(
+            server_cores >= BUSY * run_dir.placement.server_count() as f64,
+            client_cores >= BUSY * run_dir.placement.client_count() as f64,
+        );
         result.extra.insert("server_cores_busy".to_owned(), server_cores);
     }
     result.extra.insert("client_cores_busy".to_owned(), client_cores);

@@ -18,6 +18,7 @@ use crate::bench::load::meter::{self, Effort, Rival};
 use crate::bench::results::machine::Machine;
 use crate::bench::results::output;
 use crate::bench::results::result::{self, LIMITS_FILE, ResultError};
+use crate::bench::results::words::line;
 use crate::bench::scenarios::ceiling::{Cipher, Material, Share, Step, steps_of};
 
 mod disk;
@@ -132,9 +133,6 @@ fn unknown() -> String {
 
 impl Limits {
     /// Reads `limits.json` of a directory.
-    ///
-    /// # Errors
-    /// As for any result.
     pub(crate) fn read(directory: &std::path::Path) -> Result<Self, ResultError> {
         result::read_json(&directory.join(LIMITS_FILE), u64::from(SCHEMA))
     }
@@ -395,20 +393,17 @@ fn deposit_body() -> Vec<u8> {
 }
 
 fn table(limits: &Limits) -> String {
-    let mut text = String::new();
+    const WIDTHS: [usize; 4] = [12; 4];
+    const STEP_WIDTHS: [usize; 3] = [12, 12, 7];
     let machine = &limits.machine;
-    let _ = writeln!(text, "{}, {}, core {}\n", machine.model, machine.flags.join(" "), limits.core);
-    let _ = writeln!(text, "{:<34} {:>12} {:>12} {:>7}", "a second on one core", "library", "lanes", "ratio");
+    let mut text = format!("{}, {}, core {}\n\n", machine.model, machine.flags.join(" "), limits.core);
+    let name = |name: &str| format!("{name:<34}");
     let optional = |value: Option<f64>| value.map_or_else(String::new, number);
+    line(&mut text, &name("a second on one core"), &STEP_WIDTHS, ["library", "lanes", "ratio"]);
     for limit in &limits.limits {
         let lanes = optional(limit.lanes.as_ref().map(|speed| speed.per_s));
-        let line = format!(
-            "{:<34} {:>12} {lanes:>12} {:>7}",
-            limit.name,
-            number(limit.library.per_s),
-            optional(limit.ratio)
-        );
-        let _ = writeln!(text, "{}", line.trim_end());
+        let figures = [number(limit.library.per_s), lanes, optional(limit.ratio)];
+        line(&mut text, &name(&limit.name), &STEP_WIDTHS, figures);
     }
     let http = &limits.http;
     let _ = writeln!(
@@ -421,47 +416,31 @@ fn table(limits: &Limits) -> String {
         http.response_bytes,
         http.connections
     );
-    let _ = writeln!(
-        text,
-        "\n{:<34} {:>12} {:>12} {:>12} {:>12}",
-        "store", "rows/s", "CPU µs/row", "p50 ms", "p99 ms"
-    );
+    text.push('\n');
+    line(&mut text, &name("store"), &WIDTHS, ["rows/s", "CPU µs/row", "p50 ms", "p99 ms"]);
     for store in &limits.store {
-        let _ = writeln!(
-            text,
-            "{:<34} {:>12} {:>12} {:>12} {:>12}",
-            format!("{} rows a commit", store.rows_per_commit),
+        let figures = [
             number(store.rows_per_s),
             number(store.cpu_us_per_row),
             milliseconds(store.commit_p50_us),
-            milliseconds(store.commit_p99_us)
-        );
+            milliseconds(store.commit_p99_us),
+        ];
+        line(&mut text, &name(&format!("{} rows a commit", store.rows_per_commit)), &WIDTHS, figures);
     }
     for sync in &limits.sync {
-        let _ = writeln!(
-            text,
-            "{:<34} {:>12} {:>12} {:>12} {:>12}",
-            format!("write and sync {} kB", sync.bytes / 1024),
-            "",
-            "",
-            milliseconds(sync.p50_us),
-            milliseconds(sync.p99_us)
-        );
+        let figures = [String::new(), String::new(), milliseconds(sync.p50_us), milliseconds(sync.p99_us)];
+        line(&mut text, &name(&format!("write and sync {} kB", sync.bytes / 1024)), &WIDTHS, figures);
     }
-    let _ = writeln!(
-        text,
-        "\n{:<34} {:>12} {:>12} {:>12}",
-        "cryptography alone, a second", "library", "lanes", "all included"
-    );
+    text.push('\n');
+    let head = ["library", "lanes", "all included"];
+    line(&mut text, &name("cryptography alone, a second"), &WIDTHS, head);
     for derived in &limits.derived {
-        let _ = writeln!(
-            text,
-            "{:<34} {:>12} {:>12} {:>12}",
-            derived.operation,
+        let figures = [
             number(derived.cryptography_library_per_s),
             optional(derived.cryptography_lanes_per_s),
-            number(derived.whole_per_s)
-        );
+            number(derived.whole_per_s),
+        ];
+        line(&mut text, &name(&derived.operation), &WIDTHS, figures);
     }
     for remark in &limits.remarks {
         let _ = writeln!(text, "\n{remark}");

@@ -38,7 +38,6 @@ struct CoreTime {
 const CANDIDATES: [[bool; 2]; 4] = [[false, false], [true, false], [false, true], [true, true]];
 
 /// Number of constants that some points determine.
-#[must_use]
 pub(crate) fn identified(points: &[Point]) -> usize {
     let mut cores: Vec<f64> = points.iter().map(|point| point.cores).collect();
     cores.sort_by(f64::total_cmp);
@@ -50,7 +49,6 @@ impl Law {
     /// The law that fits best, with no negative constants: least squares of the relative deviations. One number of
     /// cores determines λ only, two also σ; what is not determined is zero. `None` without points, or with one that
     /// is not positive.
-    #[must_use]
     pub(crate) fn fit(points: &[Point]) -> Option<Self> {
         if points.is_empty() || points.iter().any(|point| point.cores < 1.0 || point.coins_per_s <= 0.0) {
             return None;
@@ -72,32 +70,27 @@ impl Law {
     }
 
     /// Coins per second on this many cores.
-    #[must_use]
     pub(crate) fn coins_per_s(&self, cores: f64) -> f64 {
         cores / self.core_s(cores)
     }
 
     /// Seconds of cores that a coin takes with this many cores.
-    #[must_use]
     pub(crate) fn core_s(&self, cores: f64) -> f64 {
         let others = cores - 1.0;
         (1.0 + self.sigma * others + self.kappa * cores * others) / self.one_core_coins_per_s
     }
 
     /// The same law if every core waited while one is in a section of this length in each coin.
-    #[must_use]
     pub(crate) fn with_serial(&self, serial_s: f64) -> Self {
         Self { sigma: self.sigma + serial_s * self.one_core_coins_per_s, ..*self }
     }
 
     /// The same law with at least this contention.
-    #[must_use]
     pub(crate) fn with_sigma_of_at_least(&self, sigma: f64) -> Self {
         Self { sigma: self.sigma.max(sigma), ..*self }
     }
 
     /// The mean relative deviation of points from the law (root mean square).
-    #[must_use]
     pub(crate) fn error(&self, points: &[Point]) -> f64 {
         let squares =
             points.iter().map(|point| (self.coins_per_s(point.cores) / point.coins_per_s - 1.0).powi(2));

@@ -13,7 +13,6 @@ mod text;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use batzen_exchange::config::ExchangeConfig;
@@ -126,10 +125,7 @@ fn measure(args: &ScaleArgs, context: &Context) -> Result<ScaleResult> {
     if let Some(many) = cores.iter().find(|cores| **cores > count) {
         return Err(BenchError::Usage(format!("--cores {many}: this process may use {count} only")));
     }
-    let mut builder = tempfile::Builder::new();
-    builder.prefix("batzen-scale-");
-    let place = args.dir.as_ref().map_or_else(|| builder.tempdir(), |dir| builder.tempdir_in(dir));
-    let place = place.map_err(|error| BenchError::set_up("cannot make a directory", error))?;
+    let place = super::temporary("batzen-scale-", args.dir.as_deref())?;
     let mut kinds: Vec<(u32, Vec<ScaleRun>)> = args.batch.iter().map(|batch| (*batch, Vec::new())).collect();
     let total = args.rounds as usize * kinds.len() * cores.len();
     let mut done = 0;
@@ -190,14 +186,7 @@ fn one_run(
         supply: args.coins,
         seed: 1,
         nodes: 1,
-        store: StoreOptions {
-            store: None,
-            database: None,
-            partitions: 0,
-            citus: None,
-            lanes: None,
-            postgres_set: Vec::new(),
-        },
+        store: StoreOptions::default(),
         target: TargetOptions::default(),
     };
     let options = RunOptions {
@@ -237,14 +226,7 @@ fn scale_run(result: &RunResult, cores: u32, is_shared: bool) -> ScaleRun {
 /// Withdrawals and deposits in one and in several lanes, without HTTP, cryptography and queues: for each number of coins
 /// in a request, a row for each number of lanes.
 fn lanes_alone(args: &ScaleArgs, dir: &Path, cores: usize, context: &Context) -> Result<Vec<Vec<LanesRow>>> {
-    let options = RunOptions {
-        server_cores: Some(Cores(Vec::new())),
-        client_cores: None,
-        out: Some(dir.to_owned()),
-        keep_world: false,
-        json: true,
-    };
-    let run_dir = RunDirectory::new("scale", &options)?;
+    let run_dir = RunDirectory::new("scale", &RunOptions::unpinned(dir.to_owned()))?;
     let exchange = InProcessExchange::start(&run_dir, "http://127.0.0.1:9/".to_owned(), None)?;
     let reserves = fill::reserves(&exchange, RESERVES, &mut lanes::random(0))?;
     let lanes: Vec<usize> = (0..)
@@ -258,9 +240,7 @@ fn lanes_alone(args: &ScaleArgs, dir: &Path, cores: usize, context: &Context) ->
     for _ in 0..args.rounds {
         for (&batch, runs) in args.batch.iter().zip(&mut runs) {
             for (&lanes, runs) in lanes.iter().zip(runs) {
-                if context.interrupted.load(Ordering::Relaxed) {
-                    return Err(BenchError::Interrupted);
-                }
+                context.go_on()?;
                 seed += 2;
                 let coins_per_payment = u64::from(batch);
                 let (mut for_coins, mut for_payments) = (lanes::random(seed), lanes::random(seed + 1));

@@ -76,7 +76,6 @@ pub(crate) struct Model {
 
 impl Model {
     /// The rate at which a stage saturates; `None` if it grows with the cores.
-    #[must_use]
     pub(crate) fn ceiling(&self, stage: &Stage, cores: u32) -> Option<Ceiling> {
         let threads = match stage.growth {
             Growth::Cores => return None,
@@ -88,7 +87,6 @@ impl Model {
     }
 
     /// The stage that saturates first on a number of cores, if any can.
-    #[must_use]
     pub(crate) fn lowest_ceiling(&self, cores: u32) -> Option<Ceiling> {
         let ceilings = self.stages.iter().filter_map(|stage| self.ceiling(stage, cores));
         ceilings.min_by(|one, other| one.coins_per_s.total_cmp(&other.coins_per_s))
@@ -100,13 +98,11 @@ impl Model {
     }
 
     /// The serial part as a share of the processor time of a coin: an estimate of σ.
-    #[must_use]
     pub(crate) fn serial_share(&self) -> f64 {
         self.serial_s() * self.law.one_core_coins_per_s
     }
 
     /// Returns the rate expected of a machine.
-    #[must_use]
     pub(crate) fn project(&self, cores: u32) -> Projection {
         let n = f64::from(cores);
         let ceiling = self.lowest_ceiling(cores);
@@ -141,7 +137,6 @@ impl Model {
     }
 
     /// The smallest machine whose projection reaches a rate, by one of the projection's figures.
-    #[must_use]
     pub(crate) fn cores_for(&self, coins_per_s: f64, figure: fn(&Projection) -> f64) -> Option<u32> {
         (1..=CORES_MAX).find(|&cores| figure(&self.project(cores)) >= coins_per_s)
     }

@@ -8,6 +8,7 @@ use super::GOAL_CORES;
 use super::law::Law;
 use super::projection::{COMMIT, Growth, Projection};
 use super::result::{Basis, Goal, ScaleKind, ScaleResult};
+use crate::bench::results::words;
 
 /// The stages with threads of their own, and their names.
 const STAGES: [(&str, &str); 4] =
@@ -43,10 +44,7 @@ pub(crate) fn table(result: &ScaleResult) -> String {
 
 /// The title of a kind.
 pub(crate) fn coins(coins_per_request: u32) -> String {
-    match coins_per_request {
-        1 => "one coin a request".to_owned(),
-        coins => format!("{coins} coins a request"),
-    }
+    format!("{} a request", words::coins(coins_per_request.into()))
 }
 
 fn runs(text: &mut String, kind: &ScaleKind) {

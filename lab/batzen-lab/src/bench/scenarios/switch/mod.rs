@@ -21,11 +21,11 @@ use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 
 use super::Context;
+use super::workers::{Shape, blank};
 use crate::bench::BenchError;
 use crate::bench::error::Result;
 use crate::bench::load::affinity::{self, Placement};
 use crate::bench::load::progress::Progress;
-use crate::bench::results::machine::Machine;
 use crate::bench::results::result::{
     self, BytesPerOp, KindResult, Latency, LimitedBy, Run, RunResult, Sample,
 };
@@ -218,7 +218,7 @@ fn measure_own(
     std::fs::create_dir_all(world).map_err(BenchError::io(world))?;
     let progress = Progress::new(context.shows_progress);
     let spinner = progress.waiting("starting the switch");
-    let mut switch = SwitchProcess::start(&context.program, world, &placement.server)?;
+    let mut switch = SwitchProcess::start(context, world, &placement.server)?;
     let fsps = play(args.load.participants(switch.participants, CURRENCY), placement)?;
     let books = switch.hub();
     books.found(CURRENCY, MODEL).map_err(onboarding_failed)?;
@@ -365,9 +365,7 @@ fn watch(
         std::thread::sleep(Duration::from_millis(20));
         let (elapsed, done) = (start.elapsed(), fsps.committed() - committed_before);
         own.as_mut().map_or(Ok(()), |(switch, _)| switch.still_runs())?;
-        if context.interrupted.load(std::sync::atomic::Ordering::Relaxed) {
-            return Err(BenchError::Interrupted);
-        }
+        context.go_on()?;
         let (is_begun, is_half, is_over) = match load.count {
             Some(count) => (true, done * 2 >= count, done >= count || fsps.is_idle(count)),
             None => (
@@ -402,76 +400,44 @@ fn result(
     report: &Report,
     usage: &Usage,
 ) -> RunResult {
-    let seconds = report.measured.as_secs_f64();
-    let (ops, per_op) =
-        (
-            report.committed,
-            |amount: f64| {
-                if report.committed > 0 { amount / report.committed as f64 } else { 0.0 }
-            },
-        );
+    let (ops, seconds) = (report.committed, report.measured.as_secs_f64());
+    let per_op = |amount: f64| if ops > 0 { amount / ops as f64 } else { 0.0 };
     let per_second = |count: u64| if seconds > 0.0 { count as f64 / seconds } else { 0.0 };
-    let participants = args.load.participants;
+    let clients = args.load.in_flight as usize;
     let kind = |histogram: &Histogram<u64>| KindResult {
         ops: histogram.len(),
         ops_per_s: per_second(histogram.len()),
         latency: Latency::of(histogram),
     };
+    let legs = [("prepare", &report.prepare), ("fulfil", &report.fulfil), ("whole", &report.whole)];
     let server = usage.server_cpu();
-    let mut result = RunResult {
-        schema: result::SCHEMA,
-        scenario: "switch".to_owned(),
-        title: format!("switch, {participants} participants"),
-        command: context.command.clone(),
+    let shape = Shape {
+        scenario: "switch",
+        title: format!("switch, {} participants", args.load.participants),
+        unit: "FT",
         parameters: args.load.parameters(),
-        machine: Machine::detect(),
-        server_cores: placement.server.clone(),
-        client_cores: placement.client.clone(),
-        version: context.version.clone(),
-        commit: context.commit.clone(),
-        started: String::new(),
-        duration_s: seconds,
+        remarks: Vec::new(),
+    };
+    let mut result = RunResult {
         load: match args.load.rate {
-            None => result::Load::Closed { clients: args.load.in_flight as usize },
-            Some(target_ops_per_s) => {
-                result::Load::Open { clients: args.load.in_flight as usize, target_ops_per_s }
-            }
+            None => result::Load::Closed { clients },
+            Some(target_ops_per_s) => result::Load::Open { clients, target_ops_per_s },
         },
-        unit: "FT".to_owned(),
-        ops,
-        ops_per_s: per_second(ops),
         // Prepare, forwarded prepare, fulfilment, callback.
         requests: ops * 4,
-        errors: BTreeMap::new(),
-        ceiling_ops_per_s: None,
-        efficiency: None,
-        ceiling_parts: Vec::new(),
         limited_by: usage.limited_by(placement, args.target.target.is_none()),
         latency: Some(Latency::of(&report.whole)),
         bytes_per_op: Some(BytesPerOp {
             disk: per_op(usage.stored_bytes()),
             ram: per_op(usage.resident_growth()),
         }),
-        cpu_us_per_op: Some(per_op(server.total_ns() as f64 / 1e3)),
-        cpu_us_per_op_by_stage: server
-            .by_role_ns
-            .iter()
-            .map(|(role, ns)| ((*role).to_owned(), per_op(*ns as f64 / 1e3)))
-            .collect(),
         client_cpu_us_per_op: Some(per_op(usage.simulators_ns() as f64 / 1e3)),
-        batch_sizes: BTreeMap::new(),
-        kinds: BTreeMap::from([
-            ("prepare".to_owned(), kind(&report.prepare)),
-            ("fulfil".to_owned(), kind(&report.fulfil)),
-            ("whole".to_owned(), kind(&report.whole)),
-        ]),
-        extra: BTreeMap::new(),
-        remarks: placement.remark.iter().cloned().collect(),
+        kinds: legs.map(|(name, histogram)| (name.to_owned(), kind(histogram))).into(),
+        ..blank(context, placement, shape, ops, seconds)
     };
+    result.set_cpu(&server);
     let extra = &mut result.extra;
-    for (name, histogram) in
-        [("prepare", &report.prepare), ("fulfil", &report.fulfil), ("whole", &report.whole)]
-    {
+    for (name, histogram) in legs {
         extra.insert(format!("{name}_p95_us"), histogram.value_at_quantile(0.95) as f64);
     }
     extra.insert("ftps".into(), per_second(ops));
@@ -487,9 +453,6 @@ fn result(
     extra.insert("windows_closed".into(), f64::from(u8::from(args.target.target.is_none())));
     if report.late_p99_us > 0 {
         extra.insert("generator_late_p99_us".into(), report.late_p99_us as f64);
-    }
-    if cfg!(debug_assertions) {
-        result.remarks.push("a debug build: the figures say nothing about speed".into());
     }
     if result.limited_by == LimitedBy::Client {
         result.remarks.push("the simulators were the limit: the switch can do more".into());

@@ -30,9 +30,6 @@ pub(crate) struct TargetSwitch {
 
 impl TargetSwitch {
     /// The operators of the switch, if it runs already.
-    ///
-    /// # Errors
-    /// When their tokens cannot be read.
     pub(super) fn hub(&self) -> Result<Option<Hub>> {
         let (Some(admin), Some(file)) = (&self.admin, &self.tokens) else { return Ok(None) };
         let tokens = Hub::tokens(file).map_err(BenchError::io(file))?;
@@ -49,9 +46,6 @@ pub(super) fn name_afresh(config: &mut FspsConfig) {
 }
 
 /// The currency of a switch: that of its first settlement model that has one; none if there is no such model yet.
-///
-/// # Errors
-/// When it does not answer.
 pub(super) fn currency(books: &Hub) -> std::result::Result<Option<String>, HubError> {
     let models = books.get("/settlementModels")?;
     let of_models = models.as_array().into_iter().flatten().filter_map(|model| model["currency"].as_str());
@@ -59,9 +53,6 @@ pub(super) fn currency(books: &Hub) -> std::result::Result<Option<String>, HubEr
 }
 
 /// Checks the books of the run's own participants, who pay only each other; others may use the switch meanwhile.
-///
-/// # Errors
-/// When the switch does not answer.
 pub(super) fn check(
     books: &Hub,
     names: &[String],

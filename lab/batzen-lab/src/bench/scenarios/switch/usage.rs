@@ -154,7 +154,7 @@ impl Usage {
         let simulators = self.simulators_ns() as f64 / 1e9 / seconds;
         let busy = |used: f64, cores: usize| used > (1.0 - IDLE_SHARE) * cores.max(1) as f64;
         if !is_own {
-            return if busy(simulators, 1) { LimitedBy::Client } else { LimitedBy::Neither };
+            return LimitedBy::of(false, busy(simulators, 1));
         }
         if placement.server.is_empty() {
             // Both share all cores: the one that uses more limits the other.
@@ -164,13 +164,7 @@ impl Usage {
                 false => LimitedBy::Neither,
             };
         }
-        if busy(server, placement.server.len()) {
-            LimitedBy::Server
-        } else if busy(simulators, 1) {
-            LimitedBy::Client
-        } else {
-            LimitedBy::Neither
-        }
+        LimitedBy::of(busy(server, placement.server.len()), busy(simulators, 1))
     }
 }
 
