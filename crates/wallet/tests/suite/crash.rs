@@ -7,70 +7,31 @@
 
 use std::path::Path;
 
-use batzen_crypto::{EddsaPrivateKey, HashCode, WireSalt};
-use batzen_protocol::signatures::{MerchantRefund, SignedMessage};
-use batzen_protocol::{Duration, Money};
-use batzen_testkit::world::{
-    BANK, EXCHANGE, START, World, amount, check_settled, kill_at_every_point, open_wallet,
-};
-use batzen_wallet::{CipherChoice, DepositAmount, PaymentRequest, RefundPermission, Wallet, WalletError};
+use batzen_crypto::EddsaPrivateKey;
+use batzen_testkit::world::{EXCHANGE, World, amount, check_settled, kill_at_every_point, open_wallet};
+use batzen_wallet::{CipherChoice, DepositAmount, Wallet, WalletError};
 
-const PAYTO: &str = "payto://x-taler-bank/bank.test/alice?receiver-name=alice";
-
-fn payment(merchant: &EddsaPrivateKey) -> PaymentRequest {
-    PaymentRequest {
-        exchange: None,
-        amount: amount("KUDOS:2.5"),
-        max_fee: Money::ZERO,
-        merchant_pub: merchant.public_key(),
-        merchant_payto: PAYTO.to_owned(),
-        wire_salt: WireSalt::from_bytes([7; 16]),
-        h_contract_terms: HashCode::from_bytes([1; 64]),
-        timestamp: None,
-        refund_deadline: START.saturating_add(Duration::from_days(1)),
-        wire_transfer_deadline: START.saturating_add(Duration::from_days(2)),
-        summary: "a book".to_owned(),
-    }
-}
+use crate::common::{PAYTO, count, permission, request, resume, try_fill};
 
 /// The script. Each part is skipped if an earlier run got that far, as a user would do.
 async fn live(wallet: &Wallet, merchant: &EddsaPrivateKey) -> Result<(), WalletError> {
-    wallet.run_pending().await?;
-    let has = |kind: &str, count: usize| {
-        wallet.transactions(true).unwrap().iter().filter(|line| line.kind == kind).count() >= count
-    };
-    if wallet.with_state(|state| state.exchanges.is_empty()) {
-        wallet.add_exchange(EXCHANGE).await?;
-    }
-    wallet.accept_terms(EXCHANGE)?;
-    for (count, cipher, sum) in [(1, CipherChoice::Rsa, "KUDOS:3.03"), (2, CipherChoice::Cs, "KUDOS:2.35")] {
-        if !has("withdrawal", count) {
-            let id = wallet.withdraw_from_bank(BANK, "alice", "pw", amount(sum), None, cipher).await?;
-            wallet.finish(id).await?;
+    resume(wallet).await?;
+    for (n, cipher, sum) in [(1, CipherChoice::Rsa, "KUDOS:3.03"), (2, CipherChoice::Cs, "KUDOS:2.35")] {
+        if count(wallet, "withdrawal") < n {
+            try_fill(wallet, amount(sum), cipher).await?;
         }
     }
-    let pay = payment(merchant);
-    if !has("payment", 1) {
+    let pay = request(merchant, "KUDOS:2.5", 1);
+    if count(wallet, "payment") == 0 {
         wallet.pay(&pay).await?;
     }
     wallet.run_pending().await?;
     let paid = wallet.transactions(true)?.into_iter().find(|line| line.kind == "payment").unwrap();
     let coin = wallet.receipt(paid.id.unwrap())?.coins[0].clone();
-    let permission = RefundPermission {
-        coin_pub: coin.coin_pub,
-        rtransaction_id: 1,
-        amount: coin.contribution,
-        merchant_sig: MerchantRefund {
-            h_contract_terms: pay.h_contract_terms,
-            coin_pub: coin.coin_pub,
-            rtransaction_id: 1,
-            refund_amount: coin.contribution,
-        }
-        .sign(merchant),
-    };
+    let permission = permission(merchant, pay.h_contract_terms, &coin, 1, coin.contribution);
     wallet.refund(&pay.h_contract_terms, &[permission]).await?;
     wallet.run_pending().await?;
-    if !has("deposit", 1) {
+    if count(wallet, "deposit") == 0 {
         wallet.deposit(EXCHANGE, DepositAmount::Exact(amount("KUDOS:1.5")), PAYTO).await?;
     }
     wallet.run_pending().await?;

@@ -2,55 +2,37 @@
 
 use std::path::Path;
 
-use batzen_crypto::{EddsaPrivateKey, HashCode, WireSalt};
-use batzen_protocol::{Duration, Money, Timestamp};
+use batzen_crypto::EddsaPrivateKey;
+use batzen_protocol::{Duration, Money};
 use batzen_testkit::world::{
-    BANK, EXCHANGE, START, World, amount, check_books, check_settled, kill_at_every_point, open_wallet,
+    EXCHANGE, START, World, amount, check_books, check_settled, kill_at_every_point, open_wallet,
 };
 use batzen_wallet::core::{Change, CoreError, refresh};
 use batzen_wallet::{
     CipherChoice, Coin, CoinStatus, DepositAmount, Discretion, PaymentRequest, Wallet, WalletError,
 };
 
-const PAYTO: &str = "payto://x-taler-bank/bank.test/alice?receiver-name=alice";
+use crate::common::{PAYTO, count, fill, join, request, resume, try_fill};
+
 const HALF_DAY: Duration = Duration::from_secs(12 * 3_600);
 
 const PATIENT: Discretion = Discretion { round_sums: false, assortment: false, refresh_delay: HALF_DAY };
 const DISCREET: Discretion = Discretion { round_sums: true, assortment: true, refresh_delay: HALF_DAY };
 
-fn request(sum: &str, contract: u8) -> PaymentRequest {
-    request_at(sum, contract, START)
-}
-
-fn request_at(sum: &str, contract: u8, now: Timestamp) -> PaymentRequest {
-    PaymentRequest {
-        exchange: None,
-        amount: amount(sum),
-        max_fee: Money::ZERO,
-        merchant_pub: EddsaPrivateKey::from_bytes([3; 32]).public_key(),
-        merchant_payto: PAYTO.to_owned(),
-        wire_salt: WireSalt::from_bytes([7; 16]),
-        h_contract_terms: HashCode::from_bytes([contract; 64]),
-        timestamp: None,
-        refund_deadline: now.saturating_add(Duration::from_days(1)),
-        wire_transfer_deadline: now.saturating_add(Duration::from_days(2)),
-        summary: "a book".to_owned(),
-    }
+fn pay(sum: &str, contract: u8) -> PaymentRequest {
+    request(&EddsaPrivateKey::from_bytes([3; 32]), sum, contract)
 }
 
 async fn ready(file: &Path, world: &World, discretion: Discretion, sum: &str) -> Wallet {
     let wallet = Wallet::open_with(file, world.options(1)).unwrap();
-    wallet.add_exchange(EXCHANGE).await.unwrap();
-    wallet.accept_terms(EXCHANGE).unwrap();
+    join(&wallet).await;
     wallet.set_discretion(EXCHANGE, discretion).unwrap();
-    let id =
-        wallet.withdraw_from_bank(BANK, "alice", "pw", amount(sum), None, CipherChoice::Rsa).await.unwrap();
-    wallet.finish(id).await.unwrap();
+    fill(&wallet, sum, CipherChoice::Rsa).await;
     wallet
 }
 
 fn refreshes(wallet: &Wallet) -> usize {
-    wallet.transactions(true).unwrap().iter().filter(|line| line.kind == "refresh").count()
+    count(wallet, "refresh")
 }
 
 fn waiting(wallet: &Wallet) -> Money {
@@ -63,7 +45,7 @@ async fn waiting_change_survives_a_restart_and_is_refreshed_at_its_time() {
     let file = directory.path().join("wallet.db");
     let world = World::new().await;
     let wallet = ready(&file, &world, PATIENT, "KUDOS:8.5").await;
-    wallet.pay(&request("KUDOS:2.5", 1)).await.unwrap();
+    wallet.pay(&pay("KUDOS:2.5", 1)).await.unwrap();
     wallet.run_pending().await.unwrap();
     let balance = wallet.balance().unwrap()[0].clone();
     assert_eq!((refreshes(&wallet), waiting(&wallet)), (0, balance.pending_incoming.money));
@@ -92,14 +74,14 @@ async fn a_payment_that_needs_waiting_change_gets_it_at_once() {
     let directory = tempfile::tempdir().unwrap();
     let world = World::new().await;
     let wallet = ready(&directory.path().join("wallet.db"), &world, PATIENT, "KUDOS:8.5").await;
-    wallet.pay(&request("KUDOS:2.5", 1)).await.unwrap();
+    wallet.pay(&pay("KUDOS:2.5", 1)).await.unwrap();
     wallet.run_pending().await.unwrap();
     let balance = wallet.balance().unwrap()[0].clone();
     assert!(balance.available.money < amount("KUDOS:4").money, "{balance:?}");
-    wallet.pay(&request("KUDOS:4", 2)).await.unwrap();
+    wallet.pay(&pay("KUDOS:4", 2)).await.unwrap();
     assert_eq!(refreshes(&wallet), 1);
     // More than there is stays an error.
-    let refused = wallet.pay(&request("KUDOS:20", 3)).await;
+    let refused = wallet.pay(&pay("KUDOS:20", 3)).await;
     assert!(matches!(refused, Err(WalletError::Core(CoreError::InsufficientFunds { .. }))), "{refused:?}");
     // A deposit of everything takes the change along.
     wallet.run_pending().await.unwrap();
@@ -121,7 +103,7 @@ async fn options_are_checked_and_can_be_taken_back() {
     assert!(matches!(refused, Err(WalletError::Core(CoreError::BadInput { .. }))), "{refused:?}");
     assert!(wallet.set_discretion("http://elsewhere.test/", PATIENT).is_err());
     // Without delay, new change is refreshed at once, and change that waits can be hastened.
-    wallet.pay(&request("KUDOS:2.5", 1)).await.unwrap();
+    wallet.pay(&pay("KUDOS:2.5", 1)).await.unwrap();
     wallet.run_pending().await.unwrap();
     assert!(!waiting(&wallet).is_zero());
     wallet.set_discretion(EXCHANGE, Discretion::default()).unwrap();
@@ -141,7 +123,9 @@ async fn change_of_a_coin_that_expires_soon_does_not_wait() {
     let day = |n| START.saturating_add(Duration::from_days(n));
     world.set_time(day(76)).await;
     wallet.add_exchange(EXCHANGE).await.unwrap();
-    wallet.pay(&request_at("KUDOS:2.5", 1, day(76))).await.unwrap();
+    let payment = pay("KUDOS:2.5", 1);
+    let (refund_deadline, wire_transfer_deadline) = (day(77), day(78));
+    wallet.pay(&PaymentRequest { refund_deadline, wire_transfer_deadline, ..payment }).await.unwrap();
     wallet.run_pending().await.unwrap();
     assert!(!waiting(&wallet).is_zero(), "it waits");
     // The same change with a later time.
@@ -162,24 +146,16 @@ async fn change_of_a_coin_that_expires_soon_does_not_wait() {
 
 /// The script of a discreet wallet. Each part is skipped if an earlier run got that far.
 async fn live(wallet: &Wallet, world: &World) -> Result<(), WalletError> {
-    wallet.run_pending().await?;
-    let has = |kind: &str, count: usize| {
-        wallet.transactions(true).unwrap().iter().filter(|line| line.kind == kind).count() >= count
-    };
-    if wallet.with_state(|state| state.exchanges.is_empty()) {
-        wallet.add_exchange(EXCHANGE).await?;
-    }
-    wallet.accept_terms(EXCHANGE)?;
+    resume(wallet).await?;
     wallet.set_discretion(EXCHANGE, DISCREET)?;
-    for (count, cipher) in [(1, CipherChoice::Rsa), (2, CipherChoice::Cs)] {
-        if !has("withdrawal", count) {
-            let id = wallet.withdraw_from_bank(BANK, "alice", "pw", amount("KUDOS:4"), None, cipher).await?;
-            wallet.finish(id).await?;
+    for (n, cipher) in [(1, CipherChoice::Rsa), (2, CipherChoice::Cs)] {
+        if count(wallet, "withdrawal") < n {
+            try_fill(wallet, amount("KUDOS:4"), cipher).await?;
         }
     }
-    for (count, sum) in [(1, "KUDOS:1.35"), (2, "KUDOS:3.05"), (3, "KUDOS:1.15")] {
-        if !has("payment", count) {
-            wallet.pay(&request(sum, u8::try_from(count).unwrap())).await?;
+    for (n, sum) in [(1, "KUDOS:1.35"), (2, "KUDOS:3.05"), (3, "KUDOS:1.15")] {
+        if count(wallet, "payment") < usize::from(n) {
+            wallet.pay(&pay(sum, n)).await?;
         }
     }
     wallet.run_pending().await?;

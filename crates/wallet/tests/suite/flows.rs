@@ -1,7 +1,8 @@
 //! Complete life cycles of coins.
 
-use batzen_crypto::{EddsaPrivateKey, HashCode, WireSalt};
-use batzen_protocol::signatures::{MerchantRefund, SignedMessage};
+use std::sync::atomic::Ordering;
+
+use batzen_crypto::EddsaPrivateKey;
 use batzen_protocol::{Duration, Money, Timestamp};
 use batzen_testkit::world::{
     BANK, EXCHANGE, START, Terms, World, amount, check_books, check_history, require_identification,
@@ -9,43 +10,11 @@ use batzen_testkit::world::{
 use batzen_wallet::core::http::Context;
 use batzen_wallet::core::{CoreError, payment, withdraw};
 use batzen_wallet::{
-    CipherChoice, CoinStatus, DepositAmount, PaymentReceipt, PaymentRequest, RefundPermission, RunUntil,
-    Status, Wallet, WalletError,
+    CipherChoice, CoinStatus, DepositAmount, PaymentReceipt, ReceiptCoin, RefundPermission, RunUntil, Status,
+    Wallet, WalletError,
 };
 
-const PAYTO: &str = "payto://x-taler-bank/bank.test/alice?receiver-name=alice";
-
-async fn ready(world: &World) -> Wallet {
-    let wallet = Wallet::in_memory_with(world.options(1));
-    wallet.add_exchange(EXCHANGE).await.unwrap();
-    wallet.accept_terms(EXCHANGE).unwrap();
-    wallet
-}
-
-async fn withdraw_some(wallet: &Wallet, sum: &str, cipher: CipherChoice) {
-    let id = wallet.withdraw_from_bank(BANK, "alice", "pw", amount(sum), None, cipher).await.unwrap();
-    wallet.finish(id).await.unwrap();
-}
-
-fn available(wallet: &Wallet) -> String {
-    wallet.balance().unwrap()[0].available.to_string()
-}
-
-fn request(merchant: &EddsaPrivateKey, sum: &str, contract: u8) -> PaymentRequest {
-    PaymentRequest {
-        exchange: None,
-        amount: amount(sum),
-        max_fee: Money::ZERO,
-        merchant_pub: merchant.public_key(),
-        merchant_payto: PAYTO.to_owned(),
-        wire_salt: WireSalt::from_bytes([7; 16]),
-        h_contract_terms: HashCode::from_bytes([contract; 64]),
-        timestamp: None,
-        refund_deadline: START.saturating_add(Duration::from_days(1)),
-        wire_transfer_deadline: START.saturating_add(Duration::from_days(2)),
-        summary: "a book".to_owned(),
-    }
-}
+use crate::common::{PAYTO, available, begin, copy_of, empty, fill, filled, permission, request};
 
 #[tokio::test]
 async fn withdrawals_require_accepted_terms() {
@@ -64,9 +33,7 @@ async fn withdrawals_require_accepted_terms() {
 
 #[tokio::test]
 async fn a_clock_that_is_behind_hides_no_money_and_is_named() {
-    let world = World::new().await;
-    let wallet = ready(&world).await;
-    withdraw_some(&wallet, "KUDOS:5", CipherChoice::Any).await;
+    let (world, wallet) = begin("KUDOS:5", CipherChoice::Any).await;
     let before = wallet.balance().unwrap();
     let early = START.saturating_sub(Duration::from_days(400));
     world.set_time(early).await;
@@ -81,15 +48,14 @@ async fn a_clock_that_is_behind_hides_no_money_and_is_named() {
 #[tokio::test]
 async fn coins_that_cost_what_they_are_worth_are_not_withdrawn() {
     let world = World::with(Terms { fee_deposit: 10, values: &[10], ..Terms::default() }).await;
-    let wallet = ready(&world).await;
+    let wallet = empty(&world, 1).await;
     let refused = wallet.withdraw_manual(EXCHANGE, amount("KUDOS:5"), CipherChoice::Any).await;
     assert!(matches!(refused, Err(WalletError::Core(CoreError::FeesTakeAll(_)))), "{refused:?}");
     // Where others are offered, these are left out, and what is left of a coin in a payment is too small to use.
     let world = World::with(Terms { fee_deposit: 10, values: &[200, 10], ..Terms::default() }).await;
-    let wallet = ready(&world).await;
-    withdraw_some(&wallet, "KUDOS:2.5", CipherChoice::Any).await;
+    let wallet = filled(&world, 1, "KUDOS:2.5", CipherChoice::Any).await;
     assert_eq!(wallet.coins().len(), 1);
-    assert_eq!(available(&wallet), "KUDOS:2");
+    assert_eq!(available(&wallet), amount("KUDOS:2"));
     check_books(&world, &[&wallet]);
 }
 
@@ -98,8 +64,7 @@ async fn change_that_takes_several_refreshes_is_quoted_whole() {
     let terms =
         Terms { fee_withdraw: 0, fee_deposit: 0, fee_refresh: 0, values: &[10_000, 10], ..Terms::default() };
     let world = World::with(terms).await;
-    let wallet = ready(&world).await;
-    withdraw_some(&wallet, "KUDOS:100", CipherChoice::Any).await;
+    let wallet = filled(&world, 1, "KUDOS:100", CipherChoice::Any).await;
     let plan = wallet.with_state(|state| {
         payment::preview_deposit(state, EXCHANGE, DepositAmount::Exact(amount("KUDOS:0.1")), START)
     });
@@ -111,11 +76,10 @@ async fn change_that_takes_several_refreshes_is_quoted_whole() {
 async fn withdraws_both_ciphers_in_batches_and_one_by_one() {
     for has_batch in [true, false] {
         let world = World::with(Terms { has_batch, ..Terms::default() }).await;
-        let wallet = ready(&world).await;
-        withdraw_some(&wallet, "KUDOS:20", CipherChoice::Rsa).await;
-        withdraw_some(&wallet, "KUDOS:7", CipherChoice::Cs).await;
+        let wallet = filled(&world, 1, "KUDOS:20", CipherChoice::Rsa).await;
+        fill(&wallet, "KUDOS:7", CipherChoice::Cs).await;
         // 8 + 8 + 2 + 1 + 8 * 0.1 with 12 withdrawal fees, and 4 + 2 + 8 * 0.1 with 10.
-        assert_eq!(available(&wallet), "KUDOS:26.6");
+        assert_eq!(available(&wallet), amount("KUDOS:26.6"));
         let is_cs = |coin: &batzen_wallet::Coin| coin.cs.is_some();
         assert_eq!(wallet.coins().iter().filter(|coin| is_cs(coin)).count(), 10);
         check_books(&world, &[&wallet]);
@@ -127,12 +91,12 @@ async fn withdraws_both_ciphers_in_batches_and_one_by_one() {
 #[tokio::test]
 async fn an_exchange_that_refuses_repeated_batches_is_asked_coin_by_coin() {
     let world = World::with(Terms { refuses_batch_repetition: true, ..Terms::default() }).await;
-    let wallet = ready(&world).await;
+    let wallet = empty(&world, 1).await;
     // The answer to the batch is the ninth of this withdrawal; it is lost.
-    let before = world.network.sent.load(std::sync::atomic::Ordering::SeqCst);
-    world.network.lose_every.store(before + 9, std::sync::atomic::Ordering::SeqCst);
-    withdraw_some(&wallet, "KUDOS:7.5", CipherChoice::Rsa).await;
-    world.network.lose_every.store(0, std::sync::atomic::Ordering::SeqCst);
+    let before = world.network.sent.load(Ordering::SeqCst);
+    world.network.lose_every.store(before + 9, Ordering::SeqCst);
+    fill(&wallet, "KUDOS:7.5", CipherChoice::Rsa).await;
+    world.network.lose_every.store(0, Ordering::SeqCst);
     assert!(world.network.count("/withdraw") > 0, "it went one by one");
     check_books(&world, &[&wallet]);
 }
@@ -140,7 +104,7 @@ async fn an_exchange_that_refuses_repeated_batches_is_asked_coin_by_coin() {
 #[tokio::test]
 async fn manual_withdrawals_wait_for_the_transfer() {
     let world = World::new().await;
-    let wallet = ready(&world).await;
+    let wallet = empty(&world, 1).await;
     let manual = wallet.withdraw_manual(EXCHANGE, amount("KUDOS:5"), CipherChoice::Any).await.unwrap();
     assert_eq!(
         manual.payto_uris,
@@ -160,14 +124,14 @@ async fn manual_withdrawals_wait_for_the_transfer() {
     world.credit(manual.reserve_pub, amount("KUDOS:6")).await;
     let report = wallet.run(RunUntil::Finished(None)).await.unwrap();
     assert_eq!((report.finished, report.pending.len()), (vec![manual.operation], 0));
-    assert_eq!(available(&wallet), "KUDOS:5.8");
+    assert_eq!(available(&wallet), amount("KUDOS:5.8"));
     check_books(&world, &[&wallet]);
 }
 
 #[tokio::test]
 async fn bank_withdrawals_wait_for_confirmation() {
     let world = World::new().await;
-    let wallet = ready(&world).await;
+    let wallet = empty(&world, 1).await;
     let uri = world.create_bank_operation(amount("KUDOS:10")).await;
     let offer = wallet.inspect_withdrawal(&uri).await.unwrap();
     assert_eq!((offer.amount, offer.suggested_exchange.as_deref()), (amount("KUDOS:10"), Some(EXCHANGE)));
@@ -178,9 +142,7 @@ async fn bank_withdrawals_wait_for_confirmation() {
     world.confirm_at_bank(&uri).await;
     wallet.finish(id).await.unwrap();
     check_books(&world, &[&wallet]);
-    let other = Wallet::in_memory_with(world.options(2));
-    other.add_exchange(EXCHANGE).await.unwrap();
-    other.accept_terms(EXCHANGE).unwrap();
+    let other = empty(&world, 2).await;
     let id = other.accept_withdrawal(&offer, None, CipherChoice::Any, None).await.unwrap();
     other.finish(id).await.unwrap();
     let line = other.transaction(id).unwrap();
@@ -193,10 +155,8 @@ async fn bank_withdrawals_wait_for_confirmation() {
 #[tokio::test]
 async fn pays_and_makes_change() {
     for cipher in [CipherChoice::Rsa, CipherChoice::Cs] {
-        let world = World::new().await;
-        let wallet = ready(&world).await;
-        withdraw_some(&wallet, "KUDOS:8.01", cipher).await;
-        assert_eq!(available(&wallet), "KUDOS:8");
+        let (world, wallet) = begin("KUDOS:8.01", cipher).await;
+        assert_eq!(available(&wallet), amount("KUDOS:8"));
         let merchant = EddsaPrivateKey::generate();
         let receipt: PaymentReceipt = wallet.pay(&request(&merchant, "KUDOS:3", 1)).await.unwrap();
         assert_eq!((receipt.total, receipt.fees), (amount("KUDOS:3.01"), amount("KUDOS:0.01")));
@@ -220,9 +180,7 @@ async fn pays_and_makes_change() {
 
 #[tokio::test]
 async fn too_little_money_changes_nothing() {
-    let world = World::new().await;
-    let wallet = ready(&world).await;
-    withdraw_some(&wallet, "KUDOS:8.01", CipherChoice::Any).await;
+    let (_world, wallet) = begin("KUDOS:8.01", CipherChoice::Any).await;
     let before = wallet.export();
     let merchant = EddsaPrivateKey::generate();
     let refused = wallet.pay(&request(&merchant, "KUDOS:8", 1)).await;
@@ -232,13 +190,11 @@ async fn too_little_money_changes_nothing() {
 
 #[tokio::test]
 async fn deposits_everything_into_a_bank_account() {
-    let world = World::new().await;
-    let wallet = ready(&world).await;
-    withdraw_some(&wallet, "KUDOS:20", CipherChoice::Any).await;
+    let (world, wallet) = begin("KUDOS:20", CipherChoice::Any).await;
     let receipt = wallet.deposit(EXCHANGE, DepositAmount::All, PAYTO).await.unwrap();
     assert_eq!(receipt.total, amount("KUDOS:19.8"));
     wallet.run_pending().await.unwrap();
-    assert_eq!(available(&wallet), "KUDOS:0");
+    assert_eq!(available(&wallet), amount("KUDOS:0"));
     check_books(&world, &[&wallet]);
     let bad = wallet.deposit(EXCHANGE, DepositAmount::Exact(amount("KUDOS:1")), "nonsense").await;
     assert!(matches!(bad, Err(WalletError::Core(CoreError::BadInput { what: "payto URI", .. }))), "{bad:?}");
@@ -246,61 +202,33 @@ async fn deposits_everything_into_a_bank_account() {
 
 #[tokio::test]
 async fn refunds_come_back_as_fresh_coins() {
-    let world = World::new().await;
-    let wallet = ready(&world).await;
-    withdraw_some(&wallet, "KUDOS:20", CipherChoice::Any).await;
+    let (world, wallet) = begin("KUDOS:20", CipherChoice::Any).await;
     let merchant = EddsaPrivateKey::generate();
     let pay = request(&merchant, "KUDOS:10", 1);
     let receipt = wallet.pay(&pay).await.unwrap();
     wallet.run_pending().await.unwrap();
-    let before = wallet.balance().unwrap()[0].available;
-    let permissions: Vec<RefundPermission> = receipt
-        .coins
-        .iter()
-        .map(|coin| RefundPermission {
-            coin_pub: coin.coin_pub,
-            rtransaction_id: 1,
-            amount: coin.contribution,
-            merchant_sig: MerchantRefund {
-                h_contract_terms: pay.h_contract_terms,
-                coin_pub: coin.coin_pub,
-                rtransaction_id: 1,
-                refund_amount: coin.contribution,
-            }
-            .sign(&merchant),
-        })
-        .collect();
-    let id = wallet.refund(&pay.h_contract_terms, &permissions).await.unwrap().unwrap();
-    assert_eq!(wallet.refund(&pay.h_contract_terms, &permissions).await.unwrap(), None, "known already");
+    let before = available(&wallet);
+    let terms = pay.h_contract_terms;
+    let refund = |coin: &ReceiptCoin, number| permission(&merchant, terms, coin, number, coin.contribution);
+    let permissions: Vec<_> = receipt.coins.iter().map(|coin| refund(coin, 1)).collect();
+    let id = wallet.refund(&terms, &permissions).await.unwrap().unwrap();
+    assert_eq!(wallet.refund(&terms, &permissions).await.unwrap(), None, "known already");
     wallet.run_pending().await.unwrap();
     check_books(&world, &[&wallet]);
-    assert!(
-        wallet.balance().unwrap()[0].available.checked_sub(&before).unwrap().money > amount("KUDOS:9").money
-    );
+    assert!(available(&wallet).checked_sub(&before).unwrap().money > amount("KUDOS:9").money);
     let line = wallet.transaction(id).unwrap();
     assert_eq!((line.kind, line.status), ("refund", Status::Done));
     // A permission that the merchant did not sign, and one for more than was paid.
-    let mut forged = permissions[0];
-    forged.rtransaction_id = 2;
-    assert!(wallet.refund(&pay.h_contract_terms, &[forged]).await.is_err());
-    forged.merchant_sig = MerchantRefund {
-        h_contract_terms: pay.h_contract_terms,
-        coin_pub: forged.coin_pub,
-        rtransaction_id: 2,
-        refund_amount: forged.amount,
-    }
-    .sign(&merchant);
-    assert!(wallet.refund(&pay.h_contract_terms, &[forged]).await.is_err());
+    let forged = RefundPermission { rtransaction_id: 2, ..permissions[0] };
+    assert!(wallet.refund(&terms, &[forged]).await.is_err());
+    assert!(wallet.refund(&terms, &[refund(&receipt.coins[0], 2)]).await.is_err());
     check_books(&world, &[&wallet]);
 }
 
 #[tokio::test]
 async fn a_copy_of_the_wallet_finds_out_and_pays_with_other_coins() {
-    let world = World::new().await;
-    let wallet = ready(&world).await;
-    withdraw_some(&wallet, "KUDOS:60", CipherChoice::Rsa).await;
-    let copy = Wallet::in_memory_with(world.options(9));
-    copy.import(wallet.export()).unwrap();
+    let (world, wallet) = begin("KUDOS:60", CipherChoice::Rsa).await;
+    let copy = copy_of(&wallet, &world, 9);
     let merchant = EddsaPrivateKey::generate();
     wallet.pay(&request(&merchant, "KUDOS:15.9", 1)).await.unwrap();
     wallet.run_pending().await.unwrap();
@@ -321,9 +249,7 @@ async fn a_copy_of_the_wallet_finds_out_and_pays_with_other_coins() {
 
 #[tokio::test]
 async fn expired_coins_have_a_row_in_the_history() {
-    let world = World::new().await;
-    let wallet = ready(&world).await;
-    withdraw_some(&wallet, "KUDOS:20", CipherChoice::Rsa).await;
+    let (world, wallet) = begin("KUDOS:20", CipherChoice::Rsa).await;
     let history = wallet.history(false).unwrap();
     assert!(history.transactions.iter().all(|row| row.kind == "withdrawal"), "{history:#?}");
     world.clock.set(START.saturating_add(Duration::from_days(3650)));
@@ -336,7 +262,7 @@ async fn expired_coins_have_a_row_in_the_history() {
 #[tokio::test]
 async fn pending_operations_say_what_they_wait_for_and_until_when() {
     let world = World::new().await;
-    let wallet = ready(&world).await;
+    let wallet = empty(&world, 1).await;
     wallet.withdraw_manual(EXCHANGE, amount("KUDOS:5"), CipherChoice::Any).await.unwrap();
     let pending = wallet.pending();
     assert_eq!(pending[0].waits_for, "waits for the bank transfer");
@@ -348,14 +274,12 @@ async fn pending_operations_say_what_they_wait_for_and_until_when() {
 #[tokio::test]
 async fn revoked_coins_are_paid_back() {
     for cipher in [CipherChoice::Rsa, CipherChoice::Cs] {
-        let world = World::new().await;
-        let wallet = ready(&world).await;
-        withdraw_some(&wallet, "KUDOS:20", cipher).await;
+        let (world, wallet) = begin("KUDOS:20", cipher).await;
         let merchant = EddsaPrivateKey::generate();
         // Some of the coins are change: they are paid back to the coin they came from.
         wallet.pay(&request(&merchant, "KUDOS:3.9", 1)).await.unwrap();
         wallet.run_pending().await.unwrap();
-        let before = wallet.balance().unwrap()[0].available;
+        let before = available(&wallet);
         world
             .exchange
             .revoke(|denom| {
@@ -368,7 +292,7 @@ async fn revoked_coins_are_paid_back() {
         check_books(&world, &[&wallet]);
         let history = wallet.transactions(false).unwrap();
         assert!(history.iter().any(|line| line.kind == "recoup" && line.status == Status::Done));
-        let after = wallet.balance().unwrap()[0].available;
+        let after = available(&wallet);
         // Recoup is free, but fresh coins cost withdrawal fees, and change costs a melt fee.
         assert!(
             before.checked_sub(&after).unwrap().money <= amount("KUDOS:1").money,
@@ -380,9 +304,7 @@ async fn revoked_coins_are_paid_back() {
 
 #[tokio::test]
 async fn coins_are_refreshed_before_they_expire() {
-    let world = World::new().await;
-    let wallet = ready(&world).await;
-    withdraw_some(&wallet, "KUDOS:10", CipherChoice::Any).await;
+    let (world, wallet) = begin("KUDOS:10", CipherChoice::Any).await;
     let later = START.saturating_add(Duration::from_days(90));
     world.set_time(later).await;
     wallet.add_exchange(EXCHANGE).await.unwrap();
@@ -397,7 +319,7 @@ async fn coins_are_refreshed_before_they_expire() {
 #[tokio::test]
 async fn identity_checks_are_reported_and_passed() {
     let world = World::new().await;
-    let wallet = ready(&world).await;
+    let wallet = empty(&world, 1).await;
     require_identification(&world, true);
     let id = wallet
         .withdraw_from_bank(BANK, "alice", "pw", amount("KUDOS:5"), None, CipherChoice::Any)
@@ -415,20 +337,18 @@ async fn identity_checks_are_reported_and_passed() {
 #[tokio::test]
 async fn denominations_that_vanish_are_replaced() {
     let world = World::new().await;
-    let wallet = ready(&world).await;
+    let wallet = empty(&world, 1).await;
     let manual = wallet.withdraw_manual(EXCHANGE, amount("KUDOS:15"), CipherChoice::Any).await.unwrap();
     world.credit(manual.reserve_pub, amount("KUDOS:15")).await;
     world.exchange.revoke(|denom| denom.value == amount("KUDOS:8").money).await;
     wallet.finish(manual.operation).await.unwrap();
     check_books(&world, &[&wallet]);
-    assert_eq!(available(&wallet), "KUDOS:14.8");
+    assert_eq!(available(&wallet), amount("KUDOS:14.8"));
 }
 
 #[tokio::test]
 async fn new_signing_keys_are_looked_up() {
-    let world = World::new().await;
-    let wallet = ready(&world).await;
-    withdraw_some(&wallet, "KUDOS:8.01", CipherChoice::Any).await;
+    let (world, wallet) = begin("KUDOS:8.01", CipherChoice::Any).await;
     world.exchange.revoke_signing_key().await;
     let merchant = EddsaPrivateKey::generate();
     wallet.pay(&request(&merchant, "KUDOS:3", 1)).await.unwrap();
@@ -439,7 +359,7 @@ async fn new_signing_keys_are_looked_up() {
 #[tokio::test]
 async fn another_master_key_is_refused() {
     let mut world = World::new().await;
-    let wallet = ready(&world).await;
+    let wallet = empty(&world, 1).await;
     world.replace_exchange().await;
     let refused = wallet.add_exchange(EXCHANGE).await;
     assert!(matches!(refused, Err(WalletError::Core(CoreError::MasterKeyChanged { .. }))), "{refused:?}");
@@ -448,7 +368,7 @@ async fn another_master_key_is_refused() {
 #[tokio::test]
 async fn overload_is_waited_out_and_reported() {
     let world = World::new().await;
-    let wallet = ready(&world).await;
+    let wallet = empty(&world, 1).await;
     world.network.break_path("reserves", 503);
     let id = wallet
         .withdraw_from_bank(BANK, "alice", "pw", amount("KUDOS:5"), None, CipherChoice::Any)
@@ -465,7 +385,7 @@ async fn overload_is_waited_out_and_reported() {
 #[tokio::test]
 async fn cancelled_withdrawals_do_not_come_back() {
     let world = World::new().await;
-    let wallet = ready(&world).await;
+    let wallet = empty(&world, 1).await;
     let manual = wallet.withdraw_manual(EXCHANGE, amount("KUDOS:5"), CipherChoice::Any).await.unwrap();
     wallet.cancel(manual.operation).unwrap();
     assert!(wallet.pending().is_empty());
@@ -476,7 +396,7 @@ async fn cancelled_withdrawals_do_not_come_back() {
 #[tokio::test]
 async fn withdrawing_and_paying_do_not_share_a_context() {
     let world = World::new().await;
-    let wallet = ready(&world).await;
+    let wallet = empty(&world, 1).await;
     let manual = wallet.withdraw_manual(EXCHANGE, amount("KUDOS:8.01"), CipherChoice::Any).await.unwrap();
     let context = |id| {
         wallet.with_state(|state| match batzen_wallet::core::next(state, id, 0).unwrap() {

@@ -12,98 +12,34 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
-use batzen_crypto::{EddsaPrivateKey, HashCode, WireSalt};
-use batzen_protocol::signatures::{MerchantRefund, SignedMessage};
-use batzen_protocol::{Duration, Money, MoneySum};
-use batzen_testkit::world::{BANK, EXCHANGE, START, World, check_history};
+use batzen_protocol::{Money, MoneySum};
+use batzen_testkit::world::{EXCHANGE, World, check_history};
+use batzen_wallet::Wallet;
 use batzen_wallet::core::coin::CoinSource;
 use batzen_wallet::core::http::HttpResponse;
 use batzen_wallet::core::purse::{PartState, PursePart};
 use batzen_wallet::core::state::OpKind;
-use batzen_wallet::{
-    CipherChoice, DepositAmount, PaymentReceipt, PaymentRequest, PeerRequest, RefundPermission, Wallet,
-};
 use proptest::prelude::*;
 use serde_json::Value;
 
-const PAYTO: &str = "payto://x-taler-bank/bank.test/alice?receiver-name=alice";
+use crate::deeds::{Deed, Life, any_deed};
+
 const STATUSES: [u16; 9] = [200, 204, 400, 403, 404, 409, 410, 451, 503];
 const CODES: [u32; 18] =
     [21, 26, 1003, 1005, 1009, 1010, 1012, 1025, 1026, 1031, 1150, 1175, 1305, 1353, 1555, 1676, 1679, 1976];
 
-#[derive(Clone, Debug)]
-enum Deed {
-    Withdraw {
-        cents: u64,
-        cs: bool,
-    },
-    Pay {
-        cents: u64,
-    },
-    Deposit {
-        cents: u64,
-    },
-    Refund {
-        payment: usize,
-        percent: u64,
-    },
-    Revoke {
-        denomination: usize,
-    },
-    /// Sends money, and accepts it in the same wallet, or takes it back.
-    Send {
-        cents: u64,
-        takes_back: bool,
-    },
-    /// Requests money, and pays it in the same wallet, or withdraws the request.
-    Request {
-        cents: u64,
-        takes_back: bool,
-    },
-}
-
-fn deed() -> impl Strategy<Value = Deed> {
-    prop_oneof![
-        4 => (50u64..1500, any::<bool>()).prop_map(|(cents, cs)| Deed::Withdraw { cents, cs }),
-        4 => (1u64..900).prop_map(|cents| Deed::Pay { cents }),
-        2 => (1u64..500).prop_map(|cents| Deed::Deposit { cents }),
-        2 => (0usize..8, 1u64..=100).prop_map(|(payment, percent)| Deed::Refund { payment, percent }),
-        1 => (0usize..10).prop_map(|denomination| Deed::Revoke { denomination }),
-        2 => (1u64..500, any::<bool>()).prop_map(|(cents, takes_back)| Deed::Send { cents, takes_back }),
-        2 => (1u64..500, any::<bool>()).prop_map(|(cents, takes_back)| Deed::Request { cents, takes_back }),
-    ]
-}
-
 /// The change to an answer. The numbers choose a member, an earlier answer, a value.
 #[derive(Clone, Debug)]
 enum Lie {
-    Change {
-        member: usize,
-        how: usize,
-    },
-    Remove {
-        member: usize,
-    },
-    Repeat {
-        member: usize,
-    },
-    Swap {
-        member: usize,
-        earlier: usize,
-    },
-    Status {
-        which: usize,
-    },
-    Code {
-        which: usize,
-    },
-    Replay {
-        earlier: usize,
-    },
-    /// Answers without asking the exchange.
-    Invent {
-        earlier: usize,
-    },
+    Change { member: usize, how: usize },
+    Remove { member: usize },
+    Repeat { member: usize },
+    Swap { member: usize, earlier: usize },
+    Status { which: usize },
+    Code { which: usize },
+    Replay { earlier: usize },
+    // Answers without asking the exchange.
+    Invent { earlier: usize },
 }
 
 fn lie() -> impl Strategy<Value = Lie> {
@@ -282,114 +218,11 @@ fn proxy(world: &World, lies: &[Lie], rate: usize) {
     });
 }
 
-fn cents(cents: u64) -> batzen_wallet::Amount {
-    format!("KUDOS:{}.{:02}", cents / 100, cents % 100).parse().unwrap()
-}
-
-fn peer_request(sum: u64) -> PeerRequest {
-    PeerRequest {
-        exchange: Some(EXCHANGE.to_owned()),
-        amount: cents(sum),
-        summary: "lunch".to_owned(),
-        expiration: START.saturating_add(Duration::from_days(2)),
-        min_age: 0,
-    }
-}
-
-/// The other side of a payment between people, by the same wallet.
-async fn answer(wallet: &Wallet, id: u64, takes_back: bool) {
-    if takes_back {
-        let _ = wallet.cancel(id);
-        return;
-    }
-    let Some(uri) = wallet.transaction(id).unwrap().uri else { return };
-    if let Ok(peer) = wallet.inspect_peer(&uri).await {
-        let _ = wallet.accept_peer(&peer).await;
-    }
-}
-
 async fn play(deeds: &[Deed], lies: &[Lie], rate: usize, seed: u64) {
-    let world = World::new().await;
-    let wallet = Wallet::in_memory_with(world.options(seed));
-    wallet.add_exchange(EXCHANGE).await.unwrap();
-    wallet.accept_terms(EXCHANGE).unwrap();
-    proxy(&world, lies, rate);
-    let merchant = EddsaPrivateKey::generate();
-    let mut receipts: Vec<(HashCode, PaymentReceipt)> = Vec::new();
-    let mut refunds: Vec<(HashCode, Vec<RefundPermission>)> = Vec::new();
-    for (number, deed) in deeds.iter().enumerate() {
-        match deed {
-            Deed::Withdraw { cents: sum, cs } => {
-                let cipher = if *cs { CipherChoice::Cs } else { CipherChoice::Rsa };
-                let started = wallet.withdraw_from_bank(BANK, "a", "pw", cents(*sum), None, cipher).await;
-                if let Ok(id) = started {
-                    let _ = wallet.finish(id).await;
-                }
-            }
-            Deed::Pay { cents: sum } => {
-                let h_contract_terms = HashCode::from_bytes([number as u8; 64]);
-                let request = PaymentRequest {
-                    exchange: None,
-                    amount: cents(*sum),
-                    max_fee: Money::ZERO,
-                    merchant_pub: merchant.public_key(),
-                    merchant_payto: PAYTO.to_owned(),
-                    wire_salt: WireSalt::from_bytes([7; 16]),
-                    h_contract_terms,
-                    timestamp: None,
-                    refund_deadline: START.saturating_add(Duration::from_days(1)),
-                    wire_transfer_deadline: START.saturating_add(Duration::from_days(2)),
-                    summary: "something".to_owned(),
-                };
-                if let Ok(receipt) = wallet.pay(&request).await {
-                    receipts.push((h_contract_terms, receipt));
-                }
-            }
-            Deed::Deposit { cents: sum } => {
-                let _ = wallet.deposit(EXCHANGE, DepositAmount::Exact(cents(*sum)), PAYTO).await;
-            }
-            Deed::Refund { payment, percent } => {
-                let Some((h_contract_terms, receipt)) = receipts.get(*payment) else { continue };
-                let permission = |coin: &batzen_wallet::ReceiptCoin| {
-                    let refund_amount =
-                        coin.contribution.checked_mul(*percent).unwrap().checked_div(100).unwrap();
-                    let message = MerchantRefund {
-                        h_contract_terms: *h_contract_terms,
-                        coin_pub: coin.coin_pub,
-                        rtransaction_id: number as u64,
-                        refund_amount,
-                    };
-                    RefundPermission {
-                        coin_pub: coin.coin_pub,
-                        rtransaction_id: number as u64,
-                        amount: refund_amount,
-                        merchant_sig: message.sign(&merchant),
-                    }
-                };
-                let permissions: Vec<_> = receipt.coins.iter().map(permission).collect();
-                let _ = wallet.refund(h_contract_terms, &permissions).await;
-                refunds.push((*h_contract_terms, permissions));
-            }
-            Deed::Revoke { denomination } => {
-                world.exchange.revoke_coin(*denomination).await;
-                let _ = wallet.add_exchange(EXCHANGE).await;
-            }
-            Deed::Send { cents: sum, takes_back } => {
-                if let Ok(id) = wallet.send_money(&peer_request(*sum)).await {
-                    answer(&wallet, id, *takes_back).await;
-                }
-            }
-            Deed::Request { cents: sum, takes_back } => {
-                if let Ok(id) = wallet.request_money(&peer_request(*sum)).await {
-                    answer(&wallet, id, *takes_back).await;
-                }
-            }
-        }
-        check_history(&wallet);
-        if number % 3 == 0 {
-            wallet.run_pending().await.unwrap();
-        }
-    }
+    let mut life = Life::begin(seed).await;
+    proxy(&life.world, lies, rate);
+    life.live(deeds).await;
+    let Life { world, wallet, refunds, .. } = life;
     wallet.run_pending().await.unwrap();
     world.network.be_honest();
     wallet.add_exchange(EXCHANGE).await.unwrap();
@@ -507,7 +340,7 @@ proptest! {
 
     #[test]
     fn no_false_answer_costs_money_without_evidence(
-        deeds in prop::collection::vec(deed(), 2..12),
+        deeds in prop::collection::vec(any_deed(), 2..12),
         lies in prop::collection::vec(lie(), 1..12),
         rate in 1usize..8,
         seed in any::<u64>(),

@@ -3,7 +3,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod common;
 mod crash;
+mod deeds;
 mod discretion;
 mod false_proofs;
 mod flows;

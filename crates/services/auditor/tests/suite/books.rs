@@ -1,5 +1,6 @@
 //! The rows for programs, with and without a running service.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use batzen_auditor::books::{Books, BooksError, Numbered, collect_garbage};
@@ -38,13 +39,11 @@ async fn programs_get_the_same_answers_with_and_without_a_service() {
             "ok",
         ]
     );
-    let Auditor { running, config, dir, .. } = auditor;
-    running.shutdown().await.unwrap();
+    let (config, _dir) = auditor.stop().await;
     assert!(!config.socket().exists(), "the service removes its socket");
     let books = Books::open(&config).unwrap();
     assert_eq!(texts(&books, &Exchange::new()), during);
     books.close().unwrap();
-    drop(dir);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -72,12 +71,10 @@ async fn confirmations_are_read_in_order_and_in_parts() {
     let expected: Vec<_> = (0..5).map(|number| exchange.confirmation(number).coin_pub).collect();
     assert_eq!(coins, expected);
     // A program reads the same from the store itself.
-    let Auditor { running, config, dir, .. } = auditor;
-    running.shutdown().await.unwrap();
+    let (config, _dir) = auditor.stop().await;
     let books = Books::open(&config).unwrap();
     assert_eq!(read(&books), (first, rest));
     books.close().unwrap();
-    drop(dir);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -115,8 +112,8 @@ async fn garbage_is_what_no_court_accepts() {
     let end = exchange.confirmation(1).ep_end;
     let refused = auditor.books(move |books| collect_garbage(books, end).unwrap_err().to_string()).await;
     assert!(refused.contains("stop the auditor's service first"), "{refused}");
-    let Auditor { running, config, dir, now, .. } = auditor;
-    running.shutdown().await.unwrap();
+    let now = Arc::clone(&auditor.now);
+    let (config, _dir) = auditor.stop().await;
     let books = Books::open(&config).unwrap();
     let collect = |books: &Books| collect_garbage(books, config.clock.now()).unwrap();
     now.store(end.as_micros() / 1_000_000, Ordering::SeqCst);
@@ -127,7 +124,6 @@ async fn garbage_is_what_no_court_accepts() {
     assert_eq!(books.confirmations(exchange.master_pub(), 0, 10).unwrap(), []);
     assert_eq!(books.confirmations(other.master_pub(), 0, 10).unwrap().len(), 1);
     books.close().unwrap();
-    drop(dir);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -137,26 +133,22 @@ async fn only_the_named_tables_are_emptied() {
     for number in 0..3 {
         assert_eq!(auditor.put(&exchange.confirmation(number)).await.status, 200);
     }
-    let Auditor { running, config, dir, .. } = auditor;
-    running.shutdown().await.unwrap();
+    let (config, _dir) = auditor.stop().await;
     let store = config.service_store().open(&batzen_service::storage::AUDITOR, 1).unwrap();
     assert_eq!(clear(&store, &[DepositConfirmations::DEF]).unwrap(), 3);
     assert_eq!(clear(&store, &[DepositConfirmations::DEF]).unwrap(), 0);
     assert_eq!(store.all::<DepositConfirmations>().unwrap(), []);
     assert_eq!(store.all::<SigningKeys>().unwrap().len(), 1);
     store.close().unwrap();
-    drop(dir);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn another_currency_does_not_open_the_store() {
     let auditor = Auditor::start().await;
-    let Auditor { running, mut config, dir, .. } = auditor;
-    running.shutdown().await.unwrap();
+    let (mut config, _dir) = auditor.stop().await;
     config.currency = "EUR".parse().unwrap();
     let error = Books::open(&config).err().unwrap().to_string();
     assert_eq!(error, "the store holds an auditor of currency KUDOS");
     let error = batzen_auditor::RunningAuditor::start(config).await.err().unwrap().to_string();
     assert_eq!(error, "the store holds an auditor of currency KUDOS");
-    drop(dir);
 }

@@ -123,6 +123,12 @@ impl Auditor {
         tokio::task::spawn_blocking(run).await.unwrap()
     }
 
+    /// Stops the service, and leaves its configuration and files.
+    pub(crate) async fn stop(self) -> (AuditorConfig, TempDir) {
+        self.running.shutdown().await.unwrap();
+        (self.config, self.dir)
+    }
+
     pub(crate) async fn restart(self) -> Self {
         let Self { running, config, client, now, dir } = self;
         running.shutdown().await.unwrap();

@@ -84,40 +84,42 @@ async fn a_confirmation_is_stored_once() {
 async fn every_member_is_signed() {
     let exchange = Exchange::new();
     let auditor = Auditor::of(&exchange).await;
-    let body = || exchange.confirmation(1);
+    let body = exchange.confirmation(1);
     let (later, other) = (Timestamp::from_secs(NOW_S + 77), exchange.confirmation(2));
     let key = EddsaPrivateKey::generate().public_key();
-    for (name, changed) in [
-        (
-            "h_contract_terms",
-            DepositConfirmationRequest { h_contract_terms: other.h_contract_terms, ..body() },
-        ),
-        ("h_policy", DepositConfirmationRequest { h_policy: other.h_wire, ..body() }),
-        ("h_wire", DepositConfirmationRequest { h_wire: other.h_wire, ..body() }),
-        ("exchange_timestamp", DepositConfirmationRequest { exchange_timestamp: later, ..body() }),
-        ("refund_deadline", DepositConfirmationRequest { refund_deadline: later, ..body() }),
-        ("wire_deadline", DepositConfirmationRequest { wire_deadline: later, ..body() }),
-        (
-            "amount_without_fee",
-            DepositConfirmationRequest { amount_without_fee: "KUDOS:5".parse().unwrap(), ..body() },
-        ),
-        ("coin_pub", DepositConfirmationRequest { coin_pub: key, ..body() }),
-        ("merchant_pub", DepositConfirmationRequest { merchant_pub: key, ..body() }),
-        ("exchange_sig", DepositConfirmationRequest { exchange_sig: other.exchange_sig, ..body() }),
-        ("exchange_pub", DepositConfirmationRequest { exchange_pub: key, ..body() }),
-        ("master_pub", DepositConfirmationRequest { master_pub: key, ..body() }),
-        ("ep_start", DepositConfirmationRequest { ep_start: Timestamp::from_secs(NOW_S), ..body() }),
-        ("ep_expire", DepositConfirmationRequest { ep_expire: later, ..body() }),
-        ("ep_end", DepositConfirmationRequest { ep_end: later, ..body() }),
-        ("master_sig", DepositConfirmationRequest { master_sig: other.exchange_sig, ..body() }),
+    let good = serde_json::to_value(&body).unwrap();
+    let changed = |name: &str, value: &Value| {
+        let mut changed = good.clone();
+        changed[name] = value.clone();
+        changed
+    };
+    for (name, value) in [
+        ("h_contract_terms", json!(other.h_contract_terms)),
+        ("h_policy", json!(other.h_wire)),
+        ("h_wire", json!(other.h_wire)),
+        ("exchange_timestamp", json!(later)),
+        ("refund_deadline", json!(later)),
+        ("wire_deadline", json!(later)),
+        ("amount_without_fee", json!("KUDOS:5")),
+        ("coin_pub", json!(key)),
+        ("merchant_pub", json!(key)),
+        ("exchange_sig", json!(other.exchange_sig)),
+        ("exchange_pub", json!(key)),
+        ("master_pub", json!(key)),
+        ("ep_start", json!(Timestamp::from_secs(NOW_S))),
+        ("ep_expire", json!(later)),
+        ("ep_end", json!(later)),
+        ("master_sig", json!(other.exchange_sig)),
     ] {
+        let changed = changed(name, &value);
+        assert_ne!(changed, good, "{name}");
         // Before and after the statement about the signing key is known.
         assert_eq!(auditor.refused(&changed).await, (403, 3100), "{name}");
     }
     assert_eq!(auditor.stored(), 0);
     assert_eq!(auditor.running.store().all::<SigningKeys>().unwrap(), []);
-    assert_eq!(auditor.put(&body()).await.status, 200);
-    let changed = DepositConfirmationRequest { ep_end: later, ..body() };
+    assert_eq!(auditor.put(&body).await.status, 200);
+    let changed = changed("ep_end", &json!(later));
     assert_eq!(auditor.refused(&changed).await, (403, 3100), "a known key does not vouch for other times");
     auditor.running.shutdown().await.unwrap();
 }

@@ -1,6 +1,6 @@
 //! Results that are kept up to date: what is found, when it is resolved or suppressed, and that they can be gone on from.
 
-use batzen_auditor::audit::{Options, Progress, RowChange, Rule, Subject, Version};
+use batzen_auditor::audit::{AuditError, Options, Progress, RowChange, Rule, Subject, Version};
 use batzen_auditor::live::{self, Asked, CopyPosition, Live, NoteError, TrackedFinding};
 use batzen_crypto::{EddsaPublicKey, EddsaSignature, ShortHash};
 use batzen_protocol::{Money, Timestamp};
@@ -26,6 +26,12 @@ impl Copy {
         Self::on(Store::new(MemoryBackend::new()))
     }
 
+    fn with_results() -> (Self, Live) {
+        let copy = Self::new();
+        let live = copy.live();
+        (copy, live)
+    }
+
     pub(crate) fn on(store: Store) -> Self {
         let subject = Subject {
             currency: "KUDOS".parse().unwrap(),
@@ -39,6 +45,10 @@ impl Copy {
 
     pub(crate) fn live(&self) -> Live {
         Live::open(&self.store, &self.subject, 2).unwrap().expect("the results are about the copy")
+    }
+
+    fn check_all(&self) -> Result<Live, AuditError> {
+        Live::check_all(&self.store, &self.subject, 1, NOW, &Progress::default())
     }
 
     fn position_row(&self, next: u64) -> FeedPositionRow {
@@ -101,6 +111,19 @@ pub(crate) fn change<T: Table>(key: &T::Key, old: Option<&T::Row>, new: Option<&
     RowChange { table: T::DEF, key: key.to_bytes(), old: old.map(version), new: new.map(version) }
 }
 
+/// The options of an audit that asks neither banks nor merchants.
+pub(crate) fn options(now: Timestamp, copied: Option<Timestamp>) -> Options {
+    Options {
+        now,
+        internal: true,
+        in_order: true,
+        threads: 1,
+        bank: Vec::new(),
+        confirmations: Vec::new(),
+        copied,
+    }
+}
+
 pub(crate) fn money(units: u128) -> Money {
     Money::from_units(units).unwrap()
 }
@@ -127,8 +150,7 @@ fn reserve(units: u128) -> (ReserveKey, ReserveRow) {
 
 #[test]
 fn findings_come_go_and_come_back() {
-    let mut copy = Copy::new();
-    let mut live = copy.live();
+    let (mut copy, mut live) = Copy::with_results();
     let ((credit_key, credit), (key, right)) = (credit(), reserve(500));
     copy.apply(&mut live, vec![change::<ReservesIn>(&credit_key, None, Some(&credit))]);
     assert!(copy.one("reserve-missing").is_open());
@@ -169,15 +191,14 @@ fn findings_come_go_and_come_back() {
     copy.apply(&mut live, vec![change::<ReservesIn>(&credit_key, Some(&halved), None)]);
     copy.apply(&mut live, vec![change::<ReservesIn>(&credit_key, None, Some(&credit))]);
     assert!(copy.one("row-rewritten").is_open() && copy.one("row-removed").is_open());
-    let whole = Live::check_all(&copy.store, &copy.subject, 1, NOW, &Progress::default()).unwrap();
+    let whole = copy.check_all().unwrap();
     assert!(copy.one("row-rewritten").is_open() && copy.one("row-removed").is_open());
     assert_eq!(whole.totals(), live.totals());
 }
 
 #[test]
 fn results_are_gone_on_from_only_where_they_hold() {
-    let mut copy = Copy::new();
-    let mut live = copy.live();
+    let (mut copy, mut live) = Copy::with_results();
     let ((credit_key, credit), (key, right)) = (credit(), reserve(500));
     let changes = vec![
         change::<ReservesIn>(&credit_key, None, Some(&credit)),
@@ -193,7 +214,7 @@ fn results_are_gone_on_from_only_where_they_hold() {
     copy.advance(&mut set);
     assert_eq!(copy.store.commit(&set).unwrap(), CommitOutcome::Committed);
     assert!(Live::open(&copy.store, &copy.subject, 1).unwrap().is_none());
-    let checked = Live::check_all(&copy.store, &copy.subject, 1, NOW, &Progress::default()).unwrap();
+    let checked = copy.check_all().unwrap();
     assert_eq!(checked.totals(), live.totals());
     assert_eq!(copy.live().totals(), live.totals());
     // In the middle of a snapshot nothing can be said.
@@ -202,7 +223,7 @@ fn results_are_gone_on_from_only_where_they_hold() {
     set.update::<FeedPositions>(&key, &old, &FeedPositionRow { is_whole: false, ..old.clone() });
     assert_eq!(copy.store.commit(&set).unwrap(), CommitOutcome::Committed);
     assert!(Live::open(&copy.store, &copy.subject, 1).unwrap().is_none());
-    assert!(Live::check_all(&copy.store, &copy.subject, 1, NOW, &Progress::default()).is_err());
+    assert!(copy.check_all().is_err());
 }
 
 /// A copy stores the rows of a batch or a snapshot in an order of its own, so it does not know which transfer came first.
@@ -210,8 +231,7 @@ fn results_are_gone_on_from_only_where_they_hold() {
 fn any_sender_may_be_the_origin_in_a_copy_and_only_the_first_in_the_rows_of_an_exchange() {
     let account = |byte| Some(ShortHash::from_bytes([byte; 32]));
     for (origin, is_known) in [(account(2), true), (account(3), true), (account(4), false), (None, false)] {
-        let mut copy = Copy::new();
-        let mut live = copy.live();
+        let (mut copy, mut live) = Copy::with_results();
         let (key, row) = reserve(1_000);
         let row = ReserveRow { origin, ..row };
         let (first, credit) = credit();
@@ -227,18 +247,10 @@ fn any_sender_may_be_the_origin_in_a_copy_and_only_the_first_in_the_rows_of_an_e
         );
         let is_found = copy.findings().iter().any(|kept| kept.row.rule == "reserve-origin");
         assert_eq!(is_found, !is_known, "{origin:?}");
-        let whole = Live::check_all(&copy.store, &copy.subject, 1, NOW, &Progress::default()).unwrap();
+        let whole = copy.check_all().unwrap();
         assert_eq!((whole.totals(), copy.findings().len()), (live.totals(), usize::from(!is_known)));
         // The exchange's own rows say which was first.
-        let options = Options {
-            now: NOW,
-            internal: true,
-            in_order: true,
-            threads: 1,
-            bank: Vec::new(),
-            confirmations: Vec::new(),
-            copied: None,
-        };
+        let options = options(NOW, None);
         let strict =
             batzen_auditor::audit::audit(&copy.store, &copy.subject, &options, &Progress::default()).unwrap();
         let is_found = strict.faults().any(|finding| finding.rule == Rule::ReserveOrigin);
@@ -264,8 +276,7 @@ fn several_changes_of_a_row_count_once() {
 /// From 257 rows on, a reserve's sums are kept, and the rows are not read again.
 #[test]
 fn the_sums_of_a_long_history_are_gone_on_from() {
-    let mut copy = Copy::new();
-    let mut live = copy.live();
+    let (mut copy, mut live) = Copy::with_results();
     let credits: Vec<_> =
         (1..=300).map(|bank_row| (ReserveInKey { bank_row, ..credit().0 }, credit().1)).collect();
     let (key, row) = reserve(300 * 500);
@@ -294,7 +305,7 @@ fn the_sums_of_a_long_history_are_gone_on_from() {
     copy.apply(&mut live, vec![change::<Reserves>(&key, Some(&wrong), Some(&right))]);
     assert!(copy.one("reserve-balance").row.resolved.is_some());
     let before = copy.store.all::<AuditReserveSums>().unwrap();
-    Live::check_all(&copy.store, &copy.subject, 1, NOW, &Progress::default()).unwrap();
+    copy.check_all().unwrap();
     let after = copy.store.all::<AuditReserveSums>().unwrap();
     assert_eq!(before[0].row, after[0].row);
     assert_eq!(after[0].row.entries, 301);
@@ -302,8 +313,7 @@ fn the_sums_of_a_long_history_are_gone_on_from() {
 
 #[test]
 fn what_came_due_after_the_copy_was_complete_is_not_overdue() {
-    let mut copy = Copy::new();
-    let mut live = copy.live();
+    let (mut copy, mut live) = Copy::with_results();
     let ((credit_key, credit), (reserve_key, reserve)) = (credit(), reserve(500));
     let changes = vec![change::<ReservesIn>(&credit_key, None, Some(&credit))];
     let changes = [changes, vec![change::<Reserves>(&reserve_key, None, Some(&reserve))]].concat();
@@ -311,15 +321,7 @@ fn what_came_due_after_the_copy_was_complete_is_not_overdue() {
     let days = batzen_protocol::Duration::from_days;
     let now = reserve.expiration.saturating_add(days(3));
     let mut compare = |copied| {
-        let options = Options {
-            now,
-            internal: true,
-            in_order: true,
-            threads: 1,
-            bank: Vec::new(),
-            confirmations: Vec::new(),
-            copied: Some(copied),
-        };
+        let options = options(now, Some(copied));
         let outcome = live.compare(&options, Asked::default(), &Progress::default()).unwrap();
         outcome.faults().any(|finding| finding.rule == Rule::ReserveNotClosed)
     };

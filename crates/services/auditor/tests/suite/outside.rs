@@ -22,7 +22,7 @@ use batzen_tables::exchange::{
     WireOutRow, WireTargetKey, WireTargetRow, WireTargets, WtidKey,
 };
 
-use crate::live::{Copy, NOW, change, money};
+use crate::live::{Copy, NOW, change, money, options};
 
 const ACCOUNT: &str = "payto://x-taler-bank/localhost/exchange?receiver-name=Exchange";
 const CUSTOMER: &str = "payto://x-taler-bank/localhost/customer?receiver-name=Customer";
@@ -339,16 +339,7 @@ impl Town {
     }
 
     fn options(&self, since: [u64; 2]) -> Options {
-        let bank = vec![self.bank(since)];
-        Options {
-            now: NOW,
-            internal: true,
-            in_order: true,
-            threads: 1,
-            bank,
-            confirmations: Vec::new(),
-            copied: Some(NOW),
-        }
+        Options { bank: vec![self.bank(since)], ..options(NOW, Some(NOW)) }
     }
 
     /// The auditor is killed in the middle of a comparison, or of a check of all rows, and starts again.

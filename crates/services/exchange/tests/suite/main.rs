@@ -5,7 +5,9 @@
 
 mod api;
 mod keys;
+mod oauth;
 mod replay;
 mod rules;
+mod running;
 mod tampering;
 mod workers;

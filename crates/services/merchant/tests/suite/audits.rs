@@ -1,7 +1,6 @@
 //! The share of an exchange's confirmations that auditors get to see.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use batzen_crypto::EddsaPrivateKey;
 use batzen_http::Networks;
@@ -10,7 +9,7 @@ use batzen_protocol::api::auditor::DepositConfirmationRequest;
 use batzen_protocol::signatures::SignedMessage;
 use serde_json::{Value, json};
 
-use crate::common::{Backend, shop};
+use crate::common::{Backend, eventually};
 use crate::exchange::{Coin, Exchange};
 use crate::extras::{Got, receiver, wait_for};
 
@@ -29,17 +28,13 @@ async fn backend(exchange: &Exchange, share: &str) -> Backend {
         config.exchanges = vec![TrustedExchange { url, master_pub }];
         config.confirmation_share = share;
     });
-    let backend = backend.await;
-    assert_eq!(backend.post("management/instances", &shop("default", None)).await.status, 204);
-    backend
+    backend.await.and_shop().await
 }
 
 async fn pay(backend: &Backend, exchange: &Exchange, coins: &[Coin]) -> u16 {
-    let (id, token) =
-        backend.order(&json!({ "order": { "amount": "KUDOS:10", "summary": "two books" } })).await;
-    let claimed = backend.claim(&id, token.as_deref()).await;
-    let all: Vec<&Coin> = coins.iter().collect();
-    backend.pay_with(exchange, &id, &claimed, &all).await.status
+    let (id, claimed) =
+        backend.claimed_order(&json!({ "order": { "amount": "KUDOS:10", "summary": "two books" } })).await;
+    backend.pay_with(exchange, &id, &claimed, coins).await.status
 }
 
 /// The coins that an auditor has seen, each with valid signatures.
@@ -75,13 +70,7 @@ async fn waiting(backend: &Backend) -> u64 {
 }
 
 async fn wait_for_count(backend: &Backend, outcome: &str, expected: u64) {
-    for _ in 0..600 {
-        if count(backend, outcome).await == expected {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    panic!("{outcome}: {}", count(backend, outcome).await);
+    eventually(outcome, async || count(backend, outcome).await == expected).await;
 }
 
 #[tokio::test]
@@ -103,7 +92,6 @@ async fn with_a_share_of_all_each_auditor_sees_every_confirmation() {
     first_drain.trigger();
     second_drain.trigger();
     backend.end().await;
-    exchange.end();
 }
 
 #[tokio::test]
@@ -120,7 +108,6 @@ async fn with_a_share_of_none_auditors_see_nothing() {
     assert_eq!(got.lock().unwrap().len(), 0);
     drain.trigger();
     backend.end().await;
-    exchange.end();
 }
 
 #[tokio::test]
@@ -137,7 +124,6 @@ async fn an_auditor_that_fails_is_asked_again_and_no_payment_waits_for_it() {
     assert_eq!(waiting(&backend).await, 1);
     drain.trigger();
     backend.end().await;
-    exchange.end();
 }
 
 #[tokio::test]
@@ -151,8 +137,7 @@ async fn only_auditors_that_approve_are_called_and_only_outside() {
             config.confirmation_share = "100".parse().unwrap();
             change(config);
         });
-        let backend = backend.await;
-        assert_eq!(backend.post("management/instances", &shop("default", None)).await.status, 204);
+        let backend = backend.await.and_shop().await;
         assert_eq!(pay(&backend, exchange, &[exchange.coin("KUDOS:10").await]).await, 200);
         backend
     };
@@ -171,20 +156,13 @@ async fn only_auditors_that_approve_are_called_and_only_outside() {
     let approval = exchange.approval(&EddsaPrivateKey::generate(), url);
     exchange.replace_in_keys("auditors", json!([approval]));
     let backend = coins_paid(&exchange, |config| config.exchange_networks = Networks::default()).await;
-    for _ in 0..600 {
-        if waiting(&backend).await == 1 {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    assert_eq!(waiting(&backend).await, 1);
+    eventually("a confirmation that waits", async || waiting(&backend).await == 1).await;
     backend.end().await;
     assert_eq!(got.lock().unwrap().len(), 0);
     let backend = coins_paid(&exchange, |_| {}).await;
     wait_for(&got, 1).await;
     backend.end().await;
     drain.trigger();
-    exchange.end();
 }
 
 #[tokio::test]
@@ -192,7 +170,7 @@ async fn auditors_see_coins_of_payments_that_were_not_completed() {
     let (hook, got, drain) = receiver(0).await;
     let exchange = exchange(&[hook.strip_suffix("hook").unwrap()]).await;
     let backend = backend(&exchange, "100").await;
-    let coins = [exchange.coin("KUDOS:5").await, exchange.coin("KUDOS:5").await];
+    let coins = exchange.coins(2, "KUDOS:5").await;
     // Coins are deposited one by one, and the exchange refuses one of them.
     exchange.answer("POST /batch-deposit", 404, json!({ "code": 21 }));
     let refused = format!("POST /coins/{}", coins[1].coin_pub());
@@ -202,5 +180,4 @@ async fn auditors_see_coins_of_payments_that_were_not_completed() {
     assert_eq!(coins_seen(&got), public_keys(&coins[..1]));
     drain.trigger();
     backend.end().await;
-    exchange.end();
 }

@@ -1,7 +1,9 @@
 //! A backend without exchanges: its contracts can be paid if they cost nothing.
 
+use std::borrow::Borrow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use batzen_crypto::{EddsaPrivateKey, EddsaPublicKey, HashCode};
 use batzen_http::client::{Client, ClientOptions, Reply};
@@ -67,8 +69,7 @@ impl Backend {
     pub(crate) async fn with_exchange(exchange: &Exchange) -> Self {
         let (url, master_pub) = (exchange.url.clone(), exchange.master_pub());
         let backend = Self::with(|config| config.exchanges = vec![TrustedExchange { url, master_pub }]).await;
-        assert_eq!(backend.post("management/instances", &shop("default", None)).await.status, 204);
-        backend
+        backend.and_shop().await
     }
 
     /// With a configuration that is changed.
@@ -90,9 +91,13 @@ impl Backend {
 
     /// With an instance `default` that a proxy protects.
     pub(crate) async fn with_shop() -> Self {
-        let backend = Self::start().await;
-        assert_eq!(backend.post("management/instances", &shop("default", None)).await.status, 204);
-        backend
+        Self::start().await.and_shop().await
+    }
+
+    /// The same backend with an instance `default` that a proxy protects.
+    pub(crate) async fn and_shop(self) -> Self {
+        assert_eq!(self.post("management/instances", &shop("default", None)).await.status, 204);
+        self
     }
 
     pub(crate) fn url(&self, path: &str) -> String {
@@ -150,6 +155,13 @@ impl Backend {
         Claimed { terms, h_contract, merchant_pub }
     }
 
+    /// Creates an order, and claims it for a new wallet.
+    pub(crate) async fn claimed_order(&self, wish: &Value) -> (String, Claimed) {
+        let (id, token) = self.order(wish).await;
+        let claimed = self.claim(&id, token.as_deref()).await;
+        (id, claimed)
+    }
+
     /// Pays an order that costs nothing. Returns the receipt.
     pub(crate) async fn pay(&self, id: &str, claimed: &Claimed, session: &str) -> String {
         let reply =
@@ -171,10 +183,7 @@ impl Backend {
 
     /// A claimed order of KUDOS:10.
     pub(crate) async fn offer(&self) -> (String, Claimed) {
-        let (id, token) =
-            self.order(&json!({ "order": { "amount": "KUDOS:10", "summary": "two books" } })).await;
-        let claimed = self.claim(&id, token.as_deref()).await;
-        (id, claimed)
+        self.claimed_order(&json!({ "order": { "amount": "KUDOS:10", "summary": "two books" } })).await
     }
 
     /// Pays a claimed order with coins.
@@ -183,10 +192,10 @@ impl Backend {
         exchange: &Exchange,
         id: &str,
         claimed: &Claimed,
-        coins: &[&Coin],
+        coins: &[impl Borrow<Coin>],
     ) -> Reply {
-        let coins: Vec<Value> =
-            coins.iter().map(|coin| coin.pay(exchange, &claimed.terms, claimed.h_contract)).collect();
+        let pay = |coin: &Coin| coin.pay(exchange, &claimed.terms, claimed.h_contract);
+        let coins: Vec<Value> = coins.iter().map(|coin| pay(coin.borrow())).collect();
         self.post(&format!("orders/{id}/pay"), &json!({ "coins": coins })).await
     }
 
@@ -195,8 +204,7 @@ impl Backend {
         let wish = json!({
             "order": { "amount": "KUDOS:5", "summary": "a book" }, "refund_delay": { "d_us": 3_600_000_000_u64 },
         });
-        let (id, token) = self.order(&wish).await;
-        let claimed = self.claim(&id, token.as_deref()).await;
+        let (id, claimed) = self.claimed_order(&wish).await;
         let reply = self.pay_with(exchange, &id, &claimed, &[coin]).await;
         assert_eq!(reply.status, 200, "{:?}", reply.json::<Value>());
         (id, claimed)
@@ -205,6 +213,24 @@ impl Backend {
     pub(crate) async fn end(self) {
         self.merchant.shutdown().await.unwrap();
     }
+}
+
+/// An exchange, and a backend with a shop that accepts its coins.
+pub(crate) async fn market() -> (Exchange, Backend) {
+    let exchange = Exchange::start().await;
+    let backend = Backend::with_exchange(&exchange).await;
+    (exchange, backend)
+}
+
+/// Waits until something is so.
+pub(crate) async fn eventually(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+    for _ in 0..1_200 {
+        if is_so().await {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    panic!("timed out waiting for {what}");
 }
 
 pub(crate) fn is_error(reply: &Reply, status: u16, code: u32) {

@@ -18,6 +18,8 @@ use batzen_testkit::world::{BANK, EXCHANGE, Forger, Gate, START, Terms, World, a
 use batzen_wallet::{CipherChoice, Wallet};
 use serde_json::{Value, json};
 
+use crate::common::eventually;
+
 pub(crate) const ACCOUNT: &str = "payto://x-taler-bank/bank.test/exchange?receiver-name=exchange";
 const DEPOSIT_FEE: &str = "KUDOS:0.01";
 const WITHDRAWAL_FEE: &str = "KUDOS:0.02";
@@ -171,25 +173,13 @@ impl Exchange {
 
     /// Waits for so many requests that begin so.
     pub(crate) async fn wait_for(&self, start: &str, count: usize) {
-        for _ in 0..6_000 {
-            if self.count(start) >= count {
-                return;
-            }
-            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-        }
-        panic!("only {} requests {start}", self.count(start));
+        eventually(start, async || self.count(start) >= count).await;
     }
 
     /// Waits until a spent coin has value again.
     pub(crate) async fn wait_for_refund(&self, coin: &Coin) {
-        for _ in 0..6_000 {
-            let left = self.world.exchange.coin_remaining(&coin.coin_pub());
-            if left.is_some_and(|left| !left.is_zero()) {
-                return;
-            }
-            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
-        }
-        panic!("the coin was not refunded");
+        let left = || self.world.exchange.coin_remaining(&coin.coin_pub());
+        eventually("the refund of a coin", async || left().is_some_and(|left| !left.is_zero())).await;
     }
 
     /// Transfers money to a reserve.
@@ -265,8 +255,6 @@ impl Exchange {
             exchange_pub: signer.exchange_pub(),
         })
     }
-
-    pub(crate) fn end(self) {}
 }
 
 impl Coin {

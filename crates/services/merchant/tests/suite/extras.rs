@@ -1,13 +1,12 @@
 //! Web hooks, templates and further access tokens.
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use batzen_http::{Drain, Handler, Listen, Request, Response, Server, ServerOptions};
 use serde_json::{Value, json};
 
-use crate::common::{Backend, free, is_error, shop};
-use crate::exchange::Exchange;
+use crate::common::{Backend, eventually, free, is_error, market, shop};
 
 /// The messages that a receiver of web hooks got: headers and body.
 pub(crate) type Got = Arc<Mutex<Vec<(String, Value)>>>;
@@ -44,19 +43,12 @@ pub(crate) async fn receiver(failures: usize) -> (String, Got, Drain) {
 }
 
 pub(crate) async fn wait_for(got: &Got, count: usize) {
-    for _ in 0..600 {
-        if got.lock().unwrap().len() >= count {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    panic!("only {:?} arrived", got.lock().unwrap());
+    eventually(&format!("{count} calls"), async || got.lock().unwrap().len() >= count).await;
 }
 
 #[tokio::test]
 async fn web_hooks_say_what_has_happened() {
-    let exchange = Exchange::start().await;
-    let backend = Backend::with_exchange(&exchange).await;
+    let (exchange, backend) = market().await;
     // The first request fails, and is repeated.
     let (url, got, drain) = receiver(1).await;
     let path = "private/webhooks";
@@ -97,14 +89,11 @@ async fn web_hooks_say_what_has_happened() {
     // A repeated payment is no event.
     assert_eq!(backend.pay_with(&exchange, &id, &claimed, &[&coin]).await.status, 200);
     // The clock of the backend stands still, so that the next attempt is when the test says.
-    for _ in 0..600 {
-        backend.now.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
-        tokio::time::sleep(Duration::from_millis(100)).await;
-        if !got.lock().unwrap().is_empty() {
-            break;
-        }
-    }
-    wait_for(&got, 1).await;
+    eventually("the next attempt", async || {
+        backend.now.fetch_add(1, Ordering::SeqCst);
+        !got.lock().unwrap().is_empty()
+    })
+    .await;
     let refund = json!({ "refund": "KUDOS:1", "reason": "a \"quarrel\"" });
     for _ in 0..2 {
         assert_eq!(backend.post(&format!("private/orders/{id}/refund"), &refund).await.status, 200);
@@ -123,13 +112,11 @@ async fn web_hooks_say_what_has_happened() {
     is_error(&backend.delete("private/webhooks/paid").await, 404, 26);
     drain.trigger();
     backend.end().await;
-    exchange.end();
 }
 
 #[tokio::test]
 async fn calls_that_wait_follow_their_hook() {
-    let exchange = Exchange::start().await;
-    let backend = Backend::with_exchange(&exchange).await;
+    let (exchange, backend) = market().await;
     let (url, got, drain) = receiver(0).await;
     let hook = |id: &str| {
         json!({
@@ -146,20 +133,16 @@ async fn calls_that_wait_follow_their_hook() {
     moved["url"] = json!(url);
     assert_eq!(backend.patch("private/webhooks/moved", &moved).await.status, 204);
     assert_eq!(backend.delete("private/webhooks/deleted").await.status, 204);
-    for _ in 0..600 {
-        backend.now.fetch_add(60, std::sync::atomic::Ordering::SeqCst);
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        if !got.lock().unwrap().is_empty() {
-            break;
-        }
-    }
-    wait_for(&got, 1).await;
+    eventually("the next attempt", async || {
+        backend.now.fetch_add(60, Ordering::SeqCst);
+        !got.lock().unwrap().is_empty()
+    })
+    .await;
     let got = got.lock().unwrap().clone();
     assert_eq!((got.len(), &got[0].1["hook"], &got[0].1["id"]), (1, &json!("moved"), &json!(id)));
     assert_eq!(got[0].1["terms"], claimed.terms);
     drain.trigger();
     backend.end().await;
-    exchange.end();
 }
 
 #[tokio::test]
@@ -269,7 +252,7 @@ async fn tokens_open_what_they_are_for() {
     is_error(&backend.send("DELETE", &path, None, Some(own)).await, 404, 26);
     is_error(&backend.send("GET", "private/orders", None, Some(&reads)).await, 401, 2015);
     assert_eq!(backend.send("GET", "private/orders", None, Some(&sells)).await.status, 200);
-    backend.now.fetch_add(60, std::sync::atomic::Ordering::SeqCst);
+    backend.now.fetch_add(60, Ordering::SeqCst);
     is_error(&backend.send("GET", "private/orders", None, Some(&sells)).await, 401, 2015);
     backend.end().await;
 }

@@ -1,16 +1,12 @@
 //! Whether exchanges ask who owns the shop's accounts.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
 
-use crate::common::{Backend, is_error};
-use crate::exchange::Exchange;
+use crate::common::{eventually, is_error, market};
 
 #[tokio::test]
 async fn identifications_are_asked_for() {
-    let exchange = Exchange::start().await;
-    let backend = Backend::with_exchange(&exchange).await;
+    let (exchange, backend) = market().await;
     assert_eq!(backend.get("private/kyc").await.status, 204);
     is_error(&backend.get("private/kyc?h_wire=x").await, 400, 26);
     // The exchange says at the first payment that it wants to know.
@@ -18,14 +14,8 @@ async fn identifications_are_asked_for() {
     exchange.answer("GET /deposits/", 202, pending);
     exchange.answer("GET /kyc-check/7/", 202, json!({ "kyc_url": "http://id.example/" }));
     backend.sale(&exchange, &exchange.coin("KUDOS:5").await).await;
-    let mut seen = backend.get("private/kyc").await;
-    for _ in 0..1_200 {
-        if seen.status == 202 {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        seen = backend.get("private/kyc").await;
-    }
+    eventually("the question", async || backend.get("private/kyc").await.status == 202).await;
+    let seen = backend.get("private/kyc").await;
     let payto = "payto://x-taler-bank/localhost/books?receiver-name=books";
     let expected = json!({
         "pending_kycs": [{ "kyc_url": "http://id.example/", "exchange_url": exchange.url, "payto_uri": payto }],
@@ -47,5 +37,4 @@ async fn identifications_are_asked_for() {
     exchange.answer("GET /kyc-check/7/", 202, json!({ "kyc_url": "http://id.example/" }));
     assert_eq!(backend.get("private/kyc").await.status, 204, "what is done is not asked again");
     backend.end().await;
-    exchange.end();
 }

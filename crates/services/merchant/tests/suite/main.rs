@@ -10,6 +10,7 @@ mod kyc;
 mod orders;
 mod pay;
 mod refunds;
+mod rows;
 mod rules;
 mod status;
 mod stock;

@@ -8,19 +8,17 @@ use batzen_protocol::signatures::{ExchangeConfirmDeposit, SignedMessage};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::common::{Backend, is_error};
+use crate::common::{Backend, is_error, market};
 use crate::exchange::{Coin, Exchange};
 use crate::extras::{receiver, wait_for};
 
 #[tokio::test]
 async fn several_coins_go_to_the_exchange_in_one_request() {
-    let exchange = Exchange::start().await;
-    let backend = Backend::with_exchange(&exchange).await;
+    let (exchange, backend) = market().await;
     let (id, claimed) = backend.offer().await;
-    let coins = [exchange.coin("KUDOS:5").await, exchange.coin("KUDOS:5").await];
-    let all: Vec<&Coin> = coins.iter().collect();
+    let coins = exchange.coins(2, "KUDOS:5").await;
     for _ in 0..2 {
-        assert_eq!(backend.pay_with(&exchange, &id, &claimed, &all).await.status, 200);
+        assert_eq!(backend.pay_with(&exchange, &id, &claimed, &coins).await.status, 200);
     }
     assert_eq!((exchange.count("POST /batch-deposit"), exchange.count("POST /coins/")), (1, 0));
     // Other coins do not pay it a second time.
@@ -31,23 +29,20 @@ async fn several_coins_go_to_the_exchange_in_one_request() {
     exchange.answer("POST /batch-deposit", 404, json!({ "code": 21 }));
     for expected in [1, 2] {
         let (id, claimed) = backend.offer().await;
-        let coins = [exchange.coin("KUDOS:5").await, exchange.coin("KUDOS:5").await];
-        let all: Vec<&Coin> = coins.iter().collect();
-        assert_eq!(backend.pay_with(&exchange, &id, &claimed, &all).await.status, 200);
+        let coins = exchange.coins(2, "KUDOS:5").await;
+        assert_eq!(backend.pay_with(&exchange, &id, &claimed, &coins).await.status, 200);
         assert_eq!(
             (exchange.count("POST /batch-deposit"), exchange.count("POST /coins/")),
             (2, 2 * expected)
         );
     }
     backend.end().await;
-    exchange.end();
 }
 
 /// Two devices of one customer, or one that lost its answer and chose other coins.
 #[tokio::test]
 async fn an_order_takes_money_once() {
-    let exchange = Exchange::start().await;
-    let backend = Backend::with_exchange(&exchange).await;
+    let (exchange, backend) = market().await;
     for round in 1..=5 {
         let (id, claimed) = backend.offer().await;
         let mut coins = Vec::new();
@@ -82,19 +77,16 @@ async fn an_order_takes_money_once() {
     assert_eq!(backend.pay_with(&exchange, &id, &claimed, &[&unclear]).await.status, 200);
     is_error(&backend.pay_with(&exchange, &id, &claimed, &[&good]).await, 409, 2160);
     backend.end().await;
-    exchange.end();
 }
 
 /// A payment loses its claim if it takes too long: what it then brings is given back without being asked for.
 #[tokio::test]
 async fn coins_that_come_too_late_are_given_back() {
-    let exchange = Exchange::start().await;
-    let backend = Backend::with_exchange(&exchange).await;
+    let (exchange, backend) = market().await;
     let wish = json!({
         "order": { "amount": "KUDOS:10", "summary": "two books" }, "refund_delay": { "d_us": 3_600_000_000_u64 },
     });
-    let (id, token) = backend.order(&wish).await;
-    let claimed = backend.claim(&id, token.as_deref()).await;
+    let (id, claimed) = backend.claimed_order(&wish).await;
     let (slow, quick) = (exchange.coin("KUDOS:10").await, exchange.coin("KUDOS:10").await);
     let deposit = format!("POST /coins/{}/deposit", slow.coin_pub());
     exchange.hold(&deposit);
@@ -116,19 +108,16 @@ async fn coins_that_come_too_late_are_given_back() {
     is_error(&backend.pay_with(&exchange, &id, &claimed, &slow_coins).await, 409, 2160);
     assert_eq!(exchange.count(&format!("POST /coins/{}/refund", quick.coin_pub())), 0);
     backend.end().await;
-    exchange.end();
 }
 
 /// The process that deposited coins was killed before it could book them, and others have paid.
 #[tokio::test]
 async fn coins_of_a_lost_payment_are_given_back() {
-    let exchange = Exchange::start().await;
-    let backend = Backend::with_exchange(&exchange).await;
+    let (exchange, backend) = market().await;
     let wish = json!({
         "order": { "amount": "KUDOS:10", "summary": "two books" }, "refund_delay": { "d_us": 3_600_000_000_u64 },
     });
-    let (id, token) = backend.order(&wish).await;
-    let claimed = backend.claim(&id, token.as_deref()).await;
+    let (id, claimed) = backend.claimed_order(&wish).await;
     let (lost, other) = (exchange.coin("KUDOS:10").await, exchange.coin("KUDOS:10").await);
     exchange.hold(&format!("POST /coins/{}/deposit", lost.coin_pub()));
     // The exchange has the coin; the backend gets no answer, and keeps the order for it.
@@ -142,19 +131,16 @@ async fn coins_of_a_lost_payment_are_given_back() {
     assert_eq!((&order["order_status"], &order["deposit_total"]), (&json!("paid"), &json!("KUDOS:9.99")));
     exchange.recover();
     backend.end().await;
-    exchange.end();
 }
 
 /// The process that deposited coins was killed, and nobody pays any more.
 #[tokio::test]
 async fn coins_of_a_payment_that_nobody_completes_are_given_back() {
-    let exchange = Exchange::start().await;
-    let backend = Backend::with_exchange(&exchange).await;
+    let (exchange, backend) = market().await;
     let wish = json!({
         "order": { "amount": "KUDOS:10", "summary": "two books" }, "refund_delay": { "d_us": 9_000_000_000_u64 },
     });
-    let (id, token) = backend.order(&wish).await;
-    let claimed = backend.claim(&id, token.as_deref()).await;
+    let (id, claimed) = backend.claimed_order(&wish).await;
     let lost = exchange.coin("KUDOS:10").await;
     exchange.hold(&format!("POST /coins/{}/deposit", lost.coin_pub()));
     is_error(&backend.pay_with(&exchange, &id, &claimed, &[&lost]).await, 504, 2011);
@@ -164,21 +150,18 @@ async fn coins_of_a_payment_that_nobody_completes_are_given_back() {
     assert_eq!(backend.delete(&format!("private/orders/{id}")).await.status, 409);
     exchange.wait_for_refund(&lost).await;
     backend.end().await;
-    exchange.end();
 }
 
 /// One coin is refused, and the fate of another one is unknown.
 #[tokio::test]
 async fn a_refusal_does_not_release_coins_that_may_be_deposited() {
-    let exchange = Exchange::start().await;
-    let backend = Backend::with_exchange(&exchange).await;
+    let (exchange, backend) = market().await;
     let (id, claimed) = backend.offer().await;
-    let coins = [exchange.coin("KUDOS:5").await, exchange.coin("KUDOS:5").await];
+    let coins = exchange.coins(2, "KUDOS:5").await;
     exchange.answer("POST /batch-deposit", 405, json!({ "code": 20 }));
     exchange.hold(&format!("POST /coins/{}/deposit", coins[0].coin_pub()));
     exchange.answer(&format!("POST /coins/{}/", coins[1].coin_pub()), 409, json!({ "code": 1012 }));
-    let all: Vec<&Coin> = coins.iter().collect();
-    is_error(&backend.pay_with(&exchange, &id, &claimed, &all).await, 409, 2150);
+    is_error(&backend.pay_with(&exchange, &id, &claimed, &coins).await, 409, 2150);
     let other = exchange.coin("KUDOS:10").await;
     assert_eq!(backend.pay_with(&exchange, &id, &claimed, &[&other]).await.status, 503);
     backend.now.fetch_add(60, Ordering::SeqCst);
@@ -186,16 +169,13 @@ async fn a_refusal_does_not_release_coins_that_may_be_deposited() {
     assert_eq!(backend.pay_with(&exchange, &id, &claimed, &[&other]).await.status, 200);
     exchange.wait_for_refund(&coins[0]).await;
     backend.end().await;
-    exchange.end();
 }
 
 #[tokio::test]
 async fn what_an_exchange_refuses_is_passed_on() {
-    let exchange = Exchange::start().await;
-    let backend = Backend::with_exchange(&exchange).await;
+    let (exchange, backend) = market().await;
     let (id, claimed) = backend.offer().await;
-    let coins = [exchange.coin("KUDOS:5").await, exchange.coin("KUDOS:5").await];
-    let all: Vec<&Coin> = coins.iter().collect();
+    let coins = exchange.coins(2, "KUDOS:5").await;
     for path in ["POST /batch-deposit", "POST /coins/"] {
         for (status, body, expected, code) in [
             (409, json!({ "code": 1012, "coin_pub": coins[0].coin_pub() }), 409, 2150),
@@ -207,7 +187,7 @@ async fn what_an_exchange_refuses_is_passed_on() {
             (200, json!({ "nonsense": 1 }), 502, 2013),
         ] {
             exchange.answer(path, status, body.clone());
-            let reply = backend.pay_with(&exchange, &id, &claimed, &all).await;
+            let reply = backend.pay_with(&exchange, &id, &claimed, &coins).await;
             is_error(&reply, expected, code);
             if code != 2013 {
                 let answer: Value = reply.json().unwrap();
@@ -222,7 +202,7 @@ async fn what_an_exchange_refuses_is_passed_on() {
     exchange.recover();
     exchange.answer("POST /batch-deposit", 405, json!({ "code": 20 }));
     exchange.answer(&format!("POST /coins/{}/", coins[1].coin_pub()), 409, json!({ "code": 1012 }));
-    is_error(&backend.pay_with(&exchange, &id, &claimed, &all).await, 409, 2150);
+    is_error(&backend.pay_with(&exchange, &id, &claimed, &coins).await, 409, 2150);
     let fresh = exchange.coin("KUDOS:5").await;
     let before = exchange.count("POST /coins/");
     assert_eq!(backend.pay_with(&exchange, &id, &claimed, &[&coins[0], &fresh]).await.status, 200);
@@ -230,10 +210,9 @@ async fn what_an_exchange_refuses_is_passed_on() {
 
     // Or the wallet gives up: the coin that was accepted has its value back, the other one was never there.
     let (id, claimed) = backend.offer().await;
-    let coins = [exchange.coin("KUDOS:5").await, exchange.coin("KUDOS:5").await];
-    let all: Vec<&Coin> = coins.iter().collect();
+    let coins = exchange.coins(2, "KUDOS:5").await;
     exchange.answer(&format!("POST /coins/{}/", coins[1].coin_pub()), 409, json!({ "code": 1012 }));
-    is_error(&backend.pay_with(&exchange, &id, &claimed, &all).await, 409, 2150);
+    is_error(&backend.pay_with(&exchange, &id, &claimed, &coins).await, 409, 2150);
     exchange.answer(&format!("POST /coins/{}/", coins[1].coin_pub()), 404, json!({ "code": 1500 }));
     let given_up = |coin: &Coin| json!({ "coin_pub": coin.coin_pub(), "contribution": "KUDOS:5", "exchange_url": exchange.url });
     let abort =
@@ -253,13 +232,11 @@ async fn what_an_exchange_refuses_is_passed_on() {
     );
     is_error(&backend.pay_with(&exchange, &id, &claimed, &[&coins[1]]).await, 402, 2167);
     backend.end().await;
-    exchange.end();
 }
 
 #[tokio::test]
 async fn bad_payments_are_refused() {
-    let exchange = Exchange::start().await;
-    let backend = Backend::with_exchange(&exchange).await;
+    let (exchange, backend) = market().await;
     let (id, claimed) = backend.offer().await;
     let path = format!("orders/{id}/pay");
     let coin = exchange.coin("KUDOS:10").await;
@@ -286,8 +263,7 @@ async fn bad_payments_are_refused() {
     let wish = json!({
         "order": { "amount": "KUDOS:10", "summary": "x", "max_fee": "KUDOS:0", "max_wire_fee": "KUDOS:0" },
     });
-    let (poor, token) = backend.order(&wish).await;
-    let contract = backend.claim(&poor, token.as_deref()).await;
+    let (poor, contract) = backend.claimed_order(&wish).await;
     is_error(
         &backend.pay_with(&exchange, &poor, &contract, &[&exchange.coin("KUDOS:10").await]).await,
         406,
@@ -299,17 +275,14 @@ async fn bad_payments_are_refused() {
     // The denomination ends.
     let wish =
         json!({ "order": { "amount": "KUDOS:10", "summary": "x", "pay_deadline": { "t_s": "never" } } });
-    let (late, token) = backend.order(&wish).await;
-    let contract = backend.claim(&late, token.as_deref()).await;
+    let (late, contract) = backend.claimed_order(&wish).await;
     backend.now.fetch_add(101 * 86_400, std::sync::atomic::Ordering::SeqCst);
     is_error(
         &backend.pay_with(&exchange, &late, &contract, &[&exchange.coin("KUDOS:10").await]).await,
         410,
         2165,
     );
-    stranger.end();
     backend.end().await;
-    exchange.end();
 }
 
 #[tokio::test]
@@ -318,13 +291,11 @@ async fn as_many_coins_pay_as_the_manual_says() {
     let backend = Backend::with_exchange(&exchange).await;
     let (id, claimed) = backend.offer().await;
     let coins = exchange.coins(1_025, "KUDOS:0.02").await;
-    let all: Vec<&Coin> = coins.iter().collect();
-    is_error(&backend.pay_with(&exchange, &id, &claimed, &all).await, 400, 26);
-    let reply = backend.pay_with(&exchange, &id, &claimed, &all[..1_024]).await;
+    is_error(&backend.pay_with(&exchange, &id, &claimed, &coins).await, 400, 26);
+    let reply = backend.pay_with(&exchange, &id, &claimed, &coins[..1_024]).await;
     assert_eq!(reply.status, 200, "{:?}", reply.json::<Value>());
     assert_eq!(exchange.count("POST /batch-deposit"), 4);
     backend.end().await;
-    exchange.end();
 }
 
 #[tokio::test]
@@ -337,8 +308,7 @@ async fn auditors_see_a_sample_of_confirmations() {
     let (id, claimed) = backend.offer().await;
     // One of sixteen: that none of 200 is seen happens once in 400,000 runs.
     let coins = exchange.coins(200, "KUDOS:0.07").await;
-    let all: Vec<&Coin> = coins.iter().collect();
-    assert_eq!(backend.pay_with(&exchange, &id, &claimed, &all).await.status, 200);
+    assert_eq!(backend.pay_with(&exchange, &id, &claimed, &coins).await.status, 200);
     wait_for(&got, 1).await;
     let (_, seen) = got.lock().unwrap()[0].clone();
     let message = ExchangeConfirmDeposit {
@@ -365,7 +335,6 @@ async fn auditors_see_a_sample_of_confirmations() {
     assert!(signkey.validity().verify(&master_pub, &signkey.master_sig));
     drain.trigger();
     backend.end().await;
-    exchange.end();
 }
 
 fn read<T: DeserializeOwned>(value: &Value) -> T {

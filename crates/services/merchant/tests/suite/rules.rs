@@ -11,9 +11,9 @@ use batzen_merchant::rules::{
     CreateOrder, DeleteInstance, Insufficient, MerchantRules, NewAccount, PurgeOrders, RecordDeposits,
     Refusal, ReleasePayment, Replay, Session, Settle,
 };
-use batzen_protocol::{Duration, Money, Timestamp};
+use batzen_protocol::{Money, Timestamp};
+use batzen_store::Store;
 use batzen_store::memory::MemoryBackend;
-use batzen_store::{List, Store};
 use batzen_tables::merchant::{
     CoinReturns, InstanceAccounts, InstanceRow, Instances, OrderDepositRow, OrderDeposits, OrderKey,
     OrderRefunds, OrderRow, OrderSessions, Orders, PaidSessionKey, PaidSessions, PaymentClaims, order_ref,
@@ -21,76 +21,27 @@ use batzen_tables::merchant::{
 };
 use proptest::prelude::*;
 
+use crate::rows::{instance_row, order_row};
+
 /// The price of every order. Each coin is worth its number, and costs no fee.
 const PRICE: u64 = 3;
 
 #[derive(Clone, Debug)]
 enum Step {
-    Create {
-        shop: u8,
-        name: u8,
-        accounts: u8,
-    },
-    Change {
-        shop: u8,
-        name: u8,
-        accounts: u8,
-    },
-    Delete {
-        shop: u8,
-    },
-    Purge {
-        shop: u8,
-    },
-    Order {
-        shop: u8,
-        id: u8,
-        request: u8,
-    },
-    Claim {
-        shop: u8,
-        id: u8,
-        nonce: u8,
-    },
-    Deposit {
-        shop: u8,
-        id: u8,
-        nonce: u8,
-        coins: Vec<u8>,
-    },
-    Settle {
-        shop: u8,
-        id: u8,
-        session: Option<u8>,
-    },
-    Replay {
-        shop: u8,
-        id: u8,
-        session: u8,
-    },
-    ApproveRefund {
-        shop: u8,
-        id: u8,
-        total: u64,
-        is_allowed: bool,
-    },
-    Abort {
-        shop: u8,
-        id: u8,
-        coins: Vec<u8>,
-    },
-    /// A payment with one of two sets of coins begins, which lasts or is over at once.
-    ClaimPayment {
-        shop: u8,
-        id: u8,
-        set: u8,
-        lasts: bool,
-    },
-    ReleasePayment {
-        shop: u8,
-        id: u8,
-        set: u8,
-    },
+    Create { shop: u8, name: u8, accounts: u8 },
+    Change { shop: u8, name: u8, accounts: u8 },
+    Delete { shop: u8 },
+    Purge { shop: u8 },
+    Order { shop: u8, id: u8, request: u8 },
+    Claim { shop: u8, id: u8, nonce: u8 },
+    Deposit { shop: u8, id: u8, nonce: u8, coins: Vec<u8> },
+    Settle { shop: u8, id: u8, session: Option<u8> },
+    Replay { shop: u8, id: u8, session: u8 },
+    ApproveRefund { shop: u8, id: u8, total: u64, is_allowed: bool },
+    Abort { shop: u8, id: u8, coins: Vec<u8> },
+    // A payment with one of two sets of coins begins, which lasts or is over at once.
+    ClaimPayment { shop: u8, id: u8, set: u8, lasts: bool },
+    ReleasePayment { shop: u8, id: u8, set: u8 },
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -132,22 +83,7 @@ fn money(value: u64) -> Money {
 }
 
 fn instance(name: u8, key: u8) -> InstanceRow {
-    InstanceRow {
-        merchant_pub: EddsaPublicKey::from_bytes([key; 32]),
-        merchant_priv: Some([key; 32]),
-        token_hash: None,
-        name: format!("name{name}"),
-        address: "{}".to_owned(),
-        jurisdiction: "{}".to_owned(),
-        email: None,
-        website: None,
-        logo: None,
-        default_max_wire_fee: Money::ZERO,
-        default_max_deposit_fee: Money::ZERO,
-        default_wire_fee_amortization: 1,
-        default_wire_transfer_delay: Duration::from_days(1),
-        default_pay_delay: Duration::from_days(1),
-    }
+    instance_row(&format!("name{name}"), key)
 }
 
 /// Accounts 0 to `count`, with salts of this command.
@@ -166,29 +102,12 @@ fn hash(shop: u8, id: u8, nonce: u8) -> HashCode {
     HashCode::from_bytes(bytes)
 }
 
-fn order_row(shop: u8, id: u8, request: u8, row_id: u64) -> OrderRow {
+fn order(shop: u8, id: u8, request: u8, row_id: u64) -> OrderRow {
     OrderRow {
-        instance: shop_id(shop),
-        order_id: id.to_string(),
-        row_id,
-        created: Timestamp::ZERO,
-        claim_token: None,
         h_request: HashCode::from_bytes([request; 64]),
-        terms: format!("terms {request}"),
         amount: money(PRICE),
-        max_fee: Money::ZERO,
-        max_wire_fee: Money::ZERO,
-        wire_fee_amortization: 1,
         fulfillment_url: url(shop, id),
-        pay_deadline: Timestamp::NEVER,
-        nonce: None,
-        h_contract: None,
-        paid: None,
-        refund_approved: Money::ZERO,
-        wired: false,
-        products: List::default(),
-        quantities: List::default(),
-        holds_stock: false,
+        ..order_row(&shop_id(shop), id, row_id, format!("terms {request}"))
     }
 }
 
@@ -477,7 +396,7 @@ fn command(step: &Step, turn: u8) -> Command {
         }
         Step::Order { shop, id, request } => {
             let order = order_ref(&shop_id(shop), &id.to_string());
-            CreateOrder { order, row: order_row(shop, id, request, turn.into()), locks: Vec::new() }.into()
+            CreateOrder { order, row: self::order(shop, id, request, turn.into()), locks: Vec::new() }.into()
         }
         Step::Claim { shop, id, nonce } => Claim {
             order: order_ref(&shop_id(shop), &id.to_string()),

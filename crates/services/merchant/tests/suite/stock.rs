@@ -165,8 +165,7 @@ async fn an_order_needs_the_age_of_its_products() {
     let mut wish = order(&[("whisky", 1)], None);
     wish["order"]["minimum_age"] = json!(12);
     wish["order"]["products"] = json!([{ "description": "a glass" }]);
-    let (id, token) = backend.order(&wish).await;
-    let claimed = backend.claim(&id, token.as_deref()).await;
+    let (_, claimed) = backend.claimed_order(&wish).await;
     assert_eq!(claimed.terms["minimum_age"], 18);
     let products = claimed.terms["products"].as_array().unwrap();
     assert_eq!(
@@ -186,8 +185,7 @@ async fn members_of_contracts_are_forgotten() {
     let mut wish = free();
     wish["order"]["delivery_location"] =
         json!({ "street": "Long Street", "town": "Zurich", "$forgettable": { "street": true } });
-    let (id, token) = backend.order(&wish).await;
-    let claimed = backend.claim(&id, token.as_deref()).await;
+    let (id, claimed) = backend.claimed_order(&wish).await;
     let path = format!("private/orders/{id}/forget");
     let fields = |fields: &[&str]| json!({ "fields": fields });
     is_error(&backend.patch(&path, &fields(&["street"])).await, 400, 2510);

@@ -4,20 +4,21 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use batzen_crypto::{EddsaPublicKey, HashCode};
+use batzen_crypto::HashCode;
 use batzen_engine::Batcher;
 use batzen_merchant::rules::{
     ChangeProduct, Claim, Command, CreateInstance, CreateOrder, CreateProduct, DeleteOrder, DeleteProduct,
     GRACE, Held, LockProduct, MerchantRules, Refusal, ReleaseStock, Settle,
 };
-use batzen_protocol::{Duration, Money, Timestamp};
+use batzen_protocol::{Money, Timestamp};
 use batzen_store::memory::MemoryBackend;
 use batzen_store::{List, Store};
 use batzen_tables::merchant::{
-    InstanceRow, OrderRow, Orders, ProductKey, ProductLockKey, ProductLocks, ProductRow, Products, lock_ref,
-    order_ref,
+    OrderRow, Orders, ProductKey, ProductLockKey, ProductLocks, ProductRow, Products, lock_ref, order_ref,
 };
 use proptest::prelude::*;
+
+use crate::rows;
 
 const SHOP: &str = "shop";
 const KEPT_S: u64 = Orders::UNCLAIMED_KEPT.as_micros() / 1_000_000;
@@ -83,48 +84,16 @@ fn product_row(total: Option<u64>) -> ProductRow {
 fn order_row(id: u8, stock: &BTreeMap<u8, u64>, until: Timestamp) -> OrderRow {
     let text = format!("{id} {stock:?}");
     OrderRow {
-        instance: SHOP.to_owned(),
-        order_id: id.to_string(),
-        row_id: id.into(),
-        created: Timestamp::ZERO,
-        claim_token: None,
         h_request: batzen_crypto::hash::sha512(text.as_bytes()),
-        terms: text,
-        amount: Money::ZERO,
-        max_fee: Money::ZERO,
-        max_wire_fee: Money::ZERO,
-        wire_fee_amortization: 1,
-        fulfillment_url: None,
         pay_deadline: until,
-        nonce: None,
-        h_contract: None,
-        paid: None,
-        refund_approved: Money::ZERO,
-        wired: false,
         products: List(stock.keys().map(u8::to_string).collect()),
         quantities: List(stock.values().copied().collect()),
-        holds_stock: false,
+        ..rows::order_row(SHOP, id, id.into(), text)
     }
 }
 
 fn instance() -> CreateInstance {
-    let row = InstanceRow {
-        merchant_pub: EddsaPublicKey::from_bytes([1; 32]),
-        merchant_priv: Some([1; 32]),
-        token_hash: None,
-        name: SHOP.to_owned(),
-        address: "{}".to_owned(),
-        jurisdiction: "{}".to_owned(),
-        email: None,
-        website: None,
-        logo: None,
-        default_max_wire_fee: Money::ZERO,
-        default_max_deposit_fee: Money::ZERO,
-        default_wire_fee_amortization: 1,
-        default_wire_transfer_delay: Duration::from_days(1),
-        default_pay_delay: Duration::from_days(1),
-    };
-    CreateInstance { id: SHOP.to_owned(), row, accounts: Vec::new() }
+    CreateInstance { id: SHOP.to_owned(), row: rows::instance_row(SHOP, 1), accounts: Vec::new() }
 }
 
 #[derive(Clone, Debug, Default)]

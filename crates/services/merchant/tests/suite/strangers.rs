@@ -14,7 +14,7 @@ use batzen_service::storage::StoreConfig;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
-use crate::common::{Backend, Claimed, free, is_error, shop};
+use crate::common::{Backend, Claimed, eventually, free, is_error, market, shop};
 use crate::exchange::{Coin, Exchange};
 use crate::extras::{receiver, wait_for};
 
@@ -52,9 +52,7 @@ impl Inside {
 }
 
 async fn backend(change: impl FnOnce(&mut MerchantConfig)) -> Backend {
-    let backend = Backend::with(change).await;
-    assert_eq!(backend.post("management/instances", &shop("default", None)).await.status, 204);
-    backend
+    Backend::with(change).await.and_shop().await
 }
 
 fn trusted(exchange: &Exchange) -> TrustedExchange {
@@ -79,8 +77,7 @@ async fn pay_at(
 
 #[tokio::test]
 async fn a_configured_exchange_is_asked_at_its_own_url() {
-    let exchange = Exchange::start().await;
-    let backend = Backend::with_exchange(&exchange).await;
+    let (exchange, backend) = market().await;
     let (inside, address) = Inside::new().await;
     // A proxy that puts in pages of its own.
     let proxy = exchange.proxy().await;
@@ -100,15 +97,8 @@ async fn a_configured_exchange_is_asked_at_its_own_url() {
         (exchange.count("POST /coins/"), proxy.count("GET /keys"), proxy.count("POST /coins/")),
         (1, 0, 0)
     );
-    let mut seen = Value::Null;
-    for _ in 0..1_200 {
-        let reply = backend.get("private/kyc").await;
-        if reply.status == 202 {
-            seen = reply.json().unwrap();
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    eventually("the question", async || backend.get("private/kyc").await.status == 202).await;
+    let seen: Value = backend.get("private/kyc").await.json().unwrap();
     let seen = &seen["pending_kycs"][0];
     assert_eq!(
         (&seen["kyc_url"], &seen["exchange_url"]),
@@ -130,7 +120,6 @@ async fn a_configured_exchange_is_asked_at_its_own_url() {
     assert_eq!(answer["refunds"][0]["exchange_status"], 404, "the exchange was asked: {answer}");
     assert!(inside.is_quiet().await);
     backend.end().await;
-    exchange.end();
 }
 
 #[tokio::test]
@@ -175,8 +164,6 @@ async fn no_url_of_a_customer_is_asked() {
     assert!(inside.is_quiet().await);
     assert_eq!(stranger.count("GET /"), asked);
     drain.trigger();
-    stranger.end();
-    exchange.end();
 }
 
 #[tokio::test]
@@ -206,19 +193,10 @@ async fn an_exchange_without_configuration_is_asked_where_an_auditor_lists_it() 
         let reply = pay_at(&backend, &offer, (&exchange, &coin), url).await;
         assert_eq!(reply.status, status, "{:?}", reply.json::<Value>());
     }
-    let mut status = 204;
-    for _ in 0..1_200 {
-        status = backend.get("private/kyc").await.status;
-        if status != 204 {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    assert_eq!(status, 202);
+    eventually("the question", async || backend.get("private/kyc").await.status == 202).await;
     assert_eq!(proxy.count("GET /"), 0);
     backend.end().await;
     drain.trigger();
-    exchange.end();
 }
 
 /// The exchange's list is all that tells of a revocation, and somebody may show an older list.
@@ -245,8 +223,7 @@ async fn a_signing_key_that_was_left_out_once_sells_nothing_again() {
             });
             let backend = backend.await;
             backend.now.fetch_add(seconds, Ordering::SeqCst);
-            assert_eq!(backend.post("management/instances", &shop("default", None)).await.status, 204);
-            backend
+            backend.and_shop().await
         };
         // What the exchange lists, and whether a confirmation of its key counts. An empty list withdraws nothing: no exchange has one.
         for (after, signkeys, status) in [
@@ -279,7 +256,6 @@ async fn a_signing_key_that_was_left_out_once_sells_nothing_again() {
         backend.end().await;
     }
     drain.trigger();
-    exchange.end();
 }
 
 fn hook(id: &str, url: &str) -> Value {
@@ -341,8 +317,7 @@ async fn web_hooks_stay_outside() {
     assert_eq!(backend.delete("private/webhooks/inner").await.status, 204);
     // A name is looked up when it is called.
     assert_eq!(backend.post(path, &hook("named", &format!("http://{address}/"))).await.status, 204);
-    let (id, token) = backend.order(&free()).await;
-    let claimed = backend.claim(&id, token.as_deref()).await;
+    let (id, claimed) = backend.claimed_order(&free()).await;
     backend.pay(&id, &claimed, "").await;
     assert!(inside.is_quiet().await);
     backend.end().await;

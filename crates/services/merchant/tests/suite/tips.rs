@@ -1,13 +1,12 @@
 //! Tips: reserves, promises, and what customers pick up.
 
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use batzen_crypto::denom::prepare_planchet;
 use batzen_crypto::{BlindingSecret, EddsaPrivateKey, ExchangeWithdrawValues};
 use serde_json::{Value, json};
 
-use crate::common::{Backend, is_error};
+use crate::common::{eventually, is_error, market};
 use crate::exchange::{ACCOUNT, Exchange};
 
 /// A planchet of a new coin.
@@ -29,8 +28,7 @@ fn tip(amount: &str) -> Value {
 
 #[tokio::test]
 async fn reserves_are_filled_and_tips_are_picked_up_once() {
-    let exchange = Exchange::start().await;
-    let backend = Backend::with_exchange(&exchange).await;
+    let (exchange, backend) = market().await;
     is_error(&backend.post("private/tips", &tip("KUDOS:5")).await, 503, 2753);
     let mut iban = reserve(&exchange);
     iban["wire_method"] = json!("iban");
@@ -146,24 +144,17 @@ async fn reserves_are_filled_and_tips_are_picked_up_once() {
     is_error(&backend.delete(&path).await, 404, 2710);
     is_error(&backend.get(&format!("tips/{tip_id}")).await, 404, 2007);
     backend.end().await;
-    exchange.end();
 }
 
 #[tokio::test]
 async fn a_reserve_is_watched_until_it_is_filled() {
-    let exchange = Exchange::start().await;
-    let backend = Backend::with_exchange(&exchange).await;
+    let (exchange, backend) = market().await;
     let made: Value = backend.post("private/reserves", &reserve(&exchange)).await.ok().unwrap();
     let reserve_pub = made["reserve_pub"].as_str().unwrap();
     let path = format!("private/reserves/{reserve_pub}");
     exchange.credit(reserve_pub, "KUDOS:20").await;
-    for _ in 0..1_200 {
-        let seen: Value = backend.get(&path).await.ok().unwrap();
-        if seen["active"] == true {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    let is_active = async || backend.get(&path).await.ok::<Value>().unwrap()["active"] == true;
+    eventually("the money", is_active).await;
     for (query, count) in
         [("", 1), ("?active=yes", 1), ("?active=no", 0), ("?failures=no", 1), ("?after=9999999999", 0)]
     {
@@ -176,5 +167,4 @@ async fn a_reserve_is_watched_until_it_is_filled() {
     assert_eq!(seen["active"], false);
     is_error(&backend.post("private/tips", &tip("KUDOS:1")).await, 503, 2753);
     backend.end().await;
-    exchange.end();
 }

@@ -3,7 +3,7 @@
 use batzen_crypto::{EddsaPublicKey, HashCode, Wtid};
 use serde_json::{Value, json};
 
-use crate::common::{Backend, is_error};
+use crate::common::{Backend, is_error, market};
 use crate::exchange::{Coin, Exchange};
 
 const PAYTO: &str = "payto://x-taler-bank/localhost/books?receiver-name=books";
@@ -25,8 +25,7 @@ struct Sold {
 
 impl Sold {
     async fn new() -> Self {
-        let exchange = Exchange::start().await;
-        let backend = Backend::with_exchange(&exchange).await;
+        let (exchange, backend) = market().await;
         let coin = exchange.coin("KUDOS:5").await;
         let (id, claimed) = backend.sale(&exchange, &coin).await;
         let h_wire = claimed.terms["h_wire"].as_str().unwrap().parse().unwrap();
@@ -49,7 +48,6 @@ impl Sold {
 
     async fn end(self) {
         self.backend.end().await;
-        self.exchange.end();
     }
 }
 

@@ -66,8 +66,7 @@ async fn what_does_not_pay_an_order_is_refused() {
 #[tokio::test]
 async fn a_paid_order_stays_paid() {
     let backend = Backend::with_shop().await;
-    let (id, token) = backend.order(&free()).await;
-    let claimed = backend.claim(&id, token.as_deref()).await;
+    let (id, claimed) = backend.claimed_order(&free()).await;
     let receipt = backend.pay(&id, &claimed, "").await;
     assert_eq!(backend.pay(&id, &claimed, "").await, receipt, "the same again");
     let path = format!("orders/{id}/paid");

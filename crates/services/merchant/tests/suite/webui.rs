@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::common::{Backend, is_error, shop};
+use crate::common::{Backend, eventually, is_error, shop};
 
 #[tokio::test]
 async fn the_back_office_is_served_below_every_instance() {
@@ -43,15 +43,8 @@ async fn the_dashboard_shows_how_the_backend_is_doing() {
         has("now") && has("process")
     };
     // The first values come after some seconds.
-    let mut history: Value = backend.get("dashboard/history").await.ok().unwrap();
-    for _ in 0..1_200 {
-        if is_shown(&history) {
-            break;
-        }
-        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-        history = backend.get("dashboard/history").await.ok().unwrap();
-    }
-    assert!(is_shown(&history), "{history}");
+    eventually("the first values", async || is_shown(&backend.get("dashboard/history").await.ok().unwrap()))
+        .await;
     is_error(&backend.get("dashboard/other").await, 404, 21);
     backend.end().await;
 }

@@ -143,12 +143,8 @@ async fn a_lowered_cap_takes_headroom_back_as_it_returns() {
     assert_eq!(scene.fsps[0].about(id, 1).await[0].error_code(), "4200");
     // Receipts bring it back.
     scene.transfer(1, 0, "550").await;
-    for _ in 0..400 {
-        if get(&scene, "participants/fsp1/positions").await[0]["overLimit"] == false {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    let is_over = async || get(&scene, "participants/fsp1/positions").await[0]["overLimit"].clone();
+    common::eventually(async || is_over().await == false).await;
     let balances = scene.balances(1).await;
     assert_eq!((balances.position(), balances.granted()), (500_000, 1_000_000));
     scene.transfer(0, 1, "50").await;

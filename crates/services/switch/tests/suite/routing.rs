@@ -2,8 +2,6 @@
 //! tests messages that cannot be delivered.
 use crate::common;
 
-use std::time::Duration;
-
 use batzen_http::client::{Method, Reply};
 use batzen_switch::rules::Change;
 use batzen_switch::values::{format_hash, format_uuid};
@@ -13,15 +11,6 @@ use serde_json::{Value, json};
 /// The id of a quote that is never delivered.
 const ID: u128 = (0xabcd << 112) | (4 << 76) | (0b10 << 62) | 0xffff;
 
-struct Message<'a> {
-    method: Method,
-    path: &'a str,
-    source: &'a str,
-    /// Empty: no destination.
-    destination: &'a str,
-    body: Value,
-}
-
 fn resource(path: &str) -> &str {
     path.split(['/', '?']).next().unwrap()
 }
@@ -30,42 +19,41 @@ fn media(path: &str) -> String {
     format!("application/vnd.interoperability.{}+json;version=1.1", resource(path))
 }
 
-async fn send(scene: &Scene, message: Message<'_>) -> Reply {
-    let media = media(message.path);
+/// Sends a message from a participant to another one, or to none.
+async fn send(
+    scene: &Scene,
+    method: Method,
+    path: &str,
+    (source, destination): (&str, &str),
+    body: Value,
+) -> Reply {
+    let media = media(path);
     let mut call = scene
         .client
-        .call(message.method.clone(), format!("{}{}", scene.switch.fsp_url(), message.path))
+        .call(method.clone(), format!("{}{path}", scene.switch.fsp_url()))
         .header("date", "Sat, 21 Nov 2026 15:00:00 GMT")
-        .header("fspiop-source", message.source)
+        .header("fspiop-source", source)
         .header("fspiop-signature", "{\"signature\":\"abc\"}")
         .header("fspiop-encryption", "{\"encryptedFields\":[]}")
         .header("fspiop-uri", "/signed")
         .header("fspiop-http-method", "POST");
-    if message.method != Method::PUT {
+    if method != Method::PUT {
         call = call.header("accept", &media);
     }
-    if !message.destination.is_empty() {
-        call = call.header("fspiop-destination", message.destination);
+    if !destination.is_empty() {
+        call = call.header("fspiop-destination", destination);
     }
-    let body = if message.body.is_null() { Vec::new() } else { message.body.to_string().into_bytes() };
+    let body = if body.is_null() { Vec::new() } else { body.to_string().into_bytes() };
     call.body(&media, body).send().await.unwrap()
 }
 
 async fn request(scene: &Scene, method: Method, path: &str, destination: &str, body: Value) -> Reply {
-    send(scene, Message { method, path, source: "fsp1", destination, body }).await
+    send(scene, method, path, ("fsp1", destination), body).await
 }
 
 /// The callbacks whose path contains this text, once there are `count` of them.
 async fn callbacks(fsp: &Fsp, text: &str, count: usize) -> Vec<Callback> {
-    for _ in 0..2000 {
-        let found: Vec<Callback> =
-            fsp.callbacks().into_iter().filter(|one| one.path.contains(text)).collect();
-        if found.len() >= count {
-            return found;
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    panic!("{} has not been told {count} times of {text}: {:?}", fsp.name, fsp.callbacks());
+    fsp.wait(text, count, |callback| callback.path.contains(text)).await
 }
 
 async fn error_of(scene: &Scene, path: &str) -> Callback {
@@ -92,9 +80,7 @@ async fn lookups_find_the_participant_of_a_party() {
     assert_eq!(error_of(&scene, party).await.error_code(), "3204");
     // Only the party's own participant can register it.
     let own = json!({ "fspId": "fsp2", "currency": "EUR" });
-    let post = |source, body| {
-        send(&scene, Message { method: Method::POST, path: party, source, destination: "", body })
-    };
+    let post = |source, body| send(&scene, Method::POST, party, (source, ""), body);
     assert_eq!(post("fsp1", own.clone()).await.status, 202);
     let refused = callbacks(&scene.fsps[0], "/participants/MSISDN/49171/error", 2).await;
     assert_eq!(refused[1].error_code(), "3003");
@@ -128,11 +114,8 @@ async fn lookups_find_the_participant_of_a_party() {
     for (source, place, code) in [("fsp1", 0, "3204"), ("fsp2", 1, ""), ("fsp2", 1, "3204")] {
         let path = format!("{party}?currency=EUR");
         let before = scene.fsps[place].callbacks().len();
-        let reply = send(
-            &scene,
-            Message { method: Method::DELETE, path: &path, source, destination: "", body: Value::Null },
-        );
-        assert_eq!(reply.await.status, 202);
+        let reply = send(&scene, Method::DELETE, &path, (source, ""), Value::Null).await;
+        assert_eq!(reply.status, 202);
         let all = callbacks(&scene.fsps[place], "/participants/MSISDN/49171", before + 1).await;
         assert_eq!(all.last().unwrap().error_code(), code, "{source}");
     }
@@ -145,9 +128,8 @@ async fn many_parties_are_registered_at_once_and_outlive_the_process() {
     let one = |number: u32, fsp: &str| json!({ "partyIdType": "IBAN", "partyIdentifier": format!("DE{number}"), "fspId": fsp });
     let list: Vec<Value> = (0..40).map(|number| one(number, "fsp2")).chain([one(99, "fsp1")]).collect();
     let body = json!({ "requestId": id, "partyList": list });
-    let message =
-        Message { method: Method::POST, path: "participants", source: "fsp2", destination: "", body };
-    assert_eq!(send(&scene, message).await.status, 202);
+    let reply = send(&scene, Method::POST, "participants", ("fsp2", ""), body).await;
+    assert_eq!(reply.status, 202);
     let told = callbacks(&scene.fsps[1], &format!("/participants/{id}"), 1).await;
     let results = told[0].json()["partyList"].as_array().unwrap().clone();
     assert_eq!(results.len(), 41);
@@ -256,14 +238,7 @@ async fn messages_and_answers_pass_unchanged() {
         ] {
             assert_eq!(got.headers.get(name), Some(&value), "{path}: {name}");
         }
-        let message = Message {
-            method: Method::PUT,
-            path: &answer_path,
-            source: "fsp2",
-            destination: "fsp1",
-            body: answer.clone(),
-        };
-        let reply = send(&scene, message).await;
+        let reply = send(&scene, Method::PUT, &answer_path, ("fsp2", "fsp1"), answer.clone()).await;
         assert_eq!(reply.status, 200, "{answer_path}: {}", String::from_utf8_lossy(&reply.body));
         let got = callbacks(&scene.fsps[0], &format!("/{answer_path}"), 1).await;
         assert_eq!((got[0].method.as_str(), got[0].json()), ("PUT", answer), "{answer_path}");
@@ -309,14 +284,8 @@ async fn what_cannot_be_delivered_is_told_to_the_sender() {
     let off = quote(scene.id());
     request(&scene, Method::POST, "quotes", "fsp2", off.clone()).await;
     assert_eq!(error_of(&scene, &path(&off)).await.error_code(), "3201");
-    let message = Message {
-        method: Method::POST,
-        path: "quotes",
-        source: "fsp2",
-        destination: "fsp1",
-        body: quote(scene.id()),
-    };
-    assert_eq!(send(&scene, message).await.status, 403);
+    let reply = send(&scene, Method::POST, "quotes", ("fsp2", "fsp1"), quote(scene.id())).await;
+    assert_eq!(reply.status, 403);
     let page = scene.client.get(format!("{}metrics", scene.switch.admin_url())).send().await.unwrap();
     let page = String::from_utf8(page.body.to_vec()).unwrap();
     assert!(page.contains("\nbatzen_switch_forwarding_given_up_total 2\n"), "{page}");

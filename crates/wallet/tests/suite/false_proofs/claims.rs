@@ -10,9 +10,7 @@ async fn false_refusals_cost_no_coins() {
         for (signed, code) in
             [(false, 1009), (true, 1009), (false, 1010), (false, 1005), (false, 1305), (false, 1006)]
         {
-            let world = World::new().await;
-            let wallet = ready(&world, "KUDOS:8.01").await;
-            let merchant = EddsaPrivateKey::generate();
+            let (world, wallet, merchant) = ready("KUDOS:8.01").await;
             if step == "melt" {
                 wallet.pay(&request(&merchant, "KUDOS:3", 1)).await.unwrap();
             }
@@ -40,8 +38,7 @@ async fn false_refusals_cost_no_coins() {
                 continue; // Such a refusal returns the coin.
             }
             if step == "deposit" {
-                let refused = wallet.pay(&request(&merchant, "KUDOS:3", 1)).await;
-                assert!(matches!(refused, Err(WalletError::Disputed { .. })), "{code}: {refused:?}");
+                is_disputed(wallet.pay(&request(&merchant, "KUDOS:3", 1)).await, &code.to_string());
             } else {
                 wallet.run_pending().await.unwrap();
             }
@@ -54,11 +51,7 @@ async fn false_refusals_cost_no_coins() {
 #[tokio::test]
 async fn false_refusals_cost_no_change() {
     for (status, code) in [(410, 1009), (410, 1010), (404, 1355), (409, 1353)] {
-        let world = World::new().await;
-        let wallet = ready(&world, "KUDOS:8.01").await;
-        let merchant = EddsaPrivateKey::generate();
-        wallet.pay(&request(&merchant, "KUDOS:3", 1)).await.unwrap();
-        let before = holdings(&wallet);
+        let (world, wallet, before) = with_change().await;
         world.network.answer_instead(move |request| {
             request.url.ends_with("/reveal").then(|| error(status, code, &json!({})))
         });
@@ -83,14 +76,13 @@ async fn revoke_coins(world: &World, wallet: &Wallet) {
 async fn recoups_are_believed_only_with_the_right_owner_and_proof() {
     let other = EddsaPrivateKey::generate().public_key();
     for lie in ["owner", "own signature", "expired", "not found"] {
-        let world = World::new().await;
-        let wallet = ready(&world, "KUDOS:8.01").await;
+        let (world, wallet, _) = ready("KUDOS:8.01").await;
         let before = holdings(&wallet);
         world.network.answer_instead(move |request| {
             if !request.url.ends_with("/recoup") {
                 return None;
             }
-            let (sent, coin) = (body(request), coin_in_url(request));
+            let sent = body(request);
             Some(match lie {
                 "owner" => with_json(
                     &HttpResponse { status: 200, ..HttpResponse::default() },
@@ -102,8 +94,7 @@ async fn recoups_are_believed_only_with_the_right_owner_and_proof() {
                         "exchange_pub": other, "reserve_pub": other, "coin_sig": sent["coin_sig"],
                         "coin_blind": sent["coin_blind_key_secret"], "timestamp": { "t_s": 1_700_000_000 },
                     });
-                    let h_denom = sent["denom_pub_hash"].clone();
-                    error(409, 1012, &json!({ "coin_pub": coin, "h_denom_pub": h_denom, "history": [item] }))
+                    overspent(request, &[item])
                 }
                 "expired" => error(410, 1009, &json!({ "h_denom_pub": sent["denom_pub_hash"] })),
                 _ => error(404, 1551, &json!({})),
@@ -113,7 +104,7 @@ async fn recoups_are_believed_only_with_the_right_owner_and_proof() {
         wallet.run_pending().await.unwrap();
         check_disputed(&wallet, before, "");
         check_recovered(&world, &wallet).await;
-        assert!(wallet.balance().unwrap()[0].available.money > amount("KUDOS:7.6").money);
+        assert!(available(&wallet).money > amount("KUDOS:7.6").money);
     }
 }
 
@@ -121,8 +112,7 @@ async fn recoups_are_believed_only_with_the_right_owner_and_proof() {
 /// recoup, and then withdraws the money from there.
 #[tokio::test]
 async fn a_recoup_is_repeated_until_the_history_shows_it() {
-    let world = World::new().await;
-    let wallet = ready(&world, "KUDOS:8.01").await;
+    let (world, wallet, _) = ready("KUDOS:8.01").await;
     let before = world.exchange.recoups();
     let owner = wallet.transactions(true).unwrap()[0].reserve_pub.clone().unwrap();
     world.network.answer_instead(move |request| {
@@ -139,18 +129,14 @@ async fn a_recoup_is_repeated_until_the_history_shows_it() {
     }
     assert_eq!(world.exchange.recoups(), before, "nothing was paid back yet");
     check_recovered(&world, &wallet).await;
-    assert!(wallet.balance().unwrap()[0].available.money > amount("KUDOS:7.6").money);
+    assert!(available(&wallet).money > amount("KUDOS:7.6").money);
 }
 
 #[tokio::test]
 async fn a_revocation_is_final() {
     // The exchange tells melts that the denomination is revoked, and tells recoups that it is not. The wallet
     // must not loop.
-    let world = World::new().await;
-    let wallet = ready(&world, "KUDOS:8.01").await;
-    let merchant = EddsaPrivateKey::generate();
-    wallet.pay(&request(&merchant, "KUDOS:3", 1)).await.unwrap();
-    let before = holdings(&wallet);
+    let (world, wallet, before) = with_change().await;
     let signer = world.exchange.signer();
     world.network.answer_instead(move |request| {
         let (oper, code) = match request.url.rsplit('/').next() {
@@ -170,12 +156,8 @@ async fn a_revocation_is_final() {
 #[tokio::test]
 async fn a_recoup_by_a_copy_is_fetched_from_the_reserve() {
     // A copy recoups the coin, so that this wallet's melt fails with a valid proof.
-    let world = World::new().await;
-    let wallet = ready(&world, "KUDOS:8.01").await;
-    let merchant = EddsaPrivateKey::generate();
-    wallet.pay(&request(&merchant, "KUDOS:3", 1)).await.unwrap();
-    let copy = Wallet::in_memory_with(world.options(9));
-    copy.import(wallet.export()).unwrap();
+    let (world, wallet, _) = with_change().await;
+    let copy = copy_of(&wallet, &world, 9);
     // The copy completes the recoup and is then lost.
     world.network.answer_instead(|request| {
         let about_reserve = request.url.contains("/reserves/");
@@ -187,5 +169,5 @@ async fn a_recoup_by_a_copy_is_fetched_from_the_reserve() {
     wallet.run_pending().await.unwrap();
     check_recovered(&world, &wallet).await;
     assert!(wallet.evidence().is_empty());
-    assert!(wallet.balance().unwrap()[0].available.money > amount("KUDOS:4.5").money);
+    assert!(available(&wallet).money > amount("KUDOS:4.5").money);
 }

@@ -4,21 +4,11 @@ use super::*;
 
 #[tokio::test]
 async fn signatures_by_unpublished_keys_are_evidence() {
-    let world = World::new().await;
-    let wallet = ready(&world, "KUDOS:8.01").await;
+    let (world, wallet, merchant) = ready("KUDOS:8.01").await;
     let before = holdings(&wallet);
     let other = EddsaPrivateKey::generate().public_key();
-    world.network.change_answers(move |request, response| {
-        if !is_deposit(request) {
-            return response;
-        }
-        let mut value = json_of(&response);
-        value["exchange_pub"] = other.to_string().into();
-        with_json(&response, &value)
-    });
-    let merchant = EddsaPrivateKey::generate();
-    let disputed = wallet.pay(&request(&merchant, "KUDOS:3", 1)).await;
-    assert!(matches!(disputed, Err(WalletError::Disputed { .. })), "{disputed:?}");
+    alter_answers(&world, |request, _| is_deposit(request), move |it| it["exchange_pub"] = json!(other));
+    is_disputed(wallet.pay(&request(&merchant, "KUDOS:3", 1)).await, "");
     check_disputed(&wallet, before, "that it does not publish");
     check_recovered(&world, &wallet).await;
 }
@@ -32,17 +22,9 @@ async fn false_listings_are_evidence_and_change_nothing() {
         |it| it["master_public_key"] = it["eddsa_pub"].clone(),
     ];
     for alter in alterations {
-        let world = World::new().await;
-        let wallet = ready(&world, "KUDOS:8.01").await;
+        let (world, wallet, _) = ready("KUDOS:8.01").await;
         let before = wallet.with_state(|state| (state.exchanges.clone(), state.coins.clone()));
-        world.network.change_answers(move |request, response| {
-            if !request.url.ends_with("keys") {
-                return response;
-            }
-            let mut value = json_of(&response);
-            alter(&mut value);
-            with_json(&response, &value)
-        });
+        alter_answers(&world, |request, _| request.url.ends_with("keys"), alter);
         assert!(wallet.add_exchange(EXCHANGE).await.is_err());
         assert_eq!(wallet.with_state(|state| (state.exchanges.clone(), state.coins.clone())), before);
         assert_eq!(wallet.evidence().len(), 1);
@@ -58,7 +40,8 @@ async fn evidence_is_durable_counted_and_free_of_secrets() {
     let file = directory.path().join("wallet.db");
     let world = World::new().await;
     let wallet = Wallet::open_with(&file, world.options(1)).unwrap();
-    fill(&wallet, "KUDOS:8.01").await;
+    join(&wallet).await;
+    fill(&wallet, "KUDOS:8.01", CipherChoice::Rsa).await;
     lie_with_own_deposit(&world, 1);
     let merchant = EddsaPrivateKey::generate();
     assert!(wallet.pay(&request(&merchant, "KUDOS:3", 1)).await.is_err());

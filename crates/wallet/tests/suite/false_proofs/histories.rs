@@ -1,7 +1,5 @@
 //! Coin histories that do not prove what the exchange claims.
 
-use batzen_protocol::signatures::{MerchantRefund, SignedMessage};
-
 use super::*;
 
 #[tokio::test]
@@ -12,11 +10,9 @@ async fn a_refused_deposit_does_not_prove_that_it_was_made() {
         (2, "KUDOS:3", "the very deposit that it refuses"),
         (1, "KUDOS:14", "the very deposit that it refuses"),
     ] {
-        let world = World::new().await;
-        let wallet = ready(&world, "KUDOS:20").await;
+        let (world, wallet, merchant) = ready("KUDOS:20").await;
         let before = holdings(&wallet);
         lie_with_own_deposit(&world, times);
-        let merchant = EddsaPrivateKey::generate();
         let refused = wallet.pay(&request(&merchant, sum, 1)).await;
         assert!(matches!(refused, Err(WalletError::Disputed { evidence: 1, .. })), "{refused:?}");
         check_disputed(&wallet, before, reason);
@@ -25,8 +21,7 @@ async fn a_refused_deposit_does_not_prove_that_it_was_made() {
         assert_eq!(wallet.run_pending().await.unwrap().pending.len(), 1);
         assert_eq!(world.network.requests().len(), sent);
         check_recovered(&world, &wallet).await;
-        let paid =
-            wallet.transactions(false).unwrap().into_iter().find(|line| line.kind == "payment").unwrap();
+        let paid = latest(&wallet, "payment");
         assert_eq!(paid.status, Status::Done);
     }
 }
@@ -34,11 +29,7 @@ async fn a_refused_deposit_does_not_prove_that_it_was_made() {
 #[tokio::test]
 async fn a_refused_melt_does_not_prove_that_it_was_made() {
     for times in [1, 2] {
-        let world = World::new().await;
-        let wallet = ready(&world, "KUDOS:8.01").await;
-        let merchant = EddsaPrivateKey::generate();
-        wallet.pay(&request(&merchant, "KUDOS:3", 1)).await.unwrap();
-        let before = holdings(&wallet);
+        let (world, wallet, before) = with_change().await;
         // The history up to now is genuine: it proves the refusal of a second payment with the whole coin.
         let genuine = world.coin_history(&wallet.coins()[0]).await;
         world.network.answer_instead(move |request| {
@@ -46,35 +37,31 @@ async fn a_refused_melt_does_not_prove_that_it_was_made() {
                 return None;
             }
             let sent = body(request);
-            let coin_pub = coin_in_url(request);
             let mut history = genuine.clone();
             let melt = json!({
                 "type": "MELT", "amount": sent["value_with_fee"], "melt_fee": "KUDOS:0.01", "rc": sent["rc"],
                 "coin_sig": sent["confirm_sig"],
             });
             history.extend(vec![melt; times]);
-            let extra =
-                json!({ "coin_pub": coin_pub, "h_denom_pub": sent["denom_pub_hash"], "history": history });
-            Some(error(409, 1012, &extra))
+            Some(overspent(request, &history))
         });
         let report = wallet.run_pending().await.unwrap();
         assert!(report.pending[0].evidence.is_some(), "{report:?}");
         check_disputed(&wallet, before, "the very melt that it refuses");
         check_recovered(&world, &wallet).await;
-        assert!(wallet.balance().unwrap()[0].available.money > amount("KUDOS:4").money);
+        assert!(available(&wallet).money > amount("KUDOS:4").money);
     }
 }
 
-/// A wallet, a copy of it that spent a coin, and the refund that the copy got back.
-async fn wallet_with_busy_copy(world: &World) -> (Wallet, Wallet) {
-    let wallet = ready(world, "KUDOS:8.01").await;
-    let copy = Wallet::in_memory_with(world.options(9));
-    copy.import(wallet.export()).unwrap();
-    let merchant = EddsaPrivateKey::generate();
+/// A wallet, of which a copy has spent a coin; and the wallet's money.
+async fn with_busy_copy() -> (World, Wallet, Money) {
+    let (world, wallet, merchant) = ready("KUDOS:8.01").await;
+    let copy = copy_of(&wallet, &world, 9);
     for contract in [1, 2] {
         let _ = copy.pay(&request(&merchant, "KUDOS:3", contract)).await;
     }
-    (wallet, copy)
+    let before = holdings(&wallet);
+    (world, wallet, before)
 }
 
 #[tokio::test]
@@ -102,78 +89,44 @@ async fn a_genuine_history_is_believed_only_unaltered() {
         (|it| drop(it.as_object_mut().unwrap().remove("history")), "cannot be read"),
     ];
     for (alter, reason) in alterations {
-        let world = World::new().await;
-        let (wallet, _copy) = wallet_with_busy_copy(&world).await;
-        let before = holdings(&wallet);
-        world.network.change_answers(move |request, response| {
-            if !is_deposit(request) || response.status != 409 {
-                return response;
-            }
-            let mut value = json_of(&response);
-            alter(&mut value);
-            with_json(&response, &value)
-        });
+        let (world, wallet, before) = with_busy_copy().await;
+        alter_answers(&world, |request, response| is_deposit(request) && response.status == 409, alter);
         let merchant = EddsaPrivateKey::generate();
-        let refused = wallet.pay(&request(&merchant, "KUDOS:7.5", 9)).await;
-        assert!(matches!(refused, Err(WalletError::Disputed { .. })), "{reason}: {refused:?}");
+        is_disputed(wallet.pay(&request(&merchant, "KUDOS:7.5", 9)).await, reason);
         check_disputed(&wallet, before, reason);
         // The wallet believes the unaltered history: the copy did spend the coin.
         check_recovered(&world, &wallet).await;
-        let paid =
-            wallet.transactions(false).unwrap().into_iter().find(|line| line.kind == "payment").unwrap();
+        let paid = latest(&wallet, "payment");
         assert_eq!(paid.status, Status::Failed, "too little is left");
     }
 }
 
 #[tokio::test]
 async fn a_proof_must_show_too_little_value_for_the_request() {
-    let world = World::new().await;
-    let (wallet, _copy) = wallet_with_busy_copy(&world).await;
-    let before = holdings(&wallet);
+    let (world, wallet, before) = with_busy_copy().await;
     // The history that comes with the refusal of 3.01 leaves 4.99 on the coin.
     let history = world.coin_history(&wallet.coins()[0]).await;
-    world.network.answer_instead(move |request| {
-        is_deposit(request).then(|| {
-            let (coin, h_denom) = (coin_in_url(request), body(request)["denom_pub_hash"].clone());
-            error(409, 1012, &json!({ "coin_pub": coin, "h_denom_pub": h_denom, "history": history }))
-        })
-    });
+    world.network.answer_instead(move |request| is_deposit(request).then(|| overspent(request, &history)));
     let merchant = EddsaPrivateKey::generate();
-    let refused = wallet.pay(&request(&merchant, "KUDOS:1.5", 9)).await;
-    assert!(matches!(refused, Err(WalletError::Disputed { .. })), "{refused:?}");
+    is_disputed(wallet.pay(&request(&merchant, "KUDOS:1.5", 9)).await, "");
     check_disputed(&wallet, before, "by its own figures the coin's balance suffices");
     check_recovered(&world, &wallet).await;
 }
 
 #[tokio::test]
 async fn a_history_without_a_confirmed_refund_is_no_proof() {
-    let world = World::new().await;
-    let wallet = ready(&world, "KUDOS:8.01").await;
-    let merchant = EddsaPrivateKey::generate();
+    let (world, wallet, merchant) = ready("KUDOS:8.01").await;
     let pay = request(&merchant, "KUDOS:7.99", 1);
     let receipt = wallet.pay(&pay).await.unwrap();
-    let permission = RefundPermission {
-        coin_pub: receipt.coins[0].coin_pub,
-        rtransaction_id: 1,
-        amount: receipt.coins[0].contribution,
-        merchant_sig: MerchantRefund {
-            h_contract_terms: pay.h_contract_terms,
-            coin_pub: receipt.coins[0].coin_pub,
-            rtransaction_id: 1,
-            refund_amount: receipt.coins[0].contribution,
-        }
-        .sign(&merchant),
-    };
+    let coin = &receipt.coins[0];
+    let permission = permission(&merchant, pay.h_contract_terms, coin, 1, coin.contribution);
     wallet.refund(&pay.h_contract_terms, &[permission]).await.unwrap();
     let before = holdings(&wallet);
     let mut history = world.coin_history(&wallet.coins()[0]).await;
     history.retain(|item| item["type"] == "DEPOSIT");
-    world.network.answer_instead(move |request| {
-        request.url.ends_with("/melt").then(|| {
-            let (coin, h_denom) = (coin_in_url(request), body(request)["denom_pub_hash"].clone());
-            error(409, 1012, &json!({ "coin_pub": coin, "h_denom_pub": h_denom, "history": history }))
-        })
-    });
+    world
+        .network
+        .answer_instead(move |request| request.url.ends_with("/melt").then(|| overspent(request, &history)));
     wallet.run_pending().await.unwrap();
     check_disputed(&wallet, before, "leaves out a refund");
     check_recovered(&world, &wallet).await;
@@ -181,8 +134,7 @@ async fn a_history_without_a_confirmed_refund_is_no_proof() {
 
 #[tokio::test]
 async fn refused_operations_do_not_count_as_spent() {
-    let world = World::new().await;
-    let wallet = ready(&world, "KUDOS:8.01").await;
+    let (world, wallet, merchant) = ready("KUDOS:8.01").await;
     let before = holdings(&wallet);
     // The exchange books the payment, denies it, and lists it later.
     world.network.change_answers(|request, response| {
@@ -192,7 +144,6 @@ async fn refused_operations_do_not_count_as_spent() {
         assert_eq!(response.status, 200);
         error(400, 26, &json!({}))
     });
-    let merchant = EddsaPrivateKey::generate();
     let refused = wallet.pay(&request(&merchant, "KUDOS:3", 1)).await;
     assert!(matches!(refused, Err(WalletError::Failed { .. })), "{refused:?}");
     world.network.be_honest();
@@ -205,18 +156,16 @@ async fn refused_operations_do_not_count_as_spent() {
     assert!(wallet.accept_refused(7).is_err(), "there is no such evidence");
     wallet.accept_refused(1).unwrap();
     check_recovered(&world, &wallet).await;
-    assert!(wallet.balance().unwrap()[0].available.money < amount("KUDOS:5").money);
-    let paid = wallet.transactions(false).unwrap().into_iter().find(|line| line.kind == "payment").unwrap();
+    assert!(available(&wallet).money < amount("KUDOS:5").money);
+    let paid = latest(&wallet, "payment");
     assert!(paid.message.unwrap().contains("which you accepted"));
 }
 
 #[tokio::test]
 async fn disputed_payments_can_be_cancelled() {
-    let world = World::new().await;
-    let wallet = ready(&world, "KUDOS:20").await;
+    let (world, wallet, merchant) = ready("KUDOS:20").await;
     let before = holdings(&wallet);
     lie_with_own_deposit(&world, 1);
-    let merchant = EddsaPrivateKey::generate();
     let Err(WalletError::Disputed { operation, .. }) = wallet.pay(&request(&merchant, "KUDOS:14", 1)).await
     else {
         panic!("a lie was believed");
@@ -227,5 +176,5 @@ async fn disputed_payments_can_be_cancelled() {
     assert!(wallet.cancel(operation).is_err());
     world.network.be_honest();
     assert!(wallet.run_pending().await.unwrap().pending.is_empty());
-    assert!(wallet.balance().unwrap()[0].available.money > amount("KUDOS:19").money);
+    assert!(available(&wallet).money > amount("KUDOS:19").money);
 }

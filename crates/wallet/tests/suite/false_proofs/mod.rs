@@ -6,45 +6,27 @@ mod evidence;
 mod histories;
 mod reserves;
 
-use batzen_crypto::{EddsaPrivateKey, HashCode, WireSalt};
-use batzen_protocol::{Duration, Money, payto};
-use batzen_testkit::world::{BANK, EXCHANGE, START, World, amount, check_history, error};
+use batzen_crypto::{EddsaPrivateKey, WireSalt};
+use batzen_protocol::{Money, payto};
+use batzen_testkit::world::{EXCHANGE, START, World, amount, check_history, error};
 use batzen_wallet::core::http::{HttpRequest, HttpResponse};
-use batzen_wallet::{
-    CipherChoice, CoinStatus, PaymentRequest, RefundPermission, Status, Wallet, WalletError,
-};
+use batzen_wallet::{CipherChoice, CoinStatus, Status, Wallet, WalletError};
 use serde_json::{Value, json};
 
-const PAYTO: &str = "payto://x-taler-bank/bank.test/alice?receiver-name=alice";
+use crate::common::{available, begin, copy_of, empty, fill, join, latest, permission, request, try_fill};
 
-async fn ready(world: &World, sum: &str) -> Wallet {
-    let wallet = Wallet::in_memory_with(world.options(1));
-    fill(&wallet, sum).await;
-    wallet
+/// A wallet with RSA coins, and a merchant.
+async fn ready(sum: &str) -> (World, Wallet, EddsaPrivateKey) {
+    let (world, wallet) = begin(sum, CipherChoice::Rsa).await;
+    (world, wallet, EddsaPrivateKey::generate())
 }
 
-async fn fill(wallet: &Wallet, sum: &str) {
-    wallet.add_exchange(EXCHANGE).await.unwrap();
-    wallet.accept_terms(EXCHANGE).unwrap();
-    let id =
-        wallet.withdraw_from_bank(BANK, "alice", "pw", amount(sum), None, CipherChoice::Rsa).await.unwrap();
-    wallet.finish(id).await.unwrap();
-}
-
-fn request(merchant: &EddsaPrivateKey, sum: &str, contract: u8) -> PaymentRequest {
-    PaymentRequest {
-        exchange: None,
-        amount: amount(sum),
-        max_fee: Money::ZERO,
-        merchant_pub: merchant.public_key(),
-        merchant_payto: PAYTO.to_owned(),
-        wire_salt: WireSalt::from_bytes([7; 16]),
-        h_contract_terms: HashCode::from_bytes([contract; 64]),
-        timestamp: None,
-        refund_deadline: START.saturating_add(Duration::from_days(1)),
-        wire_transfer_deadline: START.saturating_add(Duration::from_days(2)),
-        summary: "a book".to_owned(),
-    }
+/// The same after a payment of KUDOS:3, whose change is not refreshed yet; and the wallet's money.
+async fn with_change() -> (World, Wallet, Money) {
+    let (world, wallet, merchant) = ready("KUDOS:8.01").await;
+    wallet.pay(&request(&merchant, "KUDOS:3", 1)).await.unwrap();
+    let before = holdings(&wallet);
+    (world, wallet, before)
 }
 
 /// All money of the wallet, wherever it is recorded.
@@ -69,6 +51,28 @@ fn with_json(response: &HttpResponse, value: &Value) -> HttpResponse {
     HttpResponse { body: serde_json::to_vec(value).unwrap(), ..response.clone() }
 }
 
+/// Alters the answers to some requests.
+fn alter_answers(
+    world: &World,
+    concerns: impl Fn(&HttpRequest, &HttpResponse) -> bool + Send + 'static,
+    alter: impl Fn(&mut Value) + Send + 'static,
+) {
+    world.network.change_answers(move |request, response| {
+        if !concerns(request, &response) {
+            return response;
+        }
+        let mut value = json_of(&response);
+        alter(&mut value);
+        with_json(&response, &value)
+    });
+}
+
+/// Asserts that something ended in a dispute.
+#[track_caller]
+fn is_disputed<T: std::fmt::Debug>(ended: Result<T, WalletError>, context: &str) {
+    assert!(matches!(ended, Err(WalletError::Disputed { .. })), "{context}: {ended:?}");
+}
+
 /// The request's deposit as an item of the coin's history.
 fn own_deposit(request: &Value, coin: &Value) -> Value {
     let salt: WireSalt = request["wire_salt"].as_str().unwrap().parse().unwrap();
@@ -87,6 +91,13 @@ fn own_deposit(request: &Value, coin: &Value) -> Value {
 /// The coin of a request for one coin.
 fn coin_in_url(request: &HttpRequest) -> String {
     request.url.split('/').nth_back(1).unwrap().to_owned()
+}
+
+/// The refusal of a request that would spend more than is left of its coin, with a history as proof.
+fn overspent(request: &HttpRequest, history: &[Value]) -> HttpResponse {
+    let h_denom = body(request)["denom_pub_hash"].clone();
+    let proof = json!({ "coin_pub": coin_in_url(request), "h_denom_pub": h_denom, "history": history });
+    error(409, 1012, &proof)
 }
 
 fn is_deposit(request: &HttpRequest) -> bool {

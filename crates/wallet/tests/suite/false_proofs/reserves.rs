@@ -21,9 +21,7 @@ async fn false_balances_cost_no_money_in_reserves() {
     ];
     for (alter, reason) in alterations {
         let world = World::new().await;
-        let wallet = Wallet::in_memory_with(world.options(1));
-        wallet.add_exchange(EXCHANGE).await.unwrap();
-        wallet.accept_terms(EXCHANGE).unwrap();
+        let wallet = empty(&world, 1).await;
         world.network.answer_instead(move |request| {
             if request.url.contains("/reserves/") && request.body.is_none() {
                 let value = json!({ "balance": "KUDOS:0" });
@@ -41,33 +39,26 @@ async fn false_balances_cost_no_money_in_reserves() {
                 error(409, 1150, &value)
             })
         });
-        let id = wallet
-            .withdraw_from_bank(BANK, "alice", "pw", amount("KUDOS:20"), None, CipherChoice::Rsa)
-            .await
-            .unwrap();
-        let disputed = wallet.finish(id).await;
-        assert!(matches!(disputed, Err(WalletError::Disputed { .. })), "{reason}: {disputed:?}");
+        is_disputed(try_fill(&wallet, amount("KUDOS:20"), CipherChoice::Rsa).await, reason);
         check_disputed(&wallet, wallet.balance().unwrap()[0].disputed.money, reason);
         check_recovered(&world, &wallet).await;
-        assert_eq!(wallet.balance().unwrap()[0].available, amount("KUDOS:19.8"));
+        assert_eq!(available(&wallet), amount("KUDOS:19.8"));
     }
 }
 
 #[tokio::test]
 async fn a_transfer_below_the_amount_waits_for_the_rest() {
     let world = World::new().await;
-    let wallet = Wallet::in_memory_with(world.options(1));
-    wallet.add_exchange(EXCHANGE).await.unwrap();
-    wallet.accept_terms(EXCHANGE).unwrap();
+    let wallet = empty(&world, 1).await;
     let manual = wallet.withdraw_manual(EXCHANGE, amount("KUDOS:10"), CipherChoice::Rsa).await.unwrap();
     world.credit(manual.reserve_pub, amount("KUDOS:4.01")).await;
     let report = wallet.run_pending().await.unwrap();
     let message = report.pending[0].message.clone().unwrap();
     assert!(message.contains("KUDOS:5.99 of your transfer have not reached"), "{message}");
-    assert_eq!(wallet.balance().unwrap()[0].available, amount("KUDOS:4"));
+    assert_eq!(available(&wallet), amount("KUDOS:4"));
     assert!(wallet.evidence().is_empty());
     world.credit(manual.reserve_pub, amount("KUDOS:5.99")).await;
     wallet.run_pending().await.unwrap();
     check_recovered(&world, &wallet).await;
-    assert_eq!(wallet.balance().unwrap()[0].available, amount("KUDOS:9.8"));
+    assert_eq!(available(&wallet), amount("KUDOS:9.8"));
 }

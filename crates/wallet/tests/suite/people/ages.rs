@@ -10,9 +10,7 @@ async fn world_with(ages: Ages) -> World {
 }
 
 async fn withdraw(wallet: &Wallet, sum: &str, cipher: CipherChoice, age_limit: Option<u8>) {
-    let wish = CoinWish { cipher, age_limit };
-    let id = wallet.withdraw_from_bank(BANK, "parent", "pw", amount(sum), None, wish).await.unwrap();
-    wallet.finish(id).await.unwrap();
+    fill(wallet, sum, CoinWish { cipher, age_limit }).await;
 }
 
 fn from(age: u32, sum: &str) -> PeerRequest {
@@ -24,8 +22,8 @@ fn from(age: u32, sum: &str) -> PeerRequest {
 async fn a_child_pays_only_what_her_age_allows() {
     for cipher in [CipherChoice::Rsa, CipherChoice::Cs] {
         let world = world_with(Ages::Beside).await;
-        let child = person(&world, 1, "KUDOS:0").await;
-        let shop = person(&world, 2, "KUDOS:0").await;
+        let child = empty(&world, 1).await;
+        let shop = empty(&world, 2).await;
         withdraw(&child, "KUDOS:9.1", cipher, Some(14)).await;
         let limits = |wallet: &Wallet| -> Vec<Option<u8>> {
             wallet.coins().iter().map(|coin| coin.age.as_ref().map(|age| age.limit)).collect()
@@ -64,7 +62,7 @@ async fn a_child_pays_only_what_her_age_allows() {
 #[tokio::test]
 async fn age_restricted_coins_do_what_others_do() {
     let world = world_with(Ages::Beside).await;
-    let child = person(&world, 1, "KUDOS:0").await;
+    let child = empty(&world, 1).await;
     withdraw(&child, "KUDOS:5", CipherChoice::Rsa, Some(10)).await;
     let payto = "payto://x-taler-bank/bank.test/child?receiver-name=child";
     let part = batzen_wallet::DepositAmount::Exact(amount("KUDOS:1.2"));
@@ -84,8 +82,8 @@ async fn age_restricted_coins_do_what_others_do() {
 #[tokio::test]
 async fn coins_without_limit_can_prove_any_age() {
     let world = world_with(Ages::Only).await;
-    let alice = person(&world, 1, "KUDOS:5").await;
-    let bob = person(&world, 2, "KUDOS:0").await;
+    let alice = filled(&world, 1, "KUDOS:5", CipherChoice::Any).await;
+    let bob = empty(&world, 2).await;
     let id = alice.send_money(&from(21, "KUDOS:2")).await.unwrap();
     accept(&bob, &uri(&alice, id)).await;
     settle(&[&bob, &alice]).await;
@@ -98,7 +96,7 @@ async fn coins_without_limit_can_prove_any_age() {
 #[tokio::test]
 async fn an_exchange_without_age_groups_cannot_limit_ages() {
     let world = World::new().await;
-    let wallet = person(&world, 1, "KUDOS:0").await;
+    let wallet = empty(&world, 1).await;
     let wish = CoinWish { cipher: CipherChoice::Any, age_limit: Some(12) };
     let error = wallet.withdraw_manual(EXCHANGE, amount("KUDOS:5"), wish).await.unwrap_err();
     assert!(error.to_string().contains("no coins with an age limit"), "{error}");

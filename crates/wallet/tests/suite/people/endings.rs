@@ -11,16 +11,14 @@ const LATER: Timestamp = START.saturating_add(Duration::from_days(3));
 /// Money that nobody has accepted can be taken back, and its coins can be spent again.
 #[tokio::test]
 async fn sent_money_can_be_taken_back() {
-    let world = World::new().await;
-    let alice = person(&world, 1, "KUDOS:10").await;
-    let bob = person(&world, 2, "KUDOS:0").await;
+    let (world, alice, bob) = two("KUDOS:10").await;
     let before = available(&alice);
     let id = alice.send_money(&of("KUDOS:2.5")).await.unwrap();
     let uri = uri(&alice, id);
     let offer = bob.inspect_peer(&uri).await.unwrap();
     alice.cancel(id).unwrap();
     settle(&[&alice]).await;
-    let sent = row(&alice, "send");
+    let sent = latest(&alice, "send");
     assert_eq!((sent.status, sent.effect.as_str()), (Status::Failed, "+KUDOS:0"));
     assert!(sent.message.unwrap().contains("cancelled by you"));
     // Only the refresh of change costs something.
@@ -42,8 +40,7 @@ async fn sent_money_can_be_taken_back() {
 /// The exchange has seen the coins of a purse together, so none of them pays again as it is.
 #[tokio::test]
 async fn coins_that_come_back_are_refreshed() {
-    let world = World::new().await;
-    let alice = person(&world, 1, "KUDOS:10").await;
+    let (world, alice) = begin("KUDOS:10", CipherChoice::Any).await;
     let id = alice.send_money(&of("KUDOS:9")).await.unwrap();
     let is_shown = |coin: &Coin| coin.status != CoinStatus::Fresh;
     let shown: Vec<_> = alice.coins().into_iter().filter(is_shown).map(|coin| coin.coin_pub).collect();
@@ -60,8 +57,7 @@ async fn coins_that_come_back_are_refreshed() {
 /// The smallest coins could not be refreshed, so they pay again as they are.
 #[tokio::test]
 async fn the_smallest_coins_come_back_without_loss() {
-    let world = World::new().await;
-    let alice = person(&world, 1, "KUDOS:0.22").await;
+    let (world, alice) = begin("KUDOS:0.22", CipherChoice::Any).await;
     assert_eq!(available(&alice), amount("KUDOS:0.2"));
     let id = alice.send_money(&of("KUDOS:0.18")).await.unwrap();
     alice.cancel(id).unwrap();
@@ -73,15 +69,13 @@ async fn the_smallest_coins_come_back_without_loss() {
 
 #[tokio::test]
 async fn accepted_money_cannot_be_taken_back() {
-    let world = World::new().await;
-    let alice = person(&world, 1, "KUDOS:10").await;
-    let bob = person(&world, 2, "KUDOS:0").await;
+    let (world, alice, bob) = two("KUDOS:10").await;
     let id = alice.send_money(&of("KUDOS:2.5")).await.unwrap();
     accept(&bob, &uri(&alice, id)).await;
     // Alice's wallet does not know it yet.
     alice.cancel(id).unwrap();
     settle(&[&alice, &bob]).await;
-    let sent = row(&alice, "send");
+    let sent = latest(&alice, "send");
     assert_eq!((sent.status, sent.message), (Status::Done, None));
     check_books(&world, &[&alice, &bob]);
     check_no_loss(&alice);
@@ -89,14 +83,12 @@ async fn accepted_money_cannot_be_taken_back() {
 
 #[tokio::test]
 async fn a_request_can_be_withdrawn_until_it_is_paid() {
-    let world = World::new().await;
-    let alice = person(&world, 1, "KUDOS:10").await;
-    let bob = person(&world, 2, "KUDOS:0").await;
+    let (world, alice, bob) = two("KUDOS:10").await;
     let first = bob.request_money(&of("KUDOS:1")).await.unwrap();
     let asked = alice.inspect_peer(&uri(&bob, first)).await.unwrap();
     bob.cancel(first).unwrap();
     settle(&[&bob]).await;
-    assert_eq!(row(&bob, "request").status, Status::Failed);
+    assert_eq!(latest(&bob, "request").status, Status::Failed);
     let error = alice.accept_peer(&asked).await.unwrap_err().to_string();
     assert!(error.contains("taken back"), "{error}");
     // The second is paid before it is withdrawn.
@@ -112,9 +104,8 @@ async fn a_request_can_be_withdrawn_until_it_is_paid() {
 
 #[tokio::test]
 async fn offers_and_requests_can_be_declined() {
-    let world = World::new().await;
-    let alice = person(&world, 1, "KUDOS:10").await;
-    let bob = person(&world, 2, "KUDOS:5").await;
+    let (world, alice) = begin("KUDOS:10", CipherChoice::Any).await;
+    let bob = filled(&world, 2, "KUDOS:5", CipherChoice::Any).await;
     let id = alice.send_money(&of("KUDOS:1")).await.unwrap();
     let offer = bob.inspect_peer(&uri(&alice, id)).await.unwrap();
     let declined = bob.decline_peer(&offer).unwrap();
@@ -137,9 +128,7 @@ async fn offers_and_requests_can_be_declined() {
 #[tokio::test]
 async fn expired_money_comes_back() {
     for worker_was_quick in [false, true] {
-        let world = World::new().await;
-        let alice = person(&world, 1, "KUDOS:10").await;
-        let bob = person(&world, 2, "KUDOS:0").await;
+        let (world, alice, bob) = two("KUDOS:10").await;
         let before = available(&alice);
         let id = alice.send_money(&of("KUDOS:2.5")).await.unwrap();
         let uri = uri(&alice, id);
@@ -150,7 +139,7 @@ async fn expired_money_comes_back() {
         let error = bob.inspect_peer(&uri).await.unwrap_err().to_string();
         assert!(error.contains("expired") || error.contains("taken back"), "{error}");
         settle(&[&alice]).await;
-        let sent = row(&alice, "send");
+        let sent = latest(&alice, "send");
         assert_eq!((sent.status, sent.effect.as_str()), (Status::Failed, "+KUDOS:0"));
         assert!(sent.message.unwrap().contains("accepted it before"));
         assert!(available(&alice).money >= before.money.checked_sub(money("KUDOS:0.5")).unwrap());
@@ -164,8 +153,7 @@ async fn expired_money_comes_back() {
 /// nothing was paid in.
 #[tokio::test]
 async fn a_purse_refused_when_repeated_may_have_been_paid_into() {
-    let world = World::new().await;
-    let alice = person(&world, 1, "KUDOS:10").await;
+    let (world, alice) = begin("KUDOS:10", CipherChoice::Any).await;
     let before = available(&alice);
     let answer_with = |status, code: ErrorCode| {
         let body = format!("{{\"code\": {}}}", code.to_u32()).into_bytes();
@@ -184,7 +172,7 @@ async fn a_purse_refused_when_repeated_may_have_been_paid_into() {
     world.expire_purses().await;
     answer_with(400, ErrorCode::EXCHANGE_PURSE_CREATE_EXPIRATION_BEFORE_NOW);
     settle(&[&alice]).await;
-    let sent = row(&alice, "send");
+    let sent = latest(&alice, "send");
     assert_eq!((sent.status, sent.effect.as_str()), (Status::Failed, "+KUDOS:0"));
     assert!(alice.evidence().is_empty(), "the coins' histories explain it");
     assert!(available(&alice).money >= before.money.checked_sub(money("KUDOS:0.5")).unwrap());
@@ -196,14 +184,12 @@ async fn a_purse_refused_when_repeated_may_have_been_paid_into() {
 /// exchange says no more than that the purse has expired. The coins' history then proves it.
 #[tokio::test]
 async fn money_that_was_accepted_in_time_is_not_counted_as_back() {
-    let world = World::new().await;
-    let alice = person(&world, 1, "KUDOS:10").await;
-    let bob = person(&world, 2, "KUDOS:0").await;
+    let (world, alice, bob) = two("KUDOS:10").await;
     let id = alice.send_money(&of("KUDOS:2.5")).await.unwrap();
     accept(&bob, &uri(&alice, id)).await;
     world.set_time(LATER).await;
     settle(&[&alice, &bob]).await;
-    let sent = row(&alice, "send");
+    let sent = latest(&alice, "send");
     assert_eq!(sent.status, Status::Done, "{sent:?}");
     assert!(sent.message.unwrap().contains("as the exchange has proven"));
     assert!(alice.evidence().is_empty());
@@ -215,9 +201,7 @@ async fn money_that_was_accepted_in_time_is_not_counted_as_back() {
 /// repeated.
 #[tokio::test]
 async fn a_request_paid_in_time_with_a_lost_answer_is_not_counted_as_back() {
-    let world = World::new().await;
-    let alice = person(&world, 1, "KUDOS:10").await;
-    let bob = person(&world, 2, "KUDOS:0").await;
+    let (world, alice, bob) = two("KUDOS:10").await;
     let id = bob.request_money(&of("KUDOS:2")).await.unwrap();
     let asked = alice.inspect_peer(&uri(&bob, id)).await.unwrap();
     world.network.change_answers(|request, answer| {
@@ -228,10 +212,10 @@ async fn a_request_paid_in_time_with_a_lost_answer_is_not_counted_as_back() {
     world.network.be_honest();
     world.set_time(LATER).await;
     settle(&[&alice, &bob]).await;
-    let paid = row(&alice, "pay-request");
+    let paid = latest(&alice, "pay-request");
     assert_eq!(paid.status, Status::Done, "{paid:?}");
     // Bob's wallet learns it from its reserve's history.
-    assert_eq!(row(&bob, "request").status, Status::Done);
+    assert_eq!(latest(&bob, "request").status, Status::Done);
     assert_eq!(available(&bob), amount("KUDOS:1.9"));
     check_books(&world, &[&alice, &bob]);
     check_no_loss(&alice);
@@ -240,11 +224,11 @@ async fn a_request_paid_in_time_with_a_lost_answer_is_not_counted_as_back() {
 #[tokio::test]
 async fn requests_that_nobody_pays_end() {
     let world = World::new().await;
-    let bob = person(&world, 2, "KUDOS:0").await;
+    let bob = empty(&world, 2).await;
     bob.request_money(&of("KUDOS:2")).await.unwrap();
     world.set_time(LATER).await;
     settle(&[&bob]).await;
-    let line = row(&bob, "request");
+    let line = latest(&bob, "request");
     assert_eq!(line.status, Status::Failed);
     assert!(line.message.unwrap().contains("nobody paid it"));
     check_books(&world, &[&bob]);
@@ -252,25 +236,19 @@ async fn requests_that_nobody_pays_end() {
 
 #[tokio::test]
 async fn only_the_first_who_accepts_or_pays_counts() {
-    let world = World::new().await;
-    let alice = person(&world, 1, "KUDOS:10").await;
-    let (bob, carol) = (person(&world, 2, "KUDOS:10").await, person(&world, 3, "KUDOS:10").await);
+    let (world, alice) = begin("KUDOS:10", CipherChoice::Any).await;
+    let bob = filled(&world, 2, "KUDOS:10", CipherChoice::Any).await;
+    let carol = filled(&world, 3, "KUDOS:10", CipherChoice::Any).await;
     let id = alice.send_money(&of("KUDOS:2")).await.unwrap();
-    let offers = [
-        bob.inspect_peer(&uri(&alice, id)).await.unwrap(),
-        carol.inspect_peer(&uri(&alice, id)).await.unwrap(),
-    ];
-    bob.accept_peer(&offers[0]).await.unwrap();
-    let error = carol.accept_peer(&offers[1]).await.unwrap_err().to_string();
+    let offer = carol.inspect_peer(&uri(&alice, id)).await.unwrap();
+    accept(&bob, &uri(&alice, id)).await;
+    let error = carol.accept_peer(&offer).await.unwrap_err().to_string();
     assert!(error.contains("somebody else has accepted it"), "{error}");
     let id = alice.request_money(&of("KUDOS:3")).await.unwrap();
-    let asked = [
-        bob.inspect_peer(&uri(&alice, id)).await.unwrap(),
-        carol.inspect_peer(&uri(&alice, id)).await.unwrap(),
-    ];
-    bob.accept_peer(&asked[0]).await.unwrap();
+    let asked = carol.inspect_peer(&uri(&alice, id)).await.unwrap();
+    accept(&bob, &uri(&alice, id)).await;
     let before = carol.balance().unwrap()[0].total;
-    let error = carol.accept_peer(&asked[1]).await.unwrap_err().to_string();
+    let error = carol.accept_peer(&asked).await.unwrap_err().to_string();
     assert!(error.contains("somebody else has paid it"), "{error}");
     // Change costs a little.
     let after = carol.balance().unwrap()[0].total;
@@ -283,9 +261,7 @@ async fn only_the_first_who_accepts_or_pays_counts() {
 /// False answers pause a payment and are kept. Nothing is written off, and honest answers continue it.
 #[tokio::test]
 async fn false_confirmations_are_kept_as_evidence() {
-    let world = World::new().await;
-    let alice = person(&world, 1, "KUDOS:10").await;
-    let bob = person(&world, 2, "KUDOS:0").await;
+    let (world, alice, bob) = two("KUDOS:10").await;
     let forge = || {
         world.network.change_answers(|request, answer| {
             let of_purse = request.url.contains("/purses/") || request.url.ends_with("/purse");
@@ -311,7 +287,7 @@ async fn false_confirmations_are_kept_as_evidence() {
     world.network.be_honest();
     alice.retry_disputed().unwrap();
     alice.run_pending().await.unwrap();
-    let id = row(&alice, "send").id.unwrap();
+    let id = latest(&alice, "send").id.unwrap();
     let offer = bob.inspect_peer(&uri(&alice, id)).await.unwrap();
     forge();
     let error = bob.accept_peer(&offer).await.unwrap_err();

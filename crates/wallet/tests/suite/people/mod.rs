@@ -4,24 +4,19 @@ mod ages;
 mod endings;
 mod restarts;
 
-use batzen_protocol::{Amount, Duration, Money};
+use batzen_protocol::{Duration, Money};
 use batzen_testkit::world::{
-    BANK, EXCHANGE, START, Terms, World, amount, check_books, check_no_loss, require_identification,
+    EXCHANGE, START, Terms, World, amount, check_books, check_no_loss, require_identification,
 };
-use batzen_wallet::{CipherChoice, PeerRequest, RunUntil, Status, Transaction, Wallet, WalletError};
+use batzen_wallet::{CipherChoice, PeerRequest, Status, Wallet, WalletError};
 
-/// A wallet with this much money.
-async fn person(world: &World, seed: u64, sum: &str) -> Wallet {
-    let wallet = Wallet::in_memory_with(world.options(seed));
-    wallet.add_exchange(EXCHANGE).await.unwrap();
-    wallet.accept_terms(EXCHANGE).unwrap();
-    if sum != "KUDOS:0" {
-        let name = format!("person{seed}");
-        let id =
-            wallet.withdraw_from_bank(BANK, &name, "pw", amount(sum), None, CipherChoice::Any).await.unwrap();
-        wallet.finish(id).await.unwrap();
-    }
-    wallet
+use crate::common::{self, available, begin, empty, fill, filled, latest, resume, resume_with};
+
+/// A world with a wallet that has this much money, and one without.
+async fn two(sum: &str) -> (World, Wallet, Wallet) {
+    let (world, alice) = begin(sum, CipherChoice::Any).await;
+    let bob = empty(&world, 2).await;
+    (world, alice, bob)
 }
 
 fn of(sum: &str) -> PeerRequest {
@@ -34,20 +29,12 @@ fn of(sum: &str) -> PeerRequest {
     }
 }
 
-fn available(wallet: &Wallet) -> Amount {
-    wallet.balance().unwrap()[0].available
-}
-
 fn money(sum: &str) -> Money {
     amount(sum).money
 }
 
 fn uri(wallet: &Wallet, id: u64) -> String {
     wallet.transaction(id).unwrap().uri.expect("it waits for the other person")
-}
-
-fn row(wallet: &Wallet, kind: &str) -> Transaction {
-    wallet.transactions(false).unwrap().into_iter().find(|row| row.kind == kind).unwrap()
 }
 
 async fn accept(wallet: &Wallet, uri: &str) -> u64 {
@@ -57,16 +44,13 @@ async fn accept(wallet: &Wallet, uri: &str) -> u64 {
 
 async fn settle(wallets: &[&Wallet]) {
     for wallet in wallets {
-        let report = wallet.run(RunUntil::Finished(Some(std::time::Duration::from_secs(20)))).await.unwrap();
-        assert!(report.pending.is_empty(), "{:#?}", report.pending);
+        common::settle(wallet).await;
     }
 }
 
 #[tokio::test]
 async fn money_is_sent_to_somebody() {
-    let world = World::new().await;
-    let alice = person(&world, 1, "KUDOS:10").await;
-    let bob = person(&world, 2, "KUDOS:0").await;
+    let (world, alice, bob) = two("KUDOS:10").await;
     let before = available(&alice);
     let id = alice.send_money(&of("KUDOS:2.5")).await.unwrap();
     alice.run_pending().await.unwrap();
@@ -75,7 +59,7 @@ async fn money_is_sent_to_somebody() {
     // Change does not wait for the receiver.
     assert!(balance.pending_incoming.is_zero(), "{balance:?}");
     check_books(&world, &[&alice, &bob]);
-    let sent = row(&alice, "send");
+    let sent = latest(&alice, "send");
     assert_eq!((sent.status, sent.amount), (Status::Pending, amount("KUDOS:2.5")));
 
     let uri = uri(&alice, id);
@@ -93,7 +77,7 @@ async fn money_is_sent_to_somebody() {
         1,
         "a reserve that only purses have paid into serves no batches"
     );
-    let (sent, received) = (row(&alice, "send"), row(&bob, "receive"));
+    let (sent, received) = (latest(&alice, "send"), latest(&bob, "receive"));
     assert_eq!((sent.status, received.status), (Status::Done, Status::Done));
     assert_eq!(received.effect, "+KUDOS:2.5");
     assert!(sent.uri.is_none() && received.uri.is_none());
@@ -108,9 +92,7 @@ async fn money_is_sent_to_somebody() {
 
 #[tokio::test]
 async fn revoked_coins_of_received_money_are_paid_back() {
-    let world = World::new().await;
-    let alice = person(&world, 1, "KUDOS:10").await;
-    let bob = person(&world, 2, "KUDOS:0").await;
+    let (world, alice, bob) = two("KUDOS:10").await;
     let id = alice.send_money(&of("KUDOS:2.5")).await.unwrap();
     accept(&bob, &uri(&alice, id)).await;
     settle(&[&bob, &alice]).await;
@@ -119,7 +101,7 @@ async fn revoked_coins_of_received_money_are_paid_back() {
     let batches = world.network.count("batch-withdraw");
     settle(&[&bob]).await;
     // The coin of 2 becomes smaller ones, one by one, since only purses have paid into the reserve.
-    assert_eq!(row(&bob, "recoup").status, Status::Done);
+    assert_eq!(latest(&bob, "recoup").status, Status::Done);
     assert!(available(&bob).money > money("KUDOS:2"), "{}", available(&bob));
     assert_eq!(world.network.count("batch-withdraw"), batches);
     check_books(&world, &[&alice, &bob]);
@@ -128,9 +110,7 @@ async fn revoked_coins_of_received_money_are_paid_back() {
 
 #[tokio::test]
 async fn money_is_requested_from_somebody() {
-    let world = World::new().await;
-    let alice = person(&world, 1, "KUDOS:10").await;
-    let bob = person(&world, 2, "KUDOS:0").await;
+    let (world, alice, bob) = two("KUDOS:10").await;
     let request = PeerRequest { exchange: Some(EXCHANGE.to_owned()), ..of("KUDOS:2") };
     let id = bob.request_money(&request).await.unwrap();
     bob.run_pending().await.unwrap();
@@ -142,14 +122,14 @@ async fn money_is_requested_from_somebody() {
     let paid = alice.accept_peer(&asked).await.unwrap();
     settle(&[&alice, &bob]).await;
     assert_eq!(available(&bob), amount("KUDOS:1.9"));
-    assert_eq!(row(&bob, "request").status, Status::Done);
-    assert_eq!(row(&alice, "pay-request").status, Status::Done);
+    assert_eq!(latest(&bob, "request").status, Status::Done);
+    assert_eq!(latest(&alice, "pay-request").status, Status::Done);
     let receipt = alice.purse_receipt(paid).unwrap();
     assert_eq!(receipt.confirmation.unwrap().total, money("KUDOS:2"));
     // It can be looked up no more than it can be paid twice.
     let again = alice.inspect_peer(&uri).await.unwrap();
     assert_eq!(alice.accept_peer(&again).await.unwrap(), paid);
-    let carol = person(&world, 3, "KUDOS:10").await;
+    let carol = filled(&world, 3, "KUDOS:10", CipherChoice::Any).await;
     let error = carol.accept_peer(&again).await.unwrap_err().to_string();
     assert!(error.contains("somebody has paid this request already"), "{error}");
     check_books(&world, &[&alice, &bob, &carol]);
@@ -160,9 +140,7 @@ async fn money_is_requested_from_somebody() {
 /// payments that come at the same time are withdrawn together.
 #[tokio::test]
 async fn all_received_money_goes_through_one_reserve() {
-    let world = World::new().await;
-    let alice = person(&world, 1, "KUDOS:20").await;
-    let bob = person(&world, 2, "KUDOS:0").await;
+    let (world, alice, bob) = two("KUDOS:20").await;
     let mut uris = Vec::new();
     for _ in 0..3 {
         let id = alice.send_money(&of("KUDOS:1.06")).await.unwrap();
@@ -192,8 +170,7 @@ async fn all_received_money_goes_through_one_reserve() {
 
 #[tokio::test]
 async fn too_little_money_is_an_error_before_anything_is_sent() {
-    let world = World::new().await;
-    let alice = person(&world, 1, "KUDOS:3").await;
+    let (world, alice) = begin("KUDOS:3", CipherChoice::Any).await;
     let before = world.network.requests().len();
     let error = alice.send_money(&of("KUDOS:5")).await.unwrap_err();
     assert!(error.to_string().contains("not enough money"), "{error}");
@@ -211,11 +188,11 @@ async fn too_little_money_is_an_error_before_anything_is_sent() {
 #[tokio::test]
 async fn an_exchange_with_a_fee_for_requests_is_not_asked() {
     let world = World::with(Terms { fee_purse: 5, ..Terms::default() }).await;
-    let bob = person(&world, 2, "KUDOS:0").await;
+    let bob = empty(&world, 2).await;
     let error = bob.request_money(&of("KUDOS:1")).await.unwrap_err().to_string();
     assert!(error.contains("charges KUDOS:0.05 for each request"), "{error}");
     // Sending needs no such fee.
-    let alice = person(&world, 1, "KUDOS:3").await;
+    let alice = filled(&world, 1, "KUDOS:3", CipherChoice::Any).await;
     let id = alice.send_money(&of("KUDOS:1")).await.unwrap();
     accept(&bob, &uri(&alice, id)).await;
     settle(&[&bob, &alice]).await;
@@ -225,9 +202,7 @@ async fn an_exchange_with_a_fee_for_requests_is_not_asked() {
 /// An exchange may ask who its customer is before it credits a reserve, and again before it issues coins.
 #[tokio::test]
 async fn identity_checks_hold_payments_up_and_lose_nothing() {
-    let world = World::new().await;
-    let alice = person(&world, 1, "KUDOS:10").await;
-    let bob = person(&world, 2, "KUDOS:0").await;
+    let (world, alice, bob) = two("KUDOS:10").await;
     let id = alice.send_money(&of("KUDOS:2")).await.unwrap();
     let offer = bob.inspect_peer(&uri(&alice, id)).await.unwrap();
     let kyc = |on: bool| require_identification(&world, on);
@@ -249,7 +224,7 @@ async fn identity_checks_hold_payments_up_and_lose_nothing() {
     kyc(false);
     bob.run_pending().await.unwrap();
     assert_eq!(available(&bob), amount("KUDOS:1.9"));
-    let asked = uri(&bob, row(&bob, "request").id.unwrap());
+    let asked = uri(&bob, latest(&bob, "request").id.unwrap());
     accept(&alice, &asked).await;
     kyc(true);
     let report = bob.run_pending().await.unwrap();

@@ -7,22 +7,12 @@ use batzen_testkit::world::{check_history, check_settled, kill_at_every_point};
 
 /// The script. Each part is skipped if an earlier run got that far, as people would do.
 async fn live(alice: &Wallet, bob: &Wallet) -> Result<(), WalletError> {
-    for wallet in [alice, bob] {
-        wallet.run_pending().await?;
-        if wallet.with_state(|state| state.exchanges.is_empty()) {
-            wallet.add_exchange(EXCHANGE).await?;
-        }
-        wallet.accept_terms(EXCHANGE)?;
-    }
+    resume_with(alice, "KUDOS:6.1").await?;
+    resume(bob).await?;
     let find = |wallet: &Wallet, kind: &str, summary: &str| {
         let rows = wallet.transactions(false).unwrap();
         rows.into_iter().find(|row| row.kind == kind && row.description.contains(summary))
     };
-    if find(alice, "withdrawal", "").is_none() {
-        let sum = amount("KUDOS:6.1");
-        let id = alice.withdraw_from_bank(BANK, "alice", "pw", sum, None, CipherChoice::Any).await?;
-        alice.finish(id).await?;
-    }
     let named = |sum: &str, summary: &str| PeerRequest { summary: summary.to_owned(), ..of(sum) };
     // Sent and accepted.
     if find(alice, "send", "gift").is_none() {

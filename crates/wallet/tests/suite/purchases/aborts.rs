@@ -2,14 +2,13 @@
 
 use super::*;
 use batzen_testkit::world::{kill_at_every_point, open_wallet};
-use batzen_wallet::core::http::HttpResponse;
 
 /// An order of which the shop has deposited a part of the coins. Returns the operation.
 async fn half_paid(wallet: &Wallet, shop: &Shop, id: &str) -> u64 {
     let uri = order(shop, id, "KUDOS:8.5").await;
     shop.set_stop_after(Some(1));
     buy(wallet, &uri).await.unwrap_err();
-    assert!(deposited(shop, id) > 0 && !is_paid(shop, id));
+    assert!(shop.deposited(id) > 0 && !shop.is_paid(id));
     shop.set_stop_after(None);
     wallet.pending().iter().find(|operation| operation.kind == "payment").unwrap().id
 }
@@ -20,16 +19,14 @@ fn answer_aborts(shop: &Shop, mut change: impl FnMut(&mut Value) + Send + 'stati
         if !request.url.ends_with("/abort") || answer.status != 200 {
             return answer;
         }
-        let mut body: Value = serde_json::from_slice(&answer.body).unwrap();
-        change(&mut body["refunds"]);
-        HttpResponse { body: serde_json::to_vec(&body).unwrap(), ..answer }
+        altered(answer, |body| change(&mut body["refunds"]))
     });
 }
 
 #[tokio::test]
 async fn the_shop_gives_back_what_it_has_deposited() {
     let world = World::new().await;
-    let alice = customer(&world, 1, "KUDOS:10").await;
+    let alice = filled(&world, 1, "KUDOS:10", CipherChoice::Any).await;
     let before = available(&alice);
     let shop = Shop::open(&world).await;
     let id = half_paid(&alice, &shop, "chair").await;
@@ -38,10 +35,10 @@ async fn the_shop_gives_back_what_it_has_deposited() {
     let failed = row(&alice, id);
     assert_eq!(failed.status, Status::Failed);
     assert_eq!(failed.message.as_deref(), Some("given up by you"));
-    assert_eq!(paid(&failed), deposited(&shop, "chair"), "only what the shop had");
-    let refund = alice.transactions(false).unwrap().into_iter().find(|row| row.kind == "refund").unwrap();
+    assert_eq!(paid(&failed), shop.deposited("chair"), "only what the shop had");
+    let refund = latest(&alice, "refund");
     assert_eq!((refund.status, refund.coins), (Status::Done, 1));
-    assert_eq!(refund.amount.money.units() as i128, deposited(&shop, "chair"));
+    assert_eq!(refund.amount.money.units() as i128, shop.deposited("chair"));
     assert!(available(&alice).money.units() + 50_000_000 > before.money.units(), "only fees are gone");
     for error in [alice.abort_purchase(id).await.unwrap_err(), alice.pick_up_refunds(id).await.unwrap_err()] {
         let text = error.to_string();
@@ -54,9 +51,7 @@ async fn the_shop_gives_back_what_it_has_deposited() {
 /// Offers expire, and money runs short: the wallet gives up by itself.
 #[tokio::test]
 async fn a_refused_payment_is_given_up_without_being_asked() {
-    let world = World::new().await;
-    let alice = customer(&world, 1, "KUDOS:10").await;
-    let shop = Shop::open(&world).await;
+    let (world, alice, shop) = visit("KUDOS:10").await;
     let id = half_paid(&alice, &shop, "chair").await;
     world.set_time(START.saturating_add(Duration::from_days(2))).await;
     settle(&alice).await;
@@ -70,17 +65,14 @@ async fn a_refused_payment_is_given_up_without_being_asked() {
 
 #[tokio::test]
 async fn a_copy_of_the_wallet_may_have_spent_the_rest() {
-    let world = World::new().await;
-    let alice = customer(&world, 1, "KUDOS:13").await;
-    let shop = Shop::open(&world).await;
-    let copy = Wallet::in_memory_with(world.options(2));
-    copy.import(alice.export()).unwrap();
+    let (world, alice, shop) = visit("KUDOS:13").await;
+    let copy = copy_of(&alice, &world, 2);
     buy(&copy, &order(&shop, "first", "KUDOS:3.5").await).await.unwrap();
     let error = buy(&alice, &order(&shop, "second", "KUDOS:12").await).await.unwrap_err();
     assert!(error.to_string().contains("not enough money"), "{error}");
     settle(&alice).await;
-    assert!(!is_paid(&shop, "second"));
-    if deposited(&shop, "second") > 0 {
+    assert!(!shop.is_paid("second"));
+    if shop.deposited("second") > 0 {
         let kinds: Vec<_> = alice.transactions(false).unwrap().iter().map(|row| row.kind).collect();
         assert!(kinds.contains(&"refund"), "{kinds:?}");
     }
@@ -90,15 +82,13 @@ async fn a_copy_of_the_wallet_may_have_spent_the_rest() {
 
 #[tokio::test]
 async fn a_paid_order_is_not_given_up() {
-    let world = World::new().await;
-    let alice = customer(&world, 1, "KUDOS:10").await;
-    let shop = Shop::open(&world).await;
+    let (world, alice, shop) = visit("KUDOS:10").await;
     let uri = order(&shop, "chair", "KUDOS:3").await;
     // The receipt is lost.
     shop.lie(|request, answer| if request.url.ends_with("/pay") { with_status(answer, 502) } else { answer });
     buy(&alice, &uri).await.unwrap_err();
     shop.be_honest();
-    assert!(is_paid(&shop, "chair"));
+    assert!(shop.is_paid("chair"));
     let id = alice.pending()[0].id;
     alice.abort_purchase(id).await.unwrap();
     let done = row(&alice, id);
@@ -113,9 +103,7 @@ async fn a_paid_order_is_not_given_up() {
 /// An exchange that does not answer the shop is asked again, and then the wallet knows the rest.
 #[tokio::test]
 async fn coins_without_answer_are_asked_for_again() {
-    let world = World::new().await;
-    let alice = customer(&world, 1, "KUDOS:10").await;
-    let shop = Shop::open(&world).await;
+    let (world, alice, shop) = visit("KUDOS:10").await;
     let id = half_paid(&alice, &shop, "chair").await;
     shop.set_exchange_away(true);
     let error = alice.abort_purchase(id).await.unwrap_err();
@@ -141,11 +129,9 @@ async fn coins_without_answer_are_asked_for_again() {
 /// Shops that claim to have deposited nothing are found out by the exchange, and can be asked again.
 #[tokio::test]
 async fn shops_cannot_keep_what_they_deny() {
-    let world = World::new().await;
-    let alice = customer(&world, 1, "KUDOS:10").await;
-    let shop = Shop::open(&world).await;
+    let (world, alice, shop) = visit("KUDOS:10").await;
     let id = half_paid(&alice, &shop, "chair").await;
-    let taken = deposited(&shop, "chair");
+    let taken = shop.deposited("chair");
     // The shop keeps the money: it does not even ask the exchange.
     world.network.answer_instead(|request| {
         let path = request.url.strip_prefix(MERCHANT)?;
@@ -191,11 +177,9 @@ async fn false_answers_to_an_abort_change_nothing() {
         (|refunds| drop(refunds.as_array_mut().unwrap().pop()), "answers for"),
     ];
     for (forge, reason) in cases {
-        let world = World::new().await;
-        let alice = customer(&world, 1, "KUDOS:10").await;
-        let shop = Shop::open(&world).await;
+        let (world, alice, shop) = visit("KUDOS:10").await;
         let id = half_paid(&alice, &shop, "chair").await;
-        let before = alice.balance().unwrap()[0].available;
+        let before = available(&alice);
         answer_aborts(&shop, forge);
         let error = alice.abort_purchase(id).await.unwrap_err().to_string();
         assert!(error.contains(reason), "{error}");
@@ -210,17 +194,7 @@ async fn false_answers_to_an_abort_change_nothing() {
 }
 
 async fn live(alice: &Wallet, shop: &Shop) -> Result<(), WalletError> {
-    alice.run_pending().await?;
-    if alice.with_state(|state| state.exchanges.is_empty()) {
-        alice.add_exchange(EXCHANGE).await?;
-    }
-    alice.accept_terms(EXCHANGE)?;
-    if alice.transactions(false)?.iter().all(|row| row.kind != "withdrawal") {
-        let id = alice
-            .withdraw_from_bank(BANK, "alice", "pw", amount("KUDOS:10"), None, CipherChoice::Any)
-            .await?;
-        alice.finish(id).await?;
-    }
+    resume_with(alice, "KUDOS:10").await?;
     if alice.transactions(false)?.iter().all(|row| row.kind != "payment") {
         // The shop's exchange fails after the first coin.
         let _ = buy(alice, &shop.uri("chair", "")).await;
@@ -250,7 +224,7 @@ async fn a_kill_at_any_point_of_an_abort_loses_nothing() {
         assert!(alice.pending().is_empty(), "{context}: {:?}", alice.pending());
         let rows = alice.transactions(false).unwrap();
         let failed = rows.iter().find(|row| row.kind == "payment").unwrap();
-        assert_eq!((failed.status, paid(failed)), (Status::Failed, deposited(shop, "chair")));
+        assert_eq!((failed.status, paid(failed)), (Status::Failed, shop.deposited("chair")));
         check_books(world, &[&alice]);
         check_no_loss(&alice);
     });

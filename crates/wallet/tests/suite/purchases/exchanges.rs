@@ -33,7 +33,7 @@ fn check_both(world: &World, second: &Site, wallet: &Wallet) {
 #[tokio::test]
 async fn coins_of_two_exchanges_pay_if_one_does_not_suffice() {
     let world = World::new().await;
-    let alice = customer(&world, 1, "KUDOS:5").await;
+    let alice = filled(&world, 1, "KUDOS:5", CipherChoice::Any).await;
     let other = second(&world, 7).await;
     withdraw(&world, &alice, &other, "KUDOS:4").await;
     let shop = Shop::open_for_both(&world, &other).await;
@@ -42,21 +42,22 @@ async fn coins_of_two_exchanges_pay_if_one_does_not_suffice() {
     assert_eq!(alice.purchase_receipt(id).unwrap().exchanges.len(), 1);
     settle(&alice).await;
 
-    let uri = order_with(&shop, "chair", "KUDOS:6.5", |contract| {
-        contract["max_fee"] = json!("KUDOS:0");
-        contract["max_wire_fee"] = json!("KUDOS:0.03");
-        contract["wire_fee_amortization"] = json!(2);
-    })
-    .await;
+    let uri = shop
+        .order("chair", "KUDOS:6.5", |contract| {
+            contract["max_fee"] = json!("KUDOS:0");
+            contract["max_wire_fee"] = json!("KUDOS:0.03");
+            contract["wire_fee_amortization"] = json!(2);
+        })
+        .await;
     let id = buy(&alice, &uri).await.unwrap();
-    assert!(is_paid(&shop, "chair"));
+    assert!(shop.is_paid("chair"));
     let receipt = alice.purchase_receipt(id).unwrap();
     assert_eq!(receipt.exchanges, [EXCHANGE, SECOND]);
     // Wire fees of 0.02 and 0.07, of which the shop bears 0.03 and half of the rest.
     let deposit_fees: i128 = shop.deposits("chair").iter().map(|row| row.deposit_fee.units() as i128).sum();
     let fees = receipt.fees.money.units() as i128;
     assert!(fees >= deposit_fees + 3_000_000, "{fees} {deposit_fees}");
-    assert_eq!(paid(&row(&alice, id)), deposited(&shop, "chair"));
+    assert_eq!(paid(&row(&alice, id)), shop.deposited("chair"));
     settle(&alice).await;
     check_both(&world, &other, &alice);
 
@@ -71,7 +72,7 @@ async fn coins_of_two_exchanges_pay_if_one_does_not_suffice() {
 #[tokio::test]
 async fn what_two_exchanges_cannot_pay_is_refused_at_once() {
     let world = World::new().await;
-    let alice = customer(&world, 1, "KUDOS:3").await;
+    let alice = filled(&world, 1, "KUDOS:3", CipherChoice::Any).await;
     let other = second(&world, 2).await;
     withdraw(&world, &alice, &other, "KUDOS:2").await;
     let shop = Shop::open_for_both(&world, &other).await;
@@ -91,9 +92,8 @@ async fn what_two_exchanges_cannot_pay_is_refused_at_once() {
 #[tokio::test]
 async fn coins_that_are_spent_are_replaced_by_those_of_another_exchange() {
     let world = World::new().await;
-    let alice = customer(&world, 1, "KUDOS:8.5").await;
-    let copy = Wallet::in_memory_with(world.options(2));
-    copy.import(alice.export()).unwrap();
+    let alice = filled(&world, 1, "KUDOS:8.5", CipherChoice::Any).await;
+    let copy = copy_of(&alice, &world, 2);
     let other = second(&world, 2).await;
     withdraw(&world, &alice, &other, "KUDOS:9").await;
     let shop = Shop::open_for_both(&world, &other).await;
@@ -101,9 +101,9 @@ async fn coins_that_are_spent_are_replaced_by_those_of_another_exchange() {
     // Only the first exchange has enough small coins; the copy has spent the large one.
     let uri = order(&shop, "second", "KUDOS:8.3").await;
     let id = buy(&alice, &uri).await.unwrap();
-    assert!(is_paid(&shop, "second"));
+    assert!(shop.is_paid("second"));
     settle(&alice).await;
-    assert_eq!(paid(&row(&alice, id)), deposited(&shop, "second"));
+    assert_eq!(paid(&row(&alice, id)), shop.deposited("second"));
     assert!(alice.purchase_receipt(id).unwrap().exchanges.contains(&SECOND.to_owned()));
     assert!(alice.evidence().is_empty());
     check_history(&alice);
@@ -112,7 +112,7 @@ async fn coins_that_are_spent_are_replaced_by_those_of_another_exchange() {
 #[tokio::test]
 async fn a_purchase_at_two_exchanges_is_given_up() {
     let world = World::new().await;
-    let alice = customer(&world, 1, "KUDOS:5").await;
+    let alice = filled(&world, 1, "KUDOS:5", CipherChoice::Any).await;
     let other = second(&world, 2).await;
     withdraw(&world, &alice, &other, "KUDOS:5").await;
     let shop = Shop::open_for_both(&world, &other).await;
@@ -164,22 +164,23 @@ async fn the_wallet_and_the_shop_agree_about_every_price() {
     {
         for price in [250, 405, 493, 497, 500, 505, 512, 530, 540, 545, 550, 560] {
             let world = World::with(Terms { fee_wire: wires.0, ..Terms::default() }).await;
-            let alice = customer(&world, 100 * n as u64 + price, "KUDOS:3.3").await;
+            let alice = filled(&world, 100 * n as u64 + price, "KUDOS:3.3", CipherChoice::Any).await;
             let other = second(&world, wires.1).await;
             withdraw(&world, &alice, &other, "KUDOS:2.4").await;
             let shop = Shop::open_for_both(&world, &other).await;
             let money = |cents: u64| format!("KUDOS:{}.{:02}", cents / 100, cents % 100);
-            let uri = order_with(&shop, "thing", &money(price), |contract| {
-                contract["max_fee"] = json!(money(max_fee));
-                contract["max_wire_fee"] = json!(money(max_wire));
-                contract["wire_fee_amortization"] = json!(amortization);
-            })
-            .await;
+            let uri = shop
+                .order("thing", &money(price), |contract| {
+                    contract["max_fee"] = json!(money(max_fee));
+                    contract["max_wire_fee"] = json!(money(max_wire));
+                    contract["wire_fee_amortization"] = json!(amortization);
+                })
+                .await;
             let cents = |n: u64| i128::from(n) * 1_000_000;
             let best = best(&world, &other, &alice, (cents(max_fee), cents(max_wire), amortization));
             let context = format!("case {n}, price {price}, best {best}");
             match buy(&alice, &uri).await {
-                Ok(_) => assert!(is_paid(&shop, "thing") && cents(price) <= best, "{context}"),
+                Ok(_) => assert!(shop.is_paid("thing") && cents(price) <= best, "{context}"),
                 Err(error) => {
                     assert!(matches!(error, WalletError::Core(_)), "{context}: {error}");
                     assert!(cents(price) > best, "{context}: {error}");

@@ -22,16 +22,17 @@ async fn the_customer_pays_what_the_merchant_does_not_bear() {
         (1, 10, 0, 0, Some(-7), 11),
     ] {
         let world = World::with(Terms { fee_deposit, fee_wire, ..Terms::default() }).await;
-        let alice = customer(&world, 1, "KUDOS:5.5").await;
+        let alice = filled(&world, 1, "KUDOS:5.5", CipherChoice::Any).await;
         let shop = Shop::open(&world).await;
-        let uri = order_with(&shop, "coffee", "KUDOS:1", |contract| {
-            contract["max_fee"] = json!(cents(max_fee));
-            contract["max_wire_fee"] = json!(cents(max_wire_fee));
-            if let Some(n) = amortization.filter(|n: &i64| *n > 0) {
-                contract["wire_fee_amortization"] = json!(n);
-            }
-        })
-        .await;
+        let uri = shop
+            .order("coffee", "KUDOS:1", |contract| {
+                contract["max_fee"] = json!(cents(max_fee));
+                contract["max_wire_fee"] = json!(cents(max_wire_fee));
+                if let Some(n) = amortization.filter(|n: &i64| *n > 0) {
+                    contract["wire_fee_amortization"] = json!(n);
+                }
+            })
+            .await;
         let is_strange = amortization.is_none_or(|n| n < 1);
         if is_strange {
             // No backend makes such a contract.
@@ -41,7 +42,7 @@ async fn the_customer_pays_what_the_merchant_does_not_bear() {
             });
         }
         let bought = buy(&alice, &uri).await;
-        assert_eq!((bought.is_ok(), is_paid(&shop, "coffee")), (!is_strange, !is_strange), "{bought:?}");
+        assert_eq!((bought.is_ok(), shop.is_paid("coffee")), (!is_strange, !is_strange), "{bought:?}");
         let rows = alice.transactions(false).unwrap();
         let paid = rows.into_iter().find(|row| row.kind == "payment").unwrap();
         // Fees may need a further coin, and that coin's fee.
@@ -68,9 +69,9 @@ proptest! {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let world = World::with(Terms { fee_deposit, fee_wire, ..Terms::default() }).await;
-            let alice = customer(&world, seed, "KUDOS:13.37").await;
+            let alice = filled(&world, seed, "KUDOS:13.37", CipherChoice::Any).await;
             let shop = Shop::open(&world).await;
-            let uri = order_with(&shop, "coffee", &cents(price), |contract| {
+            let uri = shop.order("coffee", &cents(price), |contract| {
                 contract["max_fee"] = json!(cents(max_fee));
                 contract["max_wire_fee"] = json!(cents(max_wire_fee));
                 contract["wire_fee_amortization"] = json!(amortization);

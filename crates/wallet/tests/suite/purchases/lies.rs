@@ -1,33 +1,16 @@
 //! Merchants that lie are refused, and keep nothing that they are not owed.
 
 use batzen_crypto::EddsaSignature;
-use batzen_wallet::core::http::HttpResponse;
 
 use super::*;
 
 /// Changes the body of an answer.
 type Lie = fn(&mut Value);
 
-/// Changes the JSON body of an answer.
-fn altered(answer: HttpResponse, change: impl FnOnce(&mut Value)) -> HttpResponse {
-    let mut body: Value = serde_json::from_slice(&answer.body).unwrap();
-    change(&mut body);
-    HttpResponse { body: serde_json::to_vec(&body).unwrap(), ..answer }
-}
-
-/// Lies about every answer to a request whose URL ends so.
-fn lie(shop: &Shop, end: &'static str, mut change: impl FnMut(&mut Value) + Send + 'static) {
-    shop.lie(
-        move |request, answer| {
-            if request.url.ends_with(end) { altered(answer, &mut change) } else { answer }
-        },
-    );
-}
-
 #[tokio::test]
 async fn false_contracts_are_refused() {
     let world = World::new().await;
-    let alice = customer(&world, 1, "KUDOS:5").await;
+    let alice = filled(&world, 1, "KUDOS:5", CipherChoice::Any).await;
     let before = alice.balance().unwrap();
     let shop = Shop::open(&world).await;
     // Altered after the merchant signed.
@@ -103,9 +86,7 @@ async fn false_contracts_are_refused() {
 
 #[tokio::test]
 async fn a_backend_of_another_version_is_refused() {
-    let world = World::new().await;
-    let alice = customer(&world, 1, "KUDOS:5").await;
-    let shop = Shop::open(&world).await;
+    let (_world, alice, shop) = visit("KUDOS:5").await;
     let uri = order(&shop, "coffee", "KUDOS:1").await;
     lie(&shop, "config", |body| body["version"] = json!("17:0:3"));
     let error = buy(&alice, &uri).await.unwrap_err().to_string();
@@ -115,9 +96,7 @@ async fn a_backend_of_another_version_is_refused() {
 
 #[tokio::test]
 async fn a_false_receipt_is_kept_as_evidence_and_asked_for_again() {
-    let world = World::new().await;
-    let alice = customer(&world, 1, "KUDOS:5").await;
-    let shop = Shop::open(&world).await;
+    let (world, alice, shop) = visit("KUDOS:5").await;
     let uri = order(&shop, "coffee", "KUDOS:1").await;
     lie(&shop, "pay", |body| body["sig"] = json!(EddsaSignature::ZERO));
     let error = buy(&alice, &uri).await.unwrap_err();
@@ -158,7 +137,7 @@ async fn a_spent_coin_must_be_proved() {
         (json!({ "exchange_reply": { "code": 1012, "coin_pub": strange } }), "not in the request"),
     ] {
         let world = World::new().await;
-        let alice = customer(&world, 1, "KUDOS:5").await;
+        let alice = filled(&world, 1, "KUDOS:5", CipherChoice::Any).await;
         let total = alice.balance().unwrap()[0].total;
         let shop = Shop::open(&world).await;
         let uri = order(&shop, "coffee", "KUDOS:1").await;
@@ -172,7 +151,7 @@ async fn a_spent_coin_must_be_proved() {
         shop.be_honest();
         alice.retry_disputed().unwrap();
         settle(&alice).await;
-        assert!(is_paid(&shop, "coffee"));
+        assert!(shop.is_paid("coffee"));
         check_books(&world, &[&alice]);
     }
 }
@@ -189,9 +168,7 @@ async fn other_refusals_are_shown_and_the_purchase_stays_open() {
         (500, json!({ "code": 2158 })),
         (504, json!({})),
     ] {
-        let world = World::new().await;
-        let alice = customer(&world, 1, "KUDOS:5").await;
-        let shop = Shop::open(&world).await;
+        let (world, alice, shop) = visit("KUDOS:5").await;
         let uri = order(&shop, "coffee", "KUDOS:1").await;
         let bytes = serde_json::to_vec(&body).unwrap();
         shop.lie(move |request, honest| {
@@ -217,13 +194,10 @@ async fn other_refusals_are_shown_and_the_purchase_stays_open() {
 /// An order that was paid with other coins cannot be paid.
 #[tokio::test]
 async fn an_order_paid_by_a_copy_of_the_wallet_is_not_paid_again() {
-    let world = World::new().await;
-    let alice = customer(&world, 1, "KUDOS:20").await;
-    let shop = Shop::open(&world).await;
+    let (world, alice, shop) = visit("KUDOS:20").await;
     let uri = order(&shop, "coffee", "KUDOS:1").await;
     alice.inspect_purchase(&uri).await.unwrap();
-    let copy = Wallet::in_memory_with(world.options(2));
-    copy.import(alice.export()).unwrap();
+    let copy = copy_of(&alice, &world, 2);
     let spent = buy(&copy, &order(&shop, "other", "KUDOS:1").await).await.unwrap();
     settle(&copy).await;
     assert_eq!(row(&copy, spent).status, Status::Done);

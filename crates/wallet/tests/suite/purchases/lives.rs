@@ -23,7 +23,7 @@ struct Life {
 impl Life {
     async fn new(seed: u64) -> Self {
         let world = World::new().await;
-        let alice = customer(&world, seed, "KUDOS:20").await;
+        let alice = filled(&world, seed, "KUDOS:20", CipherChoice::Any).await;
         let shop = Shop::open(&world).await;
         Self { world, shop, alice, dice: SeededEntropy::new(1000 + seed), orders: 0, seconds: 0 }
     }
@@ -44,12 +44,14 @@ impl Life {
         self.orders += 1;
         let price = self.cents(400);
         let is_promised = self.dice.below(3) == 0;
-        let uri = order_with(&self.shop, &id, &price, |contract| {
-            if is_promised {
-                contract["auto_refund"] = json!({ "d_us": 3_600_000_000_u64 });
-            }
-        })
-        .await;
+        let uri = self
+            .shop
+            .order(&id, &price, |contract| {
+                if is_promised {
+                    contract["auto_refund"] = json!({ "d_us": 3_600_000_000_u64 });
+                }
+            })
+            .await;
         let _ = buy(&self.alice, &uri).await;
     }
 

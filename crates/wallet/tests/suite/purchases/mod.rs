@@ -10,36 +10,28 @@ mod restarts;
 mod tips;
 
 use batzen_crypto::EddsaPrivateKey;
-use batzen_protocol::{Amount, Duration};
+use batzen_protocol::Duration;
 use batzen_testkit::world::{
-    Ages, BANK, EXCHANGE, MERCHANT, START, Shop, Terms, World, amount, check_books, check_history,
-    check_no_loss, with_status,
+    Ages, EXCHANGE, MERCHANT, START, Shop, Terms, World, amount, check_books, check_history, check_no_loss,
+    with_status,
 };
-use batzen_wallet::{
-    CipherChoice, CoinWish, DepositAmount, RunUntil, Status, Transaction, Wallet, WalletError,
-};
+use batzen_wallet::core::http::HttpResponse;
+use batzen_wallet::{CipherChoice, CoinWish, DepositAmount, Status, Transaction, Wallet, WalletError};
 use serde_json::{Value, json};
 
-const PAYTO: &str = "payto://x-taler-bank/bank.test/alice?receiver-name=alice";
+use crate::common::{
+    PAYTO, available, begin, copy_of, empty, fill, filled, join, latest, resume, resume_with, settle,
+    settle_without_loss,
+};
 
 /// Changes a contract before it is signed.
 type Change = Box<dyn FnMut(&mut Value) + Send>;
 
-/// A wallet with this much money.
-async fn customer(world: &World, seed: u64, sum: &str) -> Wallet {
-    let wallet = Wallet::in_memory_with(world.options(seed));
-    wallet.add_exchange(EXCHANGE).await.unwrap();
-    wallet.accept_terms(EXCHANGE).unwrap();
-    let name = format!("customer{seed}");
-    let id =
-        wallet.withdraw_from_bank(BANK, &name, "pw", amount(sum), None, CipherChoice::Any).await.unwrap();
-    wallet.finish(id).await.unwrap();
-    wallet
-}
-
-/// An order with changed members. Returns its URI.
-async fn order_with(shop: &Shop, id: &str, sum: &str, change: impl FnOnce(&mut Value)) -> String {
-    shop.order(id, sum, change).await
+/// A world with a wallet that has this much money, and a shop.
+async fn visit(sum: &str) -> (World, Wallet, Shop) {
+    let (world, alice) = begin(sum, CipherChoice::Any).await;
+    let shop = Shop::open(&world).await;
+    (world, alice, shop)
 }
 
 async fn order(shop: &Shop, id: &str, sum: &str) -> String {
@@ -55,27 +47,25 @@ fn row(wallet: &Wallet, id: u64) -> Transaction {
     wallet.transaction(id).unwrap()
 }
 
-fn available(wallet: &Wallet) -> Amount {
-    wallet.balance().unwrap()[0].available
-}
-
-async fn settle(wallet: &Wallet) {
-    let report = wallet.run(RunUntil::Finished(Some(std::time::Duration::from_secs(20)))).await.unwrap();
-    assert!(report.pending.is_empty(), "{:#?}", report.pending);
-}
-
-fn is_paid(shop: &Shop, id: &str) -> bool {
-    shop.is_paid(id)
-}
-
-/// Returns the sum that the exchange has taken from coins for an order, in units.
-fn deposited(shop: &Shop, id: &str) -> i128 {
-    shop.deposited(id)
-}
-
 /// Returns the sum that a row of the history reports as paid, in units.
 fn paid(row: &Transaction) -> i128 {
     amount(row.effect.trim_start_matches('-')).money.units() as i128
+}
+
+/// Changes the JSON body of an answer.
+fn altered(answer: HttpResponse, change: impl FnOnce(&mut Value)) -> HttpResponse {
+    let mut body: Value = serde_json::from_slice(&answer.body).unwrap();
+    change(&mut body);
+    HttpResponse { body: serde_json::to_vec(&body).unwrap(), ..answer }
+}
+
+/// Lies about every answer to a request whose URL ends so.
+fn lie(shop: &Shop, end: &'static str, mut change: impl FnMut(&mut Value) + Send + 'static) {
+    shop.lie(
+        move |request, answer| {
+            if request.url.ends_with(end) { altered(answer, &mut change) } else { answer }
+        },
+    );
 }
 
 fn sessions(shop: &Shop, id: &str) -> Vec<&'static str> {
@@ -84,9 +74,7 @@ fn sessions(shop: &Shop, id: &str) -> Vec<&'static str> {
 
 #[tokio::test]
 async fn an_order_is_claimed_shown_paid_and_receipted() {
-    let world = World::new().await;
-    let alice = customer(&world, 1, "KUDOS:10").await;
-    let shop = Shop::open(&world).await;
+    let (world, alice, shop) = visit("KUDOS:10").await;
     let uri = order(&shop, "coffee", "KUDOS:2.5").await;
     let offer = alice.inspect_purchase(&uri).await.unwrap();
     let terms = offer.terms();
@@ -102,7 +90,7 @@ async fn an_order_is_claimed_shown_paid_and_receipted() {
     );
 
     let id = alice.pay_purchase(&offer).await.unwrap();
-    assert!(is_paid(&shop, "coffee"));
+    assert!(shop.is_paid("coffee"));
     settle(&alice).await;
     let paid = row(&alice, id);
     assert_eq!((paid.kind, paid.status, paid.amount), ("payment", Status::Done, amount("KUDOS:2.5")));
@@ -118,7 +106,7 @@ async fn an_order_is_claimed_shown_paid_and_receipted() {
     // The order is not paid again, and nobody else can claim it.
     assert_eq!(buy(&alice, &uri).await.unwrap(), id);
     assert_eq!(shop.pays(), 1);
-    let bob = customer(&world, 2, "KUDOS:10").await;
+    let bob = filled(&world, 2, "KUDOS:10", CipherChoice::Any).await;
     let error = buy(&bob, &uri).await.unwrap_err().to_string();
     assert!(error.contains("another wallet has claimed this order"), "{error}");
     check_books(&world, &[&alice, &bob]);
@@ -134,11 +122,8 @@ async fn orders_and_purchases_survive_a_restart_and_a_backup() {
     let (uri, later) = (order(&shop, "coffee", "KUDOS:1").await, order(&shop, "tea", "KUDOS:1").await);
     let id = {
         let alice = Wallet::open_with(&path, world.options(1)).unwrap();
-        alice.add_exchange(EXCHANGE).await.unwrap();
-        alice.accept_terms(EXCHANGE).unwrap();
-        let sum = amount("KUDOS:5");
-        let id = alice.withdraw_from_bank(BANK, "alice", "pw", sum, None, CipherChoice::Any).await.unwrap();
-        alice.finish(id).await.unwrap();
+        join(&alice).await;
+        fill(&alice, "KUDOS:5", CipherChoice::Any).await;
         let id = buy(&alice, &uri).await.unwrap();
         alice.inspect_purchase(&later).await.unwrap();
         id
@@ -153,22 +138,23 @@ async fn orders_and_purchases_survive_a_restart_and_a_backup() {
     copy.run_pending().await.unwrap();
     // The claim's key was saved, so the copy can pay the other order.
     buy(&copy, &later).await.unwrap();
-    assert!(is_paid(&shop, "tea"));
+    assert!(shop.is_paid("tea"));
 }
 
 #[tokio::test]
 async fn a_free_order_needs_no_coins() {
     let world = World::new().await;
     let shop = Shop::open(&world).await;
-    let uri = order_with(&shop, "flyer", "KUDOS:0", |contract| {
-        contract["max_fee"] = json!("KUDOS:0");
-        contract["max_wire_fee"] = json!("KUDOS:0");
-    })
-    .await;
+    let uri = shop
+        .order("flyer", "KUDOS:0", |contract| {
+            contract["max_fee"] = json!("KUDOS:0");
+            contract["max_wire_fee"] = json!("KUDOS:0");
+        })
+        .await;
     // Not even an exchange that it knows.
     let alice = Wallet::in_memory_with(world.options(1));
     let id = buy(&alice, &uri).await.unwrap();
-    assert!(is_paid(&shop, "flyer"));
+    assert!(shop.is_paid("flyer"));
     let paid = row(&alice, id);
     assert_eq!((paid.status, paid.coins, paid.effect.as_str()), (Status::Done, 0, "+KUDOS:0"));
     check_books(&world, &[&alice]);
@@ -176,9 +162,7 @@ async fn a_free_order_needs_no_coins() {
 
 #[tokio::test]
 async fn what_cannot_be_paid_is_refused_before_anything_is_sent() {
-    let world = World::new().await;
-    let alice = customer(&world, 1, "KUDOS:3").await;
-    let shop = Shop::open(&world).await;
+    let (world, alice, shop) = visit("KUDOS:3").await;
     let never_mind = |_: &mut Value| {};
     let strange = EddsaPrivateKey::generate().public_key();
     let cases: Vec<(&str, &str, Change, &str)> = vec![
@@ -233,33 +217,32 @@ async fn what_cannot_be_paid_is_refused_before_anything_is_sent() {
 
 #[tokio::test]
 async fn a_receipt_is_shown_again_in_another_session() {
-    let world = World::new().await;
-    let alice = customer(&world, 1, "KUDOS:10").await;
-    let shop = Shop::open(&world).await;
+    let (world, alice, shop) = visit("KUDOS:10").await;
     let page = |contract: &mut Value| {
         contract["fulfillment_url"] = json!("https://shop.test/article");
         contract["summary"] = json!("an article");
     };
-    order_with(&shop, "article", "KUDOS:1", page).await;
+    shop.order("article", "KUDOS:1", page).await;
     let id = buy(&alice, &shop.uri("article", "A")).await.unwrap();
     assert_eq!(sessions(&shop, "article"), ["A"]);
     // The same order in another browser.
     assert_eq!(buy(&alice, &shop.uri("article", "B")).await.unwrap(), id);
     assert_eq!(sessions(&shop, "article"), ["A", "B"]);
     // Another order of the same page.
-    order_with(&shop, "again", "KUDOS:1", page).await;
+    shop.order("again", "KUDOS:1", page).await;
     let offer = alice.inspect_purchase(&shop.uri("again", "C")).await.unwrap();
     assert_eq!((offer.known, offer.paid_before, offer.is_new()), (None, Some(id), false));
     assert_eq!(alice.pay_purchase(&offer).await.unwrap(), id);
     assert_eq!(sessions(&shop, "article"), ["A", "B", "C"]);
-    assert!(!is_paid(&shop, "again"));
+    assert!(!shop.is_paid("again"));
     assert_eq!(shop.pays(), 1);
     // Something else, with the same page of thanks.
-    let uri = order_with(&shop, "other", "KUDOS:1", |contract| {
-        page(contract);
-        contract["summary"] = json!("another article");
-    })
-    .await;
+    let uri = shop
+        .order("other", "KUDOS:1", |contract| {
+            page(contract);
+            contract["summary"] = json!("another article");
+        })
+        .await;
     assert!(alice.inspect_purchase(&uri).await.unwrap().is_new());
     // Only 204 counts.
     shop.lie(|_, answer| with_status(answer, 200));
@@ -270,39 +253,34 @@ async fn a_receipt_is_shown_again_in_another_session() {
     for id in ["one", "two"] {
         let note =
             |contract: &mut Value| contract["fulfillment_url"] = json!("taler://fulfillment-success/thanks");
-        let uri = order_with(&shop, id, "KUDOS:0.5", note).await;
+        let uri = shop.order(id, "KUDOS:0.5", note).await;
         buy(&alice, &uri).await.unwrap();
-        assert!(is_paid(&shop, id));
+        assert!(shop.is_paid(id));
     }
-    settle(&alice).await;
-    check_books(&world, &[&alice]);
-    check_no_loss(&alice);
+    settle_without_loss(&world, &alice).await;
 }
 
 #[tokio::test]
 async fn ages_are_proved_only_where_they_are_required() {
     let world = World::with(Terms { ages: Ages::Beside, ..Terms::default() }).await;
-    let child = Wallet::in_memory_with(world.options(1));
-    child.add_exchange(EXCHANGE).await.unwrap();
-    child.accept_terms(EXCHANGE).unwrap();
     let wish = CoinWish { cipher: CipherChoice::Any, age_limit: Some(14) };
-    let id = child.withdraw_from_bank(BANK, "child", "pw", amount("KUDOS:5"), None, wish).await.unwrap();
-    child.finish(id).await.unwrap();
+    let child = filled(&world, 1, "KUDOS:5", wish).await;
     let shop = Shop::open(&world).await;
     for (id, age, may) in [("sweets", 0, true), ("book", 12, true), ("film", 15, true), ("wine", 16, false)] {
-        let uri = order_with(&shop, id, "KUDOS:1", |contract| {
-            if age > 0 {
-                contract["minimum_age"] = json!(age);
-            }
-        })
-        .await;
+        let uri = shop
+            .order(id, "KUDOS:1", |contract| {
+                if age > 0 {
+                    contract["minimum_age"] = json!(age);
+                }
+            })
+            .await;
         match buy(&child, &uri).await {
             Ok(_) => assert!(may, "{id}"),
             Err(error) => {
                 assert!(!may && error.to_string().contains("for people of 16 or more"), "{id}: {error}");
             }
         }
-        assert_eq!(is_paid(&shop, id), may, "{id}");
+        assert_eq!(shop.is_paid(id), may, "{id}");
         settle(&child).await;
     }
     check_books(&world, &[&child]);
@@ -320,13 +298,13 @@ async fn a_purchase_and_a_deposit_take_hundreds_of_coins() {
         ..Terms::default()
     };
     let world = World::with(terms).await;
-    let alice = customer(&world, 1, "KUDOS:520").await;
+    let alice = filled(&world, 1, "KUDOS:520", CipherChoice::Any).await;
     let error = alice.deposit(EXCHANGE, DepositAmount::Exact(amount("KUDOS:521")), PAYTO).await.unwrap_err();
     assert!(error.to_string().contains("not enough money"), "{error}");
     let shop = Shop::open(&world).await;
     let uri = order(&shop, "car", "KUDOS:260").await;
     buy(&alice, &uri).await.unwrap();
-    assert!(is_paid(&shop, "car"));
+    assert!(shop.is_paid("car"));
     alice.deposit(EXCHANGE, DepositAmount::Exact(amount("KUDOS:259")), PAYTO).await.unwrap();
     settle(&alice).await;
     assert_eq!(available(&alice), amount("KUDOS:1"));
@@ -337,7 +315,7 @@ async fn a_purchase_and_a_deposit_take_hundreds_of_coins() {
 #[tokio::test]
 async fn an_expired_offer_fails_for_good_and_its_coins_are_refreshed() {
     let world = World::new().await;
-    let alice = customer(&world, 1, "KUDOS:10").await;
+    let alice = filled(&world, 1, "KUDOS:10", CipherChoice::Any).await;
     let before = available(&alice);
     let shop = Shop::open(&world).await;
     let uri = order(&shop, "coffee", "KUDOS:4").await;
@@ -349,7 +327,7 @@ async fn an_expired_offer_fails_for_good_and_its_coins_are_refreshed() {
     shop.set_stop_after(None);
     world.set_time(START.saturating_add(Duration::from_days(2))).await;
     settle(&alice).await;
-    let failed = alice.transactions(false).unwrap().into_iter().find(|row| row.kind == "payment").unwrap();
+    let failed = latest(&alice, "payment");
     assert_eq!((failed.status, failed.effect.as_str()), (Status::Failed, "+KUDOS:0"));
     assert!(failed.message.unwrap().contains("code 2161"));
     // Refreshed, because the merchant has seen the coins.
@@ -363,33 +341,27 @@ async fn an_expired_offer_fails_for_good_and_its_coins_are_refreshed() {
 /// A merchant whose exchange fails in the middle of a payment gets the same request again.
 #[tokio::test]
 async fn a_payment_interrupted_between_two_coins_continues() {
-    let world = World::new().await;
-    let alice = customer(&world, 1, "KUDOS:10").await;
-    let shop = Shop::open(&world).await;
+    let (world, alice, shop) = visit("KUDOS:10").await;
     let uri = order(&shop, "coffee", "KUDOS:8.5").await;
     shop.set_stop_after(Some(1));
     buy(&alice, &uri).await.unwrap_err();
-    let taken = deposited(&shop, "coffee");
-    assert!(taken > 0 && !is_paid(&shop, "coffee"));
+    let taken = shop.deposited("coffee");
+    assert!(taken > 0 && !shop.is_paid("coffee"));
     shop.set_stop_after(None);
     let id = buy(&alice, &uri).await.unwrap();
-    assert!(is_paid(&shop, "coffee") && deposited(&shop, "coffee") > taken);
-    assert_eq!(paid(&row(&alice, id)), deposited(&shop, "coffee"));
-    settle(&alice).await;
-    check_books(&world, &[&alice]);
-    check_no_loss(&alice);
+    assert!(shop.is_paid("coffee") && shop.deposited("coffee") > taken);
+    assert_eq!(paid(&row(&alice, id)), shop.deposited("coffee"));
+    settle_without_loss(&world, &alice).await;
 }
 
 /// A merchant that deposits some of the coins and then refuses has their money, as the exchange proves.
 #[tokio::test]
 async fn coins_deposited_before_a_failure_are_found_by_their_refresh() {
-    let world = World::new().await;
-    let alice = customer(&world, 1, "KUDOS:10").await;
-    let shop = Shop::open(&world).await;
+    let (world, alice, shop) = visit("KUDOS:10").await;
     let uri = order(&shop, "coffee", "KUDOS:8.5").await;
     shop.set_stop_after(Some(1));
     buy(&alice, &uri).await.unwrap_err();
-    let taken = deposited(&shop, "coffee");
+    let taken = shop.deposited("coffee");
     assert!(taken > 0);
     let id = alice.pending()[0].id;
     alice.cancel(id).unwrap();
@@ -408,19 +380,16 @@ async fn coins_deposited_before_a_failure_are_found_by_their_refresh() {
 /// those that the merchant has deposited, and replaces the others.
 #[tokio::test]
 async fn coins_spent_by_a_copy_of_the_wallet_are_replaced() {
-    let world = World::new().await;
-    let alice = customer(&world, 1, "KUDOS:20").await;
-    let shop = Shop::open(&world).await;
-    let copy = Wallet::in_memory_with(world.options(2));
-    copy.import(alice.export()).unwrap();
+    let (world, alice, shop) = visit("KUDOS:20").await;
+    let copy = copy_of(&alice, &world, 2);
     buy(&copy, &order(&shop, "first", "KUDOS:3").await).await.unwrap();
     let id = buy(&alice, &order(&shop, "second", "KUDOS:9").await).await.unwrap();
-    assert!(is_paid(&shop, "second"));
+    assert!(shop.is_paid("second"));
     let conflicts = world.network.conflicts();
     assert!(conflicts > 0, "the copy spent coins that this purchase wanted");
     settle(&alice).await;
     let done = row(&alice, id);
-    assert_eq!((done.status, paid(&done)), (Status::Done, deposited(&shop, "second")));
+    assert_eq!((done.status, paid(&done)), (Status::Done, shop.deposited("second")));
     assert!(alice.evidence().is_empty(), "the proof was right");
     check_history(&alice);
     // And if the rest does not suffice, the purchase fails, and what is left is refreshed.

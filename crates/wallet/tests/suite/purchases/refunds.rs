@@ -29,9 +29,7 @@ async fn run_once(wallet: &Wallet) -> RunReport {
 
 #[tokio::test]
 async fn refunds_come_back_and_those_of_one_time_are_one() {
-    let world = World::new().await;
-    let alice = customer(&world, 1, "KUDOS:10").await;
-    let shop = Shop::open(&world).await;
+    let (world, alice, shop) = visit("KUDOS:10").await;
     let id = buy(&alice, &order(&shop, "chair", "KUDOS:8.5").await).await.unwrap();
     settle(&alice).await;
     let before = available(&alice);
@@ -66,9 +64,7 @@ async fn refunds_come_back_and_those_of_one_time_are_one() {
 
 #[tokio::test]
 async fn what_was_not_paid_is_not_refunded() {
-    let world = World::new().await;
-    let alice = customer(&world, 1, "KUDOS:10").await;
-    let shop = Shop::open(&world).await;
+    let (world, alice, shop) = visit("KUDOS:10").await;
     order(&shop, "chair", "KUDOS:1").await;
     let error = pick_up(&alice, "chair").await.unwrap_err().to_string();
     assert!(error.contains("this wallet has not paid that order"), "{error}");
@@ -91,9 +87,7 @@ async fn what_was_not_paid_is_not_refunded() {
 /// An exchange that does not answer is asked again; one that refuses is not.
 #[tokio::test]
 async fn open_refunds_are_retried_and_refused_ones_are_final() {
-    let world = World::new().await;
-    let alice = customer(&world, 1, "KUDOS:10").await;
-    let shop = Shop::open(&world).await;
+    let (world, alice, shop) = visit("KUDOS:10").await;
     buy(&alice, &order(&shop, "chair", "KUDOS:3").await).await.unwrap();
     settle(&alice).await;
     approve(&shop, "chair", "KUDOS:2", 10).await;
@@ -116,15 +110,10 @@ async fn open_refunds_are_retried_and_refused_ones_are_final() {
 
     // Too late: the shop has been paid.
     approve(&shop, "chair", "KUDOS:0.5", 20).await;
-    shop.lie(|request, answer| {
-        if !request.url.ends_with("/refund") {
-            return answer;
-        }
-        let mut body: Value = serde_json::from_slice(&answer.body).unwrap();
+    lie(&shop, "/refund", |body| {
         let last = body["refunds"].as_array_mut().unwrap().last_mut().unwrap();
         last["type"] = json!("failure");
         last["exchange_status"] = json!(410);
-        batzen_wallet::core::http::HttpResponse { body: serde_json::to_vec(&body).unwrap(), ..answer }
     });
     pick_up(&alice, "chair").await.unwrap();
     let failed = refunds(&alice).pop().unwrap();
@@ -136,9 +125,7 @@ async fn open_refunds_are_retried_and_refused_ones_are_final() {
     approve(&shop, "chair", "KUDOS:0.1", 30).await;
     pick_up(&alice, "chair").await.unwrap();
     assert!(refunds(&alice).iter().all(|row| row.status == Status::Done), "{:#?}", refunds(&alice));
-    settle(&alice).await;
-    check_books(&world, &[&alice]);
-    check_no_loss(&alice);
+    settle_without_loss(&world, &alice).await;
 }
 
 /// Nothing is credited that the exchange has not signed, or that exceeds what was paid.
@@ -155,20 +142,13 @@ async fn false_refunds_are_kept_as_evidence() {
     ];
     for (n, (forge, reason)) in cases.into_iter().enumerate() {
         let world = World::new().await;
-        let alice = customer(&world, n as u64, "KUDOS:10").await;
+        let alice = filled(&world, n as u64, "KUDOS:10", CipherChoice::Any).await;
         let shop = Shop::open(&world).await;
         buy(&alice, &order(&shop, "chair", "KUDOS:3").await).await.unwrap();
         settle(&alice).await;
         approve(&shop, "chair", "KUDOS:0.5", 10).await;
         let before = alice.balance().unwrap();
-        shop.lie(move |request, answer| {
-            if !request.url.ends_with("/refund") {
-                return answer;
-            }
-            let mut body: Value = serde_json::from_slice(&answer.body).unwrap();
-            forge(&mut body["refunds"][0]);
-            batzen_wallet::core::http::HttpResponse { body: serde_json::to_vec(&body).unwrap(), ..answer }
-        });
+        lie(&shop, "/refund", move |body| forge(&mut body["refunds"][0]));
         let error = pick_up(&alice, "chair").await.unwrap_err();
         assert!(matches!(&error, WalletError::Disputed { .. }), "{error}");
         assert!(error.to_string().contains(reason), "{reason}: {error}");
@@ -187,11 +167,9 @@ async fn false_refunds_are_kept_as_evidence() {
 
 #[tokio::test]
 async fn promised_refunds_are_picked_up_without_being_asked_for() {
-    let world = World::new().await;
-    let alice = customer(&world, 1, "KUDOS:10").await;
-    let shop = Shop::open(&world).await;
+    let (world, alice, shop) = visit("KUDOS:10").await;
     let promise = |contract: &mut Value| contract["auto_refund"] = json!({ "d_us": 600_000_000_u64 });
-    buy(&alice, &order_with(&shop, "drink", "KUDOS:3", promise).await).await.unwrap();
+    buy(&alice, &shop.order("drink", "KUDOS:3", promise).await).await.unwrap();
     let report = run_once(&alice).await;
     assert_eq!((report.pending.len(), report.pending[0].kind), (1, "pick-up"), "{report:?}");
     assert_eq!(report.pending[0].until, Some(START.saturating_add(Duration::from_secs(600))));
@@ -217,11 +195,12 @@ async fn promised_refunds_are_picked_up_without_being_asked_for() {
     check_no_loss(&alice);
 
     // Without refund period there is nothing to wait for.
-    let uri = order_with(&shop, "snack", "KUDOS:1", |contract| {
-        promise(contract);
-        contract["refund_deadline"] = contract["timestamp"].clone();
-    })
-    .await;
+    let uri = shop
+        .order("snack", "KUDOS:1", |contract| {
+            promise(contract);
+            contract["refund_deadline"] = contract["timestamp"].clone();
+        })
+        .await;
     buy(&alice, &uri).await.unwrap();
     settle(&alice).await;
     let uri = order(&shop, "odd", "KUDOS:1").await;
@@ -232,11 +211,9 @@ async fn promised_refunds_are_picked_up_without_being_asked_for() {
 
 #[tokio::test]
 async fn pick_ups_and_open_refunds_can_be_given_up() {
-    let world = World::new().await;
-    let alice = customer(&world, 1, "KUDOS:10").await;
-    let shop = Shop::open(&world).await;
+    let (world, alice, shop) = visit("KUDOS:10").await;
     let promise = |contract: &mut Value| contract["auto_refund"] = json!({ "d_us": "forever" });
-    buy(&alice, &order_with(&shop, "drink", "KUDOS:3", promise).await).await.unwrap();
+    buy(&alice, &shop.order("drink", "KUDOS:3", promise).await).await.unwrap();
     let pending = run_once(&alice).await.pending;
     assert_eq!(pending[0].until, Some(START.saturating_add(Duration::from_days(1))), "the refund period");
     approve(&shop, "drink", "KUDOS:1", 10).await;
@@ -255,16 +232,7 @@ async fn pick_ups_and_open_refunds_can_be_given_up() {
 
 /// The script. People follow the links again until they work.
 async fn live(alice: &Wallet, shop: &Shop) -> Result<(), WalletError> {
-    alice.run_pending().await?;
-    if alice.with_state(|state| state.exchanges.is_empty()) {
-        alice.add_exchange(EXCHANGE).await?;
-    }
-    alice.accept_terms(EXCHANGE)?;
-    if alice.transactions(false)?.iter().all(|row| row.kind != "withdrawal") {
-        let sum = amount("KUDOS:7.3");
-        let id = alice.withdraw_from_bank(BANK, "alice", "pw", sum, None, CipherChoice::Any).await?;
-        alice.finish(id).await?;
-    }
+    resume_with(alice, "KUDOS:7.3").await?;
     buy(alice, &shop.uri("chair", "")).await?;
     alice.run_pending().await?;
     for (seconds, sum) in [(10, "KUDOS:2"), (20, "KUDOS:1.5")] {

@@ -5,16 +5,7 @@ use batzen_testkit::world::{check_settled, kill_at_every_point, open_wallet};
 
 /// The script. Each part is skipped if an earlier run got that far, as people would do.
 async fn live(alice: &Wallet, shop: &Shop) -> Result<(), WalletError> {
-    alice.run_pending().await?;
-    if alice.with_state(|state| state.exchanges.is_empty()) {
-        alice.add_exchange(EXCHANGE).await?;
-    }
-    alice.accept_terms(EXCHANGE)?;
-    if alice.transactions(false)?.iter().all(|row| row.kind != "withdrawal") {
-        let sum = amount("KUDOS:7.3");
-        let id = alice.withdraw_from_bank(BANK, "alice", "pw", sum, None, CipherChoice::Any).await?;
-        alice.finish(id).await?;
-    }
+    resume_with(alice, "KUDOS:7.3").await?;
     // People follow the link again until it is paid.
     buy(alice, &shop.uri("coffee", "A")).await?;
     alice.run_pending().await?;
@@ -27,7 +18,7 @@ async fn live(alice: &Wallet, shop: &Shop) -> Result<(), WalletError> {
 async fn shop_with_orders(world: &World) -> Shop {
     let shop = Shop::open(world).await;
     order(&shop, "coffee", "KUDOS:2.7").await;
-    order_with(&shop, "article", "KUDOS:1.3", |contract| {
+    shop.order("article", "KUDOS:1.3", |contract| {
         contract["fulfillment_url"] = json!("https://shop.test/article");
     })
     .await;
@@ -38,7 +29,7 @@ fn check(world: &World, shop: &Shop, alice: &Wallet, context: &str) {
     check_settled(world, &[alice], context);
     check_no_loss(alice);
     for id in ["coffee", "article"] {
-        assert!(is_paid(shop, id), "{context}: {id}");
+        assert!(shop.is_paid(id), "{context}: {id}");
     }
     assert!(sessions(shop, "article").contains(&"C"), "{context}");
 }

@@ -3,17 +3,16 @@
 use super::*;
 use batzen_testkit::world::{kill_at_every_point, open_wallet};
 use batzen_wallet::TipUri;
-use batzen_wallet::core::http::HttpResponse;
 
 async fn tip(world: &World, shop: &Shop, id: &str, sum: &str) -> TipUri {
     TipUri::parse(&shop.tip(world, id, sum).await).unwrap()
 }
 
-async fn ready(world: &World, seed: u64) -> Wallet {
-    let wallet = Wallet::in_memory_with(world.options(seed));
-    wallet.add_exchange(EXCHANGE).await.unwrap();
-    wallet.accept_terms(EXCHANGE).unwrap();
-    wallet
+/// A world with a shop, and a wallet without money.
+async fn guest() -> (World, Wallet, Shop) {
+    let world = World::new().await;
+    let (alice, shop) = (empty(&world, 1).await, Shop::open(&world).await);
+    (world, alice, shop)
 }
 
 async fn accept(wallet: &Wallet, uri: &TipUri) -> Result<u64, WalletError> {
@@ -26,15 +25,9 @@ async fn accept(wallet: &Wallet, uri: &TipUri) -> Result<u64, WalletError> {
     }
 }
 
-fn pickups(shop: &Shop, id: &str) -> usize {
-    shop.pickups(id)
-}
-
 #[tokio::test]
 async fn a_tip_becomes_coins_that_can_be_spent() {
-    let world = World::new().await;
-    let shop = Shop::open(&world).await;
-    let alice = ready(&world, 1).await;
+    let (world, alice, shop) = guest().await;
     let uri = tip(&world, &shop, "thanks", "KUDOS:3.17").await;
     let offer = alice.inspect_tip(&uri).await.unwrap();
     assert_eq!((offer.amount, offer.exchange_url.as_str()), (amount("KUDOS:3.17"), EXCHANGE));
@@ -49,18 +42,14 @@ async fn a_tip_becomes_coins_that_can_be_spent() {
     let given = shop.tip_row("thanks");
     assert_eq!(given.amount.checked_sub(given.picked_up).unwrap(), amount("KUDOS:0.04").money);
     assert_eq!(accept(&alice, &uri).await.unwrap(), id, "a tip is picked up once");
-    assert_eq!(pickups(&shop, "thanks"), 1);
+    assert_eq!(shop.pickups("thanks"), 1);
     buy(&alice, &order(&shop, "coffee", "KUDOS:2.5").await).await.unwrap();
-    settle(&alice).await;
-    check_books(&world, &[&alice]);
-    check_no_loss(&alice);
+    settle_without_loss(&world, &alice).await;
 }
 
 #[tokio::test]
 async fn what_is_no_tip_any_more_is_refused() {
-    let world = World::new().await;
-    let shop = Shop::open(&world).await;
-    let alice = ready(&world, 1).await;
+    let (world, alice, shop) = guest().await;
     for (uri, reason) in
         [("taler://tip/", "taler URI"), ("taler://pay/shop.test/x/", "it is not about a tip")]
     {
@@ -75,7 +64,7 @@ async fn what_is_no_tip_any_more_is_refused() {
     assert!(error.contains("is too little"), "{error}");
     // Two wallets see it, one gets it.
     let uri = tip(&world, &shop, "thanks", "KUDOS:2").await;
-    let bob = ready(&world, 2).await;
+    let bob = empty(&world, 2).await;
     let (first, second) = (alice.inspect_tip(&uri).await.unwrap(), bob.inspect_tip(&uri).await.unwrap());
     alice.accept_tip(&first).await.unwrap();
     let error = bob.accept_tip(&second).await.unwrap_err();
@@ -115,9 +104,7 @@ async fn the_terms_of_the_exchange_come_first() {
 /// An exchange that does not answer the shop is asked again, with the same planchets.
 #[tokio::test]
 async fn a_tip_without_answer_is_asked_for_again() {
-    let world = World::new().await;
-    let shop = Shop::open(&world).await;
-    let alice = ready(&world, 1).await;
+    let (world, alice, shop) = guest().await;
     let uri = tip(&world, &shop, "thanks", "KUDOS:5").await;
     shop.set_exchange_away(true);
     accept(&alice, &uri).await.unwrap_err();
@@ -126,15 +113,7 @@ async fn a_tip_without_answer_is_asked_for_again() {
     shop.set_exchange_away(false);
     // The answer is lost, and then false.
     for _ in 0..2 {
-        shop.lie(|request, answer| {
-            if !request.url.ends_with("/pickup") {
-                return answer;
-            }
-            let mut body: Value = serde_json::from_slice(&answer.body).unwrap();
-            let signatures = body["blind_sigs"].as_array_mut().unwrap();
-            signatures.swap(0, 1);
-            HttpResponse { body: serde_json::to_vec(&body).unwrap(), ..answer }
-        });
+        lie(&shop, "/pickup", |body| body["blind_sigs"].as_array_mut().unwrap().swap(0, 1));
         let error = accept(&alice, &uri).await.unwrap_err();
         assert!(matches!(&error, WalletError::Disputed { .. }), "{error}");
         assert!(alice.coins().is_empty());
@@ -143,7 +122,7 @@ async fn a_tip_without_answer_is_asked_for_again() {
     shop.be_honest();
     alice.retry_disputed().unwrap();
     settle(&alice).await;
-    assert_eq!(pickups(&shop, "thanks"), 1);
+    assert_eq!(shop.pickups("thanks"), 1);
     assert_eq!(available(&alice).money.units(), amount("KUDOS:4.9").money.units());
     check_books(&world, &[&alice]);
     check_no_loss(&alice);
@@ -152,9 +131,7 @@ async fn a_tip_without_answer_is_asked_for_again() {
 /// Nobody but the shop could have the money back of a revoked denomination.
 #[tokio::test]
 async fn revoked_coins_of_a_tip_are_lost() {
-    let world = World::new().await;
-    let shop = Shop::open(&world).await;
-    let alice = ready(&world, 1).await;
+    let (world, alice, shop) = guest().await;
     accept(&alice, &tip(&world, &shop, "thanks", "KUDOS:2.02").await).await.unwrap();
     let h_denom_pub = alice.coins()[0].h_denom_pub;
     world.exchange.revoke(|denom| denom.h_denom_pub == h_denom_pub).await;
@@ -169,11 +146,7 @@ async fn revoked_coins_of_a_tip_are_lost() {
 #[tokio::test]
 async fn a_kill_at_any_point_of_a_tip_loses_nothing() {
     async fn live(alice: &Wallet, uri: &TipUri) -> Result<(), WalletError> {
-        alice.run_pending().await?;
-        if alice.with_state(|state| state.exchanges.is_empty()) {
-            alice.add_exchange(EXCHANGE).await?;
-        }
-        alice.accept_terms(EXCHANGE)?;
+        resume(alice).await?;
         accept(alice, uri).await?;
         alice.run_pending().await?;
         Ok(())
@@ -186,7 +159,7 @@ async fn a_kill_at_any_point_of_a_tip_loses_nothing() {
     let script = async |_: &World, alice: &Wallet, (_, uri): &(Shop, TipUri)| live(alice, uri).await;
     let points = kill_at_every_point(1, begin, open_wallet, script, |world, (shop, _), alice, _, context| {
         assert!(alice.pending().is_empty(), "{context}: {:?}", alice.pending());
-        assert_eq!((pickups(shop, "thanks"), available(&alice)), (1, amount("KUDOS:3.1")));
+        assert_eq!((shop.pickups("thanks"), available(&alice)), (1, amount("KUDOS:3.1")));
         check_books(world, &[&alice]);
         check_no_loss(&alice);
     });

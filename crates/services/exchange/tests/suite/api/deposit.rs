@@ -329,7 +329,7 @@ async fn after_expiration_only_repeated_deposits_are_confirmed() {
     batch.batch_confirmed(&site, &coins, &answer);
 
     let future = site.future_denom(RSA_8).await;
-    let early = edited(&again.deposit(&rsa, "1"), |body| body["denom_pub_hash"] = json!(future.h));
+    let early = with(&again.deposit(&rsa, "1"), "denom_pub_hash", json!(future.h));
     let reply = site.post(&rsa.path("deposit"), &early).await;
     proof::denom_unusable(&site, &reply, 1008, "DEPOSIT", &future.h);
     // The coins can no longer be withdrawn, but they can be spent.
@@ -351,7 +351,7 @@ async fn after_expiration_only_repeated_deposits_are_confirmed() {
     proof::denom_unusable(&site, &reply, 1009, "DEPOSIT", &rsa.denom.h);
     let reply = site.post(&rsa.path("deposit"), &contract.deposit(&rsa, "3.5")).await;
     proof::denom_unusable(&site, &reply, 1009, "DEPOSIT", &rsa.denom.h);
-    let stolen = edited(&contract.deposit(&rsa, "3"), |body| body["wire_salt"] = json!(WireSalt::random()));
+    let stolen = with(&contract.deposit(&rsa, "3"), "wire_salt", json!(WireSalt::random()));
     site.refused(&rsa.path("deposit"), &stolen, 403, 1205).await;
 }
 
@@ -423,7 +423,7 @@ async fn a_batch_deposit_is_all_or_nothing() {
     assert_eq!(detail(&site.refused("batch-deposit", &empty, 400, 26).await), "coins");
     let many = contract.batch(&vec![(&c, "0.1"); 257]);
     assert_eq!(detail(&site.refused("batch-deposit", &many, 400, 26).await), "coins");
-    let wrong = edited(&empty, |body| body["coins"] = json!("all"));
+    let wrong = with(&empty, "coins", json!("all"));
     let reply = site.refused("batch-deposit", &wrong, 400, 22).await;
     assert_eq!(reply.json::<serde_json::Value>().unwrap()["field"], "coins");
 }
@@ -434,9 +434,7 @@ async fn an_unblinded_key_cannot_forge_coins() {
     // A coin that was blinded for one denomination and is presented for another of the same cipher.
     let coin = site.coin(CS_5).await;
     let contract = Contract::new(&site);
-    let wrong = edited(&contract.deposit(&coin, "0.5"), |body| {
-        body["denom_pub_hash"] = json!(site.denom(CS_FREE).h);
-    });
+    let wrong = with(&contract.deposit(&coin, "0.5"), "denom_pub_hash", json!(site.denom(CS_FREE).h));
     site.refused(&coin.path("deposit"), &wrong, 403, 1006).await;
     // A self-made coin.
     let secrets = CoinSecrets::from_master(&PlanchetMasterSecret::generate(), &ExchangeWithdrawValues::Rsa);

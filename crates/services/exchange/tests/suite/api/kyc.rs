@@ -17,9 +17,10 @@ use batzen_protocol::{Duration, Timestamp};
 use batzen_tables::exchange::KycOperation;
 use serde_json::{Value, json};
 
-use crate::api::provider::Provider;
+use crate::api::provider;
 use crate::api::wallet::*;
 use crate::api::world::*;
+use crate::oauth::OAuthProvider;
 
 fn limit(config: &mut ExchangeConfig, operation: KycOperation, threshold: &str) {
     let timeframe = Duration::from_days(1);
@@ -33,11 +34,11 @@ fn add(config: &mut ExchangeConfig, (rules, provider): (KycProvider, KycProvider
 }
 
 /// A site whose customers are identified by an OAuth 2.0 provider.
-pub(super) async fn site(limits: &[(KycOperation, &str)]) -> (Site, Provider) {
-    let provider = Provider::start().await;
+pub(super) async fn site(limits: &[(KycOperation, &str)]) -> (Site, OAuthProvider) {
+    let (provider, provider_config) = provider::start().await;
     let site = Site::with(|config| {
         limits.iter().for_each(|(operation, threshold)| limit(config, *operation, threshold));
-        add(config, provider.config("name"));
+        add(config, provider_config);
     })
     .await;
     (site, provider)
@@ -347,7 +348,7 @@ async fn a_wallet_asks_before_it_holds_more_than_the_limit() {
     assert_eq!(site.post("kyc-wallet", &ask("5000")).await.status, 204);
     let wrong = KycWalletRequest { balance: amount("10001"), ..ask("10") };
     site.refused("kyc-wallet", &wrong, 403, 1925).await;
-    let foreign = edited(&wrong, |body| body["balance"] = "EUR:1".into());
+    let foreign = with(&wrong, "balance", "EUR:1".into());
     site.refused("kyc-wallet", &foreign, 400, 22).await;
 }
 
@@ -390,9 +391,9 @@ async fn what_is_known_about_the_owner_of_a_reserve_is_attested_to_the_owner() {
     let exchange_pub: EddsaPublicKey = answer["exchange_pub"].as_str().unwrap().parse().unwrap();
     assert!(site.is_online_key(&exchange_pub));
     assert!(message.verify(&exchange_pub, &answer["exchange_sig"].as_str().unwrap().parse().unwrap()));
-    let forged = edited(&ask(json!(["full_name"])), |body| body["details"] = json!(["id"]));
+    let forged = with(&ask(json!(["full_name"])), "details", json!(["id"]));
     site.refused(&path, &forged, 403, 1787).await;
-    let late = edited(&ask(json!([])), |body| body["request_timestamp"] = json!({ "t_s": 1 }));
+    let late = with(&ask(json!([])), "request_timestamp", json!({ "t_s": 1 }));
     site.refused(&path, &late, 400, 1020).await;
     // Expired data is left out.
     site.clock.advance(Duration::from_days(31));
@@ -410,7 +411,6 @@ async fn without_rules_nobody_is_identified() {
 }
 
 // --- The manual provider
-// ----------------------------------------------------------------------------------------------------------
 
 const SECTION: &str = "kyc-provider-clerk";
 

@@ -1,15 +1,14 @@
 //! An OAuth 2.0 provider that identifies everybody who knows the word "pass" (RFC 6749 chapter 4.1).
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 
-use batzen_exchange::config::{KycLogicConfig, KycProviderConfig, OAuth2Config};
-use batzen_exchange::rules::{KycProvider, KycUserType};
-use batzen_http::{
-    Admission, Drain, Handler, Head, Listen, Method, Reach, Request, Response, Server, ServerOptions, header,
-};
-use batzen_protocol::Duration;
+use batzen_exchange::config::KycProviderConfig;
+use batzen_exchange::rules::KycProvider;
+use batzen_http::{Admission, Handler, Head, Method, Reach, Request, Response, header};
 use serde_json::json;
+
+use crate::oauth::OAuthProvider;
 
 const CLIENT: (&str, &str) = ("taler-exchange", "exchange secret & more");
 
@@ -22,12 +21,7 @@ struct Books {
     count: usize,
 }
 
-/// A running provider.
-pub(super) struct Provider {
-    pub url: String,
-    drain: Drain,
-}
-
+#[derive(Default)]
 struct Endpoints {
     books: Mutex<Books>,
 }
@@ -120,37 +114,9 @@ impl Books {
     }
 }
 
-impl Provider {
-    pub(super) async fn start() -> Self {
-        let listen = Listen::Tcp { host: Some("127.0.0.1".into()), port: 0, share_port: false };
-        let server = Server::bind(listen).await.unwrap();
-        let url = format!("http://127.0.0.1:{}", server.bound().port().unwrap());
-        let drain = Drain::new();
-        let endpoints = Arc::new(Endpoints { books: Mutex::default() });
-        tokio::spawn(server.serve(endpoints, ServerOptions::default(), drain.clone()));
-        Self { url, drain }
-    }
-
-    /// The configuration of an exchange that trusts it.
-    pub(super) fn config(&self, checks: &str) -> (KycProvider, KycProviderConfig) {
-        let section = "kyc-provider-test-oauth2".to_owned();
-        let checks = checks.split(' ').map(str::to_owned).collect();
-        let provider =
-            KycProvider { section: section.clone(), cost: 1, user_type: KycUserType::Individual, checks };
-        let logic = KycLogicConfig::OAuth2(OAuth2Config {
-            login_url: format!("{}/login", self.url),
-            auth_url: format!("{}/token", self.url),
-            info_url: format!("{}/info", self.url),
-            post_url: "http://example.com/".to_owned(),
-            client_id: CLIENT.0.to_owned(),
-            client_secret: CLIENT.1.to_owned(),
-        });
-        (provider, KycProviderConfig { section, validity: Duration::from_days(30), logic })
-    }
-}
-
-impl Drop for Provider {
-    fn drop(&mut self) {
-        self.drain.trigger();
-    }
+/// Starts the provider. Returns it with the configuration of an exchange that trusts it.
+pub(super) async fn start() -> (OAuthProvider, (KycProvider, KycProviderConfig)) {
+    let provider = OAuthProvider::start(Endpoints::default()).await;
+    let config = provider.config("name", CLIENT.1);
+    (provider, config)
 }

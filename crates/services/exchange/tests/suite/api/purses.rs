@@ -495,7 +495,7 @@ async fn owners_prolong_and_close_their_reserves() {
     let opened: ReserveOpenResponse = site.ok(&path, &open("0.5")).await;
     assert_eq!(opened.open_cost, amount("0.5"));
     assert!(opened.reserve_expiration >= wanted);
-    site.refused(&path, &edited(&open("0.5"), |body| body["purse_limit"] = 3.into()), 403, 1785).await;
+    site.refused(&path, &with(&open("0.5"), "purse_limit", 3.into()), 403, 1785).await;
 
     let target_h_payto = ShortHash::from_bytes([0; 32]);
     let message = WalletReserveClose { request_timestamp: site.now(), target_h_payto };

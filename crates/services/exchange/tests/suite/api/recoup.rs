@@ -96,7 +96,7 @@ async fn invalid_recoups_are_refused() {
         let request = |coin: &Coin| if is_recoup { coin.recoup() } else { coin.recoup_refresh() };
         let (rsa, cs) = (&coins[0], &coins[1]);
         let unknown = HashCode::random();
-        let wrong = edited(&request(rsa), |body| body["denom_pub_hash"] = json!(unknown));
+        let wrong = with(&request(rsa), "denom_pub_hash", json!(unknown));
         proof::denom_unknown(&site, &site.post(&rsa.path(operation), &wrong).await, 1005, &unknown);
         for coin in &coins {
             let reply = site.post(&coin.path(operation), &request(coin)).await;
@@ -111,9 +111,9 @@ async fn invalid_recoups_are_refused() {
             let good = request(coin);
             site.refused(&format!("coins/ABC/{operation}"), &good, 400, 1004).await;
             let age = json!(ShortHash::random());
-            site.refused(&path, &edited(&good, |body| body["h_age_commitment"] = age), 403, 1006).await;
+            site.refused(&path, &with(&good, "h_age_commitment", age), 403, 1006).await;
             let forged = json!(EddsaSignature::from_bytes([7; 64]));
-            site.refused(&path, &edited(&good, |body| body["coin_sig"] = forged), 403, bad_signature).await;
+            site.refused(&path, &with(&good, "coin_sig", forged), 403, bad_signature).await;
             // The signature for the other operation.
             let crossed = if is_recoup { coin.recoup_refresh() } else { coin.recoup() };
             site.refused(&path, &crossed, 403, bad_signature).await;
@@ -125,26 +125,20 @@ async fn invalid_recoups_are_refused() {
             moved.secrets.blinding = BlindingSecret::generate();
             site.refused(&path, &request(&moved), 404, not_found).await;
         }
-        let wrong = edited(&request(rsa), |body| body["denom_sig"] = json!(other.denom_sig));
+        let wrong = with(&request(rsa), "denom_sig", json!(other.denom_sig));
         site.refused(&rsa.path(operation), &wrong, 403, 1006).await;
-        let wrong = edited(&request(rsa), |body| body["denom_sig"] = json!(cs.denom_sig));
+        let wrong = with(&request(rsa), "denom_sig", json!(cs.denom_sig));
         site.refused(&rsa.path(operation), &wrong, 400, 1017).await;
-        let wrong = edited(&request(rsa), |body| body["ewv"] = json!(cs.values));
+        let wrong = with(&request(rsa), "ewv", json!(cs.values));
         site.refused(&rsa.path(operation), &wrong, 400, 1017).await;
-        let wrong = edited(&request(cs), |body| body["ewv"] = json!(rsa.values));
+        let wrong = with(&request(cs), "ewv", json!(rsa.values));
         site.refused(&cs.path(operation), &wrong, 400, 1017).await;
-        let wrong = edited(&request(cs), |body| body["cs_nonce"] = json!(null));
+        let wrong = with(&request(cs), "cs_nonce", json!(null));
         site.refused(&cs.path(operation), &wrong, 400, 25).await;
         let nonce = json!(CsNonce::from_bytes([1; 32]));
-        site.refused(
-            &cs.path(operation),
-            &edited(&request(cs), |body| body["cs_nonce"] = nonce),
-            404,
-            not_found,
-        )
-        .await;
+        site.refused(&cs.path(operation), &with(&request(cs), "cs_nonce", nonce), 404, not_found).await;
         let points = json!({ "cipher": "CS", "r_pub_0": unknown_point(), "r_pub_1": unknown_point() });
-        let reply = site.post(&cs.path(operation), &edited(&request(cs), |body| body["ewv"] = points)).await;
+        let reply = site.post(&cs.path(operation), &with(&request(cs), "ewv", points)).await;
         is_error(&reply, 400, 26);
         assert_eq!(detail(&reply), "ewv, cs_nonce or coin_blind_key_secret: invalid curve point");
         // The coins are unchanged.
@@ -169,7 +163,7 @@ async fn an_expired_coin_cannot_be_recouped() {
     site.revoke(&coin.denom).await;
     site.revoke(&fresh.denom).await;
     let future = site.future_denom(RSA_8).await;
-    let early = edited(&coin.recoup(), |body| body["denom_pub_hash"] = json!(future.h));
+    let early = with(&coin.recoup(), "denom_pub_hash", json!(future.h));
     proof::denom_unusable(&site, &site.post(&coin.path("recoup"), &early).await, 1008, "RECOUP", &future.h);
     site.advance(Duration::from_days(31)).await;
     let reply = site.post(&coin.path("recoup"), &coin.recoup()).await;

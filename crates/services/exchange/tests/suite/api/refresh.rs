@@ -89,27 +89,14 @@ async fn invalid_melts_are_refused() {
     let refresh = site.plan_refresh(&old, &[site.denom(CS_5)], "5.04").await;
     let request = refresh.melt();
     let unknown = HashCode::random();
-    let wrong = edited(&request, |body| body["denom_pub_hash"] = json!(unknown));
+    let wrong = with(&request, "denom_pub_hash", json!(unknown));
     proof::denom_unknown(&site, &site.post(&path, &wrong).await, 1005, &unknown);
-    site.refused(
-        &path,
-        &edited(&request, |body| body["value_with_fee"] = json!("TESTKUDOS:0.02")),
-        400,
-        1302,
-    )
-    .await;
-    site.refused(
-        &path,
-        &edited(&request, |body| body["denom_pub_hash"] = json!(site.denom(CS_5).h)),
-        400,
-        1017,
-    )
-    .await;
+    site.refused(&path, &with(&request, "value_with_fee", json!("TESTKUDOS:0.02")), 400, 1302).await;
+    site.refused(&path, &with(&request, "denom_pub_hash", json!(site.denom(CS_5).h)), 400, 1017).await;
     let other = site.coin(RSA_8).await;
-    site.refused(&path, &edited(&request, |body| body["denom_sig"] = json!(other.denom_sig)), 403, 1006)
-        .await;
+    site.refused(&path, &with(&request, "denom_sig", json!(other.denom_sig)), 403, 1006).await;
     let age = json!(ShortHash::random());
-    site.refused(&path, &edited(&request, |body| body["age_commitment_hash"] = age), 403, 1006).await;
+    site.refused(&path, &with(&request, "age_commitment_hash", age), 403, 1006).await;
     for (member, value) in [
         ("rc", json!(unknown)),
         ("value_with_fee", json!("TESTKUDOS:5.03")),
@@ -129,7 +116,7 @@ async fn invalid_melts_are_refused() {
     assert_eq!(proof::overspent(&site, &reply, old.coin_pub, &old.denom, "3"), m("2.96"));
 
     let future = site.future_denom(RSA_8).await;
-    let wrong = edited(&request, |body| body["denom_pub_hash"] = json!(future.h));
+    let wrong = with(&request, "denom_pub_hash", json!(future.h));
     proof::denom_unusable(&site, &site.post(&path, &wrong).await, 1008, "MELT", &future.h);
 }
 
@@ -145,7 +132,7 @@ async fn a_refresh_master_secret_is_accepted_for_one_commitment_only() {
     site.refused(&old.path("melt"), &second.melt(), 409, 1160).await;
     site.reveal(&first, noreveal_index).await;
     // A melt may omit the secret; the reveal checks it then.
-    let quiet = edited(&second.melt(), |body| body["rms"] = json!(null));
+    let quiet = with(&second.melt(), "rms", json!(null));
     let melted: MeltConfirmation = site.ok(&old.path("melt"), &quiet).await;
     site.refused(&second.reveal_path(), &second.reveal(melted.noreveal_index), 409, 1160).await;
     // Two melts without the secret: the first reveal locks it.
@@ -153,7 +140,7 @@ async fn a_refresh_master_secret_is_accepted_for_one_commitment_only() {
     let mut quiet = Vec::new();
     for _ in 0..2 {
         let refresh = site.plan_refresh_with(&old, &denoms, "0.53", rms.clone()).await;
-        let request = edited(&refresh.melt(), |body| body["rms"] = json!(null));
+        let request = with(&refresh.melt(), "rms", json!(null));
         let melted: MeltConfirmation = site.ok(&old.path("melt"), &request).await;
         quiet.push((refresh, melted.noreveal_index));
     }
@@ -297,7 +284,7 @@ async fn fresh_coins_keep_the_age_restriction() {
         let old = site.coin(value).await;
         let denoms = [site.denom(CS_AGE_2), site.denom(RSA_1)];
         let refresh = site.plan_refresh(&old, &denoms[1..], "1.04").await;
-        let hash = edited(&refresh.melt(), |body| body["age_commitment_hash"] = json!(null));
+        let hash = with(&refresh.melt(), "age_commitment_hash", json!(null));
         site.refused(&old.path("melt"), &hash, 403, 1006).await;
         let noreveal_index = site.melt(&refresh).await;
         let request = refresh.reveal(noreveal_index);

@@ -60,8 +60,7 @@ async fn invalid_refunds_are_refused() {
     let request = contract.refund(&coin, "1", 1);
 
     let other = Contract { merchant: EddsaPrivateKey::generate(), ..contract.clone() };
-    let forged =
-        edited(&request, |body| body["merchant_sig"] = json!(other.refund(&coin, "1", 1).merchant_sig));
+    let forged = with(&request, "merchant_sig", json!(other.refund(&coin, "1", 1).merchant_sig));
     site.refused(&path, &forged, 403, 1506).await;
     for (member, value) in [("refund_amount", json!("TESTKUDOS:2")), ("rtransaction_id", json!(2))] {
         site.refused(&path, &edited(&request, |body| body[member] = value.clone()), 403, 1506).await;
@@ -86,7 +85,7 @@ async fn invalid_refunds_are_refused() {
     let reply = site.post(&path, &contract.refund(&coin, "1", 1)).await;
     let (history, _) = proof::coin_conflict(&site, &reply, (424, 1510), coin.coin_pub, &coin.denom);
     assert_eq!(history.len(), 2);
-    let huge = edited(&request, |body| body["refund_amount"] = json!("TESTKUDOS:4503599627370496"));
+    let huge = with(&request, "refund_amount", json!("TESTKUDOS:4503599627370496"));
     site.refused(&path, &huge, 403, 1506).await;
     let reply = site.post(&path, &contract.refund(&coin, "4503599627370496.99999999", 9)).await;
     proof::coin_conflict(&site, &reply, (409, 1501), coin.coin_pub, &coin.denom);

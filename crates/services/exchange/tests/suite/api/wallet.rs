@@ -160,7 +160,6 @@ impl Site {
 }
 
 // --- Paying
-// -----------------------------------------------------------------------------------------------------------
 
 impl Coin {
     pub(crate) fn path(&self, operation: &str) -> String {
@@ -379,7 +378,6 @@ impl Site {
 }
 
 // --- Refreshing
-// -------------------------------------------------------------------------------------------------------
 
 /// A refresh: three candidates and the commitment to them.
 #[derive(Clone, Debug)]
@@ -631,7 +629,6 @@ pub(crate) fn linked_coins(old: &Coin, entry: &LinkEntry) -> Vec<(EddsaPublicKey
 }
 
 // --- Recoup
-// -----------------------------------------------------------------------------------------------------------
 
 impl Coin {
     fn recoup_request(&self, coin_sig: batzen_crypto::EddsaSignature) -> RecoupRequest {

@@ -134,11 +134,11 @@ async fn invalid_requests_are_refused() {
     let in_batch = |request: &serde_json::Value| json!({ "planchets": [request] });
 
     let unknown = HashCode::random();
-    let wrong = edited(&request, |body| body["denom_pub_hash"] = json!(unknown));
+    let wrong = with(&request, "denom_pub_hash", json!(unknown));
     proof::denom_unknown(&site, &site.post(&path, &wrong).await, 1005, &unknown);
     proof::denom_unknown(&site, &site.post(&batch, &in_batch(&wrong)).await, 1005, &unknown);
 
-    let wrong = edited(&request, |body| body["denom_pub_hash"] = json!(cs.h));
+    let wrong = with(&request, "denom_pub_hash", json!(cs.h));
     site.refused(&path, &wrong, 400, 1017).await;
     site.refused(&batch, &in_batch(&wrong), 400, 1017).await;
 
@@ -150,7 +150,7 @@ async fn invalid_requests_are_refused() {
         batzen_crypto::EddsaSignature::from_bytes([0; 64]),
         batzen_crypto::EddsaSignature::from_bytes([0xff; 64]),
     ] {
-        let wrong = edited(&request, |body| body["reserve_sig"] = json!(signature));
+        let wrong = with(&request, "reserve_sig", json!(signature));
         site.refused(&path, &wrong, 403, 1154).await;
         site.refused(&batch, &in_batch(&wrong), 403, 1154).await;
     }

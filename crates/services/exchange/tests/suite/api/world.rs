@@ -11,12 +11,11 @@ use batzen_exchange::config::{
 };
 use batzen_exchange::keys::load_or_create_eddsa;
 use batzen_exchange::offline;
-use batzen_exchange::rules::{Answer, Command, Credit, Credits};
-use batzen_exchange::service::{RunningExchange, StartOptions};
+use batzen_exchange::rules::Answer;
+use batzen_exchange::service::RunningExchange;
 use batzen_exchange::workers::aggregator;
 use batzen_http::client::{Client, ClientOptions, Reply};
 use batzen_protocol::api::exchange::{Denomination, KeysResponse, ReserveBalance};
-use batzen_protocol::payto::h_payto;
 use batzen_protocol::{Amount, Currency, Duration, Money, Timestamp};
 use batzen_tables::exchange::AccountId;
 use serde::Serialize;
@@ -24,8 +23,8 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// 20 November 2026.
-pub(crate) const START_SECS: u64 = 1_795_132_800;
+use crate::running::{TestClock, book, credit, start_ready};
+
 /// The exchange's account.
 pub(crate) const PAYTO: &str = "payto://x-taler-bank/localhost/2?receiver-name=2";
 /// The account that pays into reserves.
@@ -51,24 +50,6 @@ pub(crate) fn currency() -> Currency {
 
 pub(crate) fn amount(text: &str) -> Amount {
     m(text).of(currency())
-}
-
-/// A clock that moves only when the test moves it.
-#[derive(Clone)]
-pub(crate) struct TestClock(Arc<AtomicU64>);
-
-impl TestClock {
-    fn new() -> Self {
-        Self(Arc::new(AtomicU64::new(START_SECS * 1_000_000)))
-    }
-
-    pub(crate) fn now(&self) -> Timestamp {
-        Timestamp::from_micros(self.0.load(Ordering::SeqCst))
-    }
-
-    pub(crate) fn advance(&self, duration: Duration) {
-        self.0.fetch_add(duration.as_micros(), Ordering::SeqCst);
-    }
 }
 
 pub(crate) fn config(directory: &Path) -> ExchangeConfig {
@@ -144,11 +125,7 @@ impl Site {
         let clock = TestClock::new();
         let mut config = config(directory.path());
         change(&mut config);
-        let now = clock.clone();
-        let options =
-            StartOptions { clock: Arc::new(move || now.now()), workers: false, ..StartOptions::default() };
-        let running = RunningExchange::start(config, options).await.unwrap();
-        running.ready().await.unwrap();
+        let running = start_ready(config, &clock).await;
         let client = Client::new(&ClientOptions::default()).unwrap();
         let keys = client.get(format!("{}keys", running.base_url())).send().await.unwrap().ok().unwrap();
         Self { running, clock, client, keys, bank_row: AtomicU64::new(0), _directory: directory }
@@ -204,27 +181,12 @@ impl Site {
     /// Pretends that the bank reported a transfer to a reserve.
     pub(crate) async fn credit(&self, reserve_pub: EddsaPublicKey, money: &str) {
         let bank_row = self.bank_row.fetch_add(1, Ordering::SeqCst) + 1;
-        let credit = Credit {
-            bank_row,
-            reserve_pub,
-            amount: m(money),
-            payto_uri: CUSTOMER.to_owned(),
-            h_payto: h_payto(CUSTOMER),
-            time: self.now(),
-        };
-        let command = Credits {
-            account: AccountId::of_payto(PAYTO),
-            credits: vec![credit],
-            cursor: bank_row,
-            range: None,
-        };
-        let Ok(Answer::Credits(credited)) = self.app().core.submit(Command::Credits(command)).await.unwrap()
-        else {
+        let credit = credit(bank_row, reserve_pub, m(money), CUSTOMER, self.now());
+        let (core, command) = (&self.app().core, book(AccountId::of_payto(PAYTO), credit));
+        let Ok(Answer::Credits(credited)) = core.submit(command).await.unwrap() else {
             panic!("credits are booked");
         };
-        for reserve_pub in credited.reserves {
-            self.app().core.notices.reserves_credited(&[reserve_pub]);
-        }
+        core.notices.reserves_credited(&credited.reserves);
     }
 
     /// A new reserve with money in it.
@@ -292,6 +254,11 @@ pub(crate) fn edited(body: &impl Serialize, edit: impl FnOnce(&mut Value)) -> Va
     let mut body = serde_json::to_value(body).unwrap();
     edit(&mut body);
     body
+}
+
+/// A copy of a body with one member replaced.
+pub(crate) fn with(body: &impl Serialize, member: &str, value: Value) -> Value {
+    edited(body, |body| body[member] = value)
 }
 
 impl Site {

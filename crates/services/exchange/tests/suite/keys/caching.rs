@@ -187,11 +187,7 @@ async fn requests_wait_for_the_first_keys() {
     let others: Vec<_> = (0..32).map(|_| get()).collect();
     let oldest = waiting.await.unwrap().unwrap();
     assert_eq!((oldest.status, code(&oldest)), (503, 1007));
-    let future = site.future_keys().await;
-    let signatures = batzen_exchange::offline::sign_keys(&master, &future).unwrap();
-    let body =
-        serde_json::json!({ "denom_sigs": signatures.denom_sigs, "signkey_sigs": signatures.signkey_sigs });
-    assert_eq!(site.post("management/keys", &body).await, (204, 0));
+    site.sign_keys(&master).await;
     for other in others {
         check_keys(&other.await.unwrap().unwrap().ok().unwrap());
     }

@@ -7,14 +7,17 @@ use std::sync::Arc;
 use batzen_crypto::cs::CsOperation;
 use batzen_crypto::denom::{BlindedPlanchet, Cipher, prepare_planchet};
 use batzen_crypto::{BlindingSecret, CsNonce, EddsaPrivateKey};
-use batzen_exchange::config::ExchangeConfig;
+use batzen_exchange::config::{CipherConfig, ExchangeConfig};
 use batzen_exchange::keys::{Denom, NotSigned};
+use batzen_exchange::offline;
+use batzen_exchange::service::RunningExchange;
 use batzen_http::client::{Client, ClientOptions};
 use batzen_protocol::api::exchange::FutureKeys;
 use batzen_protocol::{Duration, Timestamp};
 
 use crate::keys::caching::check_keys;
-use crate::keys::support::{Site, TestClock, config, operated, start};
+use crate::keys::support::{START_SECS, Site, TestClock, config, money, operated, start};
+use crate::running::start_ready;
 
 const DAY: Duration = Duration::from_days(1);
 
@@ -100,12 +103,11 @@ async fn keys_survive_a_restart() {
     let root = directory.path().join("exchange");
     for (module, section) in [("secmod-rsa", "COIN_A"), ("secmod-cs", "COIN_B")] {
         let names = files(&root.join(module).join("keys").join(section));
-        assert!(names.contains(&crate::keys::support::START_SECS.to_string()), "{names:?}");
+        assert!(names.contains(&START_SECS.to_string()), "{names:?}");
     }
-    assert!(files(&root.join("secmod-eddsa/keys")).contains(&crate::keys::support::START_SECS.to_string()));
+    assert!(files(&root.join("secmod-eddsa/keys")).contains(&START_SECS.to_string()));
 
-    let running = start(config(directory.path()), &clock).await;
-    running.ready().await.unwrap();
+    let running = start_ready(config(directory.path()), &clock).await;
     let app = running.app();
     let keys = app.keys();
     let again: batzen_protocol::api::exchange::KeysResponse =
@@ -162,8 +164,7 @@ async fn keys_of_a_removed_section_are_used_until_they_expire() {
     smaller.coins.retain(|coin| coin.section != "COIN_A");
     erase_at_once(&mut smaller);
     clock.advance(DAY);
-    let running = start(smaller, &clock).await;
-    running.ready().await.unwrap();
+    let running = start_ready(smaller, &clock).await;
     let app = running.app();
     let state = app.keys();
     for denom in &before.denoms {
@@ -175,10 +176,7 @@ async fn keys_of_a_removed_section_are_used_until_they_expire() {
     let (old, new): (Vec<_>, Vec<_>) =
         state.denoms().iter().partition(|denom| denom.expire_withdraw < clock.now());
     assert!(old.iter().all(|denom| !denom.can_sign()));
-    assert!(
-        new.iter().all(|denom| denom.value == crate::keys::support::money(500)),
-        "the section gets no new keys"
-    );
+    assert!(new.iter().all(|denom| denom.value == money(500)), "the section gets no new keys");
     assert!(files(&directory.path().join("exchange/secmod-rsa/keys/COIN_A")).is_empty());
     running.shutdown().await.unwrap();
 }
@@ -189,21 +187,16 @@ async fn changed_terms_apply_to_new_keys_only() {
     let before = site.keys().await;
     let (directory, clock) = site.stop().await;
     let mut dearer = config(directory.path());
-    dearer.coins[0].fees.deposit = crate::keys::support::money(50);
+    dearer.coins[0].fees.deposit = money(50);
     clock.advance(Duration::from_days(6));
-    let running = start(dearer, &clock).await;
-    running.ready().await.unwrap();
+    let running = start_ready(dearer, &clock).await;
     let state = running.app().keys();
     for denom in &before.denoms {
         let now = state.find_denomination(&denom.denom_pub.h_denom_pub()).unwrap();
         assert_eq!(now.fee_deposit, denom.fee_deposit.money);
     }
-    let newest = state
-        .denoms()
-        .iter()
-        .filter(|denom| denom.value == crate::keys::support::money(100))
-        .max_by_key(|d| d.start);
-    assert_eq!(newest.unwrap().fee_deposit, crate::keys::support::money(50));
+    let newest = state.denoms().iter().filter(|denom| denom.value == money(100)).max_by_key(|d| d.start);
+    assert_eq!(newest.unwrap().fee_deposit, money(50));
     running.shutdown().await.unwrap();
 }
 
@@ -248,8 +241,7 @@ async fn a_wrong_master_key_is_refused_at_the_start() {
     let directory = tempfile::tempdir().unwrap();
     let mut wrong = config(directory.path());
     wrong.master_public_key = Some(EddsaPrivateKey::generate().public_key());
-    let error =
-        batzen_exchange::service::RunningExchange::start(wrong, Default::default()).await.err().unwrap();
+    let error = RunningExchange::start(wrong, Default::default()).await.err().unwrap();
     assert!(error.to_string().contains("MASTER_PUBLIC_KEY"), "{error}");
 }
 
@@ -271,10 +263,8 @@ async fn a_revoked_key_stays_revoked_when_its_file_is_restored() {
     let keys = site.directory.path().join("exchange/secmod-rsa/keys/COIN_A");
     let file = keys.join(anchor.to_string());
     let old_key = std::fs::read(&file).unwrap();
-    let revocation = batzen_exchange::offline::revoke_denomination(&master, denom);
-    assert!(
-        batzen_exchange::offline::upload(&site.client, site.running.base_url(), &revocation).await.unwrap()
-    );
+    let revocation = offline::revoke_denomination(&master, denom);
+    assert!(offline::upload(&site.client, site.running.base_url(), &revocation).await.unwrap());
     assert!(!app.keys().find_denomination(&denom).unwrap().can_sign(), "the key is out of use at once");
     site.settle().await;
     assert_ne!(std::fs::read(&file).unwrap(), old_key, "replaced under the same name");
@@ -301,8 +291,7 @@ async fn a_store_of_another_exchange_is_refused() {
         } else {
             other.currency = batzen_protocol::Currency::new("EUR").unwrap();
         }
-        let error =
-            batzen_exchange::service::RunningExchange::start(other, Default::default()).await.err().unwrap();
+        let error = RunningExchange::start(other, Default::default()).await.err().unwrap();
         assert!(error.to_string().contains("belongs to another"), "{error}");
     }
 }
@@ -311,9 +300,9 @@ async fn a_store_of_another_exchange_is_refused() {
 async fn waiting_requests_are_answered_when_the_start_is_cancelled() {
     let directory = tempfile::tempdir().unwrap();
     let mut slow = config(directory.path());
-    slow.coins[0].cipher = batzen_exchange::config::CipherConfig::Rsa { bits: 4096 };
-    let running = start(slow, &crate::keys::support::TestClock::new()).await;
-    let app = std::sync::Arc::clone(running.app());
+    slow.coins[0].cipher = CipherConfig::Rsa { bits: 4096 };
+    let running = start(slow, &TestClock::new()).await;
+    let app = Arc::clone(running.app());
     app.core.drain.trigger();
     let _ = running.ready().await;
     drop(app);
@@ -347,7 +336,8 @@ fn current(keys: &FutureKeys, now: Timestamp) -> BTreeMap<String, Vec<Timestamp>
 
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_are_shown_for_signing_once_all_are_created_also_after_the_clock_was_shifted() {
-    let (master, directory, clock) = (EddsaPrivateKey::generate(), tempfile::tempdir().unwrap(), TestClock::new());
+    let (master, directory, clock) =
+        (EddsaPrivateKey::generate(), tempfile::tempdir().unwrap(), TestClock::new());
     let mut config = operated(directory.path(), &master);
     for module in [&mut config.module_rsa, &mut config.module_cs, &mut config.module_eddsa] {
         module.lookahead_sign = Duration::from_days(40);

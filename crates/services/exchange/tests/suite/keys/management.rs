@@ -2,8 +2,7 @@
 
 use batzen_crypto::{EddsaPrivateKey, EddsaSignature, HashCode, Wtid};
 use batzen_exchange::config::AgeRestrictionConfig;
-use batzen_exchange::offline;
-use batzen_exchange::rules::{Command, Credit, Credits, Management, ReserveHistory};
+use batzen_exchange::rules::{Command, Management, ReserveHistory};
 use batzen_protocol::api::exchange::{
     AuditorAddRequest, AuditorDisableRequest, DrainRequest, ExtensionsRequest, GlobalFeeRequest,
     ManagementKeysRequest, RevokeRequest, WireAddRequest, WireDisableRequest, WireFeeRequest, WireResponse,
@@ -21,6 +20,7 @@ use serde_json::{Value, json};
 
 use crate::keys::caching::check_keys;
 use crate::keys::support::{PAYTO, START_SECS, Site, code, operated, with, without};
+use crate::running::{book, credit};
 
 const BAD_SIG: EddsaSignature = EddsaSignature::from_bytes([0x42; 64]);
 
@@ -36,11 +36,6 @@ fn amount(text: &str) -> Amount {
     Amount::parse(text).unwrap()
 }
 
-async fn signed_keys(site: &Site, master: &EddsaPrivateKey) -> ManagementKeysRequest {
-    let signatures = offline::sign_keys(master, &site.future_keys().await).unwrap();
-    ManagementKeysRequest { denom_sigs: signatures.denom_sigs, signkey_sigs: signatures.signkey_sigs }
-}
-
 #[tokio::test]
 async fn keys_come_into_use_all_or_nothing() {
     let master = EddsaPrivateKey::generate();
@@ -48,7 +43,7 @@ async fn keys_come_into_use_all_or_nothing() {
     let future = site.future_keys().await;
     assert_eq!(future.master_pub, master.public_key());
     assert!(!future.denom_secmod_public_key.is_zero() && !future.denom_secmod_cs_public_key.is_zero());
-    let request = signed_keys(&site, &master).await;
+    let request = site.key_signatures(&master).await;
     assert!(request.denom_sigs.len() >= 2 && !request.signkey_sigs.is_empty());
 
     let unknown = HashCode::random();
@@ -103,7 +98,7 @@ async fn keys_come_into_use_all_or_nothing() {
 async fn repeated_signatures_cost_nothing() {
     let master = EddsaPrivateKey::generate();
     let site = Site::operated(&master).await;
-    let request = signed_keys(&site, &master).await;
+    let request = site.key_signatures(&master).await;
     let checks = || site.running.app().core.metrics.verifications.eddsa.get();
     let keys = (request.denom_sigs.len() + request.signkey_sigs.len()) as u64;
     let repeated = |request: &ManagementKeysRequest, times: usize| ManagementKeysRequest {
@@ -138,9 +133,7 @@ async fn repeated_signatures_cost_nothing() {
 #[tokio::test]
 async fn a_denomination_is_revoked_and_replaced() {
     let master = EddsaPrivateKey::generate();
-    let site = Site::operated(&master).await;
-    let request = signed_keys(&site, &master).await;
-    assert_eq!(site.post("management/keys", &request).await, (204, 0));
+    let site = Site::signed(&master).await;
     let before = site.keys().await;
     let victim = &before.denoms[0];
     let h_denom_pub = victim.denom_pub.h_denom_pub();
@@ -179,8 +172,7 @@ async fn a_denomination_is_revoked_and_replaced() {
     assert_eq!(future.future_denoms.len(), 1);
     assert_ne!(future.future_denoms[0].denom_pub.h_denom_pub(), h_unused);
 
-    let request = signed_keys(&site, &master).await;
-    assert_eq!(site.post("management/keys", &request).await, (204, 0));
+    site.sign_keys(&master).await;
     let after = site.keys().await;
     check_keys(&after);
     assert_eq!(after.denoms.len(), before.denoms.len());
@@ -190,9 +182,7 @@ async fn a_denomination_is_revoked_and_replaced() {
 #[tokio::test]
 async fn changes_of_cancelled_requests_and_other_nodes_are_visible() {
     let (master, auditor) = (EddsaPrivateKey::generate(), EddsaPrivateKey::generate());
-    let site = Site::operated(&master).await;
-    let request = signed_keys(&site, &master).await;
-    assert_eq!(site.post("management/keys", &request).await, (204, 0));
+    let site = Site::signed(&master).await;
     let app = site.running.app();
     let keys = app.keys();
     let denom = &keys.denoms()[0];
@@ -226,9 +216,7 @@ async fn changes_of_cancelled_requests_and_other_nodes_are_visible() {
 #[tokio::test]
 async fn a_signing_key_is_revoked_and_replaced() {
     let master = EddsaPrivateKey::generate();
-    let site = Site::operated(&master).await;
-    let request = signed_keys(&site, &master).await;
-    assert_eq!(site.post("management/keys", &request).await, (204, 0));
+    let site = Site::signed(&master).await;
     let before = site.keys().await;
     let signkey_pub = before.eddsa_pub;
     let path = format!("management/signkeys/{signkey_pub}/revoke");
@@ -245,8 +233,7 @@ async fn a_signing_key_is_revoked_and_replaced() {
     let future = site.future_keys().await;
     assert_eq!(future.future_signkeys.len(), 1);
     assert_eq!(future.future_signkeys[0].stamp_start, at(0));
-    let request = signed_keys(&site, &master).await;
-    assert_eq!(site.post("management/keys", &request).await, (204, 0));
+    site.sign_keys(&master).await;
     let after = site.keys().await;
     check_keys(&after);
     assert_ne!(after.eddsa_pub, signkey_pub);
@@ -257,9 +244,7 @@ async fn a_signing_key_is_revoked_and_replaced() {
 #[tokio::test]
 async fn auditors() {
     let (master, auditor) = (EddsaPrivateKey::generate(), EddsaPrivateKey::generate());
-    let site = Site::operated(&master).await;
-    let request = signed_keys(&site, &master).await;
-    assert_eq!(site.post("management/keys", &request).await, (204, 0));
+    let site = Site::signed(&master).await;
     let auditor_pub = auditor.public_key();
     let url = "http://localhost:8083/";
     let add = |start: Timestamp| AuditorAddRequest {
@@ -445,8 +430,7 @@ async fn global_fees() {
     assert_eq!(site.post(path, &good).await, (204, 0));
     assert_eq!(site.post(path, &fee("TESTKUDOS:1", at(999), at(1001))).await, (409, 1816));
     assert_eq!(site.post(path, &fee("TESTKUDOS:1", at(1000), at(2000))).await, (204, 0));
-    let request = signed_keys(&site, &master).await;
-    assert_eq!(site.post("management/keys", &request).await, (204, 0));
+    site.sign_keys(&master).await;
     let keys = site.keys().await;
     check_keys(&keys);
     assert_eq!(keys.global_fees.len(), 2);
@@ -468,8 +452,7 @@ async fn extensions() {
         config
     })
     .await;
-    let request = signed_keys(&site, &master).await;
-    assert_eq!(site.post("management/keys", &request).await, (204, 0));
+    site.sign_keys(&master).await;
     let keys = site.keys().await;
     check_keys(&keys);
     let published = keys.extensions.unwrap();
@@ -509,8 +492,7 @@ async fn extensions() {
 async fn drains() {
     let master = EddsaPrivateKey::generate();
     let site = Site::operated(&master).await;
-    let order = |text: &str| {
-        let wtid = Wtid::random();
+    let order_as = |wtid: Wtid, text: &str| {
         let message = MasterDrainProfit {
             wtid,
             date: at(0),
@@ -527,6 +509,7 @@ async fn drains() {
             master_sig: message.sign(&master),
         }
     };
+    let order = |text: &str| order_as(Wtid::random(), text);
     let good = order("TESTKUDOS:1");
     let drain = async |order: &DrainRequest| site.post("management/drain", order).await;
     assert_eq!(site.post("management/drain", &with(&good, "master_sig", bad())).await, (403, 1818));
@@ -536,16 +519,7 @@ async fn drains() {
     assert_eq!(drain(&order("TESTKUDOS:1.50000001")).await, (409, 1012), "the rest is customers' money");
     assert_eq!(drain(&good).await, (204, 0));
     assert_eq!(drain(&good).await, (204, 0));
-    let mut other = order("TESTKUDOS:0.1");
-    other.wtid = good.wtid;
-    other.master_sig = MasterDrainProfit {
-        wtid: good.wtid,
-        date: at(0),
-        amount: other.amount,
-        h_section: hash_text("exchange-account-1"),
-        h_payto: h_payto(PAYTO),
-    }
-    .sign(&master);
+    let other = order_as(good.wtid, "TESTKUDOS:0.1");
     assert_eq!(drain(&other).await, (409, 26), "another order has this identifier");
     assert_eq!(drain(&order("TESTKUDOS:0.6")).await, (409, 1012), "orders that wait count");
     let (one, two) = (order("TESTKUDOS:0.3"), order("TESTKUDOS:0.3"));
@@ -562,17 +536,9 @@ async fn drains() {
 /// A customer wires money, and pays for a history.
 pub(super) async fn earn(site: &Site, wired: &str, fee: &str) {
     let (reserve_pub, money) = (EddsaPrivateKey::generate().public_key(), |text: &str| text.parse().unwrap());
-    let credit = Credit {
-        bank_row: 1,
-        reserve_pub,
-        amount: money(wired),
-        payto_uri: PAYTO.into(),
-        h_payto: h_payto(PAYTO),
-        time: at(0),
-    };
-    let credits = Credits { account: AccountId([0; 8]), credits: vec![credit], cursor: 1, range: None };
+    let credits = book(AccountId([0; 8]), credit(1, reserve_pub, money(wired), PAYTO, at(0)));
     let history = ReserveHistory { reserve_pub, request_time: at(0), fee: money(fee), reserve_sig: BAD_SIG };
-    for command in [Command::from(credits), Command::from(history)] {
+    for command in [credits, history.into()] {
         site.running.app().core.submit(command).await.unwrap().unwrap();
     }
 }

@@ -1,44 +1,23 @@
 //! A real exchange on 127.0.0.1 with a test clock.
 
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use batzen_crypto::{EddsaPrivateKey, EddsaPublicKey};
 use batzen_exchange::config::{CipherConfig, CoinFees, ExchangeConfig, GatewayAuth, GatewayConfig};
-use batzen_exchange::service::{RunningExchange, StartOptions};
+use batzen_exchange::offline;
+use batzen_exchange::service::RunningExchange;
 use batzen_http::client::{Client, ClientOptions, Reply};
-use batzen_protocol::api::exchange::{FutureKeys, KeysResponse};
-use batzen_protocol::{Currency, Duration, Money, Timestamp};
+use batzen_protocol::api::exchange::{FutureKeys, KeysResponse, ManagementKeysRequest};
+use batzen_protocol::{Currency, Duration, Money};
 use serde::Serialize;
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// 20 November 2026.
-pub(super) const START_SECS: u64 = 1_795_132_800;
+pub(super) use crate::api::world::with;
+use crate::running::start_ready;
+pub(super) use crate::running::{START_SECS, TestClock, start};
+
 pub(super) const PAYTO: &str = "payto://x-taler-bank/localhost/2?receiver-name=2";
-
-/// A clock that moves only when the test moves it.
-#[derive(Clone)]
-pub(super) struct TestClock(Arc<AtomicU64>);
-
-impl TestClock {
-    pub(super) fn new() -> Self {
-        Self(Arc::new(AtomicU64::new(START_SECS * 1_000_000)))
-    }
-
-    pub(super) fn now(&self) -> Timestamp {
-        Timestamp::from_micros(self.0.load(Ordering::SeqCst))
-    }
-
-    pub(super) fn advance(&self, duration: Duration) {
-        self.0.fetch_add(duration.as_micros(), Ordering::SeqCst);
-    }
-
-    pub(super) fn set_back(&self, duration: Duration) {
-        self.0.fetch_sub(duration.as_micros(), Ordering::SeqCst);
-    }
-}
 
 pub(super) fn money(hundredths: u32) -> Money {
     Money::from_units(u128::from(hundredths) * 1_000_000).unwrap()
@@ -69,13 +48,6 @@ pub(super) struct Site {
     pub client: Client,
 }
 
-pub(super) async fn start(config: ExchangeConfig, clock: &TestClock) -> RunningExchange {
-    let now = clock.clone();
-    let options =
-        StartOptions { clock: Arc::new(move || now.now()), workers: false, ..StartOptions::default() };
-    RunningExchange::start(config, options).await.unwrap()
-}
-
 impl Site {
     /// A stand-alone exchange that is ready.
     pub(super) async fn standalone() -> Self {
@@ -85,14 +57,32 @@ impl Site {
     pub(super) async fn with(make: impl FnOnce(&Path) -> ExchangeConfig) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let clock = TestClock::new();
-        let running = start(make(directory.path()), &clock).await;
-        running.ready().await.unwrap();
+        let running = start_ready(make(directory.path()), &clock).await;
         Self { directory, clock, running, client: Client::new(&ClientOptions::default()).unwrap() }
     }
 
     /// An exchange that waits for the signatures of this master key.
     pub(super) async fn operated(master: &EddsaPrivateKey) -> Self {
         Self::with(|directory| operated(directory, master)).await
+    }
+
+    /// The same with its keys signed.
+    pub(super) async fn signed(master: &EddsaPrivateKey) -> Self {
+        let site = Self::operated(master).await;
+        site.sign_keys(master).await;
+        site
+    }
+
+    /// The signatures that the exchange's new keys wait for.
+    pub(super) async fn key_signatures(&self, master: &EddsaPrivateKey) -> ManagementKeysRequest {
+        let signatures = offline::sign_keys(master, &self.future_keys().await).unwrap();
+        ManagementKeysRequest { denom_sigs: signatures.denom_sigs, signkey_sigs: signatures.signkey_sigs }
+    }
+
+    /// Signs the exchange's new keys.
+    pub(super) async fn sign_keys(&self, master: &EddsaPrivateKey) {
+        let request = self.key_signatures(master).await;
+        assert_eq!(self.post("management/keys", &request).await, (204, 0));
     }
 
     pub(super) fn url(&self, path: &str) -> String {
@@ -150,13 +140,6 @@ impl Site {
 /// The error code of an answer, 0 if there is none.
 pub(super) fn code(reply: &Reply) -> u32 {
     reply.code().map_or(0, batzen_protocol::ErrorCode::to_u32)
-}
-
-/// A copy of a JSON object with one member replaced.
-pub(super) fn with(body: &impl Serialize, member: &str, value: Value) -> Value {
-    let mut body = serde_json::to_value(body).unwrap();
-    body[member] = value;
-    body
 }
 
 /// A copy without a member.

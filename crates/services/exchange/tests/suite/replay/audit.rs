@@ -36,7 +36,8 @@ pub(crate) fn subject(core: &Core) -> Subject {
     }
 }
 
-fn options(now: Timestamp) -> Options {
+/// The options of an audit of the rows alone.
+pub(crate) fn options(now: Timestamp) -> Options {
     Options {
         now,
         internal: true,

@@ -3,29 +3,28 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use batzen_crypto::{DenomKey, EddsaPrivateKey, EddsaPublicKey};
 use batzen_exchange::config::{
     AgeRestrictionConfig, CipherConfig, CoinConfig, CoinFees, ExchangeConfig, GatewayAuth, GatewayConfig,
 };
-use batzen_exchange::rules::{Answer, Command, Credit, Credits};
-use batzen_exchange::service::{RunningExchange, StartOptions};
+use batzen_exchange::rules::Answer;
+use batzen_exchange::service::RunningExchange;
 use batzen_exchange::storage::StoreConfig;
 use batzen_exchange::workers::{aggregator, closer, expire};
 use batzen_http::client::{Client, ClientOptions};
 use batzen_protocol::api::exchange::{FutureKeys, KeysResponse};
 use batzen_protocol::denominations::DenominationInfo;
-use batzen_protocol::payto::h_payto;
 use batzen_protocol::{Amount, Currency, Duration, Money, Timestamp};
 use batzen_tables::exchange::AccountId;
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::replay::provider::Provider;
+use crate::oauth::OAuthProvider;
+use crate::replay::provider;
 use crate::replay::recording::Scenario;
 use crate::replay::side::Side;
+use crate::running::{TestClock, book, credit, start_ready};
 
 /// The parameters that distinguish the sections of denominations: value, fees, cipher, age mask.
 type SectionKey = (Money, [Money; 4], u32, u32);
@@ -207,11 +206,11 @@ pub(crate) struct Stage {
     pub client: Client,
     /// The keys that our exchange announced when it started.
     pub future: FutureKeys,
-    now: Arc<AtomicU64>,
+    clock: TestClock,
     account: String,
     rows: u64,
     _directory: TempDir,
-    _provider: Option<Provider>,
+    _provider: Option<OAuthProvider>,
 }
 
 impl Stage {
@@ -219,27 +218,17 @@ impl Stage {
         let directory = tempfile::tempdir().unwrap();
         let mut config = config(scenario, recorded, directory.path());
         let uses_kyc = scenario.requests().any(|line| line.response.status == 451);
-        let provider = if uses_kyc { Some(Provider::start().await) } else { None };
-        if let Some(provider) = &provider {
-            provider.configure(&mut config);
-        }
+        let provider = if uses_kyc { Some(provider::start(&mut config).await) } else { None };
         let account = config.accounts[0].payto_uri.clone();
         let start = recorded.denominations.values().map(|info| info.terms.stamp_start).min();
-        let now = Arc::new(AtomicU64::new(start.expect("denominations").as_micros()));
-        let clock = Arc::clone(&now);
-        let options = StartOptions {
-            clock: Arc::new(move || Timestamp::from_micros(clock.load(Ordering::SeqCst))),
-            workers: false,
-            ..StartOptions::default()
-        };
-        let running = RunningExchange::start(config, options).await.unwrap();
-        running.ready().await.unwrap();
+        let clock = TestClock::at(start.expect("denominations"));
+        let running = start_ready(config, &clock).await;
         let client = Client::new(&ClientOptions::default()).unwrap();
         let port = running.bound().port().unwrap();
         let url = format!("http://127.0.0.1:{port}/management/keys");
         let future = client.get(url).send().await.unwrap().ok().unwrap();
         let (rows, _directory, _provider) = (FLOAT_ROWS, directory, provider);
-        Self { running, client, future, now, account, rows, _directory, _provider }
+        Self { running, client, future, clock, account, rows, _directory, _provider }
     }
 
     pub(crate) fn port(&self) -> u16 {
@@ -251,13 +240,13 @@ impl Stage {
     }
 
     pub(crate) fn now(&self) -> Timestamp {
-        Timestamp::from_micros(self.now.load(Ordering::SeqCst))
+        self.clock.now()
     }
 
     /// Moves the clock forward, and does what is due then.
     pub(crate) async fn advance(&self, to: Timestamp) {
         if to > self.now() {
-            self.now.store(to.as_micros(), Ordering::SeqCst);
+            self.clock.set(to);
             expire::run_until_idle(&self.running.app().core).await.unwrap();
         }
     }
@@ -271,18 +260,10 @@ impl Stage {
 
     /// Books a bank transfer to a reserve.
     pub(crate) async fn credit(&self, row: u64, reserve_pub: EddsaPublicKey, amount: Money, from: &str) {
-        let credit = Credit {
-            bank_row: row,
-            reserve_pub,
-            amount,
-            payto_uri: from.to_owned(),
-            h_payto: h_payto(from),
-            time: self.now(),
-        };
-        let account = AccountId::of_payto(&self.account);
-        let command = Credits { account, credits: vec![credit], cursor: row, range: None };
+        let credit = credit(row, reserve_pub, amount, from, self.now());
+        let command = book(AccountId::of_payto(&self.account), credit);
         let core = &self.running.app().core;
-        let Ok(Answer::Credits(credited)) = core.submit(Command::Credits(command)).await.unwrap() else {
+        let Ok(Answer::Credits(credited)) = core.submit(command).await.unwrap() else {
             panic!("credits are booked");
         };
         core.notices.reserves_credited(&credited.reserves);

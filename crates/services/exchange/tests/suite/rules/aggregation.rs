@@ -6,8 +6,7 @@ use batzen_exchange::rules::{
     Aggregate, Aggregated, Answer, Command, ExecuteDrain, Refusal, TransferFailed, TransferRetry,
     TransfersDone, Trigger,
 };
-use batzen_protocol::{Money, Timestamp};
-use batzen_store::{ChangeSet, CommitOutcome};
+use batzen_protocol::Money;
 use batzen_tables::exchange::{Aggregates, DepositKey, DrainRow, Drains, Prepared, WtidKey};
 
 use crate::rules::world::*;
@@ -177,21 +176,6 @@ fn a_deposit_fee_above_the_remaining_contribution_is_waived() {
     assert_eq!(shop.bank(), [(7, m("0.84"))]);
 }
 
-fn command(account_n: u8, wtid_n: u8) -> Aggregate {
-    Aggregate {
-        target: target(B, account_n),
-        method: METHOD.to_owned(),
-        account: account(),
-        until: Timestamp::NEVER,
-        deposits_max: 1_000,
-        trigger: Trigger::Due,
-        complete: false,
-        wtid: wtid(wtid_n),
-        request_uid: HashCode::random(),
-        payee: Some(limited(account_n)),
-    }
-}
-
 #[test]
 fn an_aggregation_depends_only_on_rows() {
     let mut shop = Shop::new();
@@ -202,20 +186,24 @@ fn an_aggregation_depends_only_on_rows() {
         let Answer::Aggregate(aggregated) = shop.world.ok(Command::Aggregate(aggregate)) else { panic!() };
         aggregated
     };
-    assert_eq!(run(&shop, command(42, 1)), Aggregated::Nothing, "due deposits of other targets do not count");
-    assert_eq!(run(&shop, command(41, 1)), Aggregated::Nothing);
+    assert_eq!(
+        run(&shop, aggregate(B, 42, 1)),
+        Aggregated::Nothing,
+        "due deposits of other targets do not count"
+    );
+    assert_eq!(run(&shop, aggregate(B, 41, 1)), Aggregated::Nothing);
     let late = deposit(&[(50, 1, "5")], (B, 50, 42), (60, 100));
     shop.world.ok(withdraw(99, &[(50, 1)], false));
     shop.world.ok(Command::Deposit(late));
     shop.pay(B, 42, "1", 0);
     let world = &shop.world;
-    let foreign = Aggregate { method: "iban".to_owned(), ..command(42, 1) };
+    let foreign = Aggregate { method: "iban".to_owned(), ..aggregate(B, 42, 1) };
     assert_eq!(world.refused(Command::Aggregate(foreign)), Refusal::TargetMismatch);
     // Refundable deposits are left out, and so are deposits that were aggregated before, even in the same
     // batch.
     let twice = [
-        Command::Aggregate(command(42, 1)),
-        Command::Aggregate(command(42, 2)),
+        Command::Aggregate(aggregate(B, 42, 1)),
+        Command::Aggregate(aggregate(B, 42, 2)),
         refund((4, B, 4), 1, "0.5"),
         refund((50, B, 50), 1, "0.5"),
     ];
@@ -227,7 +215,7 @@ fn an_aggregation_depends_only_on_rows() {
     assert!(verdicts[3].is_ok());
     // Each identifier is used only once.
     shop.pay(B, 42, "1", 0);
-    let again = Aggregate { trigger: Trigger::Continued, ..command(42, 1) };
+    let again = Aggregate { trigger: Trigger::Continued, ..aggregate(B, 42, 1) };
     assert_eq!(shop.world.refused(Command::Aggregate(again)), Refusal::WtidTaken);
     shop.world.totals();
 }
@@ -238,7 +226,7 @@ fn a_deposit_of_the_same_batch_is_aggregated() {
     shop.world.ok(withdraw(99, &[(1, 1), (2, 1)], true));
     let now_s = shop.world.now().as_secs().unwrap() - T0;
     let pay = |n| Command::Deposit(deposit(&[(n, 1, "1")], (B, n, 42), (now_s, now_s)));
-    let verdicts = shop.world.batch(&[pay(1), Command::Aggregate(command(42, 1)), pay(2)]);
+    let verdicts = shop.world.batch(&[pay(1), Command::Aggregate(aggregate(B, 42, 1)), pay(2)]);
     let prepared = Aggregated::Prepared { taken: 1, amount: m("0.89") };
     assert_eq!(verdicts[1], Ok(Answer::Aggregate(prepared)));
     assert_eq!(read::open_deposits(&shop.world.store, &target(B, 42), shop.world.now(), 9).unwrap(), 1);
@@ -249,7 +237,7 @@ fn a_deposit_of_the_same_batch_is_aggregated() {
 fn a_refund_before_the_aggregation_in_one_batch_counts() {
     let mut shop = Shop::new();
     shop.pay(B, 42, "1", 0);
-    let verdicts = shop.world.batch(&[refund((1, B, 1), 1, "0.5"), Command::Aggregate(command(42, 1))]);
+    let verdicts = shop.world.batch(&[refund((1, B, 1), 1, "0.5"), Command::Aggregate(aggregate(B, 42, 1))]);
     let prepared = Aggregated::Prepared { taken: 1, amount: m("0.39") };
     assert_eq!(verdicts[1], Ok(Answer::Aggregate(prepared)));
     shop.world.totals();
@@ -261,7 +249,7 @@ fn a_large_unit_is_aggregated_in_parts_under_one_identifier() {
     for _ in 0..25 {
         shop.pay(B, 42, "1", 0);
     }
-    let part = |complete, wtid_n| Aggregate { deposits_max: 10, complete, ..command(42, wtid_n) };
+    let part = |complete, wtid_n| Aggregate { deposits_max: 10, complete, ..aggregate(B, 42, wtid_n) };
     let outcome = shop.world.ok(Command::Aggregate(part(false, 1)));
     let transient = Aggregated::Transient { taken: 10, total: m("9"), more: true };
     assert_eq!(outcome, Answer::Aggregate(transient));
@@ -287,7 +275,7 @@ fn without_a_wire_fee_deposits_wait() {
     let mut shop = Shop::new();
     shop.pay(B, 42, "1", 0);
     shop.world.advance(5_000);
-    assert_eq!(shop.world.refused(Command::Aggregate(command(42, 1))), Refusal::WireFeeMissing);
+    assert_eq!(shop.world.refused(Command::Aggregate(aggregate(B, 42, 1))), Refusal::WireFeeMissing);
     assert_eq!(shop.world.due_targets(shop.world.now()), [target(B, 42)]);
 }
 
@@ -321,7 +309,7 @@ fn transfers_complete_fail_and_are_retried() {
     for account in 42..45 {
         shop.pay(B, account, "1", 0);
     }
-    shop.world.ok(Command::Aggregate(command(42, 1)));
+    shop.world.ok(Command::Aggregate(aggregate(B, 42, 1)));
     let changed = |command| match shop.world.ok(command) {
         Answer::TransfersDone(marked) | Answer::TransferFailed(marked) | Answer::TransferRetry(marked) => {
             marked.changed
@@ -342,8 +330,8 @@ fn transfers_complete_fail_and_are_retried() {
     assert!(changed(Command::TransfersDone(TransfersDone { wtids: vec![wtid(1)] })));
     assert!(!changed(Command::TransfersDone(TransfersDone { wtids: vec![wtid(1)] })));
     assert!(!changed(failed()), "a transfer that the bank accepted cannot fail");
-    shop.world.ok(Command::Aggregate(command(43, 2)));
-    shop.world.ok(Command::Aggregate(command(44, 3)));
+    shop.world.ok(Command::Aggregate(aggregate(B, 43, 2)));
+    shop.world.ok(Command::Aggregate(aggregate(B, 44, 3)));
     let page = |wtids: &[u8]| {
         Command::TransfersDone(TransfersDone { wtids: wtids.iter().map(|n| wtid(*n)).collect() })
     };
@@ -371,8 +359,7 @@ fn profit_is_paid_out_once() {
         })
     };
     assert_eq!(shop.world.refused(drain(9)), Refusal::TransferUnknown);
-    let mut changes = ChangeSet::new();
-    changes.insert::<Drains>(
+    shop.world.insert::<Drains>(
         &WtidKey { wtid: wtid(9) },
         &DrainRow {
             account_section: "exchange-account-1".to_owned(),
@@ -383,7 +370,6 @@ fn profit_is_paid_out_once() {
             executed: false,
         },
     );
-    assert_eq!(shop.world.store.commit(&changes).unwrap(), CommitOutcome::Committed);
     shop.world.ok(drain(9));
     let Answer::ExecuteDrain(again) = shop.world.ok(drain(9)) else { panic!() };
     assert!(again.repeated);

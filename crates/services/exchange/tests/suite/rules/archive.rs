@@ -8,16 +8,15 @@ use batzen_exchange::reads::garbage::nonce_candidates;
 use batzen_exchange::reads::read;
 use batzen_exchange::rules::garbage::COLLECT_DELAY;
 use batzen_exchange::rules::{
-    Answer, Archive, ArchiveUnit, Archived, Collect, Command, DenomProblem, PurseCoin, PurseCoins,
-    PurseCreate, PurseExpire, PurseMerge, Refusal, Stays, TransferPart,
+    Answer, Archive, ArchiveUnit, Archived, Collect, Command, DenomProblem, PurseCoins, Refusal, Stays,
+    TransferPart,
 };
 use batzen_exchange::workers::archive::{ArchiveError, Archives, Mover, Report, Task, Times, contents};
-use batzen_protocol::Money;
 use batzen_store::memory::MemoryBackend;
 use batzen_store::{Store, StoreError};
 use batzen_tables::exchange::{
     ArchiveCounts, ArchiveRuns, ArchiveTransfers, Coins, CsNonceKey, CsNonces, DenomSerial, Denominations,
-    Deposits, MeltByRc, Melts, NonceKind, PastTransfers, Prepared, PurseDeposits, PurseMergeRow, Purses,
+    Deposits, MeltByRc, Melts, NonceKind, PastTransfers, Prepared, PurseDeposits, Purses,
     RecoupRefreshCredits, RecoupRefreshes, Recoups, Refunds, Reveals, WireOut, WireTargets,
 };
 use proptest::strategy::{Strategy, ValueTree};
@@ -50,11 +49,7 @@ impl Archives for InMemory {
 pub(super) type Moving<'a> = &'a mut dyn FnMut(Archive) -> Result<Archived, ArchiveError>;
 
 pub(super) fn decide(world: &World, command: Archive) -> Result<Archived, ArchiveError> {
-    match world.run(Command::Archive(command)) {
-        Ok(Answer::Archive(archived)) => Ok(archived),
-        Ok(other) => panic!("{other:?}"),
-        Err(refusal) => Err(ArchiveError::Refused(Box::new(refusal))),
-    }
+    archived(world.run(Command::Archive(command)))
 }
 
 pub(super) fn run_with(
@@ -64,6 +59,11 @@ pub(super) fn run_with(
     decide: Moving<'_>,
 ) -> Result<Report, ArchiveError> {
     Mover::new(&world.store, &world.rules, at_once(world), archives, decide, |_| ()).run(task)
+}
+
+/// Moves everything with the rules' own decisions.
+pub(super) fn move_all(world: &World, archives: &InMemory) -> Result<Report, ArchiveError> {
+    run_with(world, archives, &to_move(), &mut |command| decide(world, command))
 }
 
 /// Times at which everything that is over now may leave.
@@ -80,12 +80,21 @@ pub(super) fn archive(world: &World, archives: &InMemory) -> Report {
     let before = world.totals();
     let mut none = |_| panic!("counting changes nothing");
     let counted = run_with(world, archives, &Task::Count, &mut none).unwrap();
-    let report = run_with(world, archives, &to_move(), &mut |command| decide(world, command)).unwrap();
+    let report = move_all(world, archives).unwrap();
     assert_eq!(world.totals(), before, "archiving changes no sum");
     assert_eq!(Report { run: report.run, ..counted }, report, "counting tells what moving does");
-    let again = run_with(world, archives, &to_move(), &mut |command| decide(world, command)).unwrap();
+    let again = move_all(world, archives).unwrap();
     assert_eq!((again.run, again.rows()), (None, (0, 0)), "nothing is left to move");
     report
+}
+
+/// The answer of an archiver's command.
+pub(super) fn archived(verdict: Verdict) -> Result<Archived, ArchiveError> {
+    match verdict {
+        Ok(Answer::Archive(archived)) => Ok(archived),
+        Ok(other) => panic!("{other:?}"),
+        Err(refusal) => Err(ArchiveError::Refused(Box::new(refusal))),
+    }
 }
 
 pub(super) fn delay_s() -> u64 {
@@ -97,9 +106,8 @@ pub(super) fn expire_all(world: &World) {
     world.advance(3_000 + delay_s() + 1);
 }
 
-fn expired(serial: u32) -> Refusal {
-    let problem = DenomProblem::Expired;
-    Refusal::DenominationUnusable { index: 0, denom: DenomSerial(serial), problem }
+fn expired() -> Refusal {
+    unusable(1, DenomProblem::Expired)
 }
 
 fn stay(moved: &batzen_exchange::workers::archive::Moved) -> Vec<(Stays, u64)> {
@@ -195,18 +203,10 @@ fn nothing_that_left_counts_again() {
     expire_all(&world);
     let before = [pay.clone(), again(), melt(1, 1, "1", 1, 0, None)].map(|command| world.run(command));
     assert!(before[0].is_ok(), "a repetition is answered as long as it is known");
-    assert_eq!(before[1], Err(expired(1)));
+    assert_eq!(before[1], Err(expired()));
     archive(&world, &InMemory::default());
     let requests = || {
-        let coins = vec![PurseCoin { coin: presented(1, 1), amount: m("3"), coin_sig: sig(1) }];
-        let create = PurseCreate {
-            purse_pub: purse_pub(9),
-            terms: purse_terms("1", 9_000_000),
-            reserve_pub: None,
-            coins,
-            fee: Money::ZERO,
-            contract: None,
-        };
+        let create = purse(9, purse_terms("1", 9_000_000), vec![purse_coin(1, 1, "3")]);
         [
             pay.clone(),
             again(),
@@ -219,20 +219,20 @@ fn nothing_that_left_counts_again() {
     };
     world.revoke(1);
     for request in requests() {
-        assert_eq!(world.refused(request), expired(1));
+        assert_eq!(world.refused(request), expired());
     }
     assert_eq!(world.refused(refund((1, 1, 1), 1, "2")), Refusal::CoinUnknown);
     assert_eq!(world.refused(reveal(1, 1, &[(9, 1)], None, 0)), Refusal::MeltUnknown);
     // Not even if the clock goes back to when the coins were good, in a process that starts then.
     world.step_back(3_000 + delay_s() + 1);
     for request in requests() {
-        assert_eq!(world.refused(request), expired(1));
+        assert_eq!(world.refused(request), expired());
     }
     let late = World::again(&world);
     for request in requests() {
-        assert_eq!(late.refused(request), expired(1));
+        assert_eq!(late.refused(request), expired());
     }
-    assert!(late.refused(again()) == expired(1) && late.now() < at(2_000));
+    assert!(late.refused(again()) == expired() && late.now() < at(2_000));
 }
 
 #[test]
@@ -354,13 +354,10 @@ fn recouped_coins_leave_and_their_reserve_keeps_its_history() {
     let report = archive(&world, &InMemory::default());
     assert_eq!((report.coins.left, report.rows().0), (1, 2));
     assert_eq!(world.store.count::<Recoups>().unwrap(), 0);
-    let statement = read::reserve_statement(&world.store, &world.denoms, reserve(1), None).unwrap().unwrap();
-    let effects = statement.items.iter().map(batzen_exchange::rules::ReserveHistoryItem::effect);
-    let balance = batzen_exchange::history::balance_of(Money::ZERO, effects);
-    assert_eq!((statement.items.len(), balance), (4, Some(statement.balance)));
+    assert_eq!(world.check_reserve(1), 4);
     // The withdrawal is repeated from the reserve's own rows.
     assert!(world.run(withdraw(1, &[(1, 1), (2, 2)], true)).is_ok());
-    assert_eq!(world.refused(recoup(1, 1, 1, 1)), expired(1));
+    assert_eq!(world.refused(recoup(1, 1, 1, 1)), expired());
 }
 
 #[test]
@@ -369,29 +366,12 @@ fn deposits_into_decided_purses_leave_and_the_purses_stay() {
     world.fund(1, 1, "60");
     world.ok(withdraw(1, &[(1, 1), (2, 1), (3, 1)], true));
     for n in 1..=3 {
-        let coins = vec![PurseCoin { coin: presented(n, 1), amount: m("3.7"), coin_sig: sig(n) }];
         let terms = purse_terms("2", if n == 3 { 9_000_000 } else { 500 });
-        let purse_pub = purse_pub(n);
-        world.ok(Command::PurseCreate(PurseCreate {
-            purse_pub,
-            terms,
-            reserve_pub: None,
-            coins,
-            fee: Money::ZERO,
-            contract: None,
-        }));
+        world.ok(purse(n, terms, vec![purse_coin(n, 1, "3.7")]).into());
     }
-    let merge = PurseMergeRow {
-        reserve_pub: reserve(1),
-        h_payto: h_payto(1),
-        merge_sig: sig(1),
-        reserve_sig: sig(2),
-        merge_time: at(0),
-    };
-    world.ok(Command::PurseMerge(PurseMerge { purse_pub: purse_pub(1), reserve_pub: reserve(1), merge }));
+    world.ok(merge(1, 1));
     world.advance(600);
-    let coins = vec![coin(2)];
-    world.ok(Command::PurseExpire(PurseExpire { purse_pub: purse_pub(2), reserve_pub: None, coins }));
+    world.ok(purse_expire(2, None, &[2]));
     expire_all(&world);
     // The third is open: nobody has expired it yet, and its money is owed.
     let archives = InMemory::default();
@@ -402,9 +382,7 @@ fn deposits_into_decided_purses_leave_and_the_purses_stay() {
     assert_eq!(world.store.count::<PurseDeposits>().unwrap(), 1);
     assert_eq!(world.totals().purses, m("3.7"));
     // The reserve's history still shows the payment.
-    let statement = read::reserve_statement(&world.store, &world.denoms, reserve(1), None).unwrap().unwrap();
-    let effects = statement.items.iter().map(batzen_exchange::rules::ReserveHistoryItem::effect);
-    assert_eq!(batzen_exchange::history::balance_of(Money::ZERO, effects), Some(statement.balance));
+    world.check_reserve(1);
 }
 
 #[test]

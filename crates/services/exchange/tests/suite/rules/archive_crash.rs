@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use batzen_exchange::reads::totals::totals;
-use batzen_exchange::rules::{Answer, Command};
+use batzen_exchange::rules::Command;
 use batzen_exchange::workers::archive::{ArchiveError, Archives, Mover, Report, Task, contents};
 use batzen_store::embedded::sim::{Fault, SimDisk};
 use batzen_store::embedded::{EmbeddedStore, Options};
 use batzen_store::{Store, StoreError};
 use batzen_tables::exchange::{self as tables, ArchiveRuns, Coins, Deposits, WireOut};
 
-use crate::rules::archive::at_once;
+use crate::rules::archive::{archived, at_once, decide};
 use crate::rules::world::*;
 
 const LIVE: &str = "/live";
@@ -53,9 +53,7 @@ fn archive(disk: &SimDisk, now_s: u64) -> Result<Report, String> {
     let world = World::over(store.clone(), config(), |rules| rules);
     world.advance(now_s);
     let mut decide = |command| match world.try_run(Command::Archive(command)) {
-        Ok(Ok(Answer::Archive(archived))) => Ok(archived),
-        Ok(Ok(other)) => panic!("{other:?}"),
-        Ok(Err(refusal)) => Err(ArchiveError::Refused(Box::new(refusal))),
+        Ok(verdict) => archived(verdict),
         Err(error) => Err(ArchiveError::Store { place: "the store", source: error }),
     };
     let archives = OnDisk(disk.clone());
@@ -160,10 +158,7 @@ fn space(leaves: bool) -> [batzen_store::StoreStats; 3] {
     };
     let before = rest();
     if leaves {
-        let mut decide = |command| match world.run(Command::Archive(command)) {
-            Ok(Answer::Archive(archived)) => Ok(archived),
-            other => panic!("{other:?}"),
-        };
+        let mut decide = |command| decide(&world, command);
         let task = Task::Move { reason: "a test".to_owned() };
         let archives = OnDisk(disk.clone());
         let report = Mover::new(&store, &world.rules, at_once(&world), &archives, &mut decide, |_| ())

@@ -7,7 +7,7 @@ use batzen_exchange::workers::archive::{ArchiveError, Archives, contents};
 use batzen_store::{ChangeSet, CommitOutcome};
 use batzen_tables::exchange::{ArchiveRuns, ArchiveTransfers, Deposits, Prepared, Refunds, WireOut};
 
-use crate::rules::archive::{InMemory, archive, decide, expire_all, paid_world, run_with, to_move};
+use crate::rules::archive::{InMemory, archive, decide, expire_all, move_all, paid_world, run_with, to_move};
 use crate::rules::world::*;
 
 /// A transfer with more deposits than one command moves. Returns their number.
@@ -51,7 +51,7 @@ fn a_large_transfer_leaves_in_parts_and_its_sums_are_right_in_between() {
     let left = world.store.count::<Deposits>().unwrap();
     assert!(0 < left && left < deposits as u64, "{left}");
     assert_eq!(world.store.count::<ArchiveTransfers>().unwrap(), 1);
-    let report = run_with(&world, &archives, &to_move(), &mut |command| decide(&world, command)).unwrap();
+    let report = move_all(&world, &archives).unwrap();
     assert_eq!((report.run, report.transfers.left, report.coins.left), (Some(1), 1, 11));
     assert_eq!(world.totals(), before);
     assert_eq!(world.store.count::<ArchiveTransfers>().unwrap(), 0);
@@ -92,8 +92,7 @@ fn a_run_that_is_interrupted_anywhere_is_continued() {
             assert_eq!(world.totals(), before);
             // If it was interrupted after its last command, nothing is left to do.
             let is_over = at_command == commands && is_decided;
-            let report =
-                run_with(&world, &archives, &to_move(), &mut |command| decide(&world, command)).unwrap();
+            let report = move_all(&world, &archives).unwrap();
             assert_eq!(report.run, (!is_over).then_some(1));
             assert_eq!(world.totals(), before);
             let found = contents(&archives.of_run(1)).unwrap();
@@ -161,11 +160,7 @@ fn a_foreign_or_changed_archive_is_not_continued() {
         }
         decide(&world, command)
     });
-    let fails = |archives: &InMemory| {
-        run_with(&world, archives, &to_move(), &mut |command| decide(&world, command))
-            .unwrap_err()
-            .to_string()
-    };
+    let fails = |archives: &InMemory| move_all(&world, archives).unwrap_err().to_string();
     let lost = InMemory::default();
     assert!(fails(&lost).contains("not there"), "{}", fails(&lost));
     let foreign = InMemory::default();
@@ -178,10 +173,8 @@ fn a_foreign_or_changed_archive_is_not_continued() {
     changes.delete::<Refunds>(&found.key, &found.row);
     assert_eq!(store.commit(&changes).unwrap(), CommitOutcome::Committed);
     assert!(fails(&archives).contains("rows of refunds"), "{}", fails(&archives));
-    let mut changes = ChangeSet::new();
-    changes.insert::<Refunds>(&found.key, &found.row);
-    assert_eq!(store.commit(&changes).unwrap(), CommitOutcome::Committed);
-    run_with(&world, &archives, &to_move(), &mut |command| decide(&world, command)).unwrap();
+    insert::<Refunds>(&store, &found.key, &found.row);
+    move_all(&world, &archives).unwrap();
 }
 
 #[test]

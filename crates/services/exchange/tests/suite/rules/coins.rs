@@ -167,9 +167,7 @@ fn contributions_and_deadlines_have_limits() {
     never.wire_deadline = Timestamp::NEVER;
     assert_eq!(world.refused(Command::Deposit(never)), Refusal::DeadlinesImpossible);
     world.advance(2_001);
-    let expired =
-        Refusal::DenominationUnusable { index: 0, denom: DenomSerial(2), problem: DenomProblem::Expired };
-    assert_eq!(run("1", (0, 5)), expired);
+    assert_eq!(run("1", (0, 5)), unusable(2, DenomProblem::Expired));
 }
 
 #[test]

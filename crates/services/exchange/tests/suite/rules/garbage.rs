@@ -1,21 +1,19 @@
 //! Rules R11 and X1 to X4: garbage collection removes what nobody needs and changes no sum.
 
-use batzen_crypto::{Cipher, CsNonce, EddsaPublicKey, HashCode, Wtid};
-use batzen_exchange::history::balance_of;
+use batzen_crypto::{Cipher, CsNonce, EddsaPublicKey, Wtid};
 use batzen_exchange::reads::garbage::{nonce_candidates, purse_candidates, reserve_candidates};
 use batzen_exchange::reads::read;
 use batzen_exchange::rules::garbage::{COLLECT_DELAY, KYC_PATIENCE, is_transfer_over};
 use batzen_exchange::rules::{
-    Answer, CloseReserve, Closed, Collect, Collected, Command, Contract, DenomProblem, FinishKyc,
-    KycRequirement, PurseCoin, PurseCreate, PurseExpire, PurseExpired, PurseMerge, PurseTerms, Refusal,
-    RequestClose, RequireKyc, ReserveHistory, ReserveHistoryItem, ReservePurse, RulesConfig, StartKyc,
+    Answer, Closed, Collect, Collected, Command, DenomProblem, KycRequirement, PurseCreate, PurseExpired,
+    PurseTerms, Refusal, RequestClose, RequireKyc, RulesConfig,
 };
-use batzen_protocol::{Duration, Money};
+use batzen_protocol::Duration;
 use batzen_store::{ChangeSet, CommitOutcome, Record};
 use batzen_tables::exchange::{
     Closings, CsNonceKey, CsNonces, DenomSerial, HistoryRequests, KycProcesses, KycRequirementKey,
-    KycRequirementRow, KycRequirements, NonceKind, PastTransfers, Prepared, PurseMergeRow, Purses,
-    ReserveKey, Reserves, ReservesIn, WireFeeKey, WireFeeRow, WireFees, WireOut, Withdrawals,
+    KycRequirementRow, KycRequirements, NonceKind, PastTransfers, Prepared, Purses, ReserveKey, Reserves,
+    ReservesIn, WireFeeKey, WireFeeRow, WireFees, WireOut, Withdrawals,
 };
 use proptest::strategy::{Strategy, ValueTree};
 use proptest::test_runner::TestRunner;
@@ -88,33 +86,12 @@ fn rows(world: &World) -> [u64; 5] {
     ]
 }
 
-fn close_as(reserve_pub: EddsaPublicKey, sender: u8, wtid_n: u8) -> Command {
-    Command::CloseReserve(CloseReserve {
-        reserve_pub,
-        request_time: None,
-        h_payto: h_payto(sender),
-        method: METHOD.to_owned(),
-        account: account(),
-        wtid: wtid(wtid_n),
-        request_uid: HashCode::random(),
-    })
-}
-
 /// Closes reserve `n`. Returns the transfer's identifier.
 fn close(world: &World, n: u8, wtid_n: u8) -> Wtid {
-    match world.ok(close_as(reserve(n), n, wtid_n)) {
+    match world.ok(close_reserve(reserve(n), n, wtid_n).into()) {
         Answer::CloseReserve(Closed::Closed { wtid, .. }) => wtid,
         other => panic!("{other:?}"),
     }
-}
-
-fn history(n: u8, time_s: u64, fee: &str) -> Command {
-    Command::ReserveHistory(ReserveHistory {
-        reserve_pub: reserve(n),
-        request_time: at(time_s),
-        fee: m(fee),
-        reserve_sig: sig(1),
-    })
 }
 
 #[test]
@@ -156,33 +133,25 @@ fn money_that_comes_back_to_a_removed_reserve_is_paid_once() {
     assert!(world.transfer_all().is_empty());
 
     // A reserve that is gone is unknown.
-    assert_eq!(world.refused(withdraw(1, &[(1, 3)], false)), expired(3));
+    assert_eq!(world.refused(withdraw(1, &[(1, 3)], false)), unusable(3, DenomProblem::Expired));
     assert_eq!(world.refused(history(1, 5, "1")), Refusal::HistoryUnaffordable);
-    assert_eq!(world.run(close_as(reserve(1), 1, 8)), Ok(Answer::CloseReserve(Closed::NotDue)));
+    assert_eq!(world.run(close_reserve(reserve(1), 1, 8).into()), Ok(Answer::CloseReserve(Closed::NotDue)));
 
     // The same key again: the old withdrawal is not repeated, and the transfer gets an identifier of its own.
     let sum_before = world.totals();
     world.fund(1, 2, "3");
     assert_eq!(world.balance(1), m("3"));
-    assert_eq!(world.refused(withdraw(1, &[(1, 3)], false)), expired(3));
-    let statement = read::reserve_statement(&world.store, &world.denoms, reserve(1), None).unwrap().unwrap();
-    assert_eq!(statement.items.len(), 1, "it has a new history");
+    assert_eq!(world.refused(withdraw(1, &[(1, 3)], false)), unusable(3, DenomProblem::Expired));
+    assert_eq!(world.check_reserve(1), 1, "it has a new history");
     assert_eq!(world.totals().wired_in, sum_before.wired_in.checked_add(m("3")).unwrap());
-}
-
-fn expired(serial: u32) -> Refusal {
-    let problem = DenomProblem::Expired;
-    Refusal::DenominationUnusable { index: 0, denom: DenomSerial(serial), problem }
 }
 
 /// Fees for a time as late as that of the second closing.
 fn late_fees(world: &World) {
-    let mut changes = ChangeSet::new();
-    changes.insert::<WireFees>(
+    world.insert::<WireFees>(
         &WireFeeKey { method: METHOD.to_owned(), start: at(5_000) },
         &WireFeeRow { end: at(10_000_000), wire_fee: m("0.01"), closing_fee: m("0.01"), master_sig: sig(0) },
     );
-    assert_eq!(world.store.commit(&changes).unwrap(), CommitOutcome::Committed);
 }
 
 #[test]
@@ -209,9 +178,10 @@ fn an_identifier_of_a_removed_transfer_is_not_used_again() {
     page.credits[0].reserve_pub = chosen;
     world.ok(Command::Credits(page));
     world.advance(600);
-    let taken = world.run(close_as(chosen, 1, 7));
+    let taken = world.run(close_reserve(chosen, 1, 7).into());
     assert_eq!(taken, Err(Refusal::WtidTaken));
-    let Ok(Answer::CloseReserve(Closed::Closed { wtid: used, .. })) = world.run(close_as(chosen, 1, 9))
+    let Ok(Answer::CloseReserve(Closed::Closed { wtid: used, .. })) =
+        world.run(close_reserve(chosen, 1, 9).into())
     else {
         panic!()
     };
@@ -229,15 +199,7 @@ fn a_reserve_stays_as_long_as_anything_may_need_it() {
     world.ok(withdraw(1, &[(1, 1)], false));
     // It has an order to close it, which the closer has not seen.
     world.fund(2, 2, "3.01");
-    world.ok(Command::RequestClose(RequestClose {
-        reserve_pub: reserve(2),
-        request_time: at(3),
-        requested: None,
-        h_payto: h_payto(2),
-        payto_uri: payto(2),
-        method: METHOD.to_owned(),
-        reserve_sig: sig(1),
-    }));
+    world.ok(RequestClose { requested: None, ..request_close(2, 3, 2) }.into());
     world.ok(withdraw(2, &[(2, 3), (3, 2)], true));
     // It was asked for its history a moment ago, with all that it had.
     world.fund(3, 3, "1");
@@ -314,7 +276,7 @@ fn a_nonce_stays_locked_as_long_as_its_denominations_sign() {
     assert!(world.store.get::<CsNonces>(&lock(NonceKind::Melt, 8)).unwrap().is_none());
     assert!(world.store.get::<CsNonces>(&lock(NonceKind::Withdraw, 1)).unwrap().is_none());
     // Under the first key the nonce signs nothing any more; under the second it is as good as new, once.
-    assert_eq!(world.refused(withdraw(1, &[(9, 3)], false)), expired(3));
+    assert_eq!(world.refused(withdraw(1, &[(9, 3)], false)), unusable(3, DenomProblem::Expired));
     let with_nonce = |planchet, serial, n| {
         let Command::Withdraw(mut command) = withdraw(1, &[(planchet, serial)], false) else { panic!() };
         command.planchets[0].nonce = Some(CsNonce::from_bytes([n; 32]));
@@ -334,40 +296,12 @@ fn a_nonce_stays_locked_as_long_as_its_denominations_sign() {
 
 /// A purse with coin `n`, and a contract.
 fn create(n: u8, terms: PurseTerms) -> Command {
-    let contract = Contract { contract_pub: key(79, n), econtract: vec![n; 40], econtract_sig: sig(n) };
-    let coins = vec![PurseCoin { coin: presented(n, 1), amount: m("3"), coin_sig: sig(n) }];
-    let purse_pub = purse_pub(n);
-    Command::PurseCreate(PurseCreate {
-        purse_pub,
-        terms,
-        reserve_pub: None,
-        coins,
-        fee: Money::ZERO,
-        contract: Some(contract),
-    })
+    let contract = Some(purse_contract(n));
+    PurseCreate { contract, ..purse(n, terms, vec![purse_coin(n, 1, "3")]) }.into()
 }
 
 fn request(n: u8, reserve_n: u8, fee: &str) -> Command {
-    Command::ReservePurse(ReservePurse {
-        purse_pub: purse_pub(n),
-        reserve_pub: reserve(reserve_n),
-        terms: purse_terms("1", 500),
-        offered: Some(m(fee)),
-        fee: m(fee),
-        merge: PurseMergeRow {
-            reserve_pub: reserve(reserve_n),
-            h_payto: h_payto(reserve_n),
-            merge_sig: sig(1),
-            reserve_sig: sig(2),
-            merge_time: at(0),
-        },
-        contract: None,
-    })
-}
-
-fn expire(n: u8, reserve_n: Option<u8>, coins: &[u8]) -> Command {
-    let coins = coins.iter().map(|n| coin(*n)).collect();
-    Command::PurseExpire(PurseExpire { purse_pub: purse_pub(n), reserve_pub: reserve_n.map(reserve), coins })
+    reserve_purse(n, reserve_n, Some(fee), purse_terms("1", 500)).into()
 }
 
 #[test]
@@ -379,14 +313,16 @@ fn refunded_purses_go_and_their_coins_stay_safe() {
     world.ok(create(2, purse_terms("2", 500)));
     world.ok(create(3, purse_terms("2", 500)));
     // One is paid, and one is for a reserve that paid a fee for it.
-    let Command::ReservePurse(ReservePurse { merge, .. }) = request(2, 1, "0") else { panic!() };
-    world.ok(Command::PurseMerge(PurseMerge { purse_pub: purse_pub(2), reserve_pub: reserve(1), merge }));
+    world.ok(merge(2, 1));
     world.ok(request(4, 1, "0.2"));
     world.ok(request(5, 1, "0"));
     world.advance(600);
-    for command in
-        [expire(1, None, &[1]), expire(3, None, &[3]), expire(4, Some(1), &[]), expire(5, Some(1), &[])]
-    {
+    for command in [
+        purse_expire(1, None, &[1]),
+        purse_expire(3, None, &[3]),
+        purse_expire(4, Some(1), &[]),
+        purse_expire(5, Some(1), &[]),
+    ] {
         world.ok(command);
     }
     world.advance(KEPT_S + delay_s());
@@ -399,19 +335,13 @@ fn refunded_purses_go_and_their_coins_stay_safe() {
     let left: Vec<_> =
         world.store.all::<Purses>().unwrap().into_iter().map(|found| found.key.purse_pub).collect();
     assert_eq!(left, [purse_pub(2), purse_pub(4)], "what a reserve's history needs stays");
-    let statement = read::reserve_statement(&world.store, &world.denoms, reserve(1), None).unwrap().unwrap();
-    let effects = statement.items.iter().map(ReserveHistoryItem::effect);
-    assert_eq!(balance_of(Money::ZERO, effects), Some(statement.balance));
+    world.check_reserve(1);
     // Its coin has everything back, and what it signed for the purse is worth nothing in another one.
     assert_eq!(world.remaining(1), Some(m("10")));
     assert_eq!(world.refused(create(1, purse_terms("2", 500))), Refusal::PurseTooLate);
     let later = create(1, purse_terms("2", 10 * delay_s()));
-    let problem = DenomProblem::Expired;
-    assert_eq!(
-        world.refused(later),
-        Refusal::DenominationUnusable { index: 0, denom: DenomSerial(1), problem }
-    );
-    assert_eq!(world.run(expire(1, None, &[1])), Ok(Answer::PurseExpire(PurseExpired::NotDue)));
+    assert_eq!(world.refused(later), unusable(1, DenomProblem::Expired));
+    assert_eq!(world.run(purse_expire(1, None, &[1])), Ok(Answer::PurseExpire(PurseExpired::NotDue)));
     assert_eq!(collect_reserves(&world), Collected::default());
 }
 
@@ -421,10 +351,7 @@ fn kyc_rows_without_a_customer_go_and_come_back() {
     let require_as =
         |n, row| Command::RequireKyc(RequireKyc { h_payto: h_payto(n), checks: "id".to_owned(), row });
     let require = |n| require_as(n, u64::from(n));
-    let start = |n| {
-        let (provider, token) = ("kyc-provider-clerk".to_owned(), "t".to_owned());
-        Command::StartKyc(StartKyc { h_payto: h_payto(n), provider, token })
-    };
+    let start = |n| start_kyc(h_payto(n), "kyc-provider-clerk", "t");
     let all = |world: &World| -> Vec<_> {
         world.store.all::<KycRequirements>().unwrap().into_iter().map(|found| found.key).collect()
     };
@@ -440,14 +367,7 @@ fn kyc_rows_without_a_customer_go_and_come_back() {
     world.ok(start(2));
     world.ok(start(3));
     // An account whose customer was identified.
-    world.ok(Command::FinishKyc(FinishKyc {
-        h_payto: h_payto(3),
-        provider: "kyc-provider-clerk".to_owned(),
-        token: "t".to_owned(),
-        provider_user_id: String::new(),
-        attributes: vec![1],
-        validity: Duration::from_days(365),
-    }));
+    world.ok(finish_kyc(h_payto(3), "kyc-provider-clerk", "t", Duration::from_days(365)));
     let patience_s = KYC_PATIENCE.as_secs().unwrap();
     world.advance(patience_s + delay_s());
     assert_eq!([requirements(&world), processes(&world)], [0, 0]);

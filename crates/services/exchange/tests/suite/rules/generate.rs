@@ -4,9 +4,8 @@
 use batzen_crypto::{CsNonce, HashCode, ShortHash};
 use batzen_exchange::rules::{
     Aggregate, ClearKycAlert, CloseReserve, Command, Contract, Credit, Credits, DecideKyc, Deposit,
-    FinishKyc, KycProvider, KycRule, KycRules, KycUserType, PurseCoin, PurseCreate, PurseDelete,
-    PurseDeposit, PurseExpire, PurseMerge, PurseTerms, Recoup, RecoupRefresh, RequestClose, RequireKyc,
-    ReserveHistory, ReserveOpen, ReservePurse, RulesConfig, StartKyc, SubmitKyc, TransferFailed,
+    FinishKyc, KycRules, PurseCoin, PurseCreate, PurseDelete, PurseDeposit, PurseExpire, PurseMerge,
+    PurseTerms, RequireKyc, ReserveOpen, ReservePurse, RulesConfig, StartKyc, SubmitKyc, TransferFailed,
     TransferRetry, TransfersDone, Trigger,
 };
 use batzen_protocol::payto::PaytoUri;
@@ -14,6 +13,8 @@ use batzen_protocol::{Duration, Money};
 use batzen_tables::exchange::{FreshCoin, KycOperation, PurseMergeRow};
 use proptest::prelude::*;
 
+use crate::rules::kyc::{provider, rule};
+use crate::rules::recoups::{recoup, recoup_refresh};
 use crate::rules::world::*;
 
 /// A step of a test: a command, or something that happens between batches.
@@ -79,19 +80,13 @@ fn withdrawal() -> impl Strategy<Value = Command> {
 }
 
 fn history() -> impl Strategy<Value = Command> {
-    (0..RESERVES, 0u64..3, prop::sample::select(vec!["0", "0.3", "5"])).prop_map(|(n, time_s, fee)| {
-        Command::ReserveHistory(ReserveHistory {
-            reserve_pub: reserve(n),
-            request_time: at(time_s),
-            fee: m(fee),
-            reserve_sig: sig(n),
-        })
-    })
+    (0..RESERVES, 0u64..3, prop::sample::select(vec!["0", "0.3", "5"]))
+        .prop_map(|(n, time_s, fee)| super::world::history(n, time_s, fee))
 }
 
 fn close() -> impl Strategy<Value = Command> {
     (0..RESERVES, 0u8..3, 0..WTIDS, prop::option::of(0u64..3))
-        .prop_map(|(n, sender, wtid_n, request_s)| close_reserve(n, request_s, sender, wtid_n))
+        .prop_map(|(n, sender, wtid_n, request_s)| closing(n, request_s, sender, wtid_n))
 }
 
 /// Usually the coin's own denomination and age, rarely another.
@@ -152,28 +147,11 @@ fn revealing() -> impl Strategy<Value = Command> {
 
 fn recouping() -> impl Strategy<Value = Command> {
     // A planchet belongs to one coin: a recoup cannot be made with another.
-    (0..COINS, 0..RESERVES).prop_map(|(n, reserve_n)| {
-        Command::Recoup(Recoup {
-            coin: presented(n, denom_of(n)),
-            coin_blind: [n; 32],
-            coin_sig: sig(n),
-            h_coin_ev: ev(n),
-            reserve_pub: reserve(reserve_n),
-        })
-    })
+    (0..COINS, 0..RESERVES).prop_map(|(n, reserve_n)| recoup(n, denom_of(n), n, reserve_n))
 }
 
 fn recouping_refresh() -> impl Strategy<Value = Command> {
-    (0..COINS, 0..COINS, 0..RCS).prop_map(|(n, old, rc_n)| {
-        Command::RecoupRefresh(RecoupRefresh {
-            coin: presented(n, denom_of(n)),
-            coin_blind: [n; 32],
-            coin_sig: sig(n),
-            h_coin_ev: ev(21 + n),
-            old_coin_pub: coin(old),
-            rc: rc(rc_n),
-        })
-    })
+    (0..COINS, 0..COINS, 0..RCS).prop_map(|(n, old, rc_n)| recoup_refresh(n, denom_of(n), 21 + n, old, rc_n))
 }
 
 fn aggregating() -> impl Strategy<Value = Command> {
@@ -181,16 +159,12 @@ fn aggregating() -> impl Strategy<Value = Command> {
         // Most merchants use few identifiers, so that commands often meet the same transient aggregate.
         let wtid_n = (merchant_n * ACCOUNTS + account_n) * WTIDS + wtid_n / 2;
         Command::Aggregate(Aggregate {
-            target: target(merchant_n, account_n),
-            method: if odd == 0 { "iban".to_owned() } else { METHOD.to_owned() },
-            account: account(),
+            method: if odd == 0 { "iban" } else { METHOD }.to_owned(),
             until: if odd == 5 { at(50) } else { batzen_protocol::Timestamp::NEVER },
-            deposits_max: 1_000,
             trigger: if odd < 3 { Trigger::Continued } else { Trigger::Due },
             complete: odd == 3,
-            wtid: wtid(wtid_n),
             request_uid: HashCode::from_bytes([wtid_n; 64]),
-            payee: Some(limited(account_n)),
+            ..aggregate(merchant_n, account_n, wtid_n)
         })
     })
 }
@@ -211,10 +185,6 @@ fn marking() -> impl Strategy<Value = Command> {
 // --- Purses and accounts
 
 const PURSES: u8 = 4;
-
-fn purse(n: u8) -> batzen_crypto::EddsaPublicKey {
-    key(77, n)
-}
 
 /// The terms of purse `n`; `odd`: others.
 fn purse_terms(n: u8, odd: bool) -> PurseTerms {
@@ -248,46 +218,36 @@ fn named() -> impl Strategy<Value = Option<batzen_crypto::EddsaPublicKey>> {
 }
 
 fn purse_merge(reserve_n: u8, odd: bool) -> PurseMergeRow {
-    PurseMergeRow {
-        reserve_pub: reserve(reserve_n),
-        h_payto: h_payto(reserve_n),
-        merge_sig: if odd { sig(201) } else { sig(reserve_n) },
-        reserve_sig: sig(reserve_n),
-        merge_time: at(0),
-    }
+    let merge_sig = sig(if odd { 201 } else { reserve_n });
+    PurseMergeRow { merge_sig, ..merge_row(reserve_n) }
 }
 
 fn merging(n: u8, reserve_n: u8, odd: bool) -> Command {
     let merge = purse_merge(reserve_n, odd);
-    Command::PurseMerge(PurseMerge { purse_pub: purse(n), reserve_pub: reserve(reserve_n), merge })
+    Command::PurseMerge(PurseMerge { purse_pub: purse_pub(n), reserve_pub: reserve(reserve_n), merge })
 }
 
 fn asking(n: u8, reserve_n: u8, fee: Option<&str>, odd: u8) -> Command {
     Command::ReservePurse(ReservePurse {
-        purse_pub: purse(n),
-        reserve_pub: reserve(reserve_n),
-        terms: purse_terms(n, odd == 0),
-        offered: fee.map(m),
         // Some offer less than the fee.
         fee: fee.map_or(Money::ZERO, |fee| if odd == 2 { m("0.4") } else { m(fee) }),
         merge: purse_merge(reserve_n, odd == 1),
         contract: (odd > 4).then(|| purse_contract(n, odd == 5)),
+        ..reserve_purse(n, reserve_n, fee, purse_terms(n, odd == 0))
     })
 }
 
 fn purse_command() -> impl Strategy<Value = Command> {
     let create = (0..PURSES, named(), purse_coins(3), 0u8..12).prop_map(|(n, reserve_pub, coins, odd)| {
         Command::PurseCreate(PurseCreate {
-            purse_pub: purse(n),
-            terms: purse_terms(n, odd == 0),
             reserve_pub: reserve_pub.filter(|_| odd > 6),
-            coins,
             fee: if odd == 3 { m("0.3") } else { Money::ZERO },
             contract: (odd > 4).then(|| purse_contract(n, odd == 5)),
+            ..purse(n, purse_terms(n, odd == 0), coins)
         })
     });
     let deposit = (0..PURSES, named(), purse_coins(4)).prop_map(|(n, reserve_pub, coins)| {
-        Command::PurseDeposit(PurseDeposit { purse_pub: purse(n), reserve_pub, coins })
+        Command::PurseDeposit(PurseDeposit { purse_pub: purse_pub(n), reserve_pub, coins })
     });
     let merge = (0..PURSES, 0..RESERVES, 0u8..8).prop_map(|(n, r, odd)| merging(n, r, odd == 0));
     let fee = prop::sample::select(vec![None, None, Some("0"), Some("0.3")]);
@@ -303,7 +263,7 @@ fn refund_purse(
     coins: &[u8],
     expires: bool,
 ) -> Command {
-    let (purse_pub, coins) = (purse(n), coins.iter().map(|n| coin(*n)).collect());
+    let (purse_pub, coins) = (purse_pub(n), coins.iter().map(|n| coin(*n)).collect());
     if expires {
         Command::PurseExpire(PurseExpire { purse_pub, reserve_pub, coins })
     } else {
@@ -345,27 +305,11 @@ fn requesting_close() -> impl Strategy<Value = Command> {
     })
 }
 
-fn request_close(n: u8, time_s: u64, account_n: u8) -> RequestClose {
-    RequestClose {
-        reserve_pub: reserve(n),
-        request_time: at(time_s),
-        requested: Some(h_payto(account_n)),
-        h_payto: h_payto(account_n),
-        payto_uri: payto(account_n),
-        method: METHOD.to_owned(),
-        reserve_sig: sig(n),
-    }
-}
-
-fn close_reserve(n: u8, request_s: Option<u64>, account_n: u8, wtid_n: u8) -> Command {
+fn closing(n: u8, request_s: Option<u64>, account_n: u8, wtid_n: u8) -> Command {
     Command::CloseReserve(CloseReserve {
-        reserve_pub: reserve(n),
         request_time: request_s.map(at),
-        h_payto: h_payto(account_n),
-        method: METHOD.to_owned(),
-        account: account(),
-        wtid: wtid(100 + wtid_n),
         request_uid: HashCode::from_bytes([wtid_n; 64]),
+        ..close_reserve(reserve(n), account_n, 100 + wtid_n)
     })
 }
 
@@ -401,14 +345,7 @@ fn story() -> impl Strategy<Value = Vec<Op>> {
             if kind == 0 {
                 ops.push(Op::Revoke(denom_of(fresh)));
             }
-            ops.push(doing(Command::RecoupRefresh(RecoupRefresh {
-                coin: presented(fresh, denom_of(fresh)),
-                coin_blind: [fresh; 32],
-                coin_sig: sig(fresh),
-                h_coin_ev: ev(21 + fresh),
-                old_coin_pub: coin(old),
-                rc: rc(rc_n),
-            })));
+            ops.push(doing(recoup_refresh(fresh, denom_of(fresh), 21 + fresh, old, rc_n)));
             ops
         });
     let paid =
@@ -420,7 +357,7 @@ fn story() -> impl Strategy<Value = Vec<Op>> {
     let between = (0..PURSES, 0..COINS, 0..RESERVES, prop::sample::select(vec!["1.5", "2", "5"]), 0u8..4)
         .prop_map(|(n, coin_n, reserve_n, amount, kind)| {
             let create = send(n, coin_n, amount);
-            let (purse_pub, reserve_pub) = (purse(n), Some(reserve(reserve_n)));
+            let (purse_pub, reserve_pub) = (purse_pub(n), Some(reserve(reserve_n)));
             let coins = create.coins.clone();
             let create = Command::PurseCreate(create);
             match kind {
@@ -437,7 +374,7 @@ fn story() -> impl Strategy<Value = Vec<Op>> {
     let closed = (0..RESERVES, 0u64..3, 0u8..3).prop_map(|(n, time_s, account_n)| {
         let times = [time_s, time_s + 1];
         let request = |time_s| doing(Command::RequestClose(request_close(n, time_s, account_n)));
-        let close = |time_s| doing(close_reserve(n, Some(time_s), account_n, 0));
+        let close = |time_s| doing(closing(n, Some(time_s), account_n, 0));
         times.map(request).into_iter().chain(times.map(close)).collect()
     });
     prop_oneof![6 => changed, 6 => paid, 6 => between, 1 => closed]
@@ -460,18 +397,6 @@ pub(super) fn ops(groups: std::ops::Range<usize>) -> impl Strategy<Value = Vec<O
 
 /// A configuration that limits every kind of operation, with two providers.
 pub(super) fn limited_config() -> RulesConfig {
-    let rule = |operation, checks: &str, threshold: &str, secs| KycRule {
-        operation,
-        checks: checks.split(' ').map(str::to_owned).collect(),
-        threshold: m(threshold),
-        timeframe: Duration::from_secs(secs),
-    };
-    let provider = |section: &str, checks: &str| KycProvider {
-        section: section.to_owned(),
-        cost: 1,
-        user_type: KycUserType::Individual,
-        checks: checks.split(' ').map(str::to_owned).collect(),
-    };
     let rules = vec![
         rule(KycOperation::Withdraw, "name", "15", 600),
         rule(KycOperation::Withdraw, "address name", "40", 5_000),
@@ -479,7 +404,7 @@ pub(super) fn limited_config() -> RulesConfig {
         rule(KycOperation::Merge, "name", "4", 800),
         rule(KycOperation::Close, "name", "10", 800),
     ];
-    let providers = vec![provider("id", "name"), provider("home", "address name")];
+    let providers = vec![provider("id", "name", 1), provider("home", "address name", 1)];
     RulesConfig { kyc: KycRules { rules, providers }, ..config() }
 }
 
@@ -496,18 +421,7 @@ fn limited_account(n: u8) -> ShortHash {
 
 /// Identifies the owner of bank account `n`.
 pub(super) fn known_for_ever(n: u8) -> [Command; 2] {
-    let (h_payto, provider) = (h_payto(n), "home".to_owned());
-    [
-        Command::StartKyc(StartKyc { h_payto, provider: provider.clone(), token: "t".to_owned() }),
-        Command::FinishKyc(FinishKyc {
-            h_payto,
-            provider,
-            token: "t".to_owned(),
-            provider_user_id: "u".to_owned(),
-            attributes: Vec::new(),
-            validity: Duration::FOREVER,
-        }),
-    ]
+    [start_kyc(h_payto(n), "home", "t"), finish_kyc(h_payto(n), "home", "t", Duration::FOREVER)]
 }
 
 /// A requirement of a limited account. Its number depends on the account, so that several nodes agree on it.
@@ -556,7 +470,6 @@ fn identifying() -> impl Strategy<Value = Command> {
 fn form() -> impl Strategy<Value = Vec<Op>> {
     (0u8..3 + RESERVES, 0u64..9, 0u8..4).prop_map(|(n, time_s, kind)| {
         let (h_payto, provider) = (limited_account(n), "id".to_owned());
-        let start = StartKyc { h_payto, provider: provider.clone(), token: "0".to_owned() };
         let (token, attributes) = ("0".to_owned(), vec![7]);
         let submit = SubmitKyc { h_payto, provider: provider.clone(), token, attributes };
         let decide = |officer: &str, later_s| {
@@ -573,7 +486,7 @@ fn form() -> impl Strategy<Value = Vec<Op>> {
         };
         [
             Command::RequireKyc(require(n)),
-            Command::StartKyc(start),
+            start_kyc(h_payto, "id", "0"),
             Command::SubmitKyc(submit),
             decide("alice", 0),
             decide("alice", 1),
@@ -593,15 +506,7 @@ pub(super) fn limited_ops(groups: std::ops::Range<usize>) -> impl Strategy<Value
 
 /// A purse with one coin.
 fn send(n: u8, coin_n: u8, amount: &str) -> PurseCreate {
-    let coin = presented(coin_n, denom_of(coin_n));
-    PurseCreate {
-        purse_pub: purse(n),
-        terms: purse_terms(n, false),
-        reserve_pub: None,
-        coins: vec![PurseCoin { coin, amount: m(amount), coin_sig: sig(coin_n) }],
-        fee: Money::ZERO,
-        contract: None,
-    }
+    purse(n, purse_terms(n, false), vec![purse_coin(coin_n, denom_of(coin_n), amount)])
 }
 
 /// A purse that is created and deleted, for sequences that are written by hand.

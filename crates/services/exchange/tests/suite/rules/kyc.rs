@@ -5,15 +5,14 @@ use batzen_crypto::hash::sha512_parts;
 use batzen_exchange::reads::{kyc, read};
 use batzen_exchange::rules::kyc::{EVENTS_MAX, HOLDS_MAX, requirement_number};
 use batzen_exchange::rules::{
-    Aggregate, Aggregated, Answer, ClearKycAlert, Command, DecideKyc, FinishKyc, KycDecided, KycProvider,
-    KycRule, KycRules, KycUserType, LimitedAccount, PurseCoin, PurseDelete, PurseDeposit, Refusal,
-    RequestClose, RequireKyc, ReservePurse, RulesConfig, StartKyc, SubmitKyc, Trigger, Withdraw,
+    Aggregate, Aggregated, Answer, ClearKycAlert, Command, DecideKyc, KycDecided, KycProvider, KycRule,
+    KycRules, KycUserType, LimitedAccount, PurseDeposit, Refusal, RequestClose, RequireKyc, ReservePurse,
+    RulesConfig, SubmitKyc, Trigger, Withdraw,
 };
 use batzen_protocol::payto::PaytoUri;
 use batzen_protocol::{Duration, Money, Timestamp};
 use batzen_tables::exchange::{
     DepositTarget, KycAccountKey, KycAlerts, KycEvent, KycOperation, KycState, KycUsages, PaytoHash,
-    PurseMergeRow,
 };
 
 use crate::rules::world::*;
@@ -21,12 +20,12 @@ use crate::rules::world::*;
 /// The merchant.
 const B: u8 = 2;
 
-fn rule(operation: KycOperation, checks: &str, threshold: &str, secs: u64) -> KycRule {
+pub(super) fn rule(operation: KycOperation, checks: &str, threshold: &str, secs: u64) -> KycRule {
     let checks = checks.split(' ').map(str::to_owned).collect();
     KycRule { operation, checks, threshold: m(threshold), timeframe: Duration::from_secs(secs) }
 }
 
-fn provider(section: &str, checks: &str, cost: u64) -> KycProvider {
+pub(super) fn provider(section: &str, checks: &str, cost: u64) -> KycProvider {
     let checks = checks.split(' ').map(str::to_owned).collect();
     KycProvider { section: section.to_owned(), cost, user_type: KycUserType::Individual, checks }
 }
@@ -57,17 +56,8 @@ fn required(account: PaytoHash, checks: &str) -> Refusal {
 }
 
 fn identify(world: &World, account: PaytoHash, provider: &str, secs: u64) {
-    let provider = provider.to_owned();
-    let start = StartKyc { h_payto: account, provider: provider.clone(), token: "t".to_owned() };
-    world.ok(Command::StartKyc(start));
-    world.ok(Command::FinishKyc(FinishKyc {
-        h_payto: account,
-        provider,
-        token: "t".to_owned(),
-        provider_user_id: "u".to_owned(),
-        attributes: vec![1],
-        validity: Duration::from_secs(secs),
-    }));
+    world.ok(start_kyc(account, provider, "t"));
+    world.ok(finish_kyc(account, provider, "t", Duration::from_secs(secs)));
 }
 
 #[test]
@@ -196,13 +186,10 @@ fn all_spellings_of_an_account_share_its_limits() {
     let close = |reserve_n: u8, target: &str| {
         let account = LimitedAccount::of(target);
         Command::RequestClose(RequestClose {
-            reserve_pub: reserve(reserve_n),
-            request_time: at(1),
             requested: Some(account.h_payto()),
             h_payto: account.h_payto(),
             payto_uri: target.to_owned(),
-            method: METHOD.to_owned(),
-            reserve_sig: sig(1),
+            ..request_close(reserve_n, 1, 1)
         })
     };
     world.ok(close(1, "payto://x-taler-bank/a/thief?receiver-name=A"));
@@ -216,11 +203,7 @@ fn all_spellings_of_an_account_share_its_limits() {
         (command.h_payto, command.payto_uri) = (account.h_payto(), payto_uri.to_owned());
         world.ok(Command::Deposit(command));
         let target = DepositTarget { h_payto: account.h_payto(), ..target(B, 42) };
-        world.run(Command::Aggregate(Aggregate {
-            target,
-            payee: Some(account),
-            ..aggregate(n, Trigger::Due)
-        }))
+        world.run(Command::Aggregate(Aggregate { target, payee: Some(account), ..payout(n, Trigger::Due) }))
     };
     let paid = pay(1, "payto://x-taler-bank/bank/shop?receiver-name=Shop");
     assert!(matches!(paid, Ok(Answer::Aggregate(Aggregated::Prepared { .. }))), "{paid:?}");
@@ -229,28 +212,13 @@ fn all_spellings_of_an_account_share_its_limits() {
     // The worker names the account of the target.
     let account = LimitedAccount::of("payto://x-taler-bank/bank:443/%53hop?receiver-name=Other");
     let target = DepositTarget { h_payto: account.h_payto(), ..target(B, 42) };
-    let foreign = Aggregate { target, payee: Some(limited(1)), ..aggregate(3, Trigger::Due) };
+    let foreign = Aggregate { target, payee: Some(limited(1)), ..payout(3, Trigger::Due) };
     assert_eq!(world.refused(Command::Aggregate(foreign)), Refusal::TargetMismatch);
 }
 
 /// A purse of this value that reserve 1 asks for.
 fn ask(n: u8, value: &str, expiration_s: u64) -> ReservePurse {
-    let merge = PurseMergeRow {
-        reserve_pub: reserve(1),
-        h_payto: h_payto(1),
-        merge_sig: sig(n),
-        reserve_sig: sig(n),
-        merge_time: at(0),
-    };
-    ReservePurse {
-        purse_pub: purse_pub(n),
-        reserve_pub: reserve(1),
-        terms: purse_terms(value, expiration_s),
-        offered: Some(Money::ZERO),
-        fee: Money::ZERO,
-        merge,
-        contract: None,
-    }
+    reserve_purse(n, 1, Some("0"), purse_terms(value, expiration_s))
 }
 
 #[test]
@@ -273,7 +241,7 @@ fn purses_that_a_reserve_asks_for_count_until_they_are_decided() {
     world.advance(150);
     refused(&world, 3);
     // What is paid counts from then on.
-    let coins = vec![PurseCoin { coin: presented(1, 1), amount: m("2.1"), coin_sig: sig(1) }];
+    let coins = vec![purse_coin(1, 1, "2.1")];
     let reserve_pub = Some(reserve(1));
     let deposit = PurseDeposit { purse_pub: purse_pub(1), reserve_pub, coins };
     world.ok(Command::PurseDeposit(deposit));
@@ -283,12 +251,7 @@ fn purses_that_a_reserve_asks_for_count_until_they_are_decided() {
     world.ok(ask(3));
     // What is deleted or has expired no longer counts.
     refused(&world, 4);
-    world.ok(Command::PurseDelete(PurseDelete {
-        purse_pub: purse_pub(2),
-        purse_sig: sig(2),
-        reserve_pub,
-        coins: Vec::new(),
-    }));
+    world.ok(purse_delete(2, Some(1), &[]));
     world.ok(ask(4));
     refused(&world, 5);
     world.advance(10_000);
@@ -315,29 +278,22 @@ fn an_account_without_identification_has_a_bounded_number_of_open_purses() {
     world.ok(ask(HOLDS_MAX));
 }
 
+/// What a customer fills in.
+fn submit(h_payto: PaytoHash, token: &str, attributes: u8) -> Command {
+    let (provider, token) = ("id".to_owned(), token.to_owned());
+    Command::SubmitKyc(SubmitKyc { h_payto, provider, token, attributes: vec![attributes] })
+}
+
 #[test]
 fn what_identified_somebody_once_does_so_no_more() {
     let world = world(Vec::new());
-    let (account, provider) = (h_payto(7), "id".to_owned());
+    let account = h_payto(7);
     let start = |token: &str| {
-        let command = StartKyc { h_payto: account, provider: provider.clone(), token: token.to_owned() };
-        let Answer::StartKyc(started) = world.ok(Command::StartKyc(command)) else { panic!() };
+        let Answer::StartKyc(started) = world.ok(start_kyc(account, "id", token)) else { panic!() };
         started.token
     };
-    let finish = |token: &str| {
-        Command::FinishKyc(FinishKyc {
-            h_payto: account,
-            provider: provider.clone(),
-            token: token.to_owned(),
-            provider_user_id: "u".to_owned(),
-            attributes: vec![1],
-            validity: Duration::from_secs(10),
-        })
-    };
-    let submit = |token: &str, attributes: u8| {
-        let (provider, token) = (provider.clone(), token.to_owned());
-        Command::SubmitKyc(SubmitKyc { h_payto: account, provider, token, attributes: vec![attributes] })
-    };
+    let finish = |token: &str| finish_kyc(account, "id", token, Duration::from_secs(10));
+    let submit = |token: &str, attributes: u8| submit(account, token, attributes);
     assert_eq!(start("one"), "one");
     assert_eq!(world.refused(finish("guess")), Refusal::KycProcessUnknown);
     world.ok(finish("one"));
@@ -390,19 +346,9 @@ fn an_account_keeps_a_bounded_number_of_events_and_forgets_no_amount() {
     assert_eq!(kept.first().unwrap().time, at(100));
 }
 
-fn aggregate(wtid_n: u8, trigger: Trigger) -> Aggregate {
-    Aggregate {
-        target: target(B, 42),
-        method: METHOD.to_owned(),
-        account: account(),
-        until: Timestamp::NEVER,
-        deposits_max: 10,
-        trigger,
-        complete: false,
-        wtid: wtid(wtid_n),
-        request_uid: hash(60, wtid_n),
-        payee: Some(limited(42)),
-    }
+fn payout(wtid_n: u8, trigger: Trigger) -> Aggregate {
+    let request_uid = hash(60, wtid_n);
+    Aggregate { deposits_max: 10, trigger, request_uid, ..aggregate(B, 42, wtid_n) }
 }
 
 #[test]
@@ -413,26 +359,21 @@ fn a_payout_is_held_until_two_officers_release_it_and_is_paid_once() {
     world.ok(Command::Deposit(deposit(&[(1, 1, "8")], (B, 1, 42), (0, 0))));
     let key = deposit_key(1, B, 1);
     let account = h_payto(42);
-    let refused = world.refused(Command::Aggregate(aggregate(1, Trigger::Due)));
+    let refused = world.refused(Command::Aggregate(payout(1, Trigger::Due)));
     assert_eq!(refused, required(account, "name"));
     let row = 77;
     world.ok(Command::RequireKyc(RequireKyc { h_payto: account, checks: "name".to_owned(), row }));
-    let held = world.ok(Command::Aggregate(aggregate(1, Trigger::Due)));
+    let held = world.ok(Command::Aggregate(payout(1, Trigger::Due)));
     assert_eq!(held, Answer::Aggregate(Aggregated::Transient { taken: 1, total: m("7.9"), more: false }));
     let status = read::deposit_status(&world.store, &world.denoms, &key).unwrap().unwrap();
     assert_eq!((status.transfer, status.kyc_row), (None, Some(row)));
     world.totals();
 
     // The user fills in the form; nobody else can.
-    let section = "id".to_owned();
-    let start = StartKyc { h_payto: account, provider: section.clone(), token: "secret".to_owned() };
-    world.ok(Command::StartKyc(start.clone()));
-    let again = world.ok(Command::StartKyc(StartKyc { token: "other".to_owned(), ..start }));
+    world.ok(start_kyc(account, "id", "secret"));
+    let again = world.ok(start_kyc(account, "id", "other"));
     assert!(matches!(again, Answer::StartKyc(started) if started.token == "secret"));
-    let submit = |token: &str, attributes: u8| {
-        let (provider, token) = (section.clone(), token.to_owned());
-        Command::SubmitKyc(SubmitKyc { h_payto: account, provider, token, attributes: vec![attributes] })
-    };
+    let submit = |token: &str, attributes: u8| submit(account, token, attributes);
     assert_eq!(world.refused(submit("guess", 1)), Refusal::KycProcessUnknown);
     world.ok(submit("secret", 1));
     assert_eq!(kyc::submitted(&world.store, 10).unwrap()[0].held, m("7.9"));
@@ -440,7 +381,7 @@ fn a_payout_is_held_until_two_officers_release_it_and_is_paid_once() {
     let decide = |officer: &str, submitted: u8, approved, secs| {
         Command::DecideKyc(DecideKyc {
             h_payto: account,
-            provider: section.clone(),
+            provider: "id".to_owned(),
             submitted: vec![submitted],
             officer: officer.to_owned(),
             approved,
@@ -472,7 +413,7 @@ fn a_payout_is_held_until_two_officers_release_it_and_is_paid_once() {
     let alerts = kyc::alerts(&world.store, 10).unwrap();
     assert_eq!((alerts.len(), alerts[0].aggregates.len()), (1, 1));
     let paid = Aggregated::Prepared { taken: 0, amount: m("7.89") };
-    let release = Command::Aggregate(aggregate(1, Trigger::Continued));
+    let release = Command::Aggregate(payout(1, Trigger::Continued));
     assert_eq!(world.ok(release.clone()), Answer::Aggregate(paid));
     assert_eq!(world.ok(release), Answer::Aggregate(Aggregated::Nothing));
     let clear = |secs| Command::ClearKycAlert(ClearKycAlert { h_payto: account, time: at(secs) });
@@ -487,17 +428,7 @@ fn a_payout_is_held_until_two_officers_release_it_and_is_paid_once() {
 fn closing_to_a_foreign_account_is_limited_and_to_the_origin_is_not() {
     let world = world(vec![rule(KycOperation::Close, "name", "5", 1_000)]);
     credit(&world, 1, "50", 1, 7);
-    let close = |request_secs, target: u8| {
-        Command::RequestClose(RequestClose {
-            reserve_pub: reserve(1),
-            request_time: at(request_secs),
-            requested: Some(h_payto(target)),
-            h_payto: h_payto(target),
-            payto_uri: payto(target),
-            method: METHOD.to_owned(),
-            reserve_sig: sig(1),
-        })
-    };
+    let close = |request_secs, target| Command::RequestClose(request_close(1, request_secs, target));
     assert_eq!(world.refused(close(1, 9)), required(h_payto(9), "name"));
     world.ok(close(2, 7));
     identify(&world, h_payto(9), "id", 100);

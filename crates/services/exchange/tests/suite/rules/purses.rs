@@ -3,79 +3,30 @@
 use batzen_exchange::history::balance_of;
 use batzen_exchange::reads::read;
 use batzen_exchange::rules::{
-    Answer, CoinHistoryItem, Command, Contract, PurseCoin, PurseCreate, PurseCreated, PurseDelete,
-    PurseDeposit, PurseDeposited, PurseExpire, PurseExpired, PurseMerge, PurseTerms, Refusal,
-    ReserveHistoryItem, ReserveOpen, ReserveOpened, ReservePurse, RulesConfig,
+    Answer, CoinHistoryItem, Command, PurseCoin, PurseCreate, PurseCreated, PurseDeposit, PurseExpired,
+    PurseTerms, Refusal, ReserveOpen, ReserveOpened, ReservePurse, RulesConfig,
 };
 use batzen_protocol::Money;
-use batzen_tables::exchange::{PurseMergeRow, PurseState};
+use batzen_tables::exchange::PurseState;
 
 use crate::rules::world::*;
 
 /// Coins 1, 2, … with these amounts, all of denomination 1 (value 10, deposit fee 0.1).
 fn coins(first: u8, amounts: &[&str]) -> Vec<PurseCoin> {
-    (first..)
-        .zip(amounts)
-        .map(|(n, amount)| PurseCoin { coin: presented(n, 1), amount: m(amount), coin_sig: sig(n) })
-        .collect()
+    (first..).zip(amounts).map(|(n, amount)| purse_coin(n, 1, amount)).collect()
 }
 
 fn create(n: u8, terms: PurseTerms, coins: Vec<PurseCoin>) -> PurseCreate {
-    let contract = Contract { contract_pub: key(79, n), econtract: vec![n; 40], econtract_sig: sig(n) };
-    PurseCreate {
-        purse_pub: purse_pub(n),
-        terms,
-        reserve_pub: None,
-        coins,
-        fee: Money::ZERO,
-        contract: Some(contract),
-    }
-}
-
-fn merge_row(reserve_n: u8, merge_sig: u8) -> PurseMergeRow {
-    PurseMergeRow {
-        reserve_pub: reserve(reserve_n),
-        h_payto: h_payto(reserve_n),
-        merge_sig: sig(merge_sig),
-        reserve_sig: sig(2),
-        merge_time: at(0),
-    }
-}
-
-fn merge(n: u8, reserve_n: u8) -> Command {
-    let merge = merge_row(reserve_n, reserve_n);
-    Command::PurseMerge(PurseMerge { purse_pub: purse_pub(n), reserve_pub: reserve(reserve_n), merge })
+    PurseCreate { contract: Some(purse_contract(n)), ..purse(n, terms, coins) }
 }
 
 fn request(n: u8, reserve_n: u8, fee: Option<&str>, target: &str) -> ReservePurse {
-    ReservePurse {
-        purse_pub: purse_pub(n),
-        reserve_pub: reserve(reserve_n),
-        terms: purse_terms(target, 1_000),
-        offered: fee.map(m),
-        fee: fee.map_or(Money::ZERO, m),
-        merge: merge_row(reserve_n, reserve_n),
-        contract: None,
-    }
+    reserve_purse(n, reserve_n, fee, purse_terms(target, 1_000))
 }
 
 fn pay(n: u8, reserve_n: Option<u8>, coins: Vec<PurseCoin>) -> Command {
-    Command::PurseDeposit(PurseDeposit {
-        purse_pub: purse_pub(n),
-        reserve_pub: reserve_n.map(reserve),
-        coins,
-    })
-}
-
-fn delete(n: u8, reserve_n: Option<u8>, coins: &[u8]) -> Command {
-    let coins = coins.iter().map(|n| coin(*n)).collect();
-    let reserve_pub = reserve_n.map(reserve);
-    Command::PurseDelete(PurseDelete { purse_pub: purse_pub(n), purse_sig: sig(9), reserve_pub, coins })
-}
-
-fn expire(n: u8, reserve_n: Option<u8>, coins: &[u8]) -> Command {
-    let coins = coins.iter().map(|n| coin(*n)).collect();
-    Command::PurseExpire(PurseExpire { purse_pub: purse_pub(n), reserve_pub: reserve_n.map(reserve), coins })
+    let (purse_pub, reserve_pub) = (purse_pub(n), reserve_n.map(reserve));
+    Command::PurseDeposit(PurseDeposit { purse_pub, reserve_pub, coins })
 }
 
 /// A world with five coins of 10.
@@ -97,10 +48,8 @@ fn state(world: &World, n: u8) -> PurseState {
         }
     }
     for n in 1..=2 {
-        let statement = read::reserve_statement(&world.store, &world.denoms, reserve(n), None).unwrap();
-        if let Some(statement) = statement {
-            let effects = statement.items.iter().map(ReserveHistoryItem::effect);
-            assert_eq!(balance_of(Money::ZERO, effects), Some(statement.balance), "reserve {n}");
+        if read::reserve(&world.store, reserve(n)).unwrap().is_some() {
+            world.check_reserve(n);
         }
     }
     read::purse(&world.store, purse_pub(n)).unwrap().unwrap().0.state
@@ -126,7 +75,7 @@ fn a_full_purse_goes_to_the_reserve_that_merges_it() {
     assert_eq!(world.balance(1), m("9"));
     assert!(matches!(world.refused(merge(1, 2)), Refusal::PurseMergeConflict(_)));
     assert_eq!(world.refused(pay(1, Some(1), coins(3, &["1"]))), Refusal::PurseDecided);
-    assert_eq!(world.refused(delete(1, Some(1), &[1, 2])), Refusal::PurseDecided);
+    assert_eq!(world.refused(purse_delete(1, Some(1), &[1, 2])), Refusal::PurseDecided);
     let totals = world.totals();
     assert_eq!((totals.purses, totals.income.purse), (sum("0"), sum("0.2")));
     let push = PurseCreate { reserve_pub: Some(reserve(1)), ..push };
@@ -158,20 +107,20 @@ fn expired_and_deleted_purses_give_everything_back_once() {
     let world = world();
     world.ok(Command::PurseCreate(create(1, purse_terms("9", 1_000), coins(1, &["5", "4.5"]))));
     world.ok(Command::PurseCreate(create(2, purse_terms("9", 1_000), coins(3, &["9.5"]))));
-    assert_eq!(world.ok(expire(1, None, &[1, 2])), Answer::PurseExpire(PurseExpired::NotDue));
+    assert_eq!(world.ok(purse_expire(1, None, &[1, 2])), Answer::PurseExpire(PurseExpired::NotDue));
     // Whoever did not read all coins must read again.
     for wrong in [&[3, 3][..], &[], &[1]] {
-        assert_eq!(world.refused(delete(2, None, wrong)), Refusal::PurseChanged);
+        assert_eq!(world.refused(purse_delete(2, None, wrong)), Refusal::PurseChanged);
     }
-    world.ok(delete(2, None, &[3]));
-    assert_eq!(world.refused(delete(2, None, &[3])), Refusal::PurseDecided);
+    world.ok(purse_delete(2, None, &[3]));
+    assert_eq!(world.refused(purse_delete(2, None, &[3])), Refusal::PurseDecided);
     assert!(read::contract(&world.store, key(79, 2)).unwrap().is_none());
     assert_eq!(world.refused(merge(2, 1)), Refusal::PurseDeleted);
     world.advance(1_000);
     assert_eq!(world.refused(merge(1, 1)), Refusal::PurseExpired);
     assert_eq!(world.refused(pay(1, None, coins(4, &["1"]))), Refusal::PurseExpired);
-    assert_eq!(world.ok(expire(1, None, &[1, 2])), Answer::PurseExpire(PurseExpired::Expired));
-    assert_eq!(world.ok(expire(1, None, &[1, 2])), Answer::PurseExpire(PurseExpired::NotDue));
+    assert_eq!(world.ok(purse_expire(1, None, &[1, 2])), Answer::PurseExpire(PurseExpired::Expired));
+    assert_eq!(world.ok(purse_expire(1, None, &[1, 2])), Answer::PurseExpire(PurseExpired::NotDue));
     for n in 1..=3 {
         assert_eq!(world.remaining(n), Some(m("10")));
     }
@@ -207,14 +156,14 @@ fn a_purse_that_gave_its_money_back_confirms_nothing() {
     let world = world();
     let push = create(1, purse_terms("9", 1_000), coins(1, &["5"]));
     world.ok(Command::PurseCreate(push.clone()));
-    world.ok(delete(1, None, &[1]));
+    world.ok(purse_delete(1, None, &[1]));
     assert_eq!(world.refused(Command::PurseCreate(push)), Refusal::PurseDeleted);
     let pull = request(2, 1, Some("0"), "6");
     world.ok(Command::ReservePurse(pull.clone()));
     world.advance(1_000);
-    world.ok(expire(2, Some(1), &[]));
+    world.ok(purse_expire(2, Some(1), &[]));
     // The contract of a purse that is gone must not come back either.
-    let contract = Some(Contract { contract_pub: key(79, 2), econtract: vec![2; 40], econtract_sig: sig(2) });
+    let contract = Some(purse_contract(2));
     let pull = ReservePurse { contract, ..pull };
     assert_eq!(world.refused(Command::ReservePurse(pull)), Refusal::PurseExpired);
     assert!(read::contract(&world.store, key(79, 2)).unwrap().is_none());
@@ -261,18 +210,10 @@ fn the_last_deposit_pays_the_reserve_that_asked() {
     }
     assert_eq!(world.balance(1), Money::ZERO);
     assert_eq!(world.refused(pay(1, None, coins(1, &["3"]))), Refusal::PurseChanged, "not told its reserve");
-    let Answer::PurseDeposit(PurseDeposited { total, credited, .. }) =
-        world.ok(pay(1, Some(1), coins(1, &["3.1"])))
-    else {
-        panic!()
-    };
-    assert_eq!((total, credited), (m("3"), None));
-    let Answer::PurseDeposit(PurseDeposited { total, credited, .. }) =
-        world.ok(pay(1, Some(1), coins(2, &["3.2"])))
-    else {
-        panic!()
-    };
-    assert_eq!((total, credited), (m("6.1"), Some(reserve(1))));
+    for (n, amount, expected) in [(1, "3.1", (m("3"), None)), (2, "3.2", (m("6.1"), Some(reserve(1))))] {
+        let Answer::PurseDeposit(paid) = world.ok(pay(1, Some(1), coins(n, &[amount]))) else { panic!() };
+        assert_eq!((paid.total, paid.credited), expected, "coin {n}");
+    }
     assert_eq!(world.balance(1), m("6"));
     let totals = world.totals();
     assert_eq!(totals.income.purse, sum("0.3"), "two deposit fees, and what was paid beyond the target");
@@ -315,8 +256,8 @@ fn a_quota_limits_open_purses_and_fees_are_kept() {
     world.ok(Command::ReservePurse(request(2, 1, Some("0.25"), "1")));
     assert_eq!(world.balance(1), m("2.25"));
     // A decided purse frees its place; the fee of the other is not returned.
-    world.ok(delete(1, Some(1), &[]));
-    world.ok(delete(2, Some(1), &[]));
+    world.ok(purse_delete(1, Some(1), &[]));
+    world.ok(purse_delete(2, Some(1), &[]));
     world.ok(Command::ReservePurse(request(3, 1, None, "1")));
     world.ok(pay(3, Some(1), coins(1, &["1.1"])));
     world.ok(Command::ReservePurse(request(4, 1, None, "1")));

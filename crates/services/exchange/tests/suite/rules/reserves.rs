@@ -1,11 +1,10 @@
 //! Rules R1 to R10 and N2, and closing.
 
-use batzen_crypto::{CsNonce, HashCode, Wtid};
+use batzen_crypto::{CsNonce, Wtid};
 use batzen_exchange::history::balance_of;
 use batzen_exchange::reads::read;
 use batzen_exchange::rules::{
-    Answer, CloseReserve, Closed, Command, DenomProblem, Refusal, ReserveHistory, ReserveHistoryItem,
-    Withdraw,
+    Answer, CloseReserve, Closed, Command, DenomProblem, Refusal, ReserveHistoryItem, Withdraw,
 };
 use batzen_protocol::Money;
 use batzen_tables::exchange::DenomSerial;
@@ -13,24 +12,7 @@ use batzen_tables::exchange::DenomSerial;
 use crate::rules::world::*;
 
 fn close(n: u8, sender: u8, wtid_n: u8) -> Command {
-    Command::CloseReserve(CloseReserve {
-        reserve_pub: reserve(n),
-        request_time: None,
-        h_payto: h_payto(sender),
-        method: METHOD.to_owned(),
-        account: account(),
-        wtid: wtid(wtid_n),
-        request_uid: HashCode::random(),
-    })
-}
-
-fn history(n: u8, time_s: u64, fee: &str) -> Command {
-    Command::ReserveHistory(ReserveHistory {
-        reserve_pub: reserve(n),
-        request_time: at(time_s),
-        fee: m(fee),
-        reserve_sig: sig(1),
-    })
+    close_reserve(reserve(n), sender, wtid_n).into()
 }
 
 #[test]
@@ -96,11 +78,7 @@ fn withdrawals_debit_value_and_fee_and_repeat_the_stored_signature() {
     // A repetition is answered even after the denomination has expired.
     world.advance(1_500);
     assert!(world.run(withdraw(1, &[(1, 1)], false)).is_ok());
-    let refusal = world.refused(withdraw(1, &[(9, 1)], false));
-    assert_eq!(
-        refusal,
-        Refusal::DenominationUnusable { index: 0, denom: DenomSerial(1), problem: DenomProblem::Expired }
-    );
+    assert_eq!(world.refused(withdraw(1, &[(9, 1)], false)), unusable(1, DenomProblem::Expired));
 }
 
 #[test]
@@ -185,14 +163,9 @@ fn a_revoked_denomination_is_not_withdrawn() {
     world.ok(withdraw(1, &[(1, 2)], false));
     world.revoke(2);
     world.ok(withdraw(1, &[(1, 2)], false));
-    assert_eq!(
-        world.refused(withdraw(1, &[(2, 2)], false)),
-        Refusal::DenominationUnusable { index: 0, denom: DenomSerial(2), problem: DenomProblem::Revoked }
-    );
-    assert_eq!(
-        world.refused(withdraw(1, &[(2, 77)], false)),
-        Refusal::DenominationUnknown { index: 0, denom: DenomSerial(77) }
-    );
+    assert_eq!(world.refused(withdraw(1, &[(2, 2)], false)), unusable(2, DenomProblem::Revoked));
+    let unknown = Refusal::DenominationUnknown { index: 0, denom: DenomSerial(77) };
+    assert_eq!(world.refused(withdraw(1, &[(2, 77)], false)), unknown);
 }
 
 #[test]
@@ -246,9 +219,7 @@ fn an_expired_reserve_returns_to_its_origin() {
     let Answer::CloseReserve(Closed::Closed { fee, paid, .. }) = world.ok(close(2, 2, 8)) else { panic!() };
     assert_eq!((fee, paid), (m("0.007"), Money::ZERO));
     assert_eq!(world.transfer_all(), vec![(payto(1), m("0.99"))]);
-    let statement = read::reserve_statement(&world.store, &world.denoms, reserve(1), None).unwrap().unwrap();
-    let effects = statement.items.iter().map(ReserveHistoryItem::effect);
-    assert_eq!(balance_of(Money::ZERO, effects), Some(statement.balance));
+    world.check_reserve(1);
     // A window leaves out older events.
     let recent =
         read::reserve_statement(&world.store, &world.denoms, reserve(1), Some(at(1_600))).unwrap().unwrap();
@@ -261,24 +232,15 @@ fn a_reserve_key_chosen_to_collide_with_a_transfer_does_not_block_the_closer() {
     world.fund(1, 1, "5");
     world.advance(500);
     world.ok(close(1, 1, 1));
+    let first = Wtid::from_bytes(*reserve(1).as_bytes());
     // Credits a reserve whose key equals the identifier of that transfer. The key is the same reserve's here,
     // but what matters is that the identifier is taken and that a random one is used.
     world.fund(1, 2, "5");
     world.advance(500);
-    assert_eq!(world.refused(close(1, 1, 1).clone_with_wtid(reserve(1).as_bytes())), Refusal::WtidTaken);
+    let taken = CloseReserve { wtid: first, ..close_reserve(reserve(1), 1, 1) };
+    assert_eq!(world.refused(taken.into()), Refusal::WtidTaken);
     assert!(matches!(
         world.ok(close(1, 1, 9)),
         Answer::CloseReserve(Closed::Closed { wtid: used, .. }) if used == wtid(9)
     ));
-}
-
-trait WithWtid {
-    fn clone_with_wtid(&self, wtid: &[u8; 32]) -> Command;
-}
-
-impl WithWtid for Command {
-    fn clone_with_wtid(&self, wtid: &[u8; 32]) -> Command {
-        let Command::CloseReserve(close) = self else { panic!() };
-        Command::CloseReserve(CloseReserve { wtid: Wtid::from_bytes(*wtid), ..close.clone() })
-    }
 }

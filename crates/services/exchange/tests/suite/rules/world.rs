@@ -8,20 +8,24 @@ use batzen_crypto::{
     HashCode, ShortHash, WireSalt, Wtid,
 };
 use batzen_engine::{Batcher, Rules};
+use batzen_exchange::history::balance_of;
 use batzen_exchange::metrics::flow::{MoneyFlow, Sums};
 use batzen_exchange::reads::read;
 use batzen_exchange::reads::totals::{Totals, totals};
 use batzen_exchange::rules::{
-    Aggregate, Aggregated, Answer, Command, Credit, Credits, DenomTable, Deposit, DepositCoin, ExchangeRules,
-    LimitedAccount, Melt, Planchet, PresentedCoin, PurseTerms, Refund, Refusal, Reveal, RulesConfig,
+    Aggregate, Aggregated, Answer, CloseReserve, Command, Contract, Credit, Credits, DenomProblem,
+    DenomTable, Deposit, DepositCoin, ExchangeRules, FinishKyc, LimitedAccount, Melt, Planchet,
+    PresentedCoin, PurseCoin, PurseCreate, PurseDelete, PurseExpire, PurseMerge, PurseTerms, Refund, Refusal,
+    RequestClose, ReserveHistory, ReserveHistoryItem, ReservePurse, Reveal, RulesConfig, StartKyc,
     TransfersDone, Trigger, Withdraw,
 };
 use batzen_exchange::workers::liabilities::RowsError;
 use batzen_protocol::{Duration, Money, MoneySum, Timestamp};
-use batzen_store::{ChangeSet, CommitOutcome, Store, memory::MemoryBackend};
+use batzen_store::{ChangeSet, CommitOutcome, Store, Table, memory::MemoryBackend};
 use batzen_tables::exchange::{
     AccountId, ArchiveRuns, CollectedSums, DenomKey, DenomRow, DenomSerial, Denominations, DepositKey,
-    DepositTarget, FreshCoin, RefundKey, RevocationRow, Revocations, WireFeeKey, WireFeeRow, WireFees,
+    DepositTarget, FreshCoin, PaytoHash, PurseMergeRow, RefundKey, RevocationRow, Revocations, WireFeeKey,
+    WireFeeRow, WireFees,
 };
 
 /// When every test starts, in seconds.
@@ -166,6 +170,18 @@ pub(super) struct World<R: Rules<Command = Command, Answer = Answer, Refusal = R
     now: Arc<AtomicU64>,
 }
 
+/// Inserts a row into a store.
+pub(super) fn insert<T: Table>(store: &Store, key: &T::Key, row: &T::Row) {
+    let mut changes = ChangeSet::new();
+    changes.insert::<T>(key, row);
+    assert_eq!(store.commit(&changes).unwrap(), CommitOutcome::Committed);
+}
+
+/// The refusal of the first coin of a command, because of its denomination.
+pub(super) fn unusable(serial: u32, problem: DenomProblem) -> Refusal {
+    Refusal::DenominationUnusable { index: 0, denom: DenomSerial(serial), problem }
+}
+
 pub(super) fn config() -> RulesConfig {
     let mut config = RulesConfig::new("http://localhost:8081/");
     config.idle_reserve_expiration = Duration::from_secs(500);
@@ -246,10 +262,13 @@ impl<R: Rules<Command = Command, Answer = Answer, Refusal = Refusal>> World<R> {
     pub(super) fn revoke(&self, serial: u32) {
         let key = DenomKey { serial: DenomSerial(serial) };
         if self.store.get::<Revocations>(&key).unwrap().is_none() {
-            let mut changes = ChangeSet::new();
-            changes.insert::<Revocations>(&key, &RevocationRow { master_sig: sig(0), time: self.now() });
-            assert_eq!(self.store.commit(&changes).unwrap(), CommitOutcome::Committed);
+            self.insert::<Revocations>(&key, &RevocationRow { master_sig: sig(0), time: self.now() });
         }
+    }
+
+    /// Inserts a row, whatever the rules say.
+    pub(super) fn insert<T: Table>(&self, key: &T::Key, row: &T::Row) {
+        insert::<T>(&self.store, key, row);
     }
 
     pub(super) fn batch(&self, commands: &[Command]) -> Vec<Verdict> {
@@ -336,6 +355,15 @@ impl<R: Rules<Command = Command, Answer = Answer, Refusal = Refusal>> World<R> {
 
     pub(super) fn balance(&self, n: u8) -> Money {
         read::reserve(&self.store, reserve(n)).unwrap().unwrap().balance
+    }
+
+    /// Asserts that the events in the history of a reserve add up to its balance. Returns their number.
+    pub(super) fn check_reserve(&self, n: u8) -> usize {
+        let statement =
+            read::reserve_statement(&self.store, &self.denoms, reserve(n), None).unwrap().unwrap();
+        let effects = statement.items.iter().map(ReserveHistoryItem::effect);
+        assert_eq!(balance_of(Money::ZERO, effects), Some(statement.balance), "reserve {n}");
+        statement.items.len()
     }
 
     /// A reserve with money from account `n`.
@@ -536,5 +564,126 @@ pub(super) fn reveal(n: u8, rc_n: u8, fresh: &[(u8, u32)], rms: Option<u8>, atte
                 r_pubs: None,
             })
             .collect(),
+    })
+}
+
+/// An aggregation of everything that is due for a merchant's account.
+pub(super) fn aggregate(merchant_n: u8, account_n: u8, wtid_n: u8) -> Aggregate {
+    Aggregate {
+        target: target(merchant_n, account_n),
+        method: METHOD.to_owned(),
+        account: account(),
+        until: Timestamp::NEVER,
+        deposits_max: 1_000,
+        trigger: Trigger::Due,
+        complete: false,
+        wtid: wtid(wtid_n),
+        request_uid: HashCode::random(),
+        payee: Some(limited(account_n)),
+    }
+}
+
+/// A closing of a reserve, back to the account that has filled it.
+pub(super) fn close_reserve(reserve_pub: EddsaPublicKey, account_n: u8, wtid_n: u8) -> CloseReserve {
+    CloseReserve {
+        reserve_pub,
+        request_time: None,
+        h_payto: h_payto(account_n),
+        method: METHOD.to_owned(),
+        account: account(),
+        wtid: wtid(wtid_n),
+        request_uid: HashCode::random(),
+    }
+}
+
+/// An owner's request to close a reserve to a bank account.
+pub(super) fn request_close(n: u8, time_s: u64, account_n: u8) -> RequestClose {
+    RequestClose {
+        reserve_pub: reserve(n),
+        request_time: at(time_s),
+        requested: Some(h_payto(account_n)),
+        h_payto: h_payto(account_n),
+        payto_uri: payto(account_n),
+        method: METHOD.to_owned(),
+        reserve_sig: sig(n),
+    }
+}
+
+/// A request for a reserve's history, for a fee.
+pub(super) fn history(n: u8, time_s: u64, fee: &str) -> Command {
+    let (reserve_pub, request_time, fee) = (reserve(n), at(time_s), m(fee));
+    Command::ReserveHistory(ReserveHistory { reserve_pub, request_time, fee, reserve_sig: sig(n) })
+}
+
+/// A coin's part of a purse.
+pub(super) fn purse_coin(n: u8, serial: u32, amount: &str) -> PurseCoin {
+    PurseCoin { coin: presented(n, serial), amount: m(amount), coin_sig: sig(n) }
+}
+
+/// A purse of a payer, without fee and contract.
+pub(super) fn purse(n: u8, terms: PurseTerms, coins: Vec<PurseCoin>) -> PurseCreate {
+    PurseCreate { purse_pub: purse_pub(n), terms, reserve_pub: None, coins, fee: Money::ZERO, contract: None }
+}
+
+/// The contract of a purse.
+pub(super) fn purse_contract(n: u8) -> Contract {
+    Contract { contract_pub: key(79, n), econtract: vec![n; 40], econtract_sig: sig(n) }
+}
+
+pub(super) fn merge_row(reserve_n: u8) -> PurseMergeRow {
+    PurseMergeRow {
+        reserve_pub: reserve(reserve_n),
+        h_payto: h_payto(reserve_n),
+        merge_sig: sig(reserve_n),
+        reserve_sig: sig(reserve_n),
+        merge_time: at(0),
+    }
+}
+
+pub(super) fn merge(n: u8, reserve_n: u8) -> Command {
+    let (purse_pub, reserve_pub) = (purse_pub(n), reserve(reserve_n));
+    Command::PurseMerge(PurseMerge { purse_pub, reserve_pub, merge: merge_row(reserve_n) })
+}
+
+/// A purse that a reserve asks for.
+pub(super) fn reserve_purse(n: u8, reserve_n: u8, fee: Option<&str>, terms: PurseTerms) -> ReservePurse {
+    ReservePurse {
+        purse_pub: purse_pub(n),
+        reserve_pub: reserve(reserve_n),
+        terms,
+        offered: fee.map(m),
+        fee: fee.map_or(Money::ZERO, m),
+        merge: merge_row(reserve_n),
+        contract: None,
+    }
+}
+
+pub(super) fn purse_delete(n: u8, reserve_n: Option<u8>, coins: &[u8]) -> Command {
+    let (purse_pub, reserve_pub) = (purse_pub(n), reserve_n.map(reserve));
+    let coins = coins.iter().map(|n| coin(*n)).collect();
+    Command::PurseDelete(PurseDelete { purse_pub, purse_sig: sig(n), reserve_pub, coins })
+}
+
+pub(super) fn purse_expire(n: u8, reserve_n: Option<u8>, coins: &[u8]) -> Command {
+    let (purse_pub, reserve_pub) = (purse_pub(n), reserve_n.map(reserve));
+    let coins = coins.iter().map(|n| coin(*n)).collect();
+    Command::PurseExpire(PurseExpire { purse_pub, reserve_pub, coins })
+}
+
+/// The begin of an identification.
+pub(super) fn start_kyc(h_payto: PaytoHash, provider: &str, token: &str) -> Command {
+    let (provider, token) = (provider.to_owned(), token.to_owned());
+    Command::StartKyc(StartKyc { h_payto, provider, token })
+}
+
+/// The end of an identification, which is valid so long.
+pub(super) fn finish_kyc(h_payto: PaytoHash, provider: &str, token: &str, validity: Duration) -> Command {
+    Command::FinishKyc(FinishKyc {
+        h_payto,
+        provider: provider.to_owned(),
+        token: token.to_owned(),
+        provider_user_id: "u".to_owned(),
+        attributes: vec![1],
+        validity,
     })
 }

@@ -19,13 +19,13 @@ mod scenario;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ops::ControlFlow;
 
-use batzen_auditor::audit::{AuditError, History, Options, Progress, Subject, Terms, audit, read_terms};
+use batzen_auditor::audit::{AuditError, History, Progress, Subject, Terms, audit, read_terms};
 use batzen_protocol::Timestamp;
 use batzen_store::{RawRecord, Store, StoreError, TableDef};
 use batzen_tables::exchange::AUDITED;
 use tokio::sync::OnceCell;
 
-use crate::replay::audit::{Copy, IS_TERMS, rows_of};
+use crate::replay::audit::{Copy, IS_TERMS, options, rows_of};
 use alteration::{Alteration, alterations};
 use expected::EXPECTED;
 use places::{AlterableStore, Directory, Memory, Postgres};
@@ -109,15 +109,7 @@ fn terms_of(books: &Books, store: &Store) -> Terms {
 /// The findings of an auditor in changed rows. `terms` are those before, if the change does not concern them: it takes long to
 /// check their signatures.
 fn look(books: &Books, seen: &Store, changed: &Store, terms: Option<&Terms>) -> Found {
-    let options = Options {
-        now: books.now,
-        internal: true,
-        in_order: true,
-        threads: 1,
-        bank: Vec::new(),
-        confirmations: Vec::new(),
-        copied: None,
-    };
+    let options = options(books.now);
     let mut found = Found::default();
     match audit(changed, &books.subject, &options, &Progress::default()) {
         Ok(outcome) => {

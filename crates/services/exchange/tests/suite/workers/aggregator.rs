@@ -6,6 +6,7 @@ use std::time::SystemTime;
 use batzen_crypto::{HashCode, Wtid};
 use batzen_exchange::reads::read;
 use batzen_exchange::rules::{Aggregate, Aggregated, Answer, Command, Lease, Refusal, SlotsClaim, Trigger};
+use batzen_exchange::workers::{aggregator, transfer};
 use batzen_protocol::payto::h_payto;
 use batzen_protocol::{Duration, Money, Timestamp};
 use batzen_tables::exchange::{Aggregates, DepositTarget, LeaseJob, Prepared};
@@ -124,12 +125,7 @@ async fn targets_that_cannot_be_paid_do_not_block_others() {
     w.transfer().await.unwrap();
     assert_eq!(w.paid().await, [("42".to_owned(), m("0.89")), ("43".to_owned(), m("0.89"))]);
     assert_eq!(w.app().core.metrics.workers.targets_set_aside.get(), Some(40));
-    let reply = batzen_http::client::Client::new(&Default::default())
-        .unwrap()
-        .get_json(format!("{}metrics", w.exchange.base_url()))
-        .await
-        .unwrap();
-    let page = String::from_utf8(reply.body.to_vec()).unwrap();
+    let page = w.metrics().await;
     assert!(page.contains("\nbatzen_worker_aggregator_set_aside 40\n"), "{page}");
     assert!(page.contains("\nbatzen_worker_transfer_done_total 2\n"), "{page}");
     w.end().await;
@@ -201,18 +197,11 @@ async fn aggregators_and_transfer_workers_run_concurrently() {
         w.deposit(&format!("m{n}"), &format!("x{n}"), &["1", "2", "3"], 0).await;
     }
     w.deposit("big", "big", &["1"; 1_100], 0).await;
-    let tasks: Vec<_> = (0..4)
-        .map(|_| {
-            let app = Arc::clone(w.app());
-            tokio::spawn(async move {
-                batzen_exchange::workers::aggregator::run_until_idle(&app.core).await.unwrap();
-                batzen_exchange::workers::transfer::run_until_idle(&app.core).await.unwrap();
-            })
-        })
-        .collect();
-    for task in tasks {
-        task.await.unwrap();
-    }
+    let work = w.at_once(4, |app| async move {
+        aggregator::run_until_idle(&app.core).await.unwrap();
+        transfer::run_until_idle(&app.core).await.unwrap();
+    });
+    work.await;
     w.aggregate().await.unwrap();
     w.transfer().await.unwrap();
     // Two of them may have shared the large unit, each with its own transfer.

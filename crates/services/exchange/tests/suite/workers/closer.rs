@@ -1,16 +1,17 @@
 //! Closing reserves, and paying out profit.
 
-use batzen_auditor::audit::{Check, Options, Progress, audit};
+use batzen_auditor::audit::{Check, Progress, audit};
 use batzen_crypto::{EddsaPrivateKey, HashCode, Wtid};
 use batzen_exchange::keys::load_or_create_eddsa;
 use batzen_exchange::reads::sheet::{totals_json, totals_text};
-use batzen_exchange::rules::{Command, Credit, Credits, ExecuteDrain, Management};
+use batzen_exchange::rules::{Command, Credits, ExecuteDrain, Management};
 use batzen_protocol::hash_text;
 use batzen_protocol::payto::h_payto;
 use batzen_protocol::signatures::{MasterDrainProfit, SignedMessage};
 use batzen_tables::exchange::{AccountId, DrainRow};
 
-use crate::replay::audit::subject;
+use crate::replay::audit::{options, subject};
+use crate::running::credit;
 use crate::workers::world::{EUR, EXPIRED, World, eur, m, our_account, payto, reserve, sum};
 
 #[tokio::test]
@@ -50,9 +51,8 @@ async fn reserves_that_cannot_be_closed_do_not_block_others() {
     // More of them than fit in a page, and all at the front of the queue.
     let credits = (1..=300)
         .map(|n| {
-            let payto_uri = "payto://iban/DE75512108001245126199?receiver-name=A".to_owned();
-            let h_payto = h_payto(&payto_uri);
-            Credit { bank_row: n, reserve_pub: reserve(n), amount: m("1"), payto_uri, h_payto, time: w.now() }
+            let payto_uri = "payto://iban/DE75512108001245126199?receiver-name=A";
+            credit(n, reserve(n), m("1"), payto_uri, w.now())
         })
         .collect();
     w.submit(Command::Credits(Credits { account: our_account(), credits, cursor: 0, range: None }))
@@ -73,6 +73,26 @@ async fn reserves_that_cannot_be_closed_do_not_block_others() {
     w.exchange.shutdown().await.unwrap();
 }
 
+/// An order to pay out profit, as an older version took it: for whatever amount.
+fn order(w: &World, signer: &EddsaPrivateKey, wtid: Wtid, to: &str, amount: &str) -> Command {
+    let message = MasterDrainProfit {
+        wtid,
+        date: w.now(),
+        amount: m(amount).of(EUR),
+        h_section: hash_text("exchange-account-1"),
+        h_payto: h_payto(to),
+    };
+    let row = DrainRow {
+        account_section: "exchange-account-1".to_owned(),
+        payto_uri: to.to_owned(),
+        date: w.now(),
+        amount: m(amount),
+        master_sig: message.sign(signer),
+        executed: false,
+    };
+    Command::Management(Management::Drain { wtid, row, surplus: m(amount).into(), as_of: w.key_set() })
+}
+
 #[tokio::test]
 async fn profit_is_paid_out_on_a_signed_order() {
     let w = World::new().await;
@@ -82,26 +102,8 @@ async fn profit_is_paid_out_on_a_signed_order() {
     assert_eq!(w.totals().fees, m("0.31"));
 
     let master = master(&w);
-    let order = |signer: &EddsaPrivateKey, wtid: Wtid, to: &str, amount: &str| {
-        let message = MasterDrainProfit {
-            wtid,
-            date: w.now(),
-            amount: m(amount).of(EUR),
-            h_section: hash_text("exchange-account-1"),
-            h_payto: h_payto(to),
-        };
-        let row = DrainRow {
-            account_section: "exchange-account-1".to_owned(),
-            payto_uri: to.to_owned(),
-            date: w.now(),
-            amount: m(amount),
-            master_sig: message.sign(signer),
-            executed: false,
-        };
-        // As an older version took it: for whatever amount.
-        let (surplus, as_of) = (m(amount).into(), w.key_set());
-        Command::Management(Management::Drain { wtid, row, surplus, as_of })
-    };
+    let order =
+        |signer: &EddsaPrivateKey, wtid: Wtid, to: &str, amount: &str| order(&w, signer, wtid, to, amount);
     let [forged, elsewhere, good, unearned] = std::array::from_fn(|_| Wtid::random());
     let stranger = EddsaPrivateKey::from_bytes([7; 32]);
     w.submit(order(&stranger, forged, &payto("thief"), "0.1")).await.unwrap();
@@ -131,26 +133,10 @@ async fn customers_money_paid_out_as_profit_is_found() {
 
     // As an older version did.
     let (wtid, master) = (Wtid::random(), master(&w));
-    let message = MasterDrainProfit {
-        wtid,
-        date: w.now(),
-        amount: eur("0.5"),
-        h_section: hash_text("exchange-account-1"),
-        h_payto: h_payto(&payto("owner")),
-    };
-    let row = DrainRow {
-        account_section: "exchange-account-1".to_owned(),
-        payto_uri: payto("owner"),
-        date: w.now(),
-        amount: m("0.5"),
-        master_sig: message.sign(&master),
-        executed: false,
-    };
-    let order = Management::Drain { wtid, row, surplus: m("0.5").into(), as_of: w.key_set() };
+    let order = order(&w, &master, wtid, &payto("owner"), "0.5");
     let account = AccountId::of_payto(&w.app().core.config.accounts[0].payto_uri);
-    let execution =
-        ExecuteDrain { wtid, h_payto: message.h_payto, account, request_uid: HashCode::from_bytes([3; 64]) };
-    for command in [Command::Management(order), execution.into()] {
+    let (h_payto, request_uid) = (h_payto(&payto("owner")), HashCode::from_bytes([3; 64]));
+    for command in [order, ExecuteDrain { wtid, h_payto, account, request_uid }.into()] {
         w.submit(command).await.unwrap();
     }
     w.transfer().await.unwrap();
@@ -166,16 +152,8 @@ async fn customers_money_paid_out_as_profit_is_found() {
 /// The rules that an auditor finds broken, who has the rows only.
 fn rules_broken(w: &World) -> Vec<&'static str> {
     let app = w.app();
-    let options = Options {
-        now: w.now(),
-        internal: true,
-        in_order: true,
-        threads: 1,
-        bank: Vec::new(),
-        confirmations: Vec::new(),
-        copied: None,
-    };
-    let outcome = audit(&app.core.store, &subject(&app.core), &options, &Progress::default()).unwrap();
+    let (subject, options) = (subject(&app.core), options(w.now()));
+    let outcome = audit(&app.core.store, &subject, &options, &Progress::default()).unwrap();
     // The coins of these tests are made up, which other checks find.
     let books = outcome.faults().filter(|finding| finding.rule.info().check == Check::Books);
     books.map(|finding| finding.rule.info().name).collect()

@@ -82,17 +82,12 @@ async fn the_workers_continue_after_an_outage_of_the_bank() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_process_without_workers_shows_how_late_they_are() {
     let w = World::new().await;
-    let client = batzen_http::client::Client::new(&Default::default()).unwrap();
-    let page = async || {
-        let reply = client.get_json(format!("{}metrics", w.exchange.base_url())).await.unwrap();
-        String::from_utf8(reply.body.to_vec()).unwrap()
-    };
-    let has = async |line: &str| page().await.contains(&format!("\n{line}\n"));
+    let has = async |line: &str| w.metrics().await.contains(&format!("\n{line}\n"));
     eventually("the first look", async || has("batzen_worker_aggregator_lag_seconds 0").await).await;
     w.deposit("B", "43", &["1"], 0).await;
     w.advance(1_000);
     eventually("the lag", async || !has("batzen_worker_aggregator_lag_seconds 0").await).await;
-    let page = page().await;
+    let page = w.metrics().await;
     let value = |name: &str| -> u64 {
         let value = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
         value.unwrap_or_else(|| panic!("{name} in {page}")).parse().unwrap()

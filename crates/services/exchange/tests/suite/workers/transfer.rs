@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
+use batzen_exchange::reads::read;
 use batzen_exchange::rules::{Command, TransferRetry};
 use batzen_exchange::workers::{WorkerError, WorkerOptions, transfer};
 use batzen_tables::exchange::Prepared;
@@ -210,25 +211,13 @@ fn count_requests(w: &World) -> Arc<Mutex<HashMap<String, u32>>> {
 }
 
 async fn at_once(w: &World, workers: usize, options: WorkerOptions) -> u64 {
-    let tasks: Vec<_> = (0..workers)
-        .map(|_| {
-            let app = Arc::clone(w.app());
-            tokio::spawn(async move {
-                let progress = transfer::share_until_idle(&app.core, options).await.unwrap();
-                (
-                    progress.done,
-                    batzen_exchange::reads::read::open_transfers(&app.core.store, 9).unwrap().len(),
-                )
-            })
-        })
-        .collect();
-    let mut done = 0;
-    for task in tasks {
-        let (executed, open) = task.await.unwrap();
+    let shared = w.at_once(workers, move |app| async move {
+        let progress = transfer::share_until_idle(&app.core, options).await.unwrap();
+        let open = read::open_transfers(&app.core.store, 9).unwrap().len();
         assert_eq!(open, 0, "a worker ends only when all transfers are executed");
-        done += executed;
-    }
-    done
+        progress.done
+    });
+    shared.await.into_iter().sum()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

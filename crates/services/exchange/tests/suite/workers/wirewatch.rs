@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use batzen_exchange::app::Exchange;
 use batzen_exchange::reads::read;
 use batzen_exchange::reads::totals::totals;
 use batzen_exchange::workers::wirewatch::aside;
@@ -18,7 +19,7 @@ use crate::workers::world::{OUR_PAYTO, World, m, our_account, payto, reserve, su
 fn row(id: u64, n: u64, amount: &str) -> Value {
     json!({
         "row_id": id,
-        "date": Timestamp::from_secs(crate::workers::world::START_SECS),
+        "date": Timestamp::from_secs(crate::running::START_SECS),
         "amount": amount,
         "credit_account": OUR_PAYTO,
         "debit_account": payto("42"),
@@ -44,6 +45,11 @@ fn history(rows: Vec<Value>) -> impl FnMut(&str, &str) -> Action {
         let rows: Vec<Value> = later.take(delta).cloned().collect();
         if rows.is_empty() { Action::Answer(204, String::new()) } else { page(&rows) }
     }
+}
+
+/// A watcher's work. Returns the number of the credits that it has booked.
+async fn watch(app: Arc<Exchange>) -> u64 {
+    wirewatch::run_until_idle(&app.core).await.unwrap().done
 }
 
 impl World {
@@ -86,21 +92,7 @@ async fn many_watchers_on_ids_with_gaps_and_pages_that_end_anywhere() {
     let rows = ids.iter().map(|id| row(*id, id % 100, "EUR:0.5")).collect();
     w.proxy.script(history(rows));
     for watchers in [1, 4, 16] {
-        let w = &w;
-        let all: Vec<_> = (0..watchers)
-            .map(|_| {
-                tokio::spawn({
-                    let app = Arc::clone(w.app());
-                    async move {
-                        batzen_exchange::workers::wirewatch::run_until_idle(&app.core).await.unwrap().done
-                    }
-                })
-            })
-            .collect();
-        let mut booked = 0;
-        for watcher in all {
-            booked += watcher.await.unwrap();
-        }
+        let booked = w.at_once(watchers, watch).await.into_iter().sum::<u64>();
         assert_eq!(booked, if watchers == 1 { ids.len() as u64 } else { 0 });
     }
     assert_eq!(w.totals().wired_in, m("1500"));
@@ -113,18 +105,7 @@ async fn sixteen_watchers_from_the_start() {
     let w = World::new().await;
     let rows = (1..=2_100).map(|id| row(id * 3, id % 50, "EUR:0.1")).collect();
     w.proxy.script(history(rows));
-    let watchers: Vec<_> = (0..16)
-        .map(|_| {
-            let app = Arc::clone(w.app());
-            tokio::spawn(async move {
-                batzen_exchange::workers::wirewatch::run_until_idle(&app.core).await.unwrap().done
-            })
-        })
-        .collect();
-    let mut booked = 0;
-    for watcher in watchers {
-        booked += watcher.await.unwrap();
-    }
+    let booked = w.at_once(16, watch).await.into_iter().sum::<u64>();
     assert_eq!(booked, 2_100, "each credit by one of them");
     assert_eq!(w.totals().wired_in, m("210"));
     w.end_without_bank().await;
@@ -327,21 +308,13 @@ async fn watchers_share_a_history_by_ranges() {
             bank(line, body)
         });
         let options = WorkerOptions { shard_size: Some(size), workers, ..WorkerOptions::default() };
-        let tasks: Vec<_> = (0..watchers)
-            .map(|_| {
-                let app = Arc::clone(w.app());
-                tokio::spawn(async move {
-                    let progress = wirewatch::share_until_idle(&app.core, options).await.unwrap();
-                    let wired_in = totals(&app.core.store, &app.core.rules.denoms).unwrap().wired_in;
-                    assert_eq!(wired_in, m("90"), "a watcher ends only when all rows are imported");
-                    progress.done
-                })
-            })
-            .collect();
-        let mut booked = 0;
-        for task in tasks {
-            booked += task.await.unwrap();
-        }
+        let watched = w.at_once(watchers, move |app| async move {
+            let progress = wirewatch::share_until_idle(&app.core, options).await.unwrap();
+            let wired_in = totals(&app.core.store, &app.core.rules.denoms).unwrap().wired_in;
+            assert_eq!(wired_in, m("90"), "a watcher ends only when all rows are imported");
+            progress.done
+        });
+        let booked = watched.await.into_iter().sum::<u64>();
         assert_eq!(booked, 900, "each credit by one of {watchers}");
         assert_eq!(w.cursor(), *ids.last().unwrap());
         w.end_without_bank().await;

@@ -16,7 +16,7 @@ use batzen_exchange::reads::totals::{Totals, totals};
 use batzen_exchange::rules::{
     Answer, Command, Deposit, DepositCoin, Planchet, PresentedCoin, Refund, Refusal, Withdraw,
 };
-use batzen_exchange::service::{RunningExchange, StartOptions};
+use batzen_exchange::service::RunningExchange;
 use batzen_exchange::workers::{Progress, WorkerError, aggregator, closer, drain, transfer, wirewatch};
 use batzen_http::client::{Client, ClientOptions};
 use batzen_protocol::payto::h_payto;
@@ -29,10 +29,9 @@ use batzen_tables::exchange::{
 };
 use tempfile::TempDir;
 
+use crate::running::{TestClock, start_ready};
 use crate::workers::proxy::Proxy;
 
-/// 20 November 2026.
-pub(super) const START_SECS: u64 = 1_795_132_800;
 pub(super) const EUR: Currency = match Currency::new("EUR") {
     Ok(currency) => currency,
     Err(_) => panic!("a currency"),
@@ -92,7 +91,7 @@ pub(super) struct World {
     /// The bank's gateway for our account, bypassing the proxy.
     pub gateway: WireGatewayClient,
     config: ExchangeConfig,
-    now: Arc<AtomicU64>,
+    clock: TestClock,
     next: AtomicU64,
     _directory: TempDir,
 }
@@ -106,11 +105,11 @@ impl World {
         adapt_bank: impl FnOnce(&mut BankConfig),
         adapt: impl FnOnce(&mut ExchangeConfig),
     ) -> Self {
-        let now = Arc::new(AtomicU64::new(START_SECS * 1_000_000));
+        let clock = TestClock::new();
         let mut bank_config = BankConfig::new(EUR);
         bank_config.http_port = 0;
-        let clock = Arc::clone(&now);
-        bank_config.clock = Arc::new(move || Timestamp::from_micros(clock.load(Ordering::SeqCst)));
+        let of_bank = clock.clone();
+        bank_config.clock = Arc::new(move || of_bank.now());
         bank_config.allow_repeated_reserve_pub = true;
         adapt_bank(&mut bank_config);
         let bank = Bank::start(bank_config).await.unwrap();
@@ -132,18 +131,18 @@ impl World {
         let standalone = config.standalone.as_mut().unwrap();
         (standalone.fees.wire, standalone.fees.closing) = (m("0.01"), m("0.01"));
         adapt(&mut config);
-        let exchange = start(&config, &now).await;
+        let exchange = start_ready(config.clone(), &clock).await;
         let next = AtomicU64::new(1);
-        Self { bank, proxy, exchange, gateway, config, now, next, _directory: directory }
+        Self { bank, proxy, exchange, gateway, config, clock, next, _directory: directory }
     }
 
     /// Stops the exchange and starts it again on the same data.
     pub(super) async fn restart(self, adapt: impl FnOnce(&mut ExchangeConfig)) -> Self {
-        let Self { bank, proxy, exchange, gateway, mut config, now, next, _directory } = self;
+        let Self { bank, proxy, exchange, gateway, mut config, clock, next, _directory } = self;
         exchange.shutdown().await.unwrap();
         adapt(&mut config);
-        let exchange = start(&config, &now).await;
-        Self { bank, proxy, exchange, gateway, config, now, next, _directory }
+        let exchange = start_ready(config.clone(), &clock).await;
+        Self { bank, proxy, exchange, gateway, config, clock, next, _directory }
     }
 
     pub(super) fn app(&self) -> &Arc<Exchange> {
@@ -151,11 +150,11 @@ impl World {
     }
 
     pub(super) fn now(&self) -> Timestamp {
-        Timestamp::from_micros(self.now.load(Ordering::SeqCst))
+        self.clock.now()
     }
 
     pub(super) fn advance(&self, seconds: u64) {
-        self.now.fetch_add(seconds * 1_000_000, Ordering::SeqCst);
+        self.clock.advance(Duration::from_secs(seconds));
     }
 
     pub(super) fn number(&self) -> u64 {
@@ -180,6 +179,30 @@ impl World {
 
     pub(super) async fn drain(&self) -> Result<Progress, WorkerError> {
         drain::run_until_idle(&self.app().core).await
+    }
+
+    /// Runs as many workers at once, and returns what they returned.
+    pub(super) async fn at_once<T: Send + 'static, F>(
+        &self,
+        workers: usize,
+        work: impl Fn(Arc<Exchange>) -> F,
+    ) -> Vec<T>
+    where
+        F: Future<Output = T> + Send + 'static,
+    {
+        let tasks: Vec<_> = (0..workers).map(|_| tokio::spawn(work(Arc::clone(self.app())))).collect();
+        let mut done = Vec::new();
+        for task in tasks {
+            done.push(task.await.unwrap());
+        }
+        done
+    }
+
+    /// The page of metrics.
+    pub(super) async fn metrics(&self) -> String {
+        let client = Client::new(&ClientOptions::default()).unwrap();
+        let reply = client.get_json(format!("{}metrics", self.exchange.base_url())).await.unwrap();
+        String::from_utf8(reply.body.to_vec()).unwrap()
     }
 
     pub(super) async fn submit(&self, command: Command) -> Result<Answer, Refusal> {
@@ -387,13 +410,4 @@ impl World {
         bank.check().await.unwrap();
         bank.shutdown().await.unwrap();
     }
-}
-
-async fn start(config: &ExchangeConfig, now: &Arc<AtomicU64>) -> RunningExchange {
-    let now = Arc::clone(now);
-    let clock = move || Timestamp::from_micros(now.load(Ordering::SeqCst));
-    let options = StartOptions { clock: Arc::new(clock), workers: false, ..StartOptions::default() };
-    let exchange = RunningExchange::start(config.clone(), options).await.unwrap();
-    exchange.ready().await.unwrap();
-    exchange
 }

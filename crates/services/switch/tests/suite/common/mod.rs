@@ -88,6 +88,16 @@ impl Handler for Recorder {
     }
 }
 
+/// Waits until something is so, or for ten seconds: the checks that follow tell the difference.
+pub(crate) async fn eventually(mut is_so: impl AsyncFnMut() -> bool) {
+    for _ in 0..2000 {
+        if is_so().await {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
 /// A participant that records its callbacks.
 pub(crate) struct Fsp {
     pub name: String,
@@ -120,14 +130,22 @@ impl Fsp {
         let concerns = |callback: &Callback| {
             callback.path.contains(&text) || String::from_utf8_lossy(&callback.body).contains(&text)
         };
-        for _ in 0..2000 {
-            let found: Vec<Callback> = self.callbacks().into_iter().filter(concerns).collect();
-            if found.len() >= count {
-                return found;
-            }
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-        panic!("{} has not been told {count} times of {text}: {:?}", self.name, self.callbacks());
+        self.wait(&text, count, concerns).await
+    }
+
+    /// The callbacks that concern something, once there are `count` of them.
+    pub(crate) async fn wait(
+        &self,
+        what: &str,
+        count: usize,
+        concerns: impl Fn(&Callback) -> bool,
+    ) -> Vec<Callback> {
+        let found = || -> Vec<Callback> { self.callbacks().into_iter().filter(&concerns).collect() };
+        eventually(async || found().len() >= count).await;
+        let found = found();
+        let all = self.callbacks();
+        assert!(found.len() >= count, "{} has not been told {count} times of {what}: {all:?}", self.name);
+        found
     }
 }
 

@@ -67,6 +67,11 @@ impl From<Refusal> for Refused {
     }
 }
 
+/// The refusal of a coin that contradicts its history.
+fn conflict(index: usize, coin_pub: &EddsaPublicKey, reason: ConflictReason) -> Refused {
+    Refused(conflicting(index, coin_pub, reason), None)
+}
+
 type Step<T> = Result<T, Refused>;
 
 #[derive(Clone, Default)]
@@ -416,22 +421,29 @@ impl Model {
 
     /// Checked in this order: past the end, before the start, revoked.
     fn window(
-        (terms, revoked): (&DenomTerms, bool),
+        &self,
+        denom: u32,
+        terms: &DenomTerms,
         end: Timestamp,
         now: Timestamp,
         index: usize,
-        denom: u32,
     ) -> Step<()> {
-        let problem = if now > end {
-            DenomProblem::Expired
-        } else if now < terms.start {
-            DenomProblem::Future
-        } else if revoked {
-            DenomProblem::Revoked
-        } else {
-            return Ok(());
-        };
-        Err(unusable(index, denom, problem))
+        Self::in_time(denom, terms, end, now, index)?;
+        if self.revoked.contains(&denom) {
+            return Err(unusable(index, denom, DenomProblem::Revoked));
+        }
+        Ok(())
+    }
+
+    /// The same for a denomination that may be revoked.
+    fn in_time(denom: u32, terms: &DenomTerms, end: Timestamp, now: Timestamp, index: usize) -> Step<()> {
+        if now > end {
+            return Err(unusable(index, denom, DenomProblem::Expired));
+        }
+        if now < terms.start {
+            return Err(unusable(index, denom, DenomProblem::Future));
+        }
+        Ok(())
     }
 
     fn lock(&mut self, melt: bool, nonce: CsNonce, operation: HashCode, index: usize) -> Step<()> {
@@ -458,13 +470,7 @@ impl Model {
             let mut price = 0;
             for (index, planchet) in command.planchets.iter().enumerate() {
                 let terms = self.terms(planchet.denom.0, index)?;
-                Self::window(
-                    (&terms, self.revoked.contains(&planchet.denom.0)),
-                    terms.expire_withdraw,
-                    now,
-                    index,
-                    planchet.denom.0,
-                )?;
+                self.window(planchet.denom.0, &terms, terms.expire_withdraw, now, index)?;
                 price += u(terms.value) + u(terms.fee_withdraw);
             }
             let reserve = self.reserves.get_mut(&command.reserve_pub).ok_or(Refusal::ReserveUnknown)?;
@@ -614,13 +620,10 @@ impl Model {
             recoup_refreshes: Vec::new(),
         });
         if known.denom != coin.denom.0 {
-            return Err(Refused(conflicting(index, &coin.coin_pub, ConflictReason::OtherDenomination), None));
+            return Err(conflict(index, &coin.coin_pub, ConflictReason::OtherDenomination));
         }
         if known.h_age != coin.h_age {
-            return Err(Refused(
-                conflicting(index, &coin.coin_pub, ConflictReason::OtherAgeCommitment),
-                None,
-            ));
+            return Err(conflict(index, &coin.coin_pub, ConflictReason::OtherAgeCommitment));
         }
         Ok(())
     }
@@ -671,7 +674,7 @@ impl Model {
                 let same = (old.sig, old.amount, old.h_payto, old.wallet_time, old.refund_deadline)
                     == (coin.coin_sig, amount, command.h_payto, command.wallet_time, command.refund_deadline);
                 if !same {
-                    return Err(Refused(conflicting(index, &coin_pub, ConflictReason::OtherDeposit), None));
+                    return Err(conflict(index, &coin_pub, ConflictReason::OtherDeposit));
                 }
                 coins.push(DepositedCoin {
                     wire_deadline: old.wire_deadline,
@@ -680,13 +683,7 @@ impl Model {
                 });
                 continue;
             }
-            Self::window(
-                (&terms, self.revoked.contains(&coin.coin.denom.0)),
-                terms.expire_deposit,
-                now,
-                index,
-                coin.coin.denom.0,
-            )?;
+            self.window(coin.coin.denom.0, &terms, terms.expire_deposit, now, index)?;
             if amount > u(terms.value) {
                 return Err(Refusal::ContributionAboveValue { index }.into());
             }
@@ -728,7 +725,7 @@ impl Model {
             if *old == amount {
                 return Ok(Refunded { repeated: true });
             }
-            return Err(Refused(conflicting(0, &coin_pub, ConflictReason::RefundOtherAmount), None));
+            return Err(conflict(0, &coin_pub, ConflictReason::RefundOtherAmount));
         }
         if deposit.wtid.is_some() {
             return Err(Refusal::DepositPaid.into());
@@ -738,7 +735,7 @@ impl Model {
         }
         if deposit.refunded() + amount > deposit.amount {
             let reason = ConflictReason::RefundAboveDeposit { requested: command.amount };
-            return Err(Refused(conflicting(0, &coin_pub, reason), None));
+            return Err(conflict(0, &coin_pub, reason));
         }
         deposit.refunds.insert(command.key.rtransaction_id, amount);
         self.coins.get_mut(&coin_pub).unwrap().log.push(amount - fee);

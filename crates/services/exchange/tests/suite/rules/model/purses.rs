@@ -187,8 +187,7 @@ impl Model {
     fn pay_by_coin(&mut self, coin: &PurseCoin, index: usize, now: Timestamp) -> Step<()> {
         let (denom, amount) = (coin.coin.denom.0, u(coin.amount));
         let terms = self.terms(denom, index)?;
-        let revoked = self.revoked.contains(&denom);
-        Self::window((&terms, revoked), terms.expire_deposit, now, index, denom)?;
+        self.window(denom, &terms, terms.expire_deposit, now, index)?;
         if amount > u(terms.value) {
             return Err(Refusal::ContributionAboveValue { index }.into());
         }

@@ -69,13 +69,7 @@ impl Model {
         let (mut values, mut fees, mut cs) = (0, 0, false);
         for (index, coin) in command.fresh.iter().enumerate() {
             let terms = self.terms(coin.denom.0, index)?;
-            Self::window(
-                (&terms, self.revoked.contains(&coin.denom.0)),
-                terms.expire_withdraw,
-                now,
-                index,
-                coin.denom.0,
-            )?;
+            self.window(coin.denom.0, &terms, terms.expire_withdraw, now, index)?;
             values += u(terms.value);
             fees += u(terms.fee_withdraw);
             cs |= terms.cipher == Cipher::Cs;
@@ -96,7 +90,7 @@ impl Model {
 
     fn recoupable(&mut self, coin: &PresentedCoin, now: Timestamp) -> Step<()> {
         let terms = self.terms(coin.denom.0, 0)?;
-        Self::window((&terms, false), terms.expire_deposit, now, 0, coin.denom.0)?;
+        Self::in_time(coin.denom.0, &terms, terms.expire_deposit, now, 0)?;
         if !self.revoked.contains(&coin.denom.0) {
             return Err(unusable(0, coin.denom.0, DenomProblem::NotRevoked));
         }
