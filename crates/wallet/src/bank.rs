@@ -8,7 +8,7 @@ use batzen_protocol::{Amount, ErrorCode, TalerUri};
 use crate::core::http::{Context, HttpRequest, HttpResponse};
 use crate::core::url::{normalise_base_url, versions_compatible};
 use crate::core::withdraw::BankLogin;
-use crate::core::{CoreError, Exchange};
+use crate::core::{CoreError, Exchange, bad_input};
 
 /// The version of the integration API that this wallet speaks.
 const INTEGRATION_VERSION: &str = "0:0:0";
@@ -40,12 +40,12 @@ impl WithdrawOffer {
                 self.wire_types.iter().any(|method| method.eq_ignore_ascii_case(parsed.method()))
             })
         };
-        exchange.accounts.iter().find(fits).cloned().ok_or_else(|| CoreError::BadInput {
-            what: "exchange",
-            reason: format!(
-                "{} has no account that this bank can pay; choose another exchange",
-                exchange.base_url
-            ),
+        exchange.accounts.iter().find(fits).cloned().ok_or_else(|| {
+            let url = &exchange.base_url;
+            bad_input(
+                "exchange",
+                format!("{url} has no account that this bank can pay; choose another exchange"),
+            )
         })
     }
 }
@@ -55,7 +55,7 @@ impl WithdrawOffer {
 /// # Errors
 /// [`CoreError::BadInput`] if it is not one.
 pub fn parse_withdraw_uri(uri: &str) -> Result<(String, String), CoreError> {
-    let bad = |reason: String| CoreError::BadInput { what: "taler URI", reason };
+    let bad = |reason: String| bad_input("taler URI", reason);
     match TalerUri::parse(uri.trim()) {
         Ok(TalerUri::Withdraw { bank_url, operation_id }) => {
             Ok((normalise_base_url(&bank_url)?, operation_id))
@@ -111,10 +111,8 @@ pub(crate) fn read_offer(
     }
     let operation: WithdrawalOperation = response.json("the bank's answer about the withdrawal")?;
     if operation.aborted {
-        return Err(CoreError::BadInput {
-            what: "taler URI",
-            reason: "this withdrawal was cancelled at the bank; begin a new one there".to_owned(),
-        });
+        let reason = "this withdrawal was cancelled at the bank; begin a new one there";
+        return Err(bad_input("taler URI", reason));
     }
     Ok(WithdrawOffer {
         integration_url: integration_url.to_owned(),
@@ -150,10 +148,10 @@ pub(crate) fn register_request(login: &BankLogin) -> HttpRequest {
 pub(crate) fn check_registered(login: &BankLogin, response: &HttpResponse) -> Result<(), CoreError> {
     match (response.status, response.code()) {
         (200 | 202 | 204, _) => Ok(()),
-        (409, ErrorCode::BANK_REGISTER_CONFLICT) => Err(CoreError::BadInput {
-            what: "password",
-            reason: format!("the account {} exists at the bank with another password", login.user),
-        }),
+        (409, ErrorCode::BANK_REGISTER_CONFLICT) => {
+            let reason = format!("the account {} exists at the bank with another password", login.user);
+            Err(bad_input("password", reason))
+        }
         _ => Err(response.refusal("opening the bank account")),
     }
 }

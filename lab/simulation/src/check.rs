@@ -442,7 +442,7 @@ fn repetitions(world: &mut World, context: &mut Context) -> Step {
         if !is_same {
             return Err(Stop::wrong(format!(
                 "{} {} was answered {} {}, and is answered now {} {}",
-                request.method.as_str(),
+                request.method.name(),
                 request.url,
                 response.status,
                 String::from_utf8_lossy(&response.body),

@@ -102,7 +102,7 @@ impl fmt::Display for Message {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?} → {:?} #{} ", self.from, self.to, self.call)?;
         match &self.body {
-            Body::Ask(request) => write!(f, "{} {}", request.method.as_str(), request.url),
+            Body::Ask(request) => write!(f, "{} {}", request.method.name(), request.url),
             Body::Reply(response) => {
                 let is_error = response.status >= 400;
                 let text = String::from_utf8_lossy(&response.body);

@@ -191,7 +191,7 @@ impl Network {
     pub(super) async fn serve(&self, request: &HttpRequest) -> Result<HttpResponse, TransportError> {
         let (route, target) = self.route(&request.url);
         let path = target.split('?').next().unwrap_or_default().to_owned();
-        lock(&self.log).push(format!("{} {path}", request.method.as_str()));
+        lock(&self.log).push(format!("{} {path}", request.method.name()));
         if let Some((part, status)) = &*lock(&self.broken)
             && path.contains(part.as_str())
         {

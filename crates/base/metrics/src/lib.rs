@@ -106,6 +106,13 @@ pub struct Histogram {
     sum: AtomicU64,
 }
 
+impl Default for Histogram {
+    /// Of durations.
+    fn default() -> Self {
+        Self::of_times()
+    }
+}
+
 impl Histogram {
     fn new(unit: Unit, bounds: &'static [u64]) -> Self {
         debug_assert!(bounds.is_sorted_by(|a, b| a < b), "bounds ascend");

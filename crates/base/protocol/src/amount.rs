@@ -7,7 +7,7 @@ use std::fmt;
 use std::hash::{Hash, Hasher};
 use std::str::FromStr;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use crate::text::{debug_as_text, text_form};
 
 /// Number of smallest units (10⁻⁸) in one currency unit.
 pub(crate) const FRACTION_BASE: u32 = 100_000_000;
@@ -126,12 +126,6 @@ impl fmt::Display for Currency {
     }
 }
 
-impl fmt::Debug for Currency {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.as_str())
-    }
-}
-
 impl FromStr for Currency {
     type Err = AmountError;
 
@@ -140,17 +134,7 @@ impl FromStr for Currency {
     }
 }
 
-impl Serialize for Currency {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.as_str())
-    }
-}
-
-impl<'de> Deserialize<'de> for Currency {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        crate::text::deserialize_from_str(deserializer, "a currency of 1 to 11 ASCII characters")
-    }
-}
+text_form!(Currency, "a currency of 1 to 11 ASCII characters");
 
 /// A quantity of money without its currency: a whole number of 10⁻⁸ units between zero and [`Money::MAX`].
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -314,12 +298,6 @@ impl fmt::Display for Money {
     }
 }
 
-impl fmt::Debug for Money {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
 impl FromStr for Money {
     type Err = AmountError;
 
@@ -446,12 +424,6 @@ impl fmt::Display for MoneySum {
     /// As [`Money`].
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write_decimal(f, self.value(), self.fraction())
-    }
-}
-
-impl fmt::Debug for MoneySum {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
     }
 }
 
@@ -600,12 +572,6 @@ impl fmt::Display for Amount {
     }
 }
 
-impl fmt::Debug for Amount {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
 impl FromStr for Amount {
     type Err = AmountError;
 
@@ -614,29 +580,8 @@ impl FromStr for Amount {
     }
 }
 
-impl Serialize for Amount {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for Amount {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Visitor;
-        impl de::Visitor<'_> for Visitor {
-            type Value = Amount;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an amount such as \"EUR:1.50\"")
-            }
-
-            fn visit_str<E: de::Error>(self, text: &str) -> Result<Amount, E> {
-                Amount::parse(text).map_err(E::custom)
-            }
-        }
-        deserializer.deserialize_str(Visitor)
-    }
-}
+text_form!(Amount, "an amount such as \"EUR:1.50\"");
+debug_as_text!(Money, MoneySum);
 
 #[cfg(test)]
 mod tests {

@@ -73,19 +73,27 @@ impl DenominationTerms {
         master_pub: EddsaPublicKey,
         h_denom_pub: HashCode,
     ) -> AuditorExchangeKeys {
+        self.validity(master_pub, h_denom_pub).approved_by(auditor_url)
+    }
+}
+
+impl MasterDenominationKeyValidity {
+    /// The message that an auditor signs for the same denomination.
+    #[must_use]
+    pub fn approved_by(&self, auditor_url: &str) -> AuditorExchangeKeys {
         AuditorExchangeKeys {
             h_auditor_url: hash_text(auditor_url),
-            master_pub,
-            start: self.stamp_start,
-            expire_withdraw: self.stamp_expire_withdraw,
-            expire_deposit: self.stamp_expire_deposit,
-            expire_legal: self.stamp_expire_legal,
+            master_pub: self.master_pub,
+            start: self.start,
+            expire_withdraw: self.expire_withdraw,
+            expire_deposit: self.expire_deposit,
+            expire_legal: self.expire_legal,
             value: self.value,
             fee_withdraw: self.fee_withdraw,
             fee_deposit: self.fee_deposit,
             fee_refresh: self.fee_refresh,
             fee_refund: self.fee_refund,
-            h_denom_pub,
+            h_denom_pub: self.h_denom_pub,
         }
     }
 }

@@ -76,11 +76,7 @@ impl fmt::Display for ErrorCode {
     }
 }
 
-impl fmt::Debug for ErrorCode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
+crate::text::debug_as_text!(ErrorCode);
 
 /// The JSON body of an error answer: `hint`, `code`, an optional `detail`, and further members.
 ///

@@ -109,119 +109,75 @@ fn body<T: DeserializeOwned + Serialize + PartialEq + Debug>(data: &[u8]) {
     }
 }
 
-/// Key listings.
-pub fn body_keys(data: &[u8]) {
-    body::<exchange::KeysResponse>(data);
-    body::<exchange::WireResponse>(data);
+/// Declares functions for the bodies of one or several endpoints.
+macro_rules! bodies {
+    ($($(#[$meta:meta])* $name:ident: $($type:ty),+;)+) => {
+        $(
+            $(#[$meta])*
+            pub fn $name(data: &[u8]) {
+                $(body::<$type>(data);)+
+            }
+        )+
+    };
 }
 
-/// Withdrawal.
-pub fn body_withdraw(data: &[u8]) {
-    body::<exchange::WithdrawRequest>(data);
-    body::<exchange::BatchWithdrawRequest>(data);
-    body::<exchange::CsrWithdrawRequest>(data);
-    body::<exchange::WithdrawValues>(data);
-    body::<exchange::BlindSignature>(data);
-    body::<exchange::ReserveRequest>(data);
-    body::<exchange::ReserveStatus>(data);
-}
+bodies! {
+    /// Key listings.
+    body_keys: exchange::KeysResponse, exchange::WireResponse;
 
-pub fn body_deposit(data: &[u8]) {
-    body::<exchange::DepositRequest>(data);
-    body::<exchange::BatchDepositRequest>(data);
-    body::<exchange::DepositConfirmation>(data);
-    body::<exchange::BatchDepositConfirmation>(data);
-}
+    /// Withdrawal.
+    body_withdraw:
+        exchange::WithdrawRequest, exchange::BatchWithdrawRequest, exchange::CsrWithdrawRequest,
+        exchange::WithdrawValues, exchange::BlindSignature, exchange::ReserveRequest,
+        exchange::ReserveStatus;
 
-pub fn body_refresh(data: &[u8]) {
-    body::<exchange::MeltRequest>(data);
-    body::<exchange::CsrMeltRequest>(data);
-    body::<exchange::RevealRequest>(data);
-    body::<exchange::BlindSignatures>(data);
-    body::<Vec<exchange::LinkEntry>>(data);
-}
+    body_deposit:
+        exchange::DepositRequest, exchange::BatchDepositRequest, exchange::DepositConfirmation,
+        exchange::BatchDepositConfirmation;
 
-pub fn body_refund_recoup(data: &[u8]) {
-    body::<exchange::RefundRequest>(data);
-    body::<exchange::RecoupRequest>(data);
-}
+    body_refresh:
+        exchange::MeltRequest, exchange::CsrMeltRequest, exchange::RevealRequest,
+        exchange::BlindSignatures, Vec<exchange::LinkEntry>;
 
-/// Tracking and identification.
-pub fn body_tracking(data: &[u8]) {
-    body::<exchange::TransferResponse>(data);
-    body::<exchange::DepositTransfer>(data);
-    body::<exchange::DepositPending>(data);
-    body::<exchange::KycWalletRequest>(data);
-    body::<exchange::KycDone>(data);
-}
+    body_refund_recoup: exchange::RefundRequest, exchange::RecoupRequest;
 
-pub fn body_management(data: &[u8]) {
-    body::<exchange::FutureKeys>(data);
-    body::<exchange::ManagementKeysRequest>(data);
-    body::<exchange::AuditorAddRequest>(data);
-    body::<exchange::WireAddRequest>(data);
-    body::<exchange::WireFeeRequest>(data);
-    body::<exchange::GlobalFeeRequest>(data);
-    body::<exchange::ExtensionsRequest>(data);
-    body::<exchange::DrainRequest>(data);
-}
+    /// Tracking and identification.
+    body_tracking:
+        exchange::TransferResponse, exchange::DepositTransfer, exchange::DepositPending,
+        exchange::KycWalletRequest, exchange::KycDone;
 
-/// Bodies that wallets and shops send to a merchant backend, and its answers.
-pub fn body_merchant(data: &[u8]) {
-    body::<merchant::ClaimRequest>(data);
-    body::<merchant::PayRequest>(data);
-    body::<merchant::PaidRequest>(data);
-    body::<merchant::AbortRequest>(data);
-    body::<merchant::PickUpRefundRequest>(data);
-    body::<merchant::PickUpRefundResponse>(data);
-    body::<merchant::PickUpTipRequest>(data);
-    body::<merchant::CreateInstanceRequest>(data);
-    body::<merchant::CreateOrderRequest>(data);
-    body::<merchant::ApproveRefundRequest>(data);
-    body::<merchant::ForgetRequest>(data);
-    body::<merchant::CreateProductRequest>(data);
-    body::<merchant::ChangeProductRequest>(data);
-    body::<merchant::LockProductRequest>(data);
-    body::<merchant::ReportTransferRequest>(data);
-    body::<merchant::CreateTipReserveRequest>(data);
-    body::<merchant::AuthorizeTipRequest>(data);
-    body::<merchant::CreateWebhookRequest>(data);
-    body::<merchant::CreateTemplateRequest>(data);
-    body::<merchant::UseTemplateRequest>(data);
-    body::<merchant::CreateTokenRequest>(data);
-}
+    body_management:
+        exchange::FutureKeys, exchange::ManagementKeysRequest, exchange::AuditorAddRequest,
+        exchange::WireAddRequest, exchange::WireFeeRequest, exchange::GlobalFeeRequest,
+        exchange::ExtensionsRequest, exchange::DrainRequest;
 
-pub fn body_purses(data: &[u8]) {
-    body::<exchange::PurseCreateRequest>(data);
-    body::<exchange::PurseDepositRequest>(data);
-    body::<exchange::PurseMergeRequest>(data);
-    body::<exchange::ReservePurseRequest>(data);
-    body::<exchange::ReserveOpenRequest>(data);
-    body::<exchange::ContractResponse>(data);
-}
+    /// Bodies that wallets and shops send to a merchant backend, and its answers.
+    body_merchant:
+        merchant::ClaimRequest, merchant::PayRequest, merchant::PaidRequest, merchant::AbortRequest,
+        merchant::PickUpRefundRequest, merchant::PickUpRefundResponse, merchant::PickUpTipRequest,
+        merchant::CreateInstanceRequest, merchant::CreateOrderRequest, merchant::ApproveRefundRequest,
+        merchant::ForgetRequest, merchant::CreateProductRequest, merchant::ChangeProductRequest,
+        merchant::LockProductRequest, merchant::ReportTransferRequest,
+        merchant::CreateTipReserveRequest, merchant::AuthorizeTipRequest,
+        merchant::CreateWebhookRequest, merchant::CreateTemplateRequest, merchant::UseTemplateRequest,
+        merchant::CreateTokenRequest;
 
-/// Errors and histories.
-pub fn body_errors(data: &[u8]) {
-    body::<ErrorDetail>(data);
-    body::<ErrorBody<errors::CoinConflict>>(data);
-    body::<ErrorBody<errors::InsufficientReserve>>(data);
-    body::<ErrorBody<errors::DenominationUnusable>>(data);
-}
+    body_purses:
+        exchange::PurseCreateRequest, exchange::PurseDepositRequest, exchange::PurseMergeRequest,
+        exchange::ReservePurseRequest, exchange::ReserveOpenRequest, exchange::ContractResponse;
 
-/// The bank's interfaces.
-pub fn body_bank(data: &[u8]) {
-    body::<bank::IncomingHistory>(data);
-    body::<bank::OutgoingHistory>(data);
-    body::<bank::TransferRequest>(data);
-    body::<bank::AddIncomingRequest>(data);
-    body::<bank::WithdrawalOperation>(data);
-    body::<bank::WithdrawalSelection>(data);
-    body::<bank::WithdrawalInfo>(data);
-}
+    /// Errors and histories.
+    body_errors:
+        ErrorDetail, ErrorBody<errors::CoinConflict>, ErrorBody<errors::InsufficientReserve>,
+        ErrorBody<errors::DenominationUnusable>;
 
-/// Documents of the offline tool.
-pub fn body_offline(data: &[u8]) {
-    body::<Vec<offline::OfflineOperation>>(data);
+    /// The bank's interfaces.
+    body_bank:
+        bank::IncomingHistory, bank::OutgoingHistory, bank::TransferRequest, bank::AddIncomingRequest,
+        bank::WithdrawalOperation, bank::WithdrawalSelection, bank::WithdrawalInfo;
+
+    /// Documents of the offline tool.
+    body_offline: Vec<offline::OfflineOperation>;
 }
 
 /// Canonical JSON and contracts.

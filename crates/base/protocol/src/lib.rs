@@ -10,6 +10,7 @@ pub mod calendar;
 pub mod canonical;
 pub mod denominations;
 pub mod econtract;
+mod enumeration;
 mod error_code;
 #[doc(hidden)]
 pub mod fuzz_entry;
@@ -17,6 +18,7 @@ pub mod liabilities;
 pub mod limits;
 mod openapi;
 pub mod payto;
+mod refusals;
 pub mod signatures;
 mod taler_uri;
 mod text;

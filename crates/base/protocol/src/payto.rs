@@ -8,13 +8,13 @@ use std::fmt;
 use std::str::FromStr;
 
 use batzen_crypto::{EddsaPublicKey, HashCode, ShortHash, WireSalt};
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use batzen_crypto::hash::shorten;
 use batzen_crypto::kdf::kdf_array;
 
 use crate::hash_text;
 use crate::limits::{OverLimit, PAYTO_BYTES_MAX, check_text};
+use crate::text::text_form;
 
 /// Longest IBAN, in characters (ISO 13616).
 const MAX_IBAN_LEN: usize = 34;
@@ -399,12 +399,6 @@ impl fmt::Display for PaytoUri {
     }
 }
 
-impl fmt::Debug for PaytoUri {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
 impl FromStr for PaytoUri {
     type Err = PaytoError;
 
@@ -413,17 +407,7 @@ impl FromStr for PaytoUri {
     }
 }
 
-impl Serialize for PaytoUri {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&self.0)
-    }
-}
-
-impl<'de> Deserialize<'de> for PaytoUri {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        crate::text::deserialize_from_str(deserializer, "a payto URI")
-    }
-}
+text_form!(PaytoUri, "a payto URI");
 
 #[cfg(test)]
 mod tests {

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use batzen_crypto::HashCode;
 use batzen_crypto::base32::{self, Base32Error};
 use batzen_crypto::hash::sha512_parts;
-use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+use serde::{Deserializer, de};
 
 /// Parses a JSON string, without copying it first where the format permits.
 pub(crate) fn deserialize_from_str<'de, D, T>(deserializer: D, expecting: &'static str) -> Result<T, D::Error>
@@ -34,6 +34,40 @@ where
     }
     deserializer.deserialize_str(Visitor(expecting, PhantomData))
 }
+
+/// Lets `Debug` show types as `Display` does.
+macro_rules! debug_as_text {
+    ($($type:ty),+) => {
+        $(
+            impl ::std::fmt::Debug for $type {
+                fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
+                    ::std::fmt::Display::fmt(self, f)
+                }
+            }
+        )+
+    };
+}
+pub(crate) use debug_as_text;
+
+/// Lets a type be a text in JSON and for `Debug`, as `Display` and `FromStr` have it.
+macro_rules! text_form {
+    ($type:ty, $expected:literal) => {
+        $crate::text::debug_as_text!($type);
+
+        impl ::serde::Serialize for $type {
+            fn serialize<S: ::serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+                serializer.collect_str(self)
+            }
+        }
+
+        impl<'de> ::serde::Deserialize<'de> for $type {
+            fn deserialize<D: ::serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+                $crate::text::deserialize_from_str(deserializer, $expected)
+            }
+        }
+    };
+}
+pub(crate) use text_form;
 
 /// SHA-512 of a text and a terminating zero byte: how URLs, section names, wire methods and names enter
 /// signatures.
@@ -71,20 +105,4 @@ impl fmt::Display for Base32Data {
     }
 }
 
-impl fmt::Debug for Base32Data {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
-    }
-}
-
-impl Serialize for Base32Data {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl<'de> Deserialize<'de> for Base32Data {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserialize_from_str(deserializer, "base32 text")
-    }
-}
+text_form!(Base32Data, "base32 text");

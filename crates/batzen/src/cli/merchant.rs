@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::{Context, anyhow, bail};
 use batzen_cli_support::services::{self, Common, MetricsArgs};
 use batzen_cli_support::store_args::{self, StoreArgs};
-use batzen_merchant::{ListenConfig, MerchantConfig, MerchantError, RunningMerchant, signkeys};
+use batzen_merchant::{MerchantConfig, MerchantError, RunningMerchant, signkeys};
 use batzen_store::StoreError;
 use clap::{Args, Subcommand};
 use serde_json::{Value, json};
@@ -160,20 +160,14 @@ async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
     let ini = args.common.load()?;
     known_options::warn(&ini);
     let mut config = MerchantConfig::from_config(&ini)?;
-    if let ListenConfig::Tcp { host, port } = &mut config.place {
-        *port = args.port.unwrap_or(*port);
-        *host = args.bind.or_else(|| host.take());
-    }
+    config.place.choose(args.bind, args.port);
     config.metrics = args.metrics.metrics.or(config.metrics);
     config.clock = args.common.timetravel.clock();
     config.store = args.store.choose(Some(config.store))?.with_index_memory(&ini, "merchant")?;
     if config.exchanges.is_empty() {
         tracing::warn!("no [merchant-exchange-…] section is configured, so nobody can pay");
     }
-    let place = match &config.place {
-        ListenConfig::Tcp { port, .. } => format!("port {port}"),
-        ListenConfig::Unix { path } => path.display().to_string(),
-    };
+    let place = config.place.to_string();
     let merchant = match RunningMerchant::start(config).await {
         Err(MerchantError::Bind(error)) => bail!("cannot listen on {place}: {error}"),
         other => other?,

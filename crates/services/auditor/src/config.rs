@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use batzen_config::{Config, ConfigError, Expected};
 use batzen_crypto::{EddsaPrivateKey, EddsaPublicKey};
 use batzen_engine::Clock;
-use batzen_http::{Listen, OwnNames, TrustedProxies};
+use batzen_http::{OwnNames, TrustedProxies};
 use batzen_protocol::limits::URL_BYTES_MAX;
 use batzen_protocol::{Currency, Timestamp};
 use batzen_service::PagesAddress;
@@ -18,8 +18,8 @@ use batzen_signer::load_or_create_eddsa;
 
 use crate::live::FollowConfig;
 
-/// The permissions of the local socket: for the proxy's group.
-const SOCKET_MODE: u32 = 0o660;
+pub use batzen_service::ListenConfig;
+
 /// The section of the auditor.
 const AUDITOR: &str = "auditor";
 /// The section of the audited exchange.
@@ -56,36 +56,6 @@ pub const KNOWN_OPTIONS: &[(&str, &[&str])] = &[
     (EXCHANGE, &["MASTER_PUBLIC_KEY", "BASE_URL", "DB"]),
     ("exchangedb-postgres", &["CONFIG"]),
 ];
-
-/// Where the service listens.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ListenConfig {
-    /// TCP; port 0 picks a free one.
-    Tcp {
-        /// The address. `None`: all addresses.
-        host: Option<String>,
-        /// The port.
-        port: u16,
-    },
-    /// A local socket.
-    Unix {
-        /// Its path.
-        path: PathBuf,
-        /// Its permissions.
-        mode: u32,
-    },
-}
-
-impl ListenConfig {
-    /// The same for a server.
-    #[must_use]
-    pub(crate) fn listen(&self) -> Listen {
-        match self {
-            Self::Tcp { host, port } => Listen::Tcp { host: host.clone(), port: *port, share_port: false },
-            Self::Unix { path, mode } => Listen::Unix { path: path.clone(), mode: *mode },
-        }
-    }
-}
 
 /// Why the auditor's key is not known.
 #[derive(Debug, thiserror::Error)]
@@ -201,13 +171,9 @@ impl AuditorConfig {
         let data_dir = path_or(config, "DATA_DIR", "${TALER_DATA_HOME}/auditor")?;
         let is_local = config.choice(AUDITOR, "SERVE", &[("tcp", false), ("unix", true)])?.unwrap_or(false);
         let place = if is_local {
-            let mode = |text: &str| {
-                let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
-                mode.ok_or_else(|| Expected::new("permissions as three octal digits"))
-            };
             ListenConfig::Unix {
                 path: config.require(AUDITOR, "UNIXPATH")?,
-                mode: config.get_with(AUDITOR, "UNIXPATH_MODE", mode)?.unwrap_or(SOCKET_MODE),
+                mode: batzen_service::socket_mode(config, AUDITOR)?,
             }
         } else {
             ListenConfig::Tcp {

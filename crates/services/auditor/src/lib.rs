@@ -100,7 +100,7 @@ impl RunningAuditor {
 
     async fn serve(config: AuditorConfig) -> Result<Self, AuditorError> {
         let auditor_pub = config.auditor_pub()?;
-        let server = Server::bind(config.place.listen()).await.map_err(AuditorError::Bind)?;
+        let server = Server::bind(config.place.listen(false)).await.map_err(AuditorError::Bind)?;
         let bound = server.bound().clone();
         let place = config.service_store();
         let open = move || place.open(&batzen_service::storage::AUDITOR, 1);

@@ -18,28 +18,16 @@ pub(crate) fn denomination_item(value: Amount, cipher: Cipher) -> String {
     }
 }
 
-/// The owner of a period.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Kind {
-    /// A denomination: it can be withdrawn within its period.
-    Denomination,
-    /// An online signing key.
-    SigningKey,
-    /// The fees of a wire method.
-    WireFee,
-    GlobalFee,
-}
-
-impl Kind {
-    /// Its name in metrics and documents.
-    #[must_use]
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Denomination => "denomination",
-            Self::SigningKey => "signing_key",
-            Self::WireFee => "wire_fee",
-            Self::GlobalFee => "global_fee",
-        }
+batzen_protocol::enumeration! {
+    /// The owner of a period.
+    pub(crate) enum Kind {
+        /// A denomination: it can be withdrawn within its period.
+        Denomination => "denomination",
+        /// An online signing key.
+        SigningKey => "signing_key",
+        /// The fees of a wire method.
+        WireFee => "wire_fee",
+        GlobalFee => "global_fee",
     }
 }
 
@@ -75,19 +63,16 @@ pub(crate) struct Coverage {
 
 impl Coverage {
     /// The time by which the next period must be signed: the end of the coverage, or now if there is none.
-    #[must_use]
     pub(crate) fn sign_by(&self, now: Timestamp) -> Timestamp {
         self.covered_until.unwrap_or(now)
     }
 
     /// The seconds until the coverage ends; 0 if no signed period is in force.
-    #[must_use]
     pub(crate) fn seconds_left(&self, now: Timestamp) -> u64 {
         self.covered_until.map_or(0, |end| end.saturating_since(now).as_micros() / 1_000_000)
     }
 
     /// The length of the first gap in seconds; 0 if there is none.
-    #[must_use]
     pub(crate) fn gap_seconds(&self) -> u64 {
         self.gap.map_or(0, |(start, end)| end.saturating_since(start).as_micros() / 1_000_000)
     }
@@ -123,7 +108,6 @@ impl Calendar {
     }
 
     /// The coverage of every item that has a period or must have one, sorted by kind and item.
-    #[must_use]
     pub(crate) fn coverage(&self, now: Timestamp) -> Vec<Coverage> {
         let mut items: BTreeMap<(Kind, &str), Vec<&Period>> = BTreeMap::new();
         for (kind, item) in &self.required {

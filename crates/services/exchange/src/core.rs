@@ -10,7 +10,7 @@ use batzen_http::Drain;
 use batzen_http::client::Transport;
 use batzen_metrics::Page;
 use batzen_protocol::Timestamp;
-use batzen_protocol::signatures::{MasterDenominationKeyValidity, SignedMessage};
+use batzen_protocol::signatures::SignedMessage;
 use batzen_store::{Store, StoreError};
 use batzen_tables::exchange::{DenomKey, DenomSerial, Denominations};
 
@@ -275,21 +275,8 @@ fn check_master(
     let Some(found) = store.get::<Denominations>(&DenomKey { serial: DenomSerial(1) })? else {
         return Ok(());
     };
-    let (row, currency) = (found.row, config.currency);
-    let message = MasterDenominationKeyValidity {
-        master_pub,
-        start: row.start,
-        expire_withdraw: row.expire_withdraw,
-        expire_deposit: row.expire_deposit,
-        expire_legal: row.expire_legal,
-        value: row.value.of(currency),
-        fee_withdraw: row.fee_withdraw.of(currency),
-        fee_deposit: row.fee_deposit.of(currency),
-        fee_refresh: row.fee_refresh.of(currency),
-        fee_refund: row.fee_refund.of(currency),
-        h_denom_pub: row.h_denom_pub,
-    };
-    if message.verify(&master_pub, &row.master_sig) {
+    let message = found.row.validity(master_pub, config.currency);
+    if message.verify(&master_pub, &found.row.master_sig) {
         return Ok(());
     }
     let reason = "the store belongs to another MASTER_PUBLIC_KEY or another [taler] CURRENCY";

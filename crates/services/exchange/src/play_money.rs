@@ -51,7 +51,7 @@ pub fn exchange_config(
     with_ages: bool,
 ) -> ExchangeConfig {
     let mut config = ExchangeConfig::local(currency, dir, port);
-    config.listen = ListenConfig::Tcp { bind_to: Some("127.0.0.1".into()), port };
+    config.listen = ListenConfig::Tcp { host: Some("127.0.0.1".into()), port };
     config.base_url = format!("http://localhost:{port}/");
     // The default of a minute is too long for a demo.
     let pause = Duration::from_secs(1);

@@ -90,7 +90,6 @@ impl Position {
         message
     }
 
-    #[must_use]
     pub(crate) fn sign(&self, signer: Signer, time: Timestamp, key: &EddsaPrivateKey) -> SignedHead {
         let signature = key.sign(&self.message(signer, time));
         SignedHead { position: *self, time, signature }

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use batzen_config::{Config, Expected};
 use batzen_crypto::EddsaPublicKey;
-use batzen_signer::address::{self, Address};
-use batzen_signer::config::ConfigError;
+use batzen_signer::address::Address;
+use batzen_signer::config::{ConfigError, addresses, key, path_or};
 
 /// Volume of changes that is kept for an unconnected auditor, unless the configuration says otherwise, in
 /// MiB.
@@ -60,24 +60,6 @@ pub struct ClientConfig {
     pub key_file: PathBuf,
 }
 
-const KEY_EXPECTED: &str = "a public key (52 characters of base32)";
-
-fn path_or(ini: &Config, section: &str, option: &str, default: &str) -> Result<PathBuf, ConfigError> {
-    if let Some(path) = ini.get(section, option)? {
-        return Ok(path);
-    }
-    let expanded = ini.expand(default).map(PathBuf::from);
-    expanded.map_err(|reason| ConfigError::invalid(section, format!("default of {option}: {reason}")))
-}
-
-fn addresses(ini: &Config, section: &str, option: &str) -> Result<Option<Vec<Address>>, ConfigError> {
-    let read = |text: &str| {
-        let list = address::parse_list(text).ok().filter(|list| !list.is_empty());
-        list.ok_or_else(|| Expected::new("tcp://host:port or unix:///path, separated by commas"))
-    };
-    Ok(ini.get_with(section, option, read)?)
-}
-
 impl ServerConfig {
     /// Reads `[exchange-feed]`. `None` without `LISTEN`: the exchange ships nothing.
     ///
@@ -117,11 +99,9 @@ impl ClientConfig {
                 "EXCHANGE must be one address: tcp://host:port or unix:///path",
             ));
         };
-        let read = |text: &str| text.parse().map_err(|_| Expected::new(KEY_EXPECTED));
-        let exchange_key = ini.get_with(CLIENT, "EXCHANGE_KEY", read)?;
         Ok(Self {
             exchange: exchange.clone(),
-            exchange_key: exchange_key.ok_or_else(|| ini.missing(CLIENT, "EXCHANGE_KEY", KEY_EXPECTED))?,
+            exchange_key: key(ini, CLIENT, "EXCHANGE_KEY")?,
             key_file: path_or(ini, CLIENT, "KEY_FILE", "${TALER_DATA_HOME}/auditor/feed.key")?,
         })
     }

@@ -119,46 +119,25 @@ pub(crate) struct Mark {
     pub(crate) behind_micros: u64,
 }
 
-/// Why an exchange refuses an auditor.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reason {
-    /// Another version of the protocol.
-    Version,
-    /// Unknown tables.
-    Tables,
-    /// The auditor already has a connection.
-    Busy,
-    /// The auditor's copy is of another store.
-    OtherStore,
-    /// The head is not signed by the auditor.
-    Signature,
-    /// The exchange's chain differs from the auditor's.
-    Rewritten,
-    /// The exchange has fewer commits than the auditor has seen.
-    Lost,
-    /// The exchange's store failed.
-    Failed,
-}
-
-impl Reason {
-    const ALL: [Self; 8] = [
-        Self::Version,
-        Self::Tables,
-        Self::Busy,
-        Self::OtherStore,
-        Self::Signature,
-        Self::Rewritten,
-        Self::Lost,
-        Self::Failed,
-    ];
-
-    fn code(self) -> u8 {
-        let at = Self::ALL.iter().position(|reason| *reason == self).expect("all are listed");
-        u8::try_from(at + 1).expect("few")
-    }
-
-    fn from_code(code: u8) -> Option<Self> {
-        Self::ALL.get(usize::from(code).checked_sub(1)?).copied()
+batzen_protocol::enumeration! {
+    /// Why an exchange refuses an auditor.
+    pub enum Reason {
+        /// Another version of the protocol.
+        Version = 1,
+        /// Unknown tables.
+        Tables = 2,
+        /// The auditor already has a connection.
+        Busy = 3,
+        /// The auditor's copy is of another store.
+        OtherStore = 4,
+        /// The head is not signed by the auditor.
+        Signature = 5,
+        /// The exchange's chain differs from the auditor's.
+        Rewritten = 6,
+        /// The exchange has fewer commits than the auditor has seen.
+        Lost = 7,
+        /// The exchange's store failed.
+        Failed = 8,
     }
 }
 
@@ -246,7 +225,6 @@ pub(crate) fn header(bytes: [u8; HEADER_BYTES], bytes_max: u32) -> Result<(u8, u
 
 impl Request {
     /// The whole message.
-    #[must_use]
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         match self {
             Self::Hello(Hello { version, tables, seen, wants_snapshot }) => {
@@ -295,7 +273,6 @@ impl Request {
 
 impl Answer {
     /// The whole message.
-    #[must_use]
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         match self {
             Self::Welcome { store, next, is_snapshot } => {
@@ -303,7 +280,7 @@ impl Answer {
             }
             Self::Refusal { reason, next, head, text } => {
                 let mut out = Out::new(66);
-                out.put(&[reason.code()]).number(*next).put(&[head.is_some().into()]);
+                out.put(&[*reason as u8]).number(*next).put(&[head.is_some().into()]);
                 head.iter().for_each(|head| {
                     out.put(head.as_bytes());
                 });
@@ -334,7 +311,7 @@ impl Answer {
             65 => Self::Welcome { store: input.array()?, next: input.number()?, is_snapshot: input.flag()? },
             66 => {
                 let [code] = input.array()?;
-                let reason = Reason::from_code(code).ok_or(Malformed)?;
+                let reason = Reason::from_number(code).ok_or(Malformed)?;
                 let next = input.number()?;
                 let has_head = input.flag()?;
                 let head = if has_head { Some(ShortHash::from_bytes(input.array()?)) } else { None };

@@ -8,16 +8,16 @@ use std::time::SystemTime;
 use batzen_config::{Config, ConfigError, Expected, Origin};
 use batzen_crypto::EddsaPublicKey;
 use batzen_engine::Clock;
-use batzen_http::{Listen, Networks, OwnNames, TrustedProxies};
+use batzen_http::{Networks, OwnNames, TrustedProxies};
 use batzen_protocol::api::merchant::ContractAuditor;
 use batzen_protocol::{Currency, Timestamp};
-use batzen_service::PagesAddress;
 use batzen_service::storage::StoreConfig;
+use batzen_service::{PagesAddress, SOCKET_MODE};
 
 use crate::exchanges::is_base_url;
 
-/// The permissions of the local socket: for the proxy's group.
-const SOCKET_MODE: u32 = 0o660;
+pub use batzen_service::ListenConfig;
+
 const EXCHANGE_PREFIX: &str = "merchant-exchange-";
 const AUDITOR_PREFIX: &str = "merchant-auditor-";
 
@@ -99,34 +99,6 @@ impl std::str::FromStr for ConfirmationShare {
             });
         let share = share.filter(|share| *share <= Self::WHOLE).map(Self);
         share.ok_or_else(|| Expected::new("a percentage from 0 to 100, with at most two decimals"))
-    }
-}
-
-/// Where the backend listens.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ListenConfig {
-    /// TCP; port 0 picks a free one.
-    Tcp {
-        /// The address. `None`: all addresses.
-        host: Option<String>,
-        /// The port.
-        port: u16,
-    },
-    /// A local socket.
-    Unix {
-        /// Its path.
-        path: PathBuf,
-    },
-}
-
-impl ListenConfig {
-    /// The same for a server.
-    #[must_use]
-    pub(crate) fn listen(&self) -> Listen {
-        match self {
-            Self::Tcp { host, port } => Listen::Tcp { host: host.clone(), port: *port, share_port: false },
-            Self::Unix { path } => Listen::Unix { path: path.clone(), mode: SOCKET_MODE },
-        }
     }
 }
 
@@ -237,7 +209,9 @@ impl MerchantConfig {
                 host: config.get(MERCHANT, "BIND_TO")?,
                 port: config.get_or(MERCHANT, "PORT", 9966)?,
             },
-            Some("unix") => ListenConfig::Unix { path: config.require(MERCHANT, "UNIXPATH")? },
+            Some("unix") => {
+                ListenConfig::Unix { path: config.require(MERCHANT, "UNIXPATH")?, mode: SOCKET_MODE }
+            }
             Some(_) => return Err(config.invalid(MERCHANT, "SERVE", "tcp or unix")),
         };
         let networks = |option| -> Result<Networks, ConfigError> {
@@ -333,7 +307,8 @@ mod tests {
             config.auditors.iter().map(|auditor| (&*auditor.name, &*auditor.url)).collect();
         assert_eq!(auditors, [("a", "http://a/")]);
         let socket = read("[taler]\nCURRENCY = KUDOS\n[merchant]\nSERVE = unix\nUNIXPATH = /run/m.sock\n");
-        assert_eq!(socket.unwrap().place, ListenConfig::Unix { path: PathBuf::from("/run/m.sock") });
+        let path = PathBuf::from("/run/m.sock");
+        assert_eq!(socket.unwrap().place, ListenConfig::Unix { path, mode: SOCKET_MODE });
         for wrong in [
             "[merchant]\nDEPOSIT_CONFIRMATION_SHARE = most\n".to_owned(),
             "[merchant]\nSERVE = udp\n".to_owned(),

@@ -30,6 +30,8 @@ use crate::config::TrustedExchange;
 use crate::rules::{ListedSignkey, MerchantRules, NoteSignkeys, TypedCommand as _};
 use crate::surroundings::Surroundings;
 
+type Result<T, E = ExchangeError> = std::result::Result<T, E>;
+
 /// Time that an exchange may take for one answer. The wallet's own limit is 15 s and 3 s a coin.
 const EXCHANGE_TIMEOUT: StdDuration = StdDuration::from_secs(10);
 /// After this time, what is known is fetched again.
@@ -125,55 +127,46 @@ pub(crate) struct Auditor {
 
 impl Exchange {
     /// The base URL at which it is asked.
-    #[must_use]
     pub(crate) fn url(&self) -> &str {
         &self.way.url
     }
 
     /// Starts a request about a coin, a reserve or an account.
-    #[must_use]
     pub(crate) fn get(&self, path: &str) -> Call<'_> {
         self.way.clients.coins.get(format!("{}{path}", self.way.url))
     }
 
     /// Starts a request that changes something.
-    #[must_use]
     pub(crate) fn post(&self, path: &str) -> Call<'_> {
         self.way.clients.coins.post(format!("{}{path}", self.way.url))
     }
 
     /// Starts a request for a long list.
-    #[must_use]
     pub(crate) fn get_list(&self, path: &str) -> Call<'_> {
         self.way.clients.lists.get(format!("{}{path}", self.way.url))
     }
 
     /// Returns whether coins of a denomination are accepted: the exchange is, or an auditor approves of the denomination.
-    #[must_use]
     pub(crate) fn is_accepted(&self, denom: &Denom) -> bool {
         self.way.standing == Standing::Configured || denom.is_approved
     }
 
     /// Returns whether this key could confirm a deposit at this time.
-    #[must_use]
     pub(crate) fn signs_with(&self, key: &EddsaPublicKey, time: Timestamp) -> bool {
         self.signkeys.iter().any(|signkey| signkey.key == *key && time < signkey.stamp_end)
     }
 
     /// Returns whether it has a key with which it can confirm a deposit now.
-    #[must_use]
     pub(crate) fn can_sign(&self, now: Timestamp) -> bool {
         self.signkeys.iter().any(|signkey| signkey.stamp_start <= now && now < signkey.stamp_expire)
     }
 
     /// A signing key, with the master key's signature.
-    #[must_use]
     pub(crate) fn signkey(&self, key: &EddsaPublicKey) -> Option<&SignKey> {
         self.signkeys.iter().find(|signkey| signkey.key == *key)
     }
 
     /// The wire fee of a method; none if the exchange has not published it.
-    #[must_use]
     pub(crate) fn wire_fee(&self, method: &str, now: Timestamp) -> Option<&WireFee> {
         let fees = self.wire_fees.get(method)?;
         fees.iter().find(|fee| fee.start_date <= now && now < fee.end_date)
@@ -333,7 +326,6 @@ impl Exchanges {
 
     /// Returns whether a request may name these URLs: for each that the configuration does not name, exchanges may be asked
     /// again.
-    #[must_use]
     pub(crate) fn are_few<'a>(&self, urls: impl Iterator<Item = &'a str>) -> bool {
         let others: std::collections::BTreeSet<&str> =
             urls.filter(|url| self.configured(url).is_none()).collect();
@@ -355,11 +347,7 @@ impl Exchanges {
     ///
     /// # Errors
     /// [`ExchangeError`] if there is none that may be accepted, or it is not known whether there is one.
-    pub(crate) async fn of_coins(
-        &self,
-        url: &str,
-        denoms: &[HashCode],
-    ) -> Result<Arc<Exchange>, ExchangeError> {
+    pub(crate) async fn of_coins(&self, url: &str, denoms: &[HashCode]) -> Result<Arc<Exchange>> {
         let knows_all = |exchange: &Exchange| denoms.iter().all(|denom| exchange.denoms.contains_key(denom));
         let issued = |exchange: &Exchange| denoms.iter().any(|denom| exchange.denoms.contains_key(denom));
         if let Some(contact) = self.configured(url) {
@@ -390,11 +378,7 @@ impl Exchanges {
     ///
     /// # Errors
     /// [`ExchangeError`] if nothing is known and it cannot be fetched.
-    pub(crate) async fn get(
-        &self,
-        url: &str,
-        suffices: impl Fn(&Exchange) -> bool,
-    ) -> Result<Arc<Exchange>, ExchangeError> {
+    pub(crate) async fn get(&self, url: &str, suffices: impl Fn(&Exchange) -> bool) -> Result<Arc<Exchange>> {
         match (&*self.trusted, self.auditors.is_empty()) {
             // Whatever a wallet called it: no other was ever accepted.
             ([only], true) => self.at(only, suffices).await,
@@ -410,7 +394,7 @@ impl Exchanges {
         &self,
         url: &str,
         suffices: impl Fn(&Exchange) -> bool,
-    ) -> Result<Arc<Exchange>, ExchangeError> {
+    ) -> Result<Arc<Exchange>> {
         if let Some(contact) = self.configured(url) {
             return self.at(contact, suffices).await;
         }
@@ -419,11 +403,7 @@ impl Exchanges {
     }
 
     /// The exchange at its own URL.
-    async fn at(
-        &self,
-        contact: &Contact,
-        suffices: impl Fn(&Exchange) -> bool,
-    ) -> Result<Arc<Exchange>, ExchangeError> {
+    async fn at(&self, contact: &Contact, suffices: impl Fn(&Exchange) -> bool) -> Result<Arc<Exchange>> {
         let known = || contact.known().filter(|known| known.serves(&suffices, self.timers.now()));
         if let Some(known) = known() {
             return Ok(known);
@@ -452,11 +432,7 @@ impl Exchanges {
     }
 
     /// The contact of an exchange that an auditor of the configuration lists: the one that is meant, or the one at the URL.
-    async fn listed(
-        &self,
-        url: &str,
-        is_it: impl Fn(&Contact) -> bool,
-    ) -> Result<Arc<Contact>, ExchangeError> {
+    async fn listed(&self, url: &str, is_it: impl Fn(&Contact) -> bool) -> Result<Arc<Contact>> {
         let url = one_spelling(url);
         let mut listed = self.listed.lock().await;
         self.renew(&mut listed).await;
@@ -510,7 +486,7 @@ impl Exchanges {
         url: &str,
         master_pub: EddsaPublicKey,
         standing: Standing,
-    ) -> Result<Exchange, ExchangeError> {
+    ) -> Result<Exchange> {
         let keys: KeysResponse = read(&clients.lists.get_json(format!("{url}keys")).await?)?;
         let wire: WireResponse = read(&clients.lists.get_json(format!("{url}wire")).await?)?;
         if keys.master_public_key != master_pub {
@@ -526,7 +502,7 @@ impl Exchanges {
     }
 
     /// Leaves out the signing keys that the exchange has withdrawn before, and remembers those that it withdraws now.
-    async fn without_withdrawn(&self, mut exchange: Exchange) -> Result<Exchange, ExchangeError> {
+    async fn without_withdrawn(&self, mut exchange: Exchange) -> Result<Exchange> {
         let listed = exchange.signkeys.iter().map(|signkey| ListedSignkey {
             exchange_pub: signkey.key,
             stamp_start: signkey.stamp_start,
@@ -550,7 +526,7 @@ impl Exchanges {
     }
 }
 
-fn read<T: serde::de::DeserializeOwned>(reply: &Reply) -> Result<T, ExchangeError> {
+fn read<T: serde::de::DeserializeOwned>(reply: &Reply) -> Result<T> {
     if reply.status != 200 {
         return Err(ExchangeError::Status { url: reply.url.clone(), status: reply.status });
     }
@@ -566,7 +542,7 @@ fn verify(
     auditors: &[ContractAuditor],
     auditor_clients: [Client; 2],
     fetched: Instant,
-) -> Result<Exchange, ExchangeError> {
+) -> Result<Exchange> {
     let malformed = |what: &str| ExchangeError::Malformed(what.to_owned());
     let master_pub = keys.master_public_key;
     let is_ours = |listed: &AuditorKeys| auditors.iter().any(|ours| ours.auditor_pub == listed.auditor_pub);

@@ -97,7 +97,7 @@ impl RunningMerchant {
     }
 
     async fn serve(config: MerchantConfig) -> Result<Self, MerchantError> {
-        let server = Server::bind(config.place.listen()).await.map_err(MerchantError::Bind)?;
+        let server = Server::bind(config.place.listen(false)).await.map_err(MerchantError::Bind)?;
         let bound = server.bound().clone();
         let place = config.store.clone();
         let open = move || place.open(&batzen_service::storage::MERCHANT, 1);

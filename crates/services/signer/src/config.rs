@@ -4,10 +4,12 @@
 use std::collections::HashMap;
 use std::path::PathBuf;
 
-use batzen_config::{Config, ConfigError as IniError};
+use batzen_config::{Config, ConfigError as IniError, Expected};
+use batzen_crypto::EddsaPublicKey;
 use batzen_crypto::denom::Cipher;
 use batzen_protocol::{Duration, Timestamp};
 
+use crate::address::{self, Address};
 use crate::listing::{DenomInfo, SigningInfo};
 use crate::schedule::{Schedule, ScheduleError};
 
@@ -67,36 +69,25 @@ impl CipherConfig {
     }
 }
 
-/// A kind of private key. Each kind has a security module of its own, which may be a process of its own.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum ModuleKind {
-    /// RSA denomination keys.
-    Rsa,
-    /// Clause Blind Schnorr denomination keys.
-    Cs,
-    /// Online signing keys.
-    Eddsa,
+batzen_protocol::enumeration! {
+    /// A kind of private key. Each kind has a security module of its own, which may be a process of its own.
+    pub enum ModuleKind {
+        /// RSA denomination keys.
+        Rsa => "rsa",
+        /// Clause Blind Schnorr denomination keys.
+        Cs => "cs",
+        /// Online signing keys.
+        Eddsa => "eddsa",
+    }
 }
 
 impl ModuleKind {
-    /// All kinds, in the order of their numbers.
-    pub const ALL: [Self; 3] = [Self::Rsa, Self::Cs, Self::Eddsa];
-
     /// The name of its section, which is also that of the key helper program.
     pub const fn section(self) -> &'static str {
         match self {
             Self::Rsa => RSA,
             Self::Cs => CS,
             Self::Eddsa => EDDSA,
-        }
-    }
-
-    /// Its short name.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Rsa => "rsa",
-            Self::Cs => "cs",
-            Self::Eddsa => "eddsa",
         }
     }
 
@@ -157,17 +148,51 @@ const RSA: &str = "taler-exchange-secmod-rsa";
 const CS: &str = "taler-exchange-secmod-cs";
 const EDDSA: &str = "taler-exchange-secmod-eddsa";
 
-pub(crate) fn path_or(
-    ini: &Config,
-    section: &str,
-    option: &str,
-    default: &str,
-) -> Result<PathBuf, ConfigError> {
+/// A path. The default is expanded like a configured one.
+///
+/// # Errors
+/// An option that is invalid, or a default that cannot be expanded.
+pub fn path_or(ini: &Config, section: &str, option: &str, default: &str) -> Result<PathBuf, ConfigError> {
     if let Some(path) = ini.get(section, option)? {
         return Ok(path);
     }
     let expanded = ini.expand(default).map(PathBuf::from);
     expanded.map_err(|reason| ConfigError::invalid(section, format!("default of {option}: {reason}")))
+}
+
+const KEY_EXPECTED: &str = "a public key (52 characters of base32)";
+
+/// A public key, if it is configured.
+///
+/// # Errors
+/// If it is invalid.
+pub fn optional_key(
+    ini: &Config,
+    section: &str,
+    option: &str,
+) -> Result<Option<EddsaPublicKey>, ConfigError> {
+    let read = |text: &str| text.parse().map_err(|_| Expected::new(KEY_EXPECTED));
+    Ok(ini.get_with(section, option, read)?)
+}
+
+/// A public key.
+///
+/// # Errors
+/// If it is missing or invalid.
+pub fn key(ini: &Config, section: &str, option: &str) -> Result<EddsaPublicKey, ConfigError> {
+    optional_key(ini, section, option)?.ok_or_else(|| ini.missing(section, option, KEY_EXPECTED).into())
+}
+
+/// Addresses, if they are configured.
+///
+/// # Errors
+/// If one is invalid.
+pub fn addresses(ini: &Config, section: &str, option: &str) -> Result<Option<Vec<Address>>, ConfigError> {
+    let read = |text: &str| {
+        let list = address::parse_list(text).ok().filter(|list| !list.is_empty());
+        list.ok_or_else(|| Expected::new("tcp://host:port or unix:///path, separated by commas"))
+    };
+    Ok(ini.get_with(section, option, read)?)
 }
 
 /// Reads a section `[taler-exchange-secmod-NAME]`.

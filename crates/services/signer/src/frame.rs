@@ -29,72 +29,35 @@ pub const KEY_ID_BYTES: usize = 32;
 /// Size of the header of an answer's item: its status and seven zeros (the second byte may carry a bit).
 pub(crate) const ITEM_STATUS_BYTES: usize = 8;
 
-/// Kind of a frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum Kind {
-    /// The first frame of a connection, in both directions.
-    Hello = 1,
-    /// The public keys, sent as soon as they differ from those that the client knows.
-    Listing = 2,
-    /// Blind RSA signatures with moduli of one size.
-    Rsa = 3,
-    /// Clause Blind Schnorr signatures.
-    Cs = 4,
-    /// First messages of Clause Blind Schnorr coins.
-    Values = 5,
-    /// Ed25519 signatures of online keys.
-    Eddsa = 6,
-    /// Destroys a denomination key that the master key has revoked.
-    RevokeDenomination = 7,
-    /// Destroys an online key that the master key has revoked.
-    RevokeSigning = 8,
-    /// Private keys, for a follower.
-    Secrets = 9,
-    /// Status of the signer.
-    Status = 10,
-    /// Makes the signer the primary, which creates keys.
-    Promote = 11,
+batzen_protocol::enumeration! {
+    /// Kind of a frame.
+    pub enum Kind {
+        /// The first frame of a connection, in both directions.
+        Hello = 1 => "hello",
+        /// The public keys, sent as soon as they differ from those that the client knows.
+        Listing = 2 => "listing",
+        /// Blind RSA signatures with moduli of one size.
+        Rsa = 3 => "rsa",
+        /// Clause Blind Schnorr signatures.
+        Cs = 4 => "cs",
+        /// First messages of Clause Blind Schnorr coins.
+        Values = 5 => "csr",
+        /// Ed25519 signatures of online keys.
+        Eddsa = 6 => "eddsa",
+        /// Destroys a denomination key that the master key has revoked.
+        RevokeDenomination = 7 => "revoke-denomination",
+        /// Destroys an online key that the master key has revoked.
+        RevokeSigning = 8 => "revoke-signing-key",
+        /// Private keys, for a follower.
+        Secrets = 9 => "secrets",
+        /// Status of the signer.
+        Status = 10 => "status",
+        /// Makes the signer the primary, which creates keys.
+        Promote = 11 => "promote",
+    }
 }
 
 impl Kind {
-    /// Every kind.
-    pub const ALL: [Self; 11] = [
-        Self::Hello,
-        Self::Listing,
-        Self::Rsa,
-        Self::Cs,
-        Self::Values,
-        Self::Eddsa,
-        Self::RevokeDenomination,
-        Self::RevokeSigning,
-        Self::Secrets,
-        Self::Status,
-        Self::Promote,
-    ];
-
-    /// The kind with this number.
-    pub(crate) fn from_number(number: u8) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| *kind as u8 == number)
-    }
-
-    /// Its name in metrics and logs.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Hello => "hello",
-            Self::Listing => "listing",
-            Self::Rsa => "rsa",
-            Self::Cs => "cs",
-            Self::Values => "csr",
-            Self::Eddsa => "eddsa",
-            Self::RevokeDenomination => "revoke-denomination",
-            Self::RevokeSigning => "revoke-signing-key",
-            Self::Secrets => "secrets",
-            Self::Status => "status",
-            Self::Promote => "promote",
-        }
-    }
-
     /// The size of one item of a request, in bytes. `modulus` matters only for RSA.
     pub const fn request_item(self, modulus: usize) -> usize {
         match self {
@@ -136,75 +99,43 @@ impl Kind {
 /// The maximum number of private keys in one answer.
 pub(crate) const SECRETS_MAX: usize = 64;
 
-/// Status of a request as a whole. Answers that are not [`Status::Done`] have no body.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Status {
-    /// Done. Requests carry this status too.
-    Done = 0,
-    /// Too much is waiting: nothing was done. Try again later.
-    Busy = 1,
-    /// The client may not do this.
-    Forbidden = 2,
-    /// No common version. The connection ends.
-    Version = 3,
-    /// Malformed bytes. The connection ends.
-    Malformed = 4,
-    /// There are no keys yet.
-    NotReady = 5,
-    /// The signer failed; its log says why.
-    Failed = 6,
-}
-
-impl Status {
-    /// The status with this number.
-    pub(crate) const fn from_number(number: u8) -> Option<Self> {
-        Some(match number {
-            0 => Self::Done,
-            1 => Self::Busy,
-            2 => Self::Forbidden,
-            3 => Self::Version,
-            4 => Self::Malformed,
-            5 => Self::NotReady,
-            6 => Self::Failed,
-            _ => return None,
-        })
+batzen_protocol::enumeration! {
+    /// Status of a request as a whole. Answers that are not [`Status::Done`] have no body.
+    pub enum Status {
+        /// Done. Requests carry this status too.
+        Done = 0,
+        /// Too much is waiting: nothing was done. Try again later.
+        Busy = 1,
+        /// The client may not do this.
+        Forbidden = 2,
+        /// No common version. The connection ends.
+        Version = 3,
+        /// Malformed bytes. The connection ends.
+        Malformed = 4,
+        /// There are no keys yet.
+        NotReady = 5,
+        /// The signer failed; its log says why.
+        Failed = 6,
     }
 }
 
-/// Status of one item: the first byte of an answer's item.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum ItemStatus {
-    /// Signed, or destroyed.
-    Done = 0,
-    /// The key does not exist here.
-    UnknownKey = 1,
-    /// The key is outside of its signing period.
-    OutOfPeriod = 2,
-    /// Online keys do not sign this message.
-    NotAllowed = 3,
-    /// Not valid for this key, because a number is out of range.
-    Planchet = 4,
-    /// The master key's signature is missing or wrong.
-    BadSignature = 5,
-    /// The computed signature failed its check.
-    Failed = 6,
-}
-
-impl ItemStatus {
-    /// The status with this number.
-    pub const fn from_number(number: u8) -> Option<Self> {
-        Some(match number {
-            0 => Self::Done,
-            1 => Self::UnknownKey,
-            2 => Self::OutOfPeriod,
-            3 => Self::NotAllowed,
-            4 => Self::Planchet,
-            5 => Self::BadSignature,
-            6 => Self::Failed,
-            _ => return None,
-        })
+batzen_protocol::enumeration! {
+    /// Status of one item: the first byte of an answer's item.
+    pub enum ItemStatus {
+        /// Signed, or destroyed.
+        Done = 0,
+        /// The key does not exist here.
+        UnknownKey = 1,
+        /// The key is outside of its signing period.
+        OutOfPeriod = 2,
+        /// Online keys do not sign this message.
+        NotAllowed = 3,
+        /// Not valid for this key, because a number is out of range.
+        Planchet = 4,
+        /// The master key's signature is missing or wrong.
+        BadSignature = 5,
+        /// The computed signature failed its check.
+        Failed = 6,
     }
 }
 

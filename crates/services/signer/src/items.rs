@@ -87,7 +87,7 @@ const fn operation_of(number: u8) -> Result<CsOperation, Malformed> {
 }
 
 /// Takes the first `N` bytes.
-fn take<const N: usize>(bytes: &mut &[u8]) -> Result<[u8; N], Malformed> {
+pub(crate) fn take<const N: usize>(bytes: &mut &[u8]) -> Result<[u8; N], Malformed> {
     let (front, rest) = bytes.split_first_chunk().ok_or(Malformed)?;
     *bytes = rest;
     Ok(*front)

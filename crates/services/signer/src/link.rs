@@ -17,6 +17,8 @@ use crate::modules::Secret;
 use crate::secrets::{self, Wanted};
 use crate::status::StatusReport;
 
+type Result<T, E = LinkError> = std::result::Result<T, E>;
+
 /// Why a signer did not do what it was asked to do.
 #[derive(Debug, thiserror::Error)]
 pub enum LinkError {
@@ -67,18 +69,14 @@ pub struct Link {
 ///
 /// # Errors
 /// If the peer is not a signer of this version.
-pub(crate) async fn greet(
-    connect: &Connect,
-    channel: &mut Channel,
-    wait: Duration,
-) -> Result<Hello, LinkError> {
+pub(crate) async fn greet(connect: &Connect, channel: &mut Channel, wait: Duration) -> Result<Hello> {
     match timeout(wait, hello(channel)).await.map_err(|_| ChannelError::Timeout)? {
         Err(LinkError::Closed(error)) if connect.presents_key() => Err(LinkError::Unwelcome(error)),
         hello => hello,
     }
 }
 
-async fn hello(channel: &mut Channel) -> Result<Hello, LinkError> {
+async fn hello(channel: &mut Channel) -> Result<Hello> {
     let mut out = Header::request(Kind::Hello, 0, 1, 0).to_bytes().to_vec();
     out.extend_from_slice(&Hello { version: VERSION, items_max: 0, keys_version: 0 }.to_bytes());
     channel.write_all(&out).await.map_err(LinkError::Closed)?;
@@ -96,7 +94,7 @@ async fn hello(channel: &mut Channel) -> Result<Hello, LinkError> {
 /// Reads one answer. Its body is wiped when dropped, since it may contain private keys.
 pub(crate) async fn read_frame(
     reader: &mut (impl tokio::io::AsyncRead + Unpin),
-) -> Result<(Header, Zeroizing<Vec<u8>>), LinkError> {
+) -> Result<(Header, Zeroizing<Vec<u8>>)> {
     let mut head = [0; HEADER_BYTES];
     reader.read_exact(&mut head).await.map_err(LinkError::Closed)?;
     let header = Header::from_bytes(&head, Side::Answer)?;
@@ -110,11 +108,7 @@ impl Link {
     ///
     /// # Errors
     /// If the signer cannot be reached, presents another key, or does not know this side.
-    pub async fn connect(
-        connect: &Connect,
-        address: &Address,
-        step_timeout: Duration,
-    ) -> Result<Self, LinkError> {
+    pub async fn connect(connect: &Connect, address: &Address, step_timeout: Duration) -> Result<Self> {
         let mut channel = connect.connect(address, step_timeout).await?;
         greet(connect, &mut channel, step_timeout).await?;
         Ok(Self { channel, next: 1, step_timeout })
@@ -131,7 +125,7 @@ impl Link {
         count: usize,
         body: &[u8],
         extra_step_timeout: Duration,
-    ) -> Result<Zeroizing<Vec<u8>>, LinkError> {
+    ) -> Result<Zeroizing<Vec<u8>>> {
         let id = self.next;
         self.next += 1;
         let header = Header::request(kind, modulus, count, id);
@@ -154,7 +148,7 @@ impl Link {
     ///
     /// # Errors
     /// If it does not answer, or this side is not a peer.
-    pub async fn secrets(&mut self, wanted: &[Wanted]) -> Result<Vec<Secret>, LinkError> {
+    pub async fn secrets(&mut self, wanted: &[Wanted]) -> Result<Vec<Secret>> {
         let mut body = Vec::new();
         for wanted in wanted {
             wanted.push(&mut body);
@@ -167,7 +161,7 @@ impl Link {
     ///
     /// # Errors
     /// If it does not answer.
-    pub async fn status(&mut self) -> Result<StatusReport, LinkError> {
+    pub async fn status(&mut self) -> Result<StatusReport> {
         let body = self.call(Kind::Status, 0, 1, &[0; 8], Duration::ZERO).await?;
         serde_json::from_slice(open_blob(&body)?).map_err(|_| LinkError::Malformed)
     }
@@ -176,7 +170,7 @@ impl Link {
     ///
     /// # Errors
     /// If it does not answer, or has no keys.
-    pub async fn promote(&mut self, above: u64) -> Result<StatusReport, LinkError> {
+    pub async fn promote(&mut self, above: u64) -> Result<StatusReport> {
         let body = self.call(Kind::Promote, 0, 1, &above.to_le_bytes(), Duration::ZERO).await?;
         serde_json::from_slice(open_blob(&body)?).map_err(|_| LinkError::Malformed)
     }
@@ -185,7 +179,7 @@ impl Link {
     ///
     /// # Errors
     /// If the signer does not answer.
-    pub(crate) async fn listing(&mut self, known: u64, wait: Duration) -> Result<Option<Vec<u8>>, LinkError> {
+    pub(crate) async fn listing(&mut self, known: u64, wait: Duration) -> Result<Option<Vec<u8>>> {
         let mut item = known.to_le_bytes().to_vec();
         item.resize(16, 0);
         let body = self.call(Kind::Listing, 0, 1, &item, wait).await?;
@@ -197,11 +191,7 @@ impl Link {
     ///
     /// # Errors
     /// If the signer does not answer.
-    pub(crate) async fn revoke(
-        &mut self,
-        item: &Item,
-        wait: Duration,
-    ) -> Result<Result<(), ItemStatus>, LinkError> {
+    pub(crate) async fn revoke(&mut self, item: &Item, wait: Duration) -> Result<Result<(), ItemStatus>> {
         let mut body = Vec::new();
         item.push(&mut body);
         let answer = self.call(item.kind(), 0, 1, &body, wait).await?;

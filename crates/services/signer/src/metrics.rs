@@ -51,6 +51,7 @@ impl Drop for LevelGuard<'_> {
 }
 
 /// Counters of a signer.
+#[derive(Default)]
 pub struct ServerMetrics {
     /// Open connections.
     pub connections: Level,
@@ -73,25 +74,6 @@ pub struct ServerMetrics {
     pub(crate) time: Histogram,
     items: [Counter; COUNTED.len()],
     refused: [Counter; REASONS.len()],
-}
-
-impl Default for ServerMetrics {
-    fn default() -> Self {
-        Self {
-            connections: Level::default(),
-            connections_refused: Counter::default(),
-            handshakes_failed: Counter::default(),
-            handshakes_limited: Counter::default(),
-            malformed: Counter::default(),
-            busy: Counter::default(),
-            forbidden: Counter::default(),
-            revoked: Counter::default(),
-            secrets: Counter::default(),
-            time: Histogram::of_times(),
-            items: Default::default(),
-            refused: Default::default(),
-        }
-    }
 }
 
 impl ServerMetrics {
@@ -137,6 +119,7 @@ impl ServerMetrics {
 }
 
 /// Counters of a client.
+#[derive(Default)]
 pub struct ClientMetrics {
     pub(crate) connects: Counter,
     /// Failed attempts to connect, and broken connections.
@@ -150,20 +133,6 @@ pub struct ClientMetrics {
     /// The time from a request to its answer, including repetitions.
     pub(crate) time: Histogram,
     items: [Counter; COUNTED.len()],
-}
-
-impl Default for ClientMetrics {
-    fn default() -> Self {
-        Self {
-            connects: Counter::default(),
-            failures: Counter::default(),
-            repeated: Counter::default(),
-            busy: Counter::default(),
-            timeouts: Counter::default(),
-            time: Histogram::of_times(),
-            items: Default::default(),
-        }
-    }
 }
 
 impl ClientMetrics {

@@ -7,7 +7,7 @@ use zeroize::Zeroizing;
 
 use crate::files::StoredKey;
 use crate::frame::{KEY_ID_BYTES, Kind, Malformed, Status};
-use crate::items::KeyId;
+use crate::items::{KeyId, take};
 use crate::modules::{Secret, SecurityModules};
 use crate::state::Signer;
 
@@ -93,12 +93,6 @@ pub fn push(secret: &Secret, out: &mut Vec<u8>) {
             stored(out, key);
         }
     }
-}
-
-fn take<const N: usize>(bytes: &mut &[u8]) -> Result<[u8; N], Malformed> {
-    let (front, rest) = bytes.split_first_chunk().ok_or(Malformed)?;
-    *bytes = rest;
-    Ok(*front)
 }
 
 fn take_bytes<'a>(bytes: &mut &'a [u8]) -> Result<&'a [u8], Malformed> {

@@ -6,30 +6,16 @@ use std::path::PathBuf;
 use batzen_config::{Config, Expected};
 use batzen_crypto::EddsaPublicKey;
 
-use crate::address::{self, Address};
-use crate::config::{ConfigError, KeysConfig, ModuleKind, path_or};
+use crate::address::Address;
+use crate::config::{ConfigError, KeysConfig, ModuleKind, addresses, key, optional_key, path_or};
 
-/// Role of a signer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// Creates, replaces and erases keys.
-    Primary,
-    /// Copies the primary's keys.
-    Follower,
-}
-
-impl Role {
-    /// Its name in files and reports.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Primary => "primary",
-            Self::Follower => "follower",
-        }
-    }
-
-    /// The role with this name.
-    pub(crate) fn from_name(name: &str) -> Option<Self> {
-        [Self::Primary, Self::Follower].into_iter().find(|role| role.name() == name)
+batzen_protocol::enumeration! {
+    /// Role of a signer.
+    pub enum Role {
+        /// Creates, replaces and erases keys.
+        Primary => "primary",
+        /// Copies the primary's keys.
+        Follower => "follower",
     }
 }
 
@@ -124,26 +110,6 @@ pub const KNOWN: &[(&str, &[&str])] = &[
     ("signer-node-*", &["PUBLIC_KEY"]),
     ("signer-peer-*", &["PUBLIC_KEY", "ADDRESS"]),
 ];
-
-const KEY_EXPECTED: &str = "a public key (52 characters of base32)";
-
-fn optional_key(ini: &Config, section: &str, option: &str) -> Result<Option<EddsaPublicKey>, ConfigError> {
-    let read = |text: &str| text.parse().map_err(|_| Expected::new(KEY_EXPECTED));
-    Ok(ini.get_with(section, option, read)?)
-}
-
-fn key(ini: &Config, section: &str, option: &str) -> Result<EddsaPublicKey, ConfigError> {
-    optional_key(ini, section, option)?.ok_or_else(|| ini.missing(section, option, KEY_EXPECTED).into())
-}
-
-fn addresses(ini: &Config, section: &str, option: &str) -> Result<Option<Vec<Address>>, ConfigError> {
-    const EXPECTED: &str = "tcp://host:port or unix:///path, separated by commas";
-    let read = |text: &str| {
-        let list = address::parse_list(text).ok().filter(|list| !list.is_empty());
-        list.ok_or_else(|| Expected::new(EXPECTED))
-    };
-    Ok(ini.get_with(section, option, read)?)
-}
 
 /// The local socket of a key helper.
 fn helper_socket(ini: &Config, kind: ModuleKind) -> Result<PathBuf, ConfigError> {

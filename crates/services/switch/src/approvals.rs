@@ -20,6 +20,8 @@ use crate::rules::{ApprovalState, Change, CloseWindow, Command, Decide, ExpirePr
 use crate::service::{ATTEMPTS_MAX, Service};
 use crate::treasury::{Funds, OperatorError};
 
+type Result<T, E = OperatorError> = std::result::Result<T, E>;
+
 /// Interval at which unfinished approvals are checked.
 const LOOK: Duration = Duration::from_secs(5);
 /// The prefix of the result of an approved settlement; its number follows.
@@ -72,14 +74,14 @@ pub fn settlement_of(row: &ApprovalRow) -> Option<u64> {
 
 impl Service {
     pub(crate) fn now(&self) -> Timestamp {
-        Timestamp::from_micros((self.config().clock)())
+        Timestamp::from_micros((self.config.clock)())
     }
 
     /// Makes a change and carries out its consequences without an approval, for set-up within a process.
     ///
     /// # Errors
     /// [`OperatorError`].
-    pub async fn apply(&self, change: &Change) -> Result<u64, OperatorError> {
+    pub async fn apply(&self, change: &Change) -> Result<u64> {
         self.apply_by(change, "").await
     }
 
@@ -87,17 +89,12 @@ impl Service {
     ///
     /// # Errors
     /// [`OperatorError`].
-    pub async fn apply_by(&self, change: &Change, operator: &str) -> Result<u64, OperatorError> {
+    pub async fn apply_by(&self, change: &Change, operator: &str) -> Result<u64> {
         self.carry_out(change, &By { operators: operator.to_owned(), decision: None }).await
     }
 
     /// Submits a command together with the approval that authorises it. Returns its number.
-    pub(crate) async fn commit(
-        &self,
-        command: impl Into<Command>,
-        by: &By<'_>,
-        result: &str,
-    ) -> Result<u64, OperatorError> {
+    pub(crate) async fn commit(&self, command: impl Into<Command>, by: &By<'_>, result: &str) -> Result<u64> {
         let effect = command.into();
         let command = match by.decision {
             None => effect,
@@ -106,25 +103,25 @@ impl Service {
                 Decide { decision, effect: Some(Box::new(effect)) }.into()
             }
         };
-        match self.lane().submit(command).await? {
+        match self.lane.submit(command).await? {
             Ok(outcome) => Ok(outcome.number),
             Err(Refusal::NotDone(refusal)) => Err((*refusal).into()),
             Err(refusal) => Err(refusal.into()),
         }
     }
 
-    async fn carry_out(&self, change: &Change, by: &By<'_>) -> Result<u64, OperatorError> {
+    async fn carry_out(&self, change: &Change, by: &By<'_>) -> Result<u64> {
         match change {
             Change::FundsIn(order) => {
-                self.treasury().funds_in(&self.funds(order, by)?).await?;
+                self.treasury.funds_in(&self.funds(order, by)?).await?;
                 Ok(0)
             }
             Change::FundsOut(order) => {
-                self.treasury().funds_out(&self.funds(order, by)?).await?;
+                self.treasury.funds_out(&self.funds(order, by)?).await?;
                 Ok(0)
             }
             Change::EndFundsOut { id, commit, .. } => {
-                self.treasury().finish_funds_out(*id, *commit).await?;
+                self.treasury.finish_funds_out(*id, *commit).await?;
                 Ok(0)
             }
             Change::CloseWindow { id, reason } => {
@@ -150,7 +147,7 @@ impl Service {
         }
     }
 
-    fn funds(&self, order: &FundsOrder, by: &By<'_>) -> Result<Funds, OperatorError> {
+    fn funds(&self, order: &FundsOrder, by: &By<'_>) -> Result<Funds> {
         let directory = self.directory();
         let participant = directory.by_name(&order.name).ok_or(Refusal::Unknown("participant"))?.number;
         Ok(Funds {
@@ -169,10 +166,10 @@ impl Service {
     ///
     /// # Errors
     /// [`OperatorError`].
-    pub async fn propose(&self, change: &Change, operator: &str) -> Result<u64, OperatorError> {
+    pub async fn propose(&self, change: &Change, operator: &str) -> Result<u64> {
         let text = serde_json::to_string(change).expect("changes are JSON");
         let subject = subject(change);
-        let patience_micros = u64::try_from(self.config().approval_patience.as_micros()).unwrap_or(u64::MAX);
+        let patience_micros = u64::try_from(self.config.approval_patience.as_micros()).unwrap_or(u64::MAX);
         for _ in 0..ATTEMPTS_MAX {
             let command = Propose {
                 id: self.state()?.next_approval,
@@ -182,7 +179,7 @@ impl Service {
                 operator: operator.to_owned(),
                 patience_micros,
             };
-            match self.lane().submit(command).await? {
+            match self.lane.submit(command).await? {
                 Ok(outcome) => return Ok(outcome.number),
                 Err(Refusal::Overtaken) => {
                     if let Some(open) = self.store().get::<OpenApprovals>(&OpenApprovalKey { subject })? {
@@ -195,8 +192,8 @@ impl Service {
         Err(Refusal::Overtaken.into())
     }
 
-    async fn expire(&self, id: u64, subject: [u8; 32]) -> Result<(), OperatorError> {
-        self.lane().submit(ExpireProposal { id, subject }).await??;
+    async fn expire(&self, id: u64, subject: [u8; 32]) -> Result<()> {
+        self.lane.submit(ExpireProposal { id, subject }).await??;
         Ok(())
     }
 
@@ -204,7 +201,7 @@ impl Service {
     ///
     /// # Errors
     /// When there is none, or the store cannot be read.
-    pub fn approval(&self, id: u64) -> Result<ApprovalRow, OperatorError> {
+    pub fn approval(&self, id: u64) -> Result<ApprovalRow> {
         let stored = self.store().get::<Approvals>(&ApprovalKey { id })?;
         Ok(stored.ok_or(Refusal::Unknown("approval"))?.row)
     }
@@ -230,7 +227,7 @@ impl Service {
         operator: &str,
         to: ApprovalState,
         reason: &str,
-    ) -> Result<ApprovalRow, OperatorError> {
+    ) -> Result<ApprovalRow> {
         let _turn = self.approving.lock().await;
         let row = self.approval(id)?;
         let state = ApprovalState::of(&row);
@@ -255,18 +252,13 @@ impl Service {
         self.approval(id)
     }
 
-    async fn record(&self, decision: Decision) -> Result<(), OperatorError> {
-        self.lane().submit(Decide { decision, effect: None }).await??;
+    async fn record(&self, decision: Decision) -> Result<()> {
+        self.lane.submit(Decide { decision, effect: None }).await??;
         Ok(())
     }
 
     /// Approves a change and carries it out. The caller must hold the lock on approvals.
-    async fn approve(
-        &self,
-        change: &Change,
-        row: &ApprovalRow,
-        decision: Decision,
-    ) -> Result<ApprovalRow, OperatorError> {
+    async fn approve(&self, change: &Change, row: &ApprovalRow, decision: Decision) -> Result<ApprovalRow> {
         let id = decision.id;
         if !change.is_of_books() && !is_unfinished(row) {
             self.record(decision.clone()).await?;
@@ -293,7 +285,7 @@ impl Service {
     ///
     /// # Errors
     /// [`OperatorError`]: the rest will be done later.
-    pub async fn resume_approvals(&self) -> Result<(), OperatorError> {
+    pub async fn resume_approvals(&self) -> Result<()> {
         for found in self.store().lookup::<OpenApprovals>(OpenApprovals::ALL, &0_u8)? {
             let _turn = self.approving.lock().await;
             let (id, subject) = (found.row.approval, found.key.subject);

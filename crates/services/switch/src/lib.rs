@@ -336,7 +336,7 @@ impl RunningSwitch {
             task.abort();
             let _ = task.await;
         }
-        service.monitor().idle().await;
+        service.monitor.idle().await;
         let close = move || {
             service.close();
             service.store().close()

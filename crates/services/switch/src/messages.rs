@@ -202,28 +202,24 @@ pub struct BulkPrepare<'a> {
     pub extension_list: Option<ExtensionList<'a>>,
 }
 
-/// States of a bulk transfer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "UPPERCASE")]
-pub enum BulkState {
-    /// Being validated.
-    Received,
-    /// Validated.
-    Pending,
-    /// Reserved, and sent to the payee.
-    Accepted,
-    /// Being fulfilled, expired or aborted.
-    Processing,
-    /// Final, item by item.
-    Completed,
-    /// Final: no part of it took effect.
-    Rejected,
-}
-
-impl BulkState {
-    /// Every state, by number.
-    pub const ALL: [Self; 6] =
-        [Self::Received, Self::Pending, Self::Accepted, Self::Processing, Self::Completed, Self::Rejected];
+batzen_protocol::enumeration! {
+    /// States of a bulk transfer.
+    #[derive(Serialize, Deserialize)]
+    #[serde(rename_all = "UPPERCASE")]
+    pub enum BulkState {
+        /// Being validated.
+        Received = 0,
+        /// Validated.
+        Pending = 1,
+        /// Reserved, and sent to the payee.
+        Accepted = 2,
+        /// Being fulfilled, expired or aborted.
+        Processing = 3,
+        /// Final, item by item.
+        Completed = 4,
+        /// Final: no part of it took effect.
+        Rejected = 5,
+    }
 }
 
 /// The outcome of one item.

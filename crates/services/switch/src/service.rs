@@ -30,14 +30,14 @@ pub(crate) const ATTEMPTS_MAX: usize = 10;
 
 /// The state behind both interfaces.
 pub struct Service {
-    lane: Lane,
+    pub(crate) lane: Lane,
     directory: Arc<Directory>,
-    senders: Senders,
-    forwarder: Arc<Forwarder>,
-    treasury: Arc<Treasury>,
+    pub(crate) senders: Senders,
+    pub(crate) forwarder: Arc<Forwarder>,
+    pub(crate) treasury: Arc<Treasury>,
     clearing: (Outbox<Clearing>, Arc<ClearingCounters>),
-    config: SwitchConfig,
-    monitor: Monitor,
+    pub(crate) config: SwitchConfig,
+    pub(crate) monitor: Monitor,
     /// Serialises approvals.
     pub(crate) approving: tokio::sync::Mutex<()>,
 }
@@ -65,32 +65,8 @@ impl Service {
         }
     }
 
-    pub(crate) fn lane(&self) -> &Lane {
-        &self.lane
-    }
-
     pub(crate) fn store(&self) -> &Store {
         self.lane.store()
-    }
-
-    pub(crate) fn config(&self) -> &SwitchConfig {
-        &self.config
-    }
-
-    pub(crate) fn monitor(&self) -> &Monitor {
-        &self.monitor
-    }
-
-    pub(crate) fn senders(&self) -> &Senders {
-        &self.senders
-    }
-
-    pub(crate) fn forwarder(&self) -> &Arc<Forwarder> {
-        &self.forwarder
-    }
-
-    pub(crate) fn treasury(&self) -> &Arc<Treasury> {
-        &self.treasury
     }
 
     pub(crate) fn clearing(&self) -> &Outbox<Clearing> {

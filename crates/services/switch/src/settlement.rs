@@ -123,7 +123,7 @@ impl Service {
     /// # Errors
     /// [`OperatorError`].
     pub async fn settlement_step(&self, step: &SettlementStep) -> Result<(), OperatorError> {
-        let treasury = self.treasury();
+        let treasury = &self.treasury;
         let turn = treasury.turn().await;
         let settlement = Settlement::read(self.store(), step.key.settlement)?;
         let found = settlement.accounts.iter().find(|(key, _)| *key == step.key);
@@ -149,7 +149,7 @@ impl Service {
         }
         let windows = windows_of(&settlement.row);
         let command = StepSettlement { step: step.clone(), windows, beyond_headroom };
-        self.lane().submit(command).await??;
+        self.lane.submit(command).await??;
         if beyond_headroom {
             let SettlementAccountKey { participant, currency, settlement } = step.key;
             let check = model.require_liquidity_check;
@@ -160,7 +160,7 @@ impl Service {
     }
 
     async fn ask(&self, events: Vec<Transfer>) -> Result<(), CreateTransferStatus> {
-        let results = self.treasury().ledger().create_transfers(events).await;
+        let results = self.treasury.ledger().create_transfers(events).await;
         match results[0].status {
             CreateTransferStatus::Created | CreateTransferStatus::Exists => Ok(()),
             other => Err(other),
@@ -206,13 +206,12 @@ impl Service {
     /// # Errors
     /// [`OperatorError`].
     pub async fn abort_settlement(&self, id: u64, reason: &str) -> Result<(), OperatorError> {
-        let _turn = self.treasury().turn().await;
+        let _turn = self.treasury.turn().await;
         let settlement = Settlement::read(self.store(), id)?;
         // The ledger may be a step ahead of the books, if the switch was killed between the two.
         let parts = settlement.accounts.iter().map(|(key, _)| derive(Role::Post, sender_id(key)));
         let parts: Vec<u128> = parts.collect();
-        if settlement.state() == SettlementState::Reserved
-            && self.treasury().ledger().exists_any(&parts).await
+        if settlement.state() == SettlementState::Reserved && self.treasury.ledger().exists_any(&parts).await
         {
             return Err(Refusal::Conflict(
                 "the ledger has committed an account: repeat its step to PS_TRANSFERS_COMMITTED".to_owned(),
@@ -225,7 +224,7 @@ impl Service {
             reason: reason.to_owned(),
             reversed,
         };
-        self.lane().submit(command(false)).await??;
+        self.lane.submit(command(false)).await??;
         for (key, row) in &settlement.accounts {
             let amount = net(row).unsigned_abs();
             if net(row) > 0 {
@@ -244,9 +243,9 @@ impl Service {
                 self.ask(vec![event]).await.map_err(OperatorError::Ledger)?;
             }
         }
-        self.lane().submit(command(true)).await??;
+        self.lane.submit(command(true)).await??;
         for (key, _) in &settlement.accounts {
-            self.treasury().look_at(key.participant, key.currency);
+            self.treasury.look_at(key.participant, key.currency);
         }
         Ok(())
     }
@@ -254,7 +253,7 @@ impl Service {
     async fn was_charged(&self, key: &SettlementAccountKey) -> bool {
         let part = settlement_part(key.settlement, key.participant, key.currency);
         let ids = [Role::NetRecipient, Role::NetBeyondEntry].map(|role| derive(role, part));
-        self.treasury().ledger().exists_any(&ids).await
+        self.treasury.ledger().exists_any(&ids).await
     }
 }
 

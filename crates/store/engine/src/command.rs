@@ -13,6 +13,9 @@ pub trait Command<R: Rules> {
     /// The name under which metrics count what the command does, if they do.
     const METRIC: Option<&'static str> = None;
 
+    /// Marks a command whose answer only a worker waits for. See [`Rules::is_background`].
+    const IS_BACKGROUND: bool = false;
+
     /// See [`Rules::events`].
     fn events(&self) -> usize {
         1
@@ -20,7 +23,7 @@ pub trait Command<R: Rules> {
 
     /// See [`Rules::is_background`].
     fn is_background(&self) -> bool {
-        false
+        Self::IS_BACKGROUND
     }
 
     /// See [`Rules::owner`].

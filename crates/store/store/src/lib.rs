@@ -41,6 +41,6 @@ pub use filter::Filter;
 pub(crate) use layout::LAYOUT_MAX;
 pub use layout::Layout;
 pub use record::{ColumnDef, Record};
-pub use store::{Found, Reads, Store, Stored, prefix_successor};
+pub use store::{Found, Reads, Store, Stored, go_on, prefix_successor};
 pub use table::{IndexDef, IndexEntries, IndexKind, Table, TableDef, VSHARD_COUNT, vshard};
 pub use value::{Value, decode_values, encode_values};

@@ -481,6 +481,20 @@ impl fmt::Debug for Store {
     }
 }
 
+/// Returns whether a scan goes on after a row. The first error ends it, and is the outcome.
+pub fn go_on<E>(
+    result: std::result::Result<(), E>,
+    outcome: &mut std::result::Result<(), E>,
+) -> ControlFlow<()> {
+    match result {
+        Ok(()) => ControlFlow::Continue(()),
+        Err(error) => {
+            *outcome = Err(error);
+            ControlFlow::Break(())
+        }
+    }
+}
+
 /// The smallest byte string that is greater than all strings with this prefix; `None` if there is none.
 #[must_use]
 pub fn prefix_successor(prefix: &[u8]) -> Option<Vec<u8>> {

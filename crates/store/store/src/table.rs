@@ -343,20 +343,20 @@ pub trait Table: Send + Sync + 'static {
     fn index_entries(_key: &Self::Key, _row: &Self::Row, _out: &mut IndexEntries) {}
 }
 
-/// Declares a table: its number and name, its key and row, the methods of [`TableDef`] that describe it, one line
-/// for each index, and the index entries of a record, if not all indexes are prefixes.
+/// Declares a table: its key and row as [`record!`](crate::record) does, unless they are declared elsewhere; its number
+/// and name; the methods of [`TableDef`] that describe it; one line for each index; and the index entries of a record,
+/// if not all indexes are prefixes.
 ///
 /// ```
-/// use batzen_store::{record, table};
+/// use batzen_store::table;
 ///
-/// record! {
+/// table! {
 ///     /// Names an order.
 ///     pub key struct OrderKey {
 ///         /// Its number.
 ///         pub id: u64,
 ///     }
-/// }
-/// record! {
+///
 ///     /// An order.
 ///     pub struct OrderRow {
 ///         /// Who ordered.
@@ -364,8 +364,7 @@ pub trait Table: Send + Sync + 'static {
 ///         /// When to deliver, in seconds; none when delivered.
 ///         pub due_s: Option<u64>,
 ///     }
-/// }
-/// table! {
+///
 ///     /// All orders.
 ///     pub Orders(1, "orders"): OrderKey => OrderRow, updated();
 ///     /// By customer.
@@ -382,6 +381,14 @@ pub trait Table: Send + Sync + 'static {
 /// ```
 #[macro_export]
 macro_rules! table {
+    ($(#[$meta:meta])* $vis:vis key struct $name:ident { $($columns:tt)* } $($rest:tt)+) => {
+        $crate::record! { $(#[$meta])* $vis key struct $name { $($columns)* } }
+        $crate::table! { $($rest)+ }
+    };
+    ($(#[$meta:meta])* $vis:vis struct $name:ident { $($columns:tt)* } $($rest:tt)+) => {
+        $crate::record! { $(#[$meta])* $vis struct $name { $($columns)* } }
+        $crate::table! { $($rest)+ }
+    };
     (
         $(#[$meta:meta])*
         $vis:vis $name:ident($id:literal, $table:literal): $key:ty => $row:ty

@@ -18,7 +18,9 @@
 
 use batzen_crypto::{EddsaPublicKey, ShortHash, Wtid};
 use batzen_protocol::{Money, Timestamp};
-use batzen_store::{Column, Table, TableDef, record, table};
+use batzen_store::{Column, Table, TableDef, table};
+
+use crate::OnlyKey;
 
 /// Every table of the bank, for tools and backends that set up schemas.
 pub const ALL: &[&TableDef] = &[
@@ -55,20 +57,10 @@ const _: () = assert!(ALL_WITH_LEDGER.len() == ALL.len() + crate::ledger::ALL.le
 /// The bank's own account, which pays the sign-up bonus. No client can name it: `#` is not allowed in names.
 pub const EQUITY_ACCOUNT: &str = "#signup-bonus";
 
-record! {
-    /// Identifies the one row of [`BankStates`].
-    pub key struct BankStateKey {
-        /// Always 0.
-        pub(crate) id: u8,
-    }
-}
+/// Identifies the one row of [`BankStates`].
+pub type BankStateKey = OnlyKey;
 
-impl BankStateKey {
-    /// The only key.
-    pub const ONLY: Self = Self { id: 0 };
-}
-
-record! {
+table! {
     /// The bank's global data.
     pub struct BankStateRow {
         /// The currency of all accounts, fixed when the store is created.
@@ -84,29 +76,18 @@ record! {
         /// 10⁻⁸.
         pub headroom: u128,
     }
-}
 
-table! {
     /// The bank's state: one row, written by the first start.
     pub BankStates(104, "bank_books"): BankStateKey => BankStateRow, updated();
 }
 
-record! {
+table! {
     /// Identifies an account.
     pub key struct AccountKey {
         /// The name, as in the account's payto URI.
         pub name: String,
     }
-}
 
-impl AccountKey {
-    /// The key of the account with this name.
-    pub fn new(name: &str) -> Self {
-        Self { name: name.to_owned() }
-    }
-}
-
-record! {
     /// An account. Its balance is in the ledger.
     pub struct AccountRow {
         /// The id of its account in the ledger.
@@ -118,9 +99,7 @@ record! {
         /// When the account was created.
         pub created: Timestamp,
     }
-}
 
-table! {
     /// The accounts.
     pub BankAccounts(105, "bank_customers"): AccountKey => AccountRow, updated();
     /// By the id of the account in the ledger.
@@ -130,40 +109,37 @@ table! {
     }
 }
 
-/// The origin of a transaction, which determines its id in [`TransactionKey`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[repr(u8)]
-pub enum Origin {
-    /// A transfer through the wire gateway. The id is its request uid (64 bytes), so that none is executed
-    /// twice.
-    Transfer = 1,
-    /// A test transfer towards the exchange. The id is random (32 bytes).
-    Incoming = 2,
-    /// A confirmed withdrawal operation. The id is the operation's (32 bytes), so that none is executed
-    /// twice.
-    Withdrawal = 3,
-    /// A customer's payment to another account. The id is chosen by the customer's page (16 bytes), so that
-    /// none is executed twice.
-    Payment = 4,
-    /// Intents only: the sign-up bonus. The id is the account's name.
-    Bonus = 5,
-    /// Intents only: the money of a selected withdrawal operation is reserved. The id is the operation's.
-    Reservation = 6,
-    /// Intents only: the money of an aborted withdrawal operation is given back. The id is the operation's.
-    Release = 7,
-}
-
-impl Origin {
-    /// The origin with this number.
-    pub(crate) fn from_number(number: u8) -> Option<Self> {
-        use Origin::{Bonus, Incoming, Payment, Release, Reservation, Transfer, Withdrawal};
-        [Transfer, Incoming, Withdrawal, Payment, Bonus, Reservation, Release]
-            .into_iter()
-            .find(|origin| *origin as u8 == number)
+impl AccountKey {
+    /// The key of the account with this name.
+    pub fn new(name: &str) -> Self {
+        Self { name: name.to_owned() }
     }
 }
 
-record! {
+batzen_protocol::enumeration! {
+    /// The origin of a transaction, which determines its id in [`TransactionKey`].
+    pub enum Origin {
+        /// A transfer through the wire gateway. The id is its request uid (64 bytes), so that none is executed
+        /// twice.
+        Transfer = 1,
+        /// A test transfer towards the exchange. The id is random (32 bytes).
+        Incoming = 2,
+        /// A confirmed withdrawal operation. The id is the operation's (32 bytes), so that none is executed
+        /// twice.
+        Withdrawal = 3,
+        /// A customer's payment to another account. The id is chosen by the customer's page (16 bytes), so that
+        /// none is executed twice.
+        Payment = 4,
+        /// Intents only: the sign-up bonus. The id is the account's name.
+        Bonus = 5,
+        /// Intents only: the money of a selected withdrawal operation is reserved. The id is the operation's.
+        Reservation = 6,
+        /// Intents only: the money of an aborted withdrawal operation is given back. The id is the operation's.
+        Release = 7,
+    }
+}
+
+table! {
     /// Identifies a transaction. The row id is only known once the transaction is executed, so it is a
     /// column.
     pub key struct TransactionKey {
@@ -172,24 +148,7 @@ record! {
         /// Unique within the origin.
         pub id: Vec<u8>,
     }
-}
 
-impl TransactionKey {
-    /// The key of a transaction.
-    pub fn new(origin: Origin, id: &[u8]) -> Self {
-        Self { origin: origin as u8, id: id.to_vec() }
-    }
-
-    /// Its origin.
-    ///
-    /// # Panics
-    /// If the store holds an unknown number.
-    pub fn origin(&self) -> Origin {
-        Origin::from_number(self.origin).expect("only origins are written")
-    }
-}
-
-record! {
     /// A transaction between two accounts. Written once, never changed.
     pub struct TransactionRow {
         /// Its number at the wire gateway.
@@ -211,9 +170,7 @@ record! {
         /// The customer's text of a payment.
         pub text: Option<String>,
     }
-}
 
-table! {
     /// The transactions.
     pub BankTransactions(106, "bank_transactions"): TransactionKey => TransactionRow;
     /// By reserve key.
@@ -242,6 +199,21 @@ table! {
     }
 }
 
+impl TransactionKey {
+    /// The key of a transaction.
+    pub fn new(origin: Origin, id: &[u8]) -> Self {
+        Self { origin: origin as u8, id: id.to_vec() }
+    }
+
+    /// Its origin.
+    ///
+    /// # Panics
+    /// If the store holds an unknown number.
+    pub fn origin(&self) -> Origin {
+        Origin::from_number(self.origin).expect("only origins are written")
+    }
+}
+
 impl BankTransactions {
     /// The value of a transaction in [`Self::INCOMING`] or [`Self::OUTGOING`]; without a row id, the prefix
     /// that all transactions of the account share.
@@ -254,15 +226,13 @@ impl BankTransactions {
     }
 }
 
-record! {
+table! {
     /// Identifies a withdrawal operation.
     pub key struct WithdrawalKey {
         /// The operation's id, random; whoever knows it can select a reserve.
         pub wopid: [u8; 32],
     }
-}
 
-record! {
     /// A withdrawal operation: a customer's offer to pay into a reserve that a wallet chooses.
     pub struct WithdrawalRow {
         /// The customer's account.
@@ -282,14 +252,12 @@ record! {
         /// The transaction, once the customer has confirmed.
         pub row_id: Option<u64>,
     }
-}
 
-table! {
     /// The withdrawal operations.
     pub BankWithdrawals(107, "bank_withdrawals"): WithdrawalKey => WithdrawalRow, updated();
 }
 
-record! {
+table! {
     /// A movement of money for the ledger. Open from its commit until the ledger's answer is booked. A
     /// refused one is kept, closed, if the client may repeat it under the same key.
     pub struct IntentRow {
@@ -314,9 +282,7 @@ record! {
         /// Whether the ledger's answer is still to be booked.
         pub is_open: bool,
     }
-}
 
-table! {
     /// The intents.
     pub BankIntents(108, "bank_intents"): TransactionKey => IntentRow, updated();
     /// Open ones that will become transactions with a reserve key, by that key.
@@ -332,21 +298,19 @@ table! {
     }
 }
 
-record! {
+table! {
     /// See [`BankExchanges`].
     pub struct ExchangeRow {
         /// When somebody first followed what the account receives.
         pub since: Timestamp,
     }
-}
 
-table! {
     /// The accounts of exchanges: those whose credits somebody follows at the wire gateway. It shows only transfers with a
     /// reserve key, so any other money would be lost in such an account.
     pub BankExchanges(109, "bank_exchanges"): AccountKey => ExchangeRow;
 }
 
-record! {
+table! {
     /// See [`OldBankStates`].
     pub struct OldBankStateRow {
         /// Same as in the old format.
@@ -356,9 +320,7 @@ record! {
         /// Same as in the old format.
         pub password_salt: [u8; 16],
     }
-}
 
-table! {
     /// The state of a bank that kept balances itself. Never written; a store that contains it must not be
     /// mistaken for an empty one.
     pub OldBankStates(100, "bank_state"): BankStateKey => OldBankStateRow;

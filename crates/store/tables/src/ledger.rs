@@ -15,7 +15,9 @@
 //! | `ledger_id_pages` | run, page | hashes of transfer ids with their records, in order |
 //! | `ledger_id_filters` | run, section | a filter of the hashes in some pages |
 
-use batzen_store::{Table, TableDef, record, table};
+use batzen_store::{Table, TableDef, table};
+
+use crate::OnlyKey;
 
 /// Every table of the ledger, for tools and backends that set up schemas.
 pub const ALL: &[&TableDef] = &[
@@ -32,15 +34,13 @@ pub const ALL: &[&TableDef] = &[
 /// The tables that follow from the log.
 pub const DERIVED: &[&TableDef] = ALL.split_at(1).1;
 
-record! {
+table! {
     /// Identifies a row of [`LedgerLog`].
     pub key struct LedgerLogKey {
         /// The number of its first record: records are numbered from 0 without gaps.
         pub first: u64,
     }
-}
 
-record! {
     /// Consecutive records.
     pub struct LedgerLogRow {
         /// The ledger's last timestamp when it wrote the row, in nanoseconds.
@@ -50,27 +50,15 @@ record! {
         /// The encoded records.
         pub records: Vec<u8>,
     }
-}
 
-table! {
     /// The log.
     pub LedgerLog(300, "ledger_log"): LedgerLogKey => LedgerLogRow;
 }
 
-record! {
-    /// Identifies the one row of [`LedgerSnapshots`].
-    pub key struct LedgerSnapshotKey {
-        /// Always 0.
-        pub(crate) id: u8,
-    }
-}
+/// Identifies the one row of [`LedgerSnapshots`].
+pub type LedgerSnapshotKey = OnlyKey;
 
-impl LedgerSnapshotKey {
-    /// The only key.
-    pub const ONLY: Self = Self { id: 0 };
-}
-
-record! {
+table! {
     /// The description of a snapshot.
     pub struct LedgerSnapshotRow {
         /// The key of the hash function of ids. It protects the index against ids that are chosen to collide.
@@ -112,22 +100,18 @@ record! {
         /// Numbers of runs that are unfinished or to be deleted.
         pub old_runs: Vec<u8>,
     }
-}
 
-table! {
     /// The current snapshot.
     pub LedgerSnapshots(301, "ledger_snapshot"): LedgerSnapshotKey => LedgerSnapshotRow;
 }
 
-record! {
+table! {
     /// Identifies a row of [`LedgerAccounts`].
     pub key struct LedgerAccountsKey {
         /// The number of its first account divided by their number in a page.
         pub page: u32,
     }
-}
 
-record! {
     /// Consecutive accounts.
     pub struct LedgerAccountsRow {
         /// The number of records of the snapshot that wrote the row.
@@ -135,77 +119,63 @@ record! {
         /// The encoded accounts.
         pub accounts: Vec<u8>,
     }
-}
 
-table! {
     /// Accounts with their balances.
     pub LedgerAccounts(302, "ledger_accounts"): LedgerAccountsKey => LedgerAccountsRow;
 }
 
-record! {
+table! {
     /// Identifies a row of [`LedgerMarks`].
     pub key struct LedgerMarksKey {
         /// In order from 0.
         pub row: u64,
     }
-}
 
-record! {
     /// Marks in the order of their records.
     pub struct LedgerMarksRow {
         /// The encoded marks: account, timestamp and record of every 64th movement of an account.
         pub marks: Vec<u8>,
     }
-}
 
-table! {
     /// Positions in the histories of accounts.
     pub LedgerMarks(303, "ledger_marks"): LedgerMarksKey => LedgerMarksRow;
 }
 
-record! {
+table! {
     /// Identifies a row of [`LedgerPendings`].
     pub key struct LedgerPendingsKey {
         /// In order.
         pub row: u64,
     }
-}
 
-record! {
     /// Changes of the unresolved pending transfers.
     pub struct LedgerPendingsRow {
         /// The encoded entries: what was added and what was resolved.
         pub entries: Vec<u8>,
     }
-}
 
-table! {
     /// Unresolved pending transfers.
     pub LedgerPendings(304, "ledger_pendings"): LedgerPendingsKey => LedgerPendingsRow;
 }
 
-record! {
+table! {
     /// Identifies a row of [`LedgerRows`].
     pub key struct LedgerRowsKey {
         /// The number of a record divided by their number in a group.
         pub group: u64,
     }
-}
 
-record! {
     /// The rows of the log that begin within a group of records.
     pub struct LedgerRowsRow {
         /// First record and last movement's timestamp of each, encoded.
         pub rows: Vec<u8>,
     }
-}
 
-table! {
     /// The index of the log.
     pub LedgerRows(305, "ledger_rows"): LedgerRowsKey => LedgerRowsRow;
 }
 
-record! {
+table! {
     /// Identifies a row of [`LedgerIdPages`].
     pub key struct LedgerIdPageKey {
         /// The run.
@@ -213,22 +183,18 @@ record! {
         /// The page, from 0.
         pub page: u32,
     }
-}
 
-record! {
     /// Entries in the order of their hashes.
     pub struct LedgerIdPageRow {
         /// The entries: eight bytes of hash, five of record number and status.
         pub entries: Vec<u8>,
     }
-}
 
-table! {
     /// Hashes of transfer ids.
     pub LedgerIdPages(306, "ledger_id_pages"): LedgerIdPageKey => LedgerIdPageRow;
 }
 
-record! {
+table! {
     /// Identifies a row of [`LedgerIdFilters`].
     pub key struct LedgerIdFilterKey {
         /// The run.
@@ -236,9 +202,7 @@ record! {
         /// The section, from 0.
         pub section: u32,
     }
-}
 
-record! {
     /// A section: some pages that follow each other.
     pub struct LedgerIdFilterRow {
         /// Its first page.
@@ -250,9 +214,7 @@ record! {
         /// The filter's fingerprints.
         pub fingerprints: Vec<u8>,
     }
-}
 
-table! {
     /// Filters of the hashes.
     pub LedgerIdFilters(307, "ledger_id_filters"): LedgerIdFilterKey => LedgerIdFilterRow;
 }

@@ -10,4 +10,7 @@ pub mod bank;
 pub mod exchange;
 pub mod ledger;
 pub mod merchant;
+mod only;
 pub mod switch;
+
+pub use only::OnlyKey;

@@ -25,7 +25,9 @@
 //! | `switch_parties` | hash of the party, currency | by party |
 
 use batzen_protocol::Timestamp;
-use batzen_store::{Table, TableDef, record, table};
+use batzen_store::{Table, TableDef, table};
+
+use crate::OnlyKey;
 
 /// Every table of the switch, for tools and backends that set up schemas.
 pub const ALL: &[&TableDef] = &[
@@ -51,20 +53,10 @@ pub const ALL: &[&TableDef] = &[
 /// The number of the hub among participants.
 pub const HUB: u32 = 0;
 
-record! {
-    /// Identifies the one row of [`SwitchStates`].
-    pub key struct SwitchStateKey {
-        /// Always 0.
-        pub(crate) id: u8,
-    }
-}
+/// Identifies the one row of [`SwitchStates`].
+pub type SwitchStateKey = OnlyKey;
 
-impl SwitchStateKey {
-    /// The only key.
-    pub const ONLY: Self = Self { id: 0 };
-}
-
-record! {
+table! {
     /// The switch's global data: the next numbers, and the open window.
     pub struct SwitchStateRow {
         /// The next participant, from 1.
@@ -84,29 +76,18 @@ record! {
         /// The next movement by the switch itself, from 1.
         pub next_movement: u64,
     }
-}
 
-table! {
     /// The switch's state: one row, written by the first start.
     pub SwitchStates(200, "switch_state"): SwitchStateKey => SwitchStateRow, updated();
 }
 
-record! {
+table! {
     /// Identifies a participant.
     pub key struct ParticipantKey {
         /// In lower case, because names are unique regardless of case.
         pub name: String,
     }
-}
 
-impl ParticipantKey {
-    /// The key of the participant with this name.
-    pub fn new(name: &str) -> Self {
-        Self { name: name.to_ascii_lowercase() }
-    }
-}
-
-record! {
     /// A participant.
     pub struct ParticipantRow {
         /// Its number, from 1.
@@ -118,57 +99,35 @@ record! {
         /// When it was created.
         pub created: Timestamp,
     }
-}
 
-table! {
     /// The participants, without the hub.
     pub Participants(201, "switch_participants"): ParticipantKey => ParticipantRow;
 }
 
-/// The purpose of an account.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[repr(u8)]
-pub enum AccountKind {
-    /// A participant's obligations from cleared transfers.
-    Position = 1,
-    /// A participant's liquidity at the settlement bank.
-    Settlement = 2,
-    /// The hub's account: counterpart of liquidity that is paid in and out.
-    HubReconciliation = 3,
-    /// The hub's account: counterpart of net settlement; zero after each settlement.
-    HubMultilateralSettlement = 4,
-    /// The hub's account, one per participant: the headroom granted to it.
-    Grant = 5,
-}
-
-impl AccountKind {
-    /// The kind with this number.
-    #[must_use]
-    pub const fn from_number(number: u8) -> Option<Self> {
-        match number {
-            1 => Some(Self::Position),
-            2 => Some(Self::Settlement),
-            3 => Some(Self::HubReconciliation),
-            4 => Some(Self::HubMultilateralSettlement),
-            5 => Some(Self::Grant),
-            _ => None,
-        }
-    }
-
-    /// Its name at the interface.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Position => "POSITION",
-            Self::Settlement => "SETTLEMENT",
-            Self::HubReconciliation => "HUB_RECONCILIATION",
-            Self::HubMultilateralSettlement => "HUB_MULTILATERAL_SETTLEMENT",
-            Self::Grant => "HUB_GRANT",
-        }
+impl ParticipantKey {
+    /// The key of the participant with this name.
+    pub fn new(name: &str) -> Self {
+        Self { name: name.to_ascii_lowercase() }
     }
 }
 
-record! {
+batzen_protocol::enumeration! {
+    /// The purpose of an account.
+    pub enum AccountKind {
+        /// A participant's obligations from cleared transfers.
+        Position = 1 => "POSITION",
+        /// A participant's liquidity at the settlement bank.
+        Settlement = 2 => "SETTLEMENT",
+        /// The hub's account: counterpart of liquidity that is paid in and out.
+        HubReconciliation = 3 => "HUB_RECONCILIATION",
+        /// The hub's account: counterpart of net settlement; zero after each settlement.
+        HubMultilateralSettlement = 4 => "HUB_MULTILATERAL_SETTLEMENT",
+        /// The hub's account, one per participant: the headroom granted to it.
+        Grant = 5 => "HUB_GRANT",
+    }
+}
+
+table! {
     /// Identifies an account. Its id in the ledger is composed of these three.
     pub key struct SwitchAccountKey {
         /// The owner; the hub is 0.
@@ -178,22 +137,7 @@ record! {
         /// An [`AccountKind`].
         pub kind: u8,
     }
-}
 
-impl SwitchAccountKey {
-    /// The key of an account.
-    pub fn new(participant: u32, currency: u32, kind: AccountKind) -> Self {
-        Self { participant, currency, kind: kind as u8 }
-    }
-
-    /// Its id in the ledger.
-    #[must_use]
-    pub fn ledger_id(&self) -> u128 {
-        (u128::from(self.participant) << 64) | (u128::from(self.currency) << 32) | u128::from(self.kind)
-    }
-}
-
-record! {
     /// An account.
     pub struct SwitchAccountRow {
         /// Its number at the administrative interface.
@@ -211,14 +155,25 @@ record! {
         /// settlement only.
         pub gross: bool,
     }
-}
 
-table! {
     /// The accounts of participants and hub.
     pub SwitchAccounts(202, "switch_accounts"): SwitchAccountKey => SwitchAccountRow, updated();
 }
 
-record! {
+impl SwitchAccountKey {
+    /// The key of an account.
+    pub fn new(participant: u32, currency: u32, kind: AccountKind) -> Self {
+        Self { participant, currency, kind: kind as u8 }
+    }
+
+    /// Its id in the ledger.
+    #[must_use]
+    pub fn ledger_id(&self) -> u128 {
+        (u128::from(self.participant) << 64) | (u128::from(self.currency) << 32) | u128::from(self.kind)
+    }
+}
+
+table! {
     /// Identifies a callback address.
     pub key struct EndpointKey {
         /// The participant.
@@ -226,32 +181,26 @@ record! {
         /// The messages that it receives.
         pub endpoint: String,
     }
-}
 
-record! {
     /// A callback address.
     pub struct EndpointRow {
         /// The URL.
         pub url: String,
     }
-}
 
-table! {
     /// The callback addresses.
     pub Endpoints(203, "switch_endpoints"): EndpointKey => EndpointRow;
     /// All of a participant.
     BY_PARTICIPANT = 1, "by_participant", Prefix { key_bytes: 4 };
 }
 
-record! {
+table! {
     /// Identifies a transfer.
     pub key struct TransferKey {
         /// Chosen by the payer; also the id of the pending transfer in the ledger.
         pub id: u128,
     }
-}
 
-record! {
     /// A transfer.
     pub struct TransferRow {
         /// The internal state, see the switch's rules: the last of `history`.
@@ -296,9 +245,7 @@ record! {
         /// microseconds), big-endian. States are only appended.
         pub history: Vec<u8>,
     }
-}
 
-table! {
     /// The transfers.
     pub Transfers(204, "switch_transfers"): TransferKey => TransferRow, updated();
     /// Transfers with an intent, in the order of the intents.
@@ -341,7 +288,7 @@ pub enum BodyKind {
     BulkError = 5,
 }
 
-record! {
+table! {
     /// Identifies a message.
     pub key struct BodyKey {
         /// The transfer or bulk transfer.
@@ -349,6 +296,17 @@ record! {
         /// A [`BodyKind`].
         pub(crate) kind: u8,
     }
+
+    /// A message as it was received.
+    pub struct BodyRow {
+        /// The header lines to pass on, each ended by CR LF.
+        pub headers: String,
+        /// The body, byte for byte.
+        pub body: Vec<u8>,
+    }
+
+    /// The messages.
+    pub Bodies(205, "switch_bodies"): BodyKey => BodyRow;
 }
 
 impl BodyKey {
@@ -358,22 +316,7 @@ impl BodyKey {
     }
 }
 
-record! {
-    /// A message as it was received.
-    pub struct BodyRow {
-        /// The header lines to pass on, each ended by CR LF.
-        pub headers: String,
-        /// The body, byte for byte.
-        pub body: Vec<u8>,
-    }
-}
-
 table! {
-    /// The messages.
-    pub Bodies(205, "switch_bodies"): BodyKey => BodyRow;
-}
-
-record! {
     /// Identifies a message to be sent.
     pub key struct OutboxKey {
         /// The receiver.
@@ -382,9 +325,7 @@ record! {
         /// are sent in this order.
         pub number: u64,
     }
-}
 
-record! {
     /// A message to be sent. Its text is written at that time, from the rows that it is about.
     pub struct OutboxRow {
         /// The kind of message, see the switch's outbox.
@@ -398,9 +339,7 @@ record! {
         /// When it was created.
         pub created: u64,
     }
-}
 
-table! {
     /// Messages to be sent.
     pub Outbox(206, "switch_outbox"): OutboxKey => OutboxRow, updated();
     /// By participant and number: the key's own order.
@@ -410,15 +349,13 @@ table! {
     }
 }
 
-record! {
+table! {
     /// Identifies a bulk transfer.
     pub key struct BulkKey {
         /// Chosen by the payer.
         pub id: u128,
     }
-}
 
-record! {
     /// A bulk transfer. Its items are transfers.
     pub struct BulkRow {
         /// The state, see the switch's rules.
@@ -450,22 +387,18 @@ record! {
         /// When it was completed.
         pub completed: u64,
     }
-}
 
-table! {
     /// The bulk transfers.
     pub Bulks(207, "switch_bulks"): BulkKey => BulkRow, updated();
 }
 
-record! {
+table! {
     /// Identifies a settlement window.
     pub key struct WindowKey {
         /// Its number, from 1.
         pub id: u64,
     }
-}
 
-record! {
     /// A settlement window.
     pub struct WindowRow {
         /// The state, see the switch's rules.
@@ -482,14 +415,12 @@ record! {
         /// Transfers committed in it.
         pub transfers: u64,
     }
-}
 
-table! {
     /// The settlement windows.
     pub Windows(208, "switch_windows"): WindowKey => WindowRow, updated();
 }
 
-record! {
+table! {
     /// Identifies a participant's part of a window.
     pub key struct NetKey {
         /// The window.
@@ -499,9 +430,7 @@ record! {
         /// The currency.
         pub currency: u32,
     }
-}
 
-record! {
     /// The amounts that a participant sent and received in a window.
     pub struct NetRow {
         /// Sum of the amounts sent.
@@ -517,24 +446,20 @@ record! {
         /// Whether it is settled.
         pub settled: bool,
     }
-}
 
-table! {
     /// The amounts that participants sent and received, by window.
     pub Nets(209, "switch_nets"): NetKey => NetRow;
     /// All of a window.
     BY_WINDOW = 1, "by_window", Prefix { key_bytes: 8 };
 }
 
-record! {
+table! {
     /// Identifies a settlement model.
     pub key struct ModelKey {
         /// Its name.
         pub name: String,
     }
-}
 
-record! {
     /// The settlement model of a currency.
     pub struct ModelRow {
         /// The currency; 0: all currencies without their own model.
@@ -548,22 +473,18 @@ record! {
         /// Whether it is in use.
         pub active: bool,
     }
-}
 
-table! {
     /// The settlement models.
     pub Models(210, "switch_models"): ModelKey => ModelRow;
 }
 
-record! {
+table! {
     /// Identifies a settlement.
     pub key struct SettlementKey {
         /// Its number, from 1.
         pub id: u64,
     }
-}
 
-record! {
     /// A settlement of some windows.
     pub struct SettlementRow {
         /// The state, see the switch's rules.
@@ -579,14 +500,12 @@ record! {
         /// The windows, 8 bytes each.
         pub windows: Vec<u8>,
     }
-}
 
-table! {
     /// The settlements.
     pub Settlements(211, "switch_settlements"): SettlementKey => SettlementRow;
 }
 
-record! {
+table! {
     /// Identifies an account of a settlement.
     pub key struct SettlementAccountKey {
         /// The settlement.
@@ -596,9 +515,7 @@ record! {
         /// The currency.
         pub currency: u32,
     }
-}
 
-record! {
     /// The amount that a participant owes or is owed in a settlement.
     pub struct SettlementAccountRow {
         /// The state, see the switch's rules.
@@ -614,24 +531,20 @@ record! {
         /// Whether positions were moved beyond the available headroom.
         pub beyond_headroom: bool,
     }
-}
 
-table! {
     /// The accounts of settlements.
     pub SettlementAccounts(212, "switch_settlement_accounts"): SettlementAccountKey => SettlementAccountRow;
     /// All of a settlement.
     BY_SETTLEMENT = 1, "by_settlement", Prefix { key_bytes: 8 };
 }
 
-record! {
+table! {
     /// Identifies a movement.
     pub key struct MovementKey {
         /// Chosen by the operator (a UUID), or derived from a running number; also the id in the ledger.
         pub id: u128,
     }
-}
 
-record! {
     /// Liquidity paid in or out, and headroom granted or revoked.
     pub struct MovementRow {
         /// The kind, see the switch's rules.
@@ -657,9 +570,7 @@ record! {
         /// When its state last changed.
         pub changed: Timestamp,
     }
-}
 
-table! {
     /// The movements.
     pub Movements(213, "switch_movements"): MovementKey => MovementRow, updated();
     /// Movements with an intent.
@@ -682,15 +593,13 @@ impl Movements {
     }
 }
 
-record! {
+table! {
     /// Identifies an approval.
     pub key struct ApprovalKey {
         /// Its number, from 1.
         pub id: u64,
     }
-}
 
-record! {
     /// A change that one operator has proposed, for another to approve.
     pub struct ApprovalRow {
         /// The change as JSON.
@@ -709,22 +618,18 @@ record! {
         /// The result, or the reason of a rejection or withdrawal.
         pub result: String,
     }
-}
 
-table! {
     /// The changes that need two operators.
     pub Approvals(214, "switch_approvals"): ApprovalKey => ApprovalRow;
 }
 
-record! {
+table! {
     /// Identifies the subject of an open proposal; there is at most one per subject.
     pub key struct OpenApprovalKey {
         /// A hash of the transfer, window, settlement or whole change.
         pub subject: [u8; 32],
     }
-}
 
-record! {
     /// A proposal that is not finished: open, or approved and not yet carried out.
     pub struct OpenApprovalRow {
         /// Its number in [`Approvals`].
@@ -738,9 +643,7 @@ record! {
         /// When it expires unless it has been decided.
         pub expires: Timestamp,
     }
-}
 
-table! {
     /// The proposals that are not finished.
     pub OpenApprovals(215, "switch_open_approvals"): OpenApprovalKey => OpenApprovalRow;
     /// All of them, under the value 0.
@@ -750,7 +653,7 @@ table! {
     }
 }
 
-record! {
+table! {
     /// Identifies a party in a currency.
     pub key struct PartyKey {
         /// A hash of type, identifier and sub-identifier.
@@ -758,9 +661,7 @@ record! {
         /// The currency; 0: all currencies.
         pub currency: u32,
     }
-}
 
-record! {
     /// The participant whose customer a party is.
     pub struct PartyRow {
         /// The participant.
@@ -768,9 +669,7 @@ record! {
         /// When it was registered.
         pub registered: Timestamp,
     }
-}
 
-table! {
     /// Account lookups: the participants' customers.
     pub Parties(216, "switch_parties"): PartyKey => PartyRow;
     /// All currencies of a party.

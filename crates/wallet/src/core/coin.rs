@@ -56,7 +56,6 @@ pub enum CoinSource {
 
 impl CoinSource {
     /// The operation that created the coin.
-    #[must_use]
     pub(crate) const fn operation(&self) -> OpId {
         match self {
             Self::Withdrawal { operation, .. }
@@ -144,7 +143,6 @@ impl Coin {
 
     /// Returns whether it can pay where the payer must be at least `min_age` years old. A coin without
     /// commitment counts as an adult's.
-    #[must_use]
     pub(crate) fn can_attest(&self, min_age: u32) -> bool {
         min_age == 0 || self.age.as_ref().is_none_or(|age| age.can_attest(min_age))
     }

@@ -177,6 +177,16 @@ pub enum CoreError {
     Inconsistent(String),
 }
 
+/// The error that a signed answer of a peer contradicts what it must be.
+pub(crate) fn false_proof(what: &'static str, reason: impl Into<String>) -> CoreError {
+    CoreError::FalseProof { what, reason: reason.into() }
+}
+
+/// An error in what the user gave.
+pub(crate) fn bad_input(what: &'static str, reason: impl Into<String>) -> CoreError {
+    CoreError::BadInput { what, reason: reason.into() }
+}
+
 impl CoreError {
     /// Returns whether the answer that caused this error is evidence against the exchange. The wallet keeps
     /// such an answer and does not believe it.

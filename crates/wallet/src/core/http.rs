@@ -7,26 +7,15 @@ use serde::de::DeserializeOwned;
 
 use super::CoreError;
 
-/// The methods that the protocol uses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Method {
-    /// Reads data.
-    Get,
-    /// Changes data. Every POST of this protocol can be repeated without harm.
-    Post,
-    /// Deletes a purse. A repetition is refused, and the purse's state then tells why.
-    Delete,
-}
-
-impl Method {
-    /// The method's name on the wire.
-    #[must_use]
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::Get => "GET",
-            Self::Post => "POST",
-            Self::Delete => "DELETE",
-        }
+batzen_protocol::enumeration! {
+    /// The methods that the protocol uses.
+    pub enum Method {
+        /// Reads data.
+        Get => "GET",
+        /// Changes data. Every POST of this protocol can be repeated without harm.
+        Post => "POST",
+        /// Deletes a purse. A repetition is refused, and the purse's state then tells why.
+        Delete => "DELETE",
     }
 }
 
@@ -81,7 +70,7 @@ pub struct HttpRequest {
 impl std::fmt::Debug for HttpRequest {
     /// Omits body and credentials: they contain secrets (coin signatures, refresh secrets, passwords).
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} {} ({:?})", self.method.as_str(), self.url, self.context)
+        write!(f, "{} {} ({:?})", self.method.name(), self.url, self.context)
     }
 }
 
@@ -165,11 +154,12 @@ impl HttpResponse {
     /// # Errors
     /// [`CoreError::BadAnswer`] if it does not parse; `what` names the answer.
     pub(crate) fn json<T: DeserializeOwned>(&self, what: &'static str) -> Result<T, CoreError> {
-        serde_json::from_slice(&self.body).map_err(|error| CoreError::BadAnswer {
-            what,
-            status: self.status,
-            reason: error.to_string(),
-        })
+        serde_json::from_slice(&self.body).map_err(|error| self.malformed(what, error.to_string()))
+    }
+
+    /// This answer as an error: its content is impossible.
+    pub(crate) fn malformed(&self, what: &'static str, reason: impl Into<String>) -> CoreError {
+        CoreError::BadAnswer { what, status: self.status, reason: reason.into() }
     }
 
     /// The protocol error code in the body, [`ErrorCode::NONE`] if there is none.
@@ -180,7 +170,6 @@ impl HttpResponse {
     }
 
     /// This answer as an error: status, code and texts.
-    #[must_use]
     pub(crate) fn refusal(&self, what: &'static str) -> CoreError {
         let body: Option<ErrorBody> = serde_json::from_slice(&self.body).ok();
         let (code, text) = match body {

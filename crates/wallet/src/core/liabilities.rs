@@ -68,7 +68,6 @@ pub(crate) struct Expected {
 
 impl Expected {
     /// The earliest time at which it may have been made.
-    #[must_use]
     pub(crate) fn earliest(&self) -> Timestamp {
         match &self.receipt {
             Some(receipt) => receipt.timestamp,
@@ -77,7 +76,6 @@ impl Expected {
     }
 
     /// The latest time at which it may have been made.
-    #[must_use]
     pub(crate) fn latest(&self) -> Timestamp {
         match &self.receipt {
             Some(receipt) => receipt.timestamp,
@@ -199,7 +197,6 @@ impl Chain {
     }
 
     /// The tree of an epoch in which something would be, unless it has no leaves.
-    #[must_use]
     pub(crate) fn part(&self, statement: &Statement, item: &Expected) -> Option<Part> {
         let part = statement.statement.entry(&item.h_denom_pub)?.part(item.kind);
         (part.root.count > 0).then_some(*part)
@@ -347,7 +344,6 @@ pub struct Report {
 
 impl Expected {
     /// Returns the result for it.
-    #[must_use]
     pub(crate) fn item(&self, currency: batzen_protocol::Currency, epoch: Option<u64>) -> Item {
         let amount = match u64::try_from(self.sum.value()) {
             Ok(value) => batzen_protocol::Money::new(value, self.sum.fraction())

@@ -91,6 +91,7 @@ fn take_in(
     let mut step = Step {
         draft: Draft::new(state),
         operation: operation.clone(),
+        request,
         now,
         entropy,
         waiting: None,
@@ -98,7 +99,7 @@ fn take_in(
     };
     step.operation.last_error = None;
     let dispute = step.operation.dispute.take();
-    operation.kind.clone().into_operation().receive(&mut step, request, response)?;
+    operation.kind.clone().into_operation().receive(&mut step, response)?;
     let Step { mut draft, mut operation, waiting, .. } = step;
     operation.last_error.clone_from(&waiting);
     draft.put_operation(operation);

@@ -42,6 +42,7 @@ pub mod withdraw;
 pub(crate) use entropy::OsEntropy;
 pub use entropy::{Entropy, SeededEntropy};
 pub use error::CoreError;
+pub(crate) use error::bad_input;
 pub(crate) use evidence::dispute;
 pub use exchange::Exchange;
 pub use id::OpId;

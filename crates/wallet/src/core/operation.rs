@@ -12,8 +12,16 @@ use super::exchange::Exchange;
 use super::http::{HttpRequest, HttpResponse};
 use super::proof::known::Known;
 use super::row::{Transaction, Wait};
-use super::state::{Draft, OpKind, WalletOperation, WalletState};
+use super::state::{Draft, OpId, OpKind, WalletOperation, WalletState};
 use crate::core::error::Result;
+
+/// An operation, and the exchange whose money is counted.
+#[derive(Clone, Copy)]
+pub(crate) struct View<'a> {
+    pub(crate) state: &'a WalletState,
+    pub(crate) exchange: &'a Exchange,
+    pub(crate) operation: &'a WalletOperation,
+}
 
 /// A kind of operation. `operation` is always the operation that has this record.
 pub(crate) trait Operation {
@@ -24,12 +32,7 @@ pub(crate) trait Operation {
     fn next(&self, state: &WalletState, operation: &WalletOperation, poll_ms: u64) -> Result<HttpRequest>;
 
     /// Processes the answer to a request of [`Operation::next`].
-    fn receive(
-        self: Box<Self>,
-        step: &mut Step<'_, '_>,
-        request: &HttpRequest,
-        response: &HttpResponse,
-    ) -> Result<()>;
+    fn receive(self: Box<Self>, step: &mut Step<'_, '_>, response: &HttpResponse) -> Result<()>;
 
     /// Returns whether it uses the coin, as long as it is open, so that nothing else may.
     fn holds(&self, _coin_pub: &EddsaPublicKey) -> bool {
@@ -47,18 +50,14 @@ pub(crate) trait Operation {
     }
 
     /// The money of an exchange that it holds outside the wallet's coins, as long as it is open.
-    fn held(&self, state: &WalletState, exchange: &Exchange, operation: &WalletOperation) -> Result<Money>;
+    fn held(&self, view: View<'_>) -> Result<Money>;
 
     /// The signed change of the wallet's balance in units, fees included. An open operation has the effect that
     /// it is expected to have. While a payment or refresh is disputed, it has none.
-    fn effect(&self, state: &WalletState, exchange: &Exchange, operation: &WalletOperation) -> Result<i128>;
+    fn effect(&self, view: View<'_>) -> Result<i128>;
 
     /// Calls `change` with each coin that it took money off or returned money to, and the signed units.
-    fn coin_changes(
-        &self,
-        _state: &WalletState,
-        _change: &mut dyn FnMut(&EddsaPublicKey, i128),
-    ) -> Result<()> {
+    fn coin_changes(&self, _: &WalletState, _change: &mut dyn FnMut(&EddsaPublicKey, i128)) -> Result<()> {
         Ok(())
     }
 
@@ -68,25 +67,13 @@ pub(crate) trait Operation {
     }
 
     /// Completes its row in the history.
-    fn describe(
-        &self,
-        state: &WalletState,
-        exchange: &Exchange,
-        operation: &WalletOperation,
-        row: &mut Transaction,
-    ) -> Result<()>;
+    fn describe(&self, view: View<'_>, row: &mut Transaction) -> Result<()>;
 
     /// The next step in plain words, and the next deadline.
-    fn wait(&self, state: &WalletState, exchange: &Exchange, operation: &WalletOperation) -> Result<Wait>;
+    fn wait(&self, view: View<'_>) -> Result<Wait>;
 
-    /// Adds what the exchange has answered about a coin.
-    fn add_known(
-        &self,
-        _draft: &Draft<'_>,
-        _operation: &WalletOperation,
-        _coin_pub: &EddsaPublicKey,
-        _known: &mut Known,
-    ) -> Result<()> {
+    /// Adds what the exchange has answered about a coin. `id` is the operation's.
+    fn add_known(&self, _: &Draft<'_>, _id: OpId, _: &EddsaPublicKey, _known: &mut Known) -> Result<()> {
         Ok(())
     }
 }
@@ -141,6 +128,8 @@ pub(crate) fn is_busy(draft: &Draft<'_>, coin_pub: &EddsaPublicKey) -> bool {
 pub(crate) struct Step<'a, 'e> {
     pub(crate) draft: Draft<'a>,
     pub(crate) operation: WalletOperation,
+    /// The request that it answers.
+    pub(crate) request: &'a HttpRequest,
     pub(crate) now: Timestamp,
     pub(crate) entropy: &'e mut dyn Entropy,
     pub(crate) waiting: Option<String>,

@@ -3,6 +3,8 @@
 use batzen_crypto::{EddsaPublicKey, HashCode};
 use batzen_protocol::{AmountError, Money};
 
+type Result<T> = std::result::Result<T, AmountError>;
+
 /// A denomination that the exchange issues now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offer {
@@ -30,11 +32,7 @@ pub struct IssuePlan {
 ///
 /// # Errors
 /// [`AmountError::Overflow`] if an offer's value and fee overflow together.
-pub(crate) fn split_into_coins(
-    offers: &[Offer],
-    sum: Money,
-    max_coins: usize,
-) -> Result<IssuePlan, AmountError> {
+pub(crate) fn split_into_coins(offers: &[Offer], sum: Money, max_coins: usize) -> Result<IssuePlan> {
     let mut sorted: Vec<&Offer> = offers.iter().filter(|offer| !offer.value.is_zero()).collect();
     // Of equal values the cheaper comes first. The last sort key makes the result independent of the list's
     // order.
@@ -110,7 +108,7 @@ pub(crate) struct Target {
 }
 
 /// Takes coins in the given order until they meet the target.
-fn cover(order: &[Candidate], target: Target) -> Result<Option<Vec<Contribution>>, AmountError> {
+fn cover(order: &[Candidate], target: Target) -> Result<Option<Vec<Contribution>>> {
     let (mut needed, mut allowance) = (target.amount, target.max_fee);
     let mut chosen = Vec::new();
     for coin in order {
@@ -173,7 +171,7 @@ pub(crate) fn select_coins(
     candidates: &[Candidate],
     target: Target,
     change_cost: &dyn Fn(&EddsaPublicKey, Money) -> Money,
-) -> Result<Option<PaymentPlan>, AmountError> {
+) -> Result<Option<PaymentPlan>> {
     let mut descending = candidates.to_vec();
     descending.sort_by(|a, b| b.remaining.cmp(&a.remaining).then(a.fee_deposit.cmp(&b.fee_deposit)));
     let mut ascending = descending.clone();
@@ -225,11 +223,7 @@ fn plan_key(plan: &PaymentPlan, target: Target) -> (u128, bool, usize) {
 }
 
 /// Drops coins that the payment does not need.
-fn prune(
-    candidates: &[Candidate],
-    chosen: Vec<Contribution>,
-    target: Target,
-) -> Result<Vec<Contribution>, AmountError> {
+fn prune(candidates: &[Candidate], chosen: Vec<Contribution>, target: Target) -> Result<Vec<Contribution>> {
     let mut best = chosen;
     let mut order: Vec<Candidate> = best
         .iter()
@@ -254,7 +248,7 @@ fn prune(
 fn price(
     contributions: Vec<Contribution>,
     change_cost: &dyn Fn(&EddsaPublicKey, Money) -> Money,
-) -> Result<PaymentPlan, AmountError> {
+) -> Result<PaymentPlan> {
     let total = Money::checked_sum(contributions.iter().map(|part| part.amount))?;
     let fees = Money::checked_sum(contributions.iter().map(|part| part.fee_deposit))?;
     let change_cost = Money::checked_sum(
@@ -270,7 +264,7 @@ fn price(
 ///
 /// # Errors
 /// [`AmountError::Overflow`] if sums overflow.
-pub(crate) fn select_all(candidates: &[Candidate], max_coins: usize) -> Result<PaymentPlan, AmountError> {
+pub(crate) fn select_all(candidates: &[Candidate], max_coins: usize) -> Result<PaymentPlan> {
     let mut sorted: Vec<&Candidate> =
         candidates.iter().filter(|coin| coin.remaining > coin.fee_deposit).collect();
     sorted.sort_by_key(|coin| std::cmp::Reverse(coin.remaining));

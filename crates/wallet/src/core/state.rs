@@ -25,7 +25,7 @@ use super::select::{Contribution, PaymentPlan};
 use super::tip::Tip;
 use super::withdraw::Withdrawal;
 use super::{CoreError, Entropy};
-use crate::core::error::Result;
+use crate::core::error::{Result, bad_input};
 
 pub(crate) use super::id::EvidenceId;
 pub use super::id::OpId;
@@ -174,7 +174,6 @@ impl WalletState {
     }
 
     /// All records, in an order in which they can be applied to an empty state.
-    #[must_use]
     pub(crate) fn to_changes(&self) -> Vec<Change> {
         let exchanges = self.exchanges.values().map(|exchange| Change::Exchange(Box::new(exchange.clone())));
         let operations =
@@ -186,7 +185,6 @@ impl WalletState {
     }
 
     /// The number for the next operation.
-    #[must_use]
     pub(crate) fn next_id(&self) -> OpId {
         self.operations.last_key_value().map_or(1, |(id, _)| id + 1)
     }
@@ -240,7 +238,7 @@ impl WalletState {
     pub(crate) fn set_discretion(&self, base_url: &str, discretion: Discretion) -> Result<Vec<Change>> {
         if discretion.refresh_delay > REFRESH_DELAY_MAX {
             let reason = format!("it can be at most {REFRESH_DELAY_MAX}");
-            return Err(CoreError::BadInput { what: "refresh delay", reason });
+            return Err(bad_input("refresh delay", reason));
         }
         let mut exchange = self.exchange(base_url)?.clone();
         exchange.discretion = discretion;

@@ -16,7 +16,7 @@ use crate::core::refund::{self, RefundPermission};
 use crate::core::state::OpKind;
 use crate::core::url::normalise_base_url;
 use crate::core::withdraw::{self, BankLogin, BankOperation, Origin};
-use crate::core::{Change, CoreError, Entropy, OpId, WalletState, refresh, tip};
+use crate::core::{Change, CoreError, Entropy, OpId, WalletState, bad_input, refresh, tip};
 
 impl Wallet {
     /// Adds or updates an exchange: fetches and verifies everything it publishes.
@@ -156,9 +156,8 @@ impl Wallet {
     ) -> Result<ManualWithdrawal, WalletError> {
         let wish = coins.into();
         let exchange = self.fresh_exchange(exchange_url).await?;
-        let payto = exchange.accounts.first().cloned().ok_or_else(|| CoreError::BadInput {
-            what: "exchange",
-            reason: format!("{} publishes no bank account", exchange.base_url),
+        let payto = exchange.accounts.first().cloned().ok_or_else(|| {
+            bad_input("exchange", format!("{} publishes no bank account", exchange.base_url))
         })?;
         let operation = self.step(|state, now, entropy| {
             let origin = Origin::Manual { payto };
@@ -176,10 +175,7 @@ impl Wallet {
             let record = state.operation(operation)?;
             let exchange = state.exchange(&record.exchange)?;
             let OpKind::Withdrawal(withdrawal) = &record.kind else {
-                return Err(CoreError::BadInput {
-                    what: "operation",
-                    reason: format!("{operation} is not a withdrawal"),
-                });
+                return Err(bad_input("operation", format!("{operation} is not a withdrawal")));
             };
             let amount = exchange.amount(withdrawal.amount);
             let with_subject = |payto: &String| {
@@ -219,9 +215,8 @@ impl Wallet {
         login: Option<BankLogin>,
     ) -> Result<OpId, WalletError> {
         let wish = coins.into();
-        let url = exchange_url.or(offer.suggested_exchange.as_deref()).ok_or_else(|| {
-            CoreError::BadInput { what: "exchange", reason: "the bank suggests none; name one".to_owned() }
-        })?;
+        let url = exchange_url.or(offer.suggested_exchange.as_deref());
+        let url = url.ok_or_else(|| bad_input("exchange", "the bank suggests none; name one"))?;
         let exchange = self.fresh_exchange(url).await?;
         let exchange_payto = offer.account_of(&exchange)?;
         let known = self.with_state(|state| {

@@ -23,7 +23,7 @@ use serde::Serialize;
 use crate::core::coin::Coin;
 use crate::core::evidence::{self, Evidence, EvidenceId};
 use crate::core::views::{self, Balance, History, Transaction};
-use crate::core::{Change, CoreError, Entropy, OpId, OsEntropy, WalletState};
+use crate::core::{Change, CoreError, Entropy, OpId, OsEntropy, WalletState, bad_input};
 use crate::network_error::NetworkError;
 use crate::store::{Store, StoreError};
 use crate::transport::{HttpTransport, Transport, TransportError};
@@ -418,11 +418,8 @@ impl Wallet {
             if *state == WalletState::default() {
                 Ok(((), changes))
             } else {
-                Err(CoreError::BadInput {
-                    what: "wallet",
-                    reason: "a backup can only be restored into a new wallet; choose another --wallet file"
-                        .to_owned(),
-                })
+                let reason = "a backup can only be restored into a new wallet; choose another --wallet file";
+                Err(bad_input("wallet", reason))
             }
         })
     }

@@ -9,7 +9,7 @@ use crate::core::purse::{
 };
 use crate::core::state::OpKind;
 use crate::core::url::normalise_base_url;
-use crate::core::{CoreError, Entropy, OpId, WalletState};
+use crate::core::{CoreError, Entropy, OpId, WalletState, bad_input};
 
 /// Money to be sent or requested.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,12 +64,10 @@ impl Wallet {
             None => self.with_state(|state| {
                 let mut known = state.exchanges.values();
                 let suits = known.find(|exchange| exchange.currency == request.amount.currency);
-                suits.map(|exchange| exchange.base_url.clone()).ok_or_else(|| CoreError::BadInput {
-                    what: "exchange",
-                    reason: format!(
-                        "the wallet knows none for {}; add one with `batzen wallet exchanges add URL`",
-                        request.amount.currency
-                    ),
+                suits.map(|exchange| exchange.base_url.clone()).ok_or_else(|| {
+                    let currency = request.amount.currency;
+                    let advice = "add one with `batzen wallet exchanges add URL`";
+                    bad_input("exchange", format!("the wallet knows none for {currency}; {advice}"))
                 })
             })?,
         };
@@ -128,10 +126,9 @@ impl Wallet {
     /// [`CoreError::BadInput`] if it was accepted before.
     pub fn decline_peer(&self, peer: &PeerPayment) -> Result<OpId, WalletError> {
         self.step(|state, now, entropy| match (peer.known(state), peer.direction) {
-            (Some(id), _) => Err(CoreError::BadInput {
-                what: "taler URI",
-                reason: format!("this wallet has accepted it before, as operation {id}"),
-            }),
+            (Some(id), _) => {
+                Err(bad_input("taler URI", format!("this wallet has accepted it before, as operation {id}")))
+            }
             (None, Direction::Push) => income::decline(state, peer, now, entropy),
             (None, Direction::Pull) => purse_payment::decline(state, peer, now),
         })

@@ -231,7 +231,6 @@ impl Listener {
     }
 
     /// Returns which other processes accept connections for its address.
-    #[must_use]
     pub(crate) const fn sharing(&self) -> Sharing {
         self.sharing
     }

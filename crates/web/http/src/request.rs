@@ -140,7 +140,6 @@ impl Head {
     }
 
     /// The bytes of the raw path after its first segment and the slash that ends it.
-    #[must_use]
     pub(crate) fn path_remainder(&self) -> &str {
         self.path.strip_prefix('/').unwrap_or(&self.path).split_once('/').map_or("", |(_, rest)| rest)
     }
@@ -203,7 +202,6 @@ impl Head {
 
     /// Returns whether the client accepts responses compressed with deflate: `Accept-Encoding` is exactly `*`
     /// or has the token `deflate` (not with `q=0`).
-    #[must_use]
     pub(crate) fn accepts_deflate(&self) -> bool {
         let values = self.headers.get_all(http::header::ACCEPT_ENCODING);
         values.iter().filter_map(|value| value.to_str().ok()).any(|value| {

@@ -127,7 +127,6 @@ impl MetricsPage {
     }
 
     /// The answer to a request for `/dashboard` or a path below it.
-    #[must_use]
     pub(crate) fn dashboard(&self, head: &Head) -> Response {
         dashboard::answer(head, &self.history)
     }

@@ -43,7 +43,6 @@ impl Operations {
     ///
     /// # Panics
     /// If the list has no such index.
-    #[must_use]
     pub(crate) fn begin(&self, operation: usize) -> Running<'_> {
         assert!(operation < self.names.len(), "an operation of the list");
         Running { operations: self, operation, begun: Instant::now(), outcome: CANCELLED }

@@ -81,7 +81,6 @@ impl Readiness {
     }
 
     /// Returns whether all checks pass.
-    #[must_use]
     pub(crate) fn is_ready(&self) -> bool {
         self.checks.iter().all(|check| check.ok)
     }

@@ -16,6 +16,8 @@ use crate::operations::Running;
 
 /// A handler's result: an answer, or a refusal, which is an answer too.
 pub type Answer = Result<Response, Response>;
+/// A value, or the answer to a request that is refused.
+pub type Checked<T> = Result<T, Response>;
 
 /// A handler in the form that a table stores, as [`endpoint!`](crate::endpoint) makes it.
 pub type Endpoint<A> = for<'a> fn(&'a Arc<A>, &'a mut Request) -> BoxFuture<'a, Response>;

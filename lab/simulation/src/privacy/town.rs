@@ -153,7 +153,7 @@ impl Counter {
         let path = request.url.strip_prefix(EXCHANGE_URL).unwrap_or(&request.url);
         self.log.push(LogLine {
             time: now,
-            request: format!("{} {}", request.method.as_str(), masked(path)),
+            request: format!("{} {}", request.method.name(), masked(path)),
             status: response.status,
             bytes: request.body.as_ref().map_or(0, Vec::len),
         });

@@ -2,9 +2,8 @@
 
 use batzen_crypto::{EddsaPublicKey, EddsaSignature, HashCode, Wtid};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
 
-use super::exchange::{DenominationSignature, FutureKeys, KeysResponse, SignKeySignature};
+use super::exchange::{DenominationSignature, ExtensionsRequest, FutureKeys, KeysResponse, SignKeySignature};
 use crate::{Amount, Duration, Timestamp};
 
 /// One step of the offline workflow.
@@ -46,7 +45,7 @@ pub enum OfflineOperation {
     DrainProfits(DrainProfits),
     /// Extension manifests.
     #[serde(rename = "exchange-extensions-0")]
-    Extensions(SignedExtensions),
+    Extensions(ExtensionsRequest),
     /// A master key was created.
     #[serde(rename = "exchange-setup-0")]
     Setup(Setup),
@@ -184,15 +183,6 @@ pub struct DrainProfits {
     pub date: Timestamp,
     /// `MASTER_DRAIN_PROFIT`.
     pub master_sig: EddsaSignature,
-}
-
-/// Extension manifests.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct SignedExtensions {
-    /// Manifests by name.
-    pub extensions: Value,
-    /// `MASTER_EXTENSION`.
-    pub extensions_sig: EddsaSignature,
 }
 
 /// A master key was created.

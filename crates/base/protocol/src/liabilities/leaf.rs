@@ -11,35 +11,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::liabilities::sum::Sum;
 
-/// The kind of leaves in a tree.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Kind {
-    /// Blind signatures, each with its denomination's value.
-    Issued,
-    /// Payments of coins, fees included.
-    Redeemed,
-    /// Money returned to coins: refunds, purses that were not paid, recouped change.
-    Returned,
-}
-
-impl Kind {
-    /// All kinds.
-    pub const ALL: [Self; 3] = [Self::Issued, Self::Redeemed, Self::Returned];
-
-    /// Its name in paths.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Issued => "issued",
-            Self::Redeemed => "redeemed",
-            Self::Returned => "returned",
-        }
-    }
-
-    /// The kind with this name.
-    #[must_use]
-    pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|kind| kind.name() == name)
+crate::enumeration! {
+    /// The kind of leaves in a tree.
+    pub enum Kind {
+        /// Blind signatures, each with its denomination's value.
+        Issued => "issued",
+        /// Payments of coins, fees included.
+        Redeemed => "redeemed",
+        /// Money returned to coins: refunds, purses that were not paid, recouped change.
+        Returned => "returned",
     }
 }
 

@@ -2,9 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::signatures::{
-    AuditorConfirmLiabilities, ExchangeLiabilities, MasterSigningKeyValidity, SignedMessage,
-};
+pub use crate::api::exchange::SignKey as SigningKey;
+use crate::signatures::{AuditorConfirmLiabilities, ExchangeLiabilities, SignedMessage};
 use crate::{Currency, MoneySum, Timestamp, limits};
 use batzen_crypto::hash::{Digest, Sha512, finish};
 use batzen_crypto::{EddsaPublicKey, EddsaSignature, HashCode};
@@ -290,36 +289,14 @@ impl Body {
     }
 }
 
-/// An online signing key, as the master key has signed it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SigningKey {
-    /// The key.
-    pub key: EddsaPublicKey,
-    /// Start of the period in which it signs.
-    pub stamp_start: Timestamp,
-    /// The time until which it signs.
-    pub stamp_expire: Timestamp,
-    /// The time until which its signatures are legally valid.
-    pub stamp_end: Timestamp,
-    /// The master key's signature.
-    pub master_sig: EddsaSignature,
-}
-
 impl SigningKey {
     /// Returns whether the master key has signed it.
     #[must_use]
     pub(crate) fn is_of(&self, master_pub: &EddsaPublicKey) -> bool {
-        let message = MasterSigningKeyValidity {
-            start: self.stamp_start,
-            expire: self.stamp_expire,
-            end: self.stamp_end,
-            signkey_pub: self.key,
-        };
-        message.verify(master_pub, &self.master_sig)
+        self.validity().verify(master_pub, &self.master_sig)
     }
 
     /// Returns whether it may have signed at this time.
-    #[must_use]
     pub(crate) fn signs_at(&self, time: Timestamp) -> bool {
         self.stamp_start <= time.saturating_add(CLOCK_SKEW)
             && time <= self.stamp_expire.saturating_add(CLOCK_SKEW)

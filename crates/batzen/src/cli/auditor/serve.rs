@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use batzen_auditor::live::FollowConfig;
-use batzen_auditor::{AuditorError, ListenConfig, RunningAuditor};
+use batzen_auditor::{AuditorError, RunningAuditor};
 use batzen_cli_support::services::{self, Common, MetricsArgs};
 use batzen_store::StoreError;
 use clap::Args;
@@ -33,20 +33,14 @@ pub(super) struct ServeArgs {
 pub(super) async fn run(args: ServeArgs) -> anyhow::Result<ExitCode> {
     let stop = services::stop_signal()?;
     let mut config = super::config(&args.common)?;
-    if let ListenConfig::Tcp { host, port } = &mut config.place {
-        *port = args.port.unwrap_or(*port);
-        *host = args.bind.or_else(|| host.take());
-    }
+    config.place.choose(args.bind, args.port);
     config.metrics = args.metrics.metrics.or(config.metrics);
     config.follow = FollowConfig::from_ini(&args.common.load()?)?;
     if let Some(dir) = config.follow.as_ref().and_then(|follow| follow.store.dir()) {
         services::directory(dir)?;
     }
     services::directory(&config.data_dir)?;
-    let place = match &config.place {
-        ListenConfig::Tcp { port, .. } => format!("port {port}"),
-        ListenConfig::Unix { path, .. } => path.display().to_string(),
-    };
+    let place = config.place.to_string();
     let auditor = match RunningAuditor::start(config).await {
         Err(AuditorError::Bind(error)) => bail!("cannot listen on {place}: {error}"),
         Err(AuditorError::Store(StoreError::InUse(dir))) => {

@@ -395,12 +395,7 @@ fn exchange_config(args: &ServeArgs) -> anyhow::Result<ExchangeConfig> {
     if let Some(seconds) = args.timeout {
         config.connection_timeout = Duration::from_secs(seconds.into());
     }
-    if let ListenConfig::Tcp { bind_to, port } = &mut config.listen {
-        *port = args.port.unwrap_or(*port);
-        if args.bind.is_some() {
-            bind_to.clone_from(&args.bind);
-        }
-    }
+    config.listen.choose(args.bind.clone(), args.port);
     Ok(config)
 }
 
@@ -431,10 +426,7 @@ async fn serve(args: ServeArgs) -> anyhow::Result<ExitCode> {
         let prepare = move || store.prepare(&batzen_service::storage::EXCHANGE);
         tokio::task::spawn_blocking(prepare).await?.context("the exchange's tables")?;
     }
-    let place = match &config.listen {
-        ListenConfig::Tcp { port, .. } => format!("port {port}"),
-        ListenConfig::Unix { path, .. } => path.display().to_string(),
-    };
+    let place = config.listen.to_string();
     let options = StartOptions {
         clock: args.common.timetravel.clock(),
         workers: false,
@@ -720,7 +712,7 @@ async fn start_beside(
     let socket = link::socket(&config.runtime_dir);
     // Nobody needs to reach this service, so any port will do.
     let config =
-        ExchangeConfig { listen: ListenConfig::Tcp { bind_to: Some("127.0.0.1".into()), port: 0 }, ..config };
+        ExchangeConfig { listen: ListenConfig::Tcp { host: Some("127.0.0.1".into()), port: 0 }, ..config };
     let start = StartOptions { clock, workers: false, ..StartOptions::default() };
     match RunningExchange::start(config, start).await {
         Err(StartError::Store(StoreError::InUse(dir))) => bail!(

@@ -12,8 +12,8 @@ use batzen_crypto::{EddsaPublicKey, EddsaSignature, HashCode, ShortHash, Wtid};
 use batzen_protocol::Timestamp;
 use batzen_tables::exchange::{
     AggregateKey, AggregateRow, ArchiveTransferRow, ClosingKey, ClosingRow, CoinPub, DenomSerial, DepositKey,
-    DrainRow, MeltKey, MerchantPub, PaytoHash, PreparedRow, PurseMergeRow, PursePub, PurseRow,
-    ReserveAccountRow, ReserveOpenRow, ReservePub, ReserveRequestKey, ReserveRow, WireOutRow,
+    DrainRow, MeltKey, PaytoHash, PreparedRow, PurseMergeRow, PursePub, PurseRow, ReserveAccountRow,
+    ReserveOpenRow, ReservePub, ReserveRequestKey, ReserveRow, WireOutRow,
 };
 
 /// A map in parts with a lock each.
@@ -209,12 +209,7 @@ pub(crate) struct RecoupBook {
 }
 
 /// A transfer's receiver.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Receiver {
-    /// The account.
-    pub(crate) h_payto: PaytoHash,
-    pub(crate) merchant_pub: MerchantPub,
-}
+pub(crate) use batzen_tables::exchange::DepositTarget as Receiver;
 
 /// An outgoing transfer: the decision, what it pays, and the order to the bank.
 #[derive(Debug, Default, Clone)]
@@ -319,7 +314,6 @@ impl DenomTally {
     }
 
     /// Coins issued.
-    #[must_use]
     pub(crate) const fn issued(&self) -> i64 {
         self.withdrawn + self.refreshed
     }

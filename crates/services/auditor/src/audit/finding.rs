@@ -4,42 +4,28 @@ use batzen_crypto::base32;
 use batzen_store::TableDef;
 use serde::Serialize;
 
-/// The part of the audit that a rule belongs to. Five of them are the protocol's; the rest of its six is split off
-/// where our tables allow more.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Check {
-    /// Outgoing transfers are the sums of their deposits.
-    Aggregation,
-    /// Coins are genuine, their owners authorised everything, and no denomination redeemed more than it issued.
-    Coins,
-    /// Deposits that merchants proved are on the books.
-    Deposits,
-    /// Purses add up and are decided in time.
-    Purses,
-    /// Balances of reserves follow from their credits and debits.
-    Reserves,
-    /// The bank's records agree with the exchange's.
-    Wire,
-    /// The master key signed all keys, fees and accounts.
-    Keys,
-    /// Rows seen before have not been changed or removed, and the balance sheet adds up.
-    Books,
-}
-
-impl Check {
-    #[must_use]
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Aggregation => "aggregation",
-            Self::Coins => "coins",
-            Self::Deposits => "deposits",
-            Self::Purses => "purses",
-            Self::Reserves => "reserves",
-            Self::Wire => "wire",
-            Self::Keys => "keys",
-            Self::Books => "books",
-        }
+batzen_protocol::enumeration! {
+    /// The part of the audit that a rule belongs to. Five of them are the protocol's; the rest of its six is split off
+    /// where our tables allow more.
+    #[derive(Serialize)]
+    #[serde(rename_all = "kebab-case")]
+    pub enum Check {
+        /// Outgoing transfers are the sums of their deposits.
+        Aggregation => "aggregation",
+        /// Coins are genuine, their owners authorised everything, and no denomination redeemed more than it issued.
+        Coins => "coins",
+        /// Deposits that merchants proved are on the books.
+        Deposits => "deposits",
+        /// Purses add up and are decided in time.
+        Purses => "purses",
+        /// Balances of reserves follow from their credits and debits.
+        Reserves => "reserves",
+        /// The bank's records agree with the exchange's.
+        Wire => "wire",
+        /// The master key signed all keys, fees and accounts.
+        Keys => "keys",
+        /// Rows seen before have not been changed or removed, and the balance sheet adds up.
+        Books => "books",
     }
 }
 
@@ -576,7 +562,6 @@ impl Finding {
     }
 
     /// From the exchange's point of view: 1 gains, −1 loses, 0 neither (auditor chapter 1.5).
-    #[must_use]
     pub(crate) const fn profitable(&self) -> i8 {
         let profit = self.rule.info().profit;
         if self.exchange > self.auditor { profit } else { -profit }

@@ -67,7 +67,6 @@ pub struct Sheet {
 
 impl Sheet {
     /// The exchange's liability: everything but its own income.
-    #[must_use]
     pub(crate) fn liability(&self) -> Net {
         let owed = [
             self.reserves,
@@ -88,7 +87,6 @@ impl Sheet {
     }
 
     /// The balance that the bank should hold for the exchange.
-    #[must_use]
     pub(crate) fn expected_balance(&self) -> Net {
         Net { units: self.wired_in.units - self.wired_out.units, ..self.wired_in }
     }

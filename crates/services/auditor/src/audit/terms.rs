@@ -3,20 +3,14 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::ControlFlow;
 
-use batzen_crypto::{
-    Cipher, CsPublicKey, CsVerifyingKey, DenomKey, DenomPublicKey, EddsaPublicKey, EddsaSignature, HashCode,
-    RsaPublicKey,
-};
+use batzen_crypto::{DenomPublicKey, EddsaPublicKey, EddsaSignature, HashCode};
 use batzen_protocol::canonical::manifests_hash;
-use batzen_protocol::hash_text;
 use batzen_protocol::payto::h_payto;
 use batzen_protocol::signatures::{
-    AuditorExchangeKeys, MasterDenominationKeyRevoked, MasterDenominationKeyValidity, MasterDrainProfit,
-    MasterExtension, MasterGlobalFees, MasterSigningKeyRevoked, MasterSigningKeyValidity, MasterWireDetails,
-    MasterWireFees, SignedMessage,
+    MasterDenominationKeyRevoked, MasterExtension, MasterSigningKeyRevoked, MasterWireDetails, SignedMessage,
 };
 use batzen_protocol::{Currency, Timestamp};
-use batzen_store::{Found, FrozenRows, RawRecord, Record, Result, RowVersion, Store, Table, TableDef};
+use batzen_store::{Found, FrozenRows, RawRecord, Record, Result, RowVersion, Store, Table, TableDef, go_on};
 use batzen_tables::exchange::{
     AuditorDenoms, DenomRow, DenomSerial, Denominations, Drains, Extensions, GlobalFeeRow, GlobalFees,
     PaytoHash, Revocations, SigningKeys, WireAccounts, WireFeeRow, WireFees, WireTargets,
@@ -159,7 +153,6 @@ pub(crate) fn wire_method(payto_uri: &str) -> Option<String> {
 }
 
 impl Terms {
-    #[must_use]
     pub(crate) fn denom(&self, serial: DenomSerial) -> Option<&Denom> {
         self.denoms.get(&serial.0)
     }
@@ -170,13 +163,11 @@ impl Terms {
     }
 
     /// The payto URI of an account.
-    #[must_use]
     pub(crate) fn account(&self, h_payto: &PaytoHash) -> Option<&str> {
         self.accounts.get(h_payto).map(String::as_str)
     }
 
     /// The wire fees of an account's method at this time.
-    #[must_use]
     pub(crate) fn wire_fee(&self, payto_uri: &str, time: Timestamp) -> Option<&WireFeeRow> {
         let periods = self.wire_fees.get(&wire_method(payto_uri)?)?;
         periods.range(..=time).next_back().map(|(_, row)| row).filter(|row| time < row.end)
@@ -188,13 +179,11 @@ impl Terms {
     }
 
     /// The global fees at this time.
-    #[must_use]
     pub(crate) fn global_fee(&self, time: Timestamp) -> Option<&GlobalFeeRow> {
         self.global_fees.range(..=time).next_back().map(|(_, row)| row).filter(|row| time < row.end)
     }
 
     /// Findings from reading them.
-    #[must_use]
     pub(crate) fn findings(&self) -> &[Finding] {
         &self.findings
     }
@@ -216,31 +205,9 @@ impl Terms {
 
     pub(crate) fn add_denomination(&mut self, subject: &Subject, found: Found<Denominations>) {
         let (name, row) = (name_of(&found), found.row);
-        let currency = subject.currency;
-        let message = MasterDenominationKeyValidity {
-            master_pub: subject.master_pub,
-            start: row.start,
-            expire_withdraw: row.expire_withdraw,
-            expire_deposit: row.expire_deposit,
-            expire_legal: row.expire_legal,
-            value: row.value.of(currency),
-            fee_withdraw: row.fee_withdraw.of(currency),
-            fee_deposit: row.fee_deposit.of(currency),
-            fee_refresh: row.fee_refresh.of(currency),
-            fee_refund: row.fee_refund.of(currency),
-            h_denom_pub: row.h_denom_pub,
-        };
+        let message = row.validity(subject.master_pub, subject.currency);
         self.check(subject, Rule::DenominationSignature, name.clone(), &message, &row.master_sig);
-        let key = match row.cipher {
-            Cipher::Rsa => RsaPublicKey::decode_own(&row.public_key).ok().map(DenomKey::Rsa),
-            Cipher::Cs => CsPublicKey::try_from(row.public_key.as_slice())
-                .ok()
-                .and_then(|bytes| CsVerifyingKey::new(&bytes).ok())
-                .map(DenomKey::Cs),
-        };
-        let public = key
-            .map(|key| DenomPublicKey { age_mask: row.age_mask, key })
-            .filter(|public| public.h_denom_pub() == row.h_denom_pub);
+        let public = row.public().filter(|public| public.h_denom_pub() == row.h_denom_pub);
         let is_first = self.denom_hashes.insert(row.h_denom_pub);
         if public.is_none() || !is_first {
             let finding = Finding::new(Rule::DenominationKey, name).about(row.h_denom_pub.as_bytes());
@@ -267,8 +234,7 @@ impl Terms {
 
     pub(crate) fn add_signing_key(&mut self, subject: &Subject, found: &Found<SigningKeys>) {
         let (row, signkey_pub) = (&found.row, found.key.exchange_pub);
-        let message =
-            MasterSigningKeyValidity { start: row.start, expire: row.expire, end: row.end, signkey_pub };
+        let message = row.validity(signkey_pub);
         self.check(subject, Rule::SigningKeySignature, name_of(found), &message, &row.master_sig);
         if let Some(revoked) = &row.revoked {
             let message = MasterSigningKeyRevoked { signkey_pub };
@@ -288,13 +254,7 @@ impl Terms {
     /// Adds a period of wire fees.
     pub(crate) fn add_wire_fee(&mut self, subject: &Subject, found: Found<WireFees>) {
         let (name, key, row) = (name_of(&found), found.key, found.row);
-        let message = MasterWireFees {
-            h_wire_method: hash_text(&key.method),
-            start_date: key.start,
-            end_date: row.end,
-            wire_fee: row.wire_fee.of(subject.currency),
-            closing_fee: row.closing_fee.of(subject.currency),
-        };
+        let message = row.message(&key, subject.currency);
         self.check(subject, Rule::WireFeeSignature, name.clone(), &message, &row.master_sig);
         let periods = self.wire_fees.entry(key.method.to_ascii_lowercase()).or_default();
         let mut others = periods.range(..row.end).filter(|(start, _)| **start != key.start);
@@ -308,16 +268,7 @@ impl Terms {
     /// Adds a period of global fees.
     pub(crate) fn add_global_fee(&mut self, subject: &Subject, found: Found<GlobalFees>) {
         let (name, start, row) = (name_of(&found), found.key.start, found.row);
-        let message = MasterGlobalFees {
-            start_date: start,
-            end_date: row.end,
-            purse_timeout: row.purse_timeout,
-            history_expiration: row.history_expiration,
-            history_fee: row.history_fee.of(subject.currency),
-            account_fee: row.account_fee.of(subject.currency),
-            purse_fee: row.purse_fee.of(subject.currency),
-            purse_account_limit: row.purse_account_limit,
-        };
+        let message = row.message(start, subject.currency);
         self.check(subject, Rule::GlobalFeeSignature, name, &message, &row.master_sig);
         self.global_fees.insert(start, row);
     }
@@ -337,21 +288,7 @@ impl Terms {
             return;
         }
         let valid = self.denom(found.key.serial).is_some_and(|denom| {
-            let (row, currency) = (&denom.row, subject.currency);
-            let message = AuditorExchangeKeys {
-                h_auditor_url: hash_text(url),
-                master_pub: subject.master_pub,
-                start: row.start,
-                expire_withdraw: row.expire_withdraw,
-                expire_deposit: row.expire_deposit,
-                expire_legal: row.expire_legal,
-                value: row.value.of(currency),
-                fee_withdraw: row.fee_withdraw.of(currency),
-                fee_deposit: row.fee_deposit.of(currency),
-                fee_refresh: row.fee_refresh.of(currency),
-                fee_refund: row.fee_refund.of(currency),
-                h_denom_pub: row.h_denom_pub,
-            };
+            let message = denom.row.validity(subject.master_pub, subject.currency).approved_by(url);
             message.verify(auditor_pub, &found.row.auditor_sig)
         });
         if !valid {
@@ -374,13 +311,7 @@ impl Terms {
     /// Adds an order to pay out profit.
     pub(crate) fn add_drain(&mut self, subject: &Subject, found: &Found<Drains>) {
         let row = &found.row;
-        let message = MasterDrainProfit {
-            wtid: found.key.wtid,
-            date: row.date,
-            amount: row.amount.of(subject.currency),
-            h_section: hash_text(&row.account_section),
-            h_payto: h_payto(&row.payto_uri),
-        };
+        let message = row.message(found.key.wtid, subject.currency);
         if !message.verify(&subject.master_pub, &row.master_sig) {
             let finding = Finding::new(Rule::DrainSignature, name_of(found));
             self.findings.push(finding.risking(row.amount.units()));
@@ -391,16 +322,7 @@ impl Terms {
 /// Calls `visit` for each row of a snapshot's table.
 fn each<T: Table>(frozen: &dyn FrozenRows, mut visit: impl FnMut(Found<T>)) -> Result<()> {
     let mut outcome = Ok(());
-    frozen.scan(T::DEF, &mut |record| match Found::<T>::decode(record) {
-        Ok(found) => {
-            visit(found);
-            ControlFlow::Continue(())
-        }
-        Err(error) => {
-            outcome = Err(error);
-            ControlFlow::Break(())
-        }
-    })?;
+    frozen.scan(T::DEF, &mut |record| go_on(Found::<T>::decode(record).map(&mut visit), &mut outcome))?;
     outcome
 }
 

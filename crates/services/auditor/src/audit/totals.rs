@@ -78,7 +78,6 @@ impl Totals {
 
     /// All sums that belong to no denomination, in the order of this form; then three figures for each archive: its
     /// number, and what its parts differ by in rows and bytes.
-    #[must_use]
     pub(crate) fn figures(&self) -> Vec<i128> {
         let mut figures: Vec<i128> = self.clone().slots().into_iter().map(|sum| *sum).collect();
         let mut archives: Vec<_> = self.tally.archives.iter().collect();
@@ -89,7 +88,6 @@ impl Totals {
     }
 
     /// The sums of a denomination's rows.
-    #[must_use]
     pub(crate) fn denom(&self, serial: DenomSerial) -> DenomTally {
         self.tally.denoms.get(&serial.0).copied().unwrap_or_default()
     }

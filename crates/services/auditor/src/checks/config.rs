@@ -87,24 +87,13 @@ impl CheckConfig {
         for (section, name) in ini.sections_with(&[ACCOUNT_PREFIX]) {
             let credentials = format!("{CREDENTIALS_PREFIX}{name}");
             let Some(gateway_url) = ini.get::<String>(&credentials, "WIRE_GATEWAY_URL")? else { continue };
-            let is_basic = ini
-                .choice(&credentials, "WIRE_GATEWAY_AUTH_METHOD", &[("none", false), ("basic", true)])?
-                .unwrap_or(false);
-            let auth = if is_basic {
-                GatewayAuth::Basic {
-                    username: ini.string(&credentials, "USERNAME")?,
-                    password: ini.string(&credentials, "PASSWORD")?,
-                }
-            } else {
-                GatewayAuth::None
-            };
             accounts.push(Account {
                 section: section.to_owned(),
                 payto_uri: ini.string(section, "PAYTO_URI")?,
                 credits: ini.get_or(section, "ENABLE_CREDIT", true)?,
                 debits: ini.get_or(section, "ENABLE_DEBIT", true)?,
                 gateway_url,
-                auth,
+                auth: GatewayAuth::read(ini, &credentials)?,
             });
         }
         let tiny: Option<Amount> = ini.get("auditor", "TINY_AMOUNT")?;

@@ -62,20 +62,17 @@ impl From<&Report> for Forms {
 
 impl Report {
     /// For people at a terminal.
-    #[must_use]
     pub(crate) fn text(&self) -> String {
         super::text::text(&self.outcome, &self.context)
     }
 
     /// One page with everything that a controller asks for first: is it right, what is owed, is the money there, which
     /// denominations, what was found. `live` is markup that comes after the verdict.
-    #[must_use]
     pub(crate) fn html(&self, live: Option<&str>) -> String {
         super::page::html(self, live)
     }
 
     /// All findings and notices as comma-separated values.
-    #[must_use]
     pub(crate) fn csv(&self) -> String {
         super::page::csv(&self.outcome, &self.context)
     }
@@ -137,7 +134,6 @@ impl Report {
     }
 
     /// For programs.
-    #[must_use]
     pub(crate) fn json(&self) -> Value {
         let mut value = summary(&self.outcome, &self.context);
         value["exchange"] = json!(self.exchange_url);

@@ -2,12 +2,11 @@
 //! worker but the definition of a leaf.
 
 use std::collections::{BTreeMap, HashMap};
-use std::ops::ControlFlow;
 
 use batzen_crypto::{EddsaPublicKey, HashCode, ShortHash};
 use batzen_protocol::Timestamp;
 use batzen_protocol::liabilities::{Kind, leaf};
-use batzen_store::{Found, FrozenRows, Store, StoreError, Table};
+use batzen_store::{Found, FrozenRows, Store, StoreError, Table, go_on};
 use batzen_tables::exchange::{
     Coins, DenomRow, DenomSerial, Denominations, Deposits, Melts, PurseDeposits, RecoupRefreshes, Recoups,
     Refunds, ReserveOpenDeposits, Reveals, Withdrawals,
@@ -47,15 +46,8 @@ impl Reader {
     fn all<T: Table>(&self) -> Result<Vec<Found<T>>, StoreError> {
         let mut found = Vec::new();
         let mut failed = Ok(());
-        self.rows.scan(T::DEF, &mut |record| match Found::<T>::decode(record) {
-            Ok(row) => {
-                found.push(row);
-                ControlFlow::Continue(())
-            }
-            Err(error) => {
-                failed = Err(error);
-                ControlFlow::Break(())
-            }
+        self.rows.scan(T::DEF, &mut |record| {
+            go_on(Found::<T>::decode(record).map(|row| found.push(row)), &mut failed)
         })?;
         failed.map(|()| found)
     }

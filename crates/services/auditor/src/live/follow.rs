@@ -79,7 +79,6 @@ pub struct Status {
 
 impl Status {
     /// When the copy was complete for the last time, as far as this process knows.
-    #[must_use]
     pub(crate) fn complete(&self) -> Timestamp {
         Timestamp::from_micros(self.complete.load(Ordering::Acquire))
     }

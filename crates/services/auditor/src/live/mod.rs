@@ -299,7 +299,6 @@ impl Live {
     }
 
     /// Returns whether changes have led to findings since the last comparison.
-    #[must_use]
     pub(crate) fn has_new_findings(&self) -> bool {
         self.has_new_findings
     }

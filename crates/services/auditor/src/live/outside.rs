@@ -13,7 +13,7 @@ use crate::audit::{
     Rule, Settled,
 };
 use batzen_crypto::Wtid;
-use batzen_store::{ChangeSet, DecodeError, Record, Result, Store, StoreError, Table, TableDef};
+use batzen_store::{ChangeSet, DecodeError, Record, Result, Store, StoreError, Table, TableDef, go_on};
 use batzen_tables::auditor::results::{
     AuditBankAccountKey, AuditBankAccountRow, AuditBankAccounts, AuditBankCreditRow, AuditBankCredits,
     AuditBankDebitRow, AuditBankDebits, AuditBankKey, AuditClosingKey, AuditClosings,
@@ -222,23 +222,18 @@ pub(super) fn reset(store: &Store) -> Result<()> {
     for table in [ReservesIn::DEF, WireOut::DEF, Closings::DEF, Drains::DEF, Prepared::DEF] {
         let mut opened = Opened::default();
         let mut outcome = Ok(());
-        store.backend().scan(table, &mut |record| match Side::of(table, &record.key, &record.row) {
-            Ok(side) => {
-                match side {
-                    Some(Side::Credit { place, .. }) => {
-                        opened.credits.insert(place);
-                    }
-                    Some(Side::Transfer { wtid, .. }) => {
-                        opened.transfers.insert(wtid);
-                    }
-                    None => {}
+        store.backend().scan(table, &mut |record| {
+            let side = Side::of(table, &record.key, &record.row);
+            let noted = side.map(|side| match side {
+                Some(Side::Credit { place, .. }) => {
+                    opened.credits.insert(place);
                 }
-                ControlFlow::Continue(())
-            }
-            Err(error) => {
-                outcome = Err(error);
-                ControlFlow::Break(())
-            }
+                Some(Side::Transfer { wtid, .. }) => {
+                    opened.transfers.insert(wtid);
+                }
+                None => {}
+            });
+            go_on(noted, &mut outcome)
         })?;
         outcome?;
         let Opened { credits, transfers } = opened;

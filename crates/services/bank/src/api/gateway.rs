@@ -10,7 +10,7 @@ use batzen_http::{ErrorCode, Request, Response};
 use batzen_protocol::api::bank::{AddIncomingRequest, TransactionResponse, TransferRequest};
 use batzen_protocol::limits;
 use batzen_protocol::{Amount, Currency, Timestamp};
-use batzen_service::{Answer, Poll, Reach, endpoint, poll_deadline};
+use batzen_service::{Answer, Checked, Poll, Reach, endpoint, poll_deadline};
 use batzen_store::{Found, Store, StoreError};
 use batzen_tables::bank::{AccountKey, BankExchanges, BankTransactions, TransactionRow};
 use serde::{Deserialize, Serialize};
@@ -52,7 +52,7 @@ async fn outgoing(bank: &Arc<Service>, request: &mut Request) -> Answer {
 
 impl Service {
     /// The account of a payto URI: 400, code 24 if it has none; 404, code 5106 if it belongs to another bank.
-    pub(super) fn payto_account(&self, uri: &str) -> Result<String, Response> {
+    pub(super) fn payto_account(&self, uri: &str) -> Checked<String> {
         self.addresses.account(uri).map(Cow::into_owned).map_err(|no_account| match no_account {
             NoAccount::Malformed => Response::error(ErrorCode::GENERIC_PAYTO_URI_MALFORMED, uri),
             NoAccount::OtherBank => self.other_bank(),
@@ -69,7 +69,7 @@ impl Service {
 
     /// Remembers that an account is an exchange's, once its owner waits for credits or follows them: from then on it takes
     /// no money that its history would not show. (Whoever just looks into an empty history may be anybody.)
-    async fn mark_exchange(self: &Arc<Self>, name: &str) -> Result<(), Response> {
+    async fn mark_exchange(self: &Arc<Self>, name: &str) -> Checked<()> {
         if self.settings.config.exchange_accounts.is_some() {
             return Ok(());
         }
@@ -188,7 +188,7 @@ struct TransferBody<'a> {
 }
 
 impl<'a> TransferBody<'a> {
-    fn read(request: &'a Request) -> Result<Self, Response> {
+    fn read(request: &'a Request) -> Checked<Self> {
         let text: &[u8] = &request.body;
         // serde would also accept an array of members, which the protocol does not allow.
         if text.first() == Some(&b'{')
@@ -204,7 +204,7 @@ impl<'a> TransferBody<'a> {
 }
 
 /// The account named in a base URL.
-fn gateway_account(name: &str) -> Result<String, Response> {
+fn gateway_account(name: &str) -> Checked<String> {
     if names::is_account_name(name) { Ok(name.to_owned()) } else { Err(unknown_account(name)) }
 }
 

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use batzen_crypto::ShortHash;
 use batzen_crypto::hash::sha512_parts;
 use batzen_http::{ClientKey, ErrorCode, Head, Response};
-use batzen_service::TooMany;
+use batzen_service::{Checked, TooMany};
 use subtle::ConstantTimeEq;
 use tokio::sync::{OnceCell, Semaphore};
 
@@ -58,7 +58,7 @@ impl Hashers {
     }
 
     /// Runs work on one of the threads: 503 if the queue is full.
-    async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Result<T, Response> {
+    async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> Checked<T> {
         let Ok(_place) = self.queue.try_acquire() else {
             return Err(FAILURES.try_later("too many passwords to check now"));
         };
@@ -194,23 +194,14 @@ fn too_many(wait: TooMany) -> Response {
 
 impl Service {
     /// The hash of a new password.
-    pub(super) async fn hash_password(
-        &self,
-        account: String,
-        password: String,
-    ) -> Result<ShortHash, Response> {
+    pub(super) async fn hash_password(&self, account: String, password: String) -> Checked<ShortHash> {
         let (salt, cost) = (self.logins.salt, self.logins.cost);
         self.logins.registrars.run(move || password::hash(cost, &salt, &account, &password)).await
     }
 
     /// Checks an account's password, for all kinds of log-in: 403, code 5105 if it is wrong or the account
     /// does not exist; 429 after too many wrong ones; 503 if too many checks are waiting.
-    pub(super) async fn check_password(
-        &self,
-        head: &Head,
-        account: &str,
-        password: &str,
-    ) -> Result<(), Response> {
+    pub(super) async fn check_password(&self, head: &Head, account: &str, password: &str) -> Checked<()> {
         let wrong = || Response::error(ErrorCode::BANK_LOGIN_FAILED, "");
         if password.len() > PASSWORD_BYTES_MAX || !crate::names::is_account_name(account) {
             return Err(wrong());
@@ -232,7 +223,7 @@ impl Service {
         pair: &(String, ClientKey),
         password: &str,
         digest: Digest,
-    ) -> Result<bool, Response> {
+    ) -> Checked<bool> {
         let account = pair.0.as_str();
         let logins = &self.logins;
         let now = Instant::now();
@@ -240,7 +231,7 @@ impl Service {
             return Ok(true);
         }
         let attempt = self.monitor.guesses().begin(head, account).map_err(too_many)?;
-        let verified: Result<_, Response> = async {
+        let verified: Checked<_> = async {
             let stored = self.find_account(account).await?.and_then(|row| row.password_hash);
             let (name, password) = (account.to_owned(), password.to_owned());
             let (salt, cost) = (logins.salt, logins.cost);

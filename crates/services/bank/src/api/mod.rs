@@ -18,7 +18,7 @@ use batzen_metrics::Page;
 use batzen_protocol::api::bank::{self as api, BANK_PROTOCOL_VERSION};
 use batzen_protocol::api::{field_error, parse_body};
 use batzen_protocol::{Amount, Money};
-use batzen_service::{Api, App, Failures, Monitor, Reach, Readiness, StaticPage};
+use batzen_service::{Api, App, Checked, Failures, Monitor, Reach, Readiness, StaticPage};
 use batzen_store::{Store, StoreError};
 use batzen_tables::bank::{
     AccountKey, AccountRow, BankAccounts, BankWithdrawals, WithdrawalKey, WithdrawalRow,
@@ -208,7 +208,7 @@ impl Service {
     }
 
     /// A body's amount, in the bank's currency: 400, code 22 for another currency.
-    fn money<T: DeserializeOwned>(&self, field: &str, amount: &Amount) -> Result<Money, Response> {
+    fn money<T: DeserializeOwned>(&self, field: &str, amount: &Amount) -> Checked<Money> {
         amount.money_in(self.settings.config.currency).map_err(|_| wrong_member::<T>(field))
     }
 
@@ -224,10 +224,7 @@ impl Service {
 
     /// Executes a command and wakes the polls that wait for its effect, even if the client disconnects
     /// meanwhile.
-    async fn execute<C: TypedCommand>(
-        self: &Arc<Self>,
-        command: C,
-    ) -> Result<Result<C::Answer, Refusal>, Response> {
+    async fn execute<C: TypedCommand>(self: &Arc<Self>, command: C) -> Checked<Result<C::Answer, Refusal>> {
         let (service, command) = (Arc::clone(self), command.into());
         let verdict = RunToEnd::new(async move {
             // Commands that involve the ledger wake their polls themselves.
@@ -259,11 +256,11 @@ impl Service {
     async fn read<T: Send + 'static>(
         &self,
         read: impl FnOnce(&Store) -> Result<T, StoreError> + Send + 'static,
-    ) -> Result<T, Response> {
+    ) -> Checked<T> {
         batzen_service::read_aside(&self.store, read).await.map_err(|error| FAILURES.store(&error))
     }
 
-    async fn find_account(&self, name: &str) -> Result<Option<AccountRow>, Response> {
+    async fn find_account(&self, name: &str) -> Checked<Option<AccountRow>> {
         if !names::is_account_name(name) {
             return Ok(None);
         }
@@ -272,13 +269,13 @@ impl Service {
     }
 
     /// Requires an account: 404, code 5106 if it does not exist.
-    async fn account(&self, name: &str) -> Result<AccountRow, Response> {
+    async fn account(&self, name: &str) -> Checked<AccountRow> {
         self.find_account(name).await?.ok_or_else(|| unknown_account(name))
     }
 
     /// An account's balances in the ledger: credits and debits in units, without headroom, and the reserved
     /// amount.
-    async fn balances(&self, account: &AccountRow) -> Result<AccountTotals, Response> {
+    async fn balances(&self, account: &AccountRow) -> Checked<AccountTotals> {
         let lookup = || self.ledger.lookup_accounts(vec![account.ledger_id]);
         let found = match account.is_opened {
             true => tokio::time::timeout(READ_MAX, answered(lookup))
@@ -290,7 +287,7 @@ impl Service {
     }
 
     /// Requires a withdrawal operation: 404, code 5107 if it does not exist.
-    async fn operation(&self, text: &str) -> Result<([u8; 32], WithdrawalRow), Response> {
+    async fn operation(&self, text: &str) -> Checked<([u8; 32], WithdrawalRow)> {
         let unknown = || Response::error(ErrorCode::BANK_TRANSACTION_NOT_FOUND, text);
         let wopid = batzen_crypto::base32::decode_array::<32>(text).map_err(|_| unknown())?;
         let get = move |store: &Store| store.get::<BankWithdrawals>(&WithdrawalKey { wopid });
@@ -299,7 +296,7 @@ impl Service {
     }
 
     /// Checks name and password of a request for an account, if this bank checks passwords.
-    async fn authorize(&self, head: &Head, account: &str) -> Result<(), Response> {
+    async fn authorize(&self, head: &Head, account: &str) -> Checked<()> {
         if !self.settings.config.check_passwords {
             return head.require_own_name();
         }
@@ -367,7 +364,7 @@ fn refused(refusal: &Refusal, detail: &str) -> Response {
 }
 
 /// The body of a request: 400, code 22 if it is not JSON, or a member is missing or malformed.
-fn body<T: DeserializeOwned>(request: &Request) -> Result<T, Response> {
+fn body<T: DeserializeOwned>(request: &Request) -> Checked<T> {
     parse_body(&request.body).map_err(|error| {
         let detail = if error.field.is_none() { error.message.clone() } else { String::new() };
         let answer = error.to_error_body();

@@ -25,7 +25,7 @@ use std::collections::BTreeSet;
 
 use batzen_crypto::EddsaPublicKey;
 use batzen_engine::{Command as _, Plan, Rules, WorkingSet};
-use batzen_protocol::{ErrorCode, Money, Timestamp};
+use batzen_protocol::{Money, Timestamp};
 use batzen_tables::bank::{
     AccountKey, BankAccounts, BankExchanges, BankIntents, BankStateRow, BankTransactions, IntentRow,
     TransactionKey, TransactionRow, WithdrawalRow,
@@ -186,89 +186,51 @@ impl Selection {
     }
 }
 
-/// Why a command was refused.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
-    /// The store holds a bank of another currency.
-    #[error("the store holds a bank of currency {0}")]
-    OtherCurrency(String),
-    /// The account does not exist.
-    #[error("no account {0}")]
-    UnknownAccount(String),
-    /// The withdrawal operation does not exist, or belongs to another customer.
-    #[error("no such withdrawal operation")]
-    UnknownWithdrawal,
-    /// The account has another password, or must not be registered again.
-    #[error("the account is registered already")]
-    RegisterConflict,
-    /// The account is an exchange's, and the subject has no reserve key.
-    #[error("the account of an exchange takes only transfers with a reserve key")]
-    ExchangeAccount,
-    /// Both sides are the same account.
-    #[error("both sides are the same account")]
-    SameAccount,
-    /// The account would be overdrawn beyond its limit.
-    #[error("the account would be overdrawn beyond its limit")]
-    UnallowedDebit,
-    /// A balance would exceed the range of amounts.
-    #[error("balance overflow")]
-    TooBig,
-    /// The request uid names another transfer.
-    #[error("the request uid was used for another transfer")]
-    RequestUidReused,
-    /// The operation has another selection.
-    #[error("another reserve or exchange is selected already")]
-    SelectionConflict,
-    /// A transfer with this reserve key exists.
-    #[error("the reserve key was the subject of a transfer before")]
-    DuplicateReservePub,
-    /// The wallet has not selected a reserve yet.
-    #[error("no reserve is selected yet")]
-    SelectionRequired,
-    /// The operation is confirmed and cannot be aborted.
-    #[error("the operation is confirmed already")]
-    AbortAfterConfirm,
-    /// The operation is aborted and cannot be confirmed.
-    #[error("the operation is aborted")]
-    ConfirmAfterAbort,
-    /// The wallet selected between the read and the batch: read it again.
-    #[error("the selection changed since it was looked up")]
-    Unresolved,
-    /// It depends on an intent that the ledger has not answered yet: wait for that, then ask again.
-    #[error("it depends on a transfer that is still pending")]
-    InFlight {
-        /// The intent.
-        key: TransactionKey,
-        /// The command.
-        command: Box<Command>,
-    },
-    /// The reservation has expired. Ask again to reserve the money again.
-    #[error("the reservation has expired")]
-    ReservationExpired,
-}
-
-impl Refusal {
-    /// The error code of the response.
-    pub fn code(&self) -> ErrorCode {
-        match self {
-            Self::OtherCurrency(_) => ErrorCode::GENERIC_CURRENCY_MISMATCH,
-            Self::UnknownAccount(_) => ErrorCode::BANK_UNKNOWN_ACCOUNT,
-            Self::UnknownWithdrawal => ErrorCode::BANK_TRANSACTION_NOT_FOUND,
-            Self::RegisterConflict => ErrorCode::BANK_REGISTER_CONFLICT,
-            Self::ExchangeAccount => ErrorCode::BANK_ACCOUNT_IS_EXCHANGE,
-            Self::SameAccount => ErrorCode::BANK_SAME_ACCOUNT,
-            Self::UnallowedDebit => ErrorCode::BANK_UNALLOWED_DEBIT,
-            Self::TooBig => ErrorCode::BANK_NUMBER_TOO_BIG,
-            Self::RequestUidReused => ErrorCode::BANK_TRANSFER_REQUEST_UID_REUSED,
-            Self::SelectionConflict => ErrorCode::BANK_WITHDRAWAL_OPERATION_RESERVE_SELECTION_CONFLICT,
-            Self::DuplicateReservePub => ErrorCode::BANK_DUPLICATE_RESERVE_PUB_SUBJECT,
-            Self::SelectionRequired => ErrorCode::BANK_POST_WITHDRAWAL_OPERATION_REQUIRED,
-            Self::AbortAfterConfirm => ErrorCode::BANK_ABORT_CONFIRM_CONFLICT,
-            Self::ConfirmAfterAbort => ErrorCode::BANK_CONFIRM_ABORT_CONFLICT,
-            Self::Unresolved | Self::InFlight { .. } | Self::ReservationExpired => {
-                ErrorCode::BANK_SOFT_EXCEPTION
-            }
-        }
+batzen_protocol::refusals! {
+    /// Why a command was refused.
+    pub enum Refusal {
+        /// The store holds a bank of another currency.
+        OtherCurrency(String) = "the store holds a bank of currency {0}", GENERIC_CURRENCY_MISMATCH;
+        /// The account does not exist.
+        UnknownAccount(String) = "no account {0}", BANK_UNKNOWN_ACCOUNT;
+        /// The withdrawal operation does not exist, or belongs to another customer.
+        UnknownWithdrawal = "no such withdrawal operation", BANK_TRANSACTION_NOT_FOUND;
+        /// The account has another password, or must not be registered again.
+        RegisterConflict = "the account is registered already", BANK_REGISTER_CONFLICT;
+        /// The account is an exchange's, and the subject has no reserve key.
+        ExchangeAccount = "the account of an exchange takes only transfers with a reserve key",
+            BANK_ACCOUNT_IS_EXCHANGE;
+        /// Both sides are the same account.
+        SameAccount = "both sides are the same account", BANK_SAME_ACCOUNT;
+        /// The account would be overdrawn beyond its limit.
+        UnallowedDebit = "the account would be overdrawn beyond its limit", BANK_UNALLOWED_DEBIT;
+        /// A balance would exceed the range of amounts.
+        TooBig = "balance overflow", BANK_NUMBER_TOO_BIG;
+        /// The request uid names another transfer.
+        RequestUidReused = "the request uid was used for another transfer", BANK_TRANSFER_REQUEST_UID_REUSED;
+        /// The operation has another selection.
+        SelectionConflict = "another reserve or exchange is selected already",
+            BANK_WITHDRAWAL_OPERATION_RESERVE_SELECTION_CONFLICT;
+        /// A transfer with this reserve key exists.
+        DuplicateReservePub = "the reserve key was the subject of a transfer before",
+            BANK_DUPLICATE_RESERVE_PUB_SUBJECT;
+        /// The wallet has not selected a reserve yet.
+        SelectionRequired = "no reserve is selected yet", BANK_POST_WITHDRAWAL_OPERATION_REQUIRED;
+        /// The operation is confirmed and cannot be aborted.
+        AbortAfterConfirm = "the operation is confirmed already", BANK_ABORT_CONFIRM_CONFLICT;
+        /// The operation is aborted and cannot be confirmed.
+        ConfirmAfterAbort = "the operation is aborted", BANK_CONFIRM_ABORT_CONFLICT;
+        /// The wallet selected between the read and the batch: read it again.
+        Unresolved = "the selection changed since it was looked up", BANK_SOFT_EXCEPTION;
+        /// It depends on an intent that the ledger has not answered yet: wait for that, then ask again.
+        InFlight {
+            /// The intent.
+            key: TransactionKey,
+            /// The command.
+            command: Box<Command>,
+        } = "it depends on a transfer that is still pending", BANK_SOFT_EXCEPTION;
+        /// The reservation has expired. Ask again to reserve the money again.
+        ReservationExpired = "the reservation has expired", BANK_SOFT_EXCEPTION;
     }
 }
 

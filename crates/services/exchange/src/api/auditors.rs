@@ -2,10 +2,9 @@
 
 use batzen_crypto::{EddsaPublicKey, HashCode};
 use batzen_http::{Request, Response};
+use batzen_protocol::ErrorCode;
 use batzen_protocol::api::exchange::AuditorSignatureRequest;
 use batzen_protocol::limits::SMALL_BODY_BYTES_MAX;
-use batzen_protocol::signatures::AuditorExchangeKeys;
-use batzen_protocol::{ErrorCode, hash_text};
 
 use super::check::Checked;
 use super::signing::is_signed;
@@ -37,20 +36,7 @@ async fn approve(app: &Exchange, request: &Request) -> Checked<Response> {
         Some(auditor) => auditor,
     };
     let terms = denom.validity(app.core.master_public_key, app.core.config.currency);
-    let message = AuditorExchangeKeys {
-        h_auditor_url: hash_text(&auditor.url),
-        master_pub: terms.master_pub,
-        start: terms.start,
-        expire_withdraw: terms.expire_withdraw,
-        expire_deposit: terms.expire_deposit,
-        expire_legal: terms.expire_legal,
-        value: terms.value,
-        fee_withdraw: terms.fee_withdraw,
-        fee_deposit: terms.fee_deposit,
-        fee_refresh: terms.fee_refresh,
-        fee_refund: terms.fee_refund,
-        h_denom_pub,
-    };
+    let message = terms.approved_by(&auditor.url);
     let invalid = || error(ErrorCode::EXCHANGE_AUDITORS_AUDITOR_SIGNATURE_INVALID, "");
     if !is_signed(app, auditor_pub, &message, auditor_sig).await? {
         return Err(invalid());

@@ -2,9 +2,9 @@
 //! coins.
 
 use batzen_crypto::{Cipher, DenomPublicKey, DenomSignature, EddsaPublicKey, HashCode, ShortHash};
-use batzen_http::Response;
 use batzen_protocol::payto::PaytoUri;
 use batzen_protocol::{ErrorCode, Timestamp};
+pub(super) use batzen_service::Checked;
 use batzen_tables::exchange::DenomSerial;
 
 use super::error;
@@ -12,9 +12,6 @@ use super::response::{self, DenomOperation};
 use crate::app::Exchange;
 use crate::crypto::Check;
 use crate::keys::{Denom, KeyState};
-
-/// The result of a step that may end the request with an answer.
-pub(super) type Checked<T> = Result<T, Response>;
 
 /// The account that a merchant wants to be paid to.
 pub(super) fn merchant_payto(text: String) -> Checked<PaytoUri> {

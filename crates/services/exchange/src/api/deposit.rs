@@ -1,6 +1,6 @@
 //! `POST /coins/$COIN_PUB/deposit` and `/batch-deposit`: coins pay a merchant.
 
-use batzen_crypto::{EddsaPublicKey, EddsaSignature, HashCode, ShortHash, WireSalt};
+use batzen_crypto::{EddsaPublicKey, EddsaSignature, HashCode, ShortHash};
 use batzen_http::{Request, Response};
 use batzen_protocol::api::exchange::{BatchDepositCoin, BatchDepositRequest, DepositRequest};
 use batzen_protocol::api::field_error;
@@ -8,7 +8,6 @@ use batzen_protocol::limits::{BATCH_BODY_BYTES_MAX, DEPOSIT_COINS_MAX, SMALL_BOD
 use batzen_protocol::signatures::{ExchangeConfirmDeposit, WalletCoinDeposit};
 use batzen_protocol::{Amount, ErrorCode, Money, ParseError, Timestamp};
 use batzen_tables::exchange::{DepositKey, Deposits, PaytoHash};
-use serde_json::Value;
 
 use super::check::{self, Checked, Presented, Window};
 use super::response::{self, DenomOperation};
@@ -32,31 +31,9 @@ pub(super) fn routes(table: Table) -> Table {
     )
 }
 
-/// The part of a deposit that all its coins share.
-struct Contract {
-    merchant_payto_uri: String,
-    wire_salt: WireSalt,
-    merchant_pub: EddsaPublicKey,
-    h_contract_terms: HashCode,
-    timestamp: Timestamp,
-    refund_deadline: Timestamp,
-    wire_transfer_deadline: Timestamp,
-    policy: Option<Value>,
-}
-
 async fn single(app: &Exchange, request: &mut Request) -> Checked<Response> {
     let coin_pub = path_value(request, "coin_pub", ErrorCode::EXCHANGE_GENERIC_COINS_INVALID_COIN_PUB)?;
     let body: DepositRequest = body(request)?;
-    let contract = Contract {
-        merchant_payto_uri: body.merchant_payto_uri,
-        wire_salt: body.wire_salt,
-        merchant_pub: body.merchant_pub,
-        h_contract_terms: body.h_contract_terms,
-        timestamp: body.timestamp,
-        refund_deadline: body.refund_deadline.unwrap_or(Timestamp::ZERO),
-        wire_transfer_deadline: body.wire_transfer_deadline,
-        policy: body.policy,
-    };
     let coin = BatchDepositCoin {
         contribution: body.contribution,
         denom_pub_hash: body.denom_pub_hash,
@@ -65,7 +42,18 @@ async fn single(app: &Exchange, request: &mut Request) -> Checked<Response> {
         h_age_commitment: body.h_age_commitment,
         coin_sig: body.coin_sig,
     };
-    let (exchange_timestamp, exchange_pub, sigs) = deposit(app, contract, vec![coin], false).await?;
+    let body = BatchDepositRequest {
+        merchant_payto_uri: body.merchant_payto_uri,
+        wire_salt: body.wire_salt,
+        merchant_pub: body.merchant_pub,
+        h_contract_terms: body.h_contract_terms,
+        coins: vec![coin],
+        timestamp: body.timestamp,
+        refund_deadline: body.refund_deadline,
+        wire_transfer_deadline: body.wire_transfer_deadline,
+        policy: body.policy,
+    };
+    let (exchange_timestamp, exchange_pub, sigs) = deposit(app, body, false).await?;
     let exchange_sig = sigs.first().expect("one confirmation a coin");
     Ok(text::deposit_confirmation(exchange_timestamp, exchange_sig, &exchange_pub))
 }
@@ -75,28 +63,19 @@ async fn batch(app: &Exchange, request: &mut Request) -> Checked<Response> {
     if body.coins.is_empty() || body.coins.len() > DEPOSIT_COINS_MAX {
         return Err(error(ErrorCode::GENERIC_PARAMETER_MALFORMED, "coins"));
     }
-    let contract = Contract {
-        merchant_payto_uri: body.merchant_payto_uri,
-        wire_salt: body.wire_salt,
-        merchant_pub: body.merchant_pub,
-        h_contract_terms: body.h_contract_terms,
-        timestamp: body.timestamp,
-        refund_deadline: body.refund_deadline.unwrap_or(Timestamp::ZERO),
-        wire_transfer_deadline: body.wire_transfer_deadline,
-        policy: body.policy,
-    };
-    let (exchange_timestamp, exchange_pub, sigs) = deposit(app, contract, body.coins, true).await?;
+    let (exchange_timestamp, exchange_pub, sigs) = deposit(app, body, true).await?;
     Ok(text::batch_deposit_confirmation(exchange_timestamp, &exchange_pub, &sigs))
 }
 
 async fn deposit(
     app: &Exchange,
-    mut contract: Contract,
-    coins: Vec<BatchDepositCoin>,
+    mut contract: BatchDepositRequest,
     batch: bool,
 ) -> Checked<(Timestamp, EddsaPublicKey, Vec<EddsaSignature>)> {
     let payto = check::merchant_payto(std::mem::take(&mut contract.merchant_payto_uri))?;
-    if contract.refund_deadline > contract.wire_transfer_deadline {
+    let coins = std::mem::take(&mut contract.coins);
+    let refund_deadline = contract.refund_deadline.unwrap_or(Timestamp::ZERO);
+    if refund_deadline > contract.wire_transfer_deadline {
         return Err(error(ErrorCode::EXCHANGE_DEPOSIT_REFUND_DEADLINE_AFTER_WIRE_DEADLINE, ""));
     }
     if contract.wire_transfer_deadline.is_never() {
@@ -135,7 +114,7 @@ async fn deposit(
             h_wire,
             h_denom_pub: coin.denom_pub_hash,
             wallet_timestamp: contract.timestamp,
-            refund_deadline: contract.refund_deadline,
+            refund_deadline,
             amount_with_fee: coin.contribution,
             deposit_fee: denom.fee_deposit.of(app.core.config.currency),
             merchant_pub: contract.merchant_pub,
@@ -164,7 +143,7 @@ async fn deposit(
         payto_uri: payto.into_string(),
         wire_salt: contract.wire_salt,
         wallet_time: contract.timestamp,
-        refund_deadline: contract.refund_deadline,
+        refund_deadline,
         wire_deadline: contract.wire_transfer_deadline,
         coins: presented,
     };
@@ -187,7 +166,7 @@ fn contribution(app: &Exchange, amount: &Amount, index: Option<usize>) -> Checke
 /// coins have paid. The rules compare everything else.
 async fn is_repetition(
     app: &Exchange,
-    contract: &Contract,
+    contract: &BatchDepositRequest,
     h_payto: PaytoHash,
     coins: &[BatchDepositCoin],
 ) -> Checked<bool> {
@@ -241,7 +220,7 @@ async fn confirm(
     deposited: Deposited,
     coin_pubs: &[EddsaPublicKey],
     h_wire: HashCode,
-    contract: &Contract,
+    contract: &BatchDepositRequest,
 ) -> Checked<(Timestamp, EddsaPublicKey, Vec<EddsaSignature>)> {
     let exchange_timestamp = deposited.exchange_time;
     let currency = app.core.config.currency;
@@ -255,7 +234,7 @@ async fn confirm(
             h_policy: NO_POLICY,
             exchange_timestamp,
             wire_deadline: coin.wire_deadline,
-            refund_deadline: contract.refund_deadline,
+            refund_deadline: contract.refund_deadline.unwrap_or(Timestamp::ZERO),
             amount_without_fee: Amount::new(currency, coin.amount_without_fee),
             coin_pub: *coin_pub,
             merchant_pub: contract.merchant_pub,

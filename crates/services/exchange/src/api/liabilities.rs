@@ -12,10 +12,12 @@ use batzen_protocol::liabilities::{Kind, Receipt, files};
 use batzen_protocol::signatures::SignedMessage;
 use batzen_tables::exchange::{DenomKey, Denominations, Reveals, Withdrawals};
 
+use super::check::Checked;
 use super::signing::sign_messages;
 use super::{FAILURES, Table, endpoint, error, path_value};
 use crate::app::Exchange;
-use crate::workers::liabilities::{file, index, signing_key};
+use crate::keys::OnlineKey;
+use crate::workers::liabilities::{file, index};
 
 /// Epochs never change.
 const FOREVER: &str = "public, max-age=31536000, immutable";
@@ -56,7 +58,7 @@ async fn list(app: &Exchange, _: &Request) -> Response {
 }
 
 /// An epoch that is published. Its directory may be there before the index names it.
-async fn published(app: &Exchange, request: &Request) -> Result<u64, Response> {
+async fn published(app: &Exchange, request: &Request) -> Checked<u64> {
     let epoch: u64 = path_value(request, "epoch", ErrorCode::GENERIC_PARAMETER_MALFORMED)?;
     let known = &app.last_epoch;
     if epoch > known.load(Ordering::Acquire)
@@ -83,17 +85,17 @@ async fn published(app: &Exchange, request: &Request) -> Result<u64, Response> {
     }
 }
 
-async fn statement(app: &Exchange, request: &Request) -> Result<Response, Response> {
+async fn statement(app: &Exchange, request: &Request) -> Checked<Response> {
     let Some(config) = &app.core.config.liabilities else { return Err(unknown("")) };
     let epoch = published(app, request).await?;
     Ok(serve(file(&config.dir, &files::statement(epoch)), FOREVER).await)
 }
 
-async fn bucket(app: &Exchange, request: &Request) -> Result<Response, Response> {
+async fn bucket(app: &Exchange, request: &Request) -> Checked<Response> {
     let Some(config) = &app.core.config.liabilities else { return Err(unknown("")) };
     let epoch = published(app, request).await?;
     let denom: HashCode = path_value(request, "h_denom_pub", ErrorCode::GENERIC_PARAMETER_MALFORMED)?;
-    let kind = Kind::named(request.param("kind")).ok_or_else(|| unknown("no such tree"))?;
+    let kind = Kind::from_name(request.param("kind")).ok_or_else(|| unknown("no such tree"))?;
     // A bucket's name has only hexadecimal digits, so that no path leads elsewhere.
     let name = request.param("prefix");
     let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
@@ -105,7 +107,7 @@ async fn bucket(app: &Exchange, request: &Request) -> Result<Response, Response>
 }
 
 /// A receipt for a blind signature. Who knows the planchet's hash has made it, or is the exchange.
-async fn receipt(app: &Arc<Exchange>, request: &Request) -> Result<Response, Response> {
+async fn receipt(app: &Arc<Exchange>, request: &Request) -> Checked<Response> {
     if app.core.config.liabilities.is_none() {
         return Err(unknown(""));
     }
@@ -131,8 +133,8 @@ async fn receipt(app: &Arc<Exchange>, request: &Request) -> Result<Response, Res
         return Err(unknown("no such signature"));
     };
     let keys = app.keys();
-    let key = keys.online_key().ok().and_then(|key| signing_key(&keys, key.public_key()));
-    let Some(signing_key) = key else {
+    let key = keys.online_key().ok().and_then(|key| keys.signing_key(&key.public_key()));
+    let Some(signing_key) = key.map(OnlineKey::signed) else {
         return Err(error(ErrorCode::EXCHANGE_SIGNKEY_HELPER_UNAVAILABLE, ""));
     };
     let mut receipt = Receipt {

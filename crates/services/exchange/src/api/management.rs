@@ -15,8 +15,7 @@ use batzen_protocol::limits::{KEYS_BODY_BYTES_MAX, LIST_BODY_BYTES_MAX, SMALL_BO
 use batzen_protocol::payto::{PaytoUri, h_payto};
 use batzen_protocol::signatures::{
     MasterAddAuditor, MasterAddWire, MasterDelAuditor, MasterDelWire, MasterDenominationKeyRevoked,
-    MasterDrainProfit, MasterExtension, MasterGlobalFees, MasterSigningKeyRevoked, MasterWireDetails,
-    MasterWireFees, SignedMessage,
+    MasterExtension, MasterSigningKeyRevoked, MasterWireDetails, SignedMessage,
 };
 use batzen_protocol::{ErrorCode, MoneySum, Timestamp, canonical, hash_text};
 use batzen_tables::exchange::{
@@ -72,13 +71,13 @@ fn check(
     message: &impl SignedMessage,
     signature: &EddsaSignature,
     invalid: ErrorCode,
-) -> Result<(), Response> {
+) -> Checked<()> {
     app.core.metrics.verifications.eddsa.inc();
     if message.verify(&app.core.master_public_key, signature) { Ok(()) } else { Err(error(invalid, "")) }
 }
 
 /// Refuses an empty period.
-fn check_period<T: DeserializeOwned>(start: Timestamp, end: Timestamp) -> Result<(), Response> {
+fn check_period<T: DeserializeOwned>(start: Timestamp, end: Timestamp) -> Checked<()> {
     if start < end {
         Ok(())
     } else {
@@ -161,7 +160,7 @@ async fn revoke_signkey(app: &Exchange, request: &Request) -> Checked<Response> 
     let invalid = ErrorCode::EXCHANGE_MANAGEMENT_SIGNKEY_REVOKE_SIGNATURE_INVALID;
     check(app, &MasterSigningKeyRevoked { signkey_pub: exchange_pub }, &master_sig, invalid)?;
     let _one_change = app.management.lock().await;
-    if app.keys().active_signkey(&exchange_pub).is_some() {
+    if app.keys().signing_key(&exchange_pub).is_some() {
         let command = Management::RevokeSigningKey { exchange_pub, master_sig };
         let response = apply_locked(app, command, never).await;
         app.keeper().request_round();
@@ -265,15 +264,9 @@ async fn wire_fee(app: &Exchange, request: &Request) -> Checked<Response> {
         closing_fee: money::<WireFeeRequest>(app, &request.closing_fee, "closing_fee")?,
         master_sig: request.master_sig,
     };
-    let message = MasterWireFees {
-        h_wire_method: hash_text(&request.wire_method),
-        start_date: request.fee_start,
-        end_date: request.fee_end,
-        wire_fee: request.wire_fee,
-        closing_fee: request.closing_fee,
-    };
-    check(app, &message, &request.master_sig, ErrorCode::EXCHANGE_MANAGEMENT_WIRE_FEE_SIGNATURE_INVALID)?;
     let key = WireFeeKey { method: request.wire_method, start: request.fee_start };
+    let message = row.message(&key, app.core.config.currency);
+    check(app, &message, &request.master_sig, ErrorCode::EXCHANGE_MANAGEMENT_WIRE_FEE_SIGNATURE_INVALID)?;
     apply(app, Management::WireFee { key, row }, |refusal| match refusal {
         Refusal::FeeMismatch => error(ErrorCode::EXCHANGE_MANAGEMENT_WIRE_FEE_MISMATCH, ""),
         other => never(other),
@@ -294,16 +287,7 @@ async fn global_fee(app: &Exchange, request: &Request) -> Checked<Response> {
         purse_account_limit: request.purse_account_limit,
         master_sig: request.master_sig,
     };
-    let message = MasterGlobalFees {
-        start_date: request.fee_start,
-        end_date: request.fee_end,
-        purse_timeout: request.purse_timeout,
-        history_expiration: request.history_expiration,
-        history_fee: request.history_fee,
-        account_fee: request.account_fee,
-        purse_fee: request.purse_fee,
-        purse_account_limit: request.purse_account_limit,
-    };
+    let message = row.message(request.fee_start, app.core.config.currency);
     check(app, &message, &request.master_sig, ErrorCode::EXCHANGE_MANAGEMENT_GLOBAL_FEE_SIGNATURE_INVALID)?;
     apply(app, Management::GlobalFee { start: request.fee_start, row }, |refusal| match refusal {
         Refusal::FeeMismatch => error(ErrorCode::EXCHANGE_MANAGEMENT_GLOBAL_FEE_MISMATCH, ""),
@@ -357,15 +341,6 @@ async fn drain(app: &Exchange, request: &Request) -> Checked<Response> {
         return Err(malformed(&field_error::<DrainRequest>("credit_payto_uri", message)));
     }
     let amount = money::<DrainRequest>(app, &request.amount, "amount")?;
-    let message = MasterDrainProfit {
-        wtid: request.wtid,
-        date: request.date,
-        amount: request.amount,
-        h_section: hash_text(&request.debit_account_section),
-        h_payto: h_payto(&request.credit_payto_uri),
-    };
-    let invalid = ErrorCode::EXCHANGE_MANAGEMENT_DRAIN_PROFITS_SIGNATURE_INVALID;
-    check(app, &message, &request.master_sig, invalid)?;
     let row = DrainRow {
         account_section: request.debit_account_section,
         payto_uri: request.credit_payto_uri,
@@ -374,6 +349,9 @@ async fn drain(app: &Exchange, request: &Request) -> Checked<Response> {
         master_sig: request.master_sig,
         executed: false,
     };
+    let message = row.message(request.wtid, app.core.config.currency);
+    let invalid = ErrorCode::EXCHANGE_MANAGEMENT_DRAIN_PROFITS_SIGNATURE_INVALID;
+    check(app, &message, &request.master_sig, invalid)?;
     let _one_change = app.management.lock().await;
     for _ in 0..DRAIN_ATTEMPTS {
         let (surplus, as_of) = surplus(app, request.wtid).await?;

@@ -9,7 +9,8 @@ use batzen_metrics::Page;
 use batzen_protocol::api::field_error;
 use batzen_protocol::{Amount, AmountError, ErrorCode, Money};
 use batzen_service::{
-    Api, App, Failures, Monitor, Reach, Readiness, Row, body, endpoint, large_body, malformed, path_value,
+    Api, App, Checked, Failures, Monitor, Reach, Readiness, Row, body, endpoint, large_body, malformed,
+    path_value,
 };
 use serde::de::DeserializeOwned;
 
@@ -160,11 +161,7 @@ pub(crate) fn error_status(code: ErrorCode, status: u16, detail: &str) -> Respon
 ///
 /// # Errors
 /// The answer to give: 400, code 22, naming the member.
-pub(crate) fn money<T: DeserializeOwned>(
-    app: &Exchange,
-    amount: &Amount,
-    field: &str,
-) -> Result<Money, Response> {
+pub(crate) fn money<T: DeserializeOwned>(app: &Exchange, amount: &Amount, field: &str) -> Checked<Money> {
     in_currency(app, amount).map_err(|error| malformed(&field_error::<T>(field, error.to_string())))
 }
 

@@ -12,7 +12,6 @@ use batzen_http::{Request, Response};
 use batzen_protocol::ErrorCode;
 use batzen_protocol::api::exchange::ManagementKeysRequest;
 use batzen_protocol::api::field_error;
-use batzen_protocol::signatures::MasterSigningKeyValidity;
 use batzen_tables::exchange::{DenomRow, DenomSerial, SigningKeyRow};
 
 use super::check::Checked;
@@ -129,9 +128,9 @@ impl Signed {
         let mut checks = Vec::new();
         let mut unused = HashMap::new();
         for (exchange_pub, signature) in &self.signing_keys {
-            match state.active_signkey(exchange_pub) {
+            match state.signing_key(exchange_pub) {
                 Some(key) if key.master_sig == *signature => {}
-                Some(key) => checks.push(Check::eddsa(master_pub, &key.validity(), *signature)),
+                Some(key) => checks.push(Check::eddsa(master_pub, &key.signed().validity(), *signature)),
                 None => {
                     unused.insert(*exchange_pub, *signature);
                 }
@@ -142,13 +141,7 @@ impl Signed {
         }
         for found in state.future_signkeys(&app.custody, &app.core.config) {
             if let Some(signature) = unused.remove(&found.key) {
-                let message = MasterSigningKeyValidity {
-                    start: found.stamp_start,
-                    expire: found.stamp_expire,
-                    end: found.stamp_end,
-                    signkey_pub: found.key,
-                };
-                checks.push(Check::eddsa(master_pub, &message, signature));
+                checks.push(Check::eddsa(master_pub, &found.validity(), signature));
             }
         }
         if unused.is_empty() { Ok(checks) } else { Err(signing_key_unknown()) }
@@ -193,7 +186,7 @@ impl Signed {
         let mut waiting: HashMap<_, _> = self
             .signing_keys
             .iter()
-            .filter(|(exchange_pub, _)| state.active_signkey(exchange_pub).is_none())
+            .filter(|(exchange_pub, _)| state.signing_key(exchange_pub).is_none())
             .collect();
         if waiting.is_empty() {
             return Ok(Vec::new());

@@ -223,7 +223,7 @@ impl Exchange {
 
     /// The version of the current key state.
     pub(crate) fn keys_version(&self) -> u64 {
-        self.keys.borrow().version()
+        self.keys.borrow().version
     }
 
     /// Submits a change of the key set. The caller holds the management lock. A change that took effect is
@@ -260,7 +260,7 @@ impl Exchange {
             KeyState::build(&store, &custody, &config, now, &metrics)
         };
         let keys = run_blocking(build).await.expect("building does not outlive the runtime")?;
-        let version_changed = keys.version() != self.keys().version();
+        let version_changed = keys.version != self.keys().version;
         self.keys.send_replace(Arc::new(keys));
         if version_changed {
             // Revoked keys must be destroyed here as well, and new keys may come from other processes.
@@ -306,12 +306,12 @@ impl Exchange {
     /// When the store cannot be read.
     pub(crate) async fn refresh_keys(&self) -> Result<(), StoreError> {
         let version = self.core.read(read::key_set_version).await?;
-        if version == self.keys().version() {
+        if version == self.keys().version {
             return Ok(());
         }
         let _one_build = self.building.lock().await;
         // If many requests find this at the same time, one of them rebuilds.
-        if version == self.keys().version() { Ok(()) } else { self.build_keys().await }
+        if version == self.keys().version { Ok(()) } else { self.build_keys().await }
     }
 
     /// Returns whether the key set has changed since a key state of version `seen`.
@@ -320,7 +320,7 @@ impl Exchange {
     /// When the store cannot be read.
     pub(crate) async fn has_newer_key_set(&self, seen: u64) -> Result<bool, StoreError> {
         self.refresh_keys().await?;
-        Ok(self.keys().version() != seen)
+        Ok(self.keys().version != seen)
     }
 
     /// Checks that wallets can withdraw and answers are signed.

@@ -9,7 +9,7 @@ use batzen_protocol::liabilities::BUCKET_LEAVES_MIN;
 use batzen_protocol::liabilities::tree::BUCKET_LEAVES_MAX;
 use batzen_protocol::{Currency, Duration, Money};
 use batzen_service::PagesAddress;
-use batzen_signer::config::module;
+use batzen_signer::config::{module, optional_key, path_or};
 use batzen_signer::service_config::{ClientConfig as SignersConfig, HelpersConfig};
 
 use super::{
@@ -56,19 +56,11 @@ impl Reader<'_> {
 
     /// A path. The default is expanded like a configured one.
     pub(super) fn path_or(&self, section: &str, option: &str, default: &str) -> Result<PathBuf> {
-        if let Some(path) = self.ini.get(section, option)? {
-            return Ok(path);
-        }
-        self.ini
-            .expand(default)
-            .map(PathBuf::from)
-            .map_err(|reason| ConfigError::invalid(section, format!("default of {option}: {reason}")))
+        path_or(self.ini, section, option, default)
     }
 
     fn key(&self, section: &str, option: &str) -> Result<Option<EddsaPublicKey>> {
-        let read =
-            |text: &str| text.parse().map_err(|_| Expected::new("a public key (52 characters of base32)"));
-        Ok(self.ini.get_with(section, option, read)?)
+        optional_key(self.ini, section, option)
     }
 
     fn documents(&self, directory: &str, etag: &str, default_etag: &str) -> Result<DocumentsConfig> {
@@ -110,21 +102,15 @@ impl Reader<'_> {
     fn listen(&self) -> Result<ListenConfig> {
         let choices = [("tcp", false), ("unix", true)];
         if self.ini.choice("exchange", "SERVE", &choices)?.unwrap_or(false) {
-            let read = |text: &str| {
-                u32::from_str_radix(text, 8)
-                    .ok()
-                    .filter(|mode| *mode <= 0o777)
-                    .ok_or_else(|| Expected::new("permissions as three octal digits"))
-            };
             let path = "${TALER_RUNTIME_DIR}/exchange-httpd/exchange-http.sock";
             return Ok(ListenConfig::Unix {
                 path: self.path_or("exchange", "UNIXPATH", path)?,
-                mode: self.ini.get_with("exchange", "UNIXPATH_MODE", read)?.unwrap_or(0o660),
+                mode: batzen_service::socket_mode(self.ini, "exchange")?,
             });
         }
         let port = self.ini.number_in("exchange", "PORT", 1..=65_535)?.unwrap_or(8081);
         Ok(ListenConfig::Tcp {
-            bind_to: self.ini.get("exchange", "BIND_TO")?,
+            host: self.ini.get("exchange", "BIND_TO")?,
             port: u16::try_from(port).expect("the range fits"),
         })
     }
@@ -393,8 +379,15 @@ const COIN: &[&str] = &[
     "AGE_RESTRICTED",
 ];
 
-const MODULE: &[&str] =
-    &["OVERLAP_DURATION", "LOOKAHEAD_SIGN", "ERASE_DELAY", "KEY_DIR", "SM_PRIV_KEY", "UNIXPATH", "CLIENT_DIR"];
+const MODULE: &[&str] = &[
+    "OVERLAP_DURATION",
+    "LOOKAHEAD_SIGN",
+    "ERASE_DELAY",
+    "KEY_DIR",
+    "SM_PRIV_KEY",
+    "UNIXPATH",
+    "CLIENT_DIR",
+];
 
 impl ExchangeConfig {
     /// Reads everything that service and workers need. Options of other programs are ignored.
@@ -490,17 +483,7 @@ impl GatewayConfig {
     /// The first option that is missing or invalid, with its place.
     pub fn from_ini(ini: &Config, section: &str) -> std::result::Result<Option<Self>, ConfigError> {
         let Some(url) = ini.get(section, "WIRE_GATEWAY_URL")? else { return Ok(None) };
-        let choices = [("none", false), ("basic", true)];
-        let is_basic = ini.choice(section, "WIRE_GATEWAY_AUTH_METHOD", &choices)?.unwrap_or(false);
-        let auth = if is_basic {
-            GatewayAuth::Basic {
-                username: ini.string(section, "USERNAME")?,
-                password: ini.string(section, "PASSWORD")?,
-            }
-        } else {
-            GatewayAuth::None
-        };
-        Ok(Some(Self { url, auth }))
+        Ok(Some(Self { url, auth: GatewayAuth::read(ini, section)? }))
     }
 }
 
@@ -591,7 +574,7 @@ password = secret
     #[test]
     fn sample_is_read() {
         let config = ExchangeConfig::from_ini(&Config::parse(SAMPLE).unwrap()).unwrap();
-        assert_eq!(config.listen, ListenConfig::Tcp { bind_to: None, port: 9000 });
+        assert_eq!(config.listen, ListenConfig::Tcp { host: None, port: 9000 });
         assert_eq!(config.purse_lifetime_max, Duration::from_days(30));
         assert_eq!(config.module_rsa.lookahead_sign, Duration::from_days(60));
         assert_eq!(config.module_cs.lookahead_sign, Duration::from_days(365));

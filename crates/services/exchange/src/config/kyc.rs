@@ -87,7 +87,6 @@ pub struct KycConfig {
 
 impl KycConfig {
     /// Returns whether there is anything to identify.
-    #[must_use]
     pub(crate) fn is_used(&self) -> bool {
         !self.rules.rules.is_empty() || !self.providers.is_empty()
     }

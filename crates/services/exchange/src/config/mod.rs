@@ -22,6 +22,8 @@ use batzen_signer::service_config::{ClientConfig as SignersConfig, HelpersConfig
 mod ini;
 mod kyc;
 
+pub use batzen_service::ListenConfig;
+pub use batzen_service::wire_gateway::GatewayAuth;
 pub(crate) use batzen_signer::config::ModuleConfig;
 pub use batzen_signer::config::{CipherConfig, ConfigError};
 pub use ini::{CREDENTIALS_PREFIX, KNOWN};
@@ -43,25 +45,6 @@ const CORES_PER_LANE: usize = 4;
 const LIABILITIES_EPOCH: Duration = Duration::from_days(1);
 /// The default time after which all rows of an epoch are committed.
 const LIABILITIES_SETTLING: Duration = Duration::from_secs(600);
-
-/// The address that the HTTP service listens on.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ListenConfig {
-    /// On a TCP port.
-    Tcp {
-        /// Address or host name; every address if absent.
-        bind_to: Option<String>,
-        /// Port; 0 lets the system choose one (for tests).
-        port: u16,
-    },
-    /// On a local socket.
-    Unix {
-        /// The socket.
-        path: PathBuf,
-        /// Its permissions.
-        mode: u32,
-    },
-}
 
 /// The four fees of a denomination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,29 +104,6 @@ pub struct DocumentsConfig {
     pub directory: Option<PathBuf>,
     /// Version tag and file name.
     pub etag: String,
-}
-
-/// Authentication of the exchange at the wire gateway.
-#[derive(Clone, PartialEq, Eq)]
-pub enum GatewayAuth {
-    /// No authentication.
-    None,
-    /// HTTP basic authentication.
-    Basic {
-        /// User name.
-        username: String,
-        /// Password; never printed.
-        password: String,
-    },
-}
-
-impl std::fmt::Debug for GatewayAuth {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::None => f.write_str("None"),
-            Self::Basic { username, .. } => write!(f, "Basic {{ username: {username:?}, password: … }}"),
-        }
-    }
 }
 
 /// The wire gateway of an account.
@@ -424,7 +384,7 @@ impl ExchangeConfig {
             hostnames: OwnNames::default(),
             metrics: None,
             master_public_key: None,
-            listen: ListenConfig::Tcp { bind_to: Some("127.0.0.1".into()), port },
+            listen: ListenConfig::Tcp { host: Some("127.0.0.1".into()), port },
             share_port: false,
             store: StoreConfig::embedded(data.join("store")),
             runtime_dir: data.join("run"),

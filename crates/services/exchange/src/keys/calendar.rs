@@ -26,7 +26,7 @@ impl Exchange {
         let mut periods: Vec<Period> = self.key_periods(&keys);
         periods.retain(|period| period.kind != Kind::Denomination || items.contains(&period.item));
         let methods: Vec<&str> =
-            keys.accounts().iter().filter_map(|account| payto_method(&account.payto_uri)).collect();
+            keys.accounts.iter().filter_map(|account| payto_method(&account.payto_uri)).collect();
         periods.extend(fee_periods(&keys, &methods));
         let mut calendar = Calendar::new(periods).require(Kind::SigningKey, "").require(Kind::GlobalFee, "");
         for item in &items {
@@ -66,7 +66,7 @@ impl Exchange {
         };
         let held = self.custody.signing_keys();
         let is_held = |key| held.iter().any(|handle| handle.public_key() == key);
-        let signing = keys.signing_keys().iter().filter(|key| !key.revoked && is_held(key.exchange_pub));
+        let signing = keys.signing_keys.iter().filter(|key| !key.revoked && is_held(key.exchange_pub));
         let signing = signing.map(|key| signing_key((key.start, key.expire), true));
         let future_signing = keys.future_signkeys(&self.custody, config);
         let future_signing =
@@ -125,7 +125,7 @@ fn cipher_of(config: CipherConfig) -> Cipher {
 fn fee_periods(keys: &KeyState, methods: &[&str]) -> Vec<Period> {
     let period =
         |kind, item: &str, start, end| Period { kind, item: item.to_owned(), start, end, is_signed: true };
-    let global = keys.global_fees().iter().map(|(start, fee)| period(Kind::GlobalFee, "", *start, fee.end));
+    let global = keys.global_fees.iter().map(|(start, fee)| period(Kind::GlobalFee, "", *start, fee.end));
     let wire = methods.iter().flat_map(|method| {
         let fees = keys.wire_fees(method).iter();
         fees.map(|(start, fee)| period(Kind::WireFee, method, *start, fee.end))

@@ -18,7 +18,7 @@ use batzen_signer::client::Unavailable;
 use batzen_signer::{Custody, SigningHandle};
 use batzen_tables::exchange::{DenomSerial, ExtensionsRow, KycOperation, WireAccountRow, WireFeeRow};
 
-use super::state::{Denom, KeyState, extension_manifests};
+use super::state::{Denom, KeyState, OnlineKey, extension_manifests};
 use crate::config::ExchangeConfig;
 
 /// The published protocol version, in libtool style.
@@ -144,8 +144,8 @@ impl KeysListing {
         denoms.retain(|denom| denom.start >= since);
         let list_issue_date = denoms.last().expect("a slot has a denomination").start;
         let response = KeysResponse {
-            denoms: denoms.iter().map(|denom| denomination(denom, state.currency())).collect(),
-            denominations: groups(&denoms, state.currency()),
+            denoms: denoms.iter().map(|denom| denomination(denom, state.currency)).collect(),
+            denominations: groups(&denoms, state.currency),
             list_issue_date,
             eddsa_sig,
             denominations_sig,
@@ -212,22 +212,15 @@ fn xor(a: HashCode, b: HashCode) -> HashCode {
 }
 
 fn signkeys(state: &KeyState, now: Timestamp) -> Vec<SignKey> {
-    let keys = state.signing_keys().iter().filter(|key| !key.revoked && key.expire > now);
-    keys.map(|key| SignKey {
-        key: key.exchange_pub,
-        stamp_start: key.start,
-        stamp_expire: key.expire,
-        stamp_end: key.end,
-        master_sig: key.master_sig,
-    })
-    .collect()
+    let keys = state.signing_keys.iter().filter(|key| !key.revoked && key.expire > now);
+    keys.map(OnlineKey::signed).collect()
 }
 
 fn auditors(
     state: &KeyState,
     signatures: &[(EddsaPublicKey, DenomSerial, EddsaSignature)],
 ) -> Vec<AuditorKeys> {
-    let enabled = state.auditors().iter().filter(|(_, auditor)| auditor.enabled);
+    let enabled = state.auditors.iter().filter(|(_, auditor)| auditor.enabled);
     enabled
         .map(|(auditor_pub, auditor)| AuditorKeys {
             auditor_pub: *auditor_pub,
@@ -246,8 +239,8 @@ fn auditors(
 }
 
 fn global_fees(state: &KeyState, now: Timestamp) -> Vec<GlobalFee> {
-    let currency = state.currency();
-    let current = state.global_fees().iter().filter(|(_, fee)| fee.end > now);
+    let currency = state.currency;
+    let current = state.global_fees.iter().filter(|(_, fee)| fee.end > now);
     current
         .map(|(start, fee)| GlobalFee {
             start_date: *start,
@@ -329,7 +322,7 @@ fn groups(denoms: &[&Denom], currency: Currency) -> Vec<DenominationGroup> {
 /// The shortest lifetime among the active signing keys and the withdraw windows of future denominations: new
 /// keys appear about this often.
 fn rekey_interval(state: &KeyState, now: Timestamp) -> Duration {
-    let signing = state.signing_keys().iter().filter(|key| !key.revoked && key.expire > now);
+    let signing = state.signing_keys.iter().filter(|key| !key.revoked && key.expire > now);
     let signing = signing.map(|key| key.expire.saturating_since(key.start));
     let coming = state.denoms().iter().filter(|denom| !denom.revoked && denom.start > now);
     let coming = coming.map(|denom| denom.expire_withdraw.saturating_since(denom.start));

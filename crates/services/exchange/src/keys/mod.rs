@@ -13,5 +13,5 @@ pub use batzen_signer::{KeyError, NotSigned, load_or_create_eddsa};
 pub(crate) use keeper::KeyRoundError;
 pub(crate) use listing::{KeysAnswer, WireAnswer, WireMissing};
 pub use signer::Signer;
-pub(crate) use state::NoSigningKey;
 pub use state::{Denom, KeyState};
+pub(crate) use state::{NoSigningKey, OnlineKey};

@@ -4,12 +4,10 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Deref;
 use std::sync::Arc;
 
-use batzen_crypto::denom::{Cipher, DenomKey as BareKey, DenomPublicKey};
-use batzen_crypto::{
-    CsPublicKey, EddsaPublicKey, EddsaSignature, HashCode, cs::CsVerifyingKey, rsa::RsaPublicKey,
-};
-use batzen_protocol::api::exchange::{FutureDenomination, FutureKeys, FutureSignKey};
-use batzen_protocol::signatures::{MasterDenominationKeyValidity, MasterSigningKeyValidity};
+use batzen_crypto::denom::{Cipher, DenomPublicKey};
+use batzen_crypto::{EddsaPublicKey, EddsaSignature, HashCode};
+use batzen_protocol::api::exchange::{FutureDenomination, FutureKeys, FutureSignKey, SignKey};
+use batzen_protocol::signatures::MasterDenominationKeyValidity;
 use batzen_protocol::{Amount, Currency, Duration, ErrorCode, Money, Timestamp};
 use batzen_signer::listing::DenomInfo;
 use batzen_signer::{Custody, DenomHandle, SigningHandle};
@@ -86,15 +84,7 @@ impl Denom {
     }
 
     fn new(serial: DenomSerial, row: DenomRow, revoked: bool, held: &HashMap<HashCode, DenomHandle>) -> Self {
-        let damaged = "keys were valid when they came into the table";
-        let key = match row.cipher {
-            Cipher::Rsa => BareKey::Rsa(RsaPublicKey::decode_own(&row.public_key).expect(damaged)),
-            Cipher::Cs => {
-                let bytes = CsPublicKey::try_from(row.public_key.as_slice()).expect(damaged);
-                BareKey::Cs(CsVerifyingKey::new(&bytes).expect(damaged))
-            }
-        };
-        let public = DenomPublicKey { age_mask: row.age_mask, key };
+        let public = row.public().expect("keys were valid when they came into the table");
         // A revoked key must never sign again, even if its file is still there.
         let key = if revoked { None } else { held.get(&public.h_key()).cloned() };
         Self {
@@ -150,21 +140,25 @@ pub(crate) struct FutureDenom {
 #[derive(Debug)]
 pub struct KeyState {
     master_pub: EddsaPublicKey,
-    currency: Currency,
+    pub(crate) currency: Currency,
     denoms: Vec<Arc<Denom>>,
     by_hash: HashMap<HashCode, usize>,
     by_bare: HashMap<HashCode, usize>,
-    signing_keys: Vec<OnlineKey>,
+    /// All online signing keys that were ever in use.
+    pub(crate) signing_keys: Vec<OnlineKey>,
     online: Option<SigningHandle>,
-    accounts: Vec<WireAccountRow>,
+    /// The enabled bank accounts.
+    pub(crate) accounts: Vec<WireAccountRow>,
     wire_fees: BTreeMap<String, Vec<(Timestamp, WireFeeRow)>>,
-    global_fees: Vec<(Timestamp, GlobalFeeRow)>,
-    auditors: BTreeMap<EddsaPublicKey, AuditorRow>,
+    /// All global fee periods by start.
+    pub(super) global_fees: Vec<(Timestamp, GlobalFeeRow)>,
+    pub(super) auditors: BTreeMap<EddsaPublicKey, AuditorRow>,
     keys: Option<KeysListing>,
     wire: Result<WireAnswer, WireMissing>,
-    rebuild_at: Timestamp,
-    /// The number of changes of the key set that it includes.
-    version: u64,
+    /// When the snapshot must be rebuilt at the latest.
+    pub(crate) rebuild_at: Timestamp,
+    /// The least number of changes of the key set that it includes ([`read::key_set_version`]).
+    pub(crate) version: u64,
     signer: Signer,
 }
 
@@ -272,23 +266,9 @@ impl KeyState {
         keys.chain(listing).chain(fees).filter(|time| *time > now).min().unwrap_or(Timestamp::NEVER)
     }
 
-    /// The least number of changes of the key set that it includes ([`read::key_set_version`]).
-    pub(crate) fn version(&self) -> u64 {
-        self.version
-    }
-
-    /// When the snapshot must be rebuilt at the latest.
-    pub(crate) fn rebuild_at(&self) -> Timestamp {
-        self.rebuild_at
-    }
-
     /// The master public key.
     pub fn master_pub(&self) -> &EddsaPublicKey {
         &self.master_pub
-    }
-
-    pub(crate) fn currency(&self) -> Currency {
-        self.currency
     }
 
     /// A denomination by the hash that requests use.
@@ -314,16 +294,6 @@ impl KeyState {
         &self.denoms
     }
 
-    /// All online signing keys that were ever in use.
-    pub(crate) fn signing_keys(&self) -> &[OnlineKey] {
-        &self.signing_keys
-    }
-
-    /// The enabled bank accounts.
-    pub(crate) fn accounts(&self) -> &[WireAccountRow] {
-        &self.accounts
-    }
-
     /// The fees of a wire method at a given time.
     pub fn wire_fee(&self, method: &str, time: Timestamp) -> Option<&WireFeeRow> {
         let periods = self.wire_fees.get(method)?;
@@ -335,11 +305,6 @@ impl KeyState {
         self.global_fees.iter().find(|(start, fee)| *start <= time && time < fee.end)
     }
 
-    /// All global fee periods by start.
-    pub(super) fn global_fees(&self) -> &[(Timestamp, GlobalFeeRow)] {
-        &self.global_fees
-    }
-
     /// The fee periods of a wire method by start.
     pub(super) fn wire_fees(&self, method: &str) -> &[(Timestamp, WireFeeRow)] {
         self.wire_fees.get(method).map_or(&[], Vec::as_slice)
@@ -348,10 +313,6 @@ impl KeyState {
     /// An auditor, enabled or not.
     pub(crate) fn auditor(&self, auditor_pub: &EddsaPublicKey) -> Option<&AuditorRow> {
         self.auditors.get(auditor_pub)
-    }
-
-    pub(super) fn auditors(&self) -> &BTreeMap<EddsaPublicKey, AuditorRow> {
-        &self.auditors
     }
 
     /// The online key that signs answers now.
@@ -382,7 +343,7 @@ impl KeyState {
         self.by_bare.get(h_bare).map(|index| self.denoms[*index].expire_withdraw)
     }
 
-    fn signing_key(&self, exchange_pub: &EddsaPublicKey) -> Option<&OnlineKey> {
+    pub(crate) fn signing_key(&self, exchange_pub: &EddsaPublicKey) -> Option<&OnlineKey> {
         self.signing_keys.iter().find(|key| key.exchange_pub == *exchange_pub)
     }
 
@@ -392,10 +353,6 @@ impl KeyState {
 
     pub(crate) fn signing_until(&self, exchange_pub: &EddsaPublicKey) -> Option<Timestamp> {
         self.signing_key(exchange_pub).map(|key| key.expire)
-    }
-
-    pub(crate) fn active_signkey(&self, exchange_pub: &EddsaPublicKey) -> Option<&OnlineKey> {
-        self.signing_key(exchange_pub)
     }
 
     /// Denomination keys that the master key has not signed, with what it would sign.
@@ -462,13 +419,14 @@ fn online_key(exchange_pub: EddsaPublicKey, row: &SigningKeyRow) -> OnlineKey {
 }
 
 impl OnlineKey {
-    /// The message that the master key signed.
-    pub(crate) fn validity(&self) -> MasterSigningKeyValidity {
-        MasterSigningKeyValidity {
-            start: self.start,
-            expire: self.expire,
-            end: self.end,
-            signkey_pub: self.exchange_pub,
+    /// The key as the master key has signed it.
+    pub(crate) fn signed(&self) -> SignKey {
+        SignKey {
+            key: self.exchange_pub,
+            stamp_start: self.start,
+            stamp_expire: self.expire,
+            stamp_end: self.end,
+            master_sig: self.master_sig,
         }
     }
 }

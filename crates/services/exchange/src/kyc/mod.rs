@@ -147,7 +147,6 @@ impl Providers {
     }
 
     /// The provider with this section, in any case.
-    #[must_use]
     pub(crate) fn find(&self, section: &str) -> Option<(&KycProviderConfig, &dyn KycLogic)> {
         let found = self.logics.iter().find(|(config, _)| config.section.eq_ignore_ascii_case(section));
         found.map(|(config, logic)| (config, logic.as_ref()))

@@ -34,6 +34,8 @@ use batzen_tables::exchange::{
 use crate::rules::{DenomTable, DenomTerms};
 use batzen_protocol::{Money, MoneySum};
 
+type Result<T, E = StoreError> = std::result::Result<T, E>;
+
 /// The tables that hold money.
 const TABLES: [&TableDef; 19] = [
     ReservesIn::DEF,
@@ -494,7 +496,7 @@ impl MoneyFlow {
     ///
     /// # Errors
     /// When the store cannot be read.
-    pub fn freeze(store: &Store) -> Result<Box<dyn FrozenRows>, StoreError> {
+    pub fn freeze(store: &Store) -> Result<Box<dyn FrozenRows>> {
         store.freeze(&TABLES)
     }
 
@@ -503,7 +505,7 @@ impl MoneyFlow {
     ///
     /// # Errors
     /// When the store cannot be read.
-    pub fn follow(&self, store: &Store) -> Result<Box<dyn FrozenRows>, StoreError> {
+    pub fn follow(&self, store: &Store) -> Result<Box<dyn FrozenRows>> {
         let rows = Self::freeze(store)?;
         self.state().store = Some(store.clone());
         Ok(rows)
@@ -520,7 +522,7 @@ impl MoneyFlow {
     ///
     /// # Errors
     /// When the store cannot be read.
-    pub fn begin(&self, denoms: &DenomTable, store: &Store, rows: &dyn FrozenRows) -> Result<(), StoreError> {
+    pub fn begin(&self, denoms: &DenomTable, store: &Store, rows: &dyn FrozenRows) -> Result<()> {
         let summed = self.sum(denoms, store, rows);
         self.state().is_broken |= summed.is_err();
         if let Some(sums) = summed? {
@@ -535,12 +537,7 @@ impl MoneyFlow {
     ///
     /// # Errors
     /// When the store cannot be read.
-    pub fn recompute(
-        &self,
-        denoms: &DenomTable,
-        store: &Store,
-        rows: &dyn FrozenRows,
-    ) -> Result<(), StoreError> {
+    pub fn recompute(&self, denoms: &DenomTable, store: &Store, rows: &dyn FrozenRows) -> Result<()> {
         if let Some(sums) = self.sum(denoms, store, rows)? {
             let mut state = self.state();
             state.sums = sums;
@@ -554,7 +551,7 @@ impl MoneyFlow {
     ///
     /// # Errors
     /// When the store cannot be read.
-    pub fn income(&self, denoms: &DenomTable, store: &Store) -> Result<Option<Income>, StoreError> {
+    pub fn income(&self, denoms: &DenomTable, store: &Store) -> Result<Option<Income>> {
         let rows = Self::freeze(store)?;
         let Some(Sums { fees, .. }) = self.sum(denoms, store, rows.as_ref())? else { return Ok(None) };
         let mut ordered = Some(0);
@@ -570,12 +567,7 @@ impl MoneyFlow {
     }
 
     /// The sums over the rows of a view. None if a row cannot be counted.
-    fn sum(
-        &self,
-        denoms: &DenomTable,
-        store: &Store,
-        rows: &dyn FrozenRows,
-    ) -> Result<Option<Sums>, StoreError> {
+    fn sum(&self, denoms: &DenomTable, store: &Store, rows: &dyn FrozenRows) -> Result<Option<Sums>> {
         // Every denomination that a row names was stored before the view was taken.
         denoms.reload(store)?;
         let mut sums = Sums::default();
@@ -645,7 +637,6 @@ impl MoneyFlow {
     }
 
     /// Returns whether the rows from before the start are still being added.
-    #[must_use]
     pub(crate) fn is_summing(&self) -> bool {
         let state = self.state();
         state.store.is_some() && !state.is_complete && !state.is_broken

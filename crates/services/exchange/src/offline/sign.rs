@@ -5,17 +5,18 @@ use std::fmt::Write as _;
 use batzen_crypto::denom::Cipher;
 use batzen_crypto::{EddsaPrivateKey, EddsaPublicKey, HashCode, Wtid};
 use batzen_http::http_date;
-use batzen_protocol::api::exchange::{DenominationSignature, FutureKeys, SignKeySignature};
+use batzen_protocol::api::exchange::{
+    DenominationSignature, ExtensionsRequest, FutureKeys, SignKeySignature,
+};
 use batzen_protocol::api::offline::{
     DisableAuditor, DisableWire, DrainProfits, EnableAuditor, EnableWire, OfflineOperation,
-    RevokeDenomination, RevokeSignKey, SetGlobalFee, SetWireFee, SignedExtensions, UploadSigs,
+    RevokeDenomination, RevokeSignKey, SetGlobalFee, SetWireFee, UploadSigs,
 };
 use batzen_protocol::payto::{PaytoUri, h_payto};
 use batzen_protocol::signatures::{
     MasterAddAuditor, MasterAddWire, MasterDelAuditor, MasterDelWire, MasterDenominationKeyRevoked,
-    MasterDrainProfit, MasterExtension, MasterGlobalFees, MasterSigningKeyRevoked, MasterSigningKeyValidity,
-    MasterWireDetails, MasterWireFees, SignedMessage, SmCsDenominationKey, SmRsaDenominationKey,
-    SmSigningKey,
+    MasterDrainProfit, MasterExtension, MasterGlobalFees, MasterSigningKeyRevoked, MasterWireDetails,
+    MasterWireFees, SignedMessage, SmCsDenominationKey, SmRsaDenominationKey, SmSigningKey,
 };
 use batzen_protocol::time::{year_of, year_start};
 use batzen_protocol::{Amount, Currency, Timestamp, canonical, hash_text};
@@ -74,13 +75,8 @@ pub fn sign_keys(master: &EddsaPrivateKey, keys: &FutureKeys) -> Result<UploadSi
             let reason = format!("the signing key {} is not signed by the security module", key.key);
             return Err(OfflineError::Refused(reason));
         }
-        let message = MasterSigningKeyValidity {
-            start: key.stamp_start,
-            expire: key.stamp_expire,
-            end: key.stamp_end,
-            signkey_pub: key.key,
-        };
-        signkey_sigs.push(SignKeySignature { exchange_pub: key.key, master_sig: message.sign(master) });
+        let master_sig = key.validity().sign(master);
+        signkey_sigs.push(SignKeySignature { exchange_pub: key.key, master_sig });
     }
     Ok(UploadSigs { denom_sigs, signkey_sigs })
 }
@@ -278,7 +274,7 @@ pub(crate) fn extensions(
     let extensions = enabled.manifests();
     let h_manifests = canonical::manifests_hash(&extensions).expect("our own manifests are canonical JSON");
     let extensions_sig = MasterExtension { h_manifests }.sign(master);
-    Ok(OfflineOperation::Extensions(SignedExtensions { extensions, extensions_sig }))
+    Ok(OfflineOperation::Extensions(ExtensionsRequest { extensions, extensions_sig }))
 }
 
 /// One line that describes an operation.

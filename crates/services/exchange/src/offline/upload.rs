@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use batzen_http::client::{Client, ClientError};
 use batzen_protocol::ErrorCode;
 use batzen_protocol::api::exchange::{
-    AuditorAddRequest, AuditorDisableRequest, DrainRequest, ExtensionsRequest, FutureKeys, GlobalFeeRequest,
+    AuditorAddRequest, AuditorDisableRequest, DrainRequest, FutureKeys, GlobalFeeRequest,
     ManagementKeysRequest, RevokeRequest, WireAddRequest, WireDisableRequest, WireFeeRequest,
 };
 use batzen_protocol::api::offline::OfflineOperation;
@@ -158,10 +158,7 @@ async fn upload_one(
             };
             post(client, base_url, "drain", &body).await?;
         }
-        OfflineOperation::Extensions(it) => {
-            let body = ExtensionsRequest { extensions: it.extensions, extensions_sig: it.extensions_sig };
-            post(client, base_url, "extensions", &body).await?;
-        }
+        OfflineOperation::Extensions(body) => post(client, base_url, "extensions", &body).await?,
     }
     Ok(true)
 }

@@ -13,6 +13,8 @@ use batzen_tables::exchange::{
 use crate::rules::archive::{ARCHIVE_DEPOSITS_MAX, Retention, in_order};
 use crate::rules::{ArchiveUnit, CoinFile, PurseCoins, Stays, TransferPart};
 
+type Result<T> = std::result::Result<T, StoreError>;
+
 /// The result: units that may leave, and the numbers of those that stay, by reason.
 #[derive(Debug, Default)]
 pub(crate) struct Examined {
@@ -50,7 +52,7 @@ pub(crate) fn transfers(
     store: &Store,
     retention: Retention<'_>,
     page: Vec<Found<WireOut>>,
-) -> Result<Examined, StoreError> {
+) -> Result<Examined> {
     let mut examined = Examined::default();
     let keys: Vec<WtidKey> = page.iter().map(|found| found.key.clone()).collect();
     for (found, prepared) in page.into_iter().zip(store.get_many::<Prepared>(&keys)?) {
@@ -80,7 +82,7 @@ pub(crate) fn transfers(
     Ok(examined)
 }
 
-fn refunds_of(store: &Store, deposits: &[DepositKey]) -> Result<Vec<(RefundKey, RefundRow)>, StoreError> {
+fn refunds_of(store: &Store, deposits: &[DepositKey]) -> Result<Vec<(RefundKey, RefundRow)>> {
     let coins: Vec<CoinPub> = deposits.iter().map(|key| key.coin_pub).collect();
     let groups = store.lookup_many::<Refunds>(Refunds::BY_COIN, &coins)?;
     let mut refunds = Vec::new();
@@ -95,11 +97,7 @@ fn refunds_of(store: &Store, deposits: &[DepositKey]) -> Result<Vec<(RefundKey, 
 ///
 /// # Errors
 /// When the store cannot be read.
-pub(crate) fn purses(
-    store: &Store,
-    retention: Retention<'_>,
-    page: Vec<Found<Purses>>,
-) -> Result<Examined, StoreError> {
+pub(crate) fn purses(store: &Store, retention: Retention<'_>, page: Vec<Found<Purses>>) -> Result<Examined> {
     let mut examined = Examined::default();
     let keys: Vec<PursePub> = page.iter().map(|found| found.key.purse_pub).collect();
     let groups = store.lookup_many::<PurseDeposits>(PurseDeposits::BY_PURSE, &keys)?;
@@ -117,11 +115,7 @@ pub(crate) fn purses(
 }
 
 /// The groups of a page's coins in a table.
-fn groups<T: Table>(
-    store: &Store,
-    index: u8,
-    coins: &[CoinPub],
-) -> Result<HashMap<CoinPub, Vec<Found<T>>>, StoreError> {
+fn groups<T: Table>(store: &Store, index: u8, coins: &[CoinPub]) -> Result<HashMap<CoinPub, Vec<Found<T>>>> {
     let groups = store.lookup_many::<T>(index, coins)?;
     Ok(coins.iter().copied().zip(groups).filter(|(_, group)| !group.is_empty()).collect())
 }
@@ -142,7 +136,7 @@ pub(crate) fn coins(
     retention: Retention<'_>,
     leaving: &Leaving,
     page: Vec<Found<Coins>>,
-) -> Result<Examined, StoreError> {
+) -> Result<Examined> {
     let mut examined = Examined::default();
     let keys: Vec<CoinPub> = page.iter().map(|found| found.key.coin_pub).collect();
     let deposits = groups::<Deposits>(store, Deposits::BY_COIN, &keys)?;

@@ -1,4 +1,4 @@
-//! Reads about the identification of customers.
+//! Reads about the identification of customers. They fail when the store cannot be read.
 
 use std::ops::Bound;
 
@@ -27,9 +27,6 @@ pub enum Requirement {
 }
 
 /// A requirement of an account.
-///
-/// # Errors
-/// When the store cannot be read.
 pub fn requirement(store: &Store, h_payto: PaytoHash, row: u64) -> Result<Requirement> {
     if row == NO_REQUIREMENT {
         return Ok(Requirement::Unknown);
@@ -44,17 +41,11 @@ pub fn requirement(store: &Store, h_payto: PaytoHash, row: u64) -> Result<Requir
 }
 
 /// All identifications of an account.
-///
-/// # Errors
-/// When the store cannot be read.
 pub fn processes(store: &Store, h_payto: PaytoHash) -> Result<Vec<Found<KycProcesses>>> {
     store.lookup::<KycProcesses>(KycProcesses::BY_ACCOUNT, &h_payto)
 }
 
 /// An identification.
-///
-/// # Errors
-/// When the store cannot be read.
 pub fn process(store: &Store, h_payto: PaytoHash, provider: &str) -> Result<Option<KycProcessRow>> {
     let key = KycProcessKey { h_payto, provider: provider.to_owned() };
     Ok(store.get::<KycProcesses>(&key)?.map(|found| found.row))
@@ -67,9 +58,6 @@ pub fn pairs(found: &[Found<KycProcesses>]) -> Vec<(&KycProcessKey, &KycProcessR
 }
 
 /// The checks that an operation would miss now: a hint, which saves work for an operation that the rules will refuse.
-///
-/// # Errors
-/// When the store cannot be read.
 pub(crate) fn missing(
     store: &Store,
     rules: &KycRules,
@@ -88,9 +76,6 @@ pub(crate) fn missing(
 }
 
 /// Payouts that are held until their receiver is identified, and their sum.
-///
-/// # Errors
-/// When the store cannot be read.
 pub(crate) fn held(store: &Store, h_payto: PaytoHash) -> Result<Money> {
     let aggregates = store.lookup::<Aggregates>(Aggregates::BY_TARGET, &h_payto)?;
     let held = aggregates.iter().filter(|found| found.row.kyc_row.is_some());
@@ -111,9 +96,6 @@ pub struct Case {
 }
 
 /// The oldest identifications that wait for officers.
-///
-/// # Errors
-/// When the store cannot be read.
 pub fn submitted(store: &Store, cases_max: usize) -> Result<Vec<Case>> {
     let found = store.range_positions::<KycProcesses>(
         KycProcesses::SUBMITTED,
@@ -132,9 +114,6 @@ fn case(store: &Store, found: Found<KycProcesses>) -> Result<Case> {
 }
 
 /// The payto URI of an account, if the exchange has ever paid it or was paid by it.
-///
-/// # Errors
-/// When the store cannot be read.
 pub(crate) fn payto_uri(store: &Store, h_payto: PaytoHash) -> Result<Option<String>> {
     let payto = store.get::<WireTargets>(&WireTargetKey { h_payto })?;
     Ok(payto.map(|found| found.row.payto_uri))
@@ -150,9 +129,6 @@ pub struct Account {
 }
 
 /// Everything about one account.
-///
-/// # Errors
-/// When the store cannot be read.
 pub fn account(store: &Store, h_payto: PaytoHash) -> Result<Account> {
     let cases =
         processes(store, h_payto)?.into_iter().map(|found| case(store, found)).collect::<Result<_>>()?;
@@ -173,9 +149,6 @@ pub struct Alert {
 }
 
 /// The oldest alerts.
-///
-/// # Errors
-/// When the store cannot be read.
 pub fn alerts(store: &Store, alerts_max: usize) -> Result<Vec<Alert>> {
     let all = (Bound::Unbounded, Bound::Unbounded);
     let found = store.range_positions::<KycAlerts>(KycAlerts::OPEN, all.0, all.1, alerts_max, false)?;

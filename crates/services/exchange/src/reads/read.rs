@@ -1,5 +1,5 @@
 //! Reads outside of a batch: committed rows only. The rows may have changed by the time a command is
-//! executed, so the rules decide again.
+//! executed, so the rules decide again. Every function fails when the store cannot be read.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::{Bound, ControlFlow};
@@ -29,9 +29,6 @@ fn terms(store: &Store, denoms: &DenomTable, serial: DenomSerial) -> Result<Deno
 }
 
 /// The payto URI of an account.
-///
-/// # Errors
-/// When the store cannot be read. The same holds for all functions of this module.
 pub fn payto(store: &Store, h_payto: PaytoHash) -> Result<Option<String>> {
     Ok(store.get::<WireTargets>(&WireTargetKey { h_payto })?.map(|found| found.row.payto_uri))
 }
@@ -62,17 +59,11 @@ fn required_paytos(
 // -------------------------------------------------------------------------------------------------------
 
 /// A reserve.
-///
-/// # Errors
-/// See [`payto`].
 pub fn reserve(store: &Store, reserve_pub: ReservePub) -> Result<Option<ReserveRow>> {
     Ok(store.get::<Reserves>(&ReserveKey { reserve_pub })?.map(|found| found.row))
 }
 
 /// A reserve's balance and history: all of it, or only events at or after `since`. None: unknown reserve.
-///
-/// # Errors
-/// See [`payto`].
 pub fn reserve_statement(
     store: &Store,
     denoms: &DenomTable,
@@ -105,48 +96,40 @@ pub fn reserve_statement(
     let accounts = credits.iter().map(|found| found.row.h_payto);
     let paytos = required_paytos(store, accounts.chain(closings.iter().map(|found| found.row.h_payto)))?;
     let mut items = Vec::new();
-    for found in credits {
-        if found.row.time >= since {
-            items.push(ReserveHistoryItem::Credit {
-                time: found.row.time,
-                payto_uri: paytos[&found.row.h_payto].clone(),
-                bank_row: found.key.bank_row,
-                amount: found.row.amount,
-            });
-        }
+    for found in credits.into_iter().filter(|found| found.row.time >= since) {
+        items.push(ReserveHistoryItem::Credit {
+            time: found.row.time,
+            payto_uri: paytos[&found.row.h_payto].clone(),
+            bank_row: found.key.bank_row,
+            amount: found.row.amount,
+        });
     }
-    for found in withdrawals {
-        if found.row.time >= since {
-            let terms = terms(store, denoms, found.row.denom)?;
-            items.push(ReserveHistoryItem::Withdraw {
-                time: found.row.time,
-                reserve_sig: found.row.reserve_sig,
-                h_coin_ev: found.key.h_coin_ev,
-                denom: found.row.denom,
-                fee: terms.fee_withdraw,
-                amount: terms.value.checked_add(terms.fee_withdraw).expect("was added before"),
-            });
-        }
+    for found in withdrawals.into_iter().filter(|found| found.row.time >= since) {
+        let terms = terms(store, denoms, found.row.denom)?;
+        items.push(ReserveHistoryItem::Withdraw {
+            time: found.row.time,
+            reserve_sig: found.row.reserve_sig,
+            h_coin_ev: found.key.h_coin_ev,
+            denom: found.row.denom,
+            fee: terms.fee_withdraw,
+            amount: terms.value.checked_add(terms.fee_withdraw).expect("was added before"),
+        });
     }
-    for found in recoups {
-        if found.row.time >= since {
-            items.push(ReserveHistoryItem::Recoup {
-                time: found.row.time,
-                coin_pub: found.key.coin_pub,
-                amount: found.row.amount,
-            });
-        }
+    for found in recoups.into_iter().filter(|found| found.row.time >= since) {
+        items.push(ReserveHistoryItem::Recoup {
+            time: found.row.time,
+            coin_pub: found.key.coin_pub,
+            amount: found.row.amount,
+        });
     }
-    for found in closings {
-        if found.row.time >= since {
-            items.push(ReserveHistoryItem::Closing {
-                time: found.row.time,
-                payto_uri: paytos[&found.row.h_payto].clone(),
-                wtid: found.row.wtid,
-                fee: found.row.fee,
-                amount: found.row.amount,
-            });
-        }
+    for found in closings.into_iter().filter(|found| found.row.time >= since) {
+        items.push(ReserveHistoryItem::Closing {
+            time: found.row.time,
+            payto_uri: paytos[&found.row.h_payto].clone(),
+            wtid: found.row.wtid,
+            fee: found.row.fee,
+            amount: found.row.amount,
+        });
     }
     for (found, purse) in merges.into_iter().zip(purses) {
         // Garbage collection has just removed a purse that was refunded, which has no effect.
@@ -157,43 +140,34 @@ pub fn reserve_statement(
             merge: Box::new(found.row),
         });
     }
-    for found in requests {
-        if found.key.request_time >= since {
-            items.push(ReserveHistoryItem::History {
-                request_time: found.key.request_time,
-                reserve_sig: found.row.reserve_sig,
-                amount: found.row.fee,
-            });
-        }
+    for found in requests.into_iter().filter(|found| found.key.request_time >= since) {
+        items.push(ReserveHistoryItem::History {
+            request_time: found.key.request_time,
+            reserve_sig: found.row.reserve_sig,
+            amount: found.row.fee,
+        });
     }
-    for found in opens {
-        if found.key.request_time >= since {
-            items.push(ReserveHistoryItem::Open {
-                request_time: found.key.request_time,
-                reserve_sig: found.row.reserve_sig,
-                requested_expiration: found.row.requested_expiration,
-                requested_purses: found.row.requested_purses,
-                amount: found.row.payment,
-            });
-        }
+    for found in opens.into_iter().filter(|found| found.key.request_time >= since) {
+        items.push(ReserveHistoryItem::Open {
+            request_time: found.key.request_time,
+            reserve_sig: found.row.reserve_sig,
+            requested_expiration: found.row.requested_expiration,
+            requested_purses: found.row.requested_purses,
+            amount: found.row.payment,
+        });
     }
-    for found in closes {
-        if found.key.request_time >= since {
-            items.push(ReserveHistoryItem::Close {
-                request_time: found.key.request_time,
-                reserve_sig: found.row.reserve_sig,
-                h_payto: found.row.requested,
-            });
-        }
+    for found in closes.into_iter().filter(|found| found.key.request_time >= since) {
+        items.push(ReserveHistoryItem::Close {
+            request_time: found.key.request_time,
+            reserve_sig: found.row.reserve_sig,
+            h_payto: found.row.requested,
+        });
     }
     Ok(Some(ReserveStatement { balance: row.balance, items, events }))
 }
 
 /// Finds those of these planchets that the reserve has withdrawn, in their order. It answers a complete
 /// repetition.
-///
-/// # Errors
-/// See [`payto`].
 pub(crate) fn withdrawals(
     store: &Store,
     reserve_pub: ReservePub,
@@ -206,9 +180,6 @@ pub(crate) fn withdrawals(
 }
 
 /// The earliest withdrawal of a planchet. For recoup.
-///
-/// # Errors
-/// See [`payto`].
 pub fn withdrawal_of(store: &Store, h_coin_ev: HashCode) -> Result<Option<(ReservePub, WithdrawalRow)>> {
     let found = store.lookup::<Withdrawals>(Withdrawals::BY_COIN_EV, &h_coin_ev)?;
     Ok(found.into_iter().next().map(|found| (found.key.reserve_pub, found.row)))
@@ -218,9 +189,6 @@ pub fn withdrawal_of(store: &Store, h_coin_ev: HashCode) -> Result<Option<(Reser
 // --------------------------------------------------------------------------------------------------------
 
 /// A purse with its merge, if it is merged.
-///
-/// # Errors
-/// See [`payto`].
 pub fn purse(store: &Store, purse_pub: PursePub) -> Result<Option<(PurseRow, Option<PurseMergeRow>)>> {
     let mut reads = Reads::default();
     let row = reads.get::<Purses>(&PurseKey { purse_pub });
@@ -231,9 +199,6 @@ pub fn purse(store: &Store, purse_pub: PursePub) -> Result<Option<(PurseRow, Opt
 }
 
 /// The reserve that a purse is merged into, and its coins.
-///
-/// # Errors
-/// See [`payto`].
 pub(crate) fn purse_parts(store: &Store, purse_pub: PursePub) -> Result<(Option<ReservePub>, Vec<CoinPub>)> {
     let mut reads = Reads::default();
     let merge = reads.get::<PurseMerges>(&PurseKey { purse_pub });
@@ -244,9 +209,6 @@ pub(crate) fn purse_parts(store: &Store, purse_pub: PursePub) -> Result<(Option<
 }
 
 /// The contract under a key, with its purse.
-///
-/// # Errors
-/// See [`payto`].
 pub fn contract(store: &Store, contract_pub: EddsaPublicKey) -> Result<Option<(PursePub, ContractRow)>> {
     let found = store.lookup::<Contracts>(Contracts::BY_CONTRACT, &contract_pub)?;
     Ok(found.into_iter().next().map(|found| (found.key.purse_pub, found.row)))
@@ -256,17 +218,11 @@ pub fn contract(store: &Store, contract_pub: EddsaPublicKey) -> Result<Option<(P
 // ----------------------------------------------------------------------------------------------------------
 
 /// A known coin.
-///
-/// # Errors
-/// See [`payto`].
 pub fn coin(store: &Store, coin_pub: CoinPub) -> Result<Option<CoinRow>> {
     Ok(store.get::<Coins>(&CoinKey { coin_pub })?.map(|found| found.row))
 }
 
 /// The history of a coin. None if it was never used.
-///
-/// # Errors
-/// See [`payto`].
 pub fn coin_history(store: &Store, denoms: &DenomTable, coin_pub: CoinPub) -> Result<Option<CoinHistory>> {
     let mut reads = Reads::default();
     let row = reads.get::<Coins>(&CoinKey { coin_pub });
@@ -370,9 +326,6 @@ pub struct FoundMelt {
 }
 
 /// The melt under a commitment.
-///
-/// # Errors
-/// See [`payto`].
 pub fn melt_by_rc(store: &Store, rc: HashCode) -> Result<Option<FoundMelt>> {
     // These rows are never deleted, and the columns in use here never change.
     let Some(found) = store.get::<MeltByRc>(&RcKey { rc })? else { return Ok(None) };
@@ -383,26 +336,17 @@ pub fn melt_by_rc(store: &Store, rc: HashCode) -> Result<Option<FoundMelt>> {
 }
 
 /// The reveal of a melt, if there is one. It answers a repetition.
-///
-/// # Errors
-/// See [`payto`].
 pub fn reveal(store: &Store, coin_pub: CoinPub, rc: HashCode) -> Result<Option<RevealRow>> {
     Ok(store.get::<Reveals>(&MeltKey { coin_pub, rc })?.map(|found| found.row))
 }
 
 /// The earliest melt that revealed a planchet. For recoup-refresh.
-///
-/// # Errors
-/// See [`payto`].
 pub fn reveal_of(store: &Store, h_coin_ev: HashCode) -> Result<Option<(MeltKey, RevealRow)>> {
     let found = store.lookup::<Reveals>(Reveals::BY_COIN_EV, &h_coin_ev)?;
     Ok(found.into_iter().next().map(|found| (found.key, found.row)))
 }
 
 /// All reveals of a coin's melts, for the link. Empty if there are none, or the coin is unknown.
-///
-/// # Errors
-/// See [`payto`].
 pub fn links(store: &Store, coin_pub: CoinPub) -> Result<Vec<RevealRow>> {
     let found = store.lookup::<Reveals>(Reveals::BY_COIN, &coin_pub)?;
     Ok(found.into_iter().map(|found| found.row).collect())
@@ -426,17 +370,11 @@ pub struct DepositStatus {
 }
 
 /// A deposit.
-///
-/// # Errors
-/// See [`payto`].
 pub fn deposit(store: &Store, key: &DepositKey) -> Result<Option<DepositRow>> {
     Ok(store.get::<Deposits>(key)?.map(|found| found.row))
 }
 
 /// A deposit with its status.
-///
-/// # Errors
-/// See [`payto`].
 pub fn deposit_status(store: &Store, denoms: &DenomTable, key: &DepositKey) -> Result<Option<DepositStatus>> {
     let Some(deposit) = deposit(store, key)? else { return Ok(None) };
     let (mut transfer, mut kyc_row) = (None, None);
@@ -475,9 +413,6 @@ pub struct TransferDeposit {
 
 /// A transfer to a merchant. None until it is decided, which includes the time while its deposits wait in a
 /// transient aggregate.
-///
-/// # Errors
-/// See [`payto`].
 pub fn transfer(store: &Store, denoms: &DenomTable, wtid: Wtid) -> Result<Option<Transfer>> {
     let Some(wire_out) = store.get::<WireOut>(&WtidKey { wtid })?.map(|found| found.row) else {
         return Ok(None);
@@ -494,9 +429,6 @@ pub fn transfer(store: &Store, denoms: &DenomTable, wtid: Wtid) -> Result<Option
 // --------------------------------------------------------------------------------------------------------
 
 /// The transient aggregate of a merchant's account, if there is one. The next `Aggregate` must use its wtid.
-///
-/// # Errors
-/// See [`payto`].
 pub fn transient(store: &Store, target: DepositTarget, account: AccountId) -> Result<Option<AggregateRow>> {
     let DepositTarget { h_payto, merchant_pub } = target;
     Ok(store.get::<Aggregates>(&AggregateKey { h_payto, merchant_pub, account })?.map(|found| found.row))
@@ -510,9 +442,6 @@ pub struct DuePosition(Option<Vec<u8>>);
 /// once, and the position at which to continue (None at the end). Reads at most `deposits` deposits after
 /// `from`, most urgent first: only the index, and one row for each target. Deposits that may still be
 /// refunded after their wire deadline are not filtered here: the rule leaves them out.
-///
-/// # Errors
-/// See [`payto`].
 pub fn due_targets(
     store: &Store,
     now: Timestamp,
@@ -561,9 +490,6 @@ fn decode_error(source: batzen_store::DecodeError) -> StoreError {
 }
 
 /// When the next deposit after `after` becomes due; with None, the first of all. Reads only the index.
-///
-/// # Errors
-/// See [`payto`].
 pub fn next_ready(store: &Store, after: Option<Timestamp>) -> Result<Option<Timestamp>> {
     let from = after.map(|after| batzen_store::prefix_successor(&batzen_store::Column::to_bytes(&after)));
     let from = match &from {
@@ -582,9 +508,6 @@ pub fn next_ready(store: &Store, after: Option<Timestamp>) -> Result<Option<Time
 
 /// Counts the deposits of a target that an aggregation at `now` would find, up to `max`. Reads only the
 /// index.
-///
-/// # Errors
-/// See [`payto`].
 pub fn open_deposits(store: &Store, target: &DepositTarget, now: Timestamp, max: usize) -> Result<usize> {
     let (from, to) = target.range(now);
     let mut count = 0;
@@ -596,9 +519,6 @@ pub fn open_deposits(store: &Store, target: &DepositTarget, now: Timestamp, max:
 }
 
 /// Reserves that have expired by `now` and have money and an origin account, earliest first; at most `limit`.
-///
-/// # Errors
-/// See [`payto`].
 pub fn expired_reserves(
     store: &Store,
     now: Timestamp,
@@ -609,9 +529,6 @@ pub fn expired_reserves(
 }
 
 /// Transfers that are neither finished nor failed, oldest first; at most `limit`.
-///
-/// # Errors
-/// See [`payto`].
 pub fn open_transfers(store: &Store, limit: usize) -> Result<Vec<(Wtid, PreparedRow)>> {
     let found =
         store.range_bytes::<Prepared>(Prepared::OPEN, Bound::Unbounded, Bound::Unbounded, limit, false)?;
@@ -619,9 +536,6 @@ pub fn open_transfers(store: &Store, limit: usize) -> Result<Vec<(Wtid, Prepared
 }
 
 /// Transfers that the bank refused for good, in the order in which they were decided.
-///
-/// # Errors
-/// See [`payto`].
 pub fn failed_transfers(store: &Store, limit: usize) -> Result<Vec<(Wtid, PreparedRow)>> {
     let found =
         store.range_bytes::<Prepared>(Prepared::FAILED, Bound::Unbounded, Bound::Unbounded, limit, false)?;
@@ -629,9 +543,6 @@ pub fn failed_transfers(store: &Store, limit: usize) -> Result<Vec<(Wtid, Prepar
 }
 
 /// Credits that are set aside and not settled, the oldest first.
-///
-/// # Errors
-/// See [`payto`].
 pub fn credits_aside(store: &Store, limit: usize) -> Result<Vec<(AsideKey, AsideRow)>> {
     let all = Bound::Unbounded;
     let found = store.range_bytes::<CreditsAside>(CreditsAside::OPEN, all.clone(), all, limit, false)?;
@@ -639,18 +550,12 @@ pub fn credits_aside(store: &Store, limit: usize) -> Result<Vec<(AsideKey, Aside
 }
 
 /// The number of changes of the key set.
-///
-/// # Errors
-/// See [`payto`].
 pub(crate) fn key_set_version(store: &Store) -> Result<u64> {
     let key = CounterKey { name: Counters::KEY_SET.to_owned() };
     Ok(store.get::<Counters>(&key)?.map_or(0, |found| found.row.value))
 }
 
 /// The last bank row that was processed on an account; 0 at first.
-///
-/// # Errors
-/// See [`payto`].
 pub fn cursor(store: &Store, account: AccountId) -> Result<u64> {
     Ok(store.get::<Cursors>(&AccountKey { account })?.map_or(0, |found| found.row.bank_row))
 }

@@ -28,11 +28,10 @@
 //!   **overredeemed**, if more coins were redeemed than issued.
 
 use std::collections::HashMap;
-use std::ops::ControlFlow;
 
 use batzen_crypto::Wtid;
 use batzen_protocol::{AmountError, Money, MoneySum};
-use batzen_store::{Found, Store, StoreError, Table};
+use batzen_store::{Found, Store, StoreError, Table, go_on};
 use batzen_tables::exchange::{
     Aggregates, ArchiveTransfers, Closings, CoinPub, Coins, CollectedSums, CollectedTerm, DenomSerial,
     Deposits, Drains, HistoryRequests, MeltKey, Melts, Prepared, PurseDeposits, PursePub, PurseState, Purses,
@@ -201,13 +200,7 @@ fn each<T: Table>(
     mut visit: impl FnMut(Found<T>) -> Result<(), TotalsError>,
 ) -> Result<(), TotalsError> {
     let mut outcome = Ok(());
-    store.scan::<T>(|found| match visit(found) {
-        Ok(()) => ControlFlow::Continue(()),
-        Err(error) => {
-            outcome = Err(error);
-            ControlFlow::Break(())
-        }
-    })?;
+    store.scan::<T>(|found| go_on(visit(found), &mut outcome))?;
     outcome
 }
 

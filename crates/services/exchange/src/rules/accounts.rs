@@ -178,12 +178,7 @@ impl Command<ExchangeRules> for RequestClose {
         plan.group::<WireFees>(WireFees::BY_METHOD, &self.method);
     }
 
-    fn execute(
-        &self,
-        rules: &ExchangeRules,
-        rows: &mut WorkingSet,
-        now: Timestamp,
-    ) -> Result<CloseRequested> {
+    fn execute(&self, rules: &ExchangeRules, rows: &mut WorkingSet, now: Timestamp) -> Result<Self::Answer> {
         let reserve_pub = self.reserve_pub;
         let key = ReserveRequestKey { reserve_pub, request_time: self.request_time };
         let reserve_key = ReserveKey { reserve_pub };

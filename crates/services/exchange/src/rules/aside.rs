@@ -34,10 +34,7 @@ pub struct AsideCount {
 
 impl Command<ExchangeRules> for SetAside {
     type Answer = AsideCount;
-
-    fn is_background(&self) -> bool {
-        true
-    }
+    const IS_BACKGROUND: bool = true;
 
     fn plan(&self, _: &ExchangeRules, plan: &mut Plan) {
         for credit in &self.credits {

@@ -73,7 +73,6 @@ pub struct Deposited {
 
 impl Command<ExchangeRules> for Deposit {
     type Answer = Deposited;
-
     const METRIC: Option<&'static str> = Some("deposit");
 
     fn owner(&self) -> Option<&[u8]> {
@@ -163,7 +162,6 @@ pub struct Refunded {
 
 impl Command<ExchangeRules> for Refund {
     type Answer = Refunded;
-
     const METRIC: Option<&'static str> = Some("refund");
 
     fn owner(&self) -> Option<&[u8]> {

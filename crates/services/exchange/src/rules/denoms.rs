@@ -187,7 +187,6 @@ impl DenomTable {
     }
 
     /// Returns whether all known denominations satisfy a condition.
-    #[must_use]
     pub(crate) fn all(&self, holds: impl Fn(&DenomTerms) -> bool) -> bool {
         let terms = self.terms.read().unwrap_or_else(PoisonError::into_inner);
         terms.iter().flatten().all(holds)
@@ -225,7 +224,6 @@ impl DenomTable {
 
     /// The highest serial up to which all denominations are known and satisfy a condition; 0 if the first does
     /// not.
-    #[must_use]
     pub(crate) fn all_up_to(&self, holds: impl Fn(&DenomTerms) -> bool) -> u32 {
         let terms = self.terms.read().unwrap_or_else(PoisonError::into_inner);
         let count = terms.iter().skip(1).take_while(|terms| terms.as_ref().is_some_and(&holds)).count();

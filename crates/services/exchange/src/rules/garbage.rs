@@ -107,10 +107,7 @@ pub struct Collected {
 
 impl Command<ExchangeRules> for Collect {
     type Answer = Collected;
-
-    fn is_background(&self) -> bool {
-        true
-    }
+    const IS_BACKGROUND: bool = true;
 
     fn plan(&self, _: &ExchangeRules, plan: &mut Plan) {
         match self {
@@ -241,7 +238,7 @@ fn plan_purse(candidate: &PurseCandidate, plan: &mut Plan) {
 }
 
 pub(super) fn plan_sums(plan: &mut Plan) {
-    for term in CollectedTerm::ALL.iter().copied() {
+    for term in CollectedTerm::ALL {
         plan.row::<CollectedSums>(CollectedKey { term });
     }
 }
@@ -348,7 +345,6 @@ impl ExchangeRules {
     }
 
     /// Returns whether a purse's own row allows its removal.
-    #[must_use]
     pub(crate) fn is_purse_over(&self, purse: &PurseRow, now: Timestamp) -> bool {
         matches!(purse.state, PurseState::Expired | PurseState::Deleted)
             && is_over(purse.decided.saturating_add(self.config.legal_reserve_expiration), now)
@@ -356,7 +352,6 @@ impl ExchangeRules {
     }
 
     /// Returns whether an identification was never completed, or expired as long ago as reserves are kept.
-    #[must_use]
     pub(crate) fn is_process_over(&self, process: &KycProcessRow, now: Timestamp) -> bool {
         let kept = self.config.legal_reserve_expiration;
         match process.state {
@@ -476,7 +471,6 @@ impl ExchangeRules {
     }
 
     /// The serial up to which no denomination signs under a nonce any more.
-    #[must_use]
     pub(crate) fn signing_ended_max(&self, now: Timestamp) -> u32 {
         self.denoms.all_up_to(|terms| terms.cipher != Cipher::Cs || is_over(terms.expire_withdraw, now))
     }

@@ -398,10 +398,7 @@ pub struct KycAlertCleared;
 
 impl Command<ExchangeRules> for ClearKycAlert {
     type Answer = KycAlertCleared;
-
-    fn is_background(&self) -> bool {
-        true
-    }
+    const IS_BACKGROUND: bool = true;
 
     fn owner(&self) -> Option<&[u8]> {
         Some(self.h_payto.as_bytes())
@@ -633,7 +630,6 @@ impl ExchangeRules {
     ///
     /// # Panics
     /// If the base URL cannot be part of a payto URI, which is refused at the start if there are KYC rules.
-    #[must_use]
     pub(crate) fn reserve_account(&self, reserve_pub: &ReservePub) -> LimitedAccount {
         let payto = PaytoUri::reserve(&self.config.exchange_base_url, reserve_pub);
         LimitedAccount::of(payto.expect("the base URL was checked at the start").as_str())

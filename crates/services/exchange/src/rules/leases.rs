@@ -62,10 +62,7 @@ pub enum Leased {
 
 impl Command<ExchangeRules> for Lease {
     type Answer = Leased;
-
-    fn is_background(&self) -> bool {
-        true
-    }
+    const IS_BACKGROUND: bool = true;
 
     fn plan(&self, _: &ExchangeRules, plan: &mut Plan) {
         match self {

@@ -73,15 +73,7 @@ impl PurseTerms {
 }
 
 /// An encrypted contract, signed by its purse (verified).
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Contract {
-    /// The key under which it can be fetched.
-    pub contract_pub: EddsaPublicKey,
-    /// Nonce and ciphertext.
-    pub econtract: Vec<u8>,
-    /// The purse's signature.
-    pub econtract_sig: EddsaSignature,
-}
+pub type Contract = ContractRow;
 
 /// A coin that pays into a purse, or for a reserve. An attestation of its age, if the purse needs one, was
 /// verified.
@@ -212,12 +204,7 @@ impl Command<ExchangeRules> for PurseDeposit {
         plan_coins(self.purse_pub, &self.coins, plan);
     }
 
-    fn execute(
-        &self,
-        rules: &ExchangeRules,
-        rows: &mut WorkingSet,
-        now: Timestamp,
-    ) -> Result<PurseDeposited> {
+    fn execute(&self, rules: &ExchangeRules, rows: &mut WorkingSet, now: Timestamp) -> Result<Self::Answer> {
         let key = PurseKey { purse_pub: self.purse_pub };
         let purse = rows.get::<Purses>(&key).ok_or(Refusal::PurseUnknown)?.clone();
         let merge = merge_of(rows, &key, self.reserve_pub)?;
@@ -472,10 +459,7 @@ pub enum PurseExpired {
 
 impl Command<ExchangeRules> for PurseExpire {
     type Answer = PurseExpired;
-
-    fn is_background(&self) -> bool {
-        true
-    }
+    const IS_BACKGROUND: bool = true;
 
     fn owner(&self) -> Option<&[u8]> {
         Some(self.purse_pub.as_bytes())
@@ -553,14 +537,7 @@ fn store_contract(rows: &mut WorkingSet, key: &PurseKey, contract: Option<&Contr
         }
         Some(stored) => Err(Refusal::ContractConflict(Box::new(stored.clone()))),
         None => {
-            rows.insert::<Contracts>(
-                key,
-                ContractRow {
-                    contract_pub: contract.contract_pub,
-                    econtract: contract.econtract.clone(),
-                    econtract_sig: contract.econtract_sig,
-                },
-            );
+            rows.insert::<Contracts>(key, contract.clone());
             Ok(())
         }
     }

@@ -44,7 +44,6 @@ pub struct Recouped {
 
 impl Command<ExchangeRules> for Recoup {
     type Answer = Recouped;
-
     const METRIC: Option<&'static str> = Some("recoup");
 
     fn owner(&self) -> Option<&[u8]> {
@@ -148,7 +147,6 @@ pub struct RecoupRefreshed {
 
 impl Command<ExchangeRules> for RecoupRefresh {
     type Answer = RecoupRefreshed;
-
     const METRIC: Option<&'static str> = Some("recoup-refresh");
 
     fn owner(&self) -> Option<&[u8]> {
@@ -169,12 +167,7 @@ impl Command<ExchangeRules> for RecoupRefresh {
         plan.group::<RecoupRefreshCredits>(RecoupRefreshCredits::BY_OLD_COIN, &self.old_coin_pub);
     }
 
-    fn execute(
-        &self,
-        rules: &ExchangeRules,
-        rows: &mut WorkingSet,
-        now: Timestamp,
-    ) -> Result<RecoupRefreshed> {
+    fn execute(&self, rules: &ExchangeRules, rows: &mut WorkingSet, now: Timestamp) -> Result<Self::Answer> {
         let (_, coin) = rules.recoupable(rows, &self.coin, now)?;
         let (coin_pub, old_coin_pub) = (self.coin.coin_pub, self.old_coin_pub);
         let revealed =

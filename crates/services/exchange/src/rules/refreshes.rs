@@ -42,7 +42,6 @@ pub struct Melted {
 
 impl Command<ExchangeRules> for Melt {
     type Answer = Melted;
-
     const METRIC: Option<&'static str> = Some("melt");
 
     fn owner(&self) -> Option<&[u8]> {
@@ -134,7 +133,6 @@ pub struct Revealed {
 
 impl Command<ExchangeRules> for Reveal {
     type Answer = Revealed;
-
     const METRIC: Option<&'static str> = Some("reveal");
 
     fn owner(&self) -> Option<&[u8]> {

@@ -63,7 +63,6 @@ pub struct Withdrawn {
 
 impl Command<ExchangeRules> for Withdraw {
     type Answer = Withdrawn;
-
     const METRIC: Option<&'static str> = Some("withdraw");
 
     fn owner(&self) -> Option<&[u8]> {
@@ -270,10 +269,7 @@ pub struct Credited {
 
 impl Command<ExchangeRules> for Credits {
     type Answer = Credited;
-
-    fn is_background(&self) -> bool {
-        true
-    }
+    const IS_BACKGROUND: bool = true;
 
     fn plan(&self, _: &ExchangeRules, plan: &mut Plan) {
         plan.row::<Cursors>(AccountKey { account: self.account });
@@ -377,10 +373,7 @@ pub enum Closed {
 
 impl Command<ExchangeRules> for CloseReserve {
     type Answer = Closed;
-
-    fn is_background(&self) -> bool {
-        true
-    }
+    const IS_BACKGROUND: bool = true;
 
     fn owner(&self) -> Option<&[u8]> {
         Some(self.reserve_pub.as_bytes())

@@ -79,10 +79,7 @@ pub enum Aggregated {
 
 impl Command<ExchangeRules> for Aggregate {
     type Answer = Aggregated;
-
-    fn is_background(&self) -> bool {
-        true
-    }
+    const IS_BACKGROUND: bool = true;
 
     fn owner(&self) -> Option<&[u8]> {
         Some(self.target.h_payto.as_bytes())
@@ -231,10 +228,7 @@ pub struct TransferMarked {
 
 impl Command<ExchangeRules> for TransfersDone {
     type Answer = TransferMarked;
-
-    fn is_background(&self) -> bool {
-        true
-    }
+    const IS_BACKGROUND: bool = true;
 
     fn plan(&self, _: &ExchangeRules, plan: &mut Plan) {
         self.wtids.iter().for_each(|wtid| plan_transfer(*wtid, plan));
@@ -255,10 +249,7 @@ impl Command<ExchangeRules> for TransfersDone {
 
 impl Command<ExchangeRules> for TransferFailed {
     type Answer = TransferMarked;
-
-    fn is_background(&self) -> bool {
-        true
-    }
+    const IS_BACKGROUND: bool = true;
 
     fn plan(&self, _: &ExchangeRules, plan: &mut Plan) {
         plan_transfer(self.wtid, plan);

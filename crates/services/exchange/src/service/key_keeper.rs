@@ -104,7 +104,7 @@ async fn changed(listings: &mut Option<watch::Receiver<Option<Arc<Listing>>>>) {
 /// The pause until the next deadline.
 fn pause(app: &Exchange, setup_due: Timestamp) -> StdDuration {
     let now = app.core.now();
-    let mut due = app.keys().rebuild_at();
+    let mut due = app.keys().rebuild_at;
     match app.custody.modules() {
         Some(modules) => due = due.min(modules.next_due(now)),
         None if app.keeper.has_unconfirmed() => due = due.min(now.saturating_add(REVOKE_RETRY)),
@@ -142,7 +142,7 @@ async fn round(
     changes += generated.denominations + generated.signing;
     changes +=
         modules.erase_expired(now, |h_bare| keys.signed_until(h_bare), |key| keys.signing_until(key)).await?;
-    if changes > 0 || keys.rebuild_at() <= now {
+    if changes > 0 || keys.rebuild_at <= now {
         app.rebuild_keys().await?;
     }
     if app.core.config.standalone.is_some() && (changes > 0 || *setup_due <= now) {

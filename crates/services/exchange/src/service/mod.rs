@@ -21,7 +21,7 @@ use tokio::task::JoinHandle;
 
 use crate::app::documents::{BUILT_IN_PRIVACY, BUILT_IN_TERMS, Documents};
 use crate::app::{Exchange, POOL_JOBS_MAX, Parts};
-use crate::config::{ConfigError, DocumentsConfig, ExchangeConfig, ListenConfig};
+use crate::config::{ConfigError, DocumentsConfig, ExchangeConfig};
 use crate::core::Core;
 use crate::error::StartError;
 use crate::keys::{KeyRoundError, KeyState};
@@ -310,12 +310,7 @@ fn documents(config: &DocumentsConfig, built_in: &str) -> Result<Documents, Star
 
 /// Where the exchange listens.
 pub(crate) fn listen(config: &ExchangeConfig) -> Listen {
-    match &config.listen {
-        ListenConfig::Tcp { bind_to, port } => {
-            Listen::Tcp { host: bind_to.clone(), port: *port, share_port: config.share_port }
-        }
-        ListenConfig::Unix { path, mode } => Listen::Unix { path: path.clone(), mode: *mode },
-    }
+    config.listen.listen(config.share_port)
 }
 
 /// The URL, with port 0 (any free port) replaced by the real one.

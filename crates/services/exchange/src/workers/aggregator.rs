@@ -85,14 +85,6 @@ pub async fn run_until_idle(app: &Core) -> Result<Progress, WorkerError> {
     }
 }
 
-/// Aggregates until the service ends, in addition to the service's own worker.
-///
-/// # Errors
-/// When the store fails.
-pub(crate) async fn serve(app: &Core) -> Result<(), WorkerError> {
-    run(app).await
-}
-
 /// Aggregates until the service ends.
 pub(super) async fn run(app: &Core) -> Result<(), WorkerError> {
     let mut aggregator = Aggregator::new(app, Mode::Service);

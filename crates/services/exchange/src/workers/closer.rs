@@ -7,7 +7,7 @@
 use batzen_crypto::{HashCode, Wtid};
 use batzen_protocol::Timestamp;
 use batzen_store::{Store, StoreError};
-use batzen_tables::exchange::{LeaseJob, PaytoHash, ReservePub};
+use batzen_tables::exchange::{CloseRequests, LeaseJob, PaytoHash, ReservePub, Reserves};
 use futures_util::future::BoxFuture;
 
 use super::leases::Share;
@@ -31,14 +31,6 @@ const RACES_MAX: u32 = 8;
 /// When the store fails repeatedly; what was closed before stays.
 pub async fn run_until_idle(app: &Core) -> Result<Progress, WorkerError> {
     rounds::until_idle(&mut Closer::new(app, Mode::UntilIdle)).await
-}
-
-/// Closes expired reserves until the service ends, in addition to the service's own worker.
-///
-/// # Errors
-/// When the store fails.
-pub(crate) async fn serve(app: &Core) -> Result<(), WorkerError> {
-    run(app).await
 }
 
 /// Closes until the service ends.
@@ -88,7 +80,10 @@ impl Closer<'_> {
         let mut position = None;
         loop {
             let from = position.take();
-            let page = read(self.app, move |store| queues::open_close_requests(store, from, PAGE)).await?;
+            let page = read(self.app, move |store| {
+                queues::open::<CloseRequests>(store, CloseRequests::OPEN, from, PAGE)
+            });
+            let page = page.await?;
             for found in &page {
                 let (key, h_payto) = (&found.key, found.row.h_payto);
                 self.close_one(key.reserve_pub, Some(key.request_time), h_payto, &mut progress, &mut others)
@@ -103,13 +98,18 @@ impl Closer<'_> {
         let mut position = None;
         loop {
             let from = position.take();
-            let page = read(self.app, move |store| queues::expired_reserves(store, now, from, PAGE)).await?;
+            let page = read(self.app, move |store| {
+                queues::expired::<Reserves>(store, Reserves::BY_EXPIRATION, now, from, PAGE)
+            });
+            let page = page.await?;
             for found in &page {
                 let Some(h_payto) = found.row.origin else { continue };
                 self.close_one(found.key.reserve_pub, None, h_payto, &mut progress, &mut others).await?;
             }
             match page.last() {
-                Some(last) if page.len() == PAGE => position = Some(queues::expiration_position(last)),
+                Some(last) if page.len() == PAGE => {
+                    position = Some(queues::expiration_position(last.row.expiration, &last.key));
+                }
                 _ => break,
             }
         }

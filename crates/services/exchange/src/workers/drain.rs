@@ -6,9 +6,7 @@
 use std::sync::Arc;
 
 use batzen_crypto::{HashCode, Wtid};
-use batzen_protocol::hash_text;
-use batzen_protocol::payto::h_payto;
-use batzen_protocol::signatures::{MasterDrainProfit, SignedMessage};
+use batzen_protocol::signatures::SignedMessage;
 use batzen_store::Found;
 use batzen_tables::exchange::Drains;
 
@@ -29,14 +27,6 @@ const PAGE: usize = 256;
 /// When the store fails repeatedly; what was executed before stays.
 pub async fn run_until_idle(app: &Core) -> Result<Progress, WorkerError> {
     Orders { app, mode: Mode::UntilIdle, aside: Aside::new() }.round().await
-}
-
-/// Executes orders until the service ends, in addition to the service's own worker.
-///
-/// # Errors
-/// When the store fails.
-pub(crate) async fn serve(app: &Core) -> Result<(), WorkerError> {
-    run(app).await
 }
 
 /// Executes orders until the service ends.
@@ -60,7 +50,8 @@ impl Orders<'_> {
         let mut position = None;
         loop {
             let from = position.take();
-            let page = read(self.app, move |store| queues::open_drains(store, from, PAGE)).await?;
+            let page =
+                read(self.app, move |store| queues::open::<Drains>(store, Drains::OPEN, from, PAGE)).await?;
             for found in &page {
                 check_drain(self.app)?;
                 match self.execute(found).await? {
@@ -84,13 +75,7 @@ impl Orders<'_> {
 
     async fn execute(&self, found: &Found<Drains>) -> Result<Result<bool, ItemError>, WorkerError> {
         let (app, wtid, order) = (self.app, found.key.wtid, &found.row);
-        let message = MasterDrainProfit {
-            wtid,
-            date: order.date,
-            amount: order.amount.of(app.config.currency),
-            h_section: hash_text(&order.account_section),
-            h_payto: h_payto(&order.payto_uri),
-        };
+        let message = order.message(wtid, app.config.currency);
         if !message.verify(&app.master_public_key, &order.master_sig) {
             return Ok(Err(ItemError::NotSigned));
         }

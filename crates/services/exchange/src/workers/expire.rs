@@ -28,14 +28,6 @@ pub async fn run_until_idle(app: &Core) -> Result<Progress, WorkerError> {
     rounds::until_idle(&mut Expirer::new(app, Mode::UntilIdle)).await
 }
 
-/// Decides expired purses until the service ends, in addition to the service's own worker.
-///
-/// # Errors
-/// When the store fails.
-pub(crate) async fn serve(app: &Core) -> Result<(), WorkerError> {
-    run(app).await
-}
-
 /// Decides expired purses until the service ends.
 pub(super) async fn run(app: &Core) -> Result<(), WorkerError> {
     rounds::until_stopped(&mut Expirer::new(app, Mode::Service)).await
@@ -85,7 +77,10 @@ impl Expirer<'_> {
         let mut position = None;
         loop {
             let from = position.take();
-            let page = read(self.app, move |store| queues::expired_purses(store, now, from, PAGE)).await?;
+            let page = read(self.app, move |store| {
+                queues::expired::<Purses>(store, Purses::BY_EXPIRATION, now, from, PAGE)
+            });
+            let page = page.await?;
             for found in &page {
                 check_drain(self.app)?;
                 let key = found.key.purse_pub.as_bytes();
@@ -105,7 +100,9 @@ impl Expirer<'_> {
                 }
             }
             match page.last() {
-                Some(last) if page.len() == PAGE => position = Some(queues::purse_position(last)),
+                Some(last) if page.len() == PAGE => {
+                    position = Some(queues::expiration_position(last.row.expiration, &last.key));
+                }
                 _ => break,
             }
         }

@@ -41,39 +41,25 @@ const COLLECT: &str = "collect";
 /// The order to publish liabilities.
 const LIABILITIES: &str = "liabilities";
 
-/// A background worker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Worker {
-    /// Imports incoming transfers.
-    Wirewatch,
-    /// Combines deposits into transfers.
-    Aggregator,
-    /// Has the bank execute transfers.
-    Transfer,
-    /// Pays expired reserves back.
-    Closer,
-    /// Refunds expired purses.
-    Expire,
-    /// Pays profit out.
-    Drain,
+batzen_protocol::enumeration! {
+    /// A background worker.
+    pub enum Worker {
+        /// Imports incoming transfers.
+        Wirewatch => "wirewatch",
+        /// Combines deposits into transfers.
+        Aggregator => "aggregator",
+        /// Has the bank execute transfers.
+        Transfer => "transfer",
+        /// Pays expired reserves back.
+        Closer => "closer",
+        /// Refunds expired purses.
+        Expire => "expire",
+        /// Pays profit out.
+        Drain => "drain",
+    }
 }
 
 impl Worker {
-    const ALL: [Self; 6] =
-        [Self::Wirewatch, Self::Aggregator, Self::Transfer, Self::Closer, Self::Expire, Self::Drain];
-
-    /// Its name.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Wirewatch => "wirewatch",
-            Self::Aggregator => "aggregator",
-            Self::Transfer => "transfer",
-            Self::Closer => "closer",
-            Self::Expire => "expire",
-            Self::Drain => "drain",
-        }
-    }
-
     /// Runs it until there is nothing left to do.
     ///
     /// # Errors
@@ -109,11 +95,11 @@ impl Worker {
     async fn until_stopped(self, app: &Core, options: WorkerOptions) -> Result<(), WorkerError> {
         match self {
             Self::Wirewatch => wirewatch::serve(app, options).await,
-            Self::Aggregator => aggregator::serve(app).await,
+            Self::Aggregator => aggregator::run(app).await,
             Self::Transfer => transfer::serve(app, options).await,
-            Self::Closer => closer::serve(app).await,
-            Self::Expire => expire::serve(app).await,
-            Self::Drain => drain::serve(app).await,
+            Self::Closer => closer::run(app).await,
+            Self::Expire => expire::run(app).await,
+            Self::Drain => drain::run(app).await,
         }
     }
 }
@@ -227,7 +213,7 @@ impl Order {
             _ => return None,
         };
         let name = words.next()?;
-        let worker = Worker::ALL.into_iter().find(|worker| worker.name() == name)?;
+        let worker = Worker::from_name(name)?;
         let (shard_size, workers) = (number(words.next())?, number(words.next())?);
         let account = number::<u64>(words.next())?.map(|account| AccountId(account.to_be_bytes()));
         let long_poll_ms = number(words.next())?;

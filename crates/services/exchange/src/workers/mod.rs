@@ -45,13 +45,13 @@ use std::time::Duration;
 use batzen_engine::{SubmitError, run_blocking};
 use batzen_http::client::{Backoff, Client, ClientError, ClientOptions};
 use batzen_protocol::Amount;
-use batzen_service::wire_gateway::{GatewayAuth, WireGatewayClient};
+use batzen_service::wire_gateway::WireGatewayClient;
 use batzen_store::{Store, StoreError};
 use batzen_tables::exchange::AccountId;
 use tokio::task::JoinSet;
 
 use crate::app::Exchange;
-use crate::config::{self, AccountConfig, GatewayConfig};
+use crate::config::{AccountConfig, GatewayConfig};
 use crate::core::Core;
 use crate::rules::transfers::payto_method;
 use crate::rules::{Refusal, TypedCommand};
@@ -328,13 +328,7 @@ fn debit_accounts(app: &Core) -> impl Iterator<Item = Account<'_>> {
 
 /// A client of an account's gateway.
 fn gateway(client: &Client, config: &GatewayConfig) -> WireGatewayClient {
-    let auth = match &config.auth {
-        config::GatewayAuth::None => GatewayAuth::None,
-        config::GatewayAuth::Basic { username, password } => {
-            GatewayAuth::Basic { username: username.clone(), password: password.clone() }
-        }
-    };
-    WireGatewayClient::new(client.clone(), &config.url, auth)
+    WireGatewayClient::new(client.clone(), &config.url, config.auth.clone())
 }
 
 /// An HTTP client for gateways.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use batzen_protocol::Timestamp;
 use batzen_store::{Store, StoreError};
-use batzen_tables::exchange::{AccountId, LeaseJob};
+use batzen_tables::exchange::{AccountId, CloseRequests, Drains, LeaseJob, Prepared, Purses, Reserves};
 
 use super::{queues, wirewatch};
 use crate::core::Core;
@@ -86,20 +86,21 @@ fn first_deposit(store: &Store, now: Timestamp) -> Result<Option<Timestamp>, Sto
 }
 
 fn first_transfer(store: &Store) -> Result<Option<Timestamp>, StoreError> {
-    Ok(queues::open_transfers(store, None, 1)?.first().map(|found| found.row.time))
+    Ok(queues::open::<Prepared>(store, Prepared::OPEN, None, 1)?.first().map(|found| found.row.time))
 }
 
 fn first_closing(store: &Store, now: Timestamp) -> Result<Option<Timestamp>, StoreError> {
-    let expired = queues::expired_reserves(store, now, None, 1)?;
-    let asked = queues::open_close_requests(store, None, 1)?;
+    let expired = queues::expired::<Reserves>(store, Reserves::BY_EXPIRATION, now, None, 1)?;
+    let asked = queues::open::<CloseRequests>(store, CloseRequests::OPEN, None, 1)?;
     let expired = expired.first().map(|found| found.row.expiration);
     Ok(expired.into_iter().chain(asked.first().map(|found| found.key.request_time)).min())
 }
 
 fn first_purse(store: &Store, now: Timestamp) -> Result<Option<Timestamp>, StoreError> {
-    Ok(queues::expired_purses(store, now, None, 1)?.first().map(|found| found.row.expiration))
+    let expired = queues::expired::<Purses>(store, Purses::BY_EXPIRATION, now, None, 1)?;
+    Ok(expired.first().map(|found| found.row.expiration))
 }
 
 fn first_drain(store: &Store) -> Result<Option<Timestamp>, StoreError> {
-    Ok(queues::open_drains(store, None, 1)?.first().map(|found| found.row.date))
+    Ok(queues::open::<Drains>(store, Drains::OPEN, None, 1)?.first().map(|found| found.row.date))
 }

@@ -35,6 +35,8 @@ use crate::message::{Answer, Malformed, Mark, Reason};
 use crate::metrics::Progress;
 use link::Link;
 
+type Result<T, E = FeedError> = std::result::Result<T, E>;
+
 /// Names a row: its table's number, and its key.
 type RowName = (u16, Vec<u8>);
 /// A row's bytes, and its version if it is in the store.
@@ -60,40 +62,17 @@ pub struct FollowerOptions {
     pub clock: Clock,
 }
 
-/// Faults in the changes that an exchange has shipped.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FindingKind {
-    /// The exchange computes another chain than the auditor has seen.
-    Rewritten,
-    /// The exchange has fewer commits than the auditor has seen.
-    Lost,
-    /// The exchange has another store.
-    OtherStore,
-    /// The exchange has other rows than it has shipped.
-    Differs,
-}
-
-impl FindingKind {
-    /// Its number in the auditor's store.
-    #[must_use]
-    pub const fn number(self) -> u8 {
-        match self {
-            Self::Rewritten => 1,
-            Self::Lost => 2,
-            Self::OtherStore => 3,
-            Self::Differs => 4,
-        }
-    }
-
-    /// Its name in reports.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Rewritten => "rewritten",
-            Self::Lost => "lost",
-            Self::OtherStore => "other-store",
-            Self::Differs => "differs",
-        }
+batzen_protocol::enumeration! {
+    /// Faults in the changes that an exchange has shipped.
+    pub enum FindingKind {
+        /// The exchange computes another chain than the auditor has seen.
+        Rewritten = 1 => "rewritten",
+        /// The exchange has fewer commits than the auditor has seen.
+        Lost = 2 => "lost",
+        /// The exchange has another store.
+        OtherStore = 3 => "other-store",
+        /// The exchange has other rows than it has shipped.
+        Differs = 4 => "differs",
     }
 }
 
@@ -308,7 +287,7 @@ impl Follower {
     ///
     /// # Errors
     /// If the key cannot be used or the store cannot be read.
-    pub fn new(options: FollowerOptions, store: Store) -> Result<Self, FeedError> {
+    pub fn new(options: FollowerOptions, store: Store) -> Result<Self> {
         let connect = Connect::new(&options.key, vec![options.exchange_key]);
         let connect = connect.map_err(|error: ChannelError| FeedError::Connection(error.to_string()))?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -373,7 +352,7 @@ impl Follower {
     ///
     /// # Errors
     /// See [`FeedError`].
-    pub fn next(&mut self, wait: Duration) -> Result<Next, FeedError> {
+    pub fn next(&mut self, wait: Duration) -> Result<Next> {
         let next = self.wait_for_next(wait);
         match &next {
             Ok(next) => self.is_outstanding = matches!(next, Next::Batch(_)),
@@ -388,7 +367,7 @@ impl Follower {
         self.progress.update(|progress| progress.is_connected = false);
     }
 
-    fn wait_for_next(&mut self, wait: Duration) -> Result<Next, FeedError> {
+    fn wait_for_next(&mut self, wait: Duration) -> Result<Next> {
         if self.is_outstanding {
             // The last batch was not committed: it is sent again.
             self.disconnect();
@@ -449,7 +428,7 @@ impl Follower {
         });
     }
 
-    fn connect(&mut self) -> Result<(), FeedError> {
+    fn connect(&mut self) -> Result<()> {
         if self.link.is_some() {
             return Ok(());
         }
@@ -504,15 +483,10 @@ impl Follower {
     }
 
     /// Records a finding, and returns it as an error.
-    fn found(
-        &self,
-        kind: FindingKind,
-        exchange_head: Option<ShortHash>,
-        text: String,
-    ) -> Result<FeedError, FeedError> {
+    fn found(&self, kind: FindingKind, exchange_head: Option<ShortHash>, text: String) -> Result<FeedError> {
         let (next, head) =
             self.position.as_ref().map_or((0, ShortHash::from_bytes([0; 32])), |row| (row.next, row.head));
-        let key = FeedFindingKey { next, kind: kind.number() };
+        let key = FeedFindingKey { next, kind: kind as u8 };
         if self.store.get::<FeedFindings>(&key)?.is_none() {
             let time = (self.options.clock)();
             let row = FeedFindingRow { text: text.clone(), head, exchange_head, time };
@@ -525,13 +499,7 @@ impl Follower {
         Ok(FeedError::Finding { kind, text })
     }
 
-    fn refused(
-        &self,
-        reason: Reason,
-        next: u64,
-        head: Option<ShortHash>,
-        text: String,
-    ) -> Result<FeedError, FeedError> {
+    fn refused(&self, reason: Reason, next: u64, head: Option<ShortHash>, text: String) -> Result<FeedError> {
         let seen = self.position.as_ref().map_or(0, |row| row.next);
         match reason {
             Reason::Rewritten => self.found(FindingKind::Rewritten, head, text),
@@ -541,7 +509,7 @@ impl Follower {
         }
     }
 
-    fn add_changes(&mut self, sequence: u64, is_last: bool, encoded: &[u8]) -> Result<(), FeedError> {
+    fn add_changes(&mut self, sequence: u64, is_last: bool, encoded: &[u8]) -> Result<()> {
         let Phase::Stream { frames, part, bytes } = &mut self.phase else { return Err(Malformed.into()) };
         *bytes += encoded.len();
         if *bytes > BATCH_BYTES_MAX {
@@ -563,7 +531,7 @@ impl Follower {
 
     /// Converts changes of the exchange to changes of this store's rows. In a snapshot, rows that are the
     /// same are left out.
-    fn row_changes(&self, changes: impl Iterator<Item = FeedChange>) -> Result<Vec<RowChange>, FeedError> {
+    fn row_changes(&self, changes: impl Iterator<Item = FeedChange>) -> Result<Vec<RowChange>> {
         let changes: Vec<FeedChange> = changes.collect();
         let mut keys: HashMap<u16, (&'static TableDef, Vec<Vec<u8>>)> = HashMap::new();
         for change in &changes {
@@ -603,7 +571,7 @@ impl Follower {
         Ok(out)
     }
 
-    fn check_mark(&self, mark: &Mark) -> Result<(), FeedError> {
+    fn check_mark(&self, mark: &Mark) -> Result<()> {
         let link = self.link.as_ref().expect("it is connected");
         if mark.head.position.store != link.store
             || !mark.head.is_by(Signer::Exchange, &self.options.exchange_key)
@@ -613,7 +581,7 @@ impl Follower {
         Ok(())
     }
 
-    fn end_batch(&mut self, mark: Mark) -> Result<Batch, FeedError> {
+    fn end_batch(&mut self, mark: Mark) -> Result<Batch> {
         self.check_mark(&mark)?;
         let store = mark.head.position.store;
         match std::mem::replace(&mut self.phase, STREAM) {
@@ -653,7 +621,7 @@ impl Follower {
     }
 
     /// The rows that a snapshot does not have.
-    fn missing(&self, mut seen: Vec<u64>, hasher: &RandomState) -> Result<VecDeque<RowChange>, FeedError> {
+    fn missing(&self, mut seen: Vec<u64>, hasher: &RandomState) -> Result<VecDeque<RowChange>> {
         seen.sort_unstable();
         let mut missing = VecDeque::new();
         let frozen = self.store.freeze(self.tables)?;
@@ -690,7 +658,7 @@ impl Follower {
     }
 
     /// A part of a snapshot.
-    fn rows(&mut self, encoded: &[u8]) -> Result<Batch, FeedError> {
+    fn rows(&mut self, encoded: &[u8]) -> Result<Batch> {
         let rows = change::take_all(encoded, self.tables)?;
         let Phase::Snapshot(snapshot) = &mut self.phase else { return Err(Malformed.into()) };
         if snapshot.end.is_some() || rows.iter().any(|row| row.row.is_none()) {
@@ -715,7 +683,7 @@ impl Follower {
     /// # Errors
     /// When the store fails, or the caller's changes are refused. Nothing is stored then, and the batch comes again; but a
     /// database whose connection was lost may have stored it, which the next call finds out.
-    pub fn commit(&mut self, batch: Batch, extra: ChangeSet) -> Result<(), FeedError> {
+    pub fn commit(&mut self, batch: Batch, extra: ChangeSet) -> Result<()> {
         let committed = self.store_batch(batch, extra);
         match committed {
             Ok(acknowledged) => {
@@ -737,7 +705,7 @@ impl Follower {
         }
     }
 
-    fn store_batch(&mut self, batch: Batch, extra: ChangeSet) -> Result<Option<SignedHead>, FeedError> {
+    fn store_batch(&mut self, batch: Batch, extra: ChangeSet) -> Result<Option<SignedHead>> {
         let Batch { changes, frames, is_snapshot, head, mark, store } = batch;
         let mut set = ChangeSet::with_capacity(changes.len() + extra.len() + 8);
         let count = changes.len() as u64;
@@ -813,7 +781,7 @@ impl Follower {
         Ok(())
     }
 
-    fn compare(&self, theirs: RowsDigest, layouts: &[u8]) -> Result<Comparison, FeedError> {
+    fn compare(&self, theirs: RowsDigest, layouts: &[u8]) -> Result<Comparison> {
         if layouts != copy::layouts(self.tables) {
             return Err(contradiction("rows are compared only between the same versions of the program"));
         }

@@ -92,7 +92,7 @@ fn a_restored_backup_is_caught_before_and_after_it_has_gone_on() {
     let error = meet(&world, &exchange, &store);
     assert!(matches!(error, FeedError::Finding { kind: FindingKind::Rewritten, .. }), "{error}");
     assert!(error.to_string().contains("rewritten what it shipped: commit 40"), "{error}");
-    assert_eq!(kinds(&store), [FindingKind::Rewritten.number(), FindingKind::Lost.number()]);
+    assert_eq!(kinds(&store), [FindingKind::Rewritten as u8, FindingKind::Lost as u8]);
     let findings = client::findings(&store).unwrap();
     let position = client::position(&store).unwrap().unwrap();
     assert!(findings.iter().all(|(key, row)| key.next == position.next && row.head == position.head));
@@ -136,7 +136,7 @@ fn an_old_changed_record_is_caught_by_comparing_all_rows() {
         }
     };
     assert!(!compared.is_equal);
-    assert_eq!(kinds(&store), [FindingKind::Differs.number()]);
+    assert_eq!(kinds(&store), [FindingKind::Differs as u8]);
     world.stop(served);
 }
 

@@ -10,31 +10,21 @@ use batzen_service::{Guesses, TooMany};
 use batzen_tables::merchant::{InstanceKey, Instances};
 use subtle::ConstantTimeEq;
 
+use super::Checked;
 use super::core::Core;
 use super::shops::{Shop, Shops};
 use super::table::{instance, parameter};
 use super::tokens;
 use crate::urls::DEFAULT;
 
-/// The endpoints that a token opens. Each opens those of the ones before.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Scope {
-    ReadOnly,
-    /// Also creates orders, locks products, and approves refunds.
-    Orders,
-    /// Everything.
-    All,
-}
-
-impl Scope {
-    /// From the name in the API.
-    pub(super) fn parse(text: &str) -> Option<Self> {
-        match text {
-            "readonly" => Some(Self::ReadOnly),
-            "orders" => Some(Self::Orders),
-            "all" => Some(Self::All),
-            _ => None,
-        }
+batzen_protocol::enumeration! {
+    /// The endpoints that a token opens. Each opens those of the ones before.
+    pub(super) enum Scope {
+        ReadOnly => "readonly",
+        /// Also creates orders, locks products, and approves refunds.
+        Orders => "orders",
+        /// Everything.
+        All => "all",
     }
 }
 
@@ -64,12 +54,7 @@ impl Gate {
     }
 
     /// Requires a shop, and the access that an endpoint demands.
-    pub(super) async fn require(
-        &self,
-        core: &Core,
-        access: Access,
-        head: &Head,
-    ) -> Result<Arc<Shop>, Response> {
+    pub(super) async fn require(&self, core: &Core, access: Access, head: &Head) -> Checked<Arc<Shop>> {
         match access {
             Access::Anyone => self.require_shop(core, instance(head)).await,
             Access::Reader => self.require_scope(core, Scope::ReadOnly, head).await,
@@ -83,18 +68,18 @@ impl Gate {
     }
 
     /// Requires an instance: 404, code 2000 if it does not exist.
-    pub(crate) async fn require_shop(&self, core: &Core, id: &str) -> Result<Arc<Shop>, Response> {
+    pub(crate) async fn require_shop(&self, core: &Core, id: &str) -> Checked<Arc<Shop>> {
         let unknown = || Response::error(ErrorCode::MERCHANT_GENERIC_INSTANCE_UNKNOWN, id);
         self.find_shop(core, id).await?.ok_or_else(unknown)
     }
 
     /// Requires a token that opens everything: 401, code 2015.
-    async fn require_owner(&self, core: &Core, head: &Head) -> Result<Arc<Shop>, Response> {
+    async fn require_owner(&self, core: &Core, head: &Head) -> Checked<Arc<Shop>> {
         self.require_scope(core, Scope::All, head).await
     }
 
     /// Requires a token that opens a scope: 401, code 2015.
-    async fn require_scope(&self, core: &Core, needed: Scope, head: &Head) -> Result<Arc<Shop>, Response> {
+    async fn require_scope(&self, core: &Core, needed: Scope, head: &Head) -> Checked<Arc<Shop>> {
         let shop = self.require_shop(core, instance(head)).await?;
         let Some((expected, token)) = credential(head, &shop)? else { return Ok(shop) };
         let attempt = self.guesses.begin(head, &shop.id).map_err(too_many)?;
@@ -117,7 +102,7 @@ impl Gate {
     }
 
     /// Requires the token of the instance `default`. Everybody is administrator before that instance exists.
-    pub(crate) async fn require_admin(&self, core: &Core, head: &Head) -> Result<(), Response> {
+    pub(crate) async fn require_admin(&self, core: &Core, head: &Head) -> Checked<()> {
         match self.find_shop(core, DEFAULT).await? {
             Some(shop) => self.authorize(head, &shop),
             None => head.require_own_name(),
@@ -128,7 +113,7 @@ impl Gate {
         sha512_parts(&[&self.token_salt, instance.as_bytes(), &[0], token.as_bytes()])
     }
 
-    fn authorize(&self, head: &Head, shop: &Shop) -> Result<(), Response> {
+    fn authorize(&self, head: &Head, shop: &Shop) -> Checked<()> {
         let Some((expected, token)) = credential(head, shop)? else { return Ok(()) };
         let attempt = self.guesses.begin(head, &shop.id).map_err(too_many)?;
         if !is_same(&self.token_hash(&shop.id, token), &expected) {
@@ -138,7 +123,7 @@ impl Gate {
         Ok(())
     }
 
-    async fn find_shop(&self, core: &Core, id: &str) -> Result<Option<Arc<Shop>>, Response> {
+    async fn find_shop(&self, core: &Core, id: &str) -> Checked<Option<Arc<Shop>>> {
         // Other processes change the rows of a database without notice.
         let is_shared = core.store.backend().is_remote();
         if !is_shared && let Some(shop) = self.shops.get(id) {
@@ -158,7 +143,7 @@ impl Gate {
 }
 
 /// The hash of a shop's token, and the token that a request shows. None if the shop leaves access to a proxy.
-fn credential<'a>(head: &'a Head, shop: &Shop) -> Result<Option<(HashCode, &'a str)>, Response> {
+fn credential<'a>(head: &'a Head, shop: &Shop) -> Checked<Option<(HashCode, &'a str)>> {
     let Some(expected) = shop.row.token_hash else { return head.require_own_name().map(|()| None) };
     head.bearer_token().map(|token| Some((expected, token))).ok_or_else(unauthorized)
 }

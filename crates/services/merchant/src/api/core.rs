@@ -12,7 +12,7 @@ use batzen_tables::merchant::{
     InstanceAccountKey, InstanceAccountRow, InstanceAccounts, OrderKey, OrderRef, OrderRow, Orders, order_ref,
 };
 
-use super::{FAILURES, Shop, refused};
+use super::{Checked, FAILURES, Shop, refused};
 use crate::config::MerchantConfig;
 use crate::notices::Notices;
 use crate::rules::{MerchantRules, Refusal, TypedCommand};
@@ -71,41 +71,31 @@ impl Core {
     }
 
     /// The quantity of an amount: 400, code 30 if it is in another currency.
-    pub(crate) fn money(&self, amount: &Amount, name: &str) -> Result<Money, Response> {
+    pub(crate) fn money(&self, amount: &Amount, name: &str) -> Checked<Money> {
         let other = |_| Response::error(ErrorCode::GENERIC_CURRENCY_MISMATCH, name);
         amount.money_in(self.config.currency).map_err(other)
     }
 
     /// Executes a command. A refusal is for the caller to answer.
-    pub(crate) async fn execute<C: TypedCommand>(
-        &self,
-        command: C,
-    ) -> Result<Result<C::Answer, Refusal>, Response> {
+    pub(crate) async fn execute<C: TypedCommand>(&self, command: C) -> Checked<Result<C::Answer, Refusal>> {
         let verdict = self.lane.submit(command.into()).await.map_err(|error| FAILURES.submit(&error))?;
         Ok(verdict.map(C::answer))
     }
 
     /// Executes a command. A refusal is answered with its code and `detail`.
-    pub(crate) async fn decide<C: TypedCommand>(
-        &self,
-        command: C,
-        detail: &str,
-    ) -> Result<C::Answer, Response> {
+    pub(crate) async fn decide<C: TypedCommand>(&self, command: C, detail: &str) -> Checked<C::Answer> {
         self.execute(command).await?.map_err(|refusal| refused(&refusal, detail))
     }
 
     pub(crate) async fn read<T: Send + 'static>(
         &self,
         read: impl FnOnce(&Store) -> Result<T, StoreError> + Send + 'static,
-    ) -> Result<T, Response> {
+    ) -> Checked<T> {
         batzen_service::read(&self.store, read).await.map_err(|error| FAILURES.store(&error))
     }
 
     /// The accounts of an instance, in the order in which they were added.
-    pub(crate) async fn accounts(
-        &self,
-        id: &str,
-    ) -> Result<Vec<(InstanceAccountKey, InstanceAccountRow)>, Response> {
+    pub(crate) async fn accounts(&self, id: &str) -> Checked<Vec<(InstanceAccountKey, InstanceAccountRow)>> {
         let id = id.to_owned();
         let read = move |store: &Store| store.lookup::<InstanceAccounts>(InstanceAccounts::BY_INSTANCE, &id);
         let found = self.read(read).await?;
@@ -118,14 +108,14 @@ impl Core {
         &self,
         shop: &Shop,
         order_id: &str,
-    ) -> Result<Option<(OrderRef, OrderRow)>, Response> {
+    ) -> Checked<Option<(OrderRef, OrderRow)>> {
         let order = order_ref(&shop.id, order_id);
         let found = self.read(move |store| store.get::<Orders>(&OrderKey { order })).await?;
         Ok(found.map(|found| (order, found.row)))
     }
 
     /// Requires an order: 404, code 2005.
-    pub(crate) async fn order(&self, shop: &Shop, order_id: &str) -> Result<(OrderRef, OrderRow), Response> {
+    pub(crate) async fn order(&self, shop: &Shop, order_id: &str) -> Checked<(OrderRef, OrderRow)> {
         let unknown = || Response::error(ErrorCode::MERCHANT_GENERIC_ORDER_UNKNOWN, order_id);
         self.find_order(shop, order_id).await?.ok_or_else(unknown)
     }

@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration as StdDuration;
 
 use batzen_crypto::HashCode;
+use batzen_http::Method;
 use batzen_http::client::{Client, ClientError};
-use batzen_http::{Method, Response};
 use batzen_protocol::{Duration, Timestamp};
 use batzen_store::{Found, Store};
 use batzen_tables::merchant::{
@@ -20,6 +20,7 @@ use batzen_tables::merchant::{
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use super::Checked;
 use super::Merchant;
 use super::webhooks::all_webhooks;
 use crate::rules::{DeferWebhook, FinishWebhook, TakeWebhook};
@@ -210,7 +211,7 @@ fn receiver_of(url: &str) -> String {
 
 /// Begins the calls that are due, and puts off those that would be in the way of others. Returns whether more may be due that
 /// do not wait for one under way.
-pub(super) async fn send_due(app: &Arc<Merchant>) -> Result<bool, Response> {
+pub(super) async fn send_due(app: &Arc<Merchant>) -> Checked<bool> {
     let now = app.core.now();
     let read = move |store: &Store| {
         let until = Bound::Included(batzen_store::Column::to_bytes(&now));
@@ -259,7 +260,7 @@ fn hook_key(found: &Found<PendingWebhooks>) -> WebhookKey {
 }
 
 /// Makes a call, and books its outcome.
-async fn deliver(app: &Merchant, found: Found<PendingWebhooks>, call: &Call) -> Result<(), Response> {
+async fn deliver(app: &Merchant, found: Found<PendingWebhooks>, call: &Call) -> Checked<()> {
     let now = app.core.now();
     // Of several processes, one sends it. If that ends meanwhile, another one tries again later.
     let take =
@@ -286,7 +287,7 @@ async fn deliver(app: &Merchant, found: Found<PendingWebhooks>, call: &Call) -> 
 }
 
 /// The number of times that each of a shop's hooks for an event is tried.
-async fn tries(app: &Merchant, instance: &str, webhook_id: &str) -> Result<u32, Response> {
+async fn tries(app: &Merchant, instance: &str, webhook_id: &str) -> Checked<u32> {
     let hooks = all_webhooks(&app.core, instance).await?;
     let event = hooks.iter().find(|(id, _)| id == webhook_id).map(|(_, hook)| hook.event_type.clone());
     let count = hooks.iter().filter(|(_, hook)| Some(&hook.event_type) == event.as_ref()).count();

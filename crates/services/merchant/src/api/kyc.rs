@@ -21,7 +21,7 @@ use tokio::time::Instant;
 use super::openapi::TEXT;
 use super::table::{Rows, endpoint};
 use super::tracking::Tracked;
-use super::{Answer, Merchant, Shop, refunds, tracking};
+use super::{Answer, Checked, Merchant, Shop, refunds, tracking};
 use crate::rules::RecordKyc;
 use crate::urls::is_web_url;
 
@@ -113,7 +113,7 @@ async fn ask_after_payment(
     order: OrderRef,
     h_contract: HashCode,
     row: &OrderRow,
-) -> Result<(), Response> {
+) -> Checked<()> {
     let h_wire = refunds::contract_terms(row)?.h_wire;
     let read = move |store: &Store| store.lookup::<OrderDeposits>(OrderDeposits::BY_ORDER, &order);
     let Some(found) = app.core.read(read).await?.into_iter().next() else { return Ok(()) };

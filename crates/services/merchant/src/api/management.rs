@@ -15,14 +15,14 @@ use batzen_service::{TOKEN_PREFIX, weak_token};
 use batzen_store::{Found, Store, StoreError, Table};
 use batzen_tables::merchant::{
     AccessTokens, AccountKycs, InstanceAccounts, InstanceRow, Instances, Orders, PendingWebhooks,
-    ProductLocks, Products, Templates, TipPickups, TipReserves, Tips, Transfers, Webhooks,
+    ProductLocks, Products, Templates, TipPickups, TipReserves, Tips, Transfers, Webhooks, row_value,
 };
 use serde_json::{Map, Value};
 
 use super::core::Core;
 use super::openapi::YES_NO;
 use super::table::{IMAGE_BYTES_MAX, Rows, SMALL_BODY_BYTES_MAX, endpoint};
-use super::{Answer, Merchant, Shop, body, is_yes, malformed, refused};
+use super::{Answer, Checked, Merchant, Shop, body, is_yes, malformed, refused};
 use crate::order_form::is_plain;
 use crate::rules::{
     ChangeInstance, CreateInstance, DeleteInstance, NewAccount, PurgeOrders, PurgeRest, Refusal, SetAuth,
@@ -136,12 +136,7 @@ async fn create_instance(app: &Arc<Merchant>, request: &mut Request) -> Answer {
 }
 
 /// The salted hash of a token: 400 with `code` if it has not the form of one, or can be guessed.
-fn hash_of(
-    app: &Merchant,
-    id: &str,
-    auth: &InstanceAuth,
-    code: ErrorCode,
-) -> Result<Option<HashCode>, Response> {
+fn hash_of(app: &Merchant, id: &str, auth: &InstanceAuth, code: ErrorCode) -> Checked<Option<HashCode>> {
     let InstanceAuth::Token { token } = auth else { return Ok(None) };
     if !token.starts_with(TOKEN_PREFIX) || token.len() > TEXT_BYTES_MAX {
         return Err(Response::error(code, &format!("auth.token: a token begins with {TOKEN_PREFIX}")));
@@ -158,7 +153,7 @@ fn rows_of(
     settings: &InstanceSettings,
     key: &EddsaPrivateKey,
     token_hash: Option<HashCode>,
-) -> Result<(InstanceRow, Vec<NewAccount>), Response> {
+) -> Checked<(InstanceRow, Vec<NewAccount>)> {
     for (name, text) in [
         ("name", Some(&settings.name)),
         ("email", settings.email.as_ref()),
@@ -169,7 +164,7 @@ fn rows_of(
             return Err(malformed(name));
         }
     }
-    let place = |name: &str, members: &Map<String, Value>| -> Result<String, Response> {
+    let place = |name: &str, members: &Map<String, Value>| -> Checked<String> {
         let text = serde_json::to_string(members).expect("members have string keys");
         if text.len() <= TEXT_BYTES_MAX { Ok(text) } else { Err(malformed(name)) }
     };
@@ -302,9 +297,9 @@ fn rest_of(store: &Store, id: &String) -> Result<PurgeRest, StoreError> {
     };
     let (from, to) = all(Products::id_value(id, None));
     let products = keys(store.range_bytes::<Products>(Products::BY_ID, from, to, PURGE_ROWS, false)?);
-    let (from, to) = all(Transfers::row_value(id, None));
+    let (from, to) = all(row_value(id, None));
     let transfers = keys(store.range_bytes::<Transfers>(Transfers::BY_ROW, from, to, PURGE_ROWS, false)?);
-    let (from, to) = all(Tips::row_value(id, None));
+    let (from, to) = all(row_value(id, None));
     let tips = keys(store.range_bytes::<Tips>(Tips::BY_ROW, from, to, PURGE_ROWS, false)?);
     let mut pickups = Vec::new();
     for tip in &tips {

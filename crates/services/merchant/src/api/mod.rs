@@ -41,7 +41,7 @@ use batzen_http::{Head, Request, Response, Stats, Style};
 use batzen_metrics::Page;
 use batzen_protocol::ErrorCode;
 use batzen_service::dashboard::{COMMON, Layout};
-use batzen_service::{Answer, Api, App, Failures, Monitor, Readiness, body, poll_deadline};
+use batzen_service::{Answer, Api, App, Checked, Failures, Monitor, Readiness, body, poll_deadline};
 use batzen_tables::merchant::MerchantStateRow;
 
 use self::access::Gate;
@@ -208,7 +208,7 @@ pub(crate) fn api(app: Arc<Merchant>) -> Api<Merchant> {
 }
 
 /// The instance's base URL in the customer's browser: 400, code 25 if the request has no usable host.
-fn base_url(head: &Head, shop: &Shop) -> Result<String, Response> {
+fn base_url(head: &Head, shop: &Shop) -> Checked<String> {
     let missing = || Response::error(ErrorCode::GENERIC_PARAMETER_MISSING, "Host");
     urls::base_url(head, &shop.id).ok_or_else(missing)
 }
@@ -219,7 +219,7 @@ fn is_yes(request: &Request, name: &str) -> bool {
 }
 
 /// The choice of a parameter of the query; none if it says `all` or is missing.
-fn yes_or_no(request: &Request, name: &str) -> Result<Option<bool>, Response> {
+fn yes_or_no(request: &Request, name: &str) -> Checked<Option<bool>> {
     match request.query_text(name).map(str::to_ascii_lowercase).as_deref() {
         None | Some("all") => Ok(None),
         Some("yes") => Ok(Some(true)),

@@ -13,7 +13,7 @@ use batzen_protocol::api::merchant::{
 use batzen_protocol::canonical::to_canonical;
 use batzen_protocol::{ErrorCode, Money, PaytoUri, Timestamp};
 use batzen_store::{Found, List, Store};
-use batzen_tables::merchant::{OrderRow, Orders, order_ref};
+use batzen_tables::merchant::{OrderRow, Orders, order_ref, row_value};
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -22,8 +22,8 @@ use super::core::Core;
 use super::openapi::{INTEGER, LIMIT, TEXT, YES_NO, YES_NO_ALL};
 use super::table::{Rows, TEXTS_BYTES_MAX, endpoint};
 use super::{
-    Answer, FAILURES, LONG_POLL_MAX, Merchant, Shop, base_url, body, is_yes, poll_deadline, products,
-    refunds, refused, status, tracking, yes_or_no,
+    Answer, Checked, FAILURES, LONG_POLL_MAX, Merchant, Shop, base_url, body, is_yes, poll_deadline,
+    products, refunds, refused, status, tracking, yes_or_no,
 };
 use crate::BODY_BYTES_MAX;
 use crate::contract::{self, BadOrder, Frame, is_order_id, random_order_id};
@@ -110,7 +110,7 @@ fn text(terms: &Value, name: &str) -> String {
 }
 
 /// The terms of a stored contract: as a [`Value`] to look into, or as a [`RawValue`] to pass on.
-pub(super) fn terms_of<'a, T: Deserialize<'a>>(row: &'a OrderRow) -> Result<T, Response> {
+pub(super) fn terms_of<'a, T: Deserialize<'a>>(row: &'a OrderRow) -> Checked<T> {
     let broken = |_| Response::error(ErrorCode::MERCHANT_GENERIC_DB_CONTRACT_CONTENT_INVALID, &row.order_id);
     serde_json::from_str(&row.terms).map_err(broken)
 }
@@ -129,7 +129,7 @@ pub(super) async fn make_order(
     head: &Head,
     mut wish: CreateOrderRequest,
     shop: &Shop,
-) -> Result<CreateOrderResponse, Response> {
+) -> Checked<CreateOrderResponse> {
     shop.key()?;
     let refuse = |BadOrder(code, detail)| Response::error(code, &detail);
     let now = app.core.now();
@@ -218,7 +218,7 @@ async fn account_for(
     core: &Core,
     shop: &Shop,
     method: Option<&str>,
-) -> Result<(batzen_crypto::HashCode, PaytoUri), Response> {
+) -> Checked<(batzen_crypto::HashCode, PaytoUri)> {
     let accounts = core.accounts(&shop.id).await?;
     let mut usable = accounts.into_iter().filter(|(_, row)| row.active).filter_map(|(key, row)| {
         let payto = PaytoUri::parse(row.payto_uri).ok()?;
@@ -257,7 +257,7 @@ async fn list_orders(app: &Arc<Merchant>, request: &mut Request, shop: &Shop, _:
     if let (Some(poll), Some(deadline)) = (poll, deadline) {
         rows = poll.until(request, deadline, rows, |rows| !rows.is_empty(), read).await?;
     }
-    let summary = |found: Found<Orders>| -> Result<OrderSummary, Response> {
+    let summary = |found: Found<Orders>| -> Checked<OrderSummary> {
         let terms: Value = terms_of(&found.row)?;
         let deadline = Timestamp::deserialize(&terms["refund_deadline"]).ok();
         let refundable = found.row.paid.is_some()
@@ -368,8 +368,8 @@ fn page(
     limit: usize,
     wanted: &Wanted,
 ) -> Result<Vec<Found<Orders>>, batzen_store::StoreError> {
-    let bound = |row_id: u64| Bound::Excluded(Orders::row_value(instance, Some(row_id)));
-    let (first, last) = (Bound::Included(Orders::row_value(instance, Some(0))), bound(u64::MAX));
+    let bound = |row_id: u64| Bound::Excluded(row_value(instance, Some(row_id)));
+    let (first, last) = (Bound::Included(row_value(instance, Some(0))), bound(u64::MAX));
     let mut from = start;
     let (mut rows, mut read) = (Vec::new(), 0);
     while rows.len() < limit && read < LIST_READ_MAX {

@@ -32,7 +32,7 @@ use super::refunds::OrderMoney;
 use super::table::{Rows, endpoint};
 use super::wallets::session;
 use super::webhooks::Event;
-use super::{Answer, FAILURES, Merchant, Shop, body, kyc, malformed, refunds, refused, webhooks};
+use super::{Answer, Checked, FAILURES, Merchant, Shop, body, kyc, malformed, refunds, refused, webhooks};
 use crate::PAY_BYTES_MAX;
 use crate::exchanges::{Denom, Exchange, ExchangeError, is_base_url, is_transient};
 use crate::rules::{
@@ -99,7 +99,7 @@ struct Attempt {
 }
 
 impl Attempt {
-    fn new(coins: Vec<PayCoin>, session: Option<Session>) -> Result<Self, Response> {
+    fn new(coins: Vec<PayCoin>, session: Option<Session>) -> Checked<Self> {
         let distinct: BTreeSet<EddsaPublicKey> = coins.iter().map(|coin| coin.coin_pub).collect();
         if coins.len() > PAY_COINS_MAX || distinct.len() != coins.len() {
             return Err(malformed("coins"));
@@ -108,7 +108,7 @@ impl Attempt {
     }
 
     /// Its claim of an order. Coins may be deposited one after the other.
-    fn claim(&self, core: &Core, order: OrderRef, ready: &[ReadyCoin]) -> Result<ClaimPayment, Response> {
+    fn claim(&self, core: &Core, order: OrderRef, ready: &[ReadyCoin]) -> Checked<ClaimPayment> {
         let coin = |coin: &PayCoin| {
             let amount = core.money(&coin.contribution, "contribution")?;
             // Of the other coins it is known from their deposits.
@@ -116,7 +116,7 @@ impl Attempt {
             let exchange_url = ready.map_or(&*coin.exchange_url, |ready| ready.exchange.url()).to_owned();
             Ok(ClaimedCoin { coin_pub: coin.coin_pub, amount, exchange_url })
         };
-        let mut coins: Vec<ClaimedCoin> = self.coins.iter().map(coin).collect::<Result<_, Response>>()?;
+        let mut coins: Vec<ClaimedCoin> = self.coins.iter().map(coin).collect::<Checked<_>>()?;
         coins.sort_by_key(|coin| coin.coin_pub);
         let each = Duration::from_secs(coins.len() as u64);
         Ok(ClaimPayment { order, coins, until: core.now().saturating_add(CLAIM_MIN).saturating_add(each) })
@@ -289,7 +289,7 @@ async fn book(
     h_contract: HashCode,
     accepted: Accepted,
     settle: Settle,
-) -> Result<DepositsRecorded, Response> {
+) -> Checked<DepositsRecorded> {
     let refuse = |refusal: Refusal| refused(&refusal, order_id);
     let Accepted { deposits, samples } = accepted;
     if deposits.is_empty() {
@@ -316,7 +316,7 @@ async fn contract<'a>(
     order: OrderRef,
     row: &'a OrderRow,
     h_contract: HashCode,
-) -> Result<Contract<'a>, Response> {
+) -> Checked<Contract<'a>> {
     let now = core.now();
     if row.pay_deadline <= now {
         return Err(Response::error(ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_OFFER_EXPIRED, &row.order_id));
@@ -334,7 +334,7 @@ async fn ready_coins(
     app: &Merchant,
     contract: &Contract<'_>,
     coins: Vec<PayCoin>,
-) -> Result<Vec<ReadyCoin>, Response> {
+) -> Checked<Vec<ReadyCoin>> {
     let mut by_exchange: BTreeMap<String, Vec<PayCoin>> = BTreeMap::new();
     for coin in coins {
         by_exchange.entry(coin.exchange_url.clone()).or_default().push(coin);
@@ -379,7 +379,7 @@ fn ready_coin(
     exchange: &Arc<Exchange>,
     wire_fee: Money,
     coin: PayCoin,
-) -> Result<ReadyCoin, Response> {
+) -> Checked<ReadyCoin> {
     let refuse = |code| Response::error(code, &coin.coin_pub.to_string());
     let denom = exchange.denoms.get(&coin.h_denom);
     let denom = denom
@@ -482,7 +482,7 @@ async fn deposit_batch(
     app: &Merchant,
     contract: &Contract<'_>,
     coins: Vec<ReadyCoin>,
-) -> Vec<(ReadyCoin, Result<DepositConfirmation, Response>)> {
+) -> Vec<(ReadyCoin, Checked<DepositConfirmation>)> {
     if coins.len() > 1 && coins[0].exchange.has_batch_deposit.load(Ordering::Relaxed) {
         match deposit_together(app, contract, &coins).await {
             Ok(Some(confirmations)) => {
@@ -512,7 +512,7 @@ async fn deposit_together(
     app: &Merchant,
     contract: &Contract<'_>,
     coins: &[ReadyCoin],
-) -> Result<Option<Vec<DepositConfirmation>>, Response> {
+) -> Checked<Option<Vec<DepositConfirmation>>> {
     let first = &coins[0].request;
     let coin = |coin: &ReadyCoin| BatchDepositCoin {
         contribution: coin.request.contribution,
@@ -568,7 +568,7 @@ async fn deposit_one(
     app: &Merchant,
     contract: &Contract<'_>,
     coin: &ReadyCoin,
-) -> Result<DepositConfirmation, Response> {
+) -> Checked<DepositConfirmation> {
     let call = coin.exchange.post(&format!("coins/{}/deposit", coin.coin_pub)).json(&coin.request);
     let reply = call.send().await.map_err(|error| unanswered(&error))?;
     if reply.status != 200 {
@@ -586,7 +586,7 @@ async fn confirm(
     contract: &Contract<'_>,
     coins: &[ReadyCoin],
     confirmations: &[DepositConfirmation],
-) -> Result<bool, Response> {
+) -> Checked<bool> {
     let check = |(coin, confirmation): (&ReadyCoin, &DepositConfirmation)| {
         let DepositConfirmation { exchange_timestamp, exchange_pub, exchange_sig, .. } = *confirmation;
         let message = confirmed_message(contract, coin, confirmation, app.core.config.currency).ok()?;

@@ -18,7 +18,7 @@ use serde_json::{Map, Value, json};
 
 use super::core::Core;
 use super::table::{IMAGE_BYTES_MAX, Rows, SMALL_BODY_BYTES_MAX, endpoint};
-use super::{Answer, Merchant, Shop, body, malformed, refused};
+use super::{Answer, Checked, Merchant, Shop, body, malformed, refused};
 use crate::order_form::{INTEGER_LIMIT, is_plain};
 use crate::rules::{
     ChangeProduct, CreateProduct, DeleteProduct, GRACE, Held, LockProduct, Refusal, ReleaseStock,
@@ -63,7 +63,7 @@ pub(super) fn is_id(id: &str) -> bool {
     urls::is_id(id, ID_BYTES_MAX)
 }
 
-fn total_of(stock: i64) -> Result<Option<u64>, Response> {
+fn total_of(stock: i64) -> Checked<Option<u64>> {
     match stock {
         UNLIMITED => Ok(None),
         stock => match u64::try_from(stock) {
@@ -74,11 +74,11 @@ fn total_of(stock: i64) -> Result<Option<u64>, Response> {
 }
 
 /// Units that a client names: 400, code 26 if programs could not read their number.
-fn units(name: &str, units: u64) -> Result<u64, Response> {
+fn units(name: &str, units: u64) -> Checked<u64> {
     if units < INTEGER_LIMIT { Ok(units) } else { Err(malformed(name)) }
 }
 
-fn details_of(row: &ProductRow) -> Result<ProductDetails, Response> {
+fn details_of(row: &ProductRow) -> Checked<ProductDetails> {
     let broken = |_| Response::error(ErrorCode::GENERIC_DB_INVARIANT_FAILURE, "product");
     serde_json::from_str(&row.details).map_err(broken)
 }
@@ -96,7 +96,7 @@ pub(super) struct Taken {
     pub(crate) locks: Vec<ProductLockKey>,
 }
 
-async fn product(core: &Core, shop: &Shop, product_id: &str) -> Result<ProductRow, Response> {
+async fn product(core: &Core, shop: &Shop, product_id: &str) -> Checked<ProductRow> {
     let key = ProductKey::new(&shop.id, product_id);
     let found = core.read(move |store| store.get::<Products>(&key)).await?;
     let unknown = || Response::error(ErrorCode::MERCHANT_GENERIC_PRODUCT_UNKNOWN, product_id);
@@ -109,7 +109,7 @@ fn product_row(
     price: &Amount,
     total_stock: i64,
     minimum_age: Option<u8>,
-) -> Result<ProductRow, Response> {
+) -> Checked<ProductRow> {
     for tax in details.taxes.iter().flatten() {
         core.money(&tax.tax, "taxes")?;
     }
@@ -234,7 +234,7 @@ pub(super) async fn taken(
     shop: &Shop,
     wanted: &[InventoryProduct],
     lock_uuids: &[String],
-) -> Result<Taken, Response> {
+) -> Checked<Taken> {
     if wanted.len() > ORDER_PRODUCTS_MAX {
         return Err(malformed("inventory_products"));
     }
@@ -262,12 +262,7 @@ pub(super) async fn taken(
 }
 
 /// A product as contracts name it, with price and taxes of all units.
-fn contract_product(
-    core: &Core,
-    product_id: &str,
-    quantity: u64,
-    row: &ProductRow,
-) -> Result<Value, Response> {
+fn contract_product(core: &Core, product_id: &str, quantity: u64, row: &ProductRow) -> Checked<Value> {
     let times = |money: Money| {
         let all = money.checked_mul(quantity);
         let all =
@@ -302,7 +297,7 @@ fn contract_product(
 }
 
 /// Releases the stock of locks and orders whose time is over. Returns whether there may be more.
-pub(super) async fn release_stock(core: &Core) -> Result<bool, Response> {
+pub(super) async fn release_stock(core: &Core) -> Checked<bool> {
     let now = core.now();
     let read = move |store: &Store| {
         let until = |time: Timestamp| Bound::Included(batzen_store::Column::to_bytes(&time));

@@ -26,7 +26,7 @@ use serde_json::Value;
 use super::core::Core;
 use super::table::{Rows, SMALL_BODY_BYTES_MAX, endpoint};
 use super::webhooks::Event;
-use super::{Answer, Merchant, Shop, base_url, body, malformed, refused, webhooks};
+use super::{Answer, Checked, Merchant, Shop, base_url, body, malformed, refused, webhooks};
 use crate::BODY_BYTES_MAX;
 use crate::exchanges::{ExchangeError, is_base_url};
 use crate::rules::{ABORTED, Abort, ApproveRefund, Coins, RecordRefund, Refusal};
@@ -76,7 +76,7 @@ impl OrderMoney {
     }
 
     /// The sum that the coins paid, less their deposit fees.
-    pub(super) fn deposited(&self) -> Result<Money, Response> {
+    pub(super) fn deposited(&self) -> Checked<Money> {
         let sums = self.deposits.iter().map(|(_, row)| row.amount.checked_sub(row.deposit_fee));
         let sums: Vec<Money> = sums.map(|sum| sum.unwrap_or(Money::ZERO)).collect();
         Money::checked_sum(sums).map_err(overflow)
@@ -107,7 +107,7 @@ fn failed(code: ErrorCode) -> RefundResult {
 }
 
 /// The sums that an order got and gave back.
-pub(super) async fn money_of(core: &Core, order: OrderRef) -> Result<OrderMoney, Response> {
+pub(super) async fn money_of(core: &Core, order: OrderRef) -> Checked<OrderMoney> {
     let read = move |store: &Store| {
         let deposits = store.lookup::<OrderDeposits>(OrderDeposits::BY_ORDER, &order)?;
         Ok((deposits, store.lookup::<OrderRefunds>(OrderRefunds::BY_ORDER, &order)?))
@@ -125,7 +125,7 @@ pub(super) async fn money_of(core: &Core, order: OrderRef) -> Result<OrderMoney,
 }
 
 /// The steps of an order's refunds: what was approved at the same time is one.
-pub(super) fn refund_details(core: &Core, money: &OrderMoney) -> Result<Vec<RefundDetail>, Response> {
+pub(super) fn refund_details(core: &Core, money: &OrderMoney) -> Checked<Vec<RefundDetail>> {
     let mut details: Vec<RefundDetail> = Vec::new();
     for (_, row) in money.approvals() {
         let pending = row.exchange_sig.is_none();
@@ -147,7 +147,7 @@ pub(super) fn refund_details(core: &Core, money: &OrderMoney) -> Result<Vec<Refu
 }
 
 /// The terms of a contract that was claimed.
-pub(super) fn contract_terms(row: &OrderRow) -> Result<ContractTerms, Response> {
+pub(super) fn contract_terms(row: &OrderRow) -> Checked<ContractTerms> {
     let broken = |_| Response::error(ErrorCode::MERCHANT_GENERIC_DB_CONTRACT_CONTENT_INVALID, &row.order_id);
     serde_json::from_str(&row.terms).map_err(broken)
 }
@@ -254,8 +254,7 @@ async fn abort_payment(app: &Arc<Merchant>, request: &mut Request, shop: &Shop, 
         return Err(malformed("exchange_url"));
     }
     let amount = |coin: &AbortCoin| app.core.money(&coin.contribution, "contribution");
-    let given: Result<Vec<_>, Response> =
-        coins.iter().map(|coin| Ok((coin.coin_pub, amount(coin)?))).collect();
+    let given: Checked<Vec<_>> = coins.iter().map(|coin| Ok((coin.coin_pub, amount(coin)?))).collect();
     let key = shop.key()?;
     let claimed = claimed_urls(&app.core, order).await?;
     // Whatever the exchanges say: from here on, these coins do not pay the order.
@@ -286,7 +285,7 @@ async fn abort_payment(app: &Arc<Merchant>, request: &mut Request, shop: &Shop, 
 }
 
 /// The exchanges of the coins with which somebody is paying an order.
-async fn claimed_urls(core: &Core, order: OrderRef) -> Result<BTreeMap<EddsaPublicKey, String>, Response> {
+async fn claimed_urls(core: &Core, order: OrderRef) -> Checked<BTreeMap<EddsaPublicKey, String>> {
     let claim = core.read(move |store| store.get::<PaymentClaims>(&OrderKey { order })).await?;
     let coins = claim.map(|claim| claim.row.coins.0.into_iter().zip(claim.row.exchange_urls.0));
     Ok(coins.into_iter().flatten().collect())

@@ -17,7 +17,7 @@ use super::core::Core;
 use super::openapi::{INTEGER, YES_NO, YES_NO_ALL};
 use super::problems::unknown_exchange;
 use super::table::{Rows, SMALL_BODY_BYTES_MAX, endpoint};
-use super::{Answer, Merchant, Shop, body, is_yes, malformed, refused, tips, yes_or_no};
+use super::{Answer, Checked, Merchant, Shop, body, is_yes, malformed, refused, tips, yes_or_no};
 use crate::exchanges::{Exchange, ExchangeError, is_base_url};
 use crate::rules::{CreateTipReserve, DeleteTipReserve, FundTipReserve, Refusal};
 
@@ -57,7 +57,7 @@ fn reserve_state(core: &Core, row: &TipReserveRow) -> TipReserveState {
     }
 }
 
-pub(super) async fn reserves(core: &Core, id: &str) -> Result<Vec<(TipReserveKey, TipReserveRow)>, Response> {
+pub(super) async fn reserves(core: &Core, id: &str) -> Checked<Vec<(TipReserveKey, TipReserveRow)>> {
     let id = id.to_owned();
     let read = move |store: &Store| store.lookup::<TipReserves>(TipReserves::BY_INSTANCE, &id);
     let found = core.read(read).await?;
@@ -71,7 +71,7 @@ pub(super) async fn reserve(
     core: &Core,
     shop: &Shop,
     reserve_pub: &str,
-) -> Result<(TipReserveKey, TipReserveRow), Response> {
+) -> Checked<(TipReserveKey, TipReserveRow)> {
     let unknown =
         || Response::error(ErrorCode::MERCHANT_PRIVATE_GET_RESERVES_ID_RESERVE_UNKNOWN, reserve_pub);
     let key = TipReserveKey { reserve_pub: reserve_pub.parse().map_err(|_| unknown())? };
@@ -83,7 +83,7 @@ pub(super) async fn reserve(
     Ok((key, found.ok_or_else(unknown)?.row))
 }
 
-async fn tip_exchange(app: &Merchant, url: &str) -> Result<Arc<Exchange>, Response> {
+async fn tip_exchange(app: &Merchant, url: &str) -> Checked<Arc<Exchange>> {
     match app.exchanges.named(url, |_| true).await {
         Ok(exchange) => Ok(exchange),
         Err(ExchangeError::NotAccepted) => {
@@ -258,7 +258,7 @@ async fn wait_for_funding(app: &Merchant, key: &TipReserveKey) {
 }
 
 /// Waits for the money of all reserves that have none, after a start.
-pub(super) async fn watch_all(app: &Arc<Merchant>) -> Result<(), Response> {
+pub(super) async fn watch_all(app: &Arc<Merchant>) -> Checked<()> {
     let found = app.core.read(|store: &Store| store.all::<TipReserves>()).await?;
     for found in found {
         if found.row.exchange_initial.is_zero() && found.row.reserve_priv.is_some() {

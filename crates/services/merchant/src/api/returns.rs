@@ -4,7 +4,6 @@
 use std::ops::Bound;
 
 use batzen_crypto::HashCode;
-use batzen_http::Response;
 use batzen_protocol::Timestamp;
 use batzen_protocol::api::merchant::RefundResult;
 use batzen_store::{Found, Store};
@@ -15,7 +14,7 @@ use futures_util::future::join_all;
 
 use super::deliveries::{FAILURES_MAX, pause};
 use super::refunds::{Wanted, ask_exchange};
-use super::{Merchant, Shop};
+use super::{Checked, Merchant, Shop};
 use crate::exchanges::is_transient;
 use crate::rules::{ABORTED, EndClaim, FinishCoinReturn};
 
@@ -26,7 +25,7 @@ const NO_DEPOSIT: u16 = 404;
 
 /// Ends claims of orders that cannot be paid any more, whose payments were not completed. Returns whether there may be
 /// more.
-pub(crate) async fn end_claims(app: &Merchant) -> Result<bool, Response> {
+pub(crate) async fn end_claims(app: &Merchant) -> Checked<bool> {
     let now = app.core.now();
     let read = move |store: &Store| {
         store.range::<PaymentClaims, Timestamp>(PaymentClaims::BY_OVER, ..=now, RETURNS_AT_ONCE)
@@ -42,7 +41,7 @@ pub(crate) async fn end_claims(app: &Merchant) -> Result<bool, Response> {
 }
 
 /// Asks for the refunds that are due. Returns whether there may be more.
-pub(crate) async fn ask_due(app: &Merchant) -> Result<bool, Response> {
+pub(crate) async fn ask_due(app: &Merchant) -> Checked<bool> {
     let read = |store: &Store| {
         let (from, to) = (Bound::Unbounded, Bound::Unbounded);
         store.range_bytes::<CoinReturns>(CoinReturns::BY_NEXT, from, to, RETURNS_AT_ONCE, false)
@@ -62,11 +61,7 @@ pub(crate) async fn ask_due(app: &Merchant) -> Result<bool, Response> {
 }
 
 /// Asks for the refund of a coin. Returns when to ask again; `None`: not at all.
-async fn ask(
-    app: &Merchant,
-    found: &Found<CoinReturns>,
-    now: Timestamp,
-) -> Result<Option<Timestamp>, Response> {
+async fn ask(app: &Merchant, found: &Found<CoinReturns>, now: Timestamp) -> Checked<Option<Timestamp>> {
     let Some((shop, h_contract, wanted)) = wanted(app, found).await? else { return Ok(None) };
     let Ok(key) = shop.key() else { return Ok(None) };
     let RefundResult::Failure { exchange_status, .. } =
@@ -87,10 +82,7 @@ async fn ask(
 }
 
 /// The shop of a coin's order, the contract, and the refund. `None` if they are gone or the refund was made.
-async fn wanted(
-    app: &Merchant,
-    found: &Found<CoinReturns>,
-) -> Result<Option<(Shop, HashCode, Wanted)>, Response> {
+async fn wanted(app: &Merchant, found: &Found<CoinReturns>) -> Checked<Option<(Shop, HashCode, Wanted)>> {
     let (order, coin_pub) = (found.key.order, found.key.coin_pub);
     let key = OrderRefundKey { order, coin_pub, rtransaction_id: ABORTED };
     let refund_key = key.clone();

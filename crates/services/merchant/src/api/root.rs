@@ -8,7 +8,7 @@ use batzen_protocol::api::merchant::{MERCHANT_PROTOCOL_VERSION, MerchantConfig};
 use batzen_service::Reach;
 
 use super::table::{Rows, SMALL_BODY_BYTES_MAX, endpoint, instance, parameter};
-use super::{Answer, Merchant, Shop, body, malformed};
+use super::{Answer, Checked, Merchant, Shop, body, malformed};
 use crate::urls::DEFAULT;
 use crate::webui::{self, PAGE, QrCode, QrRequest};
 
@@ -109,7 +109,7 @@ async fn config(app: &Merchant, request: &Request) -> Answer {
 }
 
 /// Requires the instance that the path names. The default one need not exist yet.
-async fn require_named_shop(app: &Merchant, request: &Request) -> Result<(), Response> {
+async fn require_named_shop(app: &Merchant, request: &Request) -> Checked<()> {
     let id = instance(request);
     if id != DEFAULT {
         app.gate.require_shop(&app.core, id).await?;

@@ -9,6 +9,8 @@ use batzen_http::Response;
 use batzen_protocol::ErrorCode;
 use batzen_tables::merchant::InstanceRow;
 
+use super::Checked;
+
 /// Maximum size of the cache, in bytes. If it grows larger, all of it is forgotten.
 const KEPT_BYTES_MAX: usize = 32 << 20;
 
@@ -27,13 +29,13 @@ impl Shop {
     }
 
     /// Its private key: 404, code 2016 if it was deleted.
-    pub(crate) fn key(&self) -> Result<EddsaPrivateKey, Response> {
+    pub(crate) fn key(&self) -> Checked<EddsaPrivateKey> {
         let deleted = || Response::error(ErrorCode::MERCHANT_GENERIC_INSTANCE_DELETED, &self.id);
         self.row.merchant_priv.map(EddsaPrivateKey::from_bytes).ok_or_else(deleted)
     }
 
     /// The same, prepared for signing.
-    pub(crate) fn signer(&self) -> Result<&ExpandedSigner, Response> {
+    pub(crate) fn signer(&self) -> Checked<&ExpandedSigner> {
         let key = self.key()?;
         Ok(self.signer.get_or_init(|| ExpandedSigner::new(&key)))
     }

@@ -19,7 +19,7 @@ use super::orders::{terms_of, token_of};
 use super::refunds::OrderMoney;
 use super::table::{Rows, endpoint};
 use super::wallets::is_token;
-use super::{Answer, LONG_POLL_MAX, Merchant, Shop, base_url, is_yes, page, poll_deadline, refunds};
+use super::{Answer, Checked, LONG_POLL_MAX, Merchant, Shop, base_url, is_yes, page, poll_deadline, refunds};
 use crate::urls;
 
 pub(super) fn routes() -> Rows {
@@ -109,7 +109,7 @@ async fn wait_for_refund(
     request: &mut Request,
     order: OrderRef,
     deadline: Option<Instant>,
-) -> Result<OrderMoney, Response> {
+) -> Checked<OrderMoney> {
     let beyond = request.query_opt::<Amount>("refund")?;
     let beyond = beyond.map(|amount| core.money(&amount, "refund")).transpose()?;
     let is_obtained_wanted = is_yes(request, "await_refund_obtained");
@@ -159,7 +159,7 @@ pub(super) async fn is_paid(
     order: OrderRef,
     row: &OrderRow,
     session: Option<&str>,
-) -> Result<bool, Response> {
+) -> Checked<bool> {
     let Some(session) = session.filter(|session| !session.is_empty()) else {
         return Ok(row.paid.is_some());
     };
@@ -176,7 +176,7 @@ pub(super) async fn already_paid(
     instance: &str,
     row: &OrderRow,
     session: Option<&str>,
-) -> Result<Option<String>, Response> {
+) -> Checked<Option<String>> {
     let (Some(session), Some(url)) = (session, &row.fulfillment_url) else { return Ok(None) };
     let key = PaidSessionKey { purchase: purchase_ref(instance, session, url) };
     let found = core.read(move |store| store.get::<PaidSessions>(&key)).await?;
@@ -191,7 +191,7 @@ pub(super) async fn wait_for_payment(
     order: OrderRef,
     row: OrderRow,
     deadline: Option<Instant>,
-) -> Result<OrderRow, Response> {
+) -> Checked<OrderRow> {
     let session = request.query_text("session_id").map(str::to_owned);
     let Some(deadline) = deadline else { return Ok(row) };
     let Some(poll) = core.notices.poll_order(&order) else { return Ok(row) };
@@ -212,7 +212,7 @@ pub(super) async fn wait_for_payment(
 
 /// Returns whether the request proves that it comes from the customer: by the claim token or the contract's
 /// hash. Wrong proofs are refused.
-fn may_see(request: &Request, row: &OrderRow) -> Result<bool, Response> {
+fn may_see(request: &Request, row: &OrderRow) -> Checked<bool> {
     let h_contract = request.query_opt::<HashCode>("h_contract")?;
     if h_contract.is_some() && h_contract != row.h_contract {
         let code = ErrorCode::MERCHANT_GET_ORDERS_ID_INVALID_CONTRACT_HASH;

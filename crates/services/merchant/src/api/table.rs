@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use batzen_http::{Head, Method, Response};
+use batzen_http::{Head, Method};
 use batzen_service::{Reach, Table};
 use utoipa::ToSchema;
 use utoipa::openapi::{RefOr, Schema};
 
 use super::access::Access;
 use super::openapi::MILLISECONDS;
-use super::{Merchant, Shop};
+use super::{Checked, Merchant, Shop};
 use crate::urls::DEFAULT;
 
 /// The largest body of requests with little content, in bytes. Clients may write each character of a text as an escape of
@@ -64,11 +64,7 @@ macro_rules! endpoint {
 pub(super) use endpoint;
 
 /// The shop that a request is for, if it has the access, and the parameter of its path.
-pub(super) async fn admit(
-    app: &Merchant,
-    access: Access,
-    head: &Head,
-) -> Result<(Arc<Shop>, String), Response> {
+pub(super) async fn admit(app: &Merchant, access: Access, head: &Head) -> Checked<(Arc<Shop>, String)> {
     let shop = app.gate.require(&app.core, access, head).await?;
     Ok((shop, parameter(head).to_owned()))
 }

@@ -18,7 +18,7 @@ use super::core::Core;
 use super::products::is_id;
 use super::status::wants_page;
 use super::table::{Rows, TEXTS_BYTES_MAX, endpoint};
-use super::{Answer, FAILURES, Merchant, Shop, base_url, body, malformed, orders, page, refused};
+use super::{Answer, Checked, FAILURES, Merchant, Shop, base_url, body, malformed, orders, page, refused};
 use crate::rules::{Edit, EditTemplate, Refusal};
 use crate::urls;
 
@@ -58,7 +58,7 @@ const OF_ALL: Rate = Rate { burst: 200, interval: Duration::from_millis(50) };
 /// Orders that one of them may create: a fifth, so that it takes several addresses to take those of all others.
 const OF_ONE: Rate = Rate { burst: 40, interval: Duration::from_millis(250) };
 
-fn contract_of(row: &TemplateRow) -> Result<TemplateContract, Response> {
+fn contract_of(row: &TemplateRow) -> Checked<TemplateContract> {
     let broken = |_| Response::error(ErrorCode::GENERIC_DB_INVARIANT_FAILURE, "template");
     serde_json::from_str(&row.contract).map_err(broken)
 }
@@ -86,7 +86,7 @@ impl Pace {
     }
 }
 
-fn template_row(core: &Core, details: TemplateDetails) -> Result<TemplateRow, Response> {
+fn template_row(core: &Core, details: TemplateDetails) -> Checked<TemplateRow> {
     let TemplateDetails { template_description: description, template_contract: contract } = details;
     if description.len() > TEXT_BYTES_MAX {
         return Err(malformed("template_description"));
@@ -99,7 +99,7 @@ fn template_row(core: &Core, details: TemplateDetails) -> Result<TemplateRow, Re
     Ok(TemplateRow { description, contract })
 }
 
-async fn all_templates(core: &Core, shop: &Shop) -> Result<Vec<(TemplateKey, TemplateRow)>, Response> {
+async fn all_templates(core: &Core, shop: &Shop) -> Checked<Vec<(TemplateKey, TemplateRow)>> {
     let id = shop.id.clone();
     let read = move |store: &Store| store.lookup::<Templates>(Templates::BY_INSTANCE, &id);
     let mut all: Vec<_> = core.read(read).await?.into_iter().map(|found| (found.key, found.row)).collect();
@@ -107,7 +107,7 @@ async fn all_templates(core: &Core, shop: &Shop) -> Result<Vec<(TemplateKey, Tem
     Ok(all)
 }
 
-async fn template(core: &Core, shop: &Shop, template_id: &str) -> Result<TemplateRow, Response> {
+async fn template(core: &Core, shop: &Shop, template_id: &str) -> Checked<TemplateRow> {
     let key = TemplateKey { instance: shop.id.clone(), template_id: template_id.to_owned() };
     let found = core.read(move |store| store.get::<Templates>(&key)).await?;
     Ok(found.ok_or_else(|| refused(&Refusal::NameUnknown, template_id))?.row)
@@ -239,7 +239,7 @@ async fn use_template(app: &Arc<Merchant>, request: &mut Request, shop: &Shop, t
 }
 
 /// The fields of the form on a template's page. Its amount has no currency.
-fn form(core: &Core, bytes: &[u8]) -> Result<UseTemplateRequest, Response> {
+fn form(core: &Core, bytes: &[u8]) -> Checked<UseTemplateRequest> {
     let mut wish = UseTemplateRequest { summary: None, amount: None };
     let text = std::str::from_utf8(bytes).map_err(|_| malformed("form"))?;
     for (name, value) in Head::local(Method::POST, &format!("/?{text}")).query {

@@ -14,7 +14,9 @@ use batzen_protocol::api::merchant::{
 use batzen_protocol::signatures::{SignedMessage, WalletReserveWithdraw};
 use batzen_protocol::{ErrorCode, Money, Timestamp};
 use batzen_store::{Found, Store};
-use batzen_tables::merchant::{TipKey, TipPickupKey, TipPickups, TipReserveKey, TipReserves, TipRow, Tips};
+use batzen_tables::merchant::{
+    TipKey, TipPickupKey, TipPickups, TipReserveKey, TipReserves, TipRow, Tips, row_value,
+};
 use serde_json::Value;
 
 use super::core::Core;
@@ -22,7 +24,7 @@ use super::openapi::{INTEGER, LIMIT, YES_NO};
 use super::problems::{exchange_problem, malformed_reply, unanswered, unknown_exchange};
 use super::status::{TALER, wants_page};
 use super::table::{Rows, TEXTS_BYTES_MAX, endpoint};
-use super::{Answer, Merchant, Shop, base_url, body, malformed, page, refused, reserves, yes_or_no};
+use super::{Answer, Checked, Merchant, Shop, base_url, body, malformed, page, refused, reserves, yes_or_no};
 use crate::exchanges::Exchange;
 use crate::order_form::is_plain;
 use crate::rules::{AuthorizeTip, PickUpTip, RecordTipPickup, Refusal, TakeBackPickup};
@@ -87,17 +89,14 @@ fn json_text(text: String) -> Response {
     Response::bytes(200, "application/json", text)
 }
 
-pub(super) async fn tips_of(
-    core: &Core,
-    reserve_pub: EddsaPublicKey,
-) -> Result<Vec<(TipKey, TipRow)>, Response> {
+pub(super) async fn tips_of(core: &Core, reserve_pub: EddsaPublicKey) -> Checked<Vec<(TipKey, TipRow)>> {
     let read = move |store: &Store| store.lookup::<Tips>(Tips::BY_RESERVE, &reserve_pub);
     let mut tips: Vec<_> = core.read(read).await?.into_iter().map(|found| (found.key, found.row)).collect();
     tips.sort_by_key(|(_, row)| row.row_id);
     Ok(tips)
 }
 
-pub(super) async fn pickups(core: &Core, tip_id: HashCode) -> Result<Vec<Found<TipPickups>>, Response> {
+pub(super) async fn pickups(core: &Core, tip_id: HashCode) -> Checked<Vec<Found<TipPickups>>> {
     core.read(move |store| store.lookup::<TipPickups>(TipPickups::BY_TIP, &tip_id)).await
 }
 
@@ -166,7 +165,7 @@ async fn authorize_tip(app: &Arc<Merchant>, request: &mut Request, shop: &Shop, 
     Err(refusal)
 }
 
-async fn find_tip(core: &Core, shop: &Shop, tip_id: &str) -> Result<(TipKey, TipRow), Response> {
+async fn find_tip(core: &Core, shop: &Shop, tip_id: &str) -> Checked<(TipKey, TipRow)> {
     let key = TipKey { tip_id: tip_id.parse().map_err(|_| unknown_tip(tip_id))? };
     let read = {
         let key = key.clone();
@@ -183,7 +182,7 @@ async fn list_tips(app: &Arc<Merchant>, request: &mut Request, shop: &Shop, _: &
     let count = usize::try_from(limit.unsigned_abs()).unwrap_or(LIST_MAX).min(LIST_MAX);
     let id = shop.id.clone();
     let read = move |store: &Store| {
-        let value = |row_id| Tips::row_value(&id, Some(row_id));
+        let value = |row_id| row_value(&id, Some(row_id));
         let (low, high) = match (offset, descending) {
             (None, _) => (Bound::Included(value(0)), Bound::Included(value(u64::MAX))),
             (Some(row_id), false) => (Bound::Excluded(value(row_id)), Bound::Included(value(u64::MAX))),

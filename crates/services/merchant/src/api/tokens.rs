@@ -12,7 +12,7 @@ use batzen_tables::merchant::{AccessTokenKey, AccessTokenRow, AccessTokens};
 use super::access::Scope;
 use super::core::Core;
 use super::table::{Rows, SMALL_BODY_BYTES_MAX, endpoint};
-use super::{Answer, Merchant, Shop, body, malformed, refused};
+use super::{Answer, Checked, Merchant, Shop, body, malformed, refused};
 use crate::rules::{Edit, EditToken, Refusal};
 
 pub(super) fn routes() -> Rows {
@@ -30,7 +30,7 @@ pub(super) fn routes() -> Rows {
 /// The longest description, in bytes.
 const TEXT_BYTES_MAX: usize = 256;
 
-async fn tokens(core: &Core, shop: &Shop) -> Result<Vec<Found<AccessTokens>>, Response> {
+async fn tokens(core: &Core, shop: &Shop) -> Checked<Vec<Found<AccessTokens>>> {
     let id = shop.id.clone();
     let read = move |store: &Store| store.lookup::<AccessTokens>(AccessTokens::BY_INSTANCE, &id);
     let mut all = core.read(read).await?;
@@ -39,20 +39,16 @@ async fn tokens(core: &Core, shop: &Shop) -> Result<Vec<Found<AccessTokens>>, Re
 }
 
 /// The scope of a further token; none if it is unknown or has ended.
-pub(super) async fn scope_of(
-    core: &Core,
-    shop: &Shop,
-    token_hash: HashCode,
-) -> Result<Option<Scope>, Response> {
+pub(super) async fn scope_of(core: &Core, shop: &Shop, token_hash: HashCode) -> Checked<Option<Scope>> {
     let key = AccessTokenKey { instance: shop.id.clone(), token_hash };
     let found = core.read(move |store| store.get::<AccessTokens>(&key)).await?;
     let valid = found.filter(|found| core.now() < found.row.expires);
-    Ok(valid.and_then(|found| Scope::parse(&found.row.scope)))
+    Ok(valid.and_then(|found| Scope::from_name(&found.row.scope)))
 }
 
 async fn create_token(app: &Arc<Merchant>, request: &mut Request, shop: &Shop, _: &str) -> Answer {
     let CreateTokenRequest { scope, duration, description } = body(request)?;
-    if Scope::parse(&scope).is_none() {
+    if Scope::from_name(&scope).is_none() {
         return Err(malformed("scope"));
     }
     let description = description.unwrap_or_default();

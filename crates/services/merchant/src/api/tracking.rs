@@ -18,7 +18,7 @@ use futures_util::{StreamExt as _, stream};
 
 use super::core::Core;
 use super::refunds::OrderMoney;
-use super::{Merchant, Shop, refunds};
+use super::{Checked, Merchant, Shop, refunds};
 use crate::rules::{CheckedTransfer, NoteTransfer, RecordKyc, RecordWires};
 
 /// Coins that one command books.
@@ -114,7 +114,7 @@ pub(super) async fn track_order(
     order: OrderRef,
     row: &OrderRow,
     money: &OrderMoney,
-) -> Result<Vec<WireReport>, Response> {
+) -> Checked<Vec<WireReport>> {
     let (Ok(key), Some(h_contract)) = (shop.key(), row.h_contract) else { return Ok(Vec::new()) };
     let terms = refunds::contract_terms(row)?;
     let known = wires(&app.core, order).await?;
@@ -169,7 +169,7 @@ pub(super) async fn record_wires(
     core: &Core,
     mut wires: Vec<(OrderWireKey, OrderWireRow)>,
     checked: Option<CheckedTransfer>,
-) -> Result<(), Response> {
+) -> Checked<()> {
     loop {
         let rest = wires.split_off(wires.len().min(WIRES));
         let is_last = rest.is_empty();
@@ -189,7 +189,7 @@ async fn note_tracked(
     exchange_url: &str,
     paid: &DepositTransfer,
     h_wire: &HashCode,
-) -> Result<TransferRef, Response> {
+) -> Checked<TransferRef> {
     let transfer = transfer_ref(&shop.id, exchange_url, &paid.wtid.to_string());
     let accounts = core.accounts(&shop.id).await?;
     let account = accounts.into_iter().find(|(key, _)| key.h_wire == *h_wire);
@@ -232,19 +232,19 @@ pub(super) async fn note_kyc(
     h_wire: HashCode,
     exchange_url: &str,
     pending: &DepositPending,
-) -> Result<(), Response> {
+) -> Checked<()> {
     let requirement_row = pending.requirement_row.filter(|_| !pending.kyc_ok);
     let key = AccountKycKey { instance: shop.id.clone(), h_wire, exchange_url: exchange_url.to_owned() };
     let row = AccountKycRow { requirement_row, checked: core.now(), http_status: 0, exchange_code: 0 };
     core.decide(RecordKyc { key, row }, "").await
 }
 
-async fn wires(core: &Core, order: OrderRef) -> Result<Vec<Found<OrderWires>>, Response> {
+async fn wires(core: &Core, order: OrderRef) -> Checked<Vec<Found<OrderWires>>> {
     core.read(move |store| store.lookup::<OrderWires>(OrderWires::BY_ORDER, &order)).await
 }
 
 /// The transfers that have parts of an order.
-pub(super) async fn wire_details(core: &Core, order: OrderRef) -> Result<Vec<WireDetail>, Response> {
+pub(super) async fn wire_details(core: &Core, order: OrderRef) -> Checked<Vec<WireDetail>> {
     let mut details: BTreeMap<TransferRef, WireDetail> = BTreeMap::new();
     for found in wires(core, order).await? {
         let row = found.row;

@@ -17,7 +17,7 @@ use batzen_protocol::{AmountError, ErrorCode, Money, PaytoUri, Timestamp};
 use batzen_store::Store;
 use batzen_tables::merchant::{
     OrderDepositRow, OrderDeposits, OrderRef, OrderRefunds, OrderWireKey, OrderWireRow, OrderWires, Orders,
-    TransferKey, TransferRef, TransferRow, Transfers, transfer_ref,
+    TransferKey, TransferRef, TransferRow, Transfers, row_value, transfer_ref,
 };
 use serde_json::{Map, Value, json};
 
@@ -25,7 +25,7 @@ use super::core::Core;
 use super::openapi::{INTEGER, LIMIT, TEXT, YES_NO_ALL};
 use super::problems::{exchange_problem, malformed_reply, unanswered, unknown_exchange};
 use super::table::{Rows, SMALL_BODY_BYTES_MAX, endpoint};
-use super::{Answer, Merchant, Shop, body, malformed, refused, tracking, yes_or_no};
+use super::{Answer, Checked, Merchant, Shop, body, malformed, refused, tracking, yes_or_no};
 use crate::exchanges::{Exchange, ExchangeError, is_base_url};
 use crate::rules::{CheckedTransfer, DeleteTransfer, NoteTransfer, Refusal, RefuseTransfer, Statement};
 
@@ -125,7 +125,7 @@ async fn report_transfer(app: &Arc<Merchant>, request: &mut Request, shop: &Shop
 }
 
 /// For each order, what a transfer has of it.
-async fn sums(core: &Core, transfer: TransferRef) -> Result<Vec<OrderSum>, Response> {
+async fn sums(core: &Core, transfer: TransferRef) -> Checked<Vec<OrderSum>> {
     let read = move |store: &Store| {
         let mut sums: BTreeMap<OrderRef, (String, Vec<Money>, Vec<Money>)> = BTreeMap::new();
         for found in store.lookup::<OrderWires>(OrderWires::BY_TRANSFER, &transfer)? {
@@ -162,7 +162,7 @@ async fn verify_transfer(
     key: &TransferKey,
     row: TransferRow,
     credit: Money,
-) -> Result<TransferRow, Response> {
+) -> Checked<TransferRow> {
     let exchange = app.exchanges.get(&row.exchange_url, |_| true).await;
     let exchange = match exchange {
         Ok(exchange) => exchange,
@@ -228,7 +228,7 @@ async fn verify_transfer(
     }
 }
 
-async fn refuse(core: &Core, key: &TransferKey, problem: ErrorCode) -> Result<(), Response> {
+async fn refuse(core: &Core, key: &TransferKey, problem: ErrorCode) -> Checked<()> {
     core.decide(RefuseTransfer { key: key.clone(), problem: problem.to_u32() }, "").await
 }
 
@@ -240,7 +240,7 @@ async fn parts(
     exchange: &Exchange,
     answer: &TransferResponse,
     credit: Money,
-) -> Result<Result<Vec<Part>, Conflict>, Response> {
+) -> Checked<Result<Vec<Part>, Conflict>> {
     let currency = core.config.currency;
     let confirmation = ExchangeConfirmWireDeposit {
         total: answer.total,
@@ -413,7 +413,7 @@ async fn list_transfers(app: &Arc<Merchant>, request: &mut Request, shop: &Shop,
     let limit = usize::try_from(limit.unsigned_abs()).unwrap_or(LIST_MAX).min(LIST_MAX);
     let id = shop.id.clone();
     let read = move |store: &Store| {
-        let value = |row_id| Transfers::row_value(&id, Some(row_id));
+        let value = |row_id| row_value(&id, Some(row_id));
         let (mut from, mut found, mut seen) = (offset, Vec::new(), 0);
         while found.len() < limit && seen < LIST_READ_MAX {
             let (low, high) = match (from, descending) {
@@ -452,7 +452,7 @@ async fn list_transfers(app: &Arc<Merchant>, request: &mut Request, shop: &Shop,
 async fn delete_transfer(app: &Arc<Merchant>, _: &mut Request, shop: &Shop, serial: &str) -> Answer {
     let unknown = || Response::error(ErrorCode::MERCHANT_GENERIC_TRANSFER_UNKNOWN, serial);
     let row_id: u64 = serial.parse().map_err(|_| unknown())?;
-    let value = Transfers::row_value(&shop.id, Some(row_id));
+    let value = row_value(&shop.id, Some(row_id));
     let read = move |store: &Store| {
         let (low, high) = (Bound::Included(value.clone()), Bound::Included(value));
         store.range_bytes::<Transfers>(Transfers::BY_ROW, low, high, 1, false)

@@ -12,7 +12,7 @@ use subtle::ConstantTimeEq;
 
 use super::orders::terms_of;
 use super::table::{Rows, SMALL_BODY_BYTES_MAX, endpoint};
-use super::{Answer, Merchant, Shop, body, malformed, refused};
+use super::{Answer, Checked, Merchant, Shop, body, malformed, refused};
 use crate::contract::claimed;
 use crate::rules::{Claim, Refusal, Replay, Session};
 
@@ -36,7 +36,7 @@ pub(super) fn routes() -> Rows {
 pub(super) const SESSION_BYTES_MAX: usize = 1_024;
 
 /// The session that a request names; none if it is empty.
-pub(super) fn session(id: Option<&str>) -> Result<Option<Session>, Response> {
+pub(super) fn session(id: Option<&str>) -> Checked<Option<Session>> {
     match id {
         None | Some("") => Ok(None),
         Some(id) if id.len() <= SESSION_BYTES_MAX => Ok(Some(Session { id: id.to_owned() })),

@@ -17,7 +17,7 @@ use super::core::Core;
 use super::orders::terms_of;
 use super::products::is_id;
 use super::table::{Rows, TEXTS_BYTES_MAX, endpoint};
-use super::{Answer, Merchant, Shop, body, malformed, refused};
+use super::{Answer, Checked, Merchant, Shop, body, malformed, refused};
 use crate::rules::{Edit, EditWebhook, Hook};
 use crate::urls::is_web_url;
 
@@ -103,7 +103,7 @@ const FILLED_BYTES_MAX: usize = 1 << 20;
 /// The body of a web hook without a template.
 const DEFAULT_BODY: &str = r#"{"webhook_type":"{{ webhook_type }}","order_id":"{{ order_id }}","amount":"{{ amount }}","summary":"{{ summary }}","refund_amount":"{{ refund_amount }}","reason":"{{ reason }}"}"#;
 
-fn row_of(client: &Client, details: WebhookDetails) -> Result<WebhookRow, Response> {
+fn row_of(client: &Client, details: WebhookDetails) -> Checked<WebhookRow> {
     let WebhookDetails { event_type, url, http_method, header_template, body_template } = details;
     if !["pay", "refund"].contains(&event_type.as_str()) {
         return Err(malformed("event_type"));
@@ -139,7 +139,7 @@ fn row_of(client: &Client, details: WebhookDetails) -> Result<WebhookRow, Respon
     Ok(WebhookRow { event_type, url, http_method, header_template, body_template })
 }
 
-pub(super) async fn all_webhooks(core: &Core, id: &str) -> Result<Vec<(String, WebhookRow)>, Response> {
+pub(super) async fn all_webhooks(core: &Core, id: &str) -> Checked<Vec<(String, WebhookRow)>> {
     let id = id.to_owned();
     let read = move |store: &Store| store.lookup::<Webhooks>(Webhooks::BY_INSTANCE, &id);
     let mut hooks: Vec<_> =
@@ -149,12 +149,7 @@ pub(super) async fn all_webhooks(core: &Core, id: &str) -> Result<Vec<(String, W
 }
 
 /// The requests that an event sends.
-pub(super) async fn hooks(
-    core: &Core,
-    shop: &Shop,
-    row: &OrderRow,
-    event: &Event<'_>,
-) -> Result<Vec<Hook>, Response> {
+pub(super) async fn hooks(core: &Core, shop: &Shop, row: &OrderRow, event: &Event<'_>) -> Checked<Vec<Hook>> {
     let hooks = all_webhooks(core, &shop.id).await?;
     if hooks.is_empty() {
         return Ok(Vec::new());

@@ -8,7 +8,7 @@ use batzen_engine::{Command, Plan, WorkingSet};
 use batzen_protocol::{Duration, Timestamp};
 use batzen_tables::merchant::{ExchangeSignkeyKey, ExchangeSignkeyRow, ExchangeSignkeys};
 
-use super::{MerchantRules, Refusal};
+use super::{Decided, MerchantRules, Refusal};
 
 /// Time after which every replica of an exchange lists a new key, and every cache, since lists may be kept for an hour.
 const LAG: Duration = Duration::from_secs(7_200);
@@ -44,12 +44,7 @@ impl Command<MerchantRules> for NoteSignkeys {
         }
     }
 
-    fn execute(
-        &self,
-        _: &MerchantRules,
-        rows: &mut WorkingSet,
-        now: Timestamp,
-    ) -> Result<BTreeSet<EddsaPublicKey>, Refusal> {
+    fn execute(&self, _: &MerchantRules, rows: &mut WorkingSet, now: Timestamp) -> Decided<Self::Answer> {
         let known = rows.group::<ExchangeSignkeys>(ExchangeSignkeys::BY_EXCHANGE, &self.master_pub);
         let known: Vec<_> = known.into_iter().map(|(key, row)| (key.clone(), row.clone())).collect();
         let listed: BTreeSet<_> = self.listed.iter().map(|listed| listed.exchange_pub).collect();

@@ -10,7 +10,7 @@ use batzen_tables::merchant::{
     TipReserves, Tips, TransferKey, Transfers, WebhookKey, WebhookRow, Webhooks,
 };
 
-use super::{MerchantRules, Refusal};
+use super::{Decided, MerchantRules, Refusal};
 
 /// The maximum number of web hooks of an instance.
 pub(crate) const HOOKS_MAX: usize = 32;
@@ -128,12 +128,7 @@ impl Command<MerchantRules> for TakeWebhook {
         plan.row::<Webhooks>(self.hook.clone());
     }
 
-    fn execute(
-        &self,
-        _: &MerchantRules,
-        rows: &mut WorkingSet,
-        now: Timestamp,
-    ) -> Result<Option<PendingWebhookRow>, Refusal> {
+    fn execute(&self, _: &MerchantRules, rows: &mut WorkingSet, now: Timestamp) -> Decided<Self::Answer> {
         let known = rows.get::<PendingWebhooks>(&self.key).cloned();
         let due = known.filter(|row| row.next <= now).ok_or(Refusal::NameUnknown)?;
         let Some(WebhookRow { url, http_method, .. }) = rows.get::<Webhooks>(&self.hook).cloned() else {
@@ -276,7 +271,6 @@ impl Command<MerchantRules> for PurgeRest {
 
 impl PurgeRest {
     /// Returns whether there is nothing to forget.
-    #[must_use]
     pub(crate) fn is_empty(&self) -> bool {
         self.products.is_empty()
             && self.locks.is_empty()

@@ -8,6 +8,7 @@ use batzen_engine::{Command, Plan, WorkingSet};
 use batzen_protocol::{Duration, Timestamp};
 use batzen_tables::merchant::{
     InstanceAccountKey, InstanceAccountRow, InstanceAccounts, InstanceKey, InstanceRow, Instances, Orders,
+    row_value,
 };
 
 use super::{MerchantRules, Refusal};
@@ -174,8 +175,8 @@ pub(super) fn plan_accounts(id: &String, accounts: &[NewAccount], plan: &mut Pla
 
 /// The range of the index that has all orders of an instance.
 fn orders_of(id: &String) -> (Vec<u8>, Vec<u8>) {
-    let from = Orders::row_value(id, None);
-    let to = Orders::row_value(id, Some(u64::MAX));
+    let from = row_value(id, None);
+    let to = row_value(id, Some(u64::MAX));
     (from, to)
 }
 

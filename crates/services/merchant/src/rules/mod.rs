@@ -33,7 +33,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use batzen_engine::{Plan, Rules, WorkingSet};
-use batzen_protocol::{Currency, ErrorCode, Timestamp};
+use batzen_protocol::{Currency, Timestamp};
 use batzen_store::{Change, ChangeSet, Table as _};
 use batzen_tables::merchant::{Instances, MerchantStateKey, MerchantStateRow, MerchantStates};
 
@@ -113,192 +113,117 @@ batzen_engine::commands! {
     ForgetSignkeys,
 }
 
-/// Why a command was refused.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
-    /// The store holds a backend of another currency.
-    #[error("the store holds a merchant backend of currency {0}")]
-    OtherCurrency(String),
-    /// No instance has this id.
-    #[error("no such instance")]
-    InstanceUnknown,
-    /// Another instance has this id.
-    #[error("the instance id is taken")]
-    InstanceExists,
-    /// A deleted instance has this id.
-    #[error("the instance was deleted, but not purged")]
-    InstanceDeleted,
-    /// The instance has orders.
-    #[error("the instance has orders")]
-    OrdersLeft,
-    /// No order has this id.
-    #[error("no such order")]
-    OrderUnknown,
-    /// Another order has this id.
-    #[error("the order id is taken")]
-    OrderExists,
-    /// The order changed since it was read.
-    #[error("the order has changed")]
-    OrderChanged,
-    /// Another wallet has claimed the order.
-    #[error("another wallet has claimed the order")]
-    AlreadyClaimed,
-    /// The coins signed another contract.
-    #[error("the order has another contract")]
-    OtherContract,
-    /// Nobody has claimed or paid the order.
-    #[error("the order is not paid")]
-    Unpaid,
-    /// The order is paid.
-    #[error("the order is paid")]
-    Paid,
-    /// Other coins are being deposited for the order.
-    #[error("another payment of the order is under way")]
-    PaymentUnderWay,
-    /// The contract allows no refunds at this time.
-    #[error("the contract does not allow refunds, or no longer does")]
-    RefundNotAllowed,
-    /// More was to be refunded than was paid.
-    #[error("the refund exceeds the payment")]
-    RefundInconsistent,
-    /// The order has too many refunds.
-    #[error("the order has too many refunds")]
-    TooManyRefunds,
-    /// The order can still be paid.
-    #[error("the order can still be paid")]
-    AwaitingPayment,
-    /// The order is paid, so it stays.
-    #[error("the order is paid")]
-    PaidStays,
-    /// No product has this id.
-    #[error("no such product: {0}")]
-    ProductUnknown(String),
-    /// Another product has this id.
-    #[error("the product id is taken")]
-    ProductExists,
-    /// Carts or orders hold units of the product.
-    #[error("the product is locked by carts or unpaid orders")]
-    ProductLocked,
-    /// There is not enough in stock.
-    #[error("insufficient stock of product {product_id}: {available} available, {requested} requested")]
-    OutOfStock {
-        /// The product.
-        product_id: String,
-        /// Units that were wanted.
-        requested: u64,
-        /// Units that there are.
-        available: u64,
-    },
-    /// Overflow of the units that carts and orders hold.
-    #[error("quantity overflow")]
-    TooMuchStock,
-    /// Fewer units would be lost than before.
-    #[error("the number of lost units cannot decrease")]
-    LostReduced,
-    /// Fewer units would have been in stock than before.
-    #[error("the total stock cannot decrease")]
-    StockReduced,
-    /// More units would be lost than there are.
-    #[error("more units lost than in stock")]
-    LostExceedsStock,
-    /// No transfer has this number.
-    #[error("no such transfer")]
-    TransferUnknown,
-    /// The transfer was reported with another amount or account.
-    #[error("the transfer was reported with another amount or account")]
-    OtherTransfer,
-    /// The transfer was verified, so it stays.
-    #[error("the transfer was verified")]
-    TransferVerified,
-    /// No reserve has this key.
-    #[error("no such reserve")]
-    ReserveUnknown,
-    /// The exchange closes the reserve.
-    #[error("the reserve has expired")]
-    ReserveExpired,
-    /// Customers can still pick up tips of the reserve.
-    #[error("customers can still pick up tips of the reserve")]
-    TipsOpen,
-    /// The reserve has not enough left.
-    #[error("insufficient balance of the reserve")]
-    TipTooLarge,
-    /// No tip has this id.
-    #[error("no such tip")]
-    TipUnknown,
-    /// The tip can no longer be picked up.
-    #[error("the tip has expired")]
-    TipExpired,
-    /// The amount exceeds the rest of the tip.
-    #[error("the tip's remaining amount is too small")]
-    TipExceeded,
-    /// Overflow of a sum.
-    #[error("amount overflow")]
-    TipSum,
-    /// Another hook, template or token has this name.
-    #[error("the name is taken")]
-    NameTaken,
-    /// The instance has as many of them as it may have.
-    #[error("the instance has too many {0}")]
-    TooMany(&'static str),
-    /// No hook, template or token has this name.
-    #[error("no such name")]
-    NameUnknown,
-    /// The coins do not suffice.
-    #[error(transparent)]
-    Insufficient(#[from] Insufficient),
-}
+/// The decision on a command with this answer.
+pub(crate) type Decided<T> = Result<T, Refusal>;
 
-impl Refusal {
-    /// The error code of the response.
-    #[must_use]
-    pub(crate) fn code(&self) -> ErrorCode {
-        match self {
-            Self::OtherCurrency(_) => ErrorCode::GENERIC_CURRENCY_MISMATCH,
-            Self::InstanceUnknown => ErrorCode::MERCHANT_GENERIC_INSTANCE_UNKNOWN,
-            Self::InstanceExists | Self::OrdersLeft => {
-                ErrorCode::MERCHANT_PRIVATE_POST_INSTANCES_ALREADY_EXISTS
-            }
-            Self::InstanceDeleted => ErrorCode::MERCHANT_PRIVATE_POST_INSTANCES_PURGE_REQUIRED,
-            Self::OrderUnknown | Self::Unpaid => ErrorCode::MERCHANT_GENERIC_ORDER_UNKNOWN,
-            Self::OrderExists => ErrorCode::MERCHANT_PRIVATE_POST_ORDERS_ALREADY_EXISTS,
-            Self::OrderChanged | Self::AlreadyClaimed => {
-                ErrorCode::MERCHANT_POST_ORDERS_ID_CLAIM_ALREADY_CLAIMED
-            }
-            Self::OtherContract => ErrorCode::MERCHANT_GENERIC_CONTRACT_HASH_DOES_NOT_MATCH_ORDER,
-            Self::PaymentUnderWay => ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_ALREADY_PAID,
-            Self::Paid => ErrorCode::MERCHANT_POST_ORDERS_ID_ABORT_REFUND_REFUSED_PAYMENT_COMPLETE,
-            Self::RefundNotAllowed => {
-                ErrorCode::MERCHANT_PRIVATE_POST_ORDERS_ID_REFUND_NOT_ALLOWED_BY_CONTRACT
-            }
-            Self::RefundInconsistent | Self::TooManyRefunds => {
-                ErrorCode::MERCHANT_PRIVATE_POST_ORDERS_ID_REFUND_INCONSISTENT_AMOUNT
-            }
-            Self::AwaitingPayment => ErrorCode::MERCHANT_PRIVATE_DELETE_ORDERS_AWAITING_PAYMENT,
-            Self::PaidStays => ErrorCode::MERCHANT_PRIVATE_DELETE_ORDERS_ALREADY_PAID,
-            Self::ProductUnknown(_) => ErrorCode::MERCHANT_GENERIC_PRODUCT_UNKNOWN,
-            Self::ProductExists => ErrorCode::MERCHANT_PRIVATE_POST_PRODUCTS_CONFLICT_PRODUCT_EXISTS,
-            Self::ProductLocked => ErrorCode::MERCHANT_PRIVATE_DELETE_PRODUCTS_CONFLICTING_LOCK,
-            Self::OutOfStock { .. } | Self::TooMuchStock => {
-                ErrorCode::MERCHANT_PRIVATE_POST_PRODUCTS_LOCK_INSUFFICIENT_STOCKS
-            }
-            Self::LostReduced => ErrorCode::MERCHANT_PRIVATE_PATCH_PRODUCTS_TOTAL_LOST_REDUCED,
-            Self::StockReduced => ErrorCode::MERCHANT_PRIVATE_PATCH_PRODUCTS_TOTAL_STOCKED_REDUCED,
-            Self::LostExceedsStock => ErrorCode::MERCHANT_PRIVATE_PATCH_PRODUCTS_TOTAL_LOST_EXCEEDS_STOCKS,
-            Self::TransferUnknown => ErrorCode::MERCHANT_GENERIC_TRANSFER_UNKNOWN,
-            Self::OtherTransfer => ErrorCode::MERCHANT_PRIVATE_POST_TRANSFERS_CONFLICTING_SUBMISSION,
-            Self::TransferVerified => ErrorCode::MERCHANT_PRIVATE_DELETE_TRANSFERS_ALREADY_CONFIRMED,
-            Self::ReserveUnknown => ErrorCode::MERCHANT_PRIVATE_GET_RESERVES_ID_RESERVE_UNKNOWN,
-            Self::ReserveExpired => ErrorCode::MERCHANT_PRIVATE_POST_TIP_AUTHORIZE_RESERVE_EXPIRED,
-            Self::TipsOpen | Self::NameTaken | Self::NameUnknown | Self::TooMany(_) => {
-                ErrorCode::GENERIC_PARAMETER_MALFORMED
-            }
-            Self::TipTooLarge => ErrorCode::MERCHANT_PRIVATE_POST_TIP_AUTHORIZE_INSUFFICIENT_FUNDS,
-            Self::TipUnknown => ErrorCode::MERCHANT_GENERIC_TIP_ID_UNKNOWN,
-            Self::TipExpired => ErrorCode::MERCHANT_TIP_PICKUP_HAS_EXPIRED,
-            Self::TipExceeded => ErrorCode::MERCHANT_TIP_PICKUP_AMOUNT_EXCEEDS_TIP_REMAINING,
-            Self::TipSum => ErrorCode::MERCHANT_TIP_PICKUP_SUMMATION_FAILED,
-            Self::Insufficient(insufficient) => insufficient.code(),
-        }
+batzen_protocol::refusals! {
+    /// Why a command was refused.
+    pub enum Refusal {
+        /// The store holds a backend of another currency.
+        OtherCurrency(String) = "the store holds a merchant backend of currency {0}",
+            GENERIC_CURRENCY_MISMATCH;
+        /// No instance has this id.
+        InstanceUnknown = "no such instance", MERCHANT_GENERIC_INSTANCE_UNKNOWN;
+        /// Another instance has this id.
+        InstanceExists = "the instance id is taken", MERCHANT_PRIVATE_POST_INSTANCES_ALREADY_EXISTS;
+        /// A deleted instance has this id.
+        InstanceDeleted = "the instance was deleted, but not purged",
+            MERCHANT_PRIVATE_POST_INSTANCES_PURGE_REQUIRED;
+        /// The instance has orders.
+        OrdersLeft = "the instance has orders", MERCHANT_PRIVATE_POST_INSTANCES_ALREADY_EXISTS;
+        /// No order has this id.
+        OrderUnknown = "no such order", MERCHANT_GENERIC_ORDER_UNKNOWN;
+        /// Another order has this id.
+        OrderExists = "the order id is taken", MERCHANT_PRIVATE_POST_ORDERS_ALREADY_EXISTS;
+        /// The order changed since it was read.
+        OrderChanged = "the order has changed", MERCHANT_POST_ORDERS_ID_CLAIM_ALREADY_CLAIMED;
+        /// Another wallet has claimed the order.
+        AlreadyClaimed = "another wallet has claimed the order",
+            MERCHANT_POST_ORDERS_ID_CLAIM_ALREADY_CLAIMED;
+        /// The coins signed another contract.
+        OtherContract = "the order has another contract", MERCHANT_GENERIC_CONTRACT_HASH_DOES_NOT_MATCH_ORDER;
+        /// Nobody has claimed or paid the order.
+        Unpaid = "the order is not paid", MERCHANT_GENERIC_ORDER_UNKNOWN;
+        /// The order is paid.
+        Paid = "the order is paid", MERCHANT_POST_ORDERS_ID_ABORT_REFUND_REFUSED_PAYMENT_COMPLETE;
+        /// Other coins are being deposited for the order.
+        PaymentUnderWay = "another payment of the order is under way",
+            MERCHANT_POST_ORDERS_ID_PAY_ALREADY_PAID;
+        /// The contract allows no refunds at this time.
+        RefundNotAllowed = "the contract does not allow refunds, or no longer does",
+            MERCHANT_PRIVATE_POST_ORDERS_ID_REFUND_NOT_ALLOWED_BY_CONTRACT;
+        /// More was to be refunded than was paid.
+        RefundInconsistent = "the refund exceeds the payment",
+            MERCHANT_PRIVATE_POST_ORDERS_ID_REFUND_INCONSISTENT_AMOUNT;
+        /// The order has too many refunds.
+        TooManyRefunds = "the order has too many refunds",
+            MERCHANT_PRIVATE_POST_ORDERS_ID_REFUND_INCONSISTENT_AMOUNT;
+        /// The order can still be paid.
+        AwaitingPayment = "the order can still be paid", MERCHANT_PRIVATE_DELETE_ORDERS_AWAITING_PAYMENT;
+        /// The order is paid, so it stays.
+        PaidStays = "the order is paid", MERCHANT_PRIVATE_DELETE_ORDERS_ALREADY_PAID;
+        /// No product has this id.
+        ProductUnknown(String) = "no such product: {0}", MERCHANT_GENERIC_PRODUCT_UNKNOWN;
+        /// Another product has this id.
+        ProductExists = "the product id is taken", MERCHANT_PRIVATE_POST_PRODUCTS_CONFLICT_PRODUCT_EXISTS;
+        /// Carts or orders hold units of the product.
+        ProductLocked = "the product is locked by carts or unpaid orders",
+            MERCHANT_PRIVATE_DELETE_PRODUCTS_CONFLICTING_LOCK;
+        /// There is not enough in stock.
+        OutOfStock {
+            /// The product.
+            product_id: String,
+            /// Units that were wanted.
+            requested: u64,
+            /// Units that there are.
+            available: u64,
+        } = "insufficient stock of product {product_id}: {available} available, {requested} requested",
+            MERCHANT_PRIVATE_POST_PRODUCTS_LOCK_INSUFFICIENT_STOCKS;
+        /// Overflow of the units that carts and orders hold.
+        TooMuchStock = "quantity overflow", MERCHANT_PRIVATE_POST_PRODUCTS_LOCK_INSUFFICIENT_STOCKS;
+        /// Fewer units would be lost than before.
+        LostReduced = "the number of lost units cannot decrease",
+            MERCHANT_PRIVATE_PATCH_PRODUCTS_TOTAL_LOST_REDUCED;
+        /// Fewer units would have been in stock than before.
+        StockReduced = "the total stock cannot decrease",
+            MERCHANT_PRIVATE_PATCH_PRODUCTS_TOTAL_STOCKED_REDUCED;
+        /// More units would be lost than there are.
+        LostExceedsStock = "more units lost than in stock",
+            MERCHANT_PRIVATE_PATCH_PRODUCTS_TOTAL_LOST_EXCEEDS_STOCKS;
+        /// No transfer has this number.
+        TransferUnknown = "no such transfer", MERCHANT_GENERIC_TRANSFER_UNKNOWN;
+        /// The transfer was reported with another amount or account.
+        OtherTransfer = "the transfer was reported with another amount or account",
+            MERCHANT_PRIVATE_POST_TRANSFERS_CONFLICTING_SUBMISSION;
+        /// The transfer was verified, so it stays.
+        TransferVerified = "the transfer was verified", MERCHANT_PRIVATE_DELETE_TRANSFERS_ALREADY_CONFIRMED;
+        /// No reserve has this key.
+        ReserveUnknown = "no such reserve", MERCHANT_PRIVATE_GET_RESERVES_ID_RESERVE_UNKNOWN;
+        /// The exchange closes the reserve.
+        ReserveExpired = "the reserve has expired", MERCHANT_PRIVATE_POST_TIP_AUTHORIZE_RESERVE_EXPIRED;
+        /// Customers can still pick up tips of the reserve.
+        TipsOpen = "customers can still pick up tips of the reserve", GENERIC_PARAMETER_MALFORMED;
+        /// The reserve has not enough left.
+        TipTooLarge = "insufficient balance of the reserve",
+            MERCHANT_PRIVATE_POST_TIP_AUTHORIZE_INSUFFICIENT_FUNDS;
+        /// No tip has this id.
+        TipUnknown = "no such tip", MERCHANT_GENERIC_TIP_ID_UNKNOWN;
+        /// The tip can no longer be picked up.
+        TipExpired = "the tip has expired", MERCHANT_TIP_PICKUP_HAS_EXPIRED;
+        /// The amount exceeds the rest of the tip.
+        TipExceeded = "the tip's remaining amount is too small",
+            MERCHANT_TIP_PICKUP_AMOUNT_EXCEEDS_TIP_REMAINING;
+        /// Overflow of a sum.
+        TipSum = "amount overflow", MERCHANT_TIP_PICKUP_SUMMATION_FAILED;
+        /// Another hook, template or token has this name.
+        NameTaken = "the name is taken", GENERIC_PARAMETER_MALFORMED;
+        /// The instance has as many of them as it may have.
+        TooMany(&'static str) = "the instance has too many {0}", GENERIC_PARAMETER_MALFORMED;
+        /// No hook, template or token has this name.
+        NameUnknown = "no such name", GENERIC_PARAMETER_MALFORMED;
+    } transparent {
+        /// The coins do not suffice.
+        Insufficient(Insufficient);
     }
 }
 
@@ -310,7 +235,6 @@ pub struct MerchantRules {
 
 impl MerchantRules {
     /// Number of batches that have changed instances. It rises after the commit and before the answers.
-    #[must_use]
     pub(crate) fn instance_changes(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.instance_changes)
     }
@@ -344,12 +268,7 @@ impl batzen_engine::Command<MerchantRules> for Open {
         plan.row::<MerchantStates>(MerchantStateKey::ONLY);
     }
 
-    fn execute(
-        &self,
-        _: &MerchantRules,
-        rows: &mut WorkingSet,
-        _: Timestamp,
-    ) -> Result<MerchantStateRow, Refusal> {
+    fn execute(&self, _: &MerchantRules, rows: &mut WorkingSet, _: Timestamp) -> Decided<Self::Answer> {
         let currency = self.currency.to_string();
         if let Some(state) = rows.get::<MerchantStates>(&MerchantStateKey::ONLY) {
             if state.currency != currency {

@@ -12,7 +12,7 @@ use batzen_tables::merchant::{
 
 use super::extras::Hook;
 use super::sufficiency::{self, Due, Payment};
-use super::{MerchantRules, Refusal, extras, payments, refunds, stock};
+use super::{Decided, MerchantRules, Refusal, extras, payments, refunds, stock};
 
 /// The longest that a payment can take: 1,024 coins, of which an exchange takes 16 at a time, each within ten seconds.
 pub(super) const PAYMENT_MAX: Duration = Duration::from_secs(900);
@@ -42,12 +42,7 @@ impl Command<MerchantRules> for CreateOrder {
         }
     }
 
-    fn execute(
-        &self,
-        _: &MerchantRules,
-        rows: &mut WorkingSet,
-        _: Timestamp,
-    ) -> Result<Box<OrderRow>, Refusal> {
+    fn execute(&self, _: &MerchantRules, rows: &mut WorkingSet, _: Timestamp) -> Decided<Self::Answer> {
         let CreateOrder { order, row, locks } = self;
         let key = OrderKey { order: *order };
         if let Some(known) = rows.get::<Orders>(&key) {
@@ -96,12 +91,7 @@ impl Command<MerchantRules> for Claim {
         plan_order(self.order, plan);
     }
 
-    fn execute(
-        &self,
-        _: &MerchantRules,
-        rows: &mut WorkingSet,
-        _: Timestamp,
-    ) -> Result<Box<OrderRow>, Refusal> {
+    fn execute(&self, _: &MerchantRules, rows: &mut WorkingSet, _: Timestamp) -> Decided<Self::Answer> {
         let known = order(rows, self.order)?;
         match &known.nonce {
             Some(nonce) if *nonce == self.nonce => return Ok(Box::new(known.clone())),

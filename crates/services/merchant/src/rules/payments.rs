@@ -16,7 +16,7 @@ use batzen_tables::merchant::{
 
 use super::orders::{PAYMENT_MAX, keys, known_again, order, plan_payment};
 use super::refunds::{self, ABORTED};
-use super::{MerchantRules, Refusal};
+use super::{Decided, MerchantRules, Refusal};
 
 /// A coin of a payment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -161,12 +161,7 @@ impl Command<MerchantRules> for RecordDeposits {
         }
     }
 
-    fn execute(
-        &self,
-        _: &MerchantRules,
-        rows: &mut WorkingSet,
-        now: Timestamp,
-    ) -> Result<DepositsRecorded, Refusal> {
+    fn execute(&self, _: &MerchantRules, rows: &mut WorkingSet, now: Timestamp) -> Decided<Self::Answer> {
         let known = order(rows, self.order)?;
         if known.h_contract != Some(self.h_contract) {
             return Err(Refusal::OtherContract);

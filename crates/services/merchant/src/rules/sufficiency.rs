@@ -1,6 +1,6 @@
 //! Whether coins pay an order (merchant chapter 2.3.3).
 
-use batzen_protocol::{AmountError, ErrorCode, Money};
+use batzen_protocol::{AmountError, Money};
 
 /// The demand of a contract.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,37 +27,22 @@ pub struct Payment {
     pub wire_fee: Money,
 }
 
-/// Why coins do not pay an order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Insufficient {
-    /// A coin's contribution is less than its fee.
-    #[error("a coin's contribution is less than its deposit fee")]
-    FeesExceedPayment,
-    /// The amount is paid, but not the fees beyond what the shop pays.
-    #[error("the coins cover the amount, but not their fees")]
-    DueToFees,
-    /// The amount is not paid.
-    #[error("the coins do not cover the amount")]
-    Payment,
-    /// The amount was paid, but refunds took some of it.
-    #[error("refunds reduced the payment")]
-    Refunded,
-    /// Overflow of a sum.
-    #[error("amount overflow")]
-    Overflow,
-}
-
-impl Insufficient {
-    /// The error code of the response.
-    #[must_use]
-    pub(crate) fn code(self) -> ErrorCode {
-        match self {
-            Self::FeesExceedPayment => ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_FEES_EXCEED_PAYMENT,
-            Self::DueToFees => ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_INSUFFICIENT_DUE_TO_FEES,
-            Self::Payment => ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_PAYMENT_INSUFFICIENT,
-            Self::Refunded => ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_REDUCED_BY_REFUNDS,
-            Self::Overflow => ErrorCode::MERCHANT_POST_ORDERS_ID_PAY_AMOUNT_OVERFLOW,
-        }
+batzen_protocol::refusals! {
+    /// Why coins do not pay an order.
+    #[derive(Copy)]
+    pub enum Insufficient {
+        /// A coin's contribution is less than its fee.
+        FeesExceedPayment = "a coin's contribution is less than its deposit fee",
+            MERCHANT_POST_ORDERS_ID_PAY_FEES_EXCEED_PAYMENT;
+        /// The amount is paid, but not the fees beyond what the shop pays.
+        DueToFees = "the coins cover the amount, but not their fees",
+            MERCHANT_POST_ORDERS_ID_PAY_INSUFFICIENT_DUE_TO_FEES;
+        /// The amount is not paid.
+        Payment = "the coins do not cover the amount", MERCHANT_POST_ORDERS_ID_PAY_PAYMENT_INSUFFICIENT;
+        /// The amount was paid, but refunds took some of it.
+        Refunded = "refunds reduced the payment", MERCHANT_POST_ORDERS_ID_PAY_REDUCED_BY_REFUNDS;
+        /// Overflow of a sum.
+        Overflow = "amount overflow", MERCHANT_POST_ORDERS_ID_PAY_AMOUNT_OVERFLOW;
     }
 }
 

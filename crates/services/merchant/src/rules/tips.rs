@@ -10,7 +10,7 @@ use batzen_tables::merchant::{
 };
 
 use super::extras::working_shop;
-use super::{MerchantRules, Refusal};
+use super::{Decided, MerchantRules, Refusal};
 
 /// The maximum number of reserves of an instance.
 pub(crate) const RESERVES_MAX: usize = 1_024;
@@ -141,12 +141,7 @@ impl Command<MerchantRules> for AuthorizeTip {
         plan.row::<Tips>(self.key.clone());
     }
 
-    fn execute(
-        &self,
-        _: &MerchantRules,
-        rows: &mut WorkingSet,
-        now: Timestamp,
-    ) -> Result<Timestamp, Refusal> {
+    fn execute(&self, _: &MerchantRules, rows: &mut WorkingSet, now: Timestamp) -> Decided<Self::Answer> {
         let AuthorizeTip { key, row } = self;
         let from = TipReserveKey { reserve_pub: row.reserve_pub };
         let known = reserve(rows, &from)?;
@@ -188,12 +183,7 @@ impl Command<MerchantRules> for PickUpTip {
         plan.row::<TipReserves>(TipReserveKey { reserve_pub: self.reserve_pub });
     }
 
-    fn execute(
-        &self,
-        _: &MerchantRules,
-        rows: &mut WorkingSet,
-        now: Timestamp,
-    ) -> Result<Option<String>, Refusal> {
+    fn execute(&self, _: &MerchantRules, rows: &mut WorkingSet, now: Timestamp) -> Decided<Self::Answer> {
         let PickUpTip { key, reserve_pub, amount, planchets } = self;
         let tip_key = TipKey { tip_id: key.tip_id };
         let tip = rows.get::<Tips>(&tip_key).cloned().ok_or(Refusal::TipUnknown)?;

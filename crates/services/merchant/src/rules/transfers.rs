@@ -11,7 +11,7 @@ use batzen_tables::merchant::{
     Transfers,
 };
 
-use super::{MerchantRules, Refusal, orders};
+use super::{Decided, MerchantRules, Refusal, orders};
 
 /// Books a transfer that the shop has reported, or that an exchange has named. Idempotent.
 #[derive(Clone, Debug)]
@@ -29,12 +29,7 @@ impl Command<MerchantRules> for NoteTransfer {
         plan.row::<Instances>(InstanceKey::new(&self.row.instance));
     }
 
-    fn execute(
-        &self,
-        _: &MerchantRules,
-        rows: &mut WorkingSet,
-        _: Timestamp,
-    ) -> Result<Box<TransferRow>, Refusal> {
+    fn execute(&self, _: &MerchantRules, rows: &mut WorkingSet, _: Timestamp) -> Decided<Self::Answer> {
         let NoteTransfer { key, row } = self;
         let instance = InstanceKey::new(&row.instance);
         if rows.get::<Instances>(&instance).is_none() {

@@ -88,7 +88,7 @@ fn callback(parties: &Parties, path: &str) -> Sender {
 
 /// Answers with a callback.
 fn reply(service: &Service, to: &Sender, body: &Value) -> Answer {
-    let forwarder = service.forwarder();
+    let forwarder = &service.forwarder;
     let note = forwarder.own_note(to, body.to_string().into_bytes());
     forwarder.send(to.number, note)?;
     Ok(Response::empty(202))
@@ -96,7 +96,7 @@ fn reply(service: &Service, to: &Sender, body: &Value) -> Answer {
 
 fn reply_error(service: &Service, to: &Sender, error: ApiError, text: &str) -> Answer {
     let to = Sender { path: format!("{}/error", to.path), ..to.clone() };
-    service.forwarder().tell(to, error, text);
+    service.forwarder.tell(to, error, text);
     Ok(Response::empty(202))
 }
 
@@ -112,7 +112,7 @@ async fn look_up(service: &Service, request: &Request) -> Answer {
 }
 
 async fn decide(service: &Service, command: impl Into<Command>) -> Result<Consequences, Refuse> {
-    let verdict = service.lane().submit(command).await?;
+    let verdict = service.lane.submit(command).await?;
     verdict.map_err(|refusal| Refuse::new(500, ApiError::InternalServerError, refusal.to_string()))
 }
 

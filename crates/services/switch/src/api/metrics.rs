@@ -14,7 +14,7 @@ const NAME_MAX: usize = 32;
 
 /// Writes the switch's own part of the page.
 pub(super) fn write(service: &Service, page: &mut Page) {
-    let lane = service.lane().metrics();
+    let lane = service.lane.metrics();
     page.histogram("batzen_switch_batch_commands", "Commands per batch of the lane", lane.batch_commands());
     page.histogram("batzen_switch_batch_seconds", "Duration of a batch of the lane", lane.batch_times());
     page.count(
@@ -33,7 +33,7 @@ pub(super) fn write(service: &Service, page: &mut Page) {
         "Transfers waiting for the ledger",
         service.clearing().open() as u64,
     );
-    let ledger = service.treasury().ledger().counters();
+    let ledger = service.treasury.ledger().counters();
     let answers = service.clearing_counters();
     page.histogram("batzen_switch_ledger_seconds", "Duration of a request to the ledger", &ledger.time);
     page.histogram("batzen_switch_ledger_events", "Events per request to the ledger", &ledger.events);
@@ -44,7 +44,7 @@ pub(super) fn write(service: &Service, page: &mut Page) {
         &answers.broken,
     );
     page.count("batzen_switch_gross_unsettled_total", "Gross settlements refused", &answers.unsettled);
-    let outbox = service.senders().counters();
+    let outbox = service.senders.counters();
     page.count("batzen_switch_callbacks_total", "Callbacks acknowledged", &outbox.delivered);
     page.count(
         "batzen_switch_callbacks_failed_total",
@@ -54,7 +54,7 @@ pub(super) fn write(service: &Service, page: &mut Page) {
     page.count("batzen_switch_callbacks_given_up_total", "Callbacks given up", &outbox.given_up);
     page.histogram("batzen_switch_callback_batch", "Callbacks sent at the same time", &outbox.batch);
     page.histogram("batzen_switch_callback_seconds", "Time from commit to acknowledgement", &outbox.time);
-    let routed = service.forwarder().counters();
+    let routed = service.forwarder.counters();
     page.count(
         "batzen_switch_forwarded_total",
         "Lookups, quotes and the like that were passed on",
@@ -81,7 +81,7 @@ pub(super) fn write(service: &Service, page: &mut Page) {
         "Lookups, quotes and the like that are waiting or under way",
         waiting,
     );
-    let treasury = service.treasury().counters();
+    let treasury = service.treasury.counters();
     page.gauge("batzen_switch_over_limit", "Participants over their limit", treasury.over_limit.get());
     page.gauge("batzen_switch_near_cap", "Positions beyond their alarm threshold", treasury.alarms.get());
     page.count("batzen_switch_alarms_total", "Alarms raised", &treasury.alarms_raised);
@@ -100,7 +100,7 @@ pub(super) fn write(service: &Service, page: &mut Page) {
 
 /// Writes the participants, their positions, and what waits for operators.
 fn write_books(service: &Service, page: &mut Page) {
-    let treasury = service.treasury().counters();
+    let treasury = service.treasury.counters();
     let directory = service.directory();
     page.gauge("batzen_switch_participants", "Participants", directory.all().len());
     page.gauge(

@@ -46,16 +46,16 @@ pub(crate) fn monitor(stats: Arc<Stats>) -> Monitor {
 
 impl App for Service {
     fn monitor(&self) -> &Monitor {
-        Self::monitor(self)
+        &self.monitor
     }
 
     /// Whether the switch can clear: checks store or database, clock, ledger, and an open settlement window.
     async fn ready(&self) -> Readiness {
         let ledger = async {
-            let answer = self.treasury().ledger().check().await;
+            let answer = self.treasury.ledger().check().await;
             answer.map_err(|error| format!("the ledger does not answer: {error}"))
         };
-        let readiness = self.monitor().check(self.store(), self.now()).await;
+        let readiness = self.monitor.check(self.store(), self.now()).await;
         readiness.check_within("ledger", ledger).await.check("window", self.state())
     }
 

@@ -309,7 +309,7 @@ fn check_path(head: &Head) -> Result<(), Refuse> {
 
 /// Submits a command, which is answered with `status`.
 pub(super) async fn run(service: &Service, status: u16, command: impl Into<Command>) -> Answer {
-    match service.lane().submit(command).await? {
+    match service.lane.submit(command).await? {
         Ok(_) => Ok(Response::empty(status)),
         Err(refusal) => Err(Refuse::new(500, ApiError::InternalServerError, refusal.to_string())),
     }

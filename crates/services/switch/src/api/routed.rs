@@ -204,7 +204,7 @@ fn pass_on(
         resource: resource.name,
         special: resource.special,
     };
-    let forwarder = service.forwarder();
+    let forwarder = &service.forwarder;
     let refused = |error, text: &str| {
         forwarder.tell(sender.clone(), error, text);
         Ok(Response::empty(202))
@@ -258,7 +258,7 @@ fn answer_on(service: &Service, request: &Request, resource: Resource, parties: 
         special: resource.special,
         sender: None,
     };
-    service.forwarder().send(to.number, note)?;
+    service.forwarder.send(to.number, note)?;
     Ok(Response::empty(200))
 }
 /// Path and query as received.

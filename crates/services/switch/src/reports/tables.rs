@@ -45,26 +45,15 @@ pub fn settlement(settlement: &Settlement) -> Result<String, ReportError> {
     Ok(table.finish())
 }
 
-/// Kind of a movement of a position.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum EntryKind {
-    /// A committed transfer to another participant.
-    Sent,
-    /// A committed transfer from another participant.
-    Received,
-    /// The effect of a settlement.
-    Settlement,
-}
-
-impl EntryKind {
-    /// Its name in reports.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Sent => "sent",
-            Self::Received => "received",
-            Self::Settlement => "settlement",
-        }
+batzen_protocol::enumeration! {
+    /// Kind of a movement of a position.
+    pub enum EntryKind {
+        /// A committed transfer to another participant.
+        Sent => "sent",
+        /// A committed transfer from another participant.
+        Received => "received",
+        /// The effect of a settlement.
+        Settlement => "settlement",
     }
 }
 

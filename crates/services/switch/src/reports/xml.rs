@@ -6,6 +6,8 @@ use quick_xml::events::{BytesDecl, BytesEnd, BytesStart, BytesText, Event};
 use crate::reports::ReportError;
 use crate::reports::data::{Agent, Currency};
 
+type Result<T> = std::result::Result<T, ReportError>;
+
 /// The longest identifier of an ISO 20022 message (Max35Text).
 const ID_CHARS_MAX: usize = 35;
 /// The longest account number other than an IBAN (Max34Text).
@@ -18,10 +20,7 @@ pub(crate) struct Document {
 
 impl Document {
     /// Writes a whole document in this namespace.
-    pub(super) fn write(
-        namespace: &str,
-        content: impl FnOnce(&mut Self) -> Result<(), ReportError>,
-    ) -> Result<String, ReportError> {
+    pub(super) fn write(namespace: &str, content: impl FnOnce(&mut Self) -> Result<()>) -> Result<String> {
         Self::write_as("Document", namespace, content)
     }
 
@@ -29,8 +28,8 @@ impl Document {
     pub(super) fn write_as(
         root: &str,
         namespace: &str,
-        content: impl FnOnce(&mut Self) -> Result<(), ReportError>,
-    ) -> Result<String, ReportError> {
+        content: impl FnOnce(&mut Self) -> Result<()>,
+    ) -> Result<String> {
         let mut document = Self { writer: Writer::new_with_indent(Vec::new(), b' ', 2) };
         document.event(Event::Decl(BytesDecl::new("1.0", Some("UTF-8"), None)));
         document.event(Event::Start(BytesStart::new(root).with_attributes([("xmlns", namespace)])));
@@ -49,8 +48,8 @@ impl Document {
     pub(super) fn element(
         &mut self,
         name: &str,
-        content: impl FnOnce(&mut Self) -> Result<(), ReportError>,
-    ) -> Result<(), ReportError> {
+        content: impl FnOnce(&mut Self) -> Result<()>,
+    ) -> Result<()> {
         self.event(Event::Start(BytesStart::new(name)));
         content(self)?;
         self.event(Event::End(BytesEnd::new(name)));
@@ -65,19 +64,14 @@ impl Document {
     }
 
     /// An element with an identifier of 1 to 35 characters.
-    pub(super) fn id(&mut self, name: &'static str, text: &str) -> Result<(), ReportError> {
+    pub(super) fn id(&mut self, name: &'static str, text: &str) -> Result<()> {
         checked(name, text, ID_CHARS_MAX, "an identifier of 1 to 35 visible characters")?;
         self.text(name, text);
         Ok(())
     }
 
     /// An element with an amount and its currency.
-    pub(super) fn amount(
-        &mut self,
-        name: &str,
-        currency: &Currency,
-        amount: u128,
-    ) -> Result<(), ReportError> {
+    pub(super) fn amount(&mut self, name: &str, currency: &Currency, amount: u128) -> Result<()> {
         let text = currency.format(amount)?;
         self.event(Event::Start(BytesStart::new(name).with_attributes([("Ccy", currency.code.as_str())])));
         self.event(Event::Text(BytesText::new(&text)));
@@ -86,7 +80,7 @@ impl Document {
     }
 
     /// Identifies a bank: by its BIC if it has one, and always by its member id in the clearing system.
-    pub(super) fn agent(&mut self, name: &str, agent: &Agent) -> Result<(), ReportError> {
+    pub(super) fn agent(&mut self, name: &str, agent: &Agent) -> Result<()> {
         self.element(name, |document| {
             document.element("FinInstnId", |document| {
                 if let Some(bic) = &agent.bic {
@@ -99,12 +93,7 @@ impl Document {
     }
 
     /// An account by a number other than an IBAN.
-    pub(super) fn account(
-        &mut self,
-        name: &str,
-        account: &str,
-        currency: Option<&Currency>,
-    ) -> Result<(), ReportError> {
+    pub(super) fn account(&mut self, name: &str, account: &str, currency: Option<&Currency>) -> Result<()> {
         checked("Acct", account, ACCOUNT_CHARS_MAX, "an account number of 1 to 34 visible characters")?;
         self.element(name, |document| {
             document.element("Id", |document| {
@@ -121,12 +110,7 @@ impl Document {
     }
 }
 
-fn checked(
-    field: &'static str,
-    text: &str,
-    chars_max: usize,
-    expected: &'static str,
-) -> Result<(), ReportError> {
+fn checked(field: &'static str, text: &str, chars_max: usize, expected: &'static str) -> Result<()> {
     let chars = text.chars().count();
     // XML cannot contain control characters, not even escaped.
     if (1..=chars_max).contains(&chars) && !text.chars().any(char::is_control) {
@@ -137,7 +121,7 @@ fn checked(
 
 /// Four letters or digits, two letters of the country, two letters or digits, and optionally three for the
 /// branch.
-fn check_bic(bic: &str) -> Result<(), ReportError> {
+fn check_bic(bic: &str) -> Result<()> {
     let bytes = bic.as_bytes();
     let is_right = matches!(bytes.len(), 8 | 11)
         && bytes.iter().enumerate().all(|(index, byte)| {

@@ -21,35 +21,25 @@ pub const OPEN_MAX: usize = 1000;
 /// The result of an approved change that has taken effect.
 pub const DONE: &str = "done";
 
-/// The state of an approval.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum ApprovalState {
-    /// Awaits a second operator.
-    Open = 0,
-    /// Approved; done once it has a result.
-    Approved = 1,
-    /// Rejected by another operator.
-    Rejected = 2,
-    /// Approved, but the change could not be made.
-    Failed = 3,
-    /// Withdrawn by the proposer.
-    Withdrawn = 4,
-    /// Nobody decided in time.
-    Expired = 5,
+batzen_protocol::enumeration! {
+    /// The state of an approval.
+    pub enum ApprovalState {
+        /// Awaits a second operator.
+        Open = 0 => "OPEN",
+        /// Approved; done once it has a result.
+        Approved = 1 => "APPROVED",
+        /// Rejected by another operator.
+        Rejected = 2 => "REJECTED",
+        /// Approved, but the change could not be made.
+        Failed = 3 => "FAILED",
+        /// Withdrawn by the proposer.
+        Withdrawn = 4 => "WITHDRAWN",
+        /// Nobody decided in time.
+        Expired = 5 => "EXPIRED",
+    }
 }
 
 impl ApprovalState {
-    /// Every state.
-    pub const ALL: [Self; 6] =
-        [Self::Open, Self::Approved, Self::Rejected, Self::Failed, Self::Withdrawn, Self::Expired];
-
-    /// The state with this number.
-    #[must_use]
-    pub fn from_number(number: u8) -> Option<Self> {
-        Self::ALL.into_iter().find(|state| *state as u8 == number)
-    }
-
     /// The state of a stored approval.
     ///
     /// # Panics
@@ -57,19 +47,6 @@ impl ApprovalState {
     #[must_use]
     pub fn of(row: &ApprovalRow) -> Self {
         Self::from_number(row.state).expect("rows are written by the rules")
-    }
-
-    /// Its name at the interface.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Open => "OPEN",
-            Self::Approved => "APPROVED",
-            Self::Rejected => "REJECTED",
-            Self::Failed => "FAILED",
-            Self::Withdrawn => "WITHDRAWN",
-            Self::Expired => "EXPIRED",
-        }
     }
 }
 

@@ -24,7 +24,7 @@ pub const ITEMS_MAX: usize = 1000;
 /// When the row contains none; only the rules write rows.
 #[must_use]
 pub fn state_of(row: &BulkRow) -> BulkState {
-    *BulkState::ALL.get(usize::from(row.state)).expect("rows are written by the rules")
+    BulkState::from_number(row.state).expect("rows are written by the rules")
 }
 
 /// The ids of the items, in order.

@@ -154,49 +154,29 @@ impl SwitchRules {
     }
 }
 
-/// Kinds of messages in the outbox.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum MessageKind {
-    /// The payer's POST, byte for byte.
-    Prepare = 1,
-    /// The payee's PUT: byte for byte, or changed to COMMITTED if it was RESERVED.
-    Fulfil = 2,
-    /// The payee's PUT error, byte for byte.
-    Error = 3,
-    /// The switch's PUT error: code and text.
-    SwitchError = 4,
-    /// The state of the transfer.
-    TransferStage = 5,
-    /// The outcome of the payee's fulfilment.
-    Patch = 6,
-    /// The reserved items of a bulk transfer.
-    BulkPrepare = 7,
-    /// The state of the bulk transfer.
-    BulkState = 8,
-    /// The switch's PUT error about a bulk transfer.
-    BulkSwitchError = 9,
-    /// An operator has changed a position or limit, or its alarm was raised; the text is JSON.
-    Notice = 10,
-}
-
-impl MessageKind {
-    /// The kind with this number.
-    #[must_use]
-    pub const fn from_number(number: u8) -> Option<Self> {
-        Some(match number {
-            1 => Self::Prepare,
-            2 => Self::Fulfil,
-            3 => Self::Error,
-            4 => Self::SwitchError,
-            5 => Self::TransferStage,
-            6 => Self::Patch,
-            7 => Self::BulkPrepare,
-            8 => Self::BulkState,
-            9 => Self::BulkSwitchError,
-            10 => Self::Notice,
-            _ => return None,
-        })
+batzen_protocol::enumeration! {
+    /// Kinds of messages in the outbox.
+    pub enum MessageKind {
+        /// The payer's POST, byte for byte.
+        Prepare = 1,
+        /// The payee's PUT: byte for byte, or changed to COMMITTED if it was RESERVED.
+        Fulfil = 2,
+        /// The payee's PUT error, byte for byte.
+        Error = 3,
+        /// The switch's PUT error: code and text.
+        SwitchError = 4,
+        /// The state of the transfer.
+        TransferStage = 5,
+        /// The outcome of the payee's fulfilment.
+        Patch = 6,
+        /// The reserved items of a bulk transfer.
+        BulkPrepare = 7,
+        /// The state of the bulk transfer.
+        BulkState = 8,
+        /// The switch's PUT error about a bulk transfer.
+        BulkSwitchError = 9,
+        /// An operator has changed a position or limit, or its alarm was raised; the text is JSON.
+        Notice = 10,
     }
 }
 

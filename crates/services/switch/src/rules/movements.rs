@@ -10,96 +10,42 @@ use super::{
     position, take_u64,
 };
 
-/// The kind of a movement.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum MovementKind {
-    /// Liquidity in: HUB_RECONCILIATION to SETTLEMENT.
-    FundsIn = 1,
-    /// Liquidity out, in two steps: SETTLEMENT to HUB_RECONCILIATION. The headroom that it covered is revoked
-    /// with it.
-    FundsOut = 2,
-    /// Headroom is granted.
-    Grant = 3,
-    /// Headroom is revoked, as far as it is unused.
-    Revoke = 4,
-}
-
-impl MovementKind {
-    /// The kind with this number.
-    #[must_use]
-    pub const fn from_number(number: u8) -> Option<Self> {
-        Some(match number {
-            1 => Self::FundsIn,
-            2 => Self::FundsOut,
-            3 => Self::Grant,
-            4 => Self::Revoke,
-            _ => return None,
-        })
-    }
-
-    /// Its name at the interface.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::FundsIn => "recordFundsIn",
-            Self::FundsOut => "recordFundsOut",
-            Self::Grant => "grantHeadroom",
-            Self::Revoke => "revokeHeadroom",
-        }
+batzen_protocol::enumeration! {
+    /// The kind of a movement.
+    pub enum MovementKind {
+        /// Liquidity in: HUB_RECONCILIATION to SETTLEMENT.
+        FundsIn = 1 => "recordFundsIn",
+        /// Liquidity out, in two steps: SETTLEMENT to HUB_RECONCILIATION. The headroom that it covered is revoked
+        /// with it.
+        FundsOut = 2 => "recordFundsOut",
+        /// Headroom is granted.
+        Grant = 3 => "grantHeadroom",
+        /// Headroom is revoked, as far as it is unused.
+        Revoke = 4 => "revokeHeadroom",
     }
 }
 
-/// The state of a movement; those with odd numbers await the ledger.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum MovementState {
-    /// To be made (funds out: to be reserved).
-    Intended = 1,
-    /// Funds out: reserved.
-    Reserved = 2,
-    /// Funds out: to be posted.
-    Committing = 3,
-    /// Done.
-    Done = 4,
-    /// Funds out: to be voided.
-    Aborting = 5,
-    /// Funds out: voided.
-    Aborted = 6,
-    /// Refused by the ledger; nothing was moved.
-    Refused = 8,
+batzen_protocol::enumeration! {
+    /// The state of a movement; those with odd numbers await the ledger.
+    pub enum MovementState {
+        /// To be made (funds out: to be reserved).
+        Intended = 1 => "RECEIVED",
+        /// Funds out: reserved.
+        Reserved = 2 => "RESERVED",
+        /// Funds out: to be posted.
+        Committing = 3 => "COMMITTING",
+        /// Done.
+        Done = 4 => "COMMITTED",
+        /// Funds out: to be voided.
+        Aborting = 5 => "ABORTING",
+        /// Funds out: voided.
+        Aborted = 6 => "ABORTED",
+        /// Refused by the ledger; nothing was moved.
+        Refused = 8 => "REFUSED",
+    }
 }
 
 impl MovementState {
-    /// The state with this number.
-    #[must_use]
-    pub const fn from_number(number: u8) -> Option<Self> {
-        Some(match number {
-            1 => Self::Intended,
-            2 => Self::Reserved,
-            3 => Self::Committing,
-            4 => Self::Done,
-            5 => Self::Aborting,
-            6 => Self::Aborted,
-            8 => Self::Refused,
-            _ => return None,
-        })
-    }
-
-    /// Its name at the interface.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Intended => "RECEIVED",
-            Self::Reserved => "RESERVED",
-            Self::Committing => "COMMITTING",
-            Self::Done => "COMMITTED",
-            Self::Aborting => "ABORTING",
-            Self::Aborted => "ABORTED",
-            Self::Refused => "REFUSED",
-        }
-    }
-
     const fn may_become(self, next: Self) -> bool {
         matches!(
             (self, next),

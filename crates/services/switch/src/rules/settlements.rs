@@ -18,68 +18,29 @@ use super::{
     Consequences, Decided, Refusal, SwitchRules, change_state, conflict, plan_state, state_row, take_u64,
 };
 
-/// The state of a settlement or of an account in one (only settlements can be SETTLING or ABORTING).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(u8)]
-pub enum SettlementState {
-    /// The nets are final.
-    Pending = 1,
-    /// The entries are recorded.
-    Recorded = 2,
-    /// Amounts owed to recipients no longer count as headroom.
-    Reserved = 3,
-    /// The settlement has taken over the senders' debts.
-    Committed = 4,
-    /// Some accounts are settled.
-    Settling = 5,
-    /// Settled at the settlement bank.
-    Settled = 6,
-    /// Abandoned; everything reserved has been reversed.
-    Aborted = 7,
-    /// Being abandoned.
-    Aborting = 8,
+batzen_protocol::enumeration! {
+    /// The state of a settlement or of an account in one (only settlements can be SETTLING or ABORTING).
+    pub enum SettlementState {
+        /// The nets are final.
+        Pending = 1 => "PENDING_SETTLEMENT",
+        /// The entries are recorded.
+        Recorded = 2 => "PS_TRANSFERS_RECORDED",
+        /// Amounts owed to recipients no longer count as headroom.
+        Reserved = 3 => "PS_TRANSFERS_RESERVED",
+        /// The settlement has taken over the senders' debts.
+        Committed = 4 => "PS_TRANSFERS_COMMITTED",
+        /// Some accounts are settled.
+        Settling = 5 => "SETTLING",
+        /// Settled at the settlement bank.
+        Settled = 6 => "SETTLED",
+        /// Abandoned; everything reserved has been reversed.
+        Aborted = 7 => "ABORTED",
+        /// Being abandoned.
+        Aborting = 8 => "ABORTING",
+    }
 }
 
 impl SettlementState {
-    /// Every state.
-    pub const ALL: [Self; 8] = [
-        Self::Pending,
-        Self::Recorded,
-        Self::Reserved,
-        Self::Committed,
-        Self::Settling,
-        Self::Settled,
-        Self::Aborted,
-        Self::Aborting,
-    ];
-
-    /// The state with this number.
-    #[must_use]
-    pub fn from_number(number: u8) -> Option<Self> {
-        Self::ALL.into_iter().find(|state| *state as u8 == number)
-    }
-
-    /// The state of this name.
-    #[must_use]
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|state| state.name() == name)
-    }
-
-    /// Its name at the interface.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Pending => "PENDING_SETTLEMENT",
-            Self::Recorded => "PS_TRANSFERS_RECORDED",
-            Self::Reserved => "PS_TRANSFERS_RESERVED",
-            Self::Committed => "PS_TRANSFERS_COMMITTED",
-            Self::Settling => "SETTLING",
-            Self::Settled => "SETTLED",
-            Self::Aborted => "ABORTED",
-            Self::Aborting => "ABORTING",
-        }
-    }
-
     /// Returns whether an account can be in this state; some are for settlements only.
     #[must_use]
     pub const fn is_of_accounts(self) -> bool {

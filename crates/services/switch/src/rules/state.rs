@@ -4,59 +4,41 @@ use batzen_tables::switch::{TransferRow, Transfers};
 
 use crate::messages::TransferState;
 
-/// The internal state of a transfer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[repr(u8)]
-pub enum TransferStage {
-    /// Accepted; the ledger is asked to reserve.
-    ReceivedPrepare = 1,
-    /// Reserved, and forwarded to the payee.
-    Reserved = Transfers::RESERVED,
-    /// The payee has fulfilled; the ledger is asked to post.
-    ReceivedFulfil = 3,
-    /// The payee has the money.
-    Committed = 4,
-    /// The payee refuses, or its fulfilment is wrong; the ledger is asked to void.
-    ReceivedError = 5,
-    /// Ended after an error.
-    AbortedError = 6,
-    /// The payee rejects without a reason.
-    ReceivedReject = 7,
-    /// Ended after a reject, or because the payer could not pay.
-    AbortedRejected = 8,
-    /// Due; the ledger is asked to void.
-    ReservedTimeout = 9,
-    /// Expired after it was reserved.
-    ExpiredReserved = 10,
-    /// Expired before it was reserved.
-    ExpiredPrepared = 11,
-    /// It failed validation.
-    Invalid = 12,
-    /// The ledger has lost it or contradicts it: an operator must investigate.
-    Failed = 13,
-    /// Committed and settled.
-    Settled = 14,
+batzen_protocol::enumeration! {
+    /// The internal state of a transfer.
+    pub enum TransferStage {
+        /// Accepted; the ledger is asked to reserve.
+        ReceivedPrepare = 1 => "RECEIVED_PREPARE",
+        /// Reserved, and forwarded to the payee.
+        Reserved = Transfers::RESERVED => "RESERVED",
+        /// The payee has fulfilled; the ledger is asked to post.
+        ReceivedFulfil = 3 => "RECEIVED_FULFIL",
+        /// The payee has the money.
+        Committed = 4 => "COMMITTED",
+        /// The payee refuses, or its fulfilment is wrong; the ledger is asked to void.
+        ReceivedError = 5 => "RECEIVED_ERROR",
+        /// Ended after an error.
+        AbortedError = 6 => "ABORTED_ERROR",
+        /// The payee rejects without a reason.
+        ReceivedReject = 7 => "RECEIVED_REJECT",
+        /// Ended after a reject, or because the payer could not pay.
+        AbortedRejected = 8 => "ABORTED_REJECTED",
+        /// Due; the ledger is asked to void.
+        ReservedTimeout = 9 => "RESERVED_TIMEOUT",
+        /// Expired after it was reserved.
+        ExpiredReserved = 10 => "EXPIRED_RESERVED",
+        /// Expired before it was reserved.
+        ExpiredPrepared = 11 => "EXPIRED_PREPARED",
+        /// It failed validation.
+        Invalid = 12 => "INVALID",
+        /// The ledger has lost it or contradicts it: an operator must investigate.
+        Failed = 13 => "FAILED",
+        /// Committed and settled.
+        Settled = 14 => "SETTLED",
+    }
 }
 
 impl TransferStage {
-    /// Every state.
-    pub const ALL: [Self; 14] = [
-        Self::ReceivedPrepare,
-        Self::Reserved,
-        Self::ReceivedFulfil,
-        Self::Committed,
-        Self::ReceivedError,
-        Self::AbortedError,
-        Self::ReceivedReject,
-        Self::AbortedRejected,
-        Self::ReservedTimeout,
-        Self::ExpiredReserved,
-        Self::ExpiredPrepared,
-        Self::Invalid,
-        Self::Failed,
-        Self::Settled,
-    ];
-
     /// The state of a stored transfer.
     ///
     /// # Panics
@@ -64,33 +46,6 @@ impl TransferStage {
     #[must_use]
     pub fn of(row: &TransferRow) -> Self {
         Self::from_number(row.state).expect("rows are written by the rules")
-    }
-
-    /// The state with this number.
-    #[must_use]
-    pub fn from_number(number: u8) -> Option<Self> {
-        Self::ALL.into_iter().find(|state| *state as u8 == number)
-    }
-
-    /// Its name, as in the specification.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::ReceivedPrepare => "RECEIVED_PREPARE",
-            Self::Reserved => "RESERVED",
-            Self::ReceivedFulfil => "RECEIVED_FULFIL",
-            Self::Committed => "COMMITTED",
-            Self::ReceivedError => "RECEIVED_ERROR",
-            Self::AbortedError => "ABORTED_ERROR",
-            Self::ReceivedReject => "RECEIVED_REJECT",
-            Self::AbortedRejected => "ABORTED_REJECTED",
-            Self::ReservedTimeout => "RESERVED_TIMEOUT",
-            Self::ExpiredReserved => "EXPIRED_RESERVED",
-            Self::ExpiredPrepared => "EXPIRED_PREPARED",
-            Self::Invalid => "INVALID",
-            Self::Failed => "FAILED",
-            Self::Settled => "SETTLED",
-        }
     }
 
     /// The state that participants see.

@@ -36,18 +36,18 @@ pub struct Party {
     pub number: u32,
 }
 
-/// The ledger operation needed for a transfer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum IntentKind {
-    /// Create the pending transfer.
-    Reserve = 1,
-    /// Post it.
-    Post = 2,
-    /// Void it.
-    Void = 3,
-    /// Post it, and settle it in the same chain.
-    PostGross = 4,
+batzen_protocol::enumeration! {
+    /// The ledger operation needed for a transfer.
+    pub enum IntentKind {
+        /// Create the pending transfer.
+        Reserve = 1,
+        /// Post it.
+        Post = 2,
+        /// Void it.
+        Void = 3,
+        /// Post it, and settle it in the same chain.
+        PostGross = 4,
+    }
 }
 
 /// An event to be sent to the ledger until it is answered. Built from the transfer's row alone.
@@ -79,13 +79,7 @@ impl Intent {
     /// The intent of a stored transfer, if it has one.
     #[must_use]
     pub fn of(id: u128, row: &TransferRow) -> Option<Self> {
-        let kind = match row.intent {
-            1 => IntentKind::Reserve,
-            2 => IntentKind::Post,
-            3 => IntentKind::Void,
-            4 => IntentKind::PostGross,
-            _ => return None,
-        };
+        let kind = IntentKind::from_number(row.intent)?;
         let left_ms = row.expiration.saturating_sub(received_millis(row));
         Some(Self {
             kind,

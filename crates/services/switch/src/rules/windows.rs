@@ -8,52 +8,25 @@ use batzen_tables::switch::{NetKey, NetRow, Nets, TransferRow, WindowKey, Window
 
 use super::{Consequences, Decided, Refusal, SwitchRules, change_state, conflict, plan_state, state_row};
 
-/// The state of a window. Later stages are greater.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-#[repr(u8)]
-pub enum WindowState {
-    /// Accepts transfers.
-    Open = 1,
-    /// No longer open, but the ledger still has to answer for some of its transfers.
-    Processing = 2,
-    /// Its totals are final.
-    Closed = 3,
-    /// In a settlement.
-    PendingSettlement = 4,
-    /// Settled.
-    Settled = 5,
-    /// Its settlement was abandoned; it may be settled again.
-    Aborted = 6,
+batzen_protocol::enumeration! {
+    /// The state of a window. Later stages are greater.
+    pub enum WindowState {
+        /// Accepts transfers.
+        Open = 1 => "OPEN",
+        /// No longer open, but the ledger still has to answer for some of its transfers.
+        Processing = 2 => "PROCESSING",
+        /// Its totals are final.
+        Closed = 3 => "CLOSED",
+        /// In a settlement.
+        PendingSettlement = 4 => "PENDING_SETTLEMENT",
+        /// Settled.
+        Settled = 5 => "SETTLED",
+        /// Its settlement was abandoned; it may be settled again.
+        Aborted = 6 => "ABORTED",
+    }
 }
 
 impl WindowState {
-    /// The state with this number.
-    #[must_use]
-    pub const fn from_number(number: u8) -> Option<Self> {
-        Some(match number {
-            1 => Self::Open,
-            2 => Self::Processing,
-            3 => Self::Closed,
-            4 => Self::PendingSettlement,
-            5 => Self::Settled,
-            6 => Self::Aborted,
-            _ => return None,
-        })
-    }
-
-    /// Its name at the interface.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Open => "OPEN",
-            Self::Processing => "PROCESSING",
-            Self::Closed => "CLOSED",
-            Self::PendingSettlement => "PENDING_SETTLEMENT",
-            Self::Settled => "SETTLED",
-            Self::Aborted => "ABORTED",
-        }
-    }
-
     /// The state of a stored window.
     ///
     /// # Panics

@@ -74,10 +74,7 @@ pub(crate) struct Empty;
 
 impl batzen_engine::Command<Toy> for Empty {
     type Answer = ();
-
-    fn is_background(&self) -> bool {
-        true
-    }
+    const IS_BACKGROUND: bool = true;
 
     fn plan(&self, _: &Toy, _: &mut Plan) {}
 

@@ -3,19 +3,16 @@
 
 use batzen_crypto::{EddsaSignature, ShortHash};
 use batzen_protocol::Timestamp;
-use batzen_store::{List, Table, TableDef, record, table};
+use batzen_store::{List, Table, TableDef, table};
 
 use super::results::RESULTS;
+use crate::OnlyKey;
 use crate::exchange::AUDITED;
 
-record! {
-    /// Identifies the one row of [`FeedPositions`].
-    pub key struct FeedPositionKey {
-        /// Always 0.
-        pub id: u8,
-    }
-}
-record! {
+/// Identifies the one row of [`FeedPositions`].
+pub type FeedPositionKey = OnlyKey;
+
+table! {
     /// The position that the copy has reached. It changes in the commit that applies the exchange's changes.
     pub struct FeedPositionRow {
         /// The exchange's store.
@@ -39,20 +36,18 @@ record! {
         /// The exchange's signature on it.
         pub exchange_signature: EddsaSignature,
     }
-}
-table! {
+
     /// The position that the copy has reached: one row, or none before the first batch.
     pub FeedPositions(500, "feed_position"): FeedPositionKey => FeedPositionRow, updated();
 }
 
-record! {
+table! {
     /// Identifies a head of the hash chain.
     pub key struct FeedHeadKey {
         /// The number of the batch after which it was signed.
         pub batch: u64,
     }
-}
-record! {
+
     /// A head of the hash chain that both sides have signed.
     pub struct FeedHeadRow {
         /// The number of the exchange's next frame.
@@ -66,13 +61,12 @@ record! {
         /// The exchange's signature.
         pub exchange_signature: EddsaSignature,
     }
-}
-table! {
+
     /// Signed heads of the chain: the latest ones, and fewer of older ones.
     pub FeedHeads(501, "feed_heads"): FeedHeadKey => FeedHeadRow;
 }
 
-record! {
+table! {
     /// Identifies a finding.
     pub key struct FeedFindingKey {
         /// The number of the exchange's next frame at the auditor when it was found.
@@ -80,8 +74,7 @@ record! {
         /// The kind of finding: a number of the crate `feed`.
         pub kind: u8,
     }
-}
-record! {
+
     /// Something that must not happen to what an exchange has shipped.
     pub struct FeedFindingRow {
         /// In words.
@@ -93,8 +86,7 @@ record! {
         /// When it was found first.
         pub time: Timestamp,
     }
-}
-table! {
+
     /// Findings on what the exchange has shipped.
     pub FeedFindings(502, "feed_findings"): FeedFindingKey => FeedFindingRow;
 }

@@ -6,24 +6,15 @@
 use batzen_crypto::hash::{sha512_parts, shorten};
 use batzen_crypto::{EddsaPublicKey, HashCode, ShortHash, Wtid};
 use batzen_protocol::Timestamp;
-use batzen_store::{Column, List, Table, TableDef, record, table};
+use batzen_store::{Column, List, Table, TableDef, table};
 
+use crate::OnlyKey;
 use crate::exchange::{AccountId, DenomSerial, MerchantPub, PaytoHash};
 
-record! {
-    /// Identifies the one row of [`AuditStates`].
-    pub key struct AuditStateKey {
-        /// Always 0.
-        pub(crate) id: u8,
-    }
-}
+/// Identifies the one row of [`AuditStates`].
+pub type AuditStateKey = OnlyKey;
 
-impl AuditStateKey {
-    /// The only key.
-    pub const ONLY: Self = Self { id: 0 };
-}
-
-record! {
+table! {
     /// The position up to which the copy has been checked, and the sums of its rows.
     pub struct AuditStateRow {
         /// The form of sums and rules: sums of another form are of no use.
@@ -45,20 +36,18 @@ record! {
         /// When bank, merchants and due dates were last compared; zero if never.
         pub compared: Timestamp,
     }
-}
-table! {
+
     /// The position of the checks: one row, or none before the first whole check.
     pub AuditStates(503, "audit_state"): AuditStateKey => AuditStateRow, updated();
 }
 
-record! {
+table! {
     /// Identifies a denomination.
     pub key struct AuditDenomKey {
         /// Its number at the exchange.
         pub denom: DenomSerial,
     }
-}
-record! {
+
     /// The sums of a denomination's rows, in units of 10⁻⁸, two's complement.
     pub struct AuditDenomRow {
         /// Coins withdrawn.
@@ -76,40 +65,18 @@ record! {
         /// Value spent less value that came back.
         pub redeemed: u128,
     }
-}
-table! {
+
     /// The sums of each denomination.
     pub AuditDenoms(504, "audit_denoms"): AuditDenomKey => AuditDenomRow, updated();
 }
 
-record! {
+table! {
     /// Identifies a finding.
     pub key struct AuditFindingKey {
         /// See [`AuditFindingKey::of`].
         pub id: ShortHash,
     }
-}
 
-impl AuditFindingKey {
-    /// The key of what violates a rule at one place. The same violation found again has the same key, also with other
-    /// figures.
-    #[must_use]
-    pub fn of(rule: &str, table: &str, key: &str, subject: &str) -> Self {
-        let parts: [&[u8]; 8] = [
-            b"batzen-audit-finding\0",
-            rule.as_bytes(),
-            b"\0",
-            table.as_bytes(),
-            b"\0",
-            key.as_bytes(),
-            b"\0",
-            subject.as_bytes(),
-        ];
-        Self { id: shorten(&sha512_parts(&parts)) }
-    }
-}
-
-record! {
     /// Something that violates a rule, or did. It stays.
     pub struct AuditFindingRow {
         /// The rule's name.
@@ -143,8 +110,7 @@ record! {
         /// Number of notes people that have made about it ([`AuditNotes`]).
         pub notes: u32,
     }
-}
-table! {
+
     /// The findings, also those that were resolved or suppressed.
     pub AuditFindings(505, "audit_findings"): AuditFindingKey => AuditFindingRow, updated();
     /// Findings that still hold, and those that no longer do, in the order in which they were found first.
@@ -152,6 +118,25 @@ table! {
     BY_STATE = 1, "by_state", Serial;
     |_, row, out| {
         out.add(Self::BY_STATE, &row.resolved.is_some());
+    }
+}
+
+impl AuditFindingKey {
+    /// The key of what violates a rule at one place. The same violation found again has the same key, also with other
+    /// figures.
+    #[must_use]
+    pub fn of(rule: &str, table: &str, key: &str, subject: &str) -> Self {
+        let parts: [&[u8]; 8] = [
+            b"batzen-audit-finding\0",
+            rule.as_bytes(),
+            b"\0",
+            table.as_bytes(),
+            b"\0",
+            key.as_bytes(),
+            b"\0",
+            subject.as_bytes(),
+        ];
+        Self { id: shorten(&sha512_parts(&parts)) }
     }
 }
 
@@ -163,7 +148,7 @@ impl AuditFindings {
     }
 }
 
-record! {
+table! {
     /// Identifies a note.
     pub key struct AuditNoteKey {
         /// The finding.
@@ -171,8 +156,7 @@ record! {
         /// Its number, from 0.
         pub n: u32,
     }
-}
-record! {
+
     /// A person's decision about a finding.
     pub struct AuditNoteRow {
         /// When.
@@ -182,8 +166,7 @@ record! {
         /// Why.
         pub reason: String,
     }
-}
-table! {
+
     /// People's decisions about findings. Notes stay.
     pub AuditNotes(506, "audit_notes"): AuditNoteKey => AuditNoteRow;
     /// By finding.
@@ -193,26 +176,24 @@ table! {
     }
 }
 
-record! {
+table! {
     /// Identifies a transfer.
     pub key struct AuditClosingKey {
         /// Its identifier.
         pub wtid: Wtid,
     }
-}
-record! {
+
     /// The reserve that a transfer pays out.
     pub struct AuditClosingRow {
         /// The reserve.
         pub reserve_pub: EddsaPublicKey,
     }
-}
-table! {
+
     /// The reserves of closings whose transfers do not have the reserve's key as their identifier.
     pub AuditClosings(507, "audit_closings"): AuditClosingKey => AuditClosingRow, updated();
 }
 
-record! {
+table! {
     /// Identifies the figures of an hour.
     pub key struct AuditHourKey {
         /// When the hour began.
@@ -220,8 +201,7 @@ record! {
         /// A denomination, or 0 for all: the exchange's numbers begin at 1.
         pub denom: DenomSerial,
     }
-}
-record! {
+
     /// Figures at the end of an hour, in units of 10⁻⁸; two's complement.
     pub struct AuditHourRow {
         /// The value of all coins issued so far.
@@ -235,8 +215,7 @@ record! {
         /// Of all denominations: what the bank said that they hold, if it was asked.
         pub bank: Option<u128>,
     }
-}
-table! {
+
     /// The sums issued, redeemed and owed, hour by hour. Hours without changes have no row.
     pub AuditHours(508, "audit_hours"): AuditHourKey => AuditHourRow, updated();
     /// In the order of time.
@@ -246,14 +225,10 @@ table! {
     }
 }
 
-record! {
-    /// Identifies the one row of [`ReplicaPositions`].
-    pub key struct ReplicaPositionKey {
-        /// Always 0.
-        pub id: u8,
-    }
-}
-record! {
+/// Identifies the one row of [`ReplicaPositions`].
+pub type ReplicaPositionKey = OnlyKey;
+
+table! {
     /// The position that the copy of a database has reached. It changes in the commit that applies the
     /// database's changes.
     pub struct ReplicaPositionRow {
@@ -264,21 +239,19 @@ record! {
         /// Whether all rows have been copied.
         pub is_copied: bool,
     }
-}
-table! {
+
     /// The position that the copy of a database has reached: one row, or none if the exchange is followed
     /// otherwise.
     pub ReplicaPositions(509, "replica_position"): ReplicaPositionKey => ReplicaPositionRow, updated();
 }
 
-record! {
+table! {
     /// Identifies a reserve.
     pub key struct AuditReserveSumsKey {
         /// Its public key.
         pub reserve_pub: EddsaPublicKey,
     }
-}
-record! {
+
     /// The sums of a reserve's rows, in units of 10⁻⁸, two's complement.
     pub struct AuditReserveSumsRow {
         /// Rows that add to them.
@@ -290,20 +263,18 @@ record! {
         /// Open purses that use its quota.
         pub quota: i64,
     }
-}
-table! {
+
     /// The sums of reserves with long histories, which are not read again for each change.
     pub AuditReserveSums(540, "audit_reserve_sums"): AuditReserveSumsKey => AuditReserveSumsRow, updated();
 }
 
-record! {
+table! {
     /// Identifies a transfer.
     pub key struct AuditTransferSumsKey {
         /// Its identifier.
         pub wtid: Wtid,
     }
-}
-record! {
+
     /// The sums of a transfer's deposits, in units of 10⁻⁸, two's complement.
     pub struct AuditTransferSumsRow {
         /// Their number.
@@ -319,21 +290,19 @@ record! {
         /// The merchant that receives them all.
         pub merchant_pub: MerchantPub,
     }
-}
-table! {
+
     /// The sums of transfers with many deposits, which are not read again for each change.
     pub AuditTransferSums(541, "audit_transfer_sums"): AuditTransferSumsKey => AuditTransferSumsRow,
         updated();
 }
 
-record! {
+table! {
     /// Identifies an account of the exchange.
     pub key struct AuditBankAccountKey {
         /// The account.
         pub account: AccountId,
     }
-}
-record! {
+
     /// The position up to which the bank's history of an account has been read; sums in units of 10⁻⁸, two's
     /// complement.
     pub struct AuditBankAccountRow {
@@ -346,13 +315,12 @@ record! {
         /// All outgoing transfers.
         pub bank_out: u128,
     }
-}
-table! {
+
     /// The accounts at the bank.
     pub AuditBankAccounts(542, "audit_bank_accounts"): AuditBankAccountKey => AuditBankAccountRow, updated();
 }
 
-record! {
+table! {
     /// Identifies a transfer at the bank.
     pub key struct AuditBankKey {
         /// The exchange's account.
@@ -360,8 +328,7 @@ record! {
         /// Its row at the bank.
         pub bank_row: u64,
     }
-}
-record! {
+
     /// A transfer to the exchange, as the bank has it.
     pub struct AuditBankCreditRow {
         /// When it was executed.
@@ -373,12 +340,12 @@ record! {
         /// The payto URI of the sender.
         pub sender: String,
     }
-}
-table! {
+
     /// Incoming transfers, as the bank has them.
     pub AuditBankCredits(543, "audit_bank_credits"): AuditBankKey => AuditBankCreditRow, updated();
 }
-record! {
+
+table! {
     /// A transfer by the exchange, as the bank has it.
     pub struct AuditBankDebitRow {
         /// When it was executed.
@@ -390,8 +357,7 @@ record! {
         /// The payto URI of the receiver.
         pub receiver: String,
     }
-}
-table! {
+
     /// Outgoing transfers, as the bank has them.
     pub AuditBankDebits(544, "audit_bank_debits"): AuditBankKey => AuditBankDebitRow, updated();
     /// By wtid.
@@ -401,33 +367,32 @@ table! {
     }
 }
 
-record! {
+table! {
     /// Says only that the row is there.
     pub struct AuditOpenRow {}
-}
-table! {
+
     /// Incoming transfers of which the exchange's row and the bank's have not been found to agree since one of them changed.
     pub AuditOpenCredits(545, "audit_open_credits"): AuditBankKey => AuditOpenRow;
 }
-record! {
+
+table! {
     /// Identifies a transfer.
     pub key struct AuditOpenTransferKey {
         /// Its identifier.
         pub wtid: Wtid,
     }
-}
-table! {
+
     /// Outgoing transfers of which the exchange's rows and the bank's have not been found to agree since one of them changed.
     pub AuditOpenTransfers(546, "audit_open_transfers"): AuditOpenTransferKey => AuditOpenRow;
 }
-record! {
+
+table! {
     /// Identifies a deposit confirmation.
     pub key struct AuditOpenConfirmationKey {
         /// Its number at the auditor.
         pub serial: u64,
     }
-}
-record! {
+
     /// A deposit that the exchange has confirmed to a merchant.
     pub struct AuditOpenConfirmationRow {
         /// The coin.
@@ -445,24 +410,16 @@ record! {
         /// The exchange's debt for it, in units of 10⁻⁸.
         pub units: u128,
     }
-}
-table! {
+
     /// Confirmations whose deposits have not been found on the books.
     pub AuditOpenConfirmations(547, "audit_open_confirmations"): AuditOpenConfirmationKey
         => AuditOpenConfirmationRow;
 }
-record! {
-    /// Identifies the one row of [`AuditOutsides`].
-    pub key struct AuditOutsideKey {
-        /// Always 0.
-        pub(crate) id: u8,
-    }
-}
-impl AuditOutsideKey {
-    /// The only key.
-    pub const ONLY: Self = Self { id: 0 };
-}
-record! {
+
+/// Identifies the one row of [`AuditOutsides`].
+pub type AuditOutsideKey = OnlyKey;
+
+table! {
     /// The position of the comparison with bank and merchants; sums in units of 10⁻⁸, two's complement.
     pub struct AuditOutsideRow {
         /// The number of the last confirmation that was read.
@@ -472,27 +429,21 @@ record! {
         /// Outgoing transfers that agreed before the exchange removed its row.
         pub gone_out: u128,
     }
-}
-table! {
+
     /// The position of the comparison with bank and merchants: one row, or none before the first.
     pub AuditOutsides(548, "audit_outside"): AuditOutsideKey => AuditOutsideRow, updated();
 }
 
-record! {
-    /// Identifies the one row of [`CopyTimes`].
-    pub key struct CopyTimeKey {
-        /// Always 0.
-        pub id: u8,
-    }
-}
-record! {
+/// Identifies the one row of [`CopyTimes`].
+pub type CopyTimeKey = OnlyKey;
+
+table! {
     /// The time of a copy.
     pub struct CopyTimeRow {
         /// The copy has everything that the exchange had then, by the auditor's clock.
         pub complete: Timestamp,
     }
-}
-table! {
+
     /// The time of the copy: one row, or none before the copy was complete for the first time.
     pub CopyTimes(549, "copy_time"): CopyTimeKey => CopyTimeRow, updated();
 }

@@ -5,43 +5,31 @@
 use batzen_crypto::hash::{sha512_parts, shorten};
 use batzen_crypto::{EddsaPublicKey, EddsaSignature, HashCode, ShortHash};
 use batzen_protocol::{Money, Timestamp};
-use batzen_store::{Column, record, table};
+use batzen_store::{Column, table};
 
-record! {
-    /// Identifies the one row of [`AuditorStates`].
-    pub key struct AuditorStateKey {
-        /// Always 0.
-        pub(crate) id: u8,
-    }
-}
+use crate::OnlyKey;
 
-impl AuditorStateKey {
-    /// The only key.
-    pub const ONLY: Self = Self { id: 0 };
-}
+/// Identifies the one row of [`AuditorStates`].
+pub type AuditorStateKey = OnlyKey;
 
-record! {
+table! {
     /// The auditor's global data. Written once.
     pub struct AuditorStateRow {
         /// The currency of all amounts.
         pub currency: String,
     }
-}
 
-table! {
     /// The auditor's state: one row, written by the first program that opens the store.
     pub AuditorStates(514, "auditor_state"): AuditorStateKey => AuditorStateRow;
 }
 
-record! {
+table! {
     /// Identifies an audited exchange.
     pub key struct AuditedExchangeKey {
         /// Its master key.
         pub master_pub: EddsaPublicKey,
     }
-}
 
-record! {
     /// An exchange that the auditor audits.
     pub struct AuditedExchangeRow {
         /// Its base URL, with a final slash.
@@ -49,14 +37,12 @@ record! {
         /// When it was added.
         pub added: Timestamp,
     }
-}
 
-table! {
     /// The audited exchanges.
     pub AuditedExchanges(510, "auditor_exchanges"): AuditedExchangeKey => AuditedExchangeRow;
 }
 
-record! {
+table! {
     /// Identifies what a master key has said about a signing key.
     pub key struct SigningKeyKey {
         /// The exchange.
@@ -70,9 +56,7 @@ record! {
         /// The time until which its signatures are legally valid.
         pub end: Timestamp,
     }
-}
 
-record! {
     /// A signing key of an exchange, as merchants have shown it.
     pub struct SigningKeyRow {
         /// The master key's signature (`MASTER_SIGNING_KEY_VALIDITY`).
@@ -80,9 +64,7 @@ record! {
         /// When it was first shown.
         pub seen: Timestamp,
     }
-}
 
-table! {
     /// The signing keys of confirmations.
     pub SigningKeys(511, "auditor_signing_keys"): SigningKeyKey => SigningKeyRow;
     /// By exchange.
@@ -92,7 +74,7 @@ table! {
     }
 }
 
-record! {
+table! {
     /// Identifies a revoked signing key.
     pub key struct SigningKeyRevocationKey {
         /// The exchange.
@@ -100,9 +82,7 @@ record! {
         /// The signing key.
         pub exchange_pub: EddsaPublicKey,
     }
-}
 
-record! {
     /// The revocation of a signing key.
     pub struct SigningKeyRevocationRow {
         /// The master key's signature (`MASTER_SIGNING_KEY_REVOKED`).
@@ -110,9 +90,7 @@ record! {
         /// When it was found.
         pub seen: Timestamp,
     }
-}
 
-table! {
     /// The revoked signing keys. They stay revoked.
     pub SigningKeyRevocations(512, "auditor_revocations"): SigningKeyRevocationKey => SigningKeyRevocationRow;
     /// By exchange.
@@ -122,15 +100,13 @@ table! {
     }
 }
 
-record! {
+table! {
     /// Identifies a deposit confirmation.
     pub key struct DepositConfirmationKey {
         /// See [`DepositConfirmationRow::key`].
         pub(crate) id: ShortHash,
     }
-}
 
-record! {
     /// An exchange's confirmation to a merchant: that it accepted a deposit.
     pub struct DepositConfirmationRow {
         /// The exchange's master key.
@@ -162,6 +138,15 @@ record! {
         /// When the merchant showed it.
         pub seen: Timestamp,
     }
+
+    /// The deposit confirmations that merchants have shown. They stay, also after their exchange is no longer audited.
+    pub DepositConfirmations(513, "auditor_deposit_confirmations"): DepositConfirmationKey
+        => DepositConfirmationRow;
+    /// Confirmations of an exchange, in the order of their serials.
+    BY_SERIAL = 1, "by_serial", Serial;
+    |_, row, out| {
+        out.add(Self::BY_SERIAL, &row.master_pub);
+    }
 }
 
 impl DepositConfirmationRow {
@@ -180,17 +165,6 @@ impl DepositConfirmationRow {
             self.master_sig.as_bytes(),
         ];
         DepositConfirmationKey { id: shorten(&sha512_parts(&parts)) }
-    }
-}
-
-table! {
-    /// The deposit confirmations that merchants have shown. They stay, also after their exchange is no longer audited.
-    pub DepositConfirmations(513, "auditor_deposit_confirmations"): DepositConfirmationKey
-        => DepositConfirmationRow;
-    /// Confirmations of an exchange, in the order of their serials.
-    BY_SERIAL = 1, "by_serial", Serial;
-    |_, row, out| {
-        out.add(Self::BY_SERIAL, &row.master_pub);
     }
 }
 

@@ -3,18 +3,17 @@
 
 use batzen_crypto::{HashCode, ShortHash};
 use batzen_protocol::{MoneySum, Timestamp};
-use batzen_store::{record, table};
+use batzen_store::table;
 
 use super::{DenomSerial, WtidKey};
 
-record! {
+table! {
     /// Identifies a run.
     pub key struct ArchiveRunKey {
         /// Its number: 1 for the first.
         pub run: u32,
     }
-}
-record! {
+
     /// A run, which moved rows to a store of its own. The same row is in that store, so that an auditor who has
     /// only one of the two knows what belongs together.
     pub struct ArchiveRunRow {
@@ -37,15 +36,7 @@ record! {
         /// Why it was dropped.
         pub drop_reason: Option<String>,
     }
-}
-impl ArchiveRunRow {
-    /// Returns whether it may still take rows.
-    #[must_use]
-    pub const fn is_open(&self) -> bool {
-        self.finished.is_none()
-    }
-}
-table! {
+
     /// Runs that moved rows to an archive.
     pub ArchiveRuns(60, "archive_runs"): ArchiveRunKey => ArchiveRunRow, updated();
     /// Runs that have not ended, of which there is at most one (the value is the byte 0).
@@ -57,7 +48,15 @@ table! {
     }
 }
 
-record! {
+impl ArchiveRunRow {
+    /// Returns whether it may still take rows.
+    #[must_use]
+    pub const fn is_open(&self) -> bool {
+        self.finished.is_none()
+    }
+}
+
+table! {
     /// Names what a run took of one table and one denomination.
     pub key struct ArchiveCountKey {
         /// The run.
@@ -67,8 +66,7 @@ record! {
         /// The denomination; 0 for rows that belong to none.
         pub denom: DenomSerial,
     }
-}
-record! {
+
     /// The rows of one table and one denomination that a run took.
     pub struct ArchiveCountRow {
         /// Number of rows.
@@ -78,7 +76,13 @@ record! {
         /// The sum of their amounts, in hundred-millionths: what coins have spent, and what the other rows name.
         pub units: u128,
     }
+
+    /// Counts of the rows that runs took.
+    pub ArchiveCounts(61, "archive_counts"): ArchiveCountKey => ArchiveCountRow, updated();
+    /// By run.
+    BY_RUN = 1, "by_run", Prefix { key_bytes: 4 };
 }
+
 impl ArchiveCountRow {
     /// The sum.
     #[must_use]
@@ -86,14 +90,8 @@ impl ArchiveCountRow {
         MoneySum::from_units(self.units)
     }
 }
-table! {
-    /// Counts of the rows that runs took.
-    pub ArchiveCounts(61, "archive_counts"): ArchiveCountKey => ArchiveCountRow, updated();
-    /// By run.
-    BY_RUN = 1, "by_run", Prefix { key_bytes: 4 };
-}
 
-record! {
+table! {
     /// The sums of a transfer's deposits that have left, until the last of them leaves, and the transfer with
     /// it. A transfer may have more deposits than one commit can move.
     pub struct ArchiveTransferRow {
@@ -102,7 +100,11 @@ record! {
         /// The deposit fees of those that were not completely refunded.
         pub fee_units: u128,
     }
+
+    /// Transfers that have left in part.
+    pub ArchiveTransfers(62, "archive_transfers"): WtidKey => ArchiveTransferRow, updated();
 }
+
 impl ArchiveTransferRow {
     /// Contributions less refunds.
     #[must_use]
@@ -115,8 +117,4 @@ impl ArchiveTransferRow {
     pub const fn fees(&self) -> MoneySum {
         MoneySum::from_units(self.fee_units)
     }
-}
-table! {
-    /// Transfers that have left in part.
-    pub ArchiveTransfers(62, "archive_transfers"): WtidKey => ArchiveTransferRow, updated();
 }

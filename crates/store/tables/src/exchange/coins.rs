@@ -2,18 +2,17 @@
 
 use batzen_crypto::{EddsaSignature, HashCode, ShortHash, WireSalt, Wtid};
 use batzen_protocol::{Money, Timestamp};
-use batzen_store::{Column, DecodeError, record, table};
+use batzen_store::{Column, DecodeError, table};
 
 use super::{CoinPub, CoinSignature, DenomSerial, MerchantPub, PaytoHash};
 
-record! {
+table! {
     /// Identifies a coin.
     pub key struct CoinKey {
         /// Its public key.
         pub coin_pub: CoinPub,
     }
-}
-record! {
+
     /// A coin that has been used.
     pub struct CoinRow {
         /// Its denomination.
@@ -27,13 +26,12 @@ record! {
         /// Whether value came back to it by recoup-refresh, which allows a melt after its expiry.
         pub zombie: bool,
     }
-}
-table! {
+
     /// Known coins.
     pub Coins(10, "coins"): CoinKey => CoinRow, updated(), shard(32), shared_in_commit(&["coin_pub"]);
 }
 
-record! {
+table! {
     /// Identifies a deposit. At most one for each coin, merchant and contract.
     pub key struct DepositKey {
         /// The coin that paid.
@@ -43,8 +41,7 @@ record! {
         /// The contract.
         pub h_contract_terms: HashCode,
     }
-}
-record! {
+
     /// A deposit: open until it is aggregated.
     pub struct DepositRow {
         /// Its coin's denomination, which determines the deposit fee.
@@ -70,7 +67,36 @@ record! {
         /// The transfer that it was aggregated into (perhaps not paid yet). `None`: still open.
         pub wtid: Option<Wtid>,
     }
+
+    /// Deposits.
+    pub Deposits(11, "deposits"): DepositKey
+        => DepositRow, updated(), shard(32), queue(&[Self::BY_READY, Self::BY_TARGET]),
+        shared(&["merchant_pub", "wire_salt", "h_payto"]), shared_in_commit(&["coin_pub", "h_contract_terms", "wtid"]);
+    /// By coin_pub.
+    BY_COIN = 1, "by_coin", Prefix { key_bytes: 32 };
+    /// Open deposits by due time, then target.
+    BY_READY = 2, "by_ready", Serial;
+    /// Open deposits by target, then refund deadline.
+    BY_TARGET = 3, "by_target", Serial;
+    /// Aggregated deposits by the transfer's identifier, in the order of deposits.
+    BY_WTID = 4, "by_wtid", Hash;
+    |key, row, out| {
+        if let Some(wtid) = &row.wtid {
+            out.add(Self::BY_WTID, wtid);
+            return;
+        }
+        let target = DepositTarget { h_payto: row.h_payto, merchant_pub: key.merchant_pub };
+        out.add_with(Self::BY_READY, |bytes| {
+            row.ready().encode(bytes);
+            target.encode(bytes);
+        });
+        out.add_with(Self::BY_TARGET, |bytes| {
+            target.encode(bytes);
+            row.refund_deadline.encode(bytes);
+        });
+    }
 }
+
 impl DepositRow {
     /// When it is due: at its wire deadline, but not before its acceptance.
     #[must_use]
@@ -127,36 +153,6 @@ pub fn ready_position(mut position: &[u8]) -> Result<(Timestamp, TargetTag), Dec
 }
 
 table! {
-    /// Deposits.
-    pub Deposits(11, "deposits"): DepositKey
-        => DepositRow, updated(), shard(32), queue(&[Self::BY_READY, Self::BY_TARGET]),
-        shared(&["merchant_pub", "wire_salt", "h_payto"]), shared_in_commit(&["coin_pub", "h_contract_terms", "wtid"]);
-    /// By coin_pub.
-    BY_COIN = 1, "by_coin", Prefix { key_bytes: 32 };
-    /// Open deposits by due time, then target.
-    BY_READY = 2, "by_ready", Serial;
-    /// Open deposits by target, then refund deadline.
-    BY_TARGET = 3, "by_target", Serial;
-    /// Aggregated deposits by the transfer's identifier, in the order of deposits.
-    BY_WTID = 4, "by_wtid", Hash;
-    |key, row, out| {
-        if let Some(wtid) = &row.wtid {
-            out.add(Self::BY_WTID, wtid);
-            return;
-        }
-        let target = DepositTarget { h_payto: row.h_payto, merchant_pub: key.merchant_pub };
-        out.add_with(Self::BY_READY, |bytes| {
-            row.ready().encode(bytes);
-            target.encode(bytes);
-        });
-        out.add_with(Self::BY_TARGET, |bytes| {
-            target.encode(bytes);
-            row.refund_deadline.encode(bytes);
-        });
-    }
-}
-
-record! {
     /// Identifies a refund.
     pub key struct RefundKey {
         /// The coin that gets money back.
@@ -168,7 +164,24 @@ record! {
         /// The merchant's number for it.
         pub rtransaction_id: u64,
     }
+
+    /// A refund.
+    pub struct RefundRow {
+        /// Amount, refund fee included.
+        pub amount: Money,
+        /// The merchant's signature (`MERCHANT_REFUND`).
+        pub merchant_sig: EddsaSignature,
+    }
+
+    /// Refunds.
+    pub Refunds(13, "refunds"): RefundKey => RefundRow,
+        shard(32), shared(&["merchant_pub"]), shared_in_commit(&["coin_pub", "h_contract_terms"]);
+    /// By coin_pub.
+    BY_COIN = 1, "by_coin", Prefix { key_bytes: 32 };
+    /// By deposit.
+    BY_DEPOSIT = 2, "by_deposit", Prefix { key_bytes: 128 };
 }
+
 impl RefundKey {
     /// The refunded deposit.
     #[must_use]
@@ -179,22 +192,4 @@ impl RefundKey {
             h_contract_terms: self.h_contract_terms,
         }
     }
-}
-record! {
-    /// A refund.
-    pub struct RefundRow {
-        /// Amount, refund fee included.
-        pub amount: Money,
-        /// The merchant's signature (`MERCHANT_REFUND`).
-        pub merchant_sig: EddsaSignature,
-    }
-}
-table! {
-    /// Refunds.
-    pub Refunds(13, "refunds"): RefundKey => RefundRow,
-        shard(32), shared(&["merchant_pub"]), shared_in_commit(&["coin_pub", "h_contract_terms"]);
-    /// By coin_pub.
-    BY_COIN = 1, "by_coin", Prefix { key_bytes: 32 };
-    /// By deposit.
-    BY_DEPOSIT = 2, "by_deposit", Prefix { key_bytes: 128 };
 }

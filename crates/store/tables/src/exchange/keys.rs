@@ -3,18 +3,18 @@
 
 use batzen_crypto::{EddsaPublicKey, EddsaSignature, HashCode};
 use batzen_protocol::{Duration, Money, Timestamp};
-use batzen_store::{record, table};
+use batzen_store::table;
 
 use super::{Cipher, DenomSerial, WireTargetKey};
+use crate::OnlyKey;
 
-record! {
+table! {
     /// Identifies a denomination.
     pub key struct DenomKey {
         /// Its number.
         pub serial: DenomSerial,
     }
-}
-record! {
+
     /// A denomination with a master signature. Its terms never change.
     pub struct DenomRow {
         /// Hash of its public key, age mask included.
@@ -46,8 +46,7 @@ record! {
         /// The master key's signature (`MASTER_DENOMINATION_KEY_VALIDITY`).
         pub master_sig: EddsaSignature,
     }
-}
-table! {
+
     /// Denominations.
     pub Denominations(50, "denominations"): DenomKey => DenomRow;
     /// By h_denom_pub.
@@ -57,7 +56,7 @@ table! {
     }
 }
 
-record! {
+table! {
     /// A revoked denomination. Permanent.
     pub struct RevocationRow {
         /// The master key's signature (`MASTER_DENOMINATION_KEY_REVOKED`).
@@ -65,20 +64,18 @@ record! {
         /// When the exchange received the revocation.
         pub time: Timestamp,
     }
-}
-table! {
+
     /// Revoked denominations.
     pub Revocations(51, "revocations"): DenomKey => RevocationRow;
 }
 
-record! {
+table! {
     /// Identifies an online signing key.
     pub key struct SigningKeyKey {
         /// The key.
         pub exchange_pub: EddsaPublicKey,
     }
-}
-record! {
+
     /// An online signing key with a master signature.
     pub struct SigningKeyRow {
         /// Start of the period in which it signs.
@@ -92,13 +89,12 @@ record! {
         /// The master key's revocation (`MASTER_SIGNING_KEY_REVOKED`), if it is revoked.
         pub revoked: Option<EddsaSignature>,
     }
-}
-table! {
+
     /// Online signing keys.
     pub SigningKeys(52, "signing_keys"): SigningKeyKey => SigningKeyRow;
 }
 
-record! {
+table! {
     /// One of the exchange's accounts, as the master key published it.
     pub struct WireAccountRow {
         /// Its payto URI.
@@ -110,13 +106,12 @@ record! {
         /// Whether it is published.
         pub enabled: bool,
     }
-}
-table! {
+
     /// The exchange's accounts by hash of their payto URI.
     pub WireAccounts(53, "wire_accounts"): WireTargetKey => WireAccountRow;
 }
 
-record! {
+table! {
     /// Identifies a wire fee period.
     pub key struct WireFeeKey {
         /// The wire method: the part after `payto://`.
@@ -124,8 +119,7 @@ record! {
         /// The first moment of the period.
         pub start: Timestamp,
     }
-}
-record! {
+
     /// The wire fees of a period.
     pub struct WireFeeRow {
         /// The first moment after the period.
@@ -137,8 +131,7 @@ record! {
         /// The master key's signature (`MASTER_WIRE_FEES`).
         pub master_sig: EddsaSignature,
     }
-}
-table! {
+
     /// Wire fees. Periods of one method do not overlap.
     pub WireFees(54, "wire_fees"): WireFeeKey => WireFeeRow;
     /// By method.
@@ -148,14 +141,13 @@ table! {
     }
 }
 
-record! {
+table! {
     /// Identifies a global fee period.
     pub key struct GlobalFeeKey {
         /// Its first moment.
         pub start: Timestamp,
     }
-}
-record! {
+
     /// The global fees of a period.
     pub struct GlobalFeeRow {
         /// The first moment after the period.
@@ -175,8 +167,7 @@ record! {
         /// The master key's signature (`MASTER_GLOBAL_FEES`).
         pub master_sig: EddsaSignature,
     }
-}
-table! {
+
     /// Global fees. Periods do not overlap.
     pub GlobalFees(55, "global_fees"): GlobalFeeKey => GlobalFeeRow;
     /// All of them (the value is the byte 0).
@@ -186,14 +177,13 @@ table! {
     }
 }
 
-record! {
+table! {
     /// Identifies an auditor.
     pub key struct AuditorKey {
         /// Its public key.
         pub auditor_pub: EddsaPublicKey,
     }
-}
-record! {
+
     /// An auditor.
     pub struct AuditorRow {
         /// Its base URL.
@@ -205,13 +195,12 @@ record! {
         /// Whether it is published.
         pub enabled: bool,
     }
-}
-table! {
+
     /// Auditors.
     pub Auditors(56, "auditors"): AuditorKey => AuditorRow;
 }
 
-record! {
+table! {
     /// Identifies an auditor's signature on a denomination.
     pub key struct AuditorDenomKey {
         /// The auditor.
@@ -219,27 +208,21 @@ record! {
         /// The denomination.
         pub serial: DenomSerial,
     }
-}
-record! {
+
     /// An auditor's signature on a denomination.
     pub struct AuditorDenomRow {
         /// The signature (`AUDITOR_EXCHANGE_KEYS`).
         pub auditor_sig: EddsaSignature,
     }
-}
-table! {
+
     /// Auditors' signatures on denominations.
     pub AuditorDenoms(57, "auditor_denoms"): AuditorDenomKey => AuditorDenomRow;
 }
 
-record! {
-    /// Identifies the one extensions row.
-    pub key struct ExtensionsKey {
-        /// Always 0.
-        pub id: u8,
-    }
-}
-record! {
+/// Identifies the one extensions row.
+pub type ExtensionsKey = OnlyKey;
+
+table! {
     /// The extensions that the exchange announces.
     pub struct ExtensionsRow {
         /// The manifests: the JSON object as signed.
@@ -247,27 +230,24 @@ record! {
         /// The master key's signature (`MASTER_EXTENSION`).
         pub master_sig: EddsaSignature,
     }
-}
-table! {
+
     /// Signed extensions: at most one row.
     pub Extensions(58, "extensions"): ExtensionsKey => ExtensionsRow;
 }
 
-record! {
+table! {
     /// Identifies a counter.
     pub key struct CounterKey {
         /// Its name.
         pub name: String,
     }
-}
-record! {
+
     /// A counter.
     pub struct CounterRow {
         /// The last number assigned.
         pub value: u64,
     }
-}
-table! {
+
     /// Counters.
     pub Counters(59, "counters"): CounterKey => CounterRow, updated();
 }

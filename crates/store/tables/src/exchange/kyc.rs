@@ -6,7 +6,7 @@ use batzen_store::{Layout, record, table};
 
 use super::{KycEvents, KycHolds, KycOperation, KycState, PaytoHash};
 
-record! {
+table! {
     /// Identifies a KYC requirement.
     pub key struct KycRequirementKey {
         /// The account whose owner must be identified.
@@ -14,8 +14,7 @@ record! {
         /// The requirement's number: random, and known to those only who were refused.
         pub row: u64,
     }
-}
-record! {
+
     /// A KYC requirement. It stays when it is satisfied, and holds again when the identification expires.
     pub struct KycRequirementRow {
         /// The checks that were missing, sorted and separated by blanks.
@@ -24,19 +23,7 @@ record! {
         /// recorded.
         pub asked: Option<Timestamp>,
     }
-}
-record! {
-    /// The row before [`KycRequirementRow::asked`].
-    pub(crate) struct KycRequirementRow0 {
-        pub(crate) checks: String,
-    }
-}
-impl From<KycRequirementRow0> for KycRequirementRow {
-    fn from(row: KycRequirementRow0) -> Self {
-        Self { checks: row.checks, asked: None }
-    }
-}
-table! {
+
     /// KYC requirements.
     pub KycRequirements(37, "kyc_requirements"): KycRequirementKey => KycRequirementRow,
         shard(32), layouts(&[Layout::of::<KycRequirementRow0, KycRequirementRow>()]);
@@ -50,6 +37,19 @@ table! {
 }
 
 record! {
+    /// The row before [`KycRequirementRow::asked`].
+    pub(crate) struct KycRequirementRow0 {
+        pub(crate) checks: String,
+    }
+}
+
+impl From<KycRequirementRow0> for KycRequirementRow {
+    fn from(row: KycRequirementRow0) -> Self {
+        Self { checks: row.checks, asked: None }
+    }
+}
+
+record! {
     /// Names an account.
     pub key struct KycAccountKey {
         /// Hash of its payto URI.
@@ -57,7 +57,7 @@ record! {
     }
 }
 
-record! {
+table! {
     /// Identifies an account's process with a provider. There is one, which is repeated when it has expired.
     pub key struct KycProcessKey {
         /// The account.
@@ -65,8 +65,7 @@ record! {
         /// The provider's section of the configuration.
         pub provider: String,
     }
-}
-record! {
+
     /// An identification of an account's owner.
     pub struct KycProcessRow {
         /// When it began.
@@ -86,8 +85,7 @@ record! {
         /// The officer who approved what was submitted, while another must; empty if nobody has.
         pub approved_by: String,
     }
-}
-table! {
+
     /// Identifications.
     pub KycProcesses(70, "kyc_processes"): KycProcessKey => KycProcessRow, updated(), shard(32);
     /// By h_payto.
@@ -101,7 +99,7 @@ table! {
     }
 }
 
-record! {
+table! {
     /// Identifies the use of an account for a kind of operation.
     pub key struct KycUsageKey {
         /// The account, however its payto URI is spelled.
@@ -109,8 +107,7 @@ record! {
         /// The operation.
         pub operation: KycOperation,
     }
-}
-record! {
+
     /// Operations of an account within the longest time that a rule looks back. Operations without a rule have no row.
     pub struct KycUsageRow {
         /// Times and amounts, oldest first.
@@ -118,20 +115,18 @@ record! {
         /// Operations that were allowed and may still take place: they count until they have, or no longer can.
         pub holds: KycHolds,
     }
-}
-table! {
+
     /// Operations that count against limits.
     pub KycUsages(71, "kyc_usage"): KycUsageKey => KycUsageRow, updated(), shard(32);
 }
 
-record! {
+table! {
     /// Payouts of an account may be due since this time, because its owner was identified.
     pub struct KycAlertRow {
         /// When.
         pub time: Timestamp,
     }
-}
-table! {
+
     /// Accounts whose held payouts the aggregator must look at again.
     pub KycAlerts(72, "kyc_alerts"): KycAccountKey => KycAlertRow, updated(), shard(32);
     /// All, in commit order (the value is empty).
@@ -141,7 +136,7 @@ table! {
     }
 }
 
-record! {
+table! {
     /// Identifies a decision of an officer.
     pub key struct KycDecisionKey {
         /// The account.
@@ -153,8 +148,7 @@ record! {
         /// The officer.
         pub officer: String,
     }
-}
-record! {
+
     /// A decision of an officer. It never changes.
     pub struct KycDecisionRow {
         /// Whether the officer approved.
@@ -164,8 +158,7 @@ record! {
         /// The sum of payouts that were held when the officer decided.
         pub held: Money,
     }
-}
-table! {
+
     /// Decisions of officers: the trail for supervisors.
     pub KycDecisions(73, "kyc_decisions"): KycDecisionKey => KycDecisionRow, shard(32);
     /// By h_payto.

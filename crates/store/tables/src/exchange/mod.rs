@@ -24,6 +24,7 @@ mod coins;
 mod collected;
 mod keys;
 mod kyc;
+mod messages;
 mod purses;
 mod refreshes;
 mod reserves;

@@ -6,21 +6,20 @@
 
 use batzen_crypto::{EddsaPublicKey, EddsaSignature, HashCode};
 use batzen_protocol::{Money, Timestamp};
-use batzen_store::{record, table};
+use batzen_store::table;
 
 use super::{CoinPub, DenomSerial, PaytoHash, PurseMode, PurseState, ReserveKey, ReservePub};
 
 /// A purse's public key (32 bytes).
 pub type PursePub = EddsaPublicKey;
 
-record! {
+table! {
     /// Identifies a purse.
     pub key struct PurseKey {
         /// Its public key.
         pub purse_pub: PursePub,
     }
-}
-record! {
+
     /// A purse.
     pub struct PurseRow {
         /// The key that may merge it into a reserve.
@@ -52,8 +51,7 @@ record! {
         /// When it was decided; zero while it is open.
         pub decided: Timestamp,
     }
-}
-table! {
+
     /// All purses.
     pub Purses(40, "purses"): PurseKey => PurseRow, updated(), shard(32);
     /// Open purses by expiration: the queue of the worker that refunds them.
@@ -65,7 +63,7 @@ table! {
     }
 }
 
-record! {
+table! {
     /// Identifies the deposit of a coin into a purse.
     pub key struct PurseDepositKey {
         /// The purse.
@@ -73,8 +71,7 @@ record! {
         /// The coin.
         pub coin_pub: CoinPub,
     }
-}
-record! {
+
     /// The deposit of a coin into a purse.
     pub struct PurseDepositRow {
         /// Its denomination, which determines the deposit fee.
@@ -86,8 +83,7 @@ record! {
         /// Whether the coin got all of it back.
         pub refunded: bool,
     }
-}
-table! {
+
     /// Deposits into purses.
     pub PurseDeposits(41, "purse_deposits"): PurseDepositKey => PurseDepositRow, updated(), shard(32);
     /// By purse_pub.
@@ -99,7 +95,7 @@ table! {
     }
 }
 
-record! {
+table! {
     /// The merge of a purse into a reserve. At most one for each purse; it never changes. A purse that a
     /// reserve created is merged before it is paid.
     pub struct PurseMergeRow {
@@ -114,8 +110,7 @@ record! {
         /// The time that both signed.
         pub merge_time: Timestamp,
     }
-}
-table! {
+
     /// Merges of purses.
     pub PurseMerges(42, "purse_merges"): PurseKey => PurseMergeRow, shard(32);
     /// By reserve_pub.
@@ -125,7 +120,7 @@ table! {
     }
 }
 
-record! {
+table! {
     /// The encrypted contract of a purse, which the exchange cannot read.
     pub struct ContractRow {
         /// The key under which it can be fetched.
@@ -135,8 +130,7 @@ record! {
         /// The purse's signature on both (`WALLET_PURSE_ECONTRACT`).
         pub econtract_sig: EddsaSignature,
     }
-}
-table! {
+
     /// Encrypted contracts. They are dropped with a deleted purse.
     pub Contracts(43, "contracts"): PurseKey => ContractRow, updated(), shard(32);
     /// By contract_pub. Should two purses name the same key, the earliest serial counts.
@@ -146,19 +140,18 @@ table! {
     }
 }
 
-record! {
+table! {
     /// The order to delete a purse.
     pub struct PurseDeletionRow {
         /// The purse's signature (`WALLET_PURSE_DELETE`).
         pub purse_sig: EddsaSignature,
     }
-}
-table! {
+
     /// Orders to delete purses.
     pub PurseDeletions(44, "purse_deletions"): PurseKey => PurseDeletionRow, shard(32);
 }
 
-record! {
+table! {
     /// The purses that a reserve may have for nothing. A reserve without a row has none.
     pub struct ReserveAccountRow {
         /// Number of its open purses that use its quota: at most the quota.
@@ -166,13 +159,12 @@ record! {
         /// The quota.
         pub purses_allowed: u32,
     }
-}
-table! {
+
     /// Reserves that paid for an account.
     pub ReserveAccounts(45, "reserve_accounts"): ReserveKey => ReserveAccountRow, updated(), shard(32);
 }
 
-record! {
+table! {
     /// Identifies a request of a reserve's owner, by its own time: a repetition has no effect.
     pub key struct ReserveRequestKey {
         /// The reserve.
@@ -180,8 +172,7 @@ record! {
         /// The request's time.
         pub request_time: Timestamp,
     }
-}
-record! {
+
     /// A request that prolonged a reserve or bought purses.
     pub struct ReserveOpenRow {
         /// The reserve's signature (`WALLET_RESERVE_OPEN`).
@@ -197,15 +188,14 @@ record! {
         /// The reserve's expiration since then.
         pub expiration: Timestamp,
     }
-}
-table! {
+
     /// Requests that prolonged reserves.
     pub ReserveOpens(46, "reserve_opens"): ReserveRequestKey => ReserveOpenRow, shard(32);
     /// By reserve_pub.
     BY_RESERVE = 1, "by_reserve", Prefix { key_bytes: 32 };
 }
 
-record! {
+table! {
     /// Identifies a coin's payment for a reserve.
     pub key struct ReserveOpenDepositKey {
         /// The coin.
@@ -215,8 +205,7 @@ record! {
         /// The time of the request that it paid for.
         pub request_time: Timestamp,
     }
-}
-record! {
+
     /// A coin's payment for a reserve.
     pub struct ReserveOpenDepositRow {
         /// Its contribution, deposit fee included.
@@ -226,8 +215,7 @@ record! {
         /// The coin's signature (`WALLET_RESERVE_OPEN_DEPOSIT`).
         pub coin_sig: EddsaSignature,
     }
-}
-table! {
+
     /// Coins' payments for reserves.
     pub ReserveOpenDeposits(47, "reserve_open_deposits"): ReserveOpenDepositKey => ReserveOpenDepositRow,
         shard(32);
@@ -235,7 +223,7 @@ table! {
     BY_COIN = 1, "by_coin", Prefix { key_bytes: 32 };
 }
 
-record! {
+table! {
     /// A request to close a reserve.
     pub struct CloseRequestRow {
         /// The reserve's signature (`WALLET_RESERVE_CLOSE`).
@@ -249,8 +237,7 @@ record! {
         /// Whether it was executed.
         pub done: bool,
     }
-}
-table! {
+
     /// Requests to close reserves.
     pub CloseRequests(48, "close_requests"): ReserveRequestKey => CloseRequestRow, updated(), shard(32);
     /// By reserve_pub.

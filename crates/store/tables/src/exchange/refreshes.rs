@@ -2,11 +2,11 @@
 
 use batzen_crypto::{CsNonce, EcdhePublicKey, EddsaSignature, HashCode};
 use batzen_protocol::{Money, Timestamp};
-use batzen_store::{record, table};
+use batzen_store::table;
 
 use super::{CoinPub, FreshCoins, NonceKind, ReservePub};
 
-record! {
+table! {
     /// Identifies a melt, and the reveal that follows it.
     pub key struct MeltKey {
         /// The old coin.
@@ -14,8 +14,7 @@ record! {
         /// The refresh commitment.
         pub rc: HashCode,
     }
-}
-record! {
+
     /// A melt.
     pub struct MeltRow {
         /// The amount taken from the old coin, melt fee included.
@@ -27,35 +26,32 @@ record! {
         /// The time.
         pub time: Timestamp,
     }
-}
-table! {
+
     /// Melts.
     pub Melts(20, "melts"): MeltKey => MeltRow, shard(32), shared_in_commit(&["coin_pub", "rc"]);
     /// By coin_pub.
     BY_COIN = 1, "by_coin", Prefix { key_bytes: 32 };
 }
 
-record! {
+table! {
     /// Identifies a refresh commitment.
     pub key struct RcKey {
         /// The commitment.
         pub rc: HashCode,
     }
-}
-record! {
+
     /// The coin that a commitment belongs to.
     pub struct MeltByRcRow {
         /// The first coin that was melted under it.
         pub coin_pub: CoinPub,
     }
-}
-table! {
+
     /// Finds a melt by its commitment, which is all that a reveal has.
     pub MeltByRc(21, "melt_by_rc"): RcKey => MeltByRcRow,
         shard(64), claims(), shared_in_commit(&["rc", "coin_pub"]);
 }
 
-record! {
+table! {
     /// A reveal: all fresh coins of one melt. Written once.
     pub struct RevealRow {
         /// The transfer key of the index that was not revealed.
@@ -69,8 +65,7 @@ record! {
         /// The time.
         pub time: Timestamp,
     }
-}
-table! {
+
     /// Reveals.
     pub Reveals(22, "reveals"): MeltKey => RevealRow, shard(32);
     /// By coin_pub: link.
@@ -87,7 +82,7 @@ table! {
     }
 }
 
-record! {
+table! {
     /// Identifies a recoup: a refund may refill a recouped coin, which is then recouped again.
     pub key struct RecoupKey {
         /// The recouped coin.
@@ -95,8 +90,7 @@ record! {
         /// Number of earlier recoups of the same kind.
         pub n: u32,
     }
-}
-record! {
+
     /// A recoup of a withdrawn coin: its value returned to its reserve.
     pub struct RecoupRow {
         /// The reserve.
@@ -112,15 +106,14 @@ record! {
         /// The time.
         pub time: Timestamp,
     }
-}
-table! {
+
     /// Recoups of withdrawn coins.
     pub Recoups(23, "recoups"): RecoupKey => RecoupRow, shard(32);
     /// By coin_pub.
     BY_COIN = 1, "by_coin", Prefix { key_bytes: 32 };
 }
 
-record! {
+table! {
     /// A recoup of a coin obtained by refresh: its value returned to the old coin.
     pub struct RecoupRefreshRow {
         /// The old coin.
@@ -138,15 +131,14 @@ record! {
         /// The time.
         pub time: Timestamp,
     }
-}
-table! {
+
     /// Recoups of coins obtained by refresh, by the fresh coin.
     pub RecoupRefreshes(24, "recoup_refreshes"): RecoupKey => RecoupRefreshRow, shard(32);
     /// By coin_pub.
     BY_COIN = 1, "by_coin", Prefix { key_bytes: 32 };
 }
 
-record! {
+table! {
     /// Identifies a credit by recoup-refresh.
     pub key struct RecoupRefreshCreditKey {
         /// The old coin, which got the value back.
@@ -156,8 +148,7 @@ record! {
         /// The recoup's number on the fresh coin.
         pub n: u32,
     }
-}
-record! {
+
     /// A credit by recoup-refresh.
     pub struct RecoupRefreshCreditRow {
         /// The amount returned.
@@ -165,8 +156,7 @@ record! {
         /// The time.
         pub time: Timestamp,
     }
-}
-table! {
+
     /// Credits by recoup-refresh, as the old coin's history needs them.
     pub RecoupRefreshCredits(25, "recoup_refresh_credits"): RecoupRefreshCreditKey => RecoupRefreshCreditRow,
         shard(32);
@@ -174,7 +164,7 @@ table! {
     BY_OLD_COIN = 1, "by_old_coin", Prefix { key_bytes: 32 };
 }
 
-record! {
+table! {
     /// Identifies a secret from which Clause Blind Schnorr nonces derive.
     pub key struct CsNonceKey {
         /// The kind of secret.
@@ -182,8 +172,7 @@ record! {
         /// The nonce, or the refresh master secret (no longer secret).
         pub nonce: CsNonce,
     }
-}
-record! {
+
     /// The use of a nonce. Nothing else is ever signed under it.
     pub struct CsNonceRow {
         /// The withdrawal's h_coin_ev or the melt's commitment.
@@ -192,8 +181,7 @@ record! {
         /// lock may be dropped.
         pub denom_max: u32,
     }
-}
-table! {
+
     /// Locks on nonces.
     pub CsNonces(26, "cs_nonces"): CsNonceKey => CsNonceRow, shard(33), claims();
 }

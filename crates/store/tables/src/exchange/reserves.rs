@@ -2,18 +2,17 @@
 
 use batzen_crypto::{EddsaSignature, HashCode, Wtid};
 use batzen_protocol::{Money, Timestamp};
-use batzen_store::{Column, record, table};
+use batzen_store::{Column, table};
 
 use super::{AccountId, BlindSignature, CoinPub, DenomSerial, PaytoHash, ReservePub};
 
-record! {
+table! {
     /// Identifies a reserve.
     pub key struct ReserveKey {
         /// Its public key.
         pub reserve_pub: ReservePub,
     }
-}
-record! {
+
     /// A reserve.
     pub struct ReserveRow {
         /// Credits + recoups − withdrawals with fees − closings − history fees. Never negative.
@@ -25,8 +24,7 @@ record! {
         /// The account of the first transfer, to which the money is returned. `None` without a transfer.
         pub origin: Option<PaytoHash>,
     }
-}
-table! {
+
     /// All reserves.
     pub Reserves(1, "reserves"): ReserveKey => ReserveRow,
         updated(), shard(32), shared_in_commit(&["reserve_pub"]);
@@ -39,7 +37,7 @@ table! {
     }
 }
 
-record! {
+table! {
     /// Identifies an incoming transfer: the same (account, bank row) is booked once.
     pub key struct ReserveInKey {
         /// The reserve that it credits.
@@ -49,8 +47,7 @@ record! {
         /// Its row at the bank.
         pub bank_row: u64,
     }
-}
-record! {
+
     /// An incoming transfer.
     pub struct ReserveInRow {
         /// The amount.
@@ -60,8 +57,7 @@ record! {
         /// When the bank executed it.
         pub time: Timestamp,
     }
-}
-table! {
+
     /// Incoming transfers.
     pub ReservesIn(2, "reserves_in"): ReserveInKey => ReserveInRow, shard(32);
     /// By reserve_pub.
@@ -76,7 +72,7 @@ table! {
     }
 }
 
-record! {
+table! {
     /// Identifies a withdrawal.
     pub key struct WithdrawalKey {
         /// The reserve.
@@ -84,8 +80,7 @@ record! {
         /// Hash of the blinded planchet and the denomination.
         pub h_coin_ev: HashCode,
     }
-}
-record! {
+
     /// A withdrawal. Value and fee are those of its denomination.
     pub struct WithdrawalRow {
         /// The denomination of the coin.
@@ -97,8 +92,7 @@ record! {
         /// When it was debited.
         pub time: Timestamp,
     }
-}
-table! {
+
     /// Withdrawals.
     pub Withdrawals(3, "withdrawals"): WithdrawalKey => WithdrawalRow,
         shard(32), shared_in_commit(&["reserve_pub"]);
@@ -112,7 +106,7 @@ table! {
     }
 }
 
-record! {
+table! {
     /// Identifies a closing.
     pub key struct ClosingKey {
         /// The reserve.
@@ -120,8 +114,7 @@ record! {
         /// Number of its earlier closings.
         pub n: u32,
     }
-}
-record! {
+
     /// A closing: the reserve's whole balance left it.
     pub struct ClosingRow {
         /// The time.
@@ -139,15 +132,14 @@ record! {
         /// The amount wired: amount − fee, rounded down. Zero: no transfer.
         pub paid: Money,
     }
-}
-table! {
+
     /// Closings of reserves.
     pub Closings(4, "closings"): ClosingKey => ClosingRow, shard(32);
     /// By reserve_pub.
     BY_RESERVE = 1, "by_reserve", Prefix { key_bytes: 32 };
 }
 
-record! {
+table! {
     /// Identifies a credit by recoup.
     pub key struct RecoupCreditKey {
         /// The reserve that got the money back.
@@ -157,8 +149,7 @@ record! {
         /// The recoup's number on that coin.
         pub n: u32,
     }
-}
-record! {
+
     /// A credit by recoup.
     pub struct RecoupCreditRow {
         /// The amount returned.
@@ -166,15 +157,14 @@ record! {
         /// The time.
         pub time: Timestamp,
     }
-}
-table! {
+
     /// Credits by recoup, as the reserve's history needs them.
     pub RecoupCredits(5, "recoup_credits"): RecoupCreditKey => RecoupCreditRow, shard(32);
     /// By reserve_pub.
     BY_RESERVE = 1, "by_reserve", Prefix { key_bytes: 32 };
 }
 
-record! {
+table! {
     /// Identifies a paid request for the full history.
     pub key struct HistoryRequestKey {
         /// The reserve.
@@ -182,8 +172,7 @@ record! {
         /// The request's own time: repeated requests with it are free.
         pub request_time: Timestamp,
     }
-}
-record! {
+
     /// A paid request for the full history.
     pub struct HistoryRequestRow {
         /// Its fee, more than zero.
@@ -191,8 +180,7 @@ record! {
         /// The reserve's signature (`WALLET_RESERVE_HISTORY`).
         pub reserve_sig: EddsaSignature,
     }
-}
-table! {
+
     /// Paid requests for full histories.
     pub HistoryRequests(6, "history_requests"): HistoryRequestKey => HistoryRequestRow, shard(32);
     /// By reserve_pub.

@@ -119,37 +119,32 @@ impl Column for FreshCoins {
     }
 }
 
-/// Declares an enum that is stored as one byte.
-macro_rules! byte_enum {
-    ($(#[$meta:meta])* $name:ident { $($(#[$variant_meta:meta])* $variant:ident = $value:literal,)* }) => {
-        $(#[$meta])*
-        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        #[repr(u8)]
-        pub enum $name { $($(#[$variant_meta])* $variant = $value,)* }
-
-        impl $name {
-            /// Every value.
-            pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
-        }
-
-        impl Column for $name {
-            const TYPE: ColumnType = ColumnType::new(ColumnKind::U8);
-            fn encode(&self, out: &mut Vec<u8>) {
-                out.push(*self as u8);
-            }
-            fn decode(input: &mut &[u8]) -> Result<Self, DecodeError> {
-                match u8::decode(input)? {
-                    $($value => Ok(Self::$variant),)*
-                    other => Err(DecodeError::invalid(stringify!($name), other.to_string())),
+/// Lets enums with numbers be stored as one byte.
+macro_rules! byte_columns {
+    ($($name:ident),+) => {
+        $(
+            impl Column for $name {
+                const TYPE: ColumnType = ColumnType::new(ColumnKind::U8);
+                fn encode(&self, out: &mut Vec<u8>) {
+                    out.push(*self as u8);
+                }
+                fn decode(input: &mut &[u8]) -> Result<Self, DecodeError> {
+                    let number = u8::decode(input)?;
+                    Self::from_number(number)
+                        .ok_or_else(|| DecodeError::invalid(stringify!($name), number.to_string()))
                 }
             }
-        }
+        )+
     };
 }
 
-byte_enum! {
+byte_columns! {
+    TransferKind, CollectedTerm, PurseMode, PurseState, KycOperation, KycState, LeaseJob, NonceKind
+}
+
+batzen_protocol::enumeration! {
     /// The purpose of a transfer.
-    TransferKind {
+    pub enum TransferKind {
         /// Deposits of a merchant; a wire_out row has the same wtid.
         Aggregate = 1,
         /// A closed reserve; a closings row has the same wtid.
@@ -159,9 +154,9 @@ byte_enum! {
     }
 }
 
-byte_enum! {
+batzen_protocol::enumeration! {
     /// A term of the balance sheet to which rows that were removed still add.
-    CollectedTerm {
+    pub enum CollectedTerm {
         /// Incoming transfers.
         WiredIn = 1,
         /// Values of coins signed.
@@ -206,9 +201,10 @@ byte_enum! {
         PursePayments = 21,
     }
 }
-byte_enum! {
+
+batzen_protocol::enumeration! {
     /// The way in which a purse was created. The numbers are those that the reserve's signature covers.
-    PurseMode {
+    pub enum PurseMode {
         /// By its payer, with coins; a reserve takes it when it is full.
         Push = 1,
         /// By a reserve, within the reserve's quota.
@@ -218,9 +214,9 @@ byte_enum! {
     }
 }
 
-byte_enum! {
+batzen_protocol::enumeration! {
     /// The decision on a purse.
-    PurseState {
+    pub enum PurseState {
         /// None yet.
         Open = 0,
         /// The reserve got the target.
@@ -232,9 +228,9 @@ byte_enum! {
     }
 }
 
-byte_enum! {
+batzen_protocol::enumeration! {
     /// An operation that KYC rules may limit.
-    KycOperation {
+    pub enum KycOperation {
         /// Withdrawals; the account is that which filled the reserve.
         Withdraw = 1,
         /// Transfers to a merchant's account.
@@ -248,17 +244,17 @@ byte_enum! {
     }
 }
 
-byte_enum! {
+batzen_protocol::enumeration! {
     /// The state of an identification.
-    KycState {
+    pub enum KycState {
         /// The user was sent to the provider.
-        Started = 1,
+        Started = 1 => "started",
         /// The user's entries wait for officers.
-        Submitted = 2,
+        Submitted = 2 => "submitted",
         /// The provider or the officers approved.
-        Approved = 3,
+        Approved = 3 => "approved",
         /// The provider or an officer refused. The user may try again.
-        Rejected = 4,
+        Rejected = 4 => "rejected",
     }
 }
 
@@ -337,9 +333,9 @@ impl Column for KycHolds {
     }
 }
 
-byte_enum! {
+batzen_protocol::enumeration! {
     /// The jobs that workers share by leases.
-    LeaseJob {
+    pub enum LeaseJob {
         /// Importing the transfers that an account received: ranges of bank rows.
         Wirewatch = 1,
         /// Aggregating deposits: slots of receivers.
@@ -353,9 +349,9 @@ byte_enum! {
     }
 }
 
-byte_enum! {
+batzen_protocol::enumeration! {
     /// The kind of secret of a Clause Blind Schnorr lock.
-    NonceKind {
+    pub enum NonceKind {
         /// A planchet's nonce, used at withdrawals.
         Withdraw = 1,
         /// A refresh master secret, from which a melt's nonces derive.

@@ -2,30 +2,28 @@
 
 use batzen_crypto::{EddsaSignature, HashCode, Wtid};
 use batzen_protocol::{Money, Timestamp};
-use batzen_store::{Column, record, table};
+use batzen_store::{Column, table};
 
 use super::{AccountId, LeaseJob, MerchantPub, PaytoHash, TransferKind};
 
-record! {
+table! {
     /// Identifies a bank account.
     pub key struct WireTargetKey {
         /// Hash of its payto URI.
         pub h_payto: PaytoHash,
     }
-}
-record! {
+
     /// A bank account.
     pub struct WireTargetRow {
         /// Its payto URI.
         pub payto_uri: String,
     }
-}
-table! {
+
     /// Bank accounts that sent or receive money.
     pub WireTargets(30, "wire_targets"): WireTargetKey => WireTargetRow, claims();
 }
 
-record! {
+table! {
     /// Identifies a transient aggregate.
     pub key struct AggregateKey {
         /// The merchant's account.
@@ -35,8 +33,7 @@ record! {
         /// The account that will pay.
         pub account: AccountId,
     }
-}
-record! {
+
     /// Deposits that were aggregated but not paid yet, because the sum is too small or held back, or more
     /// deposits are expected.
     pub struct AggregateRow {
@@ -47,22 +44,20 @@ record! {
         /// The KYC requirement that holds it back, if any.
         pub kyc_row: Option<u64>,
     }
-}
-table! {
+
     /// Transient aggregates.
     pub Aggregates(31, "aggregates"): AggregateKey => AggregateRow, updated(), shard(32);
     /// By h_payto: KYC release.
     BY_TARGET = 1, "by_target", Prefix { key_bytes: 32 };
 }
 
-record! {
+table! {
     /// Identifies a transfer.
     pub key struct WtidKey {
         /// Its identifier.
         pub wtid: Wtid,
     }
-}
-record! {
+
     /// A decided transfer to a merchant.
     pub struct WireOutRow {
         /// When it was decided.
@@ -78,8 +73,7 @@ record! {
         /// The wire fee.
         pub wire_fee: Money,
     }
-}
-table! {
+
     /// Transfers to merchants.
     pub WireOut(32, "wire_out"): WtidKey => WireOutRow;
     /// By h_payto, then time: KYC sums.
@@ -92,7 +86,7 @@ table! {
     }
 }
 
-record! {
+table! {
     /// A transfer to be executed by the bank. The commit of this row is the decision to pay. The request
     /// never changes, so it can be repeated safely.
     pub struct PreparedRow {
@@ -115,8 +109,7 @@ record! {
         /// Why it failed permanently; an operator has to investigate.
         pub failed: Option<String>,
     }
-}
-table! {
+
     /// Transfers for the bank.
     pub Prepared(34, "prepared"): WtidKey => PreparedRow, updated();
     /// Transfers neither finished nor failed, in commit order (the value is empty).
@@ -132,7 +125,7 @@ table! {
     }
 }
 
-record! {
+table! {
     /// An order of the offline key's holder to pay out profit.
     pub struct DrainRow {
         /// The configuration section of the account to debit, as signed.
@@ -148,8 +141,7 @@ record! {
         /// Whether its transfer has been prepared.
         pub executed: bool,
     }
-}
-table! {
+
     /// Orders to pay out profit.
     pub Drains(35, "drains"): WtidKey => DrainRow;
     /// Orders not yet executed, in commit order (the value is empty).
@@ -161,26 +153,24 @@ table! {
     }
 }
 
-record! {
+table! {
     /// Names one of the exchange's accounts.
     pub key struct AccountKey {
         /// The account.
         pub account: AccountId,
     }
-}
-record! {
+
     /// The progress of the import of credits.
     pub struct CursorRow {
         /// The last bank row that was read.
         pub bank_row: u64,
     }
-}
-table! {
+
     /// The progress of the import of credits by account.
     pub Cursors(36, "cursors"): AccountKey => CursorRow, updated();
 }
 
-record! {
+table! {
     /// Identifies a credit that is set aside.
     pub key struct AsideKey {
         /// The exchange's account that received it.
@@ -190,8 +180,7 @@ record! {
         /// The hash of its text if the bank named no row, else zero.
         pub h_text: [u8; 32],
     }
-}
-record! {
+
     /// A credit at the bank that fills no reserve: it cannot be read, is in another currency, or is refused. The row is
     /// kept when it is settled.
     pub struct AsideRow {
@@ -206,8 +195,7 @@ record! {
         /// The operator's or the program's note on that.
         pub note: Option<String>,
     }
-}
-table! {
+
     /// Credits that are set aside.
     pub CreditsAside(80, "credits_aside"): AsideKey => AsideRow, updated();
     /// Credits that are not settled, in commit order (the value is empty).
@@ -219,7 +207,7 @@ table! {
     }
 }
 
-record! {
+table! {
     /// Identifies a lease: a part of a job that several workers share.
     pub key struct LeaseKey {
         /// The job.
@@ -230,8 +218,7 @@ record! {
         /// [`WorkerLeases::MEMBERS`] on, a worker.
         pub start: u64,
     }
-}
-record! {
+
     /// A worker's lease on a part of a job, with its end and the progress. It only divides the work: if two
     /// workers handle one item, it still counts once.
     pub struct LeaseRow {
@@ -246,8 +233,7 @@ record! {
         /// When the lease ends. The lease of a slot ends with that of its worker.
         pub until: Timestamp,
     }
-}
-table! {
+
     /// The leases of workers.
     pub WorkerLeases(38, "worker_leases"): LeaseKey => LeaseRow;
     /// By job and account.

@@ -2,9 +2,9 @@
 
 use batzen_crypto::EddsaPublicKey;
 use batzen_protocol::Timestamp;
-use batzen_store::{record, table};
+use batzen_store::table;
 
-record! {
+table! {
     /// Identifies an online signing key.
     pub key struct ExchangeSignkeyKey {
         /// The exchange's master key.
@@ -12,9 +12,7 @@ record! {
         /// The signing key.
         pub exchange_pub: EddsaPublicKey,
     }
-}
 
-record! {
     /// An online signing key that an exchange has listed.
     pub struct ExchangeSignkeyRow {
         /// When the backend first saw it.
@@ -26,9 +24,7 @@ record! {
         /// When the exchange's list first left it out before its time. It is not accepted again, unless the operator forgets it.
         pub withdrawn: Option<Timestamp>,
     }
-}
 
-table! {
     /// The signing keys of exchanges.
     pub ExchangeSignkeys(422, "exchange_signkeys"): ExchangeSignkeyKey => ExchangeSignkeyRow, updated();
     /// By master key.

@@ -2,9 +2,9 @@
 
 use batzen_crypto::HashCode;
 use batzen_protocol::Timestamp;
-use batzen_store::{record, table};
+use batzen_store::table;
 
-record! {
+table! {
     /// Identifies a web hook.
     pub key struct WebhookKey {
         /// The instance.
@@ -12,9 +12,7 @@ record! {
         /// The hook's id within the instance.
         pub webhook_id: String,
     }
-}
 
-record! {
     /// The message of a web hook, and the event that triggers it.
     pub struct WebhookRow {
         /// `pay` or `refund`.
@@ -28,9 +26,7 @@ record! {
         /// The body, with `{{ names }}` of values.
         pub body_template: Option<String>,
     }
-}
 
-table! {
     /// The web hooks.
     pub Webhooks(416, "webhooks"): WebhookKey => WebhookRow, updated();
     /// By instance.
@@ -40,7 +36,7 @@ table! {
     }
 }
 
-record! {
+table! {
     /// Identifies a request that is to be sent.
     pub key struct PendingWebhookKey {
         /// The instance.
@@ -48,9 +44,7 @@ record! {
         /// Hash of the hook and the event, so that no event is sent twice.
         pub event: HashCode,
     }
-}
 
-record! {
     /// A request that is to be sent.
     pub struct PendingWebhookRow {
         /// The hook.
@@ -68,9 +62,7 @@ record! {
         /// Number of failures.
         pub failures: u32,
     }
-}
 
-table! {
     /// The requests that are to be sent.
     pub PendingWebhooks(417, "pending_webhooks"): PendingWebhookKey => PendingWebhookRow, updated();
     /// By the time of the next attempt.
@@ -83,7 +75,7 @@ table! {
     }
 }
 
-record! {
+table! {
     /// Identifies a template.
     pub key struct TemplateKey {
         /// The instance.
@@ -91,9 +83,7 @@ record! {
         /// The template's id within the instance.
         pub template_id: String,
     }
-}
 
-record! {
     /// A template: customers make orders of it by themselves.
     pub struct TemplateRow {
         /// For the shop.
@@ -101,9 +91,7 @@ record! {
         /// The terms that orders share, as a JSON object; amount and summary may be open.
         pub contract: String,
     }
-}
 
-table! {
     /// The templates.
     pub Templates(418, "templates"): TemplateKey => TemplateRow, updated();
     /// By instance.
@@ -113,7 +101,7 @@ table! {
     }
 }
 
-record! {
+table! {
     /// Identifies a further access token.
     pub key struct AccessTokenKey {
         /// The instance.
@@ -121,9 +109,7 @@ record! {
         /// Salted hash of the token.
         pub token_hash: HashCode,
     }
-}
 
-record! {
     /// A further access token, which opens a part of `private/`.
     pub struct AccessTokenRow {
         /// Its number.
@@ -137,9 +123,7 @@ record! {
         /// When it ends.
         pub expires: Timestamp,
     }
-}
 
-table! {
     /// The further access tokens.
     pub AccessTokens(419, "access_tokens"): AccessTokenKey => AccessTokenRow;
     /// By instance.

@@ -45,7 +45,9 @@ pub use transfers::*;
 use batzen_crypto::hash::sha512_parts;
 use batzen_crypto::{EddsaPublicKey, EddsaSignature, HashCode, ShortHash, WireSalt};
 use batzen_protocol::{Duration, Money, Timestamp};
-use batzen_store::{Column, List, Table, TableDef, record, table};
+use batzen_store::{Column, List, Table, TableDef, table};
+
+use crate::OnlyKey;
 
 /// Every table of the merchant, for tools and backends that set up schemas.
 pub const ALL: &[&TableDef] = &[
@@ -106,20 +108,10 @@ pub fn purchase_ref(instance: &str, session_id: &str, fulfillment_url: &str) -> 
     reference("batzen-merchant-purchase", &[instance, session_id, fulfillment_url])
 }
 
-record! {
-    /// Identifies the one row of [`MerchantStates`].
-    pub key struct MerchantStateKey {
-        /// Always 0.
-        pub(crate) id: u8,
-    }
-}
+/// Identifies the one row of [`MerchantStates`].
+pub type MerchantStateKey = OnlyKey;
 
-impl MerchantStateKey {
-    /// The only key.
-    pub const ONLY: Self = Self { id: 0 };
-}
-
-record! {
+table! {
     /// The backend's global data. Written once.
     pub struct MerchantStateRow {
         /// The currency of all amounts.
@@ -127,30 +119,18 @@ record! {
         /// Mixed into hashes of access tokens, so that they are useless at another backend.
         pub token_salt: [u8; 16],
     }
-}
 
-table! {
     /// The backend's state: one row, written by the first start.
     pub MerchantStates(400, "merchant_state"): MerchantStateKey => MerchantStateRow;
 }
 
-record! {
+table! {
     /// Identifies an instance.
     pub key struct InstanceKey {
         /// Its id, as in URLs.
         pub id: String,
     }
-}
 
-impl InstanceKey {
-    /// The key of the instance with this id.
-    #[must_use]
-    pub fn new(id: &str) -> Self {
-        Self { id: id.to_owned() }
-    }
-}
-
-record! {
     /// A shop.
     pub struct InstanceRow {
         /// Its public key, in contracts.
@@ -182,14 +162,20 @@ record! {
         /// From an order to the latest payment.
         pub default_pay_delay: Duration,
     }
-}
 
-table! {
     /// The instances.
     pub Instances(401, "instances"): InstanceKey => InstanceRow, updated();
 }
 
-record! {
+impl InstanceKey {
+    /// The key of the instance with this id.
+    #[must_use]
+    pub fn new(id: &str) -> Self {
+        Self { id: id.to_owned() }
+    }
+}
+
+table! {
     /// Identifies a bank account of an instance.
     pub key struct InstanceAccountKey {
         /// The instance.
@@ -197,9 +183,7 @@ record! {
         /// The account's salted hash, in contracts.
         pub h_wire: HashCode,
     }
-}
 
-record! {
     /// A bank account of an instance.
     pub struct InstanceAccountRow {
         /// The account.
@@ -211,9 +195,7 @@ record! {
         /// When it was added.
         pub added: Timestamp,
     }
-}
 
-table! {
     /// The accounts of instances. They are never removed before their instance, since contracts name them.
     pub InstanceAccounts(402, "instance_accounts"): InstanceAccountKey => InstanceAccountRow, updated();
     /// By instance.
@@ -223,15 +205,13 @@ table! {
     }
 }
 
-record! {
+table! {
     /// Identifies an order.
     pub key struct OrderKey {
         /// The order.
         pub order: OrderRef,
     }
-}
 
-record! {
     /// An order, and the contract that a wallet claimed.
     pub struct OrderRow {
         /// The instance.
@@ -277,16 +257,7 @@ record! {
         /// Whether these units are locked in the inventory, since the order may yet be paid.
         pub holds_stock: bool,
     }
-}
 
-impl OrderRow {
-    /// The products from the inventory, and how many units of each.
-    pub fn stock(&self) -> impl Iterator<Item = (&str, u64)> {
-        self.products.0.iter().map(String::as_str).zip(self.quantities.0.iter().copied())
-    }
-}
-
-table! {
     /// The orders.
     pub Orders(403, "orders"): OrderKey => OrderRow, updated(), shard(32);
     /// By instance, then row id.
@@ -312,23 +283,30 @@ table! {
     }
 }
 
-impl Orders {
-    /// Time after its end for which an offer is kept that nobody has claimed.
-    pub const UNCLAIMED_KEPT: Duration = Duration::from_days(1);
-
-    /// The value of an order in [`Self::BY_ROW`]; without a row id, the prefix that all orders of the instance
-    /// share.
-    #[must_use]
-    pub fn row_value(instance: &String, row_id: Option<u64>) -> Vec<u8> {
-        let mut value = instance.to_bytes();
-        if let Some(row_id) = row_id {
-            row_id.encode(&mut value);
-        }
-        value
+impl OrderRow {
+    /// The products from the inventory, and how many units of each.
+    pub fn stock(&self) -> impl Iterator<Item = (&str, u64)> {
+        self.products.0.iter().map(String::as_str).zip(self.quantities.0.iter().copied())
     }
 }
 
-record! {
+impl Orders {
+    /// Time after its end for which an offer is kept that nobody has claimed.
+    pub const UNCLAIMED_KEPT: Duration = Duration::from_days(1);
+}
+
+/// The value of an order, a transfer or a tip in its index `BY_ROW`; without a row id, the prefix that all of the instance
+/// share.
+#[must_use]
+pub fn row_value(instance: &String, row_id: Option<u64>) -> Vec<u8> {
+    let mut value = instance.to_bytes();
+    if let Some(row_id) = row_id {
+        row_id.encode(&mut value);
+    }
+    value
+}
+
+table! {
     /// Identifies a coin that paid for an order.
     pub key struct OrderDepositKey {
         /// The order.
@@ -336,9 +314,7 @@ record! {
         /// The coin.
         pub coin_pub: EddsaPublicKey,
     }
-}
 
-record! {
     /// A coin's payment, with the exchange's confirmation.
     pub struct OrderDepositRow {
         /// The exchange.
@@ -358,9 +334,7 @@ record! {
         /// The confirmation.
         pub exchange_sig: EddsaSignature,
     }
-}
 
-table! {
     /// The coins that paid for orders.
     pub OrderDeposits(404, "order_deposits"): OrderDepositKey => OrderDepositRow, shard(32);
     /// By order.
@@ -370,7 +344,7 @@ table! {
     }
 }
 
-record! {
+table! {
     /// The right to pay an order, which a payment has before its coins go to their exchanges.
     pub struct PaymentClaimRow {
         /// All coins of the payment, in order.
@@ -384,9 +358,7 @@ record! {
         /// From then on the order cannot be paid any more, so that the coins are given back.
         pub over: Timestamp,
     }
-}
 
-table! {
     /// Payments that are under way: of an order one at a time.
     pub PaymentClaims(420, "payment_claims"): OrderKey => PaymentClaimRow, updated(), shard(32);
     /// By the time after which the order cannot be paid.
@@ -396,7 +368,7 @@ table! {
     }
 }
 
-record! {
+table! {
     /// A coin that an exchange has accepted, or may have accepted, for an order that it does not pay. Its refund is in
     /// [`OrderRefunds`].
     pub struct CoinReturnRow {
@@ -407,9 +379,7 @@ record! {
         /// Number of failures.
         pub failures: u32,
     }
-}
 
-table! {
     /// The coins whose refunds are to be asked for.
     pub CoinReturns(421, "coin_returns"): OrderDepositKey => CoinReturnRow, updated(), shard(32);
     /// By order.
@@ -422,7 +392,7 @@ table! {
     }
 }
 
-record! {
+table! {
     /// Identifies a session in which an order was paid.
     pub key struct OrderSessionKey {
         /// The order.
@@ -430,17 +400,13 @@ record! {
         /// The session.
         pub session: SessionRef,
     }
-}
 
-record! {
     /// A session in which an order was paid.
     pub struct OrderSessionRow {
         /// When.
         pub time: Timestamp,
     }
-}
 
-table! {
     /// The sessions in which orders were paid.
     pub OrderSessions(405, "order_sessions"): OrderSessionKey => OrderSessionRow, shard(32);
     /// By order.
@@ -450,15 +416,13 @@ table! {
     }
 }
 
-record! {
+table! {
     /// Identifies what a session bought.
     pub key struct PaidSessionKey {
         /// The instance, session and fulfillment URL.
         pub purchase: SessionRef,
     }
-}
 
-record! {
     /// The latest order by which a session bought something.
     pub struct PaidSessionRow {
         /// The order.
@@ -468,9 +432,7 @@ record! {
         /// When it was paid in this session.
         pub time: Timestamp,
     }
-}
 
-table! {
     /// Purchases of sessions.
     pub PaidSessions(406, "paid_sessions"): PaidSessionKey => PaidSessionRow, updated(), shard(32);
     /// By order.
@@ -480,7 +442,7 @@ table! {
     }
 }
 
-record! {
+table! {
     /// Identifies a refund of a coin.
     pub key struct OrderRefundKey {
         /// The order.
@@ -490,9 +452,7 @@ record! {
         /// Distinguishes the refunds of a coin. 0: the payment was aborted.
         pub rtransaction_id: u64,
     }
-}
 
-record! {
     /// A refund that the shop has approved.
     pub struct OrderRefundRow {
         /// The amount, refund fee included.
@@ -507,9 +467,7 @@ record! {
         /// The confirmation. Set with `exchange_pub`.
         pub exchange_sig: Option<EddsaSignature>,
     }
-}
 
-table! {
     /// The refunds of orders.
     pub OrderRefunds(407, "order_refunds"): OrderRefundKey => OrderRefundRow, updated(), shard(32);
     /// By order.
@@ -543,7 +501,7 @@ mod tests {
     #[test]
     fn orders_are_listed_by_number() {
         let instance = "shop".to_owned();
-        let value = |row_id| Orders::row_value(&instance, row_id);
+        let value = |row_id| row_value(&instance, row_id);
         assert!(value(Some(255)) < value(Some(256)) && value(None) < value(Some(0)));
         assert!(value(Some(1)).starts_with(&value(None)));
     }

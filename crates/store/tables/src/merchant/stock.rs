@@ -2,7 +2,7 @@
 
 use batzen_crypto::ShortHash;
 use batzen_protocol::{Money, Timestamp};
-use batzen_store::{Column, record, table};
+use batzen_store::{Column, table};
 
 use super::reference;
 
@@ -15,7 +15,7 @@ pub fn lock_ref(instance: &str, lock_uuid: &str) -> LockRef {
     reference("batzen-merchant-lock", &[instance, lock_uuid])
 }
 
-record! {
+table! {
     /// Identifies a product.
     pub key struct ProductKey {
         /// The instance.
@@ -23,17 +23,7 @@ record! {
         /// The product's id within the instance.
         pub product_id: String,
     }
-}
 
-impl ProductKey {
-    /// The key of a product.
-    #[must_use]
-    pub fn new(instance: &str, product_id: &str) -> Self {
-        Self { instance: instance.to_owned(), product_id: product_id.to_owned() }
-    }
-}
-
-record! {
     /// A product. What is left is its stock, less what was sold, lost and locked.
     pub struct ProductRow {
         /// The description for customers, as a JSON object: all members of the product in the API that are
@@ -52,9 +42,7 @@ record! {
         /// Units that carts and unpaid orders hold.
         pub locked: u64,
     }
-}
 
-table! {
     /// The products.
     pub Products(408, "products"): ProductKey => ProductRow, updated();
     /// By instance, then product.
@@ -64,6 +52,14 @@ table! {
             key.instance.encode(bytes);
             bytes.extend(key.product_id.as_bytes());
         });
+    }
+}
+
+impl ProductKey {
+    /// The key of a product.
+    #[must_use]
+    pub fn new(instance: &str, product_id: &str) -> Self {
+        Self { instance: instance.to_owned(), product_id: product_id.to_owned() }
     }
 }
 
@@ -77,7 +73,7 @@ impl Products {
     }
 }
 
-record! {
+table! {
     /// Identifies what a lock holds of a product.
     pub key struct ProductLockKey {
         /// The lock.
@@ -85,9 +81,7 @@ record! {
         /// The product's id.
         pub product_id: String,
     }
-}
 
-record! {
     /// The quantity of a product that a lock holds.
     pub struct ProductLockRow {
         /// The instance.
@@ -97,9 +91,7 @@ record! {
         /// When it ends by itself.
         pub until: Timestamp,
     }
-}
 
-table! {
     /// The locks.
     pub ProductLocks(409, "product_locks"): ProductLockKey => ProductLockRow, updated(), shard(32);
     /// By lock.

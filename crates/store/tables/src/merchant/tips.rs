@@ -2,17 +2,15 @@
 
 use batzen_crypto::{EddsaPublicKey, HashCode};
 use batzen_protocol::{Money, Timestamp};
-use batzen_store::{Column, record, table};
+use batzen_store::{Column, table};
 
-record! {
+table! {
     /// Identifies a reserve.
     pub key struct TipReserveKey {
         /// The reserve.
         pub reserve_pub: EddsaPublicKey,
     }
-}
 
-record! {
     /// A reserve at an exchange, from which a shop gives tips.
     pub struct TipReserveRow {
         /// The instance.
@@ -36,6 +34,14 @@ record! {
         /// The sum that customers picked up of it.
         pub picked_up: Money,
     }
+
+    /// The reserves of shops.
+    pub TipReserves(413, "tip_reserves"): TipReserveKey => TipReserveRow, updated();
+    /// By instance.
+    BY_INSTANCE = 1, "by_instance", Hash;
+    |_, row, out| {
+        out.add(Self::BY_INSTANCE, &row.instance);
+    }
 }
 
 impl TipReserveRow {
@@ -47,24 +53,12 @@ impl TipReserveRow {
 }
 
 table! {
-    /// The reserves of shops.
-    pub TipReserves(413, "tip_reserves"): TipReserveKey => TipReserveRow, updated();
-    /// By instance.
-    BY_INSTANCE = 1, "by_instance", Hash;
-    |_, row, out| {
-        out.add(Self::BY_INSTANCE, &row.instance);
-    }
-}
-
-record! {
     /// Identifies a tip.
     pub key struct TipKey {
         /// Random; who knows it may pick up the tip.
         pub tip_id: HashCode,
     }
-}
 
-record! {
     /// A tip.
     pub struct TipRow {
         /// The instance.
@@ -84,9 +78,7 @@ record! {
         /// It must be picked up before this time.
         pub expires: Timestamp,
     }
-}
 
-table! {
     /// The tips.
     pub Tips(414, "tips"): TipKey => TipRow, updated(), shard(32);
     /// By instance, then row id.
@@ -102,19 +94,7 @@ table! {
     }
 }
 
-impl Tips {
-    /// The value of a tip in [`Self::BY_ROW`]; without a row id, the prefix that all tips of the instance share.
-    #[must_use]
-    pub fn row_value(instance: &String, row_id: Option<u64>) -> Vec<u8> {
-        let mut value = instance.to_bytes();
-        if let Some(row_id) = row_id {
-            row_id.encode(&mut value);
-        }
-        value
-    }
-}
-
-record! {
+table! {
     /// Identifies a part of a tip that a customer picks up.
     pub key struct TipPickupKey {
         /// The tip.
@@ -122,9 +102,7 @@ record! {
         /// Hash of the planchets.
         pub pickup_id: HashCode,
     }
-}
 
-record! {
     /// A part of a tip that a customer picks up.
     pub struct TipPickupRow {
         /// The amount, withdrawal fees included.
@@ -136,9 +114,7 @@ record! {
         /// The exchange's blind signatures, as the JSON of the answer. `None`: the exchange has not given them.
         pub signatures: Option<String>,
     }
-}
 
-table! {
     /// The sum that customers picked up.
     pub TipPickups(415, "tip_pickups"): TipPickupKey => TipPickupRow, updated(), shard(64);
     /// By tip.

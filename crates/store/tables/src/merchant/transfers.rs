@@ -2,7 +2,7 @@
 
 use batzen_crypto::{EddsaPublicKey, EddsaSignature, HashCode, ShortHash, Wtid};
 use batzen_protocol::{Money, Timestamp};
-use batzen_store::{Column, record, table};
+use batzen_store::{Column, table};
 
 use super::{OrderRef, reference};
 
@@ -15,15 +15,13 @@ pub fn transfer_ref(instance: &str, exchange_url: &str, wtid: &str) -> TransferR
     reference("batzen-merchant-transfer", &[instance, exchange_url, wtid])
 }
 
-record! {
+table! {
     /// Identifies a transfer.
     pub key struct TransferKey {
         /// The transfer.
         pub transfer: TransferRef,
     }
-}
 
-record! {
     /// A transfer that the shop has seen at its bank, or that an exchange says it made.
     pub struct TransferRow {
         /// The instance.
@@ -55,9 +53,7 @@ record! {
         /// The statement. Set with `total`.
         pub exchange_sig: Option<EddsaSignature>,
     }
-}
 
-table! {
     /// The transfers.
     pub Transfers(410, "transfers"): TransferKey => TransferRow, updated();
     /// By instance, then row id.
@@ -70,20 +66,7 @@ table! {
     }
 }
 
-impl Transfers {
-    /// The value of a transfer in [`Self::BY_ROW`]; without a row id, the prefix that all transfers of the instance
-    /// share.
-    #[must_use]
-    pub fn row_value(instance: &String, row_id: Option<u64>) -> Vec<u8> {
-        let mut value = instance.to_bytes();
-        if let Some(row_id) = row_id {
-            row_id.encode(&mut value);
-        }
-        value
-    }
-}
-
-record! {
+table! {
     /// Identifies a coin that paid for an order.
     pub key struct OrderWireKey {
         /// The order.
@@ -91,9 +74,7 @@ record! {
         /// The coin.
         pub coin_pub: EddsaPublicKey,
     }
-}
 
-record! {
     /// The transfer by which an exchange paid for a coin. There is at most one.
     pub struct OrderWireRow {
         /// The transfer.
@@ -109,9 +90,7 @@ record! {
         /// Whether the transfer was verified, and reported by the shop.
         pub confirmed: bool,
     }
-}
 
-table! {
     /// The transfers of orders.
     pub OrderWires(411, "order_wires"): OrderWireKey => OrderWireRow, updated(), shard(32);
     /// By order.
@@ -124,7 +103,7 @@ table! {
     }
 }
 
-record! {
+table! {
     /// Identifies an account at an exchange.
     pub key struct AccountKycKey {
         /// The instance.
@@ -134,9 +113,7 @@ record! {
         /// The exchange.
         pub exchange_url: String,
     }
-}
 
-record! {
     /// State of an exchange's identification of an account's owner.
     pub struct AccountKycRow {
         /// The exchange's number of the requirement. `None`: it asks for nothing.
@@ -148,9 +125,7 @@ record! {
         /// See `http_status`.
         pub exchange_code: u32,
     }
-}
 
-table! {
     /// The identifications of accounts.
     pub AccountKycs(412, "account_kycs"): AccountKycKey => AccountKycRow, updated();
     /// By instance.

@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::http::{HttpRequest, HttpResponse};
 use super::state::{Draft, OpId, OpKind, WalletOperation, WalletState};
 use super::{Change, CoreError};
-use crate::core::error::Result;
+use crate::core::error::{Result, bad_input};
 
 pub(crate) use super::id::EvidenceId;
 pub use record::*;
@@ -27,7 +27,7 @@ const SECRET_MEMBERS: [&str; 4] = ["rms", "transfer_privs", "coin_blind_key_secr
 
 fn request_record(request: &HttpRequest) -> RequestRecord {
     let body = request.body.as_ref().and_then(|body| serde_json::from_slice(body).ok()).map(withhold);
-    RequestRecord { method: request.method.as_str().to_owned(), url: request.url.clone(), body }
+    RequestRecord { method: request.method.name().to_owned(), url: request.url.clone(), body }
 }
 
 fn withhold(value: Value) -> Value {
@@ -237,7 +237,7 @@ pub(crate) fn accept_refused(
     }
     if changes.is_empty() {
         let reason = format!("nothing is disputed because of {evidence}");
-        return Err(CoreError::BadInput { what: "evidence", reason });
+        return Err(bad_input("evidence", reason));
     }
     Ok(changes)
 }

@@ -132,20 +132,17 @@ impl Denom {
 
     /// Returns whether its coins may be spent now. An exchange that has issued a coin has begun to accept it, whatever
     /// this device's clock says.
-    #[must_use]
     pub(crate) fn can_deposit(&self, now: Timestamp) -> bool {
         !self.revoked && now < self.stamp_expire_deposit
     }
 
     /// Returns whether paying with `value` of it leaves something for the receiver.
-    #[must_use]
     pub(crate) fn is_worth_paying(&self, value: Money) -> bool {
         value > self.fee_deposit
     }
 
     /// Returns whether its coins can be withdrawn now, with enough time left for a slow network. A margin
     /// before the end allows for a difference between the exchange's clock and ours.
-    #[must_use]
     pub(crate) fn can_withdraw(&self, now: Timestamp) -> bool {
         let window_us = self.stamp_expire_withdraw.as_micros().saturating_sub(self.stamp_start.as_micros());
         let margin = Duration::from_micros((window_us / 20).min(600_000_000));
@@ -157,7 +154,6 @@ impl Denom {
 
     /// Returns whether its coins should be refreshed: three quarters of the time between the end of the issue
     /// period and the end of the deposit period are over.
-    #[must_use]
     pub(crate) fn should_refresh(&self, now: Timestamp) -> bool {
         let (from, to) = (self.stamp_expire_withdraw.as_micros(), self.stamp_expire_deposit.as_micros());
         !self.stamp_expire_deposit.is_never()
@@ -276,7 +272,6 @@ impl Exchange {
     }
 
     /// The URL by which the exchange calls itself in what is signed. Trusted only if it names the same place.
-    #[must_use]
     pub(crate) fn own_url(&self) -> &str {
         match &self.announced_url {
             Some(url) if normalise_base_url(url).is_ok_and(|url| url == self.base_url) => url,
@@ -285,7 +280,6 @@ impl Exchange {
     }
 
     /// The fees for reserves and purses at `time`, if the exchange has published any.
-    #[must_use]
     pub(crate) fn global_fee(&self, time: Timestamp) -> Option<&GlobalFee> {
         self.global_fees.iter().find(|fee| fee.start_date <= time && time < fee.end_date)
     }
@@ -316,7 +310,6 @@ impl Exchange {
 
     /// The denominations with these age groups (0: without) that can be withdrawn now: for each value the
     /// cheapest, and among equally cheap ones the newest.
-    #[must_use]
     pub(crate) fn offers_of(&self, cipher: CipherChoice, age_mask: u32, now: Timestamp) -> Vec<Offer> {
         let available = || {
             let fits = move |denom: &&Denom| {
@@ -368,7 +361,6 @@ impl Exchange {
     }
 
     /// The wire fee of a transfer by a wire method at `time`, if the exchange publishes one.
-    #[must_use]
     pub(crate) fn wire_fee_of(&self, method: &str, time: Timestamp) -> Option<Amount> {
         let fees = self.wire_fees.get(method)?;
         fees.iter().find(|fee| fee.start_date <= time && time < fee.end_date).map(|fee| fee.wire_fee)

@@ -13,7 +13,7 @@ use super::super::http::{Context, HttpRequest, HttpResponse};
 use super::super::url::versions_compatible;
 use super::super::{Change, CoreError};
 use super::{Denom, Exchange, PROTOCOL_VERSION, Terms};
-use crate::core::error::Result;
+use crate::core::error::{Result, false_proof};
 
 /// Fetches and verifies what an exchange publishes: `/keys`, `/wire`, `/terms`. Nothing is kept unless all
 /// three are valid.
@@ -120,10 +120,6 @@ impl Exchange {
     }
 }
 
-fn bad(what: &'static str, reason: impl Into<String>) -> CoreError {
-    CoreError::FalseProof { what, reason: reason.into() }
-}
-
 /// Verifies every signature and merges the result with the previous data.
 fn build(
     base_url: &str,
@@ -143,7 +139,7 @@ fn build(
         },
     };
     if previous.is_some_and(|previous| previous.currency != currency) {
-        return Err(bad("the exchange's keys", "they are for another currency than before"));
+        return Err(false_proof("the exchange's keys", "they are for another currency than before"));
     }
     for signkey in &keys.signkeys {
         if !signkey.validity().verify(&master_pub, &signkey.master_sig) {
@@ -173,7 +169,7 @@ fn build(
                     ..denom
                 } == *known;
                 if !same {
-                    return Err(bad(
+                    return Err(false_proof(
                         "the exchange's keys",
                         "a denomination's terms changed after it was announced",
                     ));
@@ -189,7 +185,7 @@ fn build(
     for denom in denoms.values_mut() {
         if revoked.contains(&denom.h_denom_pub) {
             if denom.offered {
-                return Err(bad("the exchange's keys", "a denomination is both offered and revoked"));
+                return Err(false_proof("the exchange's keys", "a denomination is both offered and revoked"));
             }
             denom.revoked = true;
             denom.offered = false;
@@ -249,7 +245,7 @@ fn verify_denominations(keys: &KeysResponse) -> Result<Vec<(DenomPublicKey, Deno
         let mut group_hash = [0u8; 64];
         for member in &group.denoms {
             let key = group.key(member).ok_or_else(|| {
-                bad("the exchange's keys", "a denomination has no key of its group's cipher")
+                false_proof("the exchange's keys", "a denomination has no key of its group's cipher")
             })?;
             let terms = DenominationGroup::terms(group, member);
             let h_denom_pub = verify(&key, &terms, &member.master_sig)?;
@@ -262,17 +258,17 @@ fn verify_denominations(keys: &KeysResponse) -> Result<Vec<(DenomPublicKey, Deno
             }
         }
         if HashCode::from_bytes(group_hash) != group.hash {
-            return Err(bad("the exchange's keys", "the hash of a denomination group is wrong"));
+            return Err(false_proof("the exchange's keys", "the hash of a denomination group is wrong"));
         }
         for (sum, byte) in all.iter_mut().zip(group_hash) {
             *sum ^= byte;
         }
     }
     if !keys.denoms.is_empty() && !keys.denominations.is_empty() && grouped.len() != hashes.len() {
-        return Err(bad("the exchange's keys", "its two lists of denominations differ"));
+        return Err(false_proof("the exchange's keys", "its two lists of denominations differ"));
     }
     if !keys.signkeys.iter().any(|signkey| signkey.key == keys.eddsa_pub) {
-        return Err(bad(
+        return Err(false_proof(
             "the exchange's keys",
             "they are signed by a key that is not among its signing keys",
         ));
@@ -294,7 +290,7 @@ fn verify_denominations(keys: &KeysResponse) -> Result<Vec<(DenomPublicKey, Deno
 
 fn verify_wire(master_pub: &EddsaPublicKey, wire: &WireResponse) -> Result<()> {
     if wire.master_public_key != *master_pub {
-        return Err(bad("the exchange's bank accounts", "another master key than for its keys"));
+        return Err(false_proof("the exchange's bank accounts", "another master key than for its keys"));
     }
     for account in &wire.accounts {
         if !account.message().verify(master_pub, &account.master_sig) {

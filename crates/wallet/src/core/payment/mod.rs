@@ -14,7 +14,7 @@ use batzen_protocol::{Amount, Duration, ErrorCode, Money, PaytoUri, Timestamp};
 use super::coin::{Coin, CoinStatus};
 use super::exchange::Exchange;
 use super::http::{Context, HttpRequest, HttpResponse};
-use super::operation::{Operation, Step};
+use super::operation::{Operation, Step, View};
 use super::proof::coin as coin_proof;
 use super::proof::denomination;
 use super::proof::known::{Answer, Known};
@@ -23,7 +23,7 @@ use super::select::{PaymentPlan, Target, select_all};
 use super::spend::{candidates, cheapest, choose, drop_coin, drop_denomination, take_back, unusable};
 use super::state::{Draft, OpId, OpKind, WalletOperation, WalletState};
 use super::{Change, CoreError, Entropy};
-use crate::core::error::Result;
+use crate::core::error::{Result, bad_input};
 use batzen_protocol::api::exchange::{
     BatchDepositCoin, BatchDepositConfirmation, BatchDepositRequest, DepositConfirmation, DepositRequest,
 };
@@ -67,13 +67,11 @@ pub fn start(
 ) -> Result<(OpId, Vec<Change>)> {
     check_payto(&request.merchant_payto)?;
     if request.wire_transfer_deadline.is_never() || request.refund_deadline > request.wire_transfer_deadline {
-        return Err(CoreError::BadInput {
-            what: "wire transfer deadline",
-            reason: "it must be a date, and not before the refund deadline".to_owned(),
-        });
+        let reason = "it must be a date, and not before the refund deadline";
+        return Err(bad_input("wire transfer deadline", reason));
     }
     if request.amount.is_zero() {
-        return Err(CoreError::BadInput { what: "amount", reason: "it must be more than zero".to_owned() });
+        return Err(bad_input("amount", "it must be more than zero"));
     }
     let (base_url, plan) = match &request.exchange {
         Some(base_url) => (base_url.clone(), preview(state, base_url, request.amount, request.max_fee, now)?),
@@ -145,7 +143,7 @@ pub fn preview_deposit_all(state: &WalletState, base_url: &str, now: Timestamp) 
 /// # Errors
 /// [`CoreError::BadInput`] if the URI is malformed, or the exchange does not use its wire method.
 pub fn check_account(exchange: &Exchange, payto: &str) -> Result<()> {
-    let bad = |reason: String| CoreError::BadInput { what: "payto URI", reason };
+    let bad = |reason: String| bad_input("payto URI", reason);
     let account = PaytoUri::parse(payto).map_err(|error| bad(error.to_string()))?;
     let parsed: Vec<PaytoUri> =
         exchange.accounts.iter().filter_map(|own| PaytoUri::parse(own.as_str()).ok()).collect();
@@ -203,9 +201,7 @@ pub fn start_deposit(
 }
 
 fn check_payto(payto: &str) -> Result<()> {
-    PaytoUri::parse(payto)
-        .map(|_| ())
-        .map_err(|error| CoreError::BadInput { what: "payto URI", reason: error.to_string() })
+    PaytoUri::parse(payto).map(|_| ()).map_err(|error| bad_input("payto URI", error.to_string()))
 }
 
 fn record(
@@ -312,12 +308,7 @@ impl Operation for Payment {
         }
     }
 
-    fn receive(
-        self: Box<Self>,
-        step: &mut Step<'_, '_>,
-        _request: &HttpRequest,
-        response: &HttpResponse,
-    ) -> Result<()> {
+    fn receive(self: Box<Self>, step: &mut Step<'_, '_>, response: &HttpResponse) -> Result<()> {
         let mut payment = *self;
         let asked = asked(&payment);
         match (response.status, response.code()) {
@@ -360,42 +351,22 @@ impl Operation for Payment {
         true
     }
 
-    fn held(
-        &self,
-        _state: &WalletState,
-        _exchange: &Exchange,
-        _operation: &WalletOperation,
-    ) -> Result<Money> {
+    fn held(&self, _: View<'_>) -> Result<Money> {
         Ok(self.totals()?.0)
     }
 
-    fn effect(
-        &self,
-        _state: &WalletState,
-        _exchange: &Exchange,
-        operation: &WalletOperation,
-    ) -> Result<i128> {
+    fn effect(&self, View { operation, .. }: View<'_>) -> Result<i128> {
         Ok(if operation.is_disputed() { 0 } else { -units(self.totals()?.0) })
     }
 
-    fn coin_changes(
-        &self,
-        _state: &WalletState,
-        change: &mut dyn FnMut(&EddsaPublicKey, i128),
-    ) -> Result<()> {
+    fn coin_changes(&self, _: &WalletState, change: &mut dyn FnMut(&EddsaPublicKey, i128)) -> Result<()> {
         for PaymentCoin { coin_pub, amount, .. } in &self.coins {
             change(coin_pub, -units(*amount));
         }
         Ok(())
     }
 
-    fn describe(
-        &self,
-        _state: &WalletState,
-        exchange: &Exchange,
-        _operation: &WalletOperation,
-        row: &mut Transaction,
-    ) -> Result<()> {
+    fn describe(&self, View { exchange, .. }: View<'_>, row: &mut Transaction) -> Result<()> {
         let (total, fees) = self.totals()?;
         if self.is_own_account() {
             row.kind = "deposit";
@@ -419,7 +390,7 @@ impl Operation for Payment {
         Ok(())
     }
 
-    fn wait(&self, state: &WalletState, exchange: &Exchange, _operation: &WalletOperation) -> Result<Wait> {
+    fn wait(&self, View { state, exchange, .. }: View<'_>) -> Result<Wait> {
         let mut expiry = None;
         for part in &self.coins {
             let until = state.spendable_until(exchange, &part.coin_pub)?;
@@ -429,13 +400,7 @@ impl Operation for Payment {
         Ok(Wait { reason: "waits for the exchange's confirmation", until })
     }
 
-    fn add_known(
-        &self,
-        _draft: &Draft<'_>,
-        operation: &WalletOperation,
-        coin_pub: &EddsaPublicKey,
-        known: &mut Known,
-    ) -> Result<()> {
+    fn add_known(&self, _: &Draft<'_>, id: OpId, coin_pub: &EddsaPublicKey, known: &mut Known) -> Result<()> {
         let contract = (self.merchant_pub, self.h_contract_terms);
         for part in self.coins.iter().filter(|part| part.coin_pub == *coin_pub) {
             let confirmed = part.exchange_sig.is_some();
@@ -443,7 +408,7 @@ impl Operation for Payment {
             known.deposits.push((contract, part.amount, state));
         }
         for part in self.refused.iter().filter(|part| part.coin_pub == *coin_pub) {
-            known.deposits.push((contract, part.amount, Answer::Refused(operation.id)));
+            known.deposits.push((contract, part.amount, Answer::Refused(id)));
         }
         Ok(())
     }
@@ -464,11 +429,8 @@ fn confirmed(
         (answer.exchange_timestamp, answer.exchange_pub, signatures)
     };
     if signatures.len() != asked.len() {
-        return Err(CoreError::BadAnswer {
-            what: "paying",
-            status: response.status,
-            reason: format!("{} confirmations for {} coins", signatures.len(), asked.len()),
-        });
+        let reason = format!("{} confirmations for {} coins", signatures.len(), asked.len());
+        return Err(response.malformed("paying", reason));
     }
     let exchange = step.draft.exchange(&step.operation.exchange)?;
     exchange.require_signing_key(&exchange_pub, step.now)?;
@@ -573,7 +535,7 @@ fn fail(step: &mut Step<'_, '_>, mut payment: Payment, reason: String, status: C
 /// # Errors
 /// [`CoreError::BadInput`] if it is not a payment, or not disputed.
 pub(crate) fn cancel(state: &WalletState, id: OpId, now: Timestamp) -> Result<Vec<Change>> {
-    let bad = |reason: &str| CoreError::BadInput { what: "operation", reason: reason.to_owned() };
+    let bad = |reason: &str| bad_input("operation", reason);
     let mut operation = state.operation(id)?.clone();
     let OpKind::Payment(payment) = &mut operation.kind else {
         return Err(bad("only withdrawals and disputed payments can be cancelled"));
@@ -602,12 +564,10 @@ pub(crate) fn cancel(state: &WalletState, id: OpId, now: Timestamp) -> Result<Ve
 pub fn receipt(state: &WalletState, id: OpId) -> Result<PaymentReceipt> {
     let operation = state.operation(id)?;
     let OpKind::Payment(payment) = &operation.kind else {
-        return Err(CoreError::BadInput { what: "operation", reason: format!("{id} is not a payment") });
+        return Err(bad_input("operation", format!("{id} is not a payment")));
     };
-    let not_done = || CoreError::BadInput {
-        what: "payment",
-        reason: payment.reason.clone().unwrap_or_else(|| "not confirmed yet".to_owned()),
-    };
+    let not_done =
+        || bad_input("payment", payment.reason.clone().unwrap_or_else(|| "not confirmed yet".to_owned()));
     if payment.stage != PaymentStage::Done {
         return Err(not_done());
     }

@@ -176,7 +176,6 @@ impl Payment {
     }
 
     /// Returns whether it is a deposit into the owner's account.
-    #[must_use]
     pub(crate) const fn is_own_account(&self) -> bool {
         self.merchant_priv.is_some()
     }

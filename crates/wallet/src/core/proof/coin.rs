@@ -131,7 +131,7 @@ pub(crate) fn verify(
     PROOF.check_count(conflict.history.len())?;
     let mut known = Known::default();
     for operation in draft.operations() {
-        operation.kind.operation().add_known(draft, operation, coin_pub, &mut known)?;
+        operation.kind.operation().add_known(draft, operation.id, coin_pub, &mut known)?;
     }
     let mut ledger = Ledger::new(exchange, denom, coin, asked, known, now);
     for item in &conflict.history {

@@ -8,15 +8,15 @@
 use batzen_protocol::Money;
 use batzen_protocol::api::merchant::{AbortCoin, AbortRequest, AbortResponse, RefundResult};
 
+use super::super::Change;
 use super::super::http::{Context, HttpRequest, HttpResponse};
 use super::super::operation::Step;
 use super::super::refund::{RefundItem, RefundState};
 use super::super::state::{OpId, OpKind, WalletOperation, WalletState};
-use super::super::{Change, CoreError};
 use super::failure::{fail, give_back};
 use super::refunds::{self, Confirmed};
-use super::{COIN_MS, Purchase, PurchaseCoin, PurchaseStage, bad};
-use crate::core::error::Result;
+use super::{COIN_MS, Purchase, PurchaseCoin, PurchaseStage};
+use crate::core::error::{Result, bad_input};
 
 /// Merchant: the order is paid.
 const PAID: u32 = 2254;
@@ -33,13 +33,13 @@ const WHAT: &str = "giving up the payment at the shop";
 pub(crate) fn start(state: &WalletState, id: OpId) -> Result<Vec<Change>> {
     let mut operation = state.operation(id)?.clone();
     let OpKind::Purchase(record) = &mut operation.kind else {
-        return Err(bad("operation", format!("{id} is no purchase")));
+        return Err(bad_input("operation", format!("{id} is no purchase")));
     };
     match record.stage {
         PurchaseStage::Abort => return Ok(Vec::new()),
-        PurchaseStage::Done => return Err(bad("operation", "it is paid; ask the shop for a refund")),
+        PurchaseStage::Done => return Err(bad_input("operation", "it is paid; ask the shop for a refund")),
         PurchaseStage::Failed if record.unsettled().next().is_none() => {
-            return Err(bad("operation", "it has failed, and no coin of it is at the shop"));
+            return Err(bad_input("operation", "it has failed, and no coin of it is at the shop"));
         }
         PurchaseStage::Pay | PurchaseStage::Failed => {}
     }
@@ -101,7 +101,7 @@ fn answered(step: &mut Step<'_, '_>, mut record: Purchase, response: &HttpRespon
     let asked: Vec<PurchaseCoin> = record.unsettled().copied().collect();
     if asked.len() != answer.refunds.len() {
         let reason = format!("{} answers for {} coins", answer.refunds.len(), asked.len());
-        return Err(CoreError::BadAnswer { what: WHAT, status: response.status, reason });
+        return Err(response.malformed(WHAT, reason));
     }
     let mut refunded = Vec::new();
     for (part, result) in asked.iter().zip(&answer.refunds) {

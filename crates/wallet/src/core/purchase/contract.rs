@@ -8,8 +8,8 @@ use serde_json::{Map, Value};
 
 use super::super::CoreError;
 use super::super::exchange::Exchange;
-use super::{ContractTerms, Order, SignedContract, bad, printable};
-use crate::core::error::Result;
+use super::{ContractTerms, Order, SignedContract, printable};
+use crate::core::error::{Result, bad_input};
 
 /// Largest contract, in bytes of JSON text. Contracts may contain images.
 pub(crate) const MAX_CONTRACT_SIZE: usize = 1024 * 1024;
@@ -24,7 +24,7 @@ const AUTO_REFUND: &str = "auto_refund";
 const WHAT: &str = "the shop's contract";
 
 fn malformed(reason: impl Into<String>) -> CoreError {
-    bad(WHAT, reason)
+    bad_input(WHAT, reason)
 }
 
 /// A mandatory member.
@@ -142,20 +142,17 @@ impl ContractTerms {
     }
 
     /// For how long the merchant may refund by itself after the payment.
-    #[must_use]
     pub(crate) fn auto_refund(&self) -> Option<Duration> {
         optional(&self.contract, AUTO_REFUND).ok().flatten()
     }
 
     /// Returns whether the offer has expired.
-    #[must_use]
     pub(crate) fn is_expired(&self, now: Timestamp) -> bool {
         now >= self.pay_deadline
     }
 
     /// Returns whether the merchant accepts the coins of an exchange. The master key decides; merchants may
     /// know the exchange under another URL.
-    #[must_use]
     pub(crate) fn accepts(&self, exchange: &Exchange) -> bool {
         exchange.currency == self.amount.currency
             && self.exchanges.iter().any(|accepted| accepted.master_pub == exchange.master_pub)
@@ -163,7 +160,6 @@ impl ContractTerms {
 
     /// Returns whether another contract sells the same: all that it says of the goods agrees. A shop may send every
     /// customer to one page of thanks, so the page alone does not tell.
-    #[must_use]
     pub(super) fn sells_the_same(&self, other: &Self) -> bool {
         const GOODS: [&str; 7] =
             ["amount", "summary", "summary_i18n", "products", "extra", "minimum_age", "delivery_location"];
@@ -171,7 +167,6 @@ impl ContractTerms {
     }
 
     /// The web page that the purchase is for, if another purchase of the same page is the same purchase.
-    #[must_use]
     pub(crate) fn page(&self) -> Option<&str> {
         let url = self.fulfillment_url.as_deref()?;
         (url.starts_with("https://") || url.starts_with("http://")).then_some(url)

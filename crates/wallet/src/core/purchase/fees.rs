@@ -14,8 +14,8 @@ use super::super::select::{Candidate, PaymentPlan, Target};
 use super::super::spend::{candidates, choose};
 use super::super::state::Draft;
 use super::super::{CoreError, WalletState};
-use super::{ContractTerms, MAX_COINS, PurchaseCoin, bad};
-use crate::core::error::Result;
+use super::{ContractTerms, MAX_COINS, PurchaseCoin};
+use crate::core::error::{Result, bad_input};
 
 /// The payer's share of the wire fees, rounded down to the smallest unit.
 ///
@@ -107,7 +107,7 @@ pub(super) fn select(
     if let Some(exchange) = unpaid
         && (choice.sources.is_empty() || choice.holds(exchange))
     {
-        return Err(bad(
+        return Err(bad_input(
             "the shop's contract",
             format!("{} does not pay to {:?} accounts now", exchange.base_url, terms.wire_method),
         ));
@@ -259,7 +259,7 @@ fn not_accepted(terms: &ContractTerms) -> CoreError {
         terms.exchanges.iter().take(MAX_LISTED).map(|exchange| super::printable(&exchange.url)).collect();
     let whose = if urls.is_empty() { "no exchange".to_owned() } else { urls.join(", ") };
     let currency = terms.amount.currency;
-    bad(
+    bad_input(
         "the shop's contract",
         format!("the shop accepts {currency} of {whose}; this wallet has none of these coins"),
     )

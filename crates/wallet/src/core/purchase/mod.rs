@@ -15,8 +15,6 @@ mod record;
 pub mod refunds;
 pub(crate) mod replay;
 
-use super::CoreError;
-
 pub use record::*;
 
 /// The version of the merchant's protocol that this wallet speaks, libtool style.
@@ -28,10 +26,6 @@ pub(crate) use batzen_protocol::limits::PAY_COINS_MAX as MAX_COINS;
 const COIN_MS: u64 = 3_000;
 /// Most of that time.
 const COINS_MS_MAX: u64 = 600_000;
-
-fn bad(what: &'static str, reason: impl Into<String>) -> CoreError {
-    CoreError::BadInput { what, reason: reason.into() }
-}
 
 /// Most characters of a merchant's text that the wallet shows.
 const MAX_TEXT_CHARS: usize = 1000;

@@ -8,10 +8,10 @@ use serde_json::Value;
 use super::super::http::{Context, HttpRequest, HttpResponse};
 use super::super::state::{OpId, OpKind};
 use super::super::url::{normalise_base_url, versions_compatible};
-use super::super::{Change, CoreError, Entropy, WalletState};
+use super::super::{Change, Entropy, WalletState};
 use super::contract::{self, MAX_CONTRACT_SIZE};
-use super::{ContractTerms, Order, OrderKey, PROTOCOL_VERSION, PurchaseStage, bad};
-use crate::core::error::Result;
+use super::{ContractTerms, Order, OrderKey, PROTOCOL_VERSION, PurchaseStage};
+use crate::core::error::{Result, bad_input};
 
 /// Longest order number, in bytes.
 const MAX_ORDER_ID_SIZE: usize = 255;
@@ -50,7 +50,7 @@ impl PayUri {
     /// # Errors
     /// [`CoreError::BadInput`] if it is not one.
     pub fn parse(uri: &str) -> Result<Self> {
-        let malformed = |reason: String| bad("taler URI", reason);
+        let malformed = |reason: String| bad_input("taler URI", reason);
         let parsed = TalerUri::parse(uri.trim()).map_err(|error| malformed(error.to_string()))?;
         let TalerUri::Pay { merchant_url, order_id, session_id, claim_token, nonce_priv } = parsed else {
             return Err(malformed("it is not about an order of a shop".to_owned()));
@@ -74,13 +74,11 @@ impl PayUri {
         Ok(Self { merchant_base_url: merchant_url, order_id, session_id, claim_token, nonce_priv })
     }
 
-    #[must_use]
     pub(crate) fn key(&self) -> OrderKey {
         (self.merchant_base_url.clone(), self.order_id.clone())
     }
 
     /// Asks the merchant's backend for its version.
-    #[must_use]
     pub(crate) fn config_request(&self) -> HttpRequest {
         HttpRequest::get(Context::Merchant, format!("{}config", self.merchant_base_url))
     }
@@ -102,7 +100,7 @@ impl PayUri {
         if versions_compatible(PROTOCOL_VERSION, &config.version) {
             return Ok(());
         }
-        Err(bad(
+        Err(bad_input(
             "taler URI",
             format!(
                 "the shop's server speaks protocol {}, this wallet speaks {PROTOCOL_VERSION}",
@@ -170,14 +168,15 @@ impl Order {
         match (response.status, response.code().to_u32()) {
             (200, _) => {}
             (404, code) if code != 0 => {
-                return Err(bad("taler URI", "the shop knows no such order, or its claim token is wrong"));
+                let reason = "the shop knows no such order, or its claim token is wrong";
+                return Err(bad_input("taler URI", reason));
             }
             (409, ALREADY_CLAIMED) => {
-                return Err(bad("taler URI", "another wallet has claimed this order"));
+                return Err(bad_input("taler URI", "another wallet has claimed this order"));
             }
             _ => return Err(response.refusal(WHAT)),
         }
-        let malformed = |reason: String| CoreError::BadAnswer { what: WHAT, status: response.status, reason };
+        let malformed = |reason: String| response.malformed(WHAT, reason);
         if response.body.len() > MAX_CONTRACT_SIZE {
             return Err(malformed(format!("the contract is larger than {MAX_CONTRACT_SIZE} bytes")));
         }

@@ -7,16 +7,15 @@
 
 use std::collections::BTreeSet;
 
-use batzen_crypto::{AgePublicKey, AgeSignature, DenomSignature};
-use batzen_crypto::{EddsaPublicKey, EddsaSignature, HashCode, ShortHash};
+use batzen_crypto::{EddsaPublicKey, EddsaSignature, HashCode};
+use batzen_protocol::api::merchant::{PayCoin, PayRequest};
 use batzen_protocol::signatures::{MerchantPaymentOk, SignedMessage, WalletCoinDeposit};
-use batzen_protocol::{Amount, Money, Timestamp};
-use serde::{Deserialize, Serialize};
+use batzen_protocol::{Money, Timestamp};
+use serde::Deserialize;
 use serde_json::Value;
 
-use super::super::exchange::Exchange;
 use super::super::http::{Context, HttpRequest, HttpResponse};
-use super::super::operation::{Operation, Step};
+use super::super::operation::{Operation, Step, View};
 use super::super::proof::coin as coin_proof;
 use super::super::proof::known::Known;
 use super::super::row::{Transaction, Wait, about, units};
@@ -25,10 +24,10 @@ use super::super::{Change, CoreError, Entropy};
 use super::failure::{fail, give_all_back};
 use super::order::purchase_of;
 use super::{
-    COIN_MS, COINS_MS_MAX, Purchase, PurchaseCoin, PurchaseReceipt, PurchaseStage, SignedContract, bad, fees,
+    COIN_MS, COINS_MS_MAX, Purchase, PurchaseCoin, PurchaseReceipt, PurchaseStage, SignedContract, fees,
 };
 use super::{abort, refunds};
-use crate::core::error::Result;
+use crate::core::error::{Result, bad_input, false_proof};
 
 /// Merchant: the exchange says that a coin has not enough value left.
 const INSUFFICIENT_FUNDS: u32 = 2150;
@@ -36,23 +35,6 @@ const INSUFFICIENT_FUNDS: u32 = 2150;
 const ALREADY_PAID: u32 = 2160;
 
 const WHAT: &str = "paying the shop";
-
-/// One coin in the request to the merchant.
-#[derive(Serialize)]
-struct CoinPermission {
-    coin_pub: EddsaPublicKey,
-    coin_sig: EddsaSignature,
-    ub_sig: DenomSignature,
-    h_denom: HashCode,
-    contribution: Amount,
-    exchange_url: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    minimum_age_sig: Option<AgeSignature>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    age_commitment: Option<Vec<AgePublicKey>>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    h_age_commitment: Option<ShortHash>,
-}
 
 /// Records the purchase of a claimed order and debits its coins. An order that is paid, or being paid, is not
 /// paid again.
@@ -72,7 +54,7 @@ pub fn start(
         return Ok((id, Vec::new()));
     }
     if terms.is_expired(now) {
-        return Err(bad("the shop's contract", "the offer has expired; order again"));
+        return Err(bad_input("the shop's contract", "the offer has expired; order again"));
     }
     let plan = fees::preview(state, terms, now)?;
     let mut record = Purchase {
@@ -98,7 +80,7 @@ pub fn start(
     Ok((id, changes))
 }
 
-fn permission(state: &WalletState, record: &Purchase, part: &PurchaseCoin) -> Result<CoinPermission> {
+fn permission(state: &WalletState, record: &Purchase, part: &PurchaseCoin) -> Result<PayCoin> {
     let terms = record.terms();
     let coin = state.coin(&part.coin_pub)?;
     let exchange = state.exchange(&coin.exchange)?;
@@ -123,7 +105,7 @@ fn permission(state: &WalletState, record: &Purchase, part: &PurchaseCoin) -> Re
         Some(age) => h_age_commitment = Some(age.hash()?),
         None => {}
     }
-    Ok(CoinPermission {
+    Ok(PayCoin {
         coin_pub: coin.coin_pub,
         coin_sig: message.sign(&coin.coin_priv),
         ub_sig: coin.denom_sig.clone(),
@@ -145,28 +127,18 @@ impl Operation for Purchase {
         if self.stage == PurchaseStage::Abort {
             return abort::next(state, self);
         }
-        #[derive(Serialize)]
-        struct Pay<'a> {
-            coins: Vec<CoinPermission>,
-            session_id: &'a str,
-        }
-        let coins = self.spent().map(|part| permission(state, self, part));
-        let body = Pay { coins: coins.collect::<Result<_, _>>()?, session_id: &self.session_id };
+        let coins = self.spent().map(|part| permission(state, self, part)).collect::<Result<_>>()?;
+        let body = PayRequest { coins, session_id: Some(self.session_id.clone()) };
         let terms = self.terms();
         let url = format!("{}orders/{}/pay", terms.merchant_base_url, terms.order_id);
         let wait_ms = COINS_MS_MAX.min(COIN_MS * body.coins.len() as u64);
         Ok(HttpRequest::post(Context::Merchant, url, &body).polling(wait_ms))
     }
 
-    fn receive(
-        self: Box<Self>,
-        step: &mut Step<'_, '_>,
-        request: &HttpRequest,
-        response: &HttpResponse,
-    ) -> Result<()> {
+    fn receive(self: Box<Self>, step: &mut Step<'_, '_>, response: &HttpResponse) -> Result<()> {
         let record = *self;
         // The user may have given it up while the request was under way. A receipt counts in any case.
-        let is_pay = request.url.ends_with("/pay");
+        let is_pay = step.request.url.ends_with("/pay");
         if record.stage == PurchaseStage::Abort && !is_pay {
             return abort::receive(step, record, response);
         }
@@ -199,17 +171,12 @@ impl Operation for Purchase {
         true
     }
 
-    fn held(&self, state: &WalletState, exchange: &Exchange, _operation: &WalletOperation) -> Result<Money> {
+    fn held(&self, View { state, exchange, .. }: View<'_>) -> Result<Money> {
         let parts = self.unsettled().filter(|part| state.is_coin_of(&part.coin_pub, exchange));
         Ok(Money::checked_sum(parts.map(|part| part.amount))?)
     }
 
-    fn effect(
-        &self,
-        _state: &WalletState,
-        _exchange: &Exchange,
-        operation: &WalletOperation,
-    ) -> Result<i128> {
+    fn effect(&self, View { operation, .. }: View<'_>) -> Result<i128> {
         if operation.is_disputed() {
             // What the merchant has given back has a row of its own.
             let refunded = self.spent().filter(|part| part.is_refunded).map(|part| part.amount);
@@ -218,11 +185,7 @@ impl Operation for Purchase {
         Ok(-units(self.totals()?.0))
     }
 
-    fn coin_changes(
-        &self,
-        _state: &WalletState,
-        change: &mut dyn FnMut(&EddsaPublicKey, i128),
-    ) -> Result<()> {
+    fn coin_changes(&self, _: &WalletState, change: &mut dyn FnMut(&EddsaPublicKey, i128)) -> Result<()> {
         for part in &self.coins {
             let taken = if part.is_back { Money::ZERO } else { part.amount };
             change(&part.coin_pub, -units(taken));
@@ -230,13 +193,7 @@ impl Operation for Purchase {
         Ok(())
     }
 
-    fn describe(
-        &self,
-        state: &WalletState,
-        exchange: &Exchange,
-        operation: &WalletOperation,
-        row: &mut Transaction,
-    ) -> Result<()> {
+    fn describe(&self, View { state, exchange, operation }: View<'_>, row: &mut Transaction) -> Result<()> {
         let terms = self.terms();
         let fees = exchange.amount(fees_of(self)?);
         row.amount = terms.amount;
@@ -260,7 +217,7 @@ impl Operation for Purchase {
         Ok(())
     }
 
-    fn wait(&self, _state: &WalletState, _exchange: &Exchange, _operation: &WalletOperation) -> Result<Wait> {
+    fn wait(&self, _: View<'_>) -> Result<Wait> {
         if self.stage == PurchaseStage::Abort {
             return Ok(Wait { reason: "waits for the shop to give the money back", until: None });
         }
@@ -268,16 +225,10 @@ impl Operation for Purchase {
         Ok(Wait { reason: "waits for the shop's receipt", until })
     }
 
-    fn add_known(
-        &self,
-        _draft: &Draft<'_>,
-        operation: &WalletOperation,
-        coin_pub: &EddsaPublicKey,
-        known: &mut Known,
-    ) -> Result<()> {
+    fn add_known(&self, _: &Draft<'_>, id: OpId, coin_pub: &EddsaPublicKey, known: &mut Known) -> Result<()> {
         let contract = (self.terms().merchant_pub, self.terms().h_contract_terms);
         for part in self.coins.iter().filter(|part| part.coin_pub == *coin_pub && part.is_back) {
-            known.purchases.push((contract, part.amount, operation.id));
+            known.purchases.push((contract, part.amount, id));
         }
         Ok(())
     }
@@ -302,10 +253,7 @@ fn confirmed(step: &mut Step<'_, '_>, mut record: Purchase, response: &HttpRespo
 
 /// Drops the coin that the exchange has proved to be spent, and selects others for what is missing.
 fn replace(step: &mut Step<'_, '_>, mut record: Purchase, response: &HttpResponse) -> Result<()> {
-    let unproved = |reason: &str| CoreError::FalseProof {
-        what: "the shop's statement that a coin is spent",
-        reason: reason.to_owned(),
-    };
+    let unproved = |reason: &str| false_proof("the shop's statement that a coin is spent", reason);
     let body: Value = response.json(WHAT)?;
     let reply = body.get("exchange_reply").ok_or_else(|| unproved("the exchange's proof is missing"))?;
     let reply = HttpResponse {
@@ -352,10 +300,10 @@ fn replace(step: &mut Step<'_, '_>, mut record: Purchase, response: &HttpRespons
 pub(crate) fn cancel(state: &WalletState, id: OpId, now: Timestamp) -> Result<Vec<Change>> {
     let mut operation = state.operation(id)?.clone();
     let OpKind::Purchase(record) = &mut operation.kind else {
-        return Err(bad("operation", "it is no purchase"));
+        return Err(bad_input("operation", "it is no purchase"));
     };
     if operation.finished.is_some() {
-        return Err(bad("operation", "it is finished"));
+        return Err(bad_input("operation", "it is finished"));
     }
     let mut draft = Draft::new(state);
     give_all_back(&mut draft, record)?;
@@ -387,11 +335,11 @@ fn exchanges_of(state: &WalletState, record: &Purchase) -> Result<Vec<String>> {
 pub(crate) fn receipt(state: &WalletState, id: OpId) -> Result<PurchaseReceipt> {
     let operation = state.operation(id)?;
     let OpKind::Purchase(record) = &operation.kind else {
-        return Err(bad("operation", format!("{id} is no purchase")));
+        return Err(bad_input("operation", format!("{id} is no purchase")));
     };
     if record.receipt.is_none() {
         let reason = record.reason.clone().unwrap_or_else(|| "not confirmed yet".to_owned());
-        return Err(bad("purchase", reason));
+        return Err(bad_input("purchase", reason));
     }
     let exchange = state.exchange(&operation.exchange)?;
     Ok(PurchaseReceipt {

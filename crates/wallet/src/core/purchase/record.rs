@@ -1,6 +1,7 @@
 //! The stored records of orders and purchases.
 
 use batzen_crypto::{EddsaPrivateKey, EddsaPublicKey, EddsaSignature, HashCode};
+use batzen_protocol::api::merchant::ContractExchange;
 use batzen_protocol::{Amount, Money, Timestamp};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -34,19 +35,9 @@ pub struct Order {
 
 impl Order {
     /// Its key among the orders.
-    #[must_use]
     pub(crate) fn key(&self) -> OrderKey {
         (self.merchant_base_url.clone(), self.order_id.clone())
     }
-}
-
-/// An exchange that a merchant accepts.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct AcceptedExchange {
-    /// Its base URL, as the merchant knows it.
-    pub(crate) url: String,
-    /// Its master key, which identifies it.
-    pub(crate) master_pub: EddsaPublicKey,
 }
 
 /// The terms of a contract that matter to the wallet, with the whole contract.
@@ -82,7 +73,7 @@ pub struct ContractTerms {
     /// When the exchange must pay the merchant.
     pub wire_transfer_deadline: Timestamp,
     /// The exchanges whose coins the merchant accepts.
-    pub(crate) exchanges: Vec<AcceptedExchange>,
+    pub(crate) exchanges: Vec<ContractExchange>,
     /// Minimum age of the payer; 0 if there is none.
     pub min_age: u32,
     /// Where the merchant delivers, if it is a web page.
@@ -215,7 +206,6 @@ impl Purchase {
     }
 
     /// The proof of the merchant's obligations, without secrets.
-    #[must_use]
     pub(crate) fn proof(&self) -> PurchaseProof {
         let terms = self.terms();
         PurchaseProof {

@@ -5,8 +5,7 @@
 use super::super::WalletState;
 use super::super::http::{Context, HttpRequest, HttpResponse};
 use super::super::state::{OpId, OpKind};
-use super::bad;
-use crate::core::error::Result;
+use crate::core::error::{Result, bad_input};
 
 /// The request that binds a paid purchase to another session.
 ///
@@ -15,9 +14,9 @@ use crate::core::error::Result;
 pub(crate) fn request(state: &WalletState, id: OpId, session_id: &str) -> Result<HttpRequest> {
     let operation = state.operation(id)?;
     let OpKind::Purchase(record) = &operation.kind else {
-        return Err(bad("operation", format!("{id} is no purchase")));
+        return Err(bad_input("operation", format!("{id} is no purchase")));
     };
-    let receipt = record.receipt.ok_or_else(|| bad("operation", format!("{id} is not paid")))?;
+    let receipt = record.receipt.ok_or_else(|| bad_input("operation", format!("{id} is not paid")))?;
     let terms = record.terms();
     let body = serde_json::json!({
         "h_contract": terms.h_contract_terms, "sig": receipt, "session_id": session_id,

@@ -4,6 +4,7 @@
 //! has confirmed that the reserve got the money, a withdrawal turns it into coins.
 
 use batzen_crypto::{EddsaPrivateKey, EddsaPublicKey, EddsaSignature};
+use batzen_protocol::api::errors::PurseMergeConflict;
 use batzen_protocol::api::exchange::{
     PurseConfirmation, PurseMergeConfirmation, PurseMergeRequest, ReserveHistoryItem, ReservePurseRequest,
     ReserveRequest, ReserveStatus,
@@ -13,22 +14,21 @@ use batzen_protocol::signatures::{
     ExchangeConfirmPurseMerged, SignedMessage, WalletAccountMerge, WalletPurseMerge, WalletReserveStatus,
 };
 use batzen_protocol::{Amount, Duration, ErrorCode, Money, PaytoUri, Timestamp, hash_text};
-use serde::Deserialize;
 
 use super::super::exchange::Exchange;
 use super::super::http::{Context, HttpRequest, HttpResponse};
 use super::super::kyc::KycWanted;
-use super::super::operation::{Operation, Step};
+use super::super::operation::{Operation, Step, View};
 use super::super::row::{Transaction, Wait, about, units};
 use super::super::state::{OpId, OpKind, WalletOperation, WalletState};
 use super::super::{Change, CoreError, Entropy, withdraw};
 use super::lookup::PeerPayment;
 use super::{
     CREATE_WITH_FEE, Direction, IncomeStage, MERGE_FULL_PURSE, NewPurse, PurseIncome, PurseProof, PurseTerms,
-    Seen, WaitFor, bad, check_expired, delete_request, forgotten, is_full, read_status, status_request,
-    upload, uri, verify_confirmation,
+    Seen, WaitFor, check_expired, delete_request, forgotten, is_full, read_status, status_request, upload,
+    uri, verify_confirmation,
 };
-use crate::core::error::Result;
+use crate::core::error::{Result, bad_input, false_proof};
 
 /// Says that nobody has paid a request yet.
 const WAITING: &str = "waiting for somebody to pay it";
@@ -56,7 +56,7 @@ pub fn start_request(
             "{base_url} charges {} for each request, which wallets do not pay; choose another",
             fee.purse_fee
         );
-        return Err(bad("exchange", reason));
+        return Err(bad_input("exchange", reason));
     }
     let purse = NewPurse::draw(entropy);
     let contract = PeerContract::Request { contract: terms.contract.clone() };
@@ -118,7 +118,7 @@ fn of_offer(
     now: Timestamp,
     entropy: &mut dyn Entropy,
 ) -> Result<PurseIncome> {
-    let merge_priv = offer.merge_priv.clone().ok_or_else(|| bad("taler URI", "it offers no money"))?;
+    let merge_priv = offer.merge_priv.clone().ok_or_else(|| bad_input("taler URI", "it offers no money"))?;
     Ok(PurseIncome {
         direction: Direction::Push,
         purse_priv: None,
@@ -160,7 +160,8 @@ fn put(
 }
 
 fn reserve_payto(exchange: &Exchange, reserve_pub: &EddsaPublicKey) -> Result<PaytoUri> {
-    PaytoUri::reserve(exchange.own_url(), reserve_pub).map_err(|error| bad("exchange", error.to_string()))
+    PaytoUri::reserve(exchange.own_url(), reserve_pub)
+        .map_err(|error| bad_input("exchange", error.to_string()))
 }
 
 /// The signatures of the merge key and of the reserve under a merge.
@@ -264,12 +265,7 @@ impl Operation for PurseIncome {
         }
     }
 
-    fn receive(
-        self: Box<Self>,
-        step: &mut Step<'_, '_>,
-        _request: &HttpRequest,
-        response: &HttpResponse,
-    ) -> Result<()> {
+    fn receive(self: Box<Self>, step: &mut Step<'_, '_>, response: &HttpResponse) -> Result<()> {
         let mut record = *self;
         if let Some(kyc) = &record.kyc {
             record.kyc = kyc.receive(response)?;
@@ -292,31 +288,15 @@ impl Operation for PurseIncome {
         }
     }
 
-    fn held(
-        &self,
-        _state: &WalletState,
-        _exchange: &Exchange,
-        _operation: &WalletOperation,
-    ) -> Result<Money> {
+    fn held(&self, _: View<'_>) -> Result<Money> {
         Ok(self.expected())
     }
 
-    fn effect(
-        &self,
-        _state: &WalletState,
-        _exchange: &Exchange,
-        _operation: &WalletOperation,
-    ) -> Result<i128> {
+    fn effect(&self, _: View<'_>) -> Result<i128> {
         Ok(units(self.expected()))
     }
 
-    fn describe(
-        &self,
-        _state: &WalletState,
-        exchange: &Exchange,
-        operation: &WalletOperation,
-        row: &mut Transaction,
-    ) -> Result<()> {
+    fn describe(&self, View { exchange, operation, .. }: View<'_>, row: &mut Transaction) -> Result<()> {
         row.amount = exchange.amount(self.terms.amount);
         row.h_contract_terms = Some(self.terms.h_contract_terms.to_string());
         row.reserve_pub = Some(self.reserve_priv.public_key().to_string());
@@ -334,7 +314,7 @@ impl Operation for PurseIncome {
         Ok(())
     }
 
-    fn wait(&self, _state: &WalletState, _exchange: &Exchange, _operation: &WalletOperation) -> Result<Wait> {
+    fn wait(&self, _: View<'_>) -> Result<Wait> {
         let reason = match self.stage {
             _ if self.kyc.is_some() => "waits for the identity check",
             IncomeStage::Await => "waits for somebody to pay it",
@@ -431,18 +411,9 @@ fn check(step: &mut Step<'_, '_>, mut record: PurseIncome, reason: impl Into<Str
 
 /// Verifies the proof that the purse was merged into another reserve. Returns that reserve.
 fn other_merge(step: &Step<'_, '_>, record: &PurseIncome, response: &HttpResponse) -> Result<EddsaPublicKey> {
-    #[derive(Deserialize)]
-    struct Merged {
-        merge_timestamp: Timestamp,
-        merge_sig: EddsaSignature,
-        reserve_pub: EddsaPublicKey,
-        partner_url: Option<String>,
-    }
-    let not_proven = |reason: &str| CoreError::FalseProof {
-        what: "the exchange's proof that somebody else has accepted a payment",
-        reason: reason.to_owned(),
-    };
-    let merged: Merged = serde_json::from_slice(&response.body)
+    let proof = "the exchange's proof that somebody else has accepted a payment";
+    let not_proven = |reason: &str| false_proof(proof, reason);
+    let merged: PurseMergeConflict = serde_json::from_slice(&response.body)
         .map_err(|error| not_proven(&format!("it cannot be read: {error}")))?;
     let exchange = step.draft.exchange(&step.operation.exchange)?;
     let provider = merged.partner_url.as_deref().unwrap_or_else(|| exchange.own_url());
@@ -499,10 +470,8 @@ fn after_status(step: &mut Step<'_, '_>, mut record: PurseIncome, response: &Htt
                 return credited(step, record);
             }
             if is_decided {
-                return Err(CoreError::FalseProof {
-                    what: "the exchange's refusal to delete a purse",
-                    reason: "it says that nothing was decided about the purse".to_owned(),
-                });
+                let reason = "it says that nothing was decided about the purse";
+                return Err(false_proof("the exchange's refusal to delete a purse", reason));
             }
             step.wait(record, WAITING);
         }
@@ -584,13 +553,13 @@ fn after_history(
 pub fn cancel(state: &WalletState, id: OpId) -> Result<Vec<Change>> {
     let mut operation = state.operation(id)?.clone();
     let OpKind::PurseIncome(record) = &mut operation.kind else {
-        return Err(bad("operation", "it is no payment between people"));
+        return Err(bad_input("operation", "it is no payment between people"));
     };
     if operation.finished.is_some() {
-        return Err(bad("operation", "it is finished"));
+        return Err(bad_input("operation", "it is finished"));
     }
     if record.direction == Direction::Push {
-        return Err(bad("operation", "money that was accepted cannot be sent back; send it instead"));
+        return Err(bad_input("operation", "money that was accepted cannot be sent back; send it instead"));
     }
     if matches!(record.stage, IncomeStage::Create | IncomeStage::Await) {
         record.stage = IncomeStage::Delete;

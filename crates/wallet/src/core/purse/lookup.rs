@@ -11,8 +11,8 @@ use super::super::http::{Context, HttpRequest, HttpResponse};
 use super::super::state::{OpId, OpKind};
 use super::super::url::normalise_base_url;
 use super::super::{CoreError, WalletState};
-use super::{Direction, PurseTerms, Seen, WaitFor, bad, is_full, read_status, status_request};
-use crate::core::error::Result;
+use super::{Direction, PurseTerms, Seen, WaitFor, is_full, read_status, status_request};
+use crate::core::error::{Result, bad_input};
 
 /// The content of a URI.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ impl PeerUri {
     /// # Errors
     /// [`CoreError::BadInput`] if it is not one.
     pub fn parse(uri: &str) -> Result<Self> {
-        let malformed = |reason: String| bad("taler URI", reason);
+        let malformed = |reason: String| bad_input("taler URI", reason);
         let parsed = TalerUri::parse(uri.trim()).map_err(|error| malformed(error.to_string()))?;
         let (direction, exchange_url, contract_priv) = match parsed {
             TalerUri::PayPush { exchange_url, contract_priv } => {
@@ -72,7 +72,7 @@ impl PeerUri {
         match (response.status, response.code()) {
             (200, _) => {}
             (404, ErrorCode::EXCHANGE_CONTRACTS_UNKNOWN) => {
-                return Err(bad(
+                return Err(bad_input(
                     "taler URI",
                     "the exchange knows no such payment: it was taken back, or never made",
                 ));
@@ -92,7 +92,7 @@ impl PeerUri {
             Direction::Pull => PeerContract::decrypt_request,
         };
         let contract = decrypt(&self.contract_priv, &answer.purse_pub, &answer.econtract.0)
-            .map_err(|error| bad("contract of the payment", error.to_string()))?;
+            .map_err(|error| bad_input("contract of the payment", error.to_string()))?;
         let (merge_priv, contract) = match contract {
             PeerContract::Offer { merge_priv, contract } => (Some(merge_priv), contract),
             PeerContract::Request { contract } => (None, contract),
@@ -136,7 +136,7 @@ impl PeerContractTerms {
         response: &HttpResponse,
         now: Timestamp,
     ) -> Result<PeerPayment> {
-        let gone = |reason: &str| bad("taler URI", reason);
+        let gone = |reason: &str| bad_input("taler URI", reason);
         let status = match read_status(exchange, response, now)? {
             Seen::Current(status) => status,
             Seen::Expired => return Err(gone("the payment has expired")),
@@ -181,7 +181,7 @@ impl PeerPayment {
     /// # Errors
     /// [`CoreError::BadInput`] with the reason.
     pub fn require_open(&self) -> Result<()> {
-        let refuse = |reason: &str| Err(bad("taler URI", reason));
+        let refuse = |reason: &str| Err(bad_input("taler URI", reason));
         match self.direction {
             Direction::Push if self.is_merged => refuse("somebody has accepted this payment already"),
             Direction::Push if !is_full(&self.terms, self.balance) => {

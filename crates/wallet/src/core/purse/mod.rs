@@ -29,7 +29,7 @@ use super::exchange::Exchange;
 use super::http::{Context, HttpRequest, HttpResponse};
 use super::purchase::printable;
 use super::{CoreError, Entropy};
-use crate::core::error::Result;
+use crate::core::error::{Result, bad_input, false_proof};
 
 pub use record::*;
 
@@ -40,10 +40,6 @@ pub(crate) const MAX_SUMMARY_SIZE: usize = 1000;
 const MERGE_FULL_PURSE: u32 = 1;
 /// Mode of a merge: a reserve creates the purse and pays the purse fee.
 const CREATE_WITH_FEE: u32 = 3;
-
-fn bad(what: &'static str, reason: impl Into<String>) -> CoreError {
-    CoreError::BadInput { what, reason: reason.into() }
-}
 
 impl PurseTerms {
     /// New terms.
@@ -58,13 +54,13 @@ impl PurseTerms {
         now: Timestamp,
     ) -> Result<Self> {
         if amount.is_zero() {
-            return Err(bad("amount", "it must be more than zero"));
+            return Err(bad_input("amount", "it must be more than zero"));
         }
         if summary.len() > MAX_SUMMARY_SIZE {
-            return Err(bad("summary", format!("it must not be longer than {MAX_SUMMARY_SIZE} bytes")));
+            return Err(bad_input("summary", format!("it must not be longer than {MAX_SUMMARY_SIZE} bytes")));
         }
         if expiration <= now || expiration.is_never() {
-            return Err(bad("expiration", "it must be a time in the future"));
+            return Err(bad_input("expiration", "it must be a time in the future"));
         }
         let mut contract = json!({ "amount": amount, "summary": summary, "purse_expiration": expiration });
         if min_age > 0 {
@@ -78,7 +74,7 @@ impl PurseTerms {
     /// # Errors
     /// [`CoreError::BadInput`] if a member is missing or malformed.
     pub(crate) fn read(contract: Value, currency: Currency) -> Result<Self> {
-        let malformed = |reason: &str| bad("contract of the payment", reason);
+        let malformed = |reason: &str| bad_input("contract of the payment", reason);
         let text = |name: &str| contract.get(name).and_then(Value::as_str);
         let amount: Amount =
             text("amount").and_then(|text| text.parse().ok()).ok_or_else(|| malformed("it has no amount"))?;
@@ -137,7 +133,7 @@ impl NewPurse {
         let nonce = entropy.array();
         let encrypted =
             contract.encrypt_with_nonce(&nonce, &self.contract_priv, &self.purse_priv.public_key());
-        Ok(encrypted.map_err(|error| bad("contract of the payment", error.to_string()))?.into())
+        Ok(encrypted.map_err(|error| bad_input("contract of the payment", error.to_string()))?.into())
     }
 }
 
@@ -270,20 +266,16 @@ const CLOCK_TOLERANCE: Duration = Duration::from_days(1);
 /// Returns whether it has. If not, the exchange's clock may be ahead of ours, and the wallet asks again later.
 fn check_expired(terms: &PurseTerms, now: Timestamp) -> Result<bool> {
     if now.saturating_add(CLOCK_TOLERANCE) < terms.expiration {
-        return Err(CoreError::FalseProof {
-            what: "the exchange's statement about a purse",
-            reason: "it says that the purse has expired, long before its time".to_owned(),
-        });
+        let reason = "it says that the purse has expired, long before its time";
+        return Err(false_proof("the exchange's statement about a purse", reason));
     }
     Ok(now >= terms.expiration)
 }
 
 /// The error for an exchange that forgets a purse whose creation it has confirmed.
 fn forgotten() -> CoreError {
-    CoreError::FalseProof {
-        what: "the exchange's statement about a purse",
-        reason: "it says that there is no such purse, but it has confirmed its creation".to_owned(),
-    }
+    let reason = "it says that there is no such purse, but it has confirmed its creation";
+    false_proof("the exchange's statement about a purse", reason)
 }
 
 /// The statements of an exchange that prove a payment between people.
@@ -331,7 +323,7 @@ pub(crate) fn receipt(state: &super::WalletState, id: u64) -> Result<PurseReceip
             Some(record.reserve_priv.public_key()),
             record.status,
         ),
-        _ => return Err(bad("operation", format!("{id} is no payment between people"))),
+        _ => return Err(bad_input("operation", format!("{id} is no payment between people"))),
     };
     Ok(PurseReceipt {
         operation: id,

@@ -17,7 +17,7 @@ use batzen_protocol::{Amount, ErrorCode, Money, Timestamp, hash_text};
 use super::super::coin::CoinStatus;
 use super::super::exchange::Exchange;
 use super::super::http::{Context, HttpRequest, HttpResponse};
-use super::super::operation::{Operation, Step};
+use super::super::operation::{Operation, Step, View};
 use super::super::proof::coin as coin_proof;
 use super::super::proof::denomination;
 use super::super::proof::known::{Answer, Known};
@@ -28,10 +28,10 @@ use super::super::state::{Draft, OpId, OpKind, WalletOperation, WalletState};
 use super::super::{Change, CoreError, Entropy, refresh};
 use super::lookup::PeerPayment;
 use super::{
-    Direction, NewPurse, PartState, PayStage, PursePart, PursePayment, PurseTerms, Seen, WaitFor, bad,
+    Direction, NewPurse, PartState, PayStage, PursePart, PursePayment, PurseTerms, Seen, WaitFor,
     check_expired, delete_request, forgotten, read_status, status_request, upload, uri, verify_confirmation,
 };
-use crate::core::error::Result;
+use crate::core::error::{Result, bad_input, false_proof};
 
 /// Says that nobody has accepted sent money yet.
 const WAITING: &str = "waiting for the receiver to accept it";
@@ -255,12 +255,7 @@ impl Operation for PursePayment {
         }
     }
 
-    fn receive(
-        self: Box<Self>,
-        step: &mut Step<'_, '_>,
-        _request: &HttpRequest,
-        response: &HttpResponse,
-    ) -> Result<()> {
+    fn receive(self: Box<Self>, step: &mut Step<'_, '_>, response: &HttpResponse) -> Result<()> {
         let record = *self;
         match record.stage {
             PayStage::Send => after_deposit(step, record, response),
@@ -280,29 +275,15 @@ impl Operation for PursePayment {
         true
     }
 
-    fn held(
-        &self,
-        _state: &WalletState,
-        _exchange: &Exchange,
-        _operation: &WalletOperation,
-    ) -> Result<Money> {
+    fn held(&self, _: View<'_>) -> Result<Money> {
         Ok(self.totals()?.0)
     }
 
-    fn effect(
-        &self,
-        _state: &WalletState,
-        _exchange: &Exchange,
-        operation: &WalletOperation,
-    ) -> Result<i128> {
+    fn effect(&self, View { operation, .. }: View<'_>) -> Result<i128> {
         Ok(if operation.is_disputed() { 0 } else { -units(self.totals()?.0) })
     }
 
-    fn coin_changes(
-        &self,
-        _state: &WalletState,
-        change: &mut dyn FnMut(&EddsaPublicKey, i128),
-    ) -> Result<()> {
+    fn coin_changes(&self, _: &WalletState, change: &mut dyn FnMut(&EddsaPublicKey, i128)) -> Result<()> {
         for PursePart { coin_pub, amount, state, .. } in &self.coins {
             let taken = if *state == PartState::Spent { *amount } else { Money::ZERO };
             change(coin_pub, -units(taken));
@@ -310,13 +291,7 @@ impl Operation for PursePayment {
         Ok(())
     }
 
-    fn describe(
-        &self,
-        _state: &WalletState,
-        exchange: &Exchange,
-        operation: &WalletOperation,
-        row: &mut Transaction,
-    ) -> Result<()> {
+    fn describe(&self, View { exchange, operation, .. }: View<'_>, row: &mut Transaction) -> Result<()> {
         let (_, fees) = self.totals()?;
         row.amount = exchange.amount(self.terms.amount);
         row.fees = exchange.amount(fees);
@@ -338,7 +313,7 @@ impl Operation for PursePayment {
         Ok(())
     }
 
-    fn wait(&self, _state: &WalletState, _exchange: &Exchange, _operation: &WalletOperation) -> Result<Wait> {
+    fn wait(&self, _: View<'_>) -> Result<Wait> {
         let reason = match self.stage {
             PayStage::Open => "waits for the receiver to accept it",
             PayStage::Delete | PayStage::Decided => "waits for the exchange to give the money back",
@@ -347,24 +322,18 @@ impl Operation for PursePayment {
         Ok(Wait { reason, until: Some((self.terms.expiration, "it expires")) })
     }
 
-    fn add_known(
-        &self,
-        _draft: &Draft<'_>,
-        operation: &WalletOperation,
-        coin_pub: &EddsaPublicKey,
-        known: &mut Known,
-    ) -> Result<()> {
+    fn add_known(&self, _: &Draft<'_>, id: OpId, coin_pub: &EddsaPublicKey, known: &mut Known) -> Result<()> {
         let listed = known.purses.entry(self.purse_pub).or_default();
         for part in self.coins.iter().filter(|part| part.coin_pub == *coin_pub) {
             let answer = match (part.state, self.stage) {
-                (PartState::Returned, _) => Answer::Refused(operation.id),
+                (PartState::Returned, _) => Answer::Refused(id),
                 (PartState::Spent, PayStage::Open | PayStage::Done) => Answer::Confirmed,
                 (PartState::Spent | PartState::Doubtful, _) => Answer::None,
             };
-            listed.push((operation.id, part.amount, answer));
+            listed.push((id, part.amount, answer));
         }
         for part in self.refused.iter().filter(|part| part.coin_pub == *coin_pub) {
-            listed.push((operation.id, part.amount, Answer::Refused(operation.id)));
+            listed.push((id, part.amount, Answer::Refused(id)));
         }
         Ok(())
     }
@@ -447,10 +416,8 @@ fn confirmed(step: &mut Step<'_, '_>, mut record: PursePayment, response: &HttpR
     let proof = verify_confirmation(exchange, &record.terms, record.purse_pub, &answer, step.now)?;
     let (total, fees) = record.totals()?;
     if proof.total < total.checked_sub(fees)? {
-        return Err(CoreError::FalseProof {
-            what: "the exchange's confirmation of a purse",
-            reason: "it confirms less than was paid in".to_owned(),
-        });
+        let reason = "it confirms less than was paid in";
+        return Err(false_proof("the exchange's confirmation of a purse", reason));
     }
     record.confirmation = Some(proof);
     match record.direction {
@@ -519,10 +486,8 @@ fn after_decision(step: &mut Step<'_, '_>, mut record: PursePayment, response: &
             end(step, record, PayStage::Done);
         }
         Seen::Current(_) => {
-            return Err(CoreError::FalseProof {
-                what: "the exchange's refusal to delete a purse",
-                reason: "it says that nothing was decided about the purse".to_owned(),
-            });
+            let reason = "it says that nothing was decided about the purse";
+            return Err(false_proof("the exchange's refusal to delete a purse", reason));
         }
         Seen::Deleted => {
             give_back(step, &mut record, PartState::Returned)?;
@@ -616,13 +581,13 @@ fn replace(
 pub fn cancel(state: &WalletState, id: OpId) -> Result<Vec<Change>> {
     let mut operation = state.operation(id)?.clone();
     let OpKind::PursePayment(record) = &mut operation.kind else {
-        return Err(bad("operation", "it is no payment between people"));
+        return Err(bad_input("operation", "it is no payment between people"));
     };
     if operation.finished.is_some() {
-        return Err(bad("operation", "it is finished"));
+        return Err(bad_input("operation", "it is finished"));
     }
     if record.direction == Direction::Pull {
-        return Err(bad("operation", "a request that was paid cannot be cancelled; ask the receiver"));
+        return Err(bad_input("operation", "a request that was paid cannot be cancelled; ask the receiver"));
     }
     if matches!(record.stage, PayStage::Send | PayStage::Open) {
         record.stage = PayStage::Delete;

@@ -246,7 +246,6 @@ pub struct PurseIncome {
 
 impl PurseIncome {
     /// The amount that counts as coming in or received. A request counts once it is paid.
-    #[must_use]
     pub(crate) fn expected(&self) -> Money {
         match self.stage {
             IncomeStage::Merge | IncomeStage::Done => self.terms.amount,

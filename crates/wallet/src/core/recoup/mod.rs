@@ -13,9 +13,8 @@ use batzen_protocol::signatures::{
 use batzen_protocol::{Duration, ErrorCode, Money, Timestamp};
 
 use super::coin::{CoinSource, CoinStatus};
-use super::exchange::Exchange;
 use super::http::{Context, HttpRequest, HttpResponse};
-use super::operation::{Operation, Step, is_busy};
+use super::operation::{Operation, Step, View, is_busy};
 use super::proof::coin as coin_proof;
 use super::proof::denomination::{self, Problem, Use};
 use super::proof::known::Known;
@@ -23,7 +22,7 @@ use super::proof::reserve as reserve_proof;
 use super::row::{Transaction, Wait, units};
 use super::state::{Draft, OpId, OpKind, WalletOperation, WalletState};
 use super::{CoreError, planchet, withdraw};
-use crate::core::error::Result;
+use crate::core::error::{Result, false_proof};
 use batzen_protocol::api::exchange::{RecoupRefreshResponse, RecoupRequest, RecoupResponse, ReserveRequest};
 
 pub(crate) use record::*;
@@ -116,12 +115,7 @@ impl Operation for Recoup {
         ))
     }
 
-    fn receive(
-        self: Box<Self>,
-        step: &mut Step<'_, '_>,
-        _request: &HttpRequest,
-        response: &HttpResponse,
-    ) -> Result<()> {
+    fn receive(self: Box<Self>, step: &mut Step<'_, '_>, response: &HttpResponse) -> Result<()> {
         let mut record = *self;
         let coin = step.draft.coin(&record.coin_pub)?.clone();
         if let (RecoupStage::Confirm { .. }, CoinSource::Withdrawal { operation, reserve_pub }) =
@@ -190,10 +184,10 @@ impl Operation for Recoup {
                 coin_proof::accept(step, &coin_pub, &proof)
             }
             // The coin is good and its denomination revoked: a refusal needs proof.
-            (400..=499, code) if code != ErrorCode::NONE => Err(CoreError::FalseProof {
-                what: "the exchange's refusal to pay back a valid coin",
-                reason: response.refusal("paying back a coin").to_string(),
-            }),
+            (400..=499, code) if code != ErrorCode::NONE => {
+                let reason = response.refusal("paying back a coin").to_string();
+                Err(false_proof("the exchange's refusal to pay back a valid coin", reason))
+            }
             _ => Err(response.refusal("paying back a coin")),
         }
     }
@@ -202,21 +196,11 @@ impl Operation for Recoup {
         self.coin_pub == *coin_pub
     }
 
-    fn held(
-        &self,
-        _state: &WalletState,
-        _exchange: &Exchange,
-        _operation: &WalletOperation,
-    ) -> Result<Money> {
+    fn held(&self, _: View<'_>) -> Result<Money> {
         Ok(self.amount)
     }
 
-    fn effect(
-        &self,
-        state: &WalletState,
-        _exchange: &Exchange,
-        _operation: &WalletOperation,
-    ) -> Result<i128> {
+    fn effect(&self, View { state, .. }: View<'_>) -> Result<i128> {
         if self.stage != RecoupStage::Done {
             return Ok(0);
         }
@@ -241,13 +225,7 @@ impl Operation for Recoup {
         Ok(())
     }
 
-    fn describe(
-        &self,
-        _state: &WalletState,
-        exchange: &Exchange,
-        _operation: &WalletOperation,
-        row: &mut Transaction,
-    ) -> Result<()> {
+    fn describe(&self, View { exchange, .. }: View<'_>, row: &mut Transaction) -> Result<()> {
         row.amount = exchange.amount(self.amount);
         row.coins = 1;
         row.description = format!(
@@ -265,7 +243,7 @@ impl Operation for Recoup {
         Ok(())
     }
 
-    fn wait(&self, state: &WalletState, exchange: &Exchange, _operation: &WalletOperation) -> Result<Wait> {
+    fn wait(&self, View { state, exchange, .. }: View<'_>) -> Result<Wait> {
         let reason = match self.stage {
             RecoupStage::Confirm { .. } => "waits for the reserve's history to show the recoup",
             _ => "waits for the exchange to pay back the coin",
@@ -277,7 +255,7 @@ impl Operation for Recoup {
     fn add_known(
         &self,
         draft: &Draft<'_>,
-        _operation: &WalletOperation,
+        _: OpId,
         coin_pub: &EddsaPublicKey,
         known: &mut Known,
     ) -> Result<()> {
@@ -362,10 +340,7 @@ fn of_tip(operation: &WalletOperation) -> CoreError {
 }
 
 fn wrong_owner() -> CoreError {
-    CoreError::FalseProof {
-        what: "the exchange's confirmation of a recoup",
-        reason: "it names another owner of the money".to_owned(),
-    }
+    false_proof("the exchange's confirmation of a recoup", "it names another owner of the money")
 }
 
 fn fail(step: &mut Step<'_, '_>, mut record: Recoup, reason: &str, status: CoinStatus) -> Result<()> {

@@ -22,15 +22,15 @@ use super::age::CoinAge;
 use super::coin::{Coin, CoinSource, CoinStatus, CsSession};
 use super::exchange::{CipherChoice, Exchange};
 use super::http::{Context, HttpRequest, HttpResponse};
-use super::operation::{Operation, Step, is_busy};
+use super::operation::{Operation, Step, View, is_busy};
 use super::proof::coin as coin_proof;
 use super::proof::denomination::{self, Problem, Use};
 use super::proof::known::{Answer, Known};
 use super::row::{Transaction, Wait, describe_fees, units};
 use super::select::IssuePlan;
-use super::state::{Change, Draft, WalletOperation, WalletState};
+use super::state::{Change, Draft, OpId, WalletOperation, WalletState};
 use super::{CoreError, Entropy, planchet};
-use crate::core::error::Result;
+use crate::core::error::{Result, false_proof};
 
 pub use record::*;
 pub(crate) use session::Session;
@@ -320,12 +320,7 @@ impl Operation for Refresh {
         }
     }
 
-    fn receive(
-        self: Box<Self>,
-        step: &mut Step<'_, '_>,
-        _request: &HttpRequest,
-        response: &HttpResponse,
-    ) -> Result<()> {
+    fn receive(self: Box<Self>, step: &mut Step<'_, '_>, response: &HttpResponse) -> Result<()> {
         let record = *self;
         match record.stage {
             RefreshStage::Prepare => after_csr(step, record, response),
@@ -339,17 +334,12 @@ impl Operation for Refresh {
         self.old_coin_pub == *coin_pub
     }
 
-    fn held(&self, _state: &WalletState, _exchange: &Exchange, operation: &WalletOperation) -> Result<Money> {
+    fn held(&self, View { operation, .. }: View<'_>) -> Result<Money> {
         // Nothing of it counts as spent before the exchange has confirmed it.
         if operation.dispute.is_some() { Ok(self.amount) } else { self.value() }
     }
 
-    fn effect(
-        &self,
-        _state: &WalletState,
-        _exchange: &Exchange,
-        operation: &WalletOperation,
-    ) -> Result<i128> {
+    fn effect(&self, View { operation, .. }: View<'_>) -> Result<i128> {
         Ok(match self.stage {
             _ if operation.is_disputed() => 0,
             RefreshStage::Failed => 0,
@@ -358,11 +348,7 @@ impl Operation for Refresh {
         })
     }
 
-    fn coin_changes(
-        &self,
-        _state: &WalletState,
-        change: &mut dyn FnMut(&EddsaPublicKey, i128),
-    ) -> Result<()> {
+    fn coin_changes(&self, _: &WalletState, change: &mut dyn FnMut(&EddsaPublicKey, i128)) -> Result<()> {
         let taken = if self.stage == RefreshStage::Failed { Money::ZERO } else { self.amount };
         change(&self.old_coin_pub, -units(taken));
         Ok(())
@@ -372,13 +358,7 @@ impl Operation for Refresh {
         self.stage != RefreshStage::Lost
     }
 
-    fn describe(
-        &self,
-        _state: &WalletState,
-        exchange: &Exchange,
-        _operation: &WalletOperation,
-        row: &mut Transaction,
-    ) -> Result<()> {
+    fn describe(&self, View { exchange, .. }: View<'_>, row: &mut Transaction) -> Result<()> {
         row.amount = exchange.amount(self.amount);
         row.fees = exchange.amount(self.fee_melt.checked_add(self.fees_withdraw)?);
         row.coins = self.fresh.len();
@@ -401,21 +381,15 @@ impl Operation for Refresh {
         Ok(())
     }
 
-    fn wait(&self, state: &WalletState, exchange: &Exchange, _operation: &WalletOperation) -> Result<Wait> {
+    fn wait(&self, View { state, exchange, .. }: View<'_>) -> Result<Wait> {
         let until = state.spendable_until(exchange, &self.old_coin_pub)?;
         Ok(Wait { reason: "waits for the exchange to make change", until: Some((until, "coin expires")) })
     }
 
-    fn add_known(
-        &self,
-        _draft: &Draft<'_>,
-        operation: &WalletOperation,
-        coin_pub: &EddsaPublicKey,
-        known: &mut Known,
-    ) -> Result<()> {
+    fn add_known(&self, _: &Draft<'_>, id: OpId, coin_pub: &EddsaPublicKey, known: &mut Known) -> Result<()> {
         if let Some(rc) = self.rc.filter(|_| self.old_coin_pub == *coin_pub) {
             let answer = match self.stage {
-                RefreshStage::Failed => Answer::Refused(operation.id),
+                RefreshStage::Failed => Answer::Refused(id),
                 RefreshStage::Prepare | RefreshStage::Melt => Answer::None,
                 RefreshStage::Reveal | RefreshStage::Done | RefreshStage::Lost => Answer::Confirmed,
             };
@@ -432,11 +406,7 @@ fn after_csr(step: &mut Step<'_, '_>, mut record: Refresh, response: &HttpRespon
             let answer: CsrMeltResponse = response.json("preparing change")?;
             let missing = missing_cs(&exchange, &record)?;
             if answer.ewvs.len() != missing.len() {
-                return Err(CoreError::BadAnswer {
-                    what: "preparing change",
-                    status: response.status,
-                    reason: "wrong number of values".to_owned(),
-                });
+                return Err(response.malformed("preparing change", "wrong number of values"));
             }
             for (position, item) in missing.into_iter().zip(answer.ewvs) {
                 let nonce = record.secret.cs_nonce(position);
@@ -527,10 +497,10 @@ fn after_melt(step: &mut Step<'_, '_>, mut record: Refresh, response: &HttpRespo
             coin_proof::accept(step, &old_coin_pub, &proof)
         }
         // The coin is good: a refusal needs proof.
-        (400..=499, code) if code != ErrorCode::NONE => Err(CoreError::FalseProof {
-            what: "the exchange's refusal to melt a valid coin",
-            reason: response.refusal("melting a coin").to_string(),
-        }),
+        (400..=499, code) if code != ErrorCode::NONE => {
+            let reason = response.refusal("melting a coin").to_string();
+            Err(false_proof("the exchange's refusal to melt a valid coin", reason))
+        }
         _ => Err(response.refusal("melting a coin")),
     }
 }
@@ -565,20 +535,16 @@ fn after_reveal(step: &mut Step<'_, '_>, mut record: Refresh, response: &HttpRes
         }
         // The exchange has confirmed the melt, and the reveal request follows from the stored state alone.
         (400..=499, code) if code != ErrorCode::NONE => {
-            return Err(CoreError::FalseProof {
-                what: "the exchange's refusal to give change for a melt that it confirmed",
-                reason: response.refusal("fetching change").to_string(),
-            });
+            let reason = response.refusal("fetching change").to_string();
+            let refusal = "the exchange's refusal to give change for a melt that it confirmed";
+            return Err(false_proof(refusal, reason));
         }
         _ => return Err(response.refusal("fetching change")),
     }
     let answer: BlindSignatures = response.json("fetching change")?;
     if answer.ev_sigs.len() != record.fresh.len() {
-        return Err(CoreError::BadAnswer {
-            what: "fetching change",
-            status: response.status,
-            reason: format!("{} signatures for {} coins", answer.ev_sigs.len(), record.fresh.len()),
-        });
+        let reason = format!("{} signatures for {} coins", answer.ev_sigs.len(), record.fresh.len());
+        return Err(response.malformed("fetching change", reason));
     }
     let exchange = step.draft.exchange(&step.operation.exchange)?.clone();
     let old = step.draft.coin(&record.old_coin_pub)?.clone();

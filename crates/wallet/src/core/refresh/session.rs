@@ -32,13 +32,11 @@ impl Session<'_> {
     }
 
     /// The secret in the request: present only with Clause-Schnorr coins.
-    #[must_use]
     pub(crate) fn rms(&self) -> Option<&RefreshMasterSecret> {
         self.has_cs().then_some(self.secret)
     }
 
     /// Transfer key of a candidate.
-    #[must_use]
     pub(crate) fn transfer_priv(&self, candidate: u32) -> EcdhePrivateKey {
         transfer_priv_from_master_secret(self.secret, self.old_coin.0, candidate)
     }

@@ -12,16 +12,15 @@ use batzen_protocol::api::exchange::{RefundConfirmation, RefundRequest};
 use batzen_protocol::signatures::{ExchangeConfirmRefund, MerchantRefund, SignedMessage};
 use batzen_protocol::{ErrorCode, Money, Timestamp};
 
-use super::exchange::Exchange;
 use super::http::{Context, HttpRequest, HttpResponse};
-use super::operation::{Operation, Step};
+use super::operation::{Operation, Step, View};
 use super::payment::Payment;
 use super::proof::known::Known;
 use super::purchase::refunds;
 use super::row::{Transaction, Wait, about, describe_fees, units};
 use super::state::{Draft, OpId, OpKind, WalletOperation, WalletState};
 use super::{Change, CoreError};
-use crate::core::error::Result;
+use crate::core::error::{Result, bad_input};
 
 pub use record::*;
 
@@ -40,7 +39,7 @@ pub fn start(
     let exchange = state.exchange(&payment_op.exchange)?;
     let mut items: Vec<RefundItem> = Vec::new();
     for permission in permissions {
-        let bad = |reason: &str| CoreError::BadInput { what: "refund permission", reason: reason.to_owned() };
+        let bad = |reason: &str| bad_input("refund permission", reason);
         let paid = payment
             .coins
             .iter()
@@ -114,10 +113,7 @@ fn find_payment<'a>(
             }
             _ => None,
         })
-        .ok_or_else(|| CoreError::BadInput {
-            what: "refund permission",
-            reason: "this wallet made no payment for that contract".to_owned(),
-        })
+        .ok_or_else(|| bad_input("refund permission", "this wallet made no payment for that contract"))
 }
 
 fn known_items(state: &WalletState, payment: OpId) -> impl Iterator<Item = &RefundItem> {
@@ -160,12 +156,7 @@ impl Operation for Refund {
         ))
     }
 
-    fn receive(
-        self: Box<Self>,
-        step: &mut Step<'_, '_>,
-        _request: &HttpRequest,
-        response: &HttpResponse,
-    ) -> Result<()> {
+    fn receive(self: Box<Self>, step: &mut Step<'_, '_>, response: &HttpResponse) -> Result<()> {
         let mut record = *self;
         if record.approved.is_some() {
             return refunds::receive_again(step, record, response);
@@ -219,7 +210,7 @@ impl Operation for Refund {
         true
     }
 
-    fn held(&self, state: &WalletState, exchange: &Exchange, _operation: &WalletOperation) -> Result<Money> {
+    fn held(&self, View { state, exchange, .. }: View<'_>) -> Result<Money> {
         let mut sum = Money::ZERO;
         for item in self.items.iter().filter(|item| item.progress == RefundState::Open) {
             if state.is_coin_of(&item.coin_pub, exchange) {
@@ -229,12 +220,7 @@ impl Operation for Refund {
         Ok(sum)
     }
 
-    fn effect(
-        &self,
-        _state: &WalletState,
-        _exchange: &Exchange,
-        _operation: &WalletOperation,
-    ) -> Result<i128> {
+    fn effect(&self, _: View<'_>) -> Result<i128> {
         let kept = self.items.iter().filter(|item| !matches!(item.progress, RefundState::Failed(_)));
         let mut sum = 0;
         for item in kept {
@@ -243,24 +229,14 @@ impl Operation for Refund {
         Ok(sum)
     }
 
-    fn coin_changes(
-        &self,
-        _state: &WalletState,
-        change: &mut dyn FnMut(&EddsaPublicKey, i128),
-    ) -> Result<()> {
+    fn coin_changes(&self, _: &WalletState, change: &mut dyn FnMut(&EddsaPublicKey, i128)) -> Result<()> {
         for item in self.items.iter().filter(|item| item.progress == RefundState::Done) {
             change(&item.coin_pub, units(item.amount.checked_sub(item.fee_refund)?));
         }
         Ok(())
     }
 
-    fn describe(
-        &self,
-        state: &WalletState,
-        exchange: &Exchange,
-        _operation: &WalletOperation,
-        row: &mut Transaction,
-    ) -> Result<()> {
+    fn describe(&self, View { state, exchange, .. }: View<'_>, row: &mut Transaction) -> Result<()> {
         let (_, fees) = self.totals()?;
         row.amount = exchange.amount(Money::checked_sum(self.items.iter().map(|item| item.amount))?);
         row.fees = exchange.amount(fees);
@@ -288,17 +264,11 @@ impl Operation for Refund {
         Ok(())
     }
 
-    fn wait(&self, _state: &WalletState, _exchange: &Exchange, _operation: &WalletOperation) -> Result<Wait> {
+    fn wait(&self, _: View<'_>) -> Result<Wait> {
         Ok(Wait { reason: "waits for the exchange's confirmation", until: None })
     }
 
-    fn add_known(
-        &self,
-        _draft: &Draft<'_>,
-        _operation: &WalletOperation,
-        coin_pub: &EddsaPublicKey,
-        known: &mut Known,
-    ) -> Result<()> {
+    fn add_known(&self, _: &Draft<'_>, _: OpId, coin_pub: &EddsaPublicKey, known: &mut Known) -> Result<()> {
         let contract = (self.merchant_pub, self.h_contract_terms);
         for item in &self.items {
             if item.coin_pub == *coin_pub && item.progress == RefundState::Done {

@@ -15,14 +15,14 @@ use batzen_protocol::{Amount, Money, TalerUri, Timestamp};
 use super::coin::{Coin, CoinSource, CoinStatus};
 use super::exchange::{CipherChoice, Exchange};
 use super::http::{Context, HttpRequest, HttpResponse};
-use super::operation::{Operation, Step};
+use super::operation::{Operation, Step, View};
 use super::purchase::printable;
 use super::row::{Transaction, Wait, describe_fees, units};
 use super::select::{IssuePlan, split_into_coins};
 use super::state::{Draft, OpId, OpKind, WalletOperation, WalletState};
 use super::url::normalise_base_url;
 use super::{Change, CoreError, Entropy};
-use crate::core::error::Result;
+use crate::core::error::{Result, bad_input};
 
 pub use record::*;
 
@@ -33,10 +33,6 @@ const MAX_ID_SIZE: usize = 255;
 
 const ASK: &str = "asking the shop about the tip";
 const TAKE: &str = "picking up the tip";
-
-fn bad(what: &'static str, reason: impl Into<String>) -> CoreError {
-    CoreError::BadInput { what, reason: reason.into() }
-}
 
 /// The content of a `taler://tip` URI.
 #[derive(Clone, PartialEq, Eq)]
@@ -60,7 +56,7 @@ impl TipUri {
     /// # Errors
     /// [`CoreError::BadInput`] if it is not one.
     pub fn parse(uri: &str) -> Result<Self> {
-        let malformed = |reason: String| bad("taler URI", reason);
+        let malformed = |reason: String| bad_input("taler URI", reason);
         let parsed = TalerUri::parse(uri.trim()).map_err(|error| malformed(error.to_string()))?;
         let TalerUri::Tip { merchant_url, tip_id } = parsed else {
             return Err(malformed("it is not about a tip".to_owned()));
@@ -72,7 +68,6 @@ impl TipUri {
     }
 
     /// Asks the merchant about the tip.
-    #[must_use]
     pub(crate) fn request(&self) -> HttpRequest {
         HttpRequest::get(Context::Merchant, format!("{}tips/{}", self.merchant_base_url, self.tip_id))
     }
@@ -84,8 +79,8 @@ impl TipUri {
     pub(crate) fn read(self, response: &HttpResponse) -> Result<TipOffer> {
         match (response.status, response.code().to_u32()) {
             (200, _) => {}
-            (404, code) if code != 0 => return Err(bad("taler URI", "the shop knows no such tip")),
-            (410, code) if code != 0 => return Err(bad("taler URI", "the tip has expired")),
+            (404, code) if code != 0 => return Err(bad_input("taler URI", "the shop knows no such tip")),
+            (410, code) if code != 0 => return Err(bad_input("taler URI", "the tip has expired")),
             _ => return Err(response.refusal(ASK)),
         }
         let TipStatus { tip_amount, exchange_url, expiration, next_url } = response.json(ASK)?;
@@ -197,12 +192,7 @@ impl Operation for Tip {
         Ok(HttpRequest::post(Context::Merchant, url, &body))
     }
 
-    fn receive(
-        self: Box<Self>,
-        step: &mut Step<'_, '_>,
-        _request: &HttpRequest,
-        response: &HttpResponse,
-    ) -> Result<()> {
+    fn receive(self: Box<Self>, step: &mut Step<'_, '_>, response: &HttpResponse) -> Result<()> {
         let record = *self;
         /// Some backends say so when the exchange has failed.
         const FAILED_DEPENDENCY: u16 = 424;
@@ -217,31 +207,15 @@ impl Operation for Tip {
         }
     }
 
-    fn held(
-        &self,
-        _state: &WalletState,
-        _exchange: &Exchange,
-        _operation: &WalletOperation,
-    ) -> Result<Money> {
+    fn held(&self, _: View<'_>) -> Result<Money> {
         self.value()
     }
 
-    fn effect(
-        &self,
-        _state: &WalletState,
-        _exchange: &Exchange,
-        _operation: &WalletOperation,
-    ) -> Result<i128> {
+    fn effect(&self, _: View<'_>) -> Result<i128> {
         if self.stage == TipStage::Failed { Ok(0) } else { Ok(units(self.value()?)) }
     }
 
-    fn describe(
-        &self,
-        _state: &WalletState,
-        exchange: &Exchange,
-        _operation: &WalletOperation,
-        row: &mut Transaction,
-    ) -> Result<()> {
+    fn describe(&self, View { exchange, .. }: View<'_>, row: &mut Transaction) -> Result<()> {
         row.amount = exchange.amount(self.amount);
         row.fees = exchange.amount(self.fees);
         row.coins = self.denoms.len();
@@ -253,7 +227,7 @@ impl Operation for Tip {
         Ok(())
     }
 
-    fn wait(&self, _state: &WalletState, _exchange: &Exchange, _operation: &WalletOperation) -> Result<Wait> {
+    fn wait(&self, _: View<'_>) -> Result<Wait> {
         Ok(Wait { reason: "waits for the shop's tip", until: Some((self.expiration, "it expires")) })
     }
 }
@@ -270,7 +244,7 @@ fn take_coins(step: &mut Step<'_, '_>, record: Tip, response: &HttpResponse) -> 
     let planchets = record.planchets(&exchange)?;
     if answer.blind_sigs.len() != planchets.len() {
         let reason = format!("{} signatures for {} coins", answer.blind_sigs.len(), planchets.len());
-        return Err(CoreError::BadAnswer { what: TAKE, status: response.status, reason });
+        return Err(response.malformed(TAKE, reason));
     }
     for ((planchet, h_denom_pub), signed) in planchets.into_iter().zip(&record.denoms).zip(&answer.blind_sigs)
     {
@@ -303,10 +277,10 @@ fn take_coins(step: &mut Step<'_, '_>, record: Tip, response: &HttpResponse) -> 
 pub(crate) fn cancel(state: &WalletState, id: OpId, now: Timestamp) -> Result<Vec<Change>> {
     let mut operation = state.operation(id)?.clone();
     let OpKind::Tip(record) = &mut operation.kind else {
-        return Err(bad("operation", "it is no tip"));
+        return Err(bad_input("operation", "it is no tip"));
     };
     if operation.finished.is_some() {
-        return Err(bad("operation", "it is finished"));
+        return Err(bad_input("operation", "it is finished"));
     }
     record.stage = TipStage::Failed;
     record.reason = Some("cancelled by you".to_owned());

@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use super::CoreError;
 use super::exchange::Exchange;
+use super::operation::View;
 use super::row::units;
 use super::state::{Draft, WalletOperation, WalletState};
 use crate::core::error::Result;
@@ -119,7 +120,7 @@ fn exchange_balance(state: &WalletState, exchange: &Exchange, now: Timestamp) ->
             (None, false) => &mut incoming,
             (None, true) => &mut outgoing,
         };
-        *sum = sum.checked_add(record.held(state, exchange, operation)?)?;
+        *sum = sum.checked_add(record.held(View { state, exchange, operation })?)?;
     }
     Ok(ExchangeBalance {
         exchange: exchange.base_url.clone(),
@@ -208,7 +209,7 @@ fn hidden_refreshes(
     let (mut sum, mut latest) = (0, Timestamp::ZERO);
     for operation in state.operations.values() {
         if !with_refreshes && is_hidden(operation) && operation.exchange == exchange.base_url {
-            sum += operation.kind.operation().effect(state, exchange, operation)?;
+            sum += operation.kind.operation().effect(View { state, exchange, operation })?;
             latest = latest.max(operation.created);
         }
     }
@@ -228,6 +229,7 @@ fn hidden_refreshes(
 /// If records contradict each other.
 pub(crate) fn transaction(state: &WalletState, operation: &WalletOperation) -> Result<Transaction> {
     let exchange = state.exchange(&operation.exchange)?;
+    let (record, view) = (operation.kind.operation(), View { state, exchange, operation });
     let zero = exchange.amount(Money::ZERO);
     let running = if operation.finished.is_some() { Status::Done } else { Status::Pending };
     let mut line = Transaction {
@@ -237,7 +239,7 @@ pub(crate) fn transaction(state: &WalletState, operation: &WalletOperation) -> R
         status: running,
         exchange: operation.exchange.clone(),
         amount: zero,
-        effect: signed(exchange, operation.kind.operation().effect(state, exchange, operation)?)?,
+        effect: signed(exchange, record.effect(view)?)?,
         fees: zero,
         coins: 0,
         description: String::new(),
@@ -250,6 +252,6 @@ pub(crate) fn transaction(state: &WalletState, operation: &WalletOperation) -> R
         h_contract_terms: None,
         uri: None,
     };
-    operation.kind.operation().describe(state, exchange, operation, &mut line)?;
+    record.describe(view, &mut line)?;
     Ok(line)
 }

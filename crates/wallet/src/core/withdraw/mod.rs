@@ -18,12 +18,12 @@ use super::coin::{Coin, CoinSource, CoinStatus, CsSession};
 use super::exchange::{CipherChoice, CoinWish, Denom, Exchange};
 use super::http::{Context, HttpRequest, HttpResponse};
 use super::kyc::KycWanted;
-use super::operation::{Operation, Step};
+use super::operation::{Operation, Step, View};
 use super::proof::denomination::{self, Use};
 use super::row::{Transaction, Wait, describe_fees, units};
 use super::state::{Draft, OpId, OpKind, WalletOperation, WalletState};
 use super::{CoreError, planchet};
-use crate::core::error::Result;
+use crate::core::error::{Result, bad_input};
 use batzen_protocol::api::bank::WithdrawalSelection;
 use batzen_protocol::api::exchange::{
     BatchWithdrawRequest, BlindSignature, BlindSignatures, CsrWithdrawRequest, WithdrawRequest,
@@ -375,12 +375,7 @@ impl Operation for Withdrawal {
         })
     }
 
-    fn receive(
-        self: Box<Self>,
-        step: &mut Step<'_, '_>,
-        _request: &HttpRequest,
-        response: &HttpResponse,
-    ) -> Result<()> {
+    fn receive(self: Box<Self>, step: &mut Step<'_, '_>, response: &HttpResponse) -> Result<()> {
         let mut record = *self;
         match record.stage {
             WithdrawStage::Select => after_select(step, record, response),
@@ -412,13 +407,13 @@ impl Operation for Withdrawal {
         }
     }
 
-    fn held(&self, _state: &WalletState, exchange: &Exchange, _operation: &WalletOperation) -> Result<Money> {
+    fn held(&self, View { exchange, .. }: View<'_>) -> Result<Money> {
         let (open, _) = self.totals(exchange, &[PlanchetState::Open])?;
         let expected = self.amount.checked_add(self.recouped)?;
         Ok(if self.planchets.is_empty() { expected } else { open.checked_add(self.unplanned)? })
     }
 
-    fn effect(&self, _state: &WalletState, exchange: &Exchange, operation: &WalletOperation) -> Result<i128> {
+    fn effect(&self, View { exchange, operation, .. }: View<'_>) -> Result<i128> {
         let is_open = operation.finished.is_none();
         // The income counts what came through purses, so the withdrawal only counts what it costs.
         if is_open && self.planchets.is_empty() {
@@ -430,13 +425,7 @@ impl Operation for Withdrawal {
         Ok(units(self.totals(exchange, states)?.0.checked_add(later)?) - units(self.from_purses))
     }
 
-    fn describe(
-        &self,
-        _state: &WalletState,
-        exchange: &Exchange,
-        operation: &WalletOperation,
-        row: &mut Transaction,
-    ) -> Result<()> {
+    fn describe(&self, View { exchange, operation, .. }: View<'_>, row: &mut Transaction) -> Result<()> {
         let (value, fees) = self.totals(exchange, &[PlanchetState::Open, PlanchetState::Done])?;
         row.amount = exchange.amount(self.amount);
         row.fees = exchange.amount(fees);
@@ -479,7 +468,7 @@ impl Operation for Withdrawal {
         Ok(())
     }
 
-    fn wait(&self, _state: &WalletState, exchange: &Exchange, operation: &WalletOperation) -> Result<Wait> {
+    fn wait(&self, View { exchange, operation, .. }: View<'_>) -> Result<Wait> {
         let reason = match self.stage {
             _ if self.kyc.is_some() => "waits for the identity check",
             WithdrawStage::Select => "has to give the bank its reserve key",
@@ -670,11 +659,8 @@ fn take_coins(
         answer.ev_sigs.into_iter().map(|item| item.ev_sig).collect()
     };
     if signatures.len() != asked.len() {
-        return Err(CoreError::BadAnswer {
-            what: "withdrawing coins",
-            status: response.status,
-            reason: format!("{} signatures for {} coins", signatures.len(), asked.len()),
-        });
+        let reason = format!("{} signatures for {} coins", signatures.len(), asked.len());
+        return Err(response.malformed("withdrawing coins", reason));
     }
     for (&position, signature) in asked.iter().zip(&signatures) {
         let planchet = &record.planchets[position];
@@ -716,7 +702,7 @@ fn take_coins(
 /// # Errors
 /// [`CoreError::BadInput`] if it is not a withdrawal, or past that stage.
 pub fn cancel(state: &WalletState, id: OpId, now: Timestamp) -> Result<Vec<super::Change>> {
-    let bad = |reason: &str| CoreError::BadInput { what: "operation", reason: reason.to_owned() };
+    let bad = |reason: &str| bad_input("operation", reason);
     let mut operation = state.operation(id)?.clone();
     let OpKind::Withdrawal(record) = &mut operation.kind else {
         return Err(bad("only withdrawals can be cancelled"));

@@ -4,6 +4,8 @@ use std::ops::Range;
 
 use httparse::{EMPTY_HEADER, Header};
 
+type Result<T, E = FramingError> = std::result::Result<T, E>;
+
 /// The maximum number of header fields.
 const FIELDS_MAX: usize = 64;
 
@@ -40,7 +42,7 @@ fn complete(
     input: &[u8],
     parsed: Result<httparse::Status<usize>, httparse::Error>,
     head_bytes_max: usize,
-) -> Result<Option<usize>, FramingError> {
+) -> Result<Option<usize>> {
     match parsed {
         Ok(httparse::Status::Complete(bytes)) if bytes <= head_bytes_max => Ok(Some(bytes)),
         Ok(httparse::Status::Partial) if input.len() < head_bytes_max => Ok(None),
@@ -50,7 +52,7 @@ fn complete(
 }
 
 impl Framing {
-    fn new(head_bytes: usize, version: u8, fields: &[Header<'_>]) -> Result<Self, FramingError> {
+    fn new(head_bytes: usize, version: u8, fields: &[Header<'_>]) -> Result<Self> {
         let mut framing =
             Self { head_bytes, content_length: None, has_transfer_encoding: false, closes: version == 0 };
         for field in fields {
@@ -72,7 +74,7 @@ impl Framing {
     }
 
     /// The length of the body. Without `Content-Length`, there is no body.
-    fn body_bytes(&self) -> Result<usize, FramingError> {
+    fn body_bytes(&self) -> Result<usize> {
         if self.has_transfer_encoding {
             return Err(FramingError::NoLength);
         }
@@ -80,12 +82,7 @@ impl Framing {
     }
 
     /// Where the body is in `input`; `None` if it is incomplete.
-    fn body(
-        &self,
-        input: &[u8],
-        bytes: usize,
-        bytes_max: usize,
-    ) -> Result<Option<Range<usize>>, FramingError> {
+    fn body(&self, input: &[u8], bytes: usize, bytes_max: usize) -> Result<Option<Range<usize>>> {
         if bytes > bytes_max {
             return Err(FramingError::BodyTooLarge);
         }
@@ -139,10 +136,7 @@ pub struct Response {
 ///
 /// # Errors
 /// [`FramingError`]
-pub fn frame_request<'b>(
-    input: &'b [u8],
-    limits: &MessageLimits,
-) -> Result<Option<Request<'b>>, FramingError> {
+pub fn frame_request<'b>(input: &'b [u8], limits: &MessageLimits) -> Result<Option<Request<'b>>> {
     let mut fields = [EMPTY_HEADER; FIELDS_MAX];
     let mut parsed = httparse::Request::new(&mut fields);
     let Some(head_bytes) = complete(input, parsed.parse(input), limits.head_bytes_max)? else {
@@ -160,7 +154,7 @@ pub fn frame_request<'b>(
 ///
 /// # Errors
 /// [`FramingError`]
-pub fn frame_response(input: &[u8], limits: &MessageLimits) -> Result<Option<Response>, FramingError> {
+pub fn frame_response(input: &[u8], limits: &MessageLimits) -> Result<Option<Response>> {
     let mut start = 0;
     loop {
         let rest = &input[start..];

@@ -4,6 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use batzen_config::{Config, ConfigError};
 use batzen_http::client::correlation::{CORRELATION_ID, new_correlation_id};
 use batzen_http::client::{Call, Client, ClientError, Reply};
 pub use batzen_protocol::api::bank::{
@@ -14,6 +15,8 @@ use batzen_protocol::api::bank::{IncomingPage, ReserveCredit};
 use batzen_protocol::api::parse_body;
 use serde::de::DeserializeOwned;
 use tokio::sync::Semaphore;
+
+type Result<T, E = ClientError> = std::result::Result<T, E>;
 
 /// Time that a client waits for the response longer than the long poll itself.
 const POLL_MARGIN: Duration = Duration::from_secs(10);
@@ -63,7 +66,7 @@ const KEY_PROOF: &str = "KYCAUTH";
 const WAD: &str = "WAD";
 
 /// Authentication of the exchange at the bank.
-#[derive(Clone, Default)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub enum GatewayAuth {
     /// No authentication.
     #[default]
@@ -75,6 +78,21 @@ pub enum GatewayAuth {
         /// The password.
         password: String,
     },
+}
+
+impl GatewayAuth {
+    /// Reads it from a section with the credentials of an account.
+    ///
+    /// # Errors
+    /// The first option that is missing or invalid, with its place.
+    pub fn read(config: &Config, section: &str) -> Result<Self, ConfigError> {
+        let choices = [("none", false), ("basic", true)];
+        if !config.choice(section, "WIRE_GATEWAY_AUTH_METHOD", &choices)?.unwrap_or(false) {
+            return Ok(Self::None);
+        }
+        let (username, password) = (config.string(section, "USERNAME")?, config.string(section, "PASSWORD")?);
+        Ok(Self::Basic { username, password })
+    }
 }
 
 impl fmt::Debug for GatewayAuth {
@@ -151,7 +169,7 @@ impl Correlation {
         Self { url, id: new_correlation_id(), began: Instant::now() }
     }
 
-    fn log(self, sent: &Result<Reply, ClientError>) {
+    fn log(self, sent: &Result<Reply>) {
         let Self { url, id, began } = self;
         let micros = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
         match sent {
@@ -196,10 +214,7 @@ impl WireGatewayClient {
     ///
     /// # Errors
     /// [`ClientError`]; also [`ClientError::BadReply`] for rows that are unreadable or not in the order of their ids.
-    pub async fn history_incoming(
-        &self,
-        query: HistoryQuery,
-    ) -> Result<Vec<IncomingTransaction>, ClientError> {
+    pub async fn history_incoming(&self, query: HistoryQuery) -> Result<Vec<IncomingTransaction>> {
         let rows = self.credits(query).await?;
         Ok(rows.into_iter().filter_map(|(_, transaction)| transaction).collect())
     }
@@ -208,10 +223,7 @@ impl WireGatewayClient {
     ///
     /// # Errors
     /// As [`Self::history_incoming`].
-    pub async fn credits(
-        &self,
-        query: HistoryQuery,
-    ) -> Result<Vec<(u64, Option<IncomingTransaction>)>, ClientError> {
+    pub async fn credits(&self, query: HistoryQuery) -> Result<Vec<(u64, Option<IncomingTransaction>)>> {
         let read = |IncomingRow { row_id, transaction }| match (row_id, transaction) {
             (Some(id), Ok(transaction)) => Ok((id, Some(transaction))),
             (Some(id), Err(Unusable { has_known_type: true, .. })) => Ok((id, None)),
@@ -229,7 +241,7 @@ impl WireGatewayClient {
     ///
     /// # Errors
     /// [`ClientError`]; [`ClientError::BadReply`] only if the answer is not a history at all.
-    pub async fn history_incoming_rows(&self, query: HistoryQuery) -> Result<Vec<IncomingRow>, ClientError> {
+    pub async fn history_incoming_rows(&self, query: HistoryQuery) -> Result<Vec<IncomingRow>> {
         let Some(reply) = self.history_reply("history/incoming", query).await? else { return Ok(Vec::new()) };
         // Nearly always all rows are well-formed.
         if let Ok(page) = serde_json::from_slice::<IncomingPage<ReserveCredit>>(&reply.body) {
@@ -246,10 +258,7 @@ impl WireGatewayClient {
     ///
     /// # Errors
     /// Like [`Self::history_incoming`].
-    pub async fn history_outgoing(
-        &self,
-        query: HistoryQuery,
-    ) -> Result<Vec<OutgoingTransaction>, ClientError> {
+    pub async fn history_outgoing(&self, query: HistoryQuery) -> Result<Vec<OutgoingTransaction>> {
         let history: Option<OutgoingHistory> = self.history("history/outgoing", query).await?;
         let rows = history.map_or_else(Vec::new, |history| history.outgoing_transactions);
         self.in_order(rows, query, |row| row.row_id)
@@ -262,7 +271,7 @@ impl WireGatewayClient {
     ///
     /// # Panics
     /// Never: the semaphore is not closed.
-    pub async fn transfer(&self, request: &TransferRequest) -> Result<TransactionResponse, ClientError> {
+    pub async fn transfer(&self, request: &TransferRequest) -> Result<TransactionResponse> {
         let _permit = self.transfers.acquire().await.expect("it is never closed");
         let call = self.client.post(self.url("transfer")).max_reply_bytes(TRANSFER_REPLY_BYTES_MAX);
         self.send(call.json(request)).await?.ok()
@@ -273,10 +282,7 @@ impl WireGatewayClient {
     ///
     /// # Errors
     /// [`ClientError`]; 409 with code 5114 means that the reserve key was used before.
-    pub async fn add_incoming(
-        &self,
-        request: &AddIncomingRequest,
-    ) -> Result<TransactionResponse, ClientError> {
+    pub async fn add_incoming(&self, request: &AddIncomingRequest) -> Result<TransactionResponse> {
         self.send(self.client.post(self.url("admin/add-incoming")).json(request)).await?.ok()
     }
 
@@ -285,7 +291,7 @@ impl WireGatewayClient {
     }
 
     /// Sends a call with a correlation id of its own, which the bank's log has, too.
-    async fn send(&self, call: Call<'_>) -> Result<Reply, ClientError> {
+    async fn send(&self, call: Call<'_>) -> Result<Reply> {
         let correlation = Correlation::new(call.url().to_owned());
         let call = call.header(CORRELATION_ID, &correlation.id);
         let sent = match &self.auth {
@@ -298,16 +304,12 @@ impl WireGatewayClient {
         sent
     }
 
-    async fn history<H: DeserializeOwned>(
-        &self,
-        path: &str,
-        query: HistoryQuery,
-    ) -> Result<Option<H>, ClientError> {
+    async fn history<H: DeserializeOwned>(&self, path: &str, query: HistoryQuery) -> Result<Option<H>> {
         self.history_reply(path, query).await?.map(|reply| reply.json()).transpose()
     }
 
     /// A history that is not empty.
-    async fn history_reply(&self, path: &str, query: HistoryQuery) -> Result<Option<Reply>, ClientError> {
+    async fn history_reply(&self, path: &str, query: HistoryQuery) -> Result<Option<Reply>> {
         let mut call = self.client.get(self.url(path)).query("delta", query.delta);
         // Some banks refuse a start before the first or after the last row.
         let is_end = |start: u64| if query.delta > 0 { start == 0 } else { start >= i64::MAX as u64 };
@@ -324,12 +326,7 @@ impl WireGatewayClient {
     }
 
     /// Readers move a cursor along the ids and never go back, so rows out of order would lose money.
-    fn in_order<R>(
-        &self,
-        rows: Vec<R>,
-        query: HistoryQuery,
-        id: impl Fn(&R) -> u64,
-    ) -> Result<Vec<R>, ClientError> {
+    fn in_order<R>(&self, rows: Vec<R>, query: HistoryQuery, id: impl Fn(&R) -> u64) -> Result<Vec<R>> {
         let follows = |before: u64, after: u64| if query.delta > 0 { before < after } else { before > after };
         let begins = match (query.start, rows.first()) {
             (Some(start), Some(first)) => follows(start, id(first)),

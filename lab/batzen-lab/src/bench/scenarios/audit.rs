@@ -17,10 +17,8 @@ use batzen_crypto::{
     EddsaPublicKey, EddsaSignature, ExchangeWithdrawValues, HashCode, WireSalt,
 };
 use batzen_protocol::payto::{h_payto, h_wire};
-use batzen_protocol::signatures::{
-    MasterDenominationKeyValidity, MasterWireFees, SignedMessage, WalletCoinDeposit, WalletReserveWithdraw,
-};
-use batzen_protocol::{Currency, Duration, Money, Timestamp, hash_text};
+use batzen_protocol::signatures::{SignedMessage, WalletCoinDeposit, WalletReserveWithdraw};
+use batzen_protocol::{Currency, Duration, Money, Timestamp};
 use batzen_store::embedded::{EmbeddedStore, Options as StoreOptions};
 use batzen_store::{Change, ChangeSet, CommitOutcome, Store, StoreError};
 use batzen_tables::exchange::{
@@ -176,20 +174,7 @@ impl Cast {
             expire_legal: day(3_650),
             master_sig: EddsaSignature::from_bytes([0; 64]),
         };
-        let message = MasterDenominationKeyValidity {
-            master_pub: master.public_key(),
-            start: row.start,
-            expire_withdraw: row.expire_withdraw,
-            expire_deposit: row.expire_deposit,
-            expire_legal: row.expire_legal,
-            value: row.value.of(currency),
-            fee_withdraw: row.fee_withdraw.of(currency),
-            fee_deposit: row.fee_deposit.of(currency),
-            fee_refresh: row.fee_refresh.of(currency),
-            fee_refund: row.fee_refund.of(currency),
-            h_denom_pub: row.h_denom_pub,
-        };
-        row.master_sig = message.sign(&master);
+        row.master_sig = row.validity(master.public_key(), currency).sign(&master);
         let salt = WireSalt::from_bytes([7; 16]);
         let (merchant, h_wire) = (EddsaPrivateKey::generate(), h_wire(MERCHANT, &salt));
         Ok(Self { currency, master, merchant, denom, public, row, salt, h_wire })
@@ -215,15 +200,9 @@ impl Cast {
             closing_fee: money("0.01"),
             master_sig: EddsaSignature::from_bytes([0; 64]),
         };
-        let message = MasterWireFees {
-            h_wire_method: hash_text("x-taler-bank"),
-            start_date: DAY,
-            end_date: fee.end,
-            wire_fee: fee.wire_fee.of(self.currency),
-            closing_fee: fee.closing_fee.of(self.currency),
-        };
-        fee.master_sig = message.sign(&self.master);
-        changes.insert::<WireFees>(&WireFeeKey { method: "x-taler-bank".to_owned(), start: DAY }, &fee);
+        let key = WireFeeKey { method: "x-taler-bank".to_owned(), start: DAY };
+        fee.master_sig = fee.message(&key, self.currency).sign(&self.master);
+        changes.insert::<WireFees>(&key, &fee);
         for payto_uri in [CUSTOMER, MERCHANT] {
             let row = WireTargetRow { payto_uri: payto_uri.to_owned() };
             changes.insert::<WireTargets>(&WireTargetKey { h_payto: h_payto(payto_uri) }, &row);

@@ -60,8 +60,8 @@ pub struct KeysResponse {
     pub extensions_sig: Option<EddsaSignature>,
 }
 
-/// An online signing key of the exchange.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+/// An online signing key of the exchange, as the master key has signed it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SignKey {
     /// The key.
     pub key: EddsaPublicKey,

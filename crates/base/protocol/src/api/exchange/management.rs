@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use crate::denominations::DenominationTerms;
 use crate::limits::{KEY_SIGNATURES_MAX, NAME_BYTES_MAX, PAYTO_BYTES_MAX, URL_BYTES_MAX, array, text};
+use crate::signatures::MasterSigningKeyValidity;
 use crate::{Amount, Duration, Timestamp};
 
 /// Answer to `GET /management/keys`: the keys that still need master signatures.
@@ -82,6 +83,18 @@ impl FutureDenomination {
             stamp_expire_withdraw: self.stamp_expire_withdraw,
             stamp_expire_deposit: self.stamp_expire_deposit,
             stamp_expire_legal: self.stamp_expire_legal,
+        }
+    }
+}
+
+impl FutureSignKey {
+    /// The message that the master key signs.
+    pub fn validity(&self) -> MasterSigningKeyValidity {
+        MasterSigningKeyValidity {
+            start: self.stamp_start,
+            expire: self.stamp_expire,
+            end: self.stamp_end,
+            signkey_pub: self.key,
         }
     }
 }

@@ -191,7 +191,7 @@ pub struct ContractTerms {
 }
 
 /// An exchange in a contract.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct ContractExchange {
     /// Its base URL.
     pub url: String,

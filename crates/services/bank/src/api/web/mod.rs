@@ -13,7 +13,7 @@ use batzen_http::{ErrorCode, Head, Request, Response, header};
 use batzen_ledger::{AccountFilter, Transfer, TransferFlags, in_parts};
 use batzen_protocol::api::bank::RegisterRequest;
 use batzen_protocol::{Amount, Money};
-use batzen_service::{Answer, Reach, StaticPage, endpoint, escape_html, qr_code};
+use batzen_service::{Answer, Checked, Reach, StaticPage, endpoint, escape_html, qr_code};
 use batzen_tables::bank::{
     AccountRow, BankAccounts, BankTransactions, EQUITY_ACCOUNT, Origin, TransactionKey, WithdrawalRow,
 };
@@ -189,13 +189,13 @@ impl Service {
         Some((token.to_owned(), session))
     }
 
-    fn logged_in(&self, head: &Head) -> Result<Session, Response> {
+    fn logged_in(&self, head: &Head) -> Checked<Session> {
         let nobody = || Response::error_status(ErrorCode::BANK_LOGIN_FAILED, 401, "");
         Ok(self.session(head).ok_or_else(nobody)?.1)
     }
 
     /// The same for requests that change something: only our own page knows the second secret.
-    fn acts(&self, head: &Head) -> Result<Session, Response> {
+    fn acts(&self, head: &Head) -> Checked<Session> {
         let session = self.logged_in(head)?;
         let shown = head.header(CSRF_HEADER).unwrap_or_default();
         let is_ours = bool::from(shown.as_bytes().ct_eq(session.csrf.as_bytes()));
@@ -217,11 +217,7 @@ impl Service {
     }
 
     /// A page of an account's transfers, latest first, before a given ledger timestamp.
-    async fn statement(
-        &self,
-        ledger_id: u128,
-        before: Option<u64>,
-    ) -> Result<(Vec<LineView>, Option<u64>), Response> {
+    async fn statement(&self, ledger_id: u128, before: Option<u64>) -> Checked<(Vec<LineView>, Option<u64>)> {
         let mut filter = AccountFilter { reversed: true, ..AccountFilter::all(ledger_id) };
         filter.timestamp_max = before.map_or(0, |before| before.saturating_sub(1));
         if before.is_some_and(|before| before <= 1) {
@@ -273,7 +269,7 @@ impl Service {
         Ok((shown.into_iter().zip(names).zip(texts).map(line).collect(), older))
     }
 
-    async fn own_operation(&self, account: &str, text: &str) -> Result<WithdrawalRow, Response> {
+    async fn own_operation(&self, account: &str, text: &str) -> Checked<WithdrawalRow> {
         let (_, row) = self.operation(text).await?;
         let foreign = || Response::error(ErrorCode::BANK_TRANSACTION_NOT_FOUND, text);
         (row.account == account).then_some(row).ok_or_else(foreign)

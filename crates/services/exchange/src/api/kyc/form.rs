@@ -131,13 +131,7 @@ fn answer(config: &KycProviderConfig, state: KycState) -> Response {
     let KycLogicConfig::Manual { post_url } = &config.logic else {
         unreachable!("the path names a manual one")
     };
-    let state = match state {
-        KycState::Started => "started",
-        KycState::Submitted => "submitted",
-        KycState::Approved => "approved",
-        KycState::Rejected => "rejected",
-    };
-    Response::json(200, &State { state, next_url: post_url.clone() })
+    Response::json(200, &State { state: state.name(), next_url: post_url.clone() })
 }
 
 async fn state(app: &Exchange, request: &mut Request) -> Checked<Response> {

@@ -147,12 +147,7 @@ fn view(app: &Exchange, case: Case) -> CaseView {
         h_payto: key.h_payto,
         payto_uri,
         provider: key.provider,
-        state: match row.state {
-            KycState::Started => "started",
-            KycState::Submitted => "submitted",
-            KycState::Approved => "approved",
-            KycState::Rejected => "rejected",
-        },
+        state: row.state.name(),
         started: row.started,
         expiration: row.expiration,
         case: is_submitted.then(|| case_of(&row.submitted)),

@@ -114,10 +114,7 @@ pub enum Archived {
 
 impl Command<ExchangeRules> for Archive {
     type Answer = Archived;
-
-    fn is_background(&self) -> bool {
-        true
-    }
+    const IS_BACKGROUND: bool = true;
 
     fn plan(&self, _: &ExchangeRules, plan: &mut Plan) {
         match self {
@@ -165,7 +162,6 @@ pub(crate) struct Retention<'a> {
 
 impl Retention<'_> {
     /// Returns whether nothing may be asked about coins of a denomination any more.
-    #[must_use]
     pub(crate) fn is_forgotten(&self, denom: DenomSerial) -> bool {
         self.denoms.get(denom).is_some_and(|terms| self.has_expired(&terms))
     }
@@ -190,7 +186,6 @@ impl Retention<'_> {
     }
 
     /// Why a purse's deposits stay, by its row.
-    #[must_use]
     pub(crate) fn purse_stays(&self, purse: &PurseRow) -> Option<Stays> {
         let is_decided = purse.state != PurseState::Open
             && is_over(purse.decided, self.now)
@@ -199,7 +194,6 @@ impl Retention<'_> {
     }
 
     /// Why deposits into a purse stay, by themselves.
-    #[must_use]
     pub(crate) fn purse_coins_stay(&self, coins: &PurseCoins) -> Option<Stays> {
         let is_forgotten = coins.deposits.iter().all(|(_, row)| self.is_forgotten(row.denom));
         (!is_forgotten).then_some(Stays::Young)
@@ -207,7 +201,6 @@ impl Retention<'_> {
 
     /// Why a coin stays, by the rows that would leave with it. Payments of it stay in the store longer than it
     /// does.
-    #[must_use]
     pub(crate) fn coin_stays(&self, file: &CoinFile) -> Option<Stays> {
         if !self.is_forgotten(file.coin.denom) {
             return Some(Stays::Young);
@@ -348,7 +341,6 @@ impl ExchangeRules {
     ///
     /// # Panics
     /// If a coin has no denomination or more than its value: such a coin stays.
-    #[must_use]
     pub(crate) fn amount_of(&self, unit: &ArchiveUnit, row: &ArchivedRow) -> u128 {
         match unit {
             ArchiveUnit::Coin(file) if row.table.id == Coins::DEF.id => {

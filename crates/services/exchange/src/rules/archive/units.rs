@@ -94,7 +94,6 @@ impl ArchivedRow {
     }
 
     /// Its bytes, key included.
-    #[must_use]
     pub(crate) fn bytes(&self) -> u64 {
         (self.key.len() + self.row.len()) as u64
     }
@@ -116,7 +115,6 @@ impl ArchivedRow {
 const NO_DENOMINATION: DenomSerial = DenomSerial(0);
 
 impl ArchiveUnit {
-    #[must_use]
     pub(crate) fn rows(&self) -> Vec<ArchivedRow> {
         match self {
             Self::Transfer(part) => part.rows(),
@@ -126,7 +124,6 @@ impl ArchiveUnit {
     }
 
     /// Number of rows that it has.
-    #[must_use]
     pub(crate) fn count(&self) -> usize {
         match self {
             Self::Transfer(part) => {
@@ -202,7 +199,6 @@ impl CoinFile {
     }
 
     /// Number of rows that it has.
-    #[must_use]
     pub(crate) fn count(&self) -> usize {
         1 + self.melts.len()
             + self.melts_by_rc.len()
@@ -214,25 +210,26 @@ impl CoinFile {
     }
 }
 
-/// Why rows stay in the store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Stays {
-    /// The legal time of a denomination is not over.
-    Young,
-    /// The bank has not accepted the transfer, or not long ago.
-    Unpaid,
-    /// The purse is open, or was decided a moment ago.
-    Undecided,
-    /// Payments of the coin are still in the store.
-    Payments,
-    /// A melt was not revealed, so its value is still owed.
-    Unrevealed,
-    /// A fresh coin of a refresh may still need it.
-    FreshCoin,
-    /// It has more rows than one commit should remove.
-    Large,
-    /// The rows differ from the copy: somebody has changed them in between.
-    Changed,
+batzen_protocol::enumeration! {
+    /// Why rows stay in the store.
+    pub enum Stays {
+        /// The legal time of a denomination is not over.
+        Young => "young",
+        /// The bank has not accepted the transfer, or not long ago.
+        Unpaid => "unpaid",
+        /// The purse is open, or was decided a moment ago.
+        Undecided => "undecided",
+        /// Payments of the coin are still in the store.
+        Payments => "payments",
+        /// A melt was not revealed, so its value is still owed.
+        Unrevealed => "unrevealed",
+        /// A fresh coin of a refresh may still need it.
+        FreshCoin => "fresh_coin",
+        /// It has more rows than one commit should remove.
+        Large => "large",
+        /// The rows differ from the copy: somebody has changed them in between.
+        Changed => "changed",
+    }
 }
 
 impl Stays {
@@ -248,21 +245,6 @@ impl Stays {
             Self::FreshCoin => "fresh coins may need it",
             Self::Large => "too many rows",
             Self::Changed => "changed meanwhile",
-        }
-    }
-
-    /// The reason as a name for programs.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Young => "young",
-            Self::Unpaid => "unpaid",
-            Self::Undecided => "undecided",
-            Self::Payments => "payments",
-            Self::Unrevealed => "unrevealed",
-            Self::FreshCoin => "fresh_coin",
-            Self::Large => "large",
-            Self::Changed => "changed",
         }
     }
 }

@@ -95,7 +95,6 @@ pub struct Contents {
 
 impl Contents {
     /// The number of all rows, and their bytes.
-    #[must_use]
     pub(crate) fn rows(&self) -> (u64, u64) {
         self.tables.iter().fold((0, 0), |(rows, bytes), table| (rows + table.1, bytes + table.2))
     }

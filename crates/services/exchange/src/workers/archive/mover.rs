@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 
 use batzen_crypto::ShortHash;
 use batzen_protocol::Timestamp;
-use batzen_store::{Change, ChangeSet, CommitOutcome, Found, Store, StoreError, Table};
+use batzen_store::{Change, ChangeSet, CommitOutcome, Found, Store, StoreError, Table, go_on};
 use batzen_tables::exchange::{
     ArchiveCountRow, ArchiveCounts, ArchiveRunKey, ArchiveRunRow, ArchiveRuns, Coins, CounterKey, Counters,
     Denominations, PaytoHash, Purses, Revocations, WireOut, WireTargetKey, WireTargets,
@@ -133,13 +133,8 @@ impl<'a, P: FnMut(&Report)> Mover<'a, P> {
                 if page.len() < PAGE_ROWS {
                     return ControlFlow::Continue(());
                 }
-                match self.page((task, kind), examine, std::mem::take(&mut page), &mut batch) {
-                    Ok(()) => ControlFlow::Continue(()),
-                    Err(error) => {
-                        outcome = Err(error);
-                        ControlFlow::Break(())
-                    }
-                }
+                let page = std::mem::take(&mut page);
+                go_on(self.page((task, kind), examine, page, &mut batch), &mut outcome)
             })
             .map_err(in_store)?;
         outcome?;
@@ -418,13 +413,7 @@ fn remove_drafts(archive: &Store, store: &Store) -> Result<(), ArchiveError> {
                 if page.len() < KEYS_AT_ONCE {
                     return ControlFlow::Continue(());
                 }
-                match compare(std::mem::take(&mut page)) {
-                    Ok(()) => ControlFlow::Continue(()),
-                    Err(error) => {
-                        outcome = Err(error);
-                        ControlFlow::Break(())
-                    }
-                }
+                go_on(compare(std::mem::take(&mut page)), &mut outcome)
             })
             .map_err(in_archive)?;
         outcome.map_err(in_store)?;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use batzen_crypto::HashCode;
 use batzen_protocol::liabilities::statement::VERSION;
 use batzen_protocol::liabilities::tree::{BucketFault, bits_for};
-use batzen_protocol::liabilities::{Body, Entry, Kind, Part, SigningKey, Statement, Tree};
+use batzen_protocol::liabilities::{Body, Entry, Kind, Part, Statement, Tree};
 use batzen_protocol::signatures::SignedMessage;
 use batzen_protocol::{Currency, Timestamp};
 use batzen_store::Store;
@@ -21,6 +21,7 @@ use batzen_store::Store;
 use super::{Mode, idle_interval, pause};
 use crate::app::Exchange;
 use crate::config::LiabilitiesConfig;
+use crate::keys::OnlineKey;
 use crate::workers::WorkerError;
 
 pub(crate) use files::FilesError;
@@ -174,28 +175,13 @@ async fn sign(app: &Exchange, body: Body) -> Result<Statement, LiabilitiesError>
     let unsigned = |reason: String| LiabilitiesError::Unsigned(reason);
     let keys = app.keys();
     let key = keys.online_key().map_err(|error| unsigned(error.to_string()))?;
-    let exchange_pub = key.public_key();
-    let signing_key =
-        signing_key(&keys, exchange_pub).ok_or_else(|| unsigned("the key no longer exists".to_owned()))?;
+    let signing_key = keys.signing_key(&key.public_key()).map(OnlineKey::signed);
+    let signing_key = signing_key.ok_or_else(|| unsigned("the key no longer exists".to_owned()))?;
     let message = body.message().message().as_ref().into();
     let signed = app.custody.sign(key, vec![message]).map_err(|error| unsigned(error.to_string()))?;
     app.core.metrics.signatures.eddsa.add(1);
     let signatures = signed.await.map_err(|error| unsigned(error.to_string()))?;
     Ok(Statement { statement: body, exchange_sig: signatures[0], signing_key })
-}
-
-/// An online key as the master key has signed it.
-pub(crate) fn signing_key(
-    keys: &crate::keys::KeyState,
-    exchange_pub: batzen_crypto::EddsaPublicKey,
-) -> Option<SigningKey> {
-    keys.active_signkey(&exchange_pub).map(|key| SigningKey {
-        key: exchange_pub,
-        stamp_start: key.start,
-        stamp_expire: key.expire,
-        stamp_end: key.end,
-        master_sig: key.master_sig,
-    })
 }
 
 /// Publishes the next epoch if it is due.

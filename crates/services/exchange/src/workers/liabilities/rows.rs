@@ -1,11 +1,10 @@
 //! Liabilities that follow from the exchange's rows: a leaf for each blind signature and each use of a coin.
 
 use std::collections::{BTreeMap, HashMap};
-use std::ops::ControlFlow;
 
 use batzen_protocol::liabilities::{Kind, Leaf, leaf};
 use batzen_protocol::{AmountError, Money, Timestamp};
-use batzen_store::{Found, FrozenRows, Store, StoreError, Table, TableDef};
+use batzen_store::{Found, FrozenRows, Store, StoreError, Table, TableDef, go_on};
 use batzen_tables::exchange::{
     CoinPub, Coins, DenomRow, DenomSerial, Denominations, Deposits, Melts, PurseDeposits, RecoupRefreshes,
     Recoups, Refunds, ReserveOpenDeposits, Reveals, Withdrawals,
@@ -129,15 +128,8 @@ impl View {
         mut visit: impl FnMut(Found<T>) -> Result<(), RowsError>,
     ) -> Result<(), RowsError> {
         let mut outcome = Ok(());
-        self.0.scan(T::DEF, &mut |record| match Found::<T>::decode(record)
-            .map_err(RowsError::from)
-            .and_then(&mut visit)
-        {
-            Ok(()) => ControlFlow::Continue(()),
-            Err(error) => {
-                outcome = Err(error);
-                ControlFlow::Break(())
-            }
+        self.0.scan(T::DEF, &mut |record| {
+            go_on(Found::<T>::decode(record).map_err(RowsError::from).and_then(&mut visit), &mut outcome)
         })?;
         outcome
     }

@@ -6,6 +6,7 @@ use batzen_crypto::Wtid;
 use batzen_protocol::Timestamp;
 use batzen_service::wire_gateway::TransferRequest;
 use batzen_store::StoreError;
+use batzen_tables::exchange::Prepared;
 
 use super::Transfers;
 use super::answers::{Answered, Retry, Verdict, classify};
@@ -180,7 +181,7 @@ impl Transfers<'_> {
 /// Updates the gauge of transfers that wait for an operator, including those of earlier runs.
 async fn count_refused(app: &Core) -> Result<(), WorkerError> {
     let refused = read(app, |store| {
-        let found = queues::failed_transfers(store, None, REFUSED_COUNTED_MAX)?;
+        let found = queues::open::<Prepared>(store, Prepared::FAILED, None, REFUSED_COUNTED_MAX)?;
         Ok::<_, StoreError>(found.len() as u64)
     })
     .await?;

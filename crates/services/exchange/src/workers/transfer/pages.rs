@@ -59,7 +59,7 @@ pub(super) struct Page {
 
 /// Reads at most `limit` open transfers, and fewer if their receivers' payto URIs are long.
 pub(super) fn read_page(store: &Store, after: Option<Position>, limit: usize) -> Result<Page, StoreError> {
-    let mut found = queues::open_transfers(store, after, limit)?.into_iter().peekable();
+    let mut found = queues::open::<Prepared>(store, Prepared::OPEN, after, limit)?.into_iter().peekable();
     let is_full = found.len() == limit;
     let mut receivers: HashMap<PaytoHash, Receiver> = HashMap::new();
     let (mut open, mut bytes) = (Vec::with_capacity(found.len()), 0);

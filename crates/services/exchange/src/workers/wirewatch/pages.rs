@@ -12,6 +12,8 @@ use crate::core::Core;
 use crate::rules::{Credit, Credits, RangeProgress, RangeState, Refusal};
 use crate::workers::{ItemError, WorkerError, decide, leases};
 
+type Result<T, E = WorkerError> = std::result::Result<T, E>;
+
 /// Number of credits that one command books, so that payments behind it in the lane do not wait long.
 const COMMAND_CREDITS: usize = 1_024;
 /// Number of commands that are in flight: one is executed while the other one waits.
@@ -37,7 +39,7 @@ pub(super) struct Imported {
 
 impl Watch<'_> {
     /// The part of a page that belongs to the range.
-    pub(super) fn part<'r>(&self, held: &Held, rows: &'r [IncomingRow]) -> Result<Part<'r>, WorkerError> {
+    pub(super) fn part<'r>(&self, held: &Held, rows: &'r [IncomingRow]) -> Result<Part<'r>> {
         let mut last = None;
         for id in rows.iter().filter_map(|row| row.row_id) {
             if let Some(before) = last.replace(id).filter(|before| *before >= id) {
@@ -60,12 +62,7 @@ impl Watch<'_> {
     }
 
     /// Books a page.
-    pub(super) async fn import(
-        &self,
-        held: &Held,
-        page: &Part<'_>,
-        lease: Duration,
-    ) -> Result<Imported, WorkerError> {
+    pub(super) async fn import(&self, held: &Held, page: &Part<'_>, lease: Duration) -> Result<Imported> {
         let (rows, before) = (page.rows, held.range.latest);
         let mut imported = Imported::default();
         let mut newest = None;
@@ -133,11 +130,7 @@ impl Watch<'_> {
     }
 
     /// Books a part of a page, with the progress of the range.
-    async fn book_part(
-        &self,
-        credits: Vec<Credit>,
-        range: Option<RangeProgress>,
-    ) -> Result<Imported, WorkerError> {
+    async fn book_part(&self, credits: Vec<Credit>, range: Option<RangeProgress>) -> Result<Imported> {
         let mut imported = Imported::default();
         let page = |credits, range| Credits { account: self.id, credits, cursor: 0, range };
         match self.book(page(credits.clone(), range)).await? {
@@ -162,7 +155,7 @@ impl Watch<'_> {
     }
 
     /// Books credits. Returns the number booked now and the state of the range.
-    async fn book(&self, page: Credits) -> Result<Result<(u64, Option<RangeState>), Refusal>, WorkerError> {
+    async fn book(&self, page: Credits) -> Result<Result<(u64, Option<RangeState>), Refusal>> {
         match decide(self.app, self.mode, page).await? {
             Ok(credited) => {
                 self.app.notices.reserves_credited(&credited.reserves);

@@ -162,7 +162,7 @@ impl OperatorRequest<'_> {
         let positions: Vec<_> =
             accounts.into_iter().filter(|(key, _)| key.kind == AccountKind::Position as u8).collect();
         let whose: Vec<_> = positions.iter().map(|(key, _)| (number, key.currency)).collect();
-        let balances = Balances::read_all(self.service.treasury().ledger(), &whose).await;
+        let balances = Balances::read_all(self.service.treasury.ledger(), &whose).await;
         let all: Vec<Value> = positions
             .iter()
             .zip(balances)
@@ -185,7 +185,7 @@ impl OperatorRequest<'_> {
         let number = self.number(self.param("name"))?;
         let accounts = self.accounts_of(number)?;
         let ids: Vec<u128> = accounts.iter().map(|(key, _)| key.ledger_id()).collect();
-        let ledger = self.service.treasury().ledger();
+        let ledger = self.service.treasury.ledger();
         let found = ledger.lookup(&ids).await;
         let mut all = Vec::new();
         for ((key, row), account) in accounts.iter().zip(found) {
@@ -320,7 +320,7 @@ impl OperatorRequest<'_> {
     async fn balances(&self) -> Answer {
         let accounts = self.service.store().all::<SwitchAccounts>().map_err(unread)?;
         let ids: Vec<u128> = accounts.iter().map(|found| found.key.ledger_id()).collect();
-        let found = self.service.treasury().ledger().lookup(&ids).await;
+        let found = self.service.treasury.ledger().lookup(&ids).await;
         let mut sums: BTreeMap<u32, [i128; 5]> = BTreeMap::new();
         for (account, balance) in accounts.iter().zip(found) {
             let sum = sums.entry(account.key.currency).or_default();

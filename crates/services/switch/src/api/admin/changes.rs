@@ -59,7 +59,7 @@ impl OperatorRequest<'_> {
     /// Proposes a change, or makes it at once if one operator is enough.
     pub(super) async fn propose(&self, status: u16, change: Change) -> Answer {
         let operator = self.operator;
-        if !self.service.config().four_eyes {
+        if !self.service.config.four_eyes {
             // In a separate task, so that it continues if the client disconnects.
             let (service, order, by) = (Arc::clone(self.service), change.clone(), operator.to_owned());
             let made = tokio::spawn(async move { service.apply_by(&order, &by).await });

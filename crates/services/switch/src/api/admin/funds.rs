@@ -61,7 +61,7 @@ impl OperatorRequest<'_> {
                 return Err(failed(&malformed(text)));
             }
         };
-        if self.service.config().four_eyes
+        if self.service.config.four_eyes
             && let Some(known) = self.movement_row(order.id)?
         {
             let is_same = known.kind == kind as u8

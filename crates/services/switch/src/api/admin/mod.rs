@@ -69,9 +69,9 @@ struct OperatorRequest<'a> {
 impl<'a> OperatorRequest<'a> {
     /// Requires an operator's bearer token: 401, code 3000; 429 after too many wrong ones.
     fn admit(service: &'a Arc<Service>, request: &'a Request) -> Result<Self, Response> {
-        let known = service.config().operators.iter();
+        let known = service.config.operators.iter();
         let hashes = known.map(|operator| (operator.name.as_str(), operator.token_hash));
-        let guesses = service.monitor().guesses();
+        let guesses = service.monitor.guesses();
         let found = require_holder(guesses, "", request, |token| Sha256::digest(token).into(), hashes);
         let denied = |denied| match denied {
             Denied::Wrong => fault(401, ApiError::ClientError, "an operator's bearer token is required")

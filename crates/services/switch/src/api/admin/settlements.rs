@@ -167,7 +167,7 @@ impl OperatorRequest<'_> {
         if !errors.is_empty() {
             return self.settlement_errors(id, errors);
         }
-        if self.service.config().four_eyes {
+        if self.service.config.four_eyes {
             return self.propose(200, Order::StepSettlement { settlement: id, steps }).await;
         }
         // Each account is answered separately.

@@ -14,7 +14,7 @@ use super::super::super::refund::{Refund, RefundItem, RefundState};
 use super::super::super::state::{Draft, OpId, OpKind, WalletOperation};
 use super::super::{ContractTerms, Purchase};
 use super::{TAKE, purchase_of};
-use crate::core::error::Result;
+use crate::core::error::{Result, false_proof};
 
 /// Most entries in one answer of a shop.
 const MAX_ENTRIES: usize = 4096;
@@ -80,7 +80,7 @@ pub(in super::super) fn credit(
 }
 
 fn false_list(reason: impl Into<String>) -> CoreError {
-    CoreError::FalseProof { what: "the shop's list of refunds", reason: reason.into() }
+    false_proof("the shop's list of refunds", reason)
 }
 
 /// Records what an answer of the shop says about each refund.

@@ -12,15 +12,14 @@ use batzen_protocol::api::merchant::{OrderPaid, PickUpRefundRequest};
 use batzen_protocol::{Money, TalerUri, Timestamp};
 
 use super::super::Change;
-use super::super::exchange::Exchange;
 use super::super::http::{Context, HttpRequest, HttpResponse};
-use super::super::operation::{Operation, Step};
+use super::super::operation::{Operation, Step, View};
 use super::super::refund::{Refund, RefundState};
 use super::super::row::{Transaction, Wait, about};
 use super::super::state::{Draft, OpId, OpKind, WalletOperation, WalletState};
 use super::super::url::normalise_base_url;
-use super::{ContractTerms, OrderKey, Purchase, bad};
-use crate::core::error::Result;
+use super::{ContractTerms, OrderKey, Purchase};
+use crate::core::error::{Result, bad_input};
 
 pub use record::*;
 
@@ -34,7 +33,7 @@ const TAKE: &str = "taking refunds of the shop";
 /// # Errors
 /// [`CoreError::BadInput`] if it is not one.
 pub fn parse_uri(uri: &str) -> Result<OrderKey> {
-    let malformed = |reason: String| bad("taler URI", reason);
+    let malformed = |reason: String| bad_input("taler URI", reason);
     match TalerUri::parse(uri.trim()).map_err(|error| malformed(error.to_string()))? {
         TalerUri::Refund { merchant_url, order_id } => Ok((normalise_base_url(&merchant_url)?, order_id)),
         _ => Err(malformed("it is not about a refund".to_owned())),
@@ -54,7 +53,7 @@ pub(crate) fn paid_purchase(state: &WalletState, key: &OrderKey) -> Result<OpId>
         _ => false,
     };
     let found = state.operations.values().rev().find(is_it).map(|operation| operation.id);
-    found.ok_or_else(|| bad("refund", "this wallet has not paid that order"))
+    found.ok_or_else(|| bad_input("refund", "this wallet has not paid that order"))
 }
 
 /// Records that the user asks for the refunds of a paid purchase. An open pick-up continues.
@@ -64,7 +63,7 @@ pub(crate) fn paid_purchase(state: &WalletState, key: &OrderKey) -> Result<OpId>
 pub fn start(state: &WalletState, purchase: OpId, now: Timestamp) -> Result<(OpId, Vec<Change>)> {
     let mut draft = Draft::new(state);
     if purchase_of(&draft, purchase)?.receipt.is_none() {
-        return Err(bad("refund", format!("purchase {purchase} is not paid")));
+        return Err(bad_input("refund", format!("purchase {purchase} is not paid")));
     }
     let is_open = |operation: &&WalletOperation| match &operation.kind {
         OpKind::PickUp(other) => other.purchase == purchase && other.until.is_none(),
@@ -108,7 +107,7 @@ pub fn promised(state: &WalletState, purchase: OpId) -> Option<Timestamp> {
 fn purchase_of<'d>(draft: &'d Draft<'_>, id: OpId) -> Result<&'d Purchase> {
     match &draft.operation(id)?.kind {
         OpKind::Purchase(record) => Ok(record),
-        _ => Err(bad("operation", format!("{id} is no purchase"))),
+        _ => Err(bad_input("operation", format!("{id} is no purchase"))),
     }
 }
 
@@ -155,12 +154,7 @@ impl Operation for PickUp {
         Ok(HttpRequest::get(Context::Merchant, url).polling(poll_ms))
     }
 
-    fn receive(
-        self: Box<Self>,
-        step: &mut Step<'_, '_>,
-        _request: &HttpRequest,
-        response: &HttpResponse,
-    ) -> Result<()> {
+    fn receive(self: Box<Self>, step: &mut Step<'_, '_>, response: &HttpResponse) -> Result<()> {
         let record = *self;
         let what = if record.stage == PickUpStage::Take { TAKE } else { ASK };
         match (response.status, response.code().to_u32()) {
@@ -184,21 +178,11 @@ impl Operation for PickUp {
         }
     }
 
-    fn held(
-        &self,
-        _state: &WalletState,
-        _exchange: &Exchange,
-        _operation: &WalletOperation,
-    ) -> Result<Money> {
+    fn held(&self, _: View<'_>) -> Result<Money> {
         Ok(Money::ZERO)
     }
 
-    fn effect(
-        &self,
-        _state: &WalletState,
-        _exchange: &Exchange,
-        _operation: &WalletOperation,
-    ) -> Result<i128> {
+    fn effect(&self, _: View<'_>) -> Result<i128> {
         Ok(0)
     }
 
@@ -207,13 +191,7 @@ impl Operation for PickUp {
         true
     }
 
-    fn describe(
-        &self,
-        state: &WalletState,
-        _exchange: &Exchange,
-        _operation: &WalletOperation,
-        row: &mut Transaction,
-    ) -> Result<()> {
+    fn describe(&self, View { state, .. }: View<'_>, row: &mut Transaction) -> Result<()> {
         row.description = match &state.operation(self.purchase)?.kind {
             OpKind::Purchase(purchase) => {
                 let terms = purchase.terms();
@@ -228,7 +206,7 @@ impl Operation for PickUp {
         Ok(())
     }
 
-    fn wait(&self, _state: &WalletState, _exchange: &Exchange, _operation: &WalletOperation) -> Result<Wait> {
+    fn wait(&self, _: View<'_>) -> Result<Wait> {
         let until = self.until.map(|until| (until, "the shop's promise ends"));
         Ok(Wait { reason: "asks the shop for refunds", until })
     }
@@ -303,7 +281,7 @@ pub(crate) fn cancel(state: &WalletState, id: OpId, now: Timestamp) -> Result<Ve
     const REASON: &str = "cancelled by you";
     let mut operation = state.operation(id)?.clone();
     if operation.finished.is_some() {
-        return Err(bad("operation", "it is finished"));
+        return Err(bad_input("operation", "it is finished"));
     }
     match &mut operation.kind {
         OpKind::PickUp(record) => {
@@ -311,7 +289,7 @@ pub(crate) fn cancel(state: &WalletState, id: OpId, now: Timestamp) -> Result<Ve
             record.reason = Some(REASON.to_owned());
         }
         OpKind::Refund(record) if record.approved.is_some() => give_up(record, REASON),
-        _ => return Err(bad("operation", "it is no refund of a purchase")),
+        _ => return Err(bad_input("operation", "it is no refund of a purchase")),
     }
     operation.end(now);
     Ok(vec![Change::Operation(Box::new(operation))])
