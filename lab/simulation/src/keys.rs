@@ -269,7 +269,11 @@ fn config(specs: &[Spec], master_pub: EddsaPublicKey) -> ExchangeConfig {
     let url = format!("{BANK_URL}taler-wire-gateway/{EXCHANGE_ACCOUNT}/");
     let gateway = GatewayConfig { url, auth: GatewayAuth::None };
     // Nothing is read from or written to this directory.
-    let config = ExchangeConfig::local(currency(), Path::new("/nowhere"), 0);
+    let mut config = ExchangeConfig::local(currency(), Path::new("/nowhere"), 0);
+    // Each denomination has one key, for as long as it is issued.
+    for module in [&mut config.module_rsa, &mut config.module_cs, &mut config.module_eddsa] {
+        (module.lookahead_sign, module.overlap_duration) = (Duration::ZERO, Duration::ZERO);
+    }
     ExchangeConfig {
         base_url: EXCHANGE_URL.to_owned(),
         master_public_key: Some(master_pub),

@@ -19,13 +19,13 @@ use batzen_protocol::Timestamp;
 use batzen_protocol::api::auditor::DepositConfirmationRequest;
 use batzen_protocol::api::exchange::{DepositConfirmation, DepositRequest, SignKey};
 use batzen_protocol::payto::h_wire;
-use batzen_tables::exchange::{Closings, Refunds, WireOut};
+use batzen_tables::exchange::{Closings, DepositRow, Refunds, WireOut};
 use batzen_testkit::postgres::{Cluster, ClusterOptions};
 use serde_json::{Value, json};
 use tokio::task::{JoinSet, block_in_place};
 
 use crate::common::{self, PATIENCE, Service, stderr, stdout};
-use crate::crash::audit::{self, rules, stream, tamper};
+use crate::crash::audit::{self, rules, stream, tamper_with};
 use crate::crash::coins::{CURRENCY, minus};
 use crate::crash::customers::{Dice, Effect, Load};
 use crate::crash::deployment::{Deployment, WORKERS};
@@ -352,7 +352,12 @@ impl Soak {
             );
         } else {
             self.deployment.stop();
-            tamper(&self.deployment.exchange_store());
+            // No sum changes, so only a comparison of rows finds it.
+            let second = batzen_protocol::Duration::from_secs(1);
+            tamper_with(&self.deployment.exchange_store(), |row| DepositRow {
+                wire_deadline: row.wire_deadline.saturating_add(second),
+                ..row
+            });
             self.deployment.start_bank().await;
             self.deployment.start_exchange().await;
         }

@@ -147,16 +147,19 @@ impl Exchange {
     }
 
     /// Returns whether coins of a denomination are accepted: the exchange is, or an auditor approves of the denomination.
+    #[must_use]
     pub(crate) fn is_accepted(&self, denom: &Denom) -> bool {
         self.way.standing == Standing::Configured || denom.is_approved
     }
 
     /// Returns whether this key could confirm a deposit at this time.
+    #[must_use]
     pub(crate) fn signs_with(&self, key: &EddsaPublicKey, time: Timestamp) -> bool {
         self.signkeys.iter().any(|signkey| signkey.key == *key && time < signkey.stamp_end)
     }
 
     /// Returns whether it has a key with which it can confirm a deposit now.
+    #[must_use]
     pub(crate) fn can_sign(&self, now: Timestamp) -> bool {
         self.signkeys.iter().any(|signkey| signkey.stamp_start <= now && now < signkey.stamp_expire)
     }

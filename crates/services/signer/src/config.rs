@@ -142,7 +142,7 @@ pub struct KeysConfig {
 }
 
 /// The default of [`ModuleConfig::erase_delay`].
-pub const ERASE_DELAY: Duration = Duration::from_days(1);
+pub const ERASE_DELAY: Duration = Duration::from_secs(12 * 3_600);
 
 const RSA: &str = "taler-exchange-secmod-rsa";
 const CS: &str = "taler-exchange-secmod-cs";
@@ -283,25 +283,22 @@ impl KeysConfig {
     }
 
     /// Returns whether every section, and the signing keys, have the keys that must exist now.
-    pub fn are_complete<'a>(
+    pub fn is_satisfied_by<'a>(
         &self,
         denominations: impl Iterator<Item = &'a DenomInfo>,
         signing: impl Iterator<Item = &'a SigningInfo>,
         now: Timestamp,
     ) -> bool {
-        let mut by_section: HashMap<(Cipher, &str), Vec<(Timestamp, Duration)>> = HashMap::new();
+        let mut last: HashMap<(Cipher, &str), Timestamp> = HashMap::new();
         for key in denominations {
-            by_section.entry((key.cipher(), &key.section)).or_default().push((key.anchor, key.duration));
+            let newest = last.entry((key.cipher(), &key.section)).or_insert(key.anchor);
+            *newest = key.anchor.max(*newest);
         }
-        let is_complete = |schedule: Schedule, mut keys: Vec<(Timestamp, Duration)>| {
-            keys.sort();
-            schedule.is_complete(&keys, now)
-        };
         let mut sections = self.sections.iter();
         sections.all(|section| {
-            let keys = by_section.remove(&(section.cipher.cipher(), section.section.as_str()));
-            is_complete(self.section_schedule(section), keys.unwrap_or_default())
-        }) && is_complete(self.signkey_schedule(), signing.map(|key| (key.anchor, key.duration)).collect())
+            let last = last.get(&(section.cipher.cipher(), section.section.as_str()));
+            self.section_schedule(section).is_complete(last.copied(), now)
+        }) && self.signkey_schedule().is_complete(signing.map(|key| key.anchor).max(), now)
     }
 
     /// Checks rules that involve several options.

@@ -64,11 +64,7 @@ impl Schedule {
 
     /// Returns whether the keys up to `last` do not cover the lookahead: `last + D − L − O < now`.
     fn is_short(&self, last: Timestamp, now: Timestamp) -> bool {
-        self.is_short_of(self.expire(last), now)
-    }
-
-    /// The same for keys that can be used until `covered`.
-    fn is_short_of(&self, covered: Timestamp, now: Timestamp) -> bool {
+        let covered = self.expire(last);
         if covered.is_never() {
             return false;
         }
@@ -95,19 +91,11 @@ impl Schedule {
         anchors
     }
 
-    /// Returns whether keys with these starts and durations, in the order of time, are all that must exist now: one is in use, the
-    /// others follow without a gap, and they reach as far ahead as they should. A key that has been due for a moment is in
-    /// the making.
-    pub(crate) fn is_complete(&self, keys: &[(Timestamp, Duration)], now: Timestamp) -> bool {
-        let mut covered = None;
-        for (anchor, duration) in keys {
-            let expire = anchor.saturating_add(*duration);
-            if covered.unwrap_or(now) >= *anchor && expire > now {
-                covered = covered.max(Some(expire));
-            }
-        }
+    /// Returns whether the keys up to `last` are all that must exist now. Keys are created in the order of time, and one that has
+    /// become due a moment ago is in the making.
+    pub(crate) fn is_complete(&self, last: Option<Timestamp>, now: Timestamp) -> bool {
         let grace = Duration::from_micros(GRACE.as_micros().min(self.duration.as_micros() / 4));
-        covered.is_some_and(|covered| !self.is_short_of(covered, now.saturating_sub(grace)))
+        last.is_some_and(|last| !self.is_short(last, now.saturating_sub(grace)))
     }
 
     /// When [`Schedule::missing`] will next return a key if `last` is the newest anchor.
@@ -156,24 +144,20 @@ mod tests {
     fn keys_are_complete_when_the_last_of_them_is_there() {
         let schedule = schedule(1_000, 100, 2_500);
         let at = Timestamp::from_secs;
-        let keys = |now: u64, last: Option<u64>| {
-            let anchors = schedule.missing(last.map(at), at(now)).into_iter();
-            anchors.map(|anchor| (anchor, schedule.duration)).collect::<Vec<_>>()
-        };
-        let all = keys(10_000, None);
+        let all = schedule.missing(None, at(10_000));
         assert_eq!(all.len(), 3);
-        assert!(schedule.is_complete(&all, at(10_000)));
-        for missing in 0..all.len() {
-            let mut some = all.clone();
-            some.remove(missing);
-            assert!(!schedule.is_complete(&some, at(10_000)), "without {missing}");
-        }
-        // A key that has just become due is in the making; after a jump of the clock none is in use.
-        let due = schedule.next_due(all[2].0).as_secs().unwrap();
-        assert!(schedule.is_complete(&all, at(due + 1)));
-        assert!(!schedule.is_complete(&all, at(due + 61)));
-        assert!(!schedule.is_complete(&all, at(20_000)));
-        assert!(schedule.is_complete(&keys(20_000, Some(11_800)), at(20_000)));
+        assert!(!schedule.is_complete(None, at(10_000)));
+        let complete = all.iter().map(|last| schedule.is_complete(Some(*last), at(10_000)));
+        assert_eq!(complete.collect::<Vec<_>>(), [false, false, true]);
+        // A key that has just become due is in the making; after a jump of the clock all are missing.
+        let due = schedule.next_due(all[2]).as_secs().unwrap();
+        assert!(schedule.is_complete(Some(all[2]), at(due + 1)));
+        assert!(!schedule.is_complete(Some(all[2]), at(due + 61)));
+        assert!(!schedule.is_complete(Some(all[2]), at(20_000)));
+        let later = schedule.missing(Some(all[2]), at(20_000));
+        assert!(schedule.is_complete(later.last().copied(), at(20_000)));
+        // Keys of a longer duration, which was in force before, leave no gap that anybody would fill.
+        assert!(schedule.is_complete(Some(at(14_000)), at(10_000)));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Typed tables, the storage backends under them, and the conformance suite that every backend passes.
 //!
-//! A *table* is declared once ([`Table`], with [`record!`](crate::record) for its key and row): columns,
+//! A *table* is declared once ([`Table`], by [`table!`](crate::table) with its key and row): columns,
 //! secondary indexes and the shard key. A *backend* ([`Backend`]) handles only bytes: it reads many rows at
 //! once, and commits a [`ChangeSet`] atomically and durably. There are no money rules here.
 //!

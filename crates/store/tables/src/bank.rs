@@ -20,7 +20,7 @@ use batzen_crypto::{EddsaPublicKey, ShortHash, Wtid};
 use batzen_protocol::{Money, Timestamp};
 use batzen_store::{Column, Table, TableDef, table};
 
-use crate::OnlyKey;
+use crate::SingletonKey;
 
 /// Every table of the bank, for tools and backends that set up schemas.
 pub const ALL: &[&TableDef] = &[
@@ -58,7 +58,7 @@ const _: () = assert!(ALL_WITH_LEDGER.len() == ALL.len() + crate::ledger::ALL.le
 pub const EQUITY_ACCOUNT: &str = "#signup-bonus";
 
 /// Identifies the one row of [`BankStates`].
-pub type BankStateKey = OnlyKey;
+pub type BankStateKey = SingletonKey;
 
 table! {
     /// The bank's global data.

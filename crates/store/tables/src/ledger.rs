@@ -17,7 +17,7 @@
 
 use batzen_store::{Table, TableDef, table};
 
-use crate::OnlyKey;
+use crate::SingletonKey;
 
 /// Every table of the ledger, for tools and backends that set up schemas.
 pub const ALL: &[&TableDef] = &[
@@ -56,7 +56,7 @@ table! {
 }
 
 /// Identifies the one row of [`LedgerSnapshots`].
-pub type LedgerSnapshotKey = OnlyKey;
+pub type LedgerSnapshotKey = SingletonKey;
 
 table! {
     /// The description of a snapshot.

@@ -13,4 +13,4 @@ pub mod merchant;
 mod only;
 pub mod switch;
 
-pub use only::OnlyKey;
+pub use only::SingletonKey;

@@ -4,13 +4,13 @@ use batzen_store::record;
 
 record! {
     /// Identifies the row of a table that has only one.
-    pub key struct OnlyKey {
+    pub key struct SingletonKey {
         /// Always 0.
         pub id: u8,
     }
 }
 
-impl OnlyKey {
+impl SingletonKey {
     /// The only key.
     pub const ONLY: Self = Self { id: 0 };
 }

@@ -27,7 +27,7 @@
 use batzen_protocol::Timestamp;
 use batzen_store::{Table, TableDef, table};
 
-use crate::OnlyKey;
+use crate::SingletonKey;
 
 /// Every table of the switch, for tools and backends that set up schemas.
 pub const ALL: &[&TableDef] = &[
@@ -54,7 +54,7 @@ pub const ALL: &[&TableDef] = &[
 pub const HUB: u32 = 0;
 
 /// Identifies the one row of [`SwitchStates`].
-pub type SwitchStateKey = OnlyKey;
+pub type SwitchStateKey = SingletonKey;
 
 table! {
     /// The switch's global data: the next numbers, and the open window.

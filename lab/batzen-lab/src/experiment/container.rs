@@ -56,6 +56,9 @@ impl Container {
             let mode = if *may_write { "" } else { ":ro" };
             arguments.push(format!("--volume={}:{0}{mode}", dir.display()));
         }
+        // Images may name a program and a user of their own.
+        arguments.push(format!("--entrypoint={}", access.lab));
+        arguments.push("--user=0".to_owned());
         arguments.extend(self.root.iter().cloned());
         arguments
     }
@@ -65,17 +68,17 @@ impl Container {
     /// # Errors
     /// When Podman cannot start it.
     pub(super) fn start(&self, access: &HostAccess, network: u8, agent: &[String]) -> anyhow::Result<()> {
-        let limit = |resource, name| getrlimit(resource).maximum.map(|most| (name, most));
-        let limits: Vec<_> = [limit(Resource::Nofile, "nofile"), limit(Resource::Nproc, "nproc")]
-            .into_iter()
-            .flatten()
-            .collect();
+        let files = getrlimit(Resource::Nofile).maximum;
+        // Podman itself has no more processes than the kernel has numbers for.
+        let numbers = std::fs::read_to_string("/proc/sys/kernel/pid_max")?.trim().parse()?;
+        let processes = getrlimit(Resource::Nproc).maximum.map_or(numbers, |most: u64| most.min(numbers));
+        let limits: Vec<_> =
+            files.map(|most| ("nofile", most)).into_iter().chain([("nproc", processes)]).collect();
         for (dir, _) in self.shared.iter().filter(|(_, may_write)| *may_write) {
             std::fs::create_dir_all(dir).with_context(|| dir.display().to_string())?;
         }
         let output = Command::new("podman")
             .args(self.arguments(access, network, &limits))
-            .arg(&access.lab)
             .args(agent)
             .stdin(Stdio::null())
             .output();

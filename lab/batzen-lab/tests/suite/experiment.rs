@@ -8,6 +8,7 @@ use batzen_testkit::setup::ask;
 use serde_json::Value;
 
 use crate::commands::{printed, read_json, until};
+
 /// The configuration of Podman in these tests.
 pub(crate) const CONTAINERS_CONF: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/containers.conf");
 

@@ -297,6 +297,7 @@ impl SigningKey {
     }
 
     /// Returns whether it may have signed at this time.
+    #[must_use]
     pub(crate) fn signs_at(&self, time: Timestamp) -> bool {
         self.stamp_start <= time.saturating_add(CLOCK_SKEW)
             && time <= self.stamp_expire.saturating_add(CLOCK_SKEW)

@@ -330,15 +330,15 @@ pub(super) fn run(args: ExchangeArgs) -> anyhow::Result<ExitCode> {
             if args.kyc_off {
                 tracing::warn!("--kyc-off has no effect: identification rules always apply");
             }
-            work_plainly(Worker::Aggregator, args.worker)
+            run_plain_worker(Worker::Aggregator, args.worker)
         }
         ExchangeCommand::Transfer(TransferArgs { worker, size, workers }) => {
             let options = WorkerOptions { shard_size: size, workers, ..WorkerOptions::default() };
             services::block_on(work(Worker::Transfer, worker, options, None))
         }
-        ExchangeCommand::Closer(args) => work_plainly(Worker::Closer, args),
-        ExchangeCommand::Expire(args) => work_plainly(Worker::Expire, args),
-        ExchangeCommand::Drain(args) => work_plainly(Worker::Drain, args),
+        ExchangeCommand::Closer(args) => run_plain_worker(Worker::Closer, args),
+        ExchangeCommand::Expire(args) => run_plain_worker(Worker::Expire, args),
+        ExchangeCommand::Drain(args) => run_plain_worker(Worker::Drain, args),
         ExchangeCommand::Liabilities(args) => services::block_on(liabilities::run(args)),
         ExchangeCommand::Kyc(args) => kyc::run(args),
         ExchangeCommand::Dbinit(args) => services::block_on(database::dbinit(args)),
@@ -567,7 +567,7 @@ async fn work_on_database(
 }
 
 /// Runs a worker without options of its own.
-fn work_plainly(worker: Worker, args: WorkerArgs) -> anyhow::Result<ExitCode> {
+fn run_plain_worker(worker: Worker, args: WorkerArgs) -> anyhow::Result<ExitCode> {
     services::block_on(work(worker, args, WorkerOptions::default(), None))
 }
 

@@ -112,10 +112,15 @@ pub(crate) fn rows(store: &Store) -> BTreeMap<RowKey, Vec<u8>> {
 
 /// Takes a hundredth off a deposit, as somebody with access to the exchange's store could.
 pub(crate) fn tamper(store: &Store) {
+    let hundredth = Money::from_units(1_000_000).unwrap();
+    tamper_with(store, |row| DepositRow { amount: row.amount.checked_sub(hundredth).unwrap(), ..row });
+}
+
+/// Changes a deposit, as somebody with access to the exchange's store could.
+pub(crate) fn tamper_with(store: &Store, change: impl Fn(DepositRow) -> DepositRow) {
     let found = store.all::<Deposits>().unwrap().into_iter().next().unwrap();
-    let amount = found.row.amount.checked_sub(Money::from_units(1_000_000).unwrap()).unwrap();
     let mut changes = ChangeSet::new();
-    changes.update::<Deposits>(&found.key, &found.row, &DepositRow { amount, ..found.row.clone() });
+    changes.update::<Deposits>(&found.key, &found.row, &change(found.row.clone()));
     assert_eq!(store.commit(&changes).unwrap(), CommitOutcome::Committed);
     store.close().unwrap();
 }

@@ -280,7 +280,7 @@ impl Street {
         }
     }
 
-    /// An order as it is before anybody knows its end.
+    /// An order as it is before its outcome is known.
     fn undecided(
         id: &str,
         (terms, contract): (&ContractTerms, HashCode),

@@ -13,9 +13,7 @@ use batzen_engine::{CpuPool, InlineQueue, Readers, SubmitError, run_blocking};
 use batzen_http::{Bound, Stats};
 use batzen_metrics::Page;
 use batzen_service::{Monitor, StaticPage};
-use batzen_signer::Custody;
-use batzen_signer::SecurityModules;
-use batzen_signer::listing::DenomInfo;
+use batzen_signer::{Custody, DenomHandle, SecurityModules, SigningHandle};
 use batzen_store::{Store, StoreError};
 use tokio::sync::{Notify, watch};
 
@@ -270,33 +268,26 @@ impl Exchange {
     }
 
     /// Returns whether every configured denomination has a key.
-    pub(crate) fn has_a_key_each(&self) -> bool {
-        self.have_keys(|_| true)
-    }
-
-    /// Returns whether every configured denomination has such a key.
-    fn have_keys(&self, is_such: impl Fn(&DenomInfo) -> bool) -> bool {
+    pub(crate) fn every_coin_has_key(&self) -> bool {
         let keys = self.custody.denominations();
-        let has_key =
-            |coin: &CoinConfig| keys.iter().any(|key| coin.has_key(key.info()) && is_such(key.info()));
+        let has_key = |coin: &CoinConfig| keys.iter().any(|key| coin.has_key(key.info()));
         self.core.config.coins.iter().all(has_key)
     }
 
     /// Returns whether every configured denomination has the keys that its schedule requires now, and so have the signing keys.
-    /// Signers have schedules of their own: theirs are complete if each denomination has a key that is in use.
+    /// Signers have schedules of their own, so theirs are complete if every denomination has a key.
     pub(crate) fn has_all_keys(&self) -> bool {
-        let (config, now) = (&self.core.config, self.core.now());
-        let (keys, signing) = (self.custody.denominations(), self.custody.signing_keys());
-        if self.custody.modules().is_some() || config.key_helpers.is_some() {
-            let denominations = keys.iter().map(|key| key.info());
-            return config.keys_config().are_complete(
-                denominations,
-                signing.iter().map(|key| key.info()),
-                now,
-            );
+        let config = &self.core.config;
+        if self.custody.modules().is_none() && config.key_helpers.is_none() {
+            return self.every_coin_has_key();
         }
-        let is_in_use = |key: &DenomInfo| key.anchor <= now && now < key.anchor.saturating_add(key.duration);
-        self.have_keys(is_in_use)
+        let (keys, signing) = (self.custody.denominations(), self.custody.signing_keys());
+        let denominations = keys.iter().map(DenomHandle::info);
+        config.keys_config().is_satisfied_by(
+            denominations,
+            signing.iter().map(SigningHandle::info),
+            self.core.now(),
+        )
     }
 
     /// Rebuilds the key state if the key set has changed since the last build: by another process, or by a
@@ -336,9 +327,8 @@ impl Exchange {
 
     /// Returns whether keys exist that the offline master key has not signed.
     fn waits_for_signature(&self, keys: &KeyState) -> bool {
-        let config = &self.core.config;
-        !keys.future_denoms(&self.custody, config).is_empty()
-            || !keys.future_signkeys(&self.custody, config).is_empty()
+        let future = keys.future_keys(&self.custody, &self.core.config, self.core.now());
+        future.is_some_and(|keys| !keys.future_denoms.is_empty() || !keys.future_signkeys.is_empty())
     }
 
     /// Checks that wallets can use the exchange's keys now.

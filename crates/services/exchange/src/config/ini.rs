@@ -511,6 +511,8 @@ impl OfflineConfig {
 
 #[cfg(test)]
 mod tests {
+    use batzen_signer::config::ERASE_DELAY;
+
     use super::super::CipherConfig;
     use super::*;
 
@@ -530,6 +532,7 @@ TALER_DATA_HOME = /data
 TALER_RUNTIME_DIR = /run/t
 [taler-exchange-secmod-rsa]
 lookahead_sign = 60 days
+erase_delay = 2 days
 overlap_duration = 1 h
 [coin_kudos_1]
 value = KUDOS:1
@@ -578,6 +581,8 @@ password = secret
         assert_eq!(config.purse_lifetime_max, Duration::from_days(30));
         assert_eq!(config.module_rsa.lookahead_sign, Duration::from_days(60));
         assert_eq!(config.module_cs.lookahead_sign, Duration::from_days(365));
+        assert_eq!(config.module_rsa.erase_delay, Duration::from_days(2));
+        assert_eq!(config.module_cs.erase_delay, ERASE_DELAY);
         assert_eq!(config.module_rsa.key_dir, PathBuf::from("/data/exchange-secmod-rsa/keys"));
         assert_eq!(config.coins.len(), 2);
         let rsa = config.coins.iter().find(|coin| coin.section == "COIN_KUDOS_1").unwrap();

@@ -4,9 +4,9 @@ use std::fmt::Write as _;
 
 use batzen_http::client::{Client, ClientError};
 use batzen_http::http_date;
-use batzen_protocol::Timestamp;
 use batzen_protocol::api::exchange::{FutureKeys, KeysResponse, WireResponse};
 use batzen_protocol::api::offline::OfflineOperation;
+use batzen_protocol::{ErrorCode, Timestamp};
 use serde_json::json;
 
 use crate::calendar::{Calendar, Coverage, Kind, Period, denomination_item};
@@ -43,9 +43,13 @@ pub(super) fn of_documents(operations: &[OfflineOperation]) -> Calendar {
 /// The calendar of an exchange: what it publishes, and the keys that wait for a signature.
 ///
 /// # Errors
-/// When the exchange cannot be reached.
+/// When the exchange cannot be reached, or is still creating keys.
 pub(super) async fn of_exchange(client: &Client, base_url: &str) -> Result<Calendar, ClientError> {
     let future = client.get_json(format!("{base_url}management/keys")).await?;
+    if future.code() == Some(ErrorCode::EXCHANGE_GENERIC_KEYS_MISSING) {
+        // It is still creating keys, so what waits for a signature is not known.
+        future.expect(&[200])?;
+    }
     let mut periods = match future.status {
         200 => future_periods(&future.json::<FutureKeys>()?),
         _ => Vec::new(),

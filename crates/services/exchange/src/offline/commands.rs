@@ -11,8 +11,8 @@ pub const HELP: &str = "\
 Sub-commands are run in their order; each takes the documents of those before it, or standard input.
 
   setup                                     create the master key, show its public half
-  download                                  get the keys that wait for a signature from the exchange,
-                                            once it has created them all (exit code 3 if that takes too long)
+  download                                  get the keys that wait for a signature, once all exist
+                                            (exit code 3 if that takes more than ten minutes)
   show                                      say in words what the documents contain
   sign                                      check and sign the downloaded keys
   upload                                    give what was signed to the exchange

@@ -163,7 +163,7 @@ async fn round_of_keyholders(app: &Arc<Exchange>) -> Result<(), KeyRoundError> {
     if app.custody.module_keys().is_none() {
         return Err(KeyRoundError::NoKeyholder(holders.trouble()));
     }
-    if app.has_a_key_each() { Ok(()) } else { Err(KeyRoundError::KeysInTheMaking) }
+    if app.every_coin_has_key() { Ok(()) } else { Err(KeyRoundError::KeysInTheMaking) }
 }
 
 /// Sends the revocations to the processes with the keys until each has confirmed them.

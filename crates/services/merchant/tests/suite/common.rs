@@ -224,7 +224,7 @@ pub(crate) async fn market() -> (Exchange, Backend) {
 
 /// Waits until something is so.
 pub(crate) async fn eventually(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
-    for _ in 0..1_200 {
+    for _ in 0..2_400 {
         if is_so().await {
             return;
         }

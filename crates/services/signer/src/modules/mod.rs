@@ -407,7 +407,7 @@ impl SecurityModules {
         })
     }
 
-    /// When the next key must be created or erased.
+    /// When the next key must be created, or ends.
     pub fn next_due(&self, now: Timestamp) -> Timestamp {
         let state = self.lock();
         let denoms = self.sections.iter().map(|(section, schedule)| {
@@ -484,30 +484,35 @@ impl SecurityModules {
             return Ok(());
         }
         progress(0, total);
-        let mut orders = orders.into_iter();
+        let mut orders = orders.into_iter().enumerate();
         let mut running = JoinSet::new();
+        // Keys are stored in the order of time, so if the last key of a section exists, all its keys do.
+        let mut finished = BTreeMap::new();
         let mut done = 0;
         loop {
             while running.len() < parallel.max(1)
-                && let Some(order) = orders.next()
+                && let Some((number, order)) = orders.next()
             {
                 running.spawn(async move {
                     let cipher = order.section.cipher;
                     let secret = run_long("keygen", move || make(cipher)).await;
-                    (order, secret)
+                    (number, order, secret)
                 });
             }
-            let Some(finished) = running.join_next().await else { return Ok(()) };
-            let (order, secret) = finished.expect("key generation does not panic");
-            let directory = self.directory(order.cipher).join(&order.section.section);
-            let failed = |source| KeyError::Crypto { path: directory.clone(), source };
-            let secret = secret.map_err(failed)?;
-            let (anchor, duration) = (order.anchor, order.section.duration);
-            let stored = StoredKey { anchor, duration, secret: secret.to_bytes().map_err(failed)? };
-            files::store(&directory, kind_of(order.cipher), &stored)?;
-            self.insert_secret(&order.section.section, anchor, duration, secret);
-            done += 1;
-            progress(done, total);
+            let Some(made) = running.join_next().await else { return Ok(()) };
+            let (number, order, secret) = made.expect("key generation does not panic");
+            finished.insert(number, (order, secret));
+            while let Some((order, secret)) = finished.remove(&done) {
+                let directory = self.directory(order.cipher).join(&order.section.section);
+                let failed = |source| KeyError::Crypto { path: directory.clone(), source };
+                let secret = secret.map_err(failed)?;
+                let (anchor, duration) = (order.anchor, order.section.duration);
+                let stored = StoredKey { anchor, duration, secret: secret.to_bytes().map_err(failed)? };
+                files::store(&directory, kind_of(order.cipher), &stored)?;
+                self.insert_secret(&order.section.section, anchor, duration, secret);
+                done += 1;
+                progress(done, total);
+            }
         }
     }
 
@@ -586,17 +591,18 @@ impl SecurityModules {
     ) -> Result<usize, KeyError> {
         let _guard = self.lock_key_files().await?;
         let (mut denoms, mut signing) = (self.denominations(), self.signing_keys());
+        let at = std::time::Instant::now();
         {
             let mut state = self.lock();
             denoms.retain(|key| {
                 let until = signed_until(&key.info.h_bare).unwrap_or_else(|| key.signs_until());
                 let delay = self.erase_delays[ModuleKind::of_cipher(key.cipher()) as usize];
-                state.ended_denoms.is_past(key.info.h_bare, until < now, delay)
+                state.ended_denoms.is_past(key.info.h_bare, until < now, delay, at)
             });
             signing.retain(|key| {
                 let until = signing_until(&key.info.exchange_pub).unwrap_or_else(|| key.signs_until());
                 let delay = self.erase_delays[ModuleKind::Eddsa as usize];
-                state.ended_signing.is_past(key.info.exchange_pub, until < now, delay)
+                state.ended_signing.is_past(key.info.exchange_pub, until < now, delay, at)
             });
         }
         for key in &denoms {

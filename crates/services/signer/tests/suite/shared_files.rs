@@ -88,3 +88,27 @@ async fn two_processes_make_each_key_once() {
     one.refresh().await.unwrap();
     assert_eq!(keys(&one), held);
 }
+
+#[tokio::test]
+async fn an_ended_key_stays_until_its_end_has_been_seen_for_a_while() {
+    let dir = tempfile::tempdir().unwrap();
+    let (mut config, delay) = (config(dir.path()), std::time::Duration::from_millis(200));
+    for module in [&mut config.rsa, &mut config.cs, &mut config.eddsa] {
+        module.erase_delay = delay.into();
+    }
+    let modules = SecurityModules::open(&config).unwrap();
+    generate(&modules, START).await;
+    let (held, later) = (keys(&modules), START.saturating_add(Duration::from_secs(10 * DAY)));
+    let erase = async |now| modules.erase_expired(now, |_| None, |_| None).await.unwrap();
+    assert_eq!(erase(later).await, 0);
+    tokio::time::sleep(delay).await;
+    // The clock is set back, so nothing has ended.
+    assert_eq!(erase(START).await, 0);
+    assert_eq!(erase(later).await, 0, "the wait starts over");
+    assert_eq!(keys(&modules), held);
+    tokio::time::sleep(delay).await;
+    let erased = erase(later).await;
+    assert!(erased > 0);
+    assert_eq!(keys(&modules).len(), held.len() - erased);
+    assert_eq!(keys(&SecurityModules::open(&config).unwrap()), keys(&modules));
+}

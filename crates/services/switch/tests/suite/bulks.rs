@@ -171,7 +171,7 @@ async fn what_is_not_answered_in_time_expires() {
     assert_eq!(post(&scene, &scene.bulk(id, ids.map(|id| item(id, "10")).to_vec())).await, 202);
     scene.fsps[1].about(id, 1).await;
     assert_eq!(put(&scene, &format_uuid(id), "fsp2", &answer(vec![fulfilled(ids[0], &SECRET)])).await, 200);
-    common::eventually(async || scene.balances(2).await.position() != 0).await;
+    common::eventually("the transfers", async || scene.balances(2).await.position() != 0).await;
     assert!(scene.fsps[0].callbacks().is_empty(), "one answer, when everything is decided");
     scene.clock.forward(30_001);
     for fsp in [0, 1] {

@@ -136,7 +136,10 @@ async fn limits_hold_for_what_fits_singly_but_not_together() {
     // Sent at the same time, so that they may share a batch.
     let (one, two) = tokio::join!(scene.prepare(0, 1, &bodies[0]), scene.prepare(0, 1, &bodies[1]));
     assert_eq!((one, two), (202, 202));
-    common::eventually(async || scene.fsps[..2].iter().all(|fsp| !fsp.callbacks().is_empty())).await;
+    common::eventually("both callbacks", async || {
+        scene.fsps[..2].iter().all(|fsp| !fsp.callbacks().is_empty())
+    })
+    .await;
     let outcomes = scene.fsps[0].callbacks();
     assert_eq!((outcomes.len(), scene.fsps[1].callbacks().len()), (1, 1));
     assert_eq!(outcomes[0].error_code(), "4001", "liquidity is tested first");
@@ -162,7 +165,7 @@ async fn limits_hold_for_what_fits_singly_but_not_together() {
         )
         .await;
     let id = scene.id();
-    common::eventually(async || scene.balances(2).await.position() < 0).await;
+    common::eventually("the transfer", async || scene.balances(2).await.position() < 0).await;
     scene.prepare(1, 0, &scene.body(id, 1, 0, "1500", &SECRET)).await;
     scene.fsps[0].about(id, 1).await;
     assert_eq!(scene.balances(2).await.position(), i128::try_from(amount("900")).unwrap());

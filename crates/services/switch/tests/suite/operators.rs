@@ -144,7 +144,7 @@ async fn a_lowered_cap_takes_headroom_back_as_it_returns() {
     // Receipts bring it back.
     scene.transfer(1, 0, "550").await;
     let is_over = async || get(&scene, "participants/fsp1/positions").await[0]["overLimit"].clone();
-    common::eventually(async || is_over().await == false).await;
+    common::eventually("its return", async || is_over().await == false).await;
     let balances = scene.balances(1).await;
     assert_eq!((balances.position(), balances.granted()), (500_000, 1_000_000));
     scene.transfer(0, 1, "50").await;

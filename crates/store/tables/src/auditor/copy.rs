@@ -6,11 +6,11 @@ use batzen_protocol::Timestamp;
 use batzen_store::{List, Table, TableDef, table};
 
 use super::results::RESULTS;
-use crate::OnlyKey;
+use crate::SingletonKey;
 use crate::exchange::AUDITED;
 
 /// Identifies the one row of [`FeedPositions`].
-pub type FeedPositionKey = OnlyKey;
+pub type FeedPositionKey = SingletonKey;
 
 table! {
     /// The position that the copy has reached. It changes in the commit that applies the exchange's changes.

@@ -8,11 +8,11 @@ use batzen_crypto::{EddsaPublicKey, HashCode, ShortHash, Wtid};
 use batzen_protocol::Timestamp;
 use batzen_store::{Column, List, Table, TableDef, table};
 
-use crate::OnlyKey;
+use crate::SingletonKey;
 use crate::exchange::{AccountId, DenomSerial, MerchantPub, PaytoHash};
 
 /// Identifies the one row of [`AuditStates`].
-pub type AuditStateKey = OnlyKey;
+pub type AuditStateKey = SingletonKey;
 
 table! {
     /// The position up to which the copy has been checked, and the sums of its rows.
@@ -226,7 +226,7 @@ table! {
 }
 
 /// Identifies the one row of [`ReplicaPositions`].
-pub type ReplicaPositionKey = OnlyKey;
+pub type ReplicaPositionKey = SingletonKey;
 
 table! {
     /// The position that the copy of a database has reached. It changes in the commit that applies the
@@ -417,7 +417,7 @@ table! {
 }
 
 /// Identifies the one row of [`AuditOutsides`].
-pub type AuditOutsideKey = OnlyKey;
+pub type AuditOutsideKey = SingletonKey;
 
 table! {
     /// The position of the comparison with bank and merchants; sums in units of 10⁻⁸, two's complement.
@@ -435,7 +435,7 @@ table! {
 }
 
 /// Identifies the one row of [`CopyTimes`].
-pub type CopyTimeKey = OnlyKey;
+pub type CopyTimeKey = SingletonKey;
 
 table! {
     /// The time of a copy.

@@ -7,10 +7,10 @@ use batzen_crypto::{EddsaPublicKey, EddsaSignature, HashCode, ShortHash};
 use batzen_protocol::{Money, Timestamp};
 use batzen_store::{Column, table};
 
-use crate::OnlyKey;
+use crate::SingletonKey;
 
 /// Identifies the one row of [`AuditorStates`].
-pub type AuditorStateKey = OnlyKey;
+pub type AuditorStateKey = SingletonKey;
 
 table! {
     /// The auditor's global data. Written once.

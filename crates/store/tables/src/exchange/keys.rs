@@ -6,7 +6,7 @@ use batzen_protocol::{Duration, Money, Timestamp};
 use batzen_store::table;
 
 use super::{Cipher, DenomSerial, WireTargetKey};
-use crate::OnlyKey;
+use crate::SingletonKey;
 
 table! {
     /// Identifies a denomination.
@@ -220,7 +220,7 @@ table! {
 }
 
 /// Identifies the one extensions row.
-pub type ExtensionsKey = OnlyKey;
+pub type ExtensionsKey = SingletonKey;
 
 table! {
     /// The extensions that the exchange announces.

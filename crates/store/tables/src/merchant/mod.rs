@@ -47,7 +47,7 @@ use batzen_crypto::{EddsaPublicKey, EddsaSignature, HashCode, ShortHash, WireSal
 use batzen_protocol::{Duration, Money, Timestamp};
 use batzen_store::{Column, List, Table, TableDef, table};
 
-use crate::OnlyKey;
+use crate::SingletonKey;
 
 /// Every table of the merchant, for tools and backends that set up schemas.
 pub const ALL: &[&TableDef] = &[
@@ -109,7 +109,7 @@ pub fn purchase_ref(instance: &str, session_id: &str, fulfillment_url: &str) -> 
 }
 
 /// Identifies the one row of [`MerchantStates`].
-pub type MerchantStateKey = OnlyKey;
+pub type MerchantStateKey = SingletonKey;
 
 table! {
     /// The backend's global data. Written once.

@@ -195,7 +195,7 @@ fn build(
     let mut signkeys = keys.signkeys;
     for old in previous.iter().flat_map(|previous| &previous.signkeys) {
         if now < old.stamp_end && !signkeys.iter().any(|signkey| signkey.key == old.key) {
-            signkeys.push(old.clone());
+            signkeys.push(*old);
         }
     }
     Ok(Exchange {

@@ -1,8 +1,9 @@
 //! Keys over months, restarts, and changes of the configuration.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Instant;
 
 use batzen_crypto::cs::CsOperation;
 use batzen_crypto::denom::{BlindedPlanchet, Cipher, prepare_planchet};
@@ -14,9 +15,10 @@ use batzen_exchange::service::RunningExchange;
 use batzen_http::client::{Client, ClientOptions};
 use batzen_protocol::api::exchange::FutureKeys;
 use batzen_protocol::{Duration, Timestamp};
+use batzen_testkit::process::PATIENCE;
 
 use crate::keys::caching::check_keys;
-use crate::keys::support::{START_SECS, Site, TestClock, config, money, operated, start};
+use crate::keys::support::{START_SECS, Site, TestClock, code, config, money, operated, start};
 use crate::running::start_ready;
 
 const DAY: Duration = Duration::from_days(1);
@@ -119,14 +121,12 @@ async fn keys_survive_a_restart() {
     running.shutdown().await.unwrap();
 }
 
-/// The files of all private keys, by directory.
-fn key_files(directory: &Path) -> BTreeSet<(String, String)> {
+/// The files of all private keys with their contents.
+fn key_files(directory: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let dirs = ["secmod-rsa/keys/COIN_A", "secmod-cs/keys/COIN_B", "secmod-eddsa/keys"];
-    let of = |dir: &&str| {
-        let names = files(&directory.join("exchange").join(dir)).into_iter();
-        names.map(|name| ((*dir).to_owned(), name)).collect::<Vec<_>>()
-    };
-    dirs.iter().flat_map(of).collect()
+    let dirs = dirs.iter().map(|dir| directory.join("exchange").join(dir));
+    let of = |dir: PathBuf| files(&dir).into_iter().map(move |name| dir.join(name));
+    dirs.flat_map(of).map(|path| (path.clone(), std::fs::read(path).unwrap())).collect()
 }
 
 #[tokio::test]
@@ -134,21 +134,25 @@ async fn a_clock_that_jumps_ahead_and_back_destroys_no_key() {
     let jump = Duration::from_days(40);
     let site = Site::standalone().await;
     let (before, offered) = (key_files(site.directory.path()), site.keys().await.denoms.len());
+    assert!(before.len() >= 3, "{:?}", before.keys());
+    let is_unchanged = |directory: &Path| {
+        let now = key_files(directory);
+        before.iter().all(|(path, contents)| now.get(path) == Some(contents))
+    };
     site.advance(jump).await;
+    assert!(is_unchanged(site.directory.path()), "a key that had not ended is gone");
     let (directory, clock) = site.stop().await;
     // Another start, with the clock still ahead.
-    let running = start(config(directory.path()), &clock).await;
-    running.ready().await.unwrap();
-    assert!(before.is_subset(&key_files(directory.path())), "a key that had not ended is gone");
+    let running = start_ready(config(directory.path()), &clock).await;
+    assert!(is_unchanged(directory.path()), "a key that had not ended is gone after a start");
     running.shutdown().await.unwrap();
 
     clock.set_back(jump);
-    let running = start(config(directory.path()), &clock).await;
-    running.ready().await.unwrap();
-    assert!(before.is_subset(&key_files(directory.path())));
+    let running = start_ready(config(directory.path()), &clock).await;
+    assert!(is_unchanged(directory.path()));
     let (keys, now) = (running.app().keys(), clock.now());
-    let usable = |denom: &&std::sync::Arc<Denom>| denom.start <= now && now < denom.expire_withdraw;
-    let usable: Vec<_> = keys.denoms().iter().filter(usable).collect();
+    let is_usable = |denom: &&Arc<Denom>| denom.start <= now && now < denom.expire_withdraw;
+    let usable: Vec<_> = keys.denoms().iter().filter(is_usable).collect();
     assert!(usable.len() >= 2 && usable.len() <= offered && usable.iter().all(|denom| denom.can_sign()));
     running.shutdown().await.unwrap();
 }
@@ -309,20 +313,21 @@ async fn waiting_requests_are_answered_when_the_start_is_cancelled() {
     running.shutdown().await.unwrap();
 }
 
-/// The first keys that an exchange shows for signing, asked for without a pause, and how often it refused before.
-async fn first_shown(client: &Client, url: &str) -> (usize, FutureKeys) {
-    for refused in 0.. {
+/// The first keys that an exchange shows for signing, asked for without a pause.
+async fn first_shown(client: &Client, url: &str) -> FutureKeys {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
         let reply = client.get(url.to_owned()).send().await.unwrap();
         if reply.status == 200 {
-            return (refused, reply.ok().unwrap());
+            return reply.ok().unwrap();
         }
         assert_eq!(reply.status, 503, "{reply:?}");
+        assert!(Instant::now() < deadline, "no keys are created: {reply:?}");
         tokio::time::sleep(std::time::Duration::from_millis(1)).await;
     }
-    unreachable!("the keys are created some time")
 }
 
-/// Starts and durations of the keys that are not over yet.
+/// The starts of the keys that are not over yet, by section.
 fn current(keys: &FutureKeys, now: Timestamp) -> BTreeMap<String, Vec<Timestamp>> {
     let mut starts: BTreeMap<String, Vec<Timestamp>> = BTreeMap::new();
     for key in keys.future_denoms.iter().filter(|key| key.stamp_expire_withdraw > now) {
@@ -345,16 +350,16 @@ async fn keys_are_shown_for_signing_once_all_are_created_also_after_the_clock_wa
     let running = start(config, &clock).await;
     let client = Client::new(&ClientOptions::default()).unwrap();
     let url = format!("{}management/keys", running.base_url());
-    let (_, at_start) = first_shown(&client, &url).await;
-    let at_start = current(&at_start, clock.now());
+    let at_start = current(&first_shown(&client, &url).await, clock.now());
     assert!(at_start["COIN_A"].len() >= 6 && at_start["COIN_B"].len() >= 6, "{at_start:?}");
 
-    // Every key that was there has ended, so all are created anew while somebody asks.
+    // Every key that was there has ended, so all are created again while requests come in.
     clock.advance(Duration::from_days(60));
+    let refused = client.get(url.clone()).send().await.unwrap();
+    assert_eq!((refused.status, code(&refused)), (503, 1007), "{refused:?}");
     let keeper = running.app().keeper();
-    let ((refused, after), round) = tokio::join!(first_shown(&client, &url), keeper.round());
+    let (after, round) = tokio::join!(first_shown(&client, &url), keeper.round());
     round.unwrap();
-    assert!(refused > 0, "a question came before the keys were there");
     let after = current(&after, clock.now());
     assert_eq!(after["COIN_A"].len(), at_start["COIN_A"].len(), "{after:?}");
     let settled: FutureKeys = client.get(url).send().await.unwrap().ok().unwrap();

@@ -278,7 +278,7 @@ fn an_account_without_identification_has_a_bounded_number_of_open_purses() {
     world.ok(ask(HOLDS_MAX));
 }
 
-/// What a customer fills in.
+/// The form as a customer fills it in.
 fn submit(h_payto: PaytoHash, token: &str, attributes: u8) -> Command {
     let (provider, token) = ("id".to_owned(), token.to_owned());
     Command::SubmitKyc(SubmitKyc { h_payto, provider, token, attributes: vec![attributes] })

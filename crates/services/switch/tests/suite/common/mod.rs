@@ -88,14 +88,15 @@ impl Handler for Recorder {
     }
 }
 
-/// Waits until something is so, or for ten seconds: the checks that follow tell the difference.
-pub(crate) async fn eventually(mut is_so: impl AsyncFnMut() -> bool) {
-    for _ in 0..2000 {
+/// Waits until something is so.
+pub(crate) async fn eventually(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
+    for _ in 0..12_000 {
         if is_so().await {
             return;
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
+    panic!("timed out waiting for {what}");
 }
 
 /// A participant that records its callbacks.
@@ -141,7 +142,7 @@ impl Fsp {
         concerns: impl Fn(&Callback) -> bool,
     ) -> Vec<Callback> {
         let found = || -> Vec<Callback> { self.callbacks().into_iter().filter(&concerns).collect() };
-        eventually(async || found().len() >= count).await;
+        eventually(what, async || found().len() >= count).await;
         let found = found();
         let all = self.callbacks();
         assert!(found.len() >= count, "{} has not been told {count} times of {what}: {all:?}", self.name);

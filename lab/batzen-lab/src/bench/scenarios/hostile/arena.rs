@@ -28,7 +28,7 @@ const VALUE: u64 = 1;
 /// The longest time of a call of an honest program: as long as the load generator waits for answers in the end.
 const CALL_TIME: Duration = Duration::from_secs(60);
 
-/// What is attacked, and how.
+/// The attacked process and its address, with the behaviour of each attack.
 pub(super) struct Target {
     pub(super) pid: u32,
     pub(super) address: SocketAddr,
