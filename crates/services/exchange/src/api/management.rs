@@ -114,8 +114,10 @@ async fn future_keys(app: &Exchange, _: &Request) -> Response {
         return error(ErrorCode::EXCHANGE_SIGNKEY_HELPER_UNAVAILABLE, "no signer has answered yet");
     }
     if !app.has_all_keys() {
-        // After a shift of the clock nothing else would start a round for an hour.
-        app.keeper().request_round();
+        // After a shift of the clock nothing else would start a round for an hour. Other processes create their keys themselves.
+        if app.custody.modules().is_some() {
+            app.keeper().request_missing_keys();
+        }
         return error(ErrorCode::EXCHANGE_GENERIC_KEYS_MISSING, "keys are being created");
     }
     match app.keys().future_keys(&app.custody, &app.core.config, app.core.now()) {

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use batzen_crypto::EddsaPublicKey;
 use batzen_http::client::ClientError;
@@ -70,6 +71,9 @@ impl From<SetupError> for KeyRoundError {
     }
 }
 
+/// The least time between two rounds that requests for missing keys start, since anybody may send them.
+const MISSING_KEYS_PAUSE: Duration = Duration::from_secs(10);
+
 /// The service's handle to its key keeper.
 #[derive(Debug)]
 pub struct Keeper {
@@ -79,6 +83,8 @@ pub struct Keeper {
     pub(crate) waiting: Mutex<Vec<oneshot::Sender<Result<(), KeyRoundError>>>>,
     /// With signers: the revoked keys that every signer has destroyed, and whether any is left.
     confirmed: Mutex<Confirmed>,
+    /// When a request for missing keys last started a round.
+    missing_keys_requested: Mutex<Option<Instant>>,
 }
 
 #[derive(Debug, Default)]
@@ -95,6 +101,7 @@ impl Default for Keeper {
             round_requested: Notify::new(),
             waiting: Mutex::default(),
             confirmed: Mutex::default(),
+            missing_keys_requested: Mutex::default(),
         }
     }
 }
@@ -111,6 +118,15 @@ impl Keeper {
     /// Starts a round after the current one, because a key was revoked.
     pub(crate) fn request_round(&self) {
         self.round_requested.notify_one();
+    }
+
+    /// Starts a round because keys are missing, unless such a request has done so a moment ago.
+    pub(crate) fn request_missing_keys(&self) {
+        let mut requested = self.missing_keys_requested.lock().unwrap_or_else(PoisonError::into_inner);
+        if requested.is_none_or(|at| at.elapsed() >= MISSING_KEYS_PAUSE) {
+            *requested = Some(Instant::now());
+            self.request_round();
+        }
     }
 
     /// Returns whether a revocation is not yet confirmed by every signer.
@@ -131,5 +147,23 @@ impl Keeper {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push(sender);
         self.request_round();
         receiver.await.unwrap_or_else(|_| Err(KeyRoundError::Stopping))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt as _;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn many_requests_for_missing_keys_start_one_round() {
+        let keeper = Keeper::default();
+        for _ in 0..3 {
+            keeper.request_missing_keys();
+        }
+        assert!(keeper.round_requested.notified().now_or_never().is_some());
+        keeper.request_missing_keys();
+        assert!(keeper.round_requested.notified().now_or_never().is_none());
     }
 }
